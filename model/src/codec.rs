@@ -1,0 +1,271 @@
+//! How cells are laid out in a tablet's store: keys whose byte order is the order of cells.
+//!
+//! ```text
+//!   cell key    escape(row)  family id (u32, big endian)  escape(qualifier)  !timestamp (u64, big endian)
+//!   escape      every 00 becomes 00 FF; the end is 00 01
+//!   cell value  tag, bytes      tag 1: plain
+//! ```
+//!
+//! The escape keeps the order of byte strings and makes none the prefix of another, so a row, a family of a row and a
+//! column each are one contiguous range of keys. The timestamp is inverted: the newest version comes first. Families
+//! stand by id: a family that is dropped and made again shares nothing with its ancestor. Note that ids order families
+//! differently from the public API, which goes by name.
+//!
+//! Timestamps are never negative; keys with a negative one would sort wrongly, and decoding refuses them.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::error::Error;
+use crate::id::FamilyId;
+use crate::key::{KeyRange, RowKey};
+use crate::time::Micros;
+
+/// Stands before a value that is the cell's plain content.
+pub const TAG_PLAIN: u8 = 1;
+
+const ESCAPED_ZERO: [u8; 2] = [0x00, 0xff];
+const TERMINATOR: [u8; 2] = [0x00, 0x01];
+const FAMILY_BYTES: usize = size_of::<u32>();
+const TIMESTAMP_BYTES: usize = size_of::<u64>();
+
+/// Bytes that are no key or value of a cell: damage, or another release's format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CodecError {
+    /// A zero byte that is neither escaped nor the end.
+    #[error("a zero byte is followed by neither ff nor 01")]
+    BadEscape,
+    /// The bytes end too early.
+    #[error("the key ends too early")]
+    Truncated,
+    /// Bytes are left over.
+    #[error("the key goes on after its end")]
+    TrailingBytes,
+    /// A timestamp before the epoch.
+    #[error("the timestamp is negative")]
+    NegativeTimestamp,
+    /// A value of a kind that this release does not know.
+    #[error("the value has the unknown tag {0}")]
+    UnknownTag(u8),
+    /// A value without even a tag.
+    #[error("the value is empty")]
+    NoTag,
+}
+
+impl From<CodecError> for Error {
+    fn from(error: CodecError) -> Self {
+        Self::damaged(error.to_string())
+    }
+}
+
+/// Appends `bytes`, escaped and terminated, to `out`.
+pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+    out.reserve(bytes.len() + TERMINATOR.len());
+    let mut parts = bytes.split(|byte| *byte == 0);
+    if let Some(first) = parts.next() {
+        out.extend_from_slice(first);
+    }
+    for part in parts {
+        out.extend_from_slice(&ESCAPED_ZERO);
+        out.extend_from_slice(part);
+    }
+    out.extend_from_slice(&TERMINATOR);
+}
+
+/// Reads one escaped string from the front of `bytes`: the string, and what follows it.
+///
+/// # Errors
+/// When a zero byte is followed by anything but `ff` or `01`, or no terminator comes.
+pub fn unescape(bytes: &[u8]) -> Result<(Bytes, &[u8]), CodecError> {
+    let (first, end, mut rest) = next_piece(bytes)?;
+    if end == Piece::Last {
+        return Ok((Bytes::copy_from_slice(first), rest));
+    }
+    let mut plain = BytesMut::with_capacity(bytes.len());
+    plain.extend_from_slice(first);
+    loop {
+        plain.put_u8(0);
+        let (piece, end, tail) = next_piece(rest)?;
+        plain.extend_from_slice(piece);
+        rest = tail;
+        if end == Piece::Last {
+            return Ok((plain.freeze(), rest));
+        }
+    }
+}
+
+/// The length in bytes of the escaped string at the front of `bytes`, its terminator included.
+///
+/// The keys of one row share so many leading bytes: a scan compares them and decodes the row key once.
+///
+/// # Errors
+/// As [`unescape`].
+pub fn escaped_len(bytes: &[u8]) -> Result<usize, CodecError> {
+    let mut rest = bytes;
+    loop {
+        let (_, end, tail) = next_piece(rest)?;
+        rest = tail;
+        if end == Piece::Last {
+            return Ok(bytes.len() - rest.len());
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    /// A zero byte follows it in the plain string.
+    Inner,
+    /// The string ends after it.
+    Last,
+}
+
+/// What stands before the next zero byte, what that zero byte meant, and what follows.
+fn next_piece(bytes: &[u8]) -> Result<(&[u8], Piece, &[u8]), CodecError> {
+    let at = bytes.iter().position(|byte| *byte == 0).ok_or(CodecError::Truncated)?;
+    let (piece, rest) = bytes.split_at_checked(at).ok_or(CodecError::Truncated)?;
+    match rest {
+        [0x00, 0x01, rest @ ..] => Ok((piece, Piece::Last, rest)),
+        [0x00, 0xff, rest @ ..] => Ok((piece, Piece::Inner, rest)),
+        [_] => Err(CodecError::Truncated),
+        _ => Err(CodecError::BadEscape),
+    }
+}
+
+/// Where a cell stands in its tablet's store.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CellKey {
+    /// The row.
+    pub row: RowKey,
+    /// The family, by id.
+    pub family: FamilyId,
+    /// The column within the family.
+    pub qualifier: Bytes,
+    /// The version; not negative.
+    pub timestamp: Micros,
+}
+
+impl CellKey {
+    /// Its bytes, which order as row, family id, qualifier ascending and timestamp descending.
+    pub fn encode(&self) -> Vec<u8> {
+        encode_parts(self.row.as_bytes(), self.family, &self.qualifier, self.timestamp)
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    /// When `bytes` are no cell key.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        let (row, rest) = unescape(bytes)?;
+        let column = ColumnKey::decode(rest)?;
+        Ok(Self {
+            row: RowKey::new(row),
+            family: column.family,
+            qualifier: column.qualifier,
+            timestamp: column.timestamp,
+        })
+    }
+}
+
+/// What follows the row in a cell's key.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ColumnKey {
+    /// The family, by id.
+    pub family: FamilyId,
+    /// The column within the family.
+    pub qualifier: Bytes,
+    /// The version.
+    pub timestamp: Micros,
+}
+
+impl ColumnKey {
+    /// Reads the part of a cell's key that follows the escaped row (see [`escaped_len`]).
+    ///
+    /// # Errors
+    /// When `bytes` are no such part.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        let (family, rest) = bytes.split_first_chunk::<FAMILY_BYTES>().ok_or(CodecError::Truncated)?;
+        let (qualifier, rest) = unescape(rest)?;
+        let (timestamp, rest) = rest.split_first_chunk::<TIMESTAMP_BYTES>().ok_or(CodecError::Truncated)?;
+        if !rest.is_empty() {
+            return Err(CodecError::TrailingBytes);
+        }
+        Ok(Self {
+            family: FamilyId::new(u32::from_be_bytes(*family)),
+            qualifier,
+            timestamp: decode_timestamp(*timestamp)?,
+        })
+    }
+}
+
+/// The bytes of a [`CellKey`] without making one.
+pub fn encode_parts(row: &[u8], family: FamilyId, qualifier: &[u8], timestamp: Micros) -> Vec<u8> {
+    let strings = row.len() + qualifier.len() + 2 * TERMINATOR.len();
+    let mut out = Vec::with_capacity(strings + FAMILY_BYTES + TIMESTAMP_BYTES);
+    escape(row, &mut out);
+    out.extend_from_slice(&family.get().to_be_bytes());
+    escape(qualifier, &mut out);
+    out.extend_from_slice(&encode_timestamp(timestamp));
+    out
+}
+
+fn encode_timestamp(timestamp: Micros) -> [u8; TIMESTAMP_BYTES] {
+    (!timestamp.get().cast_unsigned()).to_be_bytes()
+}
+
+fn decode_timestamp(bytes: [u8; TIMESTAMP_BYTES]) -> Result<Micros, CodecError> {
+    let micros = i64::try_from(!u64::from_be_bytes(bytes)).map_err(|_| CodecError::NegativeTimestamp)?;
+    Ok(Micros::new(micros))
+}
+
+/// What the keys of all cells of a row begin with.
+pub fn row_prefix(row: &RowKey) -> Vec<u8> {
+    let mut out = Vec::new();
+    escape(row.as_bytes(), &mut out);
+    out
+}
+
+/// What the keys of all cells of a row in one family begin with.
+pub fn family_prefix(row: &RowKey, family: FamilyId) -> Vec<u8> {
+    let mut out = row_prefix(row);
+    out.extend_from_slice(&family.get().to_be_bytes());
+    out
+}
+
+/// What the keys of all versions of a column begin with.
+pub fn column_prefix(row: &RowKey, family: FamilyId, qualifier: &[u8]) -> Vec<u8> {
+    let mut out = family_prefix(row, family);
+    escape(qualifier, &mut out);
+    out
+}
+
+/// The first key after all that begin with `prefix`; `None` when every key from `prefix` on does.
+pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
+    let mut end = prefix.get(..=last)?.to_vec();
+    *end.last_mut()? += 1;
+    Some(end)
+}
+
+/// The keys of the cells of all rows in `range`: from the first bound up to but not including the second.
+pub fn range_bounds(range: &KeyRange) -> (Vec<u8>, Option<Vec<u8>>) {
+    (row_prefix(range.start()), range.end().map(row_prefix))
+}
+
+/// The stored form of a cell's plain content.
+pub fn encode_value(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1 + value.len());
+    out.push(TAG_PLAIN);
+    out.extend_from_slice(value);
+    out
+}
+
+/// The content of a stored cell, sharing its memory.
+///
+/// # Errors
+/// When it has no tag, or one that this release does not know.
+pub fn decode_value(mut stored: Bytes) -> Result<Bytes, CodecError> {
+    match stored.first() {
+        Some(&TAG_PLAIN) => Ok(stored.split_off(1)),
+        Some(&tag) => Err(CodecError::UnknownTag(tag)),
+        None => Err(CodecError::NoTag),
+    }
+}

@@ -1,0 +1,182 @@
+//! From the tree of a request to the program that runs on rows.
+//!
+//! Compiling does all that need not be done for each row: patterns, numbers, and the parts of the tree that do nothing.
+//! What comes out has no `Chain` directly inside a `Chain`, no `PassAll` inside one, and no branch that is absent.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::cell::Row;
+use crate::error::Error;
+use crate::filter::regex::Matcher;
+use crate::filter::{Filter, eval, hint};
+use crate::time::Micros;
+
+/// A filter that is ready to run on rows. Cheap to clone; may be used by several threads.
+#[derive(Clone, Debug)]
+pub struct CompiledFilter {
+    program: Arc<Node>,
+}
+
+/// A step of the program.
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    Leaf(Leaf),
+    Chain(Vec<Node>),
+    Interleave(Vec<Node>),
+    Condition { predicate: Box<Node>, then: Box<Node>, otherwise: Box<Node> },
+}
+
+/// A step that has no steps inside.
+#[derive(Clone, Debug)]
+pub(super) enum Leaf {
+    PassAll,
+    BlockAll,
+    RowKey(Matcher),
+    Family(Matcher),
+    Qualifier(Matcher),
+    Columns { family: String, bounds: (Bound<Bytes>, Bound<Bytes>) },
+    Timestamps { start: Micros, end: Option<Micros> },
+    Value(Matcher),
+    Values { bounds: (Bound<Bytes>, Bound<Bytes>) },
+    RowOffset(usize),
+    RowLimit(usize),
+    ColumnLimit(usize),
+    StripValue,
+}
+
+impl CompiledFilter {
+    /// Checks a filter and makes it ready.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is wrong with it, patterns included; `Unimplemented` for filters that this release
+    /// does not serve.
+    pub fn compile(filter: Filter) -> Result<Self, Error> {
+        filter.validate()?;
+        Ok(Self { program: Arc::new(compile(&filter)?) })
+    }
+
+    /// The filter that lets everything pass.
+    pub fn pass_all() -> Self {
+        Self { program: Arc::new(Node::Leaf(Leaf::PassAll)) }
+    }
+
+    /// What it lets pass of `row`, whose cells must stand in the order of [`crate::cell::Cell::order`]; maybe nothing.
+    pub fn apply(&self, row: Row) -> Row {
+        eval::apply(&self.program, row)
+    }
+
+    /// Whether it lets any cell of `row` pass.
+    pub fn matches(&self, row: &Row) -> bool {
+        eval::matches(&self.program, row)
+    }
+
+    /// Whether it may let anything of the row with this key pass. If not, the row need not be read.
+    pub fn needs_row(&self, key: &[u8]) -> bool {
+        hint::needs_row(&self.program, key)
+    }
+
+    /// Whether its answer may depend on cells of this family. If not, they may be left out of the row.
+    pub fn needs_family(&self, family: &str) -> bool {
+        hint::needs_family(&self.program, family)
+    }
+
+    /// How many of the newest versions of each column its answer depends on; `None`: all of them.
+    pub fn versions_needed(&self) -> Option<usize> {
+        hint::versions_needed(&self.program)
+    }
+}
+
+fn compile(filter: &Filter) -> Result<Node, Error> {
+    match filter {
+        Filter::Chain(members) => Ok(chain(compile_all(members)?)),
+        Filter::Interleave(members) => Ok(interleave(compile_all(members)?)),
+        Filter::Condition { predicate, then, otherwise } => Ok(Node::Condition {
+            predicate: Box::new(compile(predicate)?),
+            then: Box::new(branch(then.as_deref())?),
+            otherwise: Box::new(branch(otherwise.as_deref())?),
+        }),
+        leaf => compile_leaf(leaf).map(Node::Leaf),
+    }
+}
+
+fn compile_all(filters: &[Filter]) -> Result<Vec<Node>, Error> {
+    filters.iter().map(compile).collect()
+}
+
+fn branch(filter: Option<&Filter>) -> Result<Node, Error> {
+    filter.map_or(Ok(Node::Leaf(Leaf::BlockAll)), compile)
+}
+
+/// A chain without members that do nothing, and without chains inside.
+fn chain(members: Vec<Node>) -> Node {
+    let mut flat = Vec::with_capacity(members.len());
+    for member in members {
+        match member {
+            Node::Leaf(Leaf::PassAll) => {}
+            Node::Chain(inner) => flat.extend(inner),
+            other => flat.push(other),
+        }
+    }
+    if flat.iter().any(|member| matches!(member, Node::Leaf(Leaf::BlockAll))) {
+        return Node::Leaf(Leaf::BlockAll);
+    }
+    only_member(flat, Leaf::PassAll, Node::Chain)
+}
+
+/// An interleave without members that let nothing pass.
+fn interleave(mut members: Vec<Node>) -> Node {
+    members.retain(|member| !matches!(member, Node::Leaf(Leaf::BlockAll)));
+    only_member(members, Leaf::BlockAll, Node::Interleave)
+}
+
+/// The only one of `members`, or `none` when there is none, or all of them joined.
+fn only_member(mut members: Vec<Node>, none: Leaf, join: impl FnOnce(Vec<Node>) -> Node) -> Node {
+    match members.pop() {
+        None => Node::Leaf(none),
+        Some(only) if members.is_empty() => only,
+        Some(last) => {
+            members.push(last);
+            join(members)
+        }
+    }
+}
+
+fn compile_leaf(filter: &Filter) -> Result<Leaf, Error> {
+    Ok(match filter {
+        Filter::PassAll => Leaf::PassAll,
+        Filter::BlockAll => Leaf::BlockAll,
+        Filter::RowKeyRegex(pattern) => Leaf::RowKey(Matcher::compile("row_key_regex_filter", pattern)?),
+        Filter::FamilyNameRegex(pattern) => Leaf::Family(Matcher::compile("family_name_regex_filter", pattern)?),
+        Filter::ColumnQualifierRegex(pattern) => {
+            Leaf::Qualifier(Matcher::compile("column_qualifier_regex_filter", pattern)?)
+        }
+        Filter::ValueRegex(pattern) => Leaf::Value(Matcher::compile("value_regex_filter", pattern)?),
+        Filter::ColumnRange { family, start, end } => {
+            Leaf::Columns { family: family.clone(), bounds: (start.clone(), end.clone()) }
+        }
+        Filter::TimestampRange { start, end } => Leaf::Timestamps { start: *start, end: *end },
+        Filter::ValueRange { start, end } => Leaf::Values { bounds: (start.clone(), end.clone()) },
+        Filter::CellsPerRowOffset(count) => Leaf::RowOffset(count_of(*count)?),
+        Filter::CellsPerRowLimit(count) => Leaf::RowLimit(count_of(*count)?),
+        Filter::CellsPerColumnLimit(count) => Leaf::ColumnLimit(count_of(*count)?),
+        Filter::StripValue => Leaf::StripValue,
+        Filter::Sink => return Err(not_served("sink")),
+        Filter::RowSample(_) => return Err(not_served("row_sample_filter")),
+        Filter::ValueBitmask(_) => return Err(not_served("value_bitmask_filter")),
+        Filter::ApplyLabel(_) => return Err(not_served("apply_label_transformer")),
+        Filter::Chain(_) | Filter::Interleave(_) | Filter::Condition { .. } => {
+            return Err(Error::internal("compile filter: a filter with members is no leaf"));
+        }
+    })
+}
+
+fn count_of(count: i32) -> Result<usize, Error> {
+    usize::try_from(count).map_err(|_| Error::invalid("a filter's cell count must not be negative"))
+}
+
+fn not_served(name: &str) -> Error {
+    Error::unimplemented(format!("the filter {name} is not supported yet"))
+}

@@ -1,0 +1,282 @@
+//! Running a filter on a row. This is on the path of every read.
+//!
+//! Leaves sift the row's own vector of cells in place, chains and conditions pass it on. Only an interleave needs its
+//! input several times: inside one, cells are [`Pick`]s, two words each, and what comes out in the end is cloned; a
+//! clone shares the bytes. A predicate stops at the first cell that passes.
+
+use std::ops::RangeBounds;
+
+use bytes::Bytes;
+
+use crate::cell::{Cell, FamilyName, Row};
+use crate::filter::compile::{Leaf, Node};
+use crate::filter::regex::Matcher;
+
+/// What `node` lets pass of `row`.
+pub(super) fn apply(node: &Node, mut row: Row) -> Row {
+    if row.cells.is_empty() {
+        return row;
+    }
+    match node {
+        Node::Leaf(leaf) => {
+            sift(leaf, row.key.as_bytes(), &mut row.cells);
+            row
+        }
+        Node::Chain(members) => members.iter().fold(row, |row, member| apply(member, row)),
+        Node::Interleave(_) => {
+            let mut picks: Vec<_> = row.cells.iter().map(Pick::new).collect();
+            run(node, row.key.as_bytes(), &mut picks);
+            let cells = picks.into_iter().map(Pick::into_cell).collect();
+            Row { key: row.key, cells }
+        }
+        Node::Condition { predicate, then, otherwise } => {
+            let way = if matches(predicate, &row) { then } else { otherwise };
+            apply(way, row)
+        }
+    }
+}
+
+/// Whether `node` lets any cell of `row` pass.
+pub(super) fn matches(node: &Node, row: &Row) -> bool {
+    match node {
+        Node::Leaf(leaf) => any(leaf, row.key.as_bytes(), &row.cells),
+        _ => {
+            let picks: Vec<_> = row.cells.iter().map(Pick::new).collect();
+            yields(node, row.key.as_bytes(), &picks)
+        }
+    }
+}
+
+/// A cell on its way through a filter.
+trait Candidate: Clone {
+    fn cell(&self) -> &Cell;
+    fn value(&self) -> &[u8];
+    fn strip(&mut self);
+}
+
+impl Candidate for Cell {
+    fn cell(&self) -> &Cell {
+        self
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.value
+    }
+
+    fn strip(&mut self) {
+        self.value = Bytes::new();
+    }
+}
+
+/// A cell of the row that the filter runs on, and whether it has lost its value.
+#[derive(Clone, Copy)]
+struct Pick<'a> {
+    cell: &'a Cell,
+    value: Value,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Value {
+    Kept,
+    Stripped,
+}
+
+impl<'a> Pick<'a> {
+    const fn new(cell: &'a Cell) -> Self {
+        Self { cell, value: Value::Kept }
+    }
+
+    fn into_cell(self) -> Cell {
+        let mut cell = Cell {
+            family: self.cell.family.clone(),
+            qualifier: self.cell.qualifier.clone(),
+            timestamp: self.cell.timestamp,
+            value: Bytes::new(),
+            labels: self.cell.labels.clone(),
+        };
+        if self.value == Value::Kept {
+            cell.value.clone_from(&self.cell.value);
+        }
+        cell
+    }
+}
+
+impl Candidate for Pick<'_> {
+    fn cell(&self) -> &Cell {
+        self.cell
+    }
+
+    fn value(&self) -> &[u8] {
+        match self.value {
+            Value::Kept => &self.cell.value,
+            Value::Stripped => &[],
+        }
+    }
+
+    fn strip(&mut self) {
+        self.value = Value::Stripped;
+    }
+}
+
+/// Leaves in `cells` what `node` lets pass of them.
+fn run<C: Candidate>(node: &Node, key: &[u8], cells: &mut Vec<C>) {
+    if cells.is_empty() {
+        return;
+    }
+    match node {
+        Node::Leaf(leaf) => sift(leaf, key, cells),
+        Node::Chain(members) => members.iter().for_each(|member| run(member, key, cells)),
+        Node::Interleave(members) => pool(members, key, cells),
+        Node::Condition { predicate, then, otherwise } => {
+            let way = if yields(predicate, key, cells) { then } else { otherwise };
+            run(way, key, cells);
+        }
+    }
+}
+
+/// Leaves in `cells` what each member lets pass of them, together and in order. A cell that several let pass stands
+/// there several times.
+fn pool<C: Candidate>(members: &[Node], key: &[u8], cells: &mut Vec<C>) {
+    let input = std::mem::take(cells);
+    let mut outputs = 0;
+    for member in members {
+        let mut part = input.clone();
+        run(member, key, &mut part);
+        outputs += usize::from(!part.is_empty());
+        if cells.is_empty() {
+            *cells = part;
+        } else {
+            cells.append(&mut part);
+        }
+    }
+    if outputs > 1 {
+        // Stable, and quick on what is sorted in runs.
+        cells.sort_by(|a, b| a.cell().order(b.cell()));
+    }
+}
+
+/// Whether `node` lets any of `cells` pass.
+fn yields<C: Candidate>(node: &Node, key: &[u8], cells: &[C]) -> bool {
+    match node {
+        Node::Leaf(leaf) => any(leaf, key, cells),
+        Node::Chain(members) => chain_yields(members, key, cells),
+        Node::Interleave(members) => members.iter().any(|member| yields(member, key, cells)),
+        Node::Condition { predicate, then, otherwise } => {
+            let way = if yields(predicate, key, cells) { then } else { otherwise };
+            yields(way, key, cells)
+        }
+    }
+}
+
+fn chain_yields<C: Candidate>(members: &[Node], key: &[u8], cells: &[C]) -> bool {
+    let is_local = |member: &Node| matches!(member, Node::Leaf(leaf) if leaf.is_local());
+    if members.iter().all(is_local) {
+        let passes = |cell: &C| members.iter().all(|member| matches!(member, Node::Leaf(leaf) if leaf.passes(cell)));
+        return cells.iter().any(passes);
+    }
+    let Some((last, first)) = members.split_last() else { return !cells.is_empty() };
+    let mut cells = cells.to_vec();
+    for member in first {
+        run(member, key, &mut cells);
+    }
+    yields(last, key, &cells)
+}
+
+/// Whether a leaf lets any of `cells` pass.
+fn any<C: Candidate>(leaf: &Leaf, key: &[u8], cells: &[C]) -> bool {
+    match leaf {
+        Leaf::BlockAll => false,
+        Leaf::PassAll | Leaf::RowLimit(_) | Leaf::ColumnLimit(_) | Leaf::StripValue => !cells.is_empty(),
+        Leaf::RowOffset(count) => cells.len() > *count,
+        Leaf::RowKey(pattern) => !cells.is_empty() && pattern.is_match(key),
+        _ => cells.iter().any(|cell| leaf.passes(cell)),
+    }
+}
+
+/// Leaves in `cells` what a leaf lets pass of them.
+fn sift<C: Candidate>(leaf: &Leaf, key: &[u8], cells: &mut Vec<C>) {
+    match leaf {
+        Leaf::PassAll => {}
+        Leaf::BlockAll => cells.clear(),
+        Leaf::RowKey(pattern) => {
+            if !pattern.is_match(key) {
+                cells.clear();
+            }
+        }
+        Leaf::Family(pattern) => sift_families(pattern, cells),
+        Leaf::RowOffset(count) => drop(cells.drain(..cells.len().min(*count))),
+        Leaf::RowLimit(count) => cells.truncate(*count),
+        Leaf::ColumnLimit(count) => limit_columns(*count, cells),
+        Leaf::StripValue => cells.iter_mut().for_each(Candidate::strip),
+        Leaf::Qualifier(_) | Leaf::Columns { .. } | Leaf::Timestamps { .. } | Leaf::Value(_) | Leaf::Values { .. } => {
+            cells.retain(|cell| leaf.passes(cell));
+        }
+    }
+}
+
+/// Matches each family's name once, not once per cell.
+fn sift_families<C: Candidate>(pattern: &Matcher, cells: &mut Vec<C>) {
+    let mut judged: Option<(FamilyName, bool)> = None;
+    cells.retain(|cell| {
+        let family = &cell.cell().family;
+        match &judged {
+            Some((last, passes)) if last.is_same(family) => *passes,
+            _ => {
+                let passes = pattern.is_match(family.as_str().as_bytes());
+                judged = Some((family.clone(), passes));
+                passes
+            }
+        }
+    });
+}
+
+/// Keeps the first so many, at least one, of each run of cells of one column.
+fn limit_columns<C: Candidate>(count: usize, cells: &mut Vec<C>) {
+    let mut kept = 1;
+    // The second argument is the last cell that stayed: its column is that of the cell before.
+    cells.dedup_by(|cell, last| {
+        if !cell.cell().is_same_column(last.cell()) {
+            kept = 1;
+            return false;
+        }
+        kept += 1;
+        kept > count
+    });
+}
+
+impl Leaf {
+    /// Whether it judges each cell by itself.
+    const fn is_local(&self) -> bool {
+        matches!(
+            self,
+            Self::Family(_)
+                | Self::Qualifier(_)
+                | Self::Columns { .. }
+                | Self::Timestamps { .. }
+                | Self::Value(_)
+                | Self::Values { .. }
+        )
+    }
+
+    /// Whether it lets this cell pass, for those that judge each cell by itself; the others let it.
+    fn passes<C: Candidate>(&self, candidate: &C) -> bool {
+        let cell = candidate.cell();
+        match self {
+            Self::Family(pattern) => pattern.is_match(cell.family.as_str().as_bytes()),
+            Self::Qualifier(pattern) => pattern.is_match(&cell.qualifier),
+            Self::Columns { family, bounds } => {
+                cell.family.as_str() == family && bounds.contains::<[u8]>(cell.qualifier.as_ref())
+            }
+            Self::Timestamps { start, end } => *start <= cell.timestamp && end.is_none_or(|end| cell.timestamp < end),
+            Self::Value(pattern) => pattern.is_match(candidate.value()),
+            Self::Values { bounds } => bounds.contains::<[u8]>(candidate.value()),
+            Self::PassAll
+            | Self::BlockAll
+            | Self::RowKey(_)
+            | Self::RowOffset(_)
+            | Self::RowLimit(_)
+            | Self::ColumnLimit(_)
+            | Self::StripValue => true,
+        }
+    }
+}

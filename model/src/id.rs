@@ -1,0 +1,213 @@
+//! Identities: one type each, so that a server's number never stands where a tablet's belongs.
+//!
+//! Who makes which is in ARCHITECTURE.md, section 4. None of them is ever reused; arithmetic on them is limited to
+//! "the next one".
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+/// Text that is not an id of the kind asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an id: {0}")]
+pub struct ParseIdError(#[from] ParseIntError);
+
+macro_rules! counted_id {
+    ($(#[$doc:meta])* $name:ident($integer:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+        pub struct $name($integer);
+
+        impl $name {
+            /// The id with this number.
+            pub const fn new(number: $integer) -> Self {
+                Self(number)
+            }
+
+            /// Its number.
+            pub const fn get(self) -> $integer {
+                self.0
+            }
+
+            /// The one that follows.
+            #[must_use]
+            pub const fn next(self) -> Self {
+                Self(self.0 + 1)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseIdError;
+
+            fn from_str(text: &str) -> Result<Self, ParseIdError> {
+                Ok(Self(text.parse()?))
+            }
+        }
+    };
+}
+
+macro_rules! random_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+        pub struct $name(u128);
+
+        impl $name {
+            /// The id with these bits.
+            pub const fn new(bits: u128) -> Self {
+                Self(bits)
+            }
+
+            /// Its bits.
+            pub const fn get(self) -> u128 {
+                self.0
+            }
+
+            /// Big endian, as on wire and disk.
+            pub const fn to_bytes(self) -> [u8; 16] {
+                self.0.to_be_bytes()
+            }
+
+            /// Reads what [`Self::to_bytes`] wrote; `None` unless it is 16 bytes.
+            pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+                bytes.try_into().ok().map(|array| Self(u128::from_be_bytes(array)))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseIdError;
+
+            fn from_str(text: &str) -> Result<Self, ParseIdError> {
+                Ok(Self(u128::from_str_radix(text, 16)?))
+            }
+        }
+    };
+}
+
+random_id! {
+    /// Names one cluster for ever. Stands in each server's data folder, so that a stranger's folder is refused.
+    ClusterId
+}
+random_id! {
+    /// One incarnation of a front or of a direct client that writes.
+    SessionId
+}
+
+counted_id! {
+    /// A tablet server, or rather its data folder: an emptied folder is a new server.
+    ServerId(u64)
+}
+counted_id! {
+    /// A table. A recreated table is another one.
+    TableId(u64)
+}
+counted_id! {
+    /// A tablet. A split keeps it for the left half.
+    TabletId(u64)
+}
+counted_id! {
+    /// A replica among those of its tablet: the Raft node id.
+    ReplicaId(u64)
+}
+counted_id! {
+    /// Rises whenever a tablet's range changes.
+    Generation(u64)
+}
+counted_id! {
+    /// A column family among those of its table. A recreated family is another one.
+    FamilyId(u32)
+}
+counted_id! {
+    /// A write among those of its session.
+    Sequence(u64)
+}
+counted_id! {
+    /// An admin operation, which each tablet applies once.
+    OperationId(u64)
+}
+counted_id! {
+    /// A master's time in office: the create revision of the master's lock.
+    MasterEpoch(u64)
+}
+counted_id! {
+    /// One run of a server's process.
+    Incarnation(u64)
+}
+counted_id! {
+    /// Rises by one with each change of a table's schema.
+    SchemaVersion(u64)
+}
+
+impl TableId {
+    /// METADATA, the table that says where tablets are.
+    pub const METADATA: Self = Self(0);
+}
+
+impl TabletId {
+    /// The root tablet: where METADATA's own tablets are.
+    pub const ROOT: Self = Self(1);
+    /// The tablet that holds the rest of METADATA in a new cluster.
+    pub const FIRST_METADATA: Self = Self(2);
+}
+
+impl FamilyId {
+    /// METADATA's `location`: descriptor and leader hint.
+    pub const LOCATION: Self = Self(1);
+    /// METADATA's `events`: what happened to the tablet.
+    pub const EVENTS: Self = Self(2);
+}
+
+/// A position in a tablet's Raft log; a later term comes later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct LogId {
+    /// The leader's term.
+    pub term: u64,
+    /// Counts entries, without gaps.
+    pub index: u64,
+}
+
+impl LogId {
+    /// Where the log of every tablet begins: its first state and membership are taken as applied here. Term 0 because no
+    /// vote of a real term may be implied; an index above zero because there is state to be had.
+    pub const SEED: Self = Self { term: 0, index: 10 };
+}
+
+impl fmt::Display for LogId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.term, self.index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_print_and_parse() {
+        assert_eq!("17".parse(), Ok(TabletId::new(17)));
+        assert_eq!(TabletId::new(17).to_string(), "17");
+        let cluster = ClusterId::new(0xabc);
+        assert_eq!(cluster.to_string().parse(), Ok(cluster));
+        assert_eq!(ClusterId::from_bytes(&cluster.to_bytes()), Some(cluster));
+        assert_eq!(ClusterId::from_bytes(b"short"), None);
+        assert!("seven".parse::<ServerId>().is_err());
+    }
+
+    #[test]
+    fn log_ids_order_by_term_first() {
+        assert!(LogId { term: 1, index: 9 } < LogId { term: 2, index: 1 });
+        assert!(LogId::SEED < LogId { term: 1, index: 11 });
+    }
+}

@@ -1,0 +1,275 @@
+//! Row keys, ranges of them, and sets of ranges.
+//!
+//! Rows are ordered as unsigned bytes. Every range is half open, `[start, end)`, and holds at least one possible key:
+//! an empty range cannot be written down. The next key after `k` is `k` with a zero byte behind it, so bounds that are
+//! open or closed elsewhere all become half open here.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::codec::prefix_end;
+use crate::error::Error;
+
+/// A row key: any bytes. Limits are set by who takes keys from users.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct RowKey(Bytes);
+
+impl RowKey {
+    /// The least key. No row has it; ranges that begin at the beginning do.
+    pub const EMPTY: Self = Self(Bytes::new());
+
+    /// The key with these bytes.
+    pub fn new(bytes: impl Into<Bytes>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// A key of its own copy of `bytes`.
+    pub fn copy_from_slice(bytes: &[u8]) -> Self {
+        Self(Bytes::copy_from_slice(bytes))
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Its bytes, shared.
+    pub const fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// Whether it is [`Self::EMPTY`].
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The least key that is greater.
+    #[must_use]
+    pub fn successor(&self) -> Self {
+        let mut bytes = Vec::with_capacity(self.0.len() + 1);
+        bytes.extend_from_slice(&self.0);
+        bytes.push(0);
+        Self(bytes.into())
+    }
+
+    /// Reads what `Display` prints: printable ASCII as it is, `\\`, and `\xHH` for the rest.
+    ///
+    /// # Errors
+    /// On an escape that is neither.
+    pub fn parse_escaped(text: &str) -> Result<Self, Error> {
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut rest = text.as_bytes();
+        while let Some((&byte, tail)) = rest.split_first() {
+            rest = tail;
+            if byte != b'\\' {
+                bytes.push(byte);
+                continue;
+            }
+            let (byte, tail) = unescape_one(rest)
+                .ok_or_else(|| Error::invalid(format!("bad escape in row key {text:?}: use \\\\ or \\xHH")))?;
+            bytes.push(byte);
+            rest = tail;
+        }
+        Ok(Self(bytes.into()))
+    }
+}
+
+/// What follows a backslash, and the rest.
+fn unescape_one(text: &[u8]) -> Option<(u8, &[u8])> {
+    match text {
+        [b'\\', rest @ ..] => Some((b'\\', rest)),
+        [b'x', high, low, rest @ ..] => {
+            let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
+            Some((digit(*high)? << 4 | digit(*low)?, rest))
+        }
+        _ => None,
+    }
+}
+
+impl fmt::Display for RowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for &byte in &self.0 {
+            match byte {
+                b'\\' => f.write_str("\\\\")?,
+                b' '..=b'~' => fmt::Write::write_char(f, char::from(byte))?,
+                _ => write!(f, "\\x{byte:02x}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// The keys from `start` up to but not including `end`, or all from `start`. Never empty.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct KeyRange {
+    start: RowKey,
+    end: Option<RowKey>,
+}
+
+impl KeyRange {
+    /// `[start, end)`, or `None` when that holds no key.
+    pub fn new(start: RowKey, end: Option<RowKey>) -> Option<Self> {
+        match &end {
+            Some(end) if start >= *end => None,
+            _ => Some(Self { start, end }),
+        }
+    }
+
+    /// Every key.
+    pub const fn all() -> Self {
+        Self { start: RowKey::EMPTY, end: None }
+    }
+
+    /// This key only.
+    pub fn single(key: RowKey) -> Self {
+        let end = Some(key.successor());
+        Self { start: key, end }
+    }
+
+    /// The keys that begin with `prefix`.
+    pub fn prefix(prefix: &[u8]) -> Self {
+        Self { start: RowKey::copy_from_slice(prefix), end: prefix_end(prefix).map(RowKey::new) }
+    }
+
+    /// The least key in it.
+    pub const fn start(&self) -> &RowKey {
+        &self.start
+    }
+
+    /// The least key beyond it; `None` when it is open above.
+    pub const fn end(&self) -> Option<&RowKey> {
+        self.end.as_ref()
+    }
+
+    /// Whether `key` lies in it.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.start.as_bytes() <= key && self.end.as_ref().is_none_or(|end| key < end.as_bytes())
+    }
+
+    /// Whether every key of `other` lies in it.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.start <= other.start && compare_ends(other.end(), self.end()) != Ordering::Greater
+    }
+
+    /// The keys in both, or `None` when there are none.
+    pub fn intersect(&self, other: &Self) -> Option<Self> {
+        let start = self.start.clone().max(other.start.clone());
+        let end = if compare_ends(self.end(), other.end()) == Ordering::Less { &self.end } else { &other.end };
+        Self::new(start, end.clone())
+    }
+
+    /// `[start, at)` and `[at, end)`, or `None` unless both hold a key.
+    pub fn split_at(&self, at: &RowKey) -> Option<(Self, Self)> {
+        let left = Self::new(self.start.clone(), Some(at.clone()))?;
+        if !self.contains(at.as_bytes()) {
+            return None;
+        }
+        Some((left, Self::new(at.clone(), self.end.clone())?))
+    }
+}
+
+/// Ends in order, where no end is the greatest.
+fn compare_ends(a: Option<&RowKey>, b: Option<&RowKey>) -> Ordering {
+    match (a, b) {
+        (None, None) => Ordering::Equal,
+        (None, Some(_)) => Ordering::Greater,
+        (Some(_), None) => Ordering::Less,
+        (Some(a), Some(b)) => a.cmp(b),
+    }
+}
+
+impl fmt::Display for KeyRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}, ", self.start)?;
+        match &self.end {
+            Some(end) => write!(f, "{end})"),
+            None => f.write_str("-)"),
+        }
+    }
+}
+
+/// A set of rows: ranges in order, that neither overlap nor touch.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RowSet {
+    ranges: Vec<KeyRange>,
+}
+
+impl RowSet {
+    /// Every row.
+    pub fn all() -> Self {
+        Self { ranges: vec![KeyRange::all()] }
+    }
+
+    /// No row.
+    pub const fn none() -> Self {
+        Self { ranges: Vec::new() }
+    }
+
+    /// The union of these ranges, which may come in any order and overlap.
+    pub fn from_ranges(ranges: impl IntoIterator<Item = KeyRange>) -> Self {
+        let mut sorted: Vec<_> = ranges.into_iter().collect();
+        sorted.sort_by(|a, b| a.start.cmp(&b.start));
+        let mut merged: Vec<KeyRange> = Vec::with_capacity(sorted.len());
+        for range in sorted {
+            match merged.last_mut() {
+                Some(last) if last.end.as_ref().is_none_or(|end| range.start <= *end) => {
+                    if compare_ends(range.end(), last.end()) == Ordering::Greater {
+                        last.end = range.end;
+                    }
+                }
+                _ => merged.push(range),
+            }
+        }
+        Self { ranges: merged }
+    }
+
+    /// Its ranges, ascending.
+    pub fn ranges(&self) -> &[KeyRange] {
+        &self.ranges
+    }
+
+    /// Whether no row is in it.
+    pub const fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Whether `key` is in it.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        let after = self.ranges.partition_point(|range| range.start.as_bytes() <= key);
+        after.checked_sub(1).and_then(|last| self.ranges.get(last)).is_some_and(|range| range.contains(key))
+    }
+
+    /// Its rows that lie in `bounds`.
+    #[must_use]
+    pub fn clamp(&self, bounds: &KeyRange) -> Self {
+        let first = self.ranges.partition_point(|range| range.end().is_some_and(|end| end <= bounds.start()));
+        let inside = self.ranges.iter().skip(first).map_while(|range| range.intersect(bounds));
+        Self { ranges: inside.collect() }
+    }
+
+    /// Its rows with keys greater than `key`: what remains of an ascending scan that has come so far.
+    #[must_use]
+    pub fn after(&self, key: &RowKey) -> Self {
+        self.clamp(&KeyRange { start: key.successor(), end: None })
+    }
+
+    /// Its rows with keys less than `key`: what remains of a descending scan that has come so far.
+    #[must_use]
+    pub fn before(&self, key: &RowKey) -> Self {
+        KeyRange::new(RowKey::EMPTY, Some(key.clone())).map_or_else(Self::none, |bounds| self.clamp(&bounds))
+    }
+}
+
+impl FromIterator<KeyRange> for RowSet {
+    fn from_iter<I: IntoIterator<Item = KeyRange>>(ranges: I) -> Self {
+        Self::from_ranges(ranges)
+    }
+}

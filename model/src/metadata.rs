@@ -1,0 +1,231 @@
+//! Tablets: what describes one, and where METADATA keeps the description.
+//!
+//! METADATA is table 0. It has one row per tablet, keyed by the tablet's table and *end* key. Ends are exclusive, so
+//! the first row strictly after `(table, key)` is that of the tablet which holds the key:
+//!
+//! ```text
+//!   row key     table (u64, big endian)  00 escape(end)    a tablet that ends
+//!               table (u64, big endian)  01                the last tablet of its table
+//!   columns     location:descriptor   location:leader   events:<n>
+//! ```
+//!
+//! The rows of table 0 itself, those that say where METADATA's own tablets are, make up the root tablet, which never
+//! splits: three levels reach every tablet.
+//!
+//! A descriptor inside a tablet's own Raft group is the truth; METADATA holds copies, guarded by generation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::codec::{escape, unescape};
+use crate::error::Error;
+use crate::id::{Generation, LogId, ReplicaId, ServerId, TableId, TabletId};
+use crate::key::{KeyRange, RowKey};
+
+/// Qualifier of a tablet's descriptor in METADATA's family `location`.
+pub const DESCRIPTOR_QUALIFIER: &[u8] = b"descriptor";
+/// Qualifier of a tablet's leader hint in METADATA's family `location`.
+pub const LEADER_QUALIFIER: &[u8] = b"leader";
+/// Name of METADATA's family with the descriptor and the leader hint.
+pub const LOCATION_FAMILY: &str = "location";
+/// Name of METADATA's family with what happened to tablets.
+pub const EVENTS_FAMILY: &str = "events";
+/// How many events of a tablet are kept, under the qualifiers `0` to `63`.
+pub const EVENTS_KEPT: u64 = 64;
+
+const HAS_END: u8 = 0;
+const NO_END: u8 = 1;
+
+/// A replica of a tablet and the server it lives on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Replica {
+    /// The replica.
+    pub replica: ReplicaId,
+    /// Its server.
+    pub server: ServerId,
+}
+
+/// Who votes in a tablet's group and who only listens.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Membership {
+    /// One set of voters, or two while a change is under way and a majority of each is needed.
+    pub voters: Vec<BTreeSet<ReplicaId>>,
+    /// All replicas, voters and learners.
+    pub replicas: BTreeMap<ReplicaId, ServerId>,
+}
+
+impl Membership {
+    /// One voter on each of these servers, numbered from 1.
+    pub fn fresh(servers: &[ServerId]) -> Self {
+        let replicas: BTreeMap<_, _> = (1..).map(ReplicaId::new).zip(servers.iter().copied()).collect();
+        Self { voters: vec![replicas.keys().copied().collect()], replicas }
+    }
+
+    /// Whether no change is under way.
+    pub const fn is_uniform(&self) -> bool {
+        self.voters.len() == 1
+    }
+
+    /// Whether this replica votes.
+    pub fn is_voter(&self, replica: ReplicaId) -> bool {
+        self.voters.iter().any(|set| set.contains(&replica))
+    }
+
+    /// Its replicas, by number.
+    pub fn replicas(&self) -> impl Iterator<Item = Replica> + '_ {
+        self.replicas.iter().map(|(&replica, &server)| Replica { replica, server })
+    }
+
+    /// The replica on this server, the newest if there are several.
+    pub fn replica_on(&self, server: ServerId) -> Option<ReplicaId> {
+        self.replicas().filter(|replica| replica.server == server).map(|replica| replica.replica).last()
+    }
+
+    /// The server of this replica.
+    pub fn server_of(&self, replica: ReplicaId) -> Option<ServerId> {
+        self.replicas.get(&replica).copied()
+    }
+
+    /// Without the learners; `None` while a change is under way.
+    fn settled(&self) -> Option<Self> {
+        let [voters] = self.voters.as_slice() else { return None };
+        let replicas = self.replicas.iter().filter(|(replica, _)| voters.contains(replica));
+        Some(Self { voters: vec![voters.clone()], replicas: replicas.map(|(&id, &server)| (id, server)).collect() })
+    }
+}
+
+/// A tablet: which rows it holds and who holds them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TabletDescriptor {
+    /// Its table.
+    pub table: TableId,
+    /// The tablet.
+    pub tablet: TabletId,
+    /// Its rows.
+    pub range: KeyRange,
+    /// Rises when the range changes.
+    pub generation: Generation,
+    /// Its replicas.
+    pub membership: Membership,
+    /// The log entry that made the membership; rises when the replicas change.
+    pub membership_log_id: LogId,
+}
+
+impl TabletDescriptor {
+    /// A new tablet with one replica on each of these servers, as its first replicas start with it.
+    pub fn fresh(table: TableId, tablet: TabletId, range: KeyRange, servers: &[ServerId]) -> Self {
+        Self {
+            table,
+            tablet,
+            range,
+            generation: Generation::new(1),
+            membership: Membership::fresh(servers),
+            membership_log_id: LogId::SEED,
+        }
+    }
+
+    /// What orders and METADATA updates compare: it grows with every change of range or replicas.
+    pub const fn fence(&self) -> (Generation, LogId) {
+        (self.generation, self.membership_log_id)
+    }
+
+    /// The halves below and from `at`: the left one keeps the id, the right one is the tablet `child` and begins a log
+    /// of its own.
+    ///
+    /// `None` unless both halves hold a key and no membership change is under way. Learners stay with the left half.
+    pub fn split(&self, at: &RowKey, child: TabletId) -> Option<(Self, Self)> {
+        if self.tablet == TabletId::ROOT {
+            return None;
+        }
+        let (lower, upper) = self.range.split_at(at)?;
+        let settled = self.membership.settled()?;
+        let generation = self.generation.next();
+        let left = Self { range: lower, generation, ..self.clone() };
+        let right = Self {
+            table: self.table,
+            tablet: child,
+            range: upper,
+            generation,
+            membership: settled,
+            membership_log_id: LogId::SEED,
+        };
+        Some((left, right))
+    }
+
+    /// The key of its row in METADATA.
+    pub fn row_key(&self) -> RowKey {
+        row_key(self.table, self.range.end())
+    }
+}
+
+/// The METADATA row of the tablet of `table` that ends before `end`, or of the last one.
+pub fn row_key(table: TableId, end: Option<&RowKey>) -> RowKey {
+    let mut bytes = table.get().to_be_bytes().to_vec();
+    match end {
+        Some(end) => {
+            bytes.push(HAS_END);
+            escape(end.as_bytes(), &mut bytes);
+        }
+        None => bytes.push(NO_END),
+    }
+    RowKey::new(bytes)
+}
+
+/// The key that the METADATA row of the tablet with `key` is the first strictly greater than.
+pub fn lookup_key(table: TableId, key: &RowKey) -> RowKey {
+    row_key(table, Some(key))
+}
+
+/// The METADATA rows of which the first is that of the tablet with `key`: those of the table beyond
+/// [`lookup_key`]. A table's last row is always in it.
+pub fn lookup_range(table: TableId, key: &RowKey) -> KeyRange {
+    let start = lookup_key(table, key).successor();
+    KeyRange::new(start.clone(), table_end(table)).unwrap_or_else(|| KeyRange::single(start))
+}
+
+/// The table and end key that a METADATA row key stands for.
+///
+/// # Errors
+/// `DataDamaged` when it is no such key.
+pub fn parse_row_key(key: &RowKey) -> Result<(TableId, Option<RowKey>), Error> {
+    let bad = || Error::damaged(format!("not a METADATA row key: {key}"));
+    let (table, rest) = key.as_bytes().split_first_chunk().ok_or_else(bad)?;
+    let table = TableId::new(u64::from_be_bytes(*table));
+    match rest {
+        [NO_END] => Ok((table, None)),
+        [HAS_END, escaped @ ..] => match unescape(escaped) {
+            Ok((end, [])) => Ok((table, Some(RowKey::new(end)))),
+            _ => Err(bad()),
+        },
+        _ => Err(bad()),
+    }
+}
+
+/// The METADATA rows of all tablets of `table`.
+pub fn table_range(table: TableId) -> KeyRange {
+    let start = RowKey::copy_from_slice(&table.get().to_be_bytes());
+    KeyRange::new(start.clone(), table_end(table)).unwrap_or_else(|| KeyRange::single(start))
+}
+
+/// The first METADATA key beyond those of `table`; `None` for the greatest id there can be.
+fn table_end(table: TableId) -> Option<RowKey> {
+    Some(RowKey::copy_from_slice(&table.get().checked_add(1)?.to_be_bytes()))
+}
+
+/// Where the root tablet ends: at the rows of table 1.
+fn root_end() -> RowKey {
+    RowKey::copy_from_slice(&1_u64.to_be_bytes())
+}
+
+/// The range of the root tablet: the rows of table 0.
+pub fn root_range() -> KeyRange {
+    KeyRange::new(RowKey::EMPTY, Some(root_end())).unwrap_or_else(KeyRange::all)
+}
+
+/// The tablets of a new cluster, with replicas on these servers: the root tablet and the rest of METADATA.
+pub fn first_tablets(servers: &[ServerId]) -> [TabletDescriptor; 2] {
+    let rest = KeyRange::new(root_end(), None).unwrap_or_else(KeyRange::all);
+    [
+        TabletDescriptor::fresh(TableId::METADATA, TabletId::ROOT, root_range(), servers),
+        TabletDescriptor::fresh(TableId::METADATA, TabletId::FIRST_METADATA, rest, servers),
+    ]
+}

@@ -1,0 +1,245 @@
+//! Changes to one row: as a request asks for them, and as a tablet's log holds them.
+//!
+//! A [`Mutation`] names families and may leave the time to the server. A [`Change`] is resolved: families are ids and
+//! every timestamp is given, so that applying it is the same on each replica. Between them stand [`validate`], which
+//! needs no table, and [`resolve`], which the leader calls. Nothing of a row's mutations is resolved unless all can be.
+
+use bytes::Bytes;
+
+use crate::error::Error;
+use crate::id::FamilyId;
+use crate::key::RowKey;
+use crate::schema::TableSchema;
+use crate::time::Micros;
+
+/// Longest row key of a user's table, in bytes.
+pub const ROW_KEY_BYTES_MAX: usize = 4096;
+/// Longest column qualifier, in bytes.
+pub const QUALIFIER_BYTES_MAX: usize = 16_384;
+/// Largest value of a cell, in bytes.
+pub const VALUE_BYTES_MAX: usize = 100 << 20;
+/// Most mutations of one request, or of one branch of a conditional one.
+pub const MUTATIONS_MAX: usize = 100_000;
+
+/// Which version a write makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteTime {
+    /// The server's time when it takes the write.
+    Server,
+    /// This one: not negative, whole milliseconds.
+    At(Micros),
+}
+
+/// One change as a request asks for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Mutation {
+    /// Writes a cell; a cell of the same column and timestamp is replaced.
+    SetCell {
+        /// The family's name.
+        family: String,
+        /// The column.
+        qualifier: Bytes,
+        /// The version.
+        timestamp: WriteTime,
+        /// The content.
+        value: Bytes,
+    },
+    /// Deletes the versions of a column with `start <= timestamp < end`.
+    DeleteColumn {
+        /// The family's name.
+        family: String,
+        /// The column.
+        qualifier: Bytes,
+        /// Whole milliseconds; zero deletes from the beginning.
+        start: Micros,
+        /// Whole milliseconds; `None` deletes to the end.
+        end: Option<Micros>,
+    },
+    /// Deletes a row's cells in a family.
+    DeleteFamily {
+        /// The family's name.
+        family: String,
+    },
+    /// Deletes a row's cells.
+    DeleteRow,
+}
+
+/// One change as a log holds it. Deletes act on what exists when they are applied.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Writes a cell; a cell of the same column and timestamp is replaced.
+    SetCell {
+        /// The family.
+        family: FamilyId,
+        /// The column.
+        qualifier: Bytes,
+        /// The version; not negative.
+        timestamp: Micros,
+        /// The content.
+        value: Bytes,
+    },
+    /// Deletes the versions of a column with `start <= timestamp < end`.
+    DeleteColumn {
+        /// The family.
+        family: FamilyId,
+        /// The column.
+        qualifier: Bytes,
+        /// From this version on.
+        start: Micros,
+        /// Up to but not including this version; `None` to the newest.
+        end: Option<Micros>,
+    },
+    /// Deletes a row's cells in a family.
+    DeleteFamily(FamilyId),
+    /// Deletes a row's cells.
+    DeleteRow,
+}
+
+impl Change {
+    /// About how much memory it takes, in bytes.
+    pub fn size_bytes(&self) -> usize {
+        let content = match self {
+            Self::SetCell { qualifier, value, .. } => qualifier.len() + value.len(),
+            Self::DeleteColumn { qualifier, .. } => qualifier.len(),
+            Self::DeleteFamily(_) | Self::DeleteRow => 0,
+        };
+        content + 32
+    }
+}
+
+/// Checks all of a row's mutations as far as no table is needed.
+///
+/// # Errors
+/// `InvalidArgument` when the row key or the list is empty, a limit is exceeded, or a timestamp or range of them is not
+/// what a table with milliseconds takes.
+pub fn validate(row: &RowKey, mutations: &[Mutation]) -> Result<(), Error> {
+    validate_row_key(row)?;
+    if mutations.is_empty() {
+        return Err(Error::invalid("No mutations provided"));
+    }
+    validate_mutations(mutations)
+}
+
+/// Checks a list of mutations that may be empty, such as a branch of a conditional request, as [`validate`] does.
+///
+/// # Errors
+/// As [`validate`].
+pub fn validate_mutations(mutations: &[Mutation]) -> Result<(), Error> {
+    if mutations.len() > MUTATIONS_MAX {
+        let message = format!("too many mutations: {}, of which at most {MUTATIONS_MAX} are allowed", mutations.len());
+        return Err(Error::invalid(message));
+    }
+    mutations.iter().try_for_each(validate_one)
+}
+
+/// Checks the key of a row that is to be written or asked for.
+///
+/// # Errors
+/// `InvalidArgument` when it is empty or too long.
+pub fn validate_row_key(row: &RowKey) -> Result<(), Error> {
+    match row.as_bytes().len() {
+        0 => Err(Error::invalid("Row keys must be non-empty")),
+        length if length > ROW_KEY_BYTES_MAX => {
+            Err(Error::invalid(format!("Row key has {length} bytes, of which at most {ROW_KEY_BYTES_MAX} are allowed")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn validate_one(mutation: &Mutation) -> Result<(), Error> {
+    match mutation {
+        Mutation::SetCell { qualifier, timestamp, value, .. } => {
+            validate_qualifier(qualifier)?;
+            validate_value(value)?;
+            match timestamp {
+                WriteTime::Server => Ok(()),
+                WriteTime::At(timestamp) => validate_timestamp(*timestamp),
+            }
+        }
+        Mutation::DeleteColumn { qualifier, start, end, .. } => {
+            validate_qualifier(qualifier)?;
+            validate_timestamp(*start)?;
+            end.map_or(Ok(()), validate_timestamp)?;
+            match end {
+                Some(end) if start >= end => {
+                    Err(Error::invalid(format!("inverted or empty timestamp range [{start}, {end})")))
+                }
+                _ => Ok(()),
+            }
+        }
+        Mutation::DeleteFamily { .. } | Mutation::DeleteRow => Ok(()),
+    }
+}
+
+/// Checks a column qualifier.
+///
+/// # Errors
+/// `InvalidArgument` when it is too long.
+pub fn validate_qualifier(qualifier: &[u8]) -> Result<(), Error> {
+    if qualifier.len() > QUALIFIER_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "Column qualifier has {} bytes, of which at most {QUALIFIER_BYTES_MAX} are allowed",
+            qualifier.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Checks a cell's value.
+///
+/// # Errors
+/// `InvalidArgument` when it is too large.
+pub fn validate_value(value: &[u8]) -> Result<(), Error> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "Cell value has {} bytes, of which at most {VALUE_BYTES_MAX} are allowed",
+            value.len()
+        )));
+    }
+    Ok(())
+}
+
+fn validate_timestamp(timestamp: Micros) -> Result<(), Error> {
+    if timestamp < Micros::ZERO {
+        return Err(Error::invalid(format!("Timestamp {timestamp} is negative")));
+    }
+    if !timestamp.is_whole_millis() {
+        let message = format!(
+            "Timestamp granularity mismatch. Expected a multiple of 1000 (millisecond granularity), but got {timestamp}"
+        );
+        return Err(Error::invalid(message));
+    }
+    Ok(())
+}
+
+/// The changes that a row's mutations mean in this table, in their order.
+///
+/// `now` is the time given to writes that leave it to the server; it is cut to whole milliseconds.
+///
+/// # Errors
+/// `NotFoundFamily` when a family that is named, by a delete too, does not exist. Then nothing may be applied.
+pub fn resolve(schema: &TableSchema, mutations: &[Mutation], now: Micros) -> Result<Vec<Change>, Error> {
+    mutations.iter().map(|mutation| resolve_one(schema, mutation, now)).collect()
+}
+
+fn resolve_one(schema: &TableSchema, mutation: &Mutation, now: Micros) -> Result<Change, Error> {
+    Ok(match mutation {
+        Mutation::SetCell { family, qualifier, timestamp, value } => Change::SetCell {
+            family: schema.require_family(family)?.id,
+            qualifier: qualifier.clone(),
+            timestamp: match timestamp {
+                WriteTime::Server => now.truncate_to_millis(),
+                WriteTime::At(timestamp) => *timestamp,
+            },
+            value: value.clone(),
+        },
+        Mutation::DeleteColumn { family, qualifier, start, end } => Change::DeleteColumn {
+            family: schema.require_family(family)?.id,
+            qualifier: qualifier.clone(),
+            start: *start,
+            end: *end,
+        },
+        Mutation::DeleteFamily { family } => Change::DeleteFamily(schema.require_family(family)?.id),
+        Mutation::DeleteRow => Change::DeleteRow,
+    })
+}

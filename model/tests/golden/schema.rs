@@ -1,0 +1,53 @@
+//! `create NAME RULE`, `update NAME RULE`, `drop NAME`, `protect`: each `apply` takes the changes above it at once.
+
+use ebla_model::cell::FamilyName;
+use ebla_model::schema::{FamilyChange, TableSchema};
+
+use crate::notation::{error_text, rule, table};
+use crate::runner;
+
+#[test]
+fn families_change() {
+    runner::run("schema", |input| {
+        let mut schema = table("f");
+        let mut changes = Vec::new();
+        let mut out = Vec::new();
+        for line in input {
+            match line.split_once(' ').unwrap_or((line, "")) {
+                ("protect", _) => schema.deletion_protection = true,
+                ("apply", _) => {
+                    match schema.apply(&std::mem::take(&mut changes)) {
+                        Ok(next) => schema = next,
+                        Err(error) => out.push(error_text(&error)),
+                    }
+                    out.push(schema_text(&schema));
+                }
+                (word, rest) => changes.push(change(word, rest)),
+            }
+        }
+        out
+    });
+}
+
+fn change(word: &str, rest: &str) -> FamilyChange {
+    let (name, gc) = rest.split_once(' ').unwrap_or((rest, "none"));
+    let name = FamilyName::new(name).unwrap();
+    match word {
+        "create" => FamilyChange::Create { name, gc: rule(gc) },
+        "update" => FamilyChange::Update { name, gc: rule(gc) },
+        "drop" => FamilyChange::Drop { name },
+        _ => panic!("not a line of a schema script: {word}"),
+    }
+}
+
+fn schema_text(schema: &TableSchema) -> String {
+    let families: Vec<_> = schema
+        .families
+        .iter()
+        .map(|family| {
+            let gc = family.gc.as_ref().map_or("keep all".into(), ToString::to_string);
+            format!("{} {}: {gc}", family.id, family.name)
+        })
+        .collect();
+    format!("version {} next {} [{}]", schema.version, schema.next_family, families.join(", "))
+}

@@ -1,0 +1,229 @@
+//! Filters: the compiled program against the definition written down naively, the laws of the tree, the hints.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
+
+use bytes::Bytes;
+use ebla_model::cell::{Cell, Row};
+use ebla_model::filter::{CompiledFilter, Filter};
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
+use proptest::sample::select;
+
+use crate::values::{row, text, time};
+
+fn leaf() -> impl Strategy<Value = Filter> {
+    let pattern = select(vec!["", "a", "b", "f", "g", "a.*", "[ab]", "f|g", "a?b", ".*"]).prop_map(Bytes::from);
+    prop_oneof![
+        Just(Filter::PassAll),
+        Just(Filter::BlockAll),
+        Just(Filter::StripValue),
+        pattern.clone().prop_filter("empty", |pattern| !pattern.is_empty()).prop_map(Filter::RowKeyRegex),
+        pattern.clone().prop_map(Filter::FamilyNameRegex),
+        pattern.clone().prop_map(Filter::ColumnQualifierRegex),
+        pattern.prop_map(Filter::ValueRegex),
+        (select(vec!["f", "g"]), bounds()).prop_map(|(family, (start, end))| Filter::ColumnRange {
+            family: family.into(),
+            start,
+            end
+        }),
+        bounds().prop_map(|(start, end)| Filter::ValueRange { start, end }),
+        (time(), proptest::option::of(time())).prop_filter_map("inverted", |(start, end)| {
+            (end.is_none_or(|end| start <= end)).then_some(Filter::TimestampRange { start, end })
+        }),
+        (0_i32..5).prop_map(Filter::CellsPerRowOffset),
+        (1_i32..5).prop_map(Filter::CellsPerRowLimit),
+        (1_i32..4).prop_map(Filter::CellsPerColumnLimit),
+    ]
+}
+
+fn bounds() -> impl Strategy<Value = (Bound<Bytes>, Bound<Bytes>)> {
+    let bound =
+        || prop_oneof![Just(Bound::Unbounded), text().prop_map(Bound::Included), text().prop_map(Bound::Excluded)];
+    let key = |bound: &Bound<Bytes>| match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
+        Bound::Unbounded => None,
+    };
+    (bound(), bound()).prop_filter("inverted", move |(start, end)| match (key(start), key(end)) {
+        (Some(start), Some(end)) => start <= end,
+        _ => true,
+    })
+}
+
+fn filter() -> impl Strategy<Value = Filter> {
+    leaf().prop_recursive(4, 16, 3, |inner| {
+        let branch = || proptest::option::of(inner.clone().prop_map(Box::new));
+        prop_oneof![
+            vec(inner.clone(), 2..4).prop_map(Filter::Chain),
+            vec(inner.clone(), 2..4).prop_map(Filter::Interleave),
+            (inner.clone().prop_map(Box::new), branch(), branch())
+                .prop_map(|(predicate, then, otherwise)| Filter::Condition { predicate, then, otherwise }),
+        ]
+    })
+}
+
+/// The definition: each filter a function from cells to cells.
+fn naive(filter: &Filter, key: &[u8], cells: Vec<Cell>) -> Vec<Cell> {
+    let only = |passes: &dyn Fn(&Cell) -> bool| cells.iter().filter(|cell| passes(cell)).cloned().collect();
+    match filter {
+        Filter::PassAll => cells,
+        Filter::BlockAll => Vec::new(),
+        Filter::Chain(members) => members.iter().fold(cells, |cells, member| naive(member, key, cells)),
+        Filter::Interleave(members) => {
+            let mut pool: Vec<_> = members.iter().flat_map(|member| naive(member, key, cells.clone())).collect();
+            pool.sort_by(Cell::order);
+            pool
+        }
+        Filter::Condition { predicate, then, otherwise } => {
+            let way = if naive(predicate, key, cells.clone()).is_empty() { otherwise } else { then };
+            way.as_ref().map_or_else(Vec::new, |way| naive(way, key, cells))
+        }
+        Filter::RowKeyRegex(pattern) => only(&|_| whole(pattern, key)),
+        Filter::FamilyNameRegex(pattern) => only(&|cell| whole(pattern, cell.family.as_str().as_bytes())),
+        Filter::ColumnQualifierRegex(pattern) => only(&|cell| whole(pattern, &cell.qualifier)),
+        Filter::ValueRegex(pattern) => only(&|cell| whole(pattern, &cell.value)),
+        Filter::ColumnRange { family, start, end } => {
+            let bounds = (start.clone(), end.clone());
+            only(&|cell| cell.family.as_str() == family && bounds.contains(&cell.qualifier))
+        }
+        Filter::ValueRange { start, end } => {
+            let bounds = (start.clone(), end.clone());
+            only(&|cell| bounds.contains(&cell.value))
+        }
+        Filter::TimestampRange { start, end } => {
+            only(&|cell| cell.timestamp >= *start && end.is_none_or(|end| cell.timestamp < end))
+        }
+        Filter::CellsPerRowOffset(count) => cells.into_iter().skip(size(*count)).collect(),
+        Filter::CellsPerRowLimit(count) => cells.into_iter().take(size(*count)).collect(),
+        Filter::CellsPerColumnLimit(count) => first_of_columns(cells, size(*count)),
+        Filter::StripValue => cells.into_iter().map(|cell| Cell { value: Bytes::new(), ..cell }).collect(),
+        Filter::Sink | Filter::RowSample(_) | Filter::ValueBitmask(_) | Filter::ApplyLabel(_) => Vec::new(),
+    }
+}
+
+fn first_of_columns(cells: Vec<Cell>, count: usize) -> Vec<Cell> {
+    let mut seen: BTreeMap<(String, Bytes), usize> = BTreeMap::new();
+    let keep = |cell: &Cell| {
+        let seen = seen.entry((cell.family.to_string(), cell.qualifier.clone())).or_default();
+        *seen += 1;
+        *seen <= count
+    };
+    cells.into_iter().filter(keep).collect()
+}
+
+fn whole(pattern: &Bytes, bytes: &[u8]) -> bool {
+    let pattern = std::str::from_utf8(pattern).unwrap();
+    regex::bytes::Regex::new(&format!("^(?:{pattern})$")).unwrap().is_match(bytes)
+}
+
+fn size(count: i32) -> usize {
+    usize::try_from(count).unwrap()
+}
+
+fn apply(filter: &Filter, row: &Row) -> Vec<Cell> {
+    CompiledFilter::compile(filter.clone()).unwrap().apply(row.clone()).cells
+}
+
+proptest! {
+    #[test]
+    fn the_program_does_what_the_definition_says(filter in filter(), row in row()) {
+        prop_assert_eq!(apply(&filter, &row), naive(&filter, row.key.as_bytes(), row.cells.clone()));
+    }
+
+    #[test]
+    fn matches_says_whether_anything_passes(filter in filter(), row in row()) {
+        let compiled = CompiledFilter::compile(filter).unwrap();
+        prop_assert_eq!(compiled.matches(&row), !compiled.apply(row.clone()).is_empty());
+    }
+
+    #[test]
+    fn what_passes_is_in_order(filter in filter(), row in row()) {
+        prop_assert!(apply(&filter, &row).is_sorted_by(|a, b| a.order(b).is_le()));
+    }
+
+    #[test]
+    fn pass_is_the_one_and_block_the_zero(f in filter(), row in row()) {
+        let passed = apply(&f, &row);
+        let chain = |a: &Filter, b: &Filter| apply(&Filter::Chain(vec![a.clone(), b.clone()]), &row);
+        let pool = |a: &Filter, b: &Filter| apply(&Filter::Interleave(vec![a.clone(), b.clone()]), &row);
+        prop_assert_eq!(&chain(&f, &Filter::PassAll), &passed);
+        prop_assert_eq!(&chain(&Filter::PassAll, &f), &passed);
+        prop_assert_eq!(chain(&f, &Filter::BlockAll), vec![]);
+        prop_assert_eq!(chain(&Filter::BlockAll, &f), vec![]);
+        prop_assert_eq!(&pool(&f, &Filter::BlockAll), &passed);
+        prop_assert_eq!(&pool(&Filter::BlockAll, &f), &passed);
+    }
+
+    #[test]
+    fn chains_associate(f in filter(), g in filter(), h in filter(), row in row()) {
+        let left = Filter::Chain(vec![Filter::Chain(vec![f.clone(), g.clone()]), h.clone()]);
+        let right = Filter::Chain(vec![f.clone(), Filter::Chain(vec![g.clone(), h.clone()])]);
+        prop_assert_eq!(apply(&left, &row), apply(&right, &row));
+        prop_assert_eq!(apply(&left, &row), apply(&Filter::Chain(vec![f, g, h]), &row));
+    }
+
+    #[test]
+    fn interleaves_commute_but_for_equal_versions(f in filter(), g in filter(), row in row()) {
+        let sorted = |mut cells: Vec<Cell>| {
+            cells.sort_by(|a, b| a.order(b).then_with(|| a.value.cmp(&b.value)));
+            cells
+        };
+        let pool = |a: &Filter, b: &Filter| sorted(apply(&Filter::Interleave(vec![a.clone(), b.clone()]), &row));
+        prop_assert_eq!(pool(&f, &g), pool(&g, &f));
+        prop_assert_eq!(pool(&f, &g).len(), apply(&f, &row).len() + apply(&g, &row).len());
+    }
+
+    #[test]
+    fn conditions_take_one_way(p in filter(), f in filter(), g in filter(), row in row()) {
+        let matched = CompiledFilter::compile(p.clone()).unwrap().matches(&row);
+        let way = if matched { &f } else { &g };
+        let expected = apply(way, &row);
+        let condition = Filter::Condition { predicate: Box::new(p), then: Some(Box::new(f)), otherwise: Some(Box::new(g)) };
+        prop_assert_eq!(apply(&condition, &row), expected);
+    }
+
+    #[test]
+    fn hints_change_nothing(filter in filter(), row in row()) {
+        let compiled = CompiledFilter::compile(filter).unwrap();
+        let expected = compiled.apply(row.clone()).cells;
+        let mut less = row.clone();
+        less.cells.retain(|cell| compiled.needs_family(cell.family.as_str()));
+        if let Some(count) = compiled.versions_needed() {
+            less.cells = first_of_columns(less.cells, count);
+        }
+        if !compiled.needs_row(row.key.as_bytes()) {
+            less.cells.clear();
+        }
+        prop_assert_eq!(compiled.apply(less).cells, expected);
+    }
+
+    #[test]
+    fn a_quoted_literal_matches_itself_only(literal in vec(any::<u8>(), 0..8), other in vec(any::<u8>(), 0..8)) {
+        let pattern = quote(&literal);
+        let filter = CompiledFilter::compile(Filter::ValueRegex(pattern.into())).unwrap();
+        let row = |value: &[u8]| {
+            let family = ebla_model::FamilyName::new("f").unwrap();
+            let cell = Cell::new(family, Bytes::new(), ebla_model::Micros::ZERO, Bytes::copy_from_slice(value));
+            Row { key: ebla_model::RowKey::new("k"), cells: vec![cell] }
+        };
+        prop_assert!(filter.matches(&row(&literal)));
+        prop_assert_eq!(filter.matches(&row(&other)), literal == other);
+    }
+
+    #[test]
+    fn any_pattern_is_taken_or_refused(pattern in vec(select(br"ab\[](){}*+?|^$.-:,=<>PQECxdwsUim019&~".to_vec()), 0..14)) {
+        let _ = CompiledFilter::compile(Filter::ValueRegex(pattern.into()));
+    }
+}
+
+/// As Google's clients quote: a backslash before what is neither a letter, a digit, `_` nor beyond ASCII; NUL as `\x00`.
+fn quote(literal: &[u8]) -> Vec<u8> {
+    literal
+        .iter()
+        .flat_map(|&byte| match byte {
+            0 => br"\x00".to_vec(),
+            _ if byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii() => vec![byte],
+            _ => vec![b'\\', byte],
+        })
+        .collect()
+}

@@ -1,0 +1,11 @@
+//! Property tests: what holds for every value, tried on many. A failure prints the smallest value that fails.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
+
+mod codec;
+mod filter;
+mod gc;
+mod key;
+mod metadata;
+mod session;
+mod values;
