@@ -1,0 +1,324 @@
+//! Commands of a tablet's log and what apply answers.
+//!
+//! A command that this release does not fully know stops the replica that meets it: it is an error here, never
+//! skipped. Decoding from [`Bytes`] shares keys and values with the entry instead of copying them.
+
+use bytes::{Buf, Bytes};
+use ebla_model::{
+    Error, FamilyId, Micros, OperationId, RowKey, Sequence, SessionId, TabletId,
+    command::{Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite},
+    mutation::Change,
+};
+use prost::Message;
+
+use super::{
+    VERSION, check_version,
+    record::{
+        descriptor_from_proto, descriptor_to_proto, key_range_from_proto, key_range_to_proto, schema_from_proto,
+        schema_to_proto,
+    },
+    required,
+};
+use crate::command as wire;
+
+/// The bytes of a command, as they stand in the log.
+pub fn encode(command: &Command) -> Bytes {
+    let message =
+        wire::Command { version: VERSION, time_micros: command.time.get(), kind: Some(kind_to_proto(&command.kind)) };
+    message.encode_to_vec().into()
+}
+
+/// The command of an entry.
+///
+/// # Errors
+/// `DataDamaged` when any of it is not known to this release. The replica must stop.
+pub fn decode(bytes: impl Buf) -> Result<Command, Error> {
+    let command = wire::Command::decode(bytes).map_err(|error| Error::damaged(format!("read command: {error}")))?;
+    check_version(command.version, "command")?;
+    Ok(Command {
+        time: Micros::new(command.time_micros),
+        kind: kind_from_proto(required(command.kind, "command: kind")?)?,
+    })
+}
+
+fn kind_to_proto(kind: &CommandKind) -> wire::command::Kind {
+    use wire::command::Kind;
+    match kind {
+        CommandKind::Write(rows) => Kind::Write(wire::Write { rows: rows.iter().map(row_write_to_proto).collect() }),
+        CommandKind::Split { at, child } => Kind::Split(wire::Split { at: at.bytes().clone(), child: child.get() }),
+        CommandKind::SetSchema(schema) => Kind::SetSchema(wire::SetSchema { schema: Some(schema_to_proto(schema)) }),
+        CommandKind::DropRange { operation, range } => {
+            Kind::DropRange(wire::DropRange { operation: operation.get(), range: Some(key_range_to_proto(range)) })
+        }
+        CommandKind::Drop { operation } => Kind::Drop(wire::Drop { operation: operation.get() }),
+        CommandKind::Collect { range, time } => {
+            Kind::Collect(wire::Collect { range: Some(key_range_to_proto(range)), time_micros: time.get() })
+        }
+        CommandKind::Tick => Kind::Tick(wire::Tick {}),
+    }
+}
+
+fn kind_from_proto(kind: wire::command::Kind) -> Result<CommandKind, Error> {
+    use wire::command::Kind;
+    Ok(match kind {
+        Kind::Write(write) => {
+            CommandKind::Write(write.rows.into_iter().map(row_write_from_proto).collect::<Result<_, _>>()?)
+        }
+        Kind::Split(split) => CommandKind::Split { at: RowKey::new(split.at), child: TabletId::new(split.child) },
+        Kind::SetSchema(set) => {
+            CommandKind::SetSchema(schema_from_proto(&required(set.schema, "set schema command: schema")?)?)
+        }
+        Kind::DropRange(drop) => CommandKind::DropRange {
+            operation: OperationId::new(drop.operation),
+            range: key_range_from_proto(&required(drop.range, "drop range command: range")?)?,
+        },
+        Kind::Drop(drop) => CommandKind::Drop { operation: OperationId::new(drop.operation) },
+        Kind::Collect(collect) => CommandKind::Collect {
+            range: key_range_from_proto(&required(collect.range, "collect command: range")?)?,
+            time: Micros::new(collect.time_micros),
+        },
+        Kind::Tick(wire::Tick {}) => CommandKind::Tick,
+    })
+}
+
+fn row_write_to_proto(write: &RowWrite) -> wire::RowWrite {
+    wire::RowWrite {
+        session: Bytes::copy_from_slice(&write.session.to_bytes()),
+        sequence: write.sequence.get(),
+        lowest_outstanding: write.lowest_outstanding.get(),
+        row: write.row.bytes().clone(),
+        changes: write.changes.iter().map(change_to_proto).collect(),
+        result: write.result.clone(),
+    }
+}
+
+fn row_write_from_proto(write: wire::RowWrite) -> Result<RowWrite, Error> {
+    Ok(RowWrite {
+        session: required(SessionId::from_bytes(&write.session), "write command: session")?,
+        sequence: Sequence::new(write.sequence),
+        lowest_outstanding: Sequence::new(write.lowest_outstanding),
+        row: RowKey::new(write.row),
+        changes: write.changes.into_iter().map(change_from_proto).collect::<Result<_, _>>()?,
+        result: write.result,
+    })
+}
+
+fn change_to_proto(change: &Change) -> wire::Change {
+    use wire::change::Kind;
+    let kind = match change {
+        Change::SetCell { family, qualifier, timestamp, value } => Kind::SetCell(wire::SetCell {
+            family: family.get(),
+            qualifier: qualifier.clone(),
+            timestamp_micros: timestamp.get(),
+            value: value.clone(),
+        }),
+        Change::DeleteColumn { family, qualifier, start, end } => Kind::DeleteColumn(wire::DeleteColumn {
+            family: family.get(),
+            qualifier: qualifier.clone(),
+            start_micros: start.get(),
+            end_micros: end.map(Micros::get),
+        }),
+        Change::DeleteFamily(family) => Kind::DeleteFamily(family.get()),
+        Change::DeleteRow => Kind::DeleteRow(true),
+    };
+    wire::Change { kind: Some(kind) }
+}
+
+fn change_from_proto(change: wire::Change) -> Result<Change, Error> {
+    use wire::change::Kind;
+    Ok(match required(change.kind, "write command: change")? {
+        Kind::SetCell(set) => Change::SetCell {
+            family: FamilyId::new(set.family),
+            qualifier: set.qualifier,
+            timestamp: Micros::new(set.timestamp_micros),
+            value: set.value,
+        },
+        Kind::DeleteColumn(delete) => Change::DeleteColumn {
+            family: FamilyId::new(delete.family),
+            qualifier: delete.qualifier,
+            start: Micros::new(delete.start_micros),
+            end: delete.end_micros.map(Micros::new),
+        },
+        Kind::DeleteFamily(family) => Change::DeleteFamily(FamilyId::new(family)),
+        Kind::DeleteRow(_) => Change::DeleteRow,
+    })
+}
+
+/// The bytes of what apply answers.
+pub fn encode_reply(reply: &Reply) -> Bytes {
+    use wire::reply::Kind;
+    let kind = match reply {
+        Reply::Write(rows) => Kind::Write(wire::WriteReply { rows: rows.iter().map(row_reply_to_proto).collect() }),
+        Reply::Split { left, right } => Kind::Split(wire::SplitReply {
+            left: Some(descriptor_to_proto(left)),
+            right: Some(descriptor_to_proto(right)),
+        }),
+        Reply::Done => Kind::Done(true),
+        Reply::Refused(refusal) => Kind::Refused(refusal_to_proto(refusal)),
+    };
+    wire::Reply { kind: Some(kind) }.encode_to_vec().into()
+}
+
+/// What apply answered.
+///
+/// # Errors
+/// `DataDamaged` when it does not decode.
+pub fn decode_reply(bytes: impl Buf) -> Result<Reply, Error> {
+    use wire::reply::Kind;
+    let reply = wire::Reply::decode(bytes).map_err(|error| Error::damaged(format!("read reply: {error}")))?;
+    Ok(match required(reply.kind, "reply: kind")? {
+        Kind::Write(write) => Reply::Write(write.rows.into_iter().map(row_reply_from_proto).collect::<Result<_, _>>()?),
+        Kind::Split(split) => Reply::Split {
+            left: Box::new(descriptor_from_proto(&required(split.left, "split reply: left")?)?),
+            right: Box::new(descriptor_from_proto(&required(split.right, "split reply: right")?)?),
+        },
+        Kind::Done(_) => Reply::Done,
+        Kind::Refused(refusal) => Reply::Refused(refusal_from_proto(refusal)?),
+    })
+}
+
+fn row_reply_to_proto(reply: &RowReply) -> wire::RowReply {
+    use wire::row_reply::Kind;
+    let kind = match reply {
+        RowReply::Applied => Kind::Applied(true),
+        RowReply::Duplicate(result) => Kind::Duplicate(wire::Duplicate { result: result.clone() }),
+        RowReply::Refused(refusal) => Kind::Refused(refusal_to_proto(refusal)),
+    };
+    wire::RowReply { kind: Some(kind) }
+}
+
+fn row_reply_from_proto(reply: wire::RowReply) -> Result<RowReply, Error> {
+    use wire::row_reply::Kind;
+    Ok(match required(reply.kind, "write reply: row")? {
+        Kind::Applied(_) => RowReply::Applied,
+        Kind::Duplicate(duplicate) => RowReply::Duplicate(duplicate.result),
+        Kind::Refused(refusal) => RowReply::Refused(refusal_from_proto(refusal)?),
+    })
+}
+
+fn refusal_to_proto(refusal: &Refusal) -> wire::Refusal {
+    let kind = match refusal.kind {
+        RefusalKind::OutOfRange => wire::RefusalKind::OutOfRange,
+        RefusalKind::UnknownFamily => wire::RefusalKind::UnknownFamily,
+        RefusalKind::Dropped => wire::RefusalKind::Dropped,
+        RefusalKind::SessionForgotten => wire::RefusalKind::SessionForgotten,
+        RefusalKind::NotNow => wire::RefusalKind::NotNow,
+    };
+    wire::Refusal { kind: kind.into(), message: refusal.message.clone() }
+}
+
+fn refusal_from_proto(refusal: wire::Refusal) -> Result<Refusal, Error> {
+    let kind = match refusal.kind() {
+        wire::RefusalKind::OutOfRange => RefusalKind::OutOfRange,
+        wire::RefusalKind::UnknownFamily => RefusalKind::UnknownFamily,
+        wire::RefusalKind::Dropped => RefusalKind::Dropped,
+        wire::RefusalKind::SessionForgotten => RefusalKind::SessionForgotten,
+        wire::RefusalKind::NotNow => RefusalKind::NotNow,
+        wire::RefusalKind::Unspecified => return Err(Error::damaged("refusal of no known kind")),
+    };
+    Ok(Refusal { kind, message: refusal.message })
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::{KeyRange, Reason, ServerId, TableId, TableSchema, TabletDescriptor};
+    use proptest::{collection::vec, option, prelude::*};
+
+    use super::*;
+
+    fn bytes() -> impl Strategy<Value = Bytes> {
+        vec(any::<u8>(), 0..20).prop_map(Bytes::from)
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        let family = any::<u32>().prop_map(FamilyId::new);
+        let micros = any::<i64>().prop_map(Micros::new);
+        prop_oneof![
+            (family.clone(), bytes(), micros.clone(), bytes()).prop_map(|(family, qualifier, timestamp, value)| {
+                Change::SetCell { family, qualifier, timestamp, value }
+            }),
+            (family.clone(), bytes(), micros.clone(), option::of(micros))
+                .prop_map(|(family, qualifier, start, end)| Change::DeleteColumn { family, qualifier, start, end }),
+            family.prop_map(Change::DeleteFamily),
+            Just(Change::DeleteRow),
+        ]
+    }
+
+    fn row_write() -> impl Strategy<Value = RowWrite> {
+        (any::<u128>(), any::<u64>(), any::<u64>(), bytes(), vec(change(), 0..4), option::of(bytes())).prop_map(
+            |(session, sequence, lowest, row, changes, result)| RowWrite {
+                session: SessionId::new(session),
+                sequence: Sequence::new(sequence),
+                lowest_outstanding: Sequence::new(lowest),
+                row: RowKey::new(row),
+                changes,
+                result,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn writes_come_back(time in any::<i64>(), rows in vec(row_write(), 0..4)) {
+            let sent = Command { time: Micros::new(time), kind: CommandKind::Write(rows) };
+            prop_assert_eq!(decode(encode(&sent)), Ok(sent));
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..60)) {
+            let _ = decode(Bytes::from(bytes));
+        }
+    }
+
+    #[test]
+    fn every_other_command_comes_back() {
+        let range = KeyRange::prefix(b"com.");
+        let operation = OperationId::new(77);
+        let kinds = [
+            CommandKind::Split { at: RowKey::new("m"), child: TabletId::new(12) },
+            CommandKind::SetSchema(
+                TableSchema::new(TableId::new(4), "projects/p/instances/i/tables/t".parse().unwrap(), []).unwrap(),
+            ),
+            CommandKind::DropRange { operation, range: range.clone() },
+            CommandKind::Drop { operation },
+            CommandKind::Collect { range, time: Micros::new(5) },
+            CommandKind::Tick,
+        ];
+        for kind in kinds {
+            let sent = Command { time: Micros::new(3), kind };
+            assert_eq!(decode(encode(&sent)), Ok(sent));
+        }
+    }
+
+    #[test]
+    fn a_command_of_a_newer_release_is_refused() {
+        let newer = wire::Command {
+            version: VERSION + 1,
+            time_micros: 1,
+            kind: Some(wire::command::Kind::Tick(wire::Tick {})),
+        };
+        assert_eq!(decode(Bytes::from(newer.encode_to_vec())).unwrap_err().reason, Reason::DataDamaged);
+        // Version 1, and a kind with a number that this release does not have.
+        assert!(decode(&[8, 1, 0x92, 0x03, 0][..]).is_err());
+    }
+
+    #[test]
+    fn replies_come_back() {
+        let refusal = Refusal { kind: RefusalKind::UnknownFamily, message: "family 4 is gone".into() };
+        let tablet = TabletDescriptor::fresh(TableId::new(1), TabletId::new(2), KeyRange::all(), &[ServerId::new(3)]);
+        let replies = [
+            Reply::Write(vec![
+                RowReply::Applied,
+                RowReply::Duplicate(None),
+                RowReply::Duplicate(Some(Bytes::from("x"))),
+                RowReply::Refused(refusal.clone()),
+            ]),
+            Reply::Split { left: Box::new(tablet.clone()), right: Box::new(tablet) },
+            Reply::Done,
+            Reply::Refused(refusal),
+        ];
+        for sent in replies {
+            assert_eq!(decode_reply(encode_reply(&sent)), Ok(sent));
+        }
+    }
+}

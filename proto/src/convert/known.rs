@@ -1,0 +1,201 @@
+//! Is there anything in this message that we do not know?
+//!
+//! Decoding drops unknown fields without a word, and of an unknown filter nothing would remain: "no filter", all cells.
+//! So filters, mutations and rules are looked through field by field before they are decoded, against the tables below.
+
+use ebla_model::Error;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+
+/// The fields that a message may have.
+pub(super) struct Shape {
+    name: &'static str,
+    fields: &'static [(u32, Inside)],
+}
+
+/// What a field holds.
+enum Inside {
+    /// Nothing to look into.
+    Leaf,
+    /// A message.
+    Message(&'static Shape),
+}
+
+/// Deeper nesting than any legal filter has: each of its 20 levels is two messages.
+const DEPTH_MAX: usize = 50;
+
+/// Refuses `bytes` if they hold a field that `shape` does not list.
+///
+/// # Errors
+/// `Unimplemented` with the field's number; `InvalidArgument` when the bytes are not a message, or nested too deeply.
+pub(super) fn check(shape: &Shape, bytes: &[u8]) -> Result<(), Error> {
+    check_at(shape, bytes, 0)
+}
+
+fn check_at(shape: &Shape, mut bytes: &[u8], depth: usize) -> Result<(), Error> {
+    if depth > DEPTH_MAX {
+        return Err(Error::invalid(format!("{} is nested too deeply", shape.name)));
+    }
+    while !bytes.is_empty() {
+        let (tag, wire_type) = decode_key(&mut bytes).map_err(|_| malformed(shape))?;
+        match (shape.field(tag), wire_type) {
+            (None, _) => return Err(unknown(shape, tag)),
+            (Some(Inside::Message(inner)), WireType::LengthDelimited) => {
+                let (inside, rest) = split_field(bytes).ok_or_else(|| malformed(shape))?;
+                check_at(inner, inside, depth + 1)?;
+                bytes = rest;
+            }
+            _ => skip_field(wire_type, tag, &mut bytes, DecodeContext::default()).map_err(|_| malformed(shape))?,
+        }
+    }
+    Ok(())
+}
+
+/// A length-delimited field's content, and what comes after it.
+fn split_field(mut bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length = decode_varint(&mut bytes).ok()?;
+    bytes.split_at_checked(usize::try_from(length).ok()?)
+}
+
+impl Shape {
+    fn field(&self, tag: u32) -> Option<&Inside> {
+        self.fields.iter().find(|(known, _)| *known == tag).map(|(_, inside)| inside)
+    }
+}
+
+fn malformed(shape: &Shape) -> Error {
+    Error::invalid(format!("{} does not decode", shape.name))
+}
+
+fn unknown(shape: &Shape, tag: u32) -> Error {
+    Error::unimplemented(format!(
+        "{} has field {tag}, which this release of Ebla does not know and will not ignore",
+        shape.name
+    ))
+}
+
+use Inside::{Leaf, Message};
+
+pub(super) static ROW_FILTER: Shape = Shape {
+    name: "RowFilter",
+    fields: &[
+        (1, Message(&FILTERS)),
+        (2, Message(&FILTERS)),
+        (3, Message(&CONDITION)),
+        (4, Leaf),
+        (5, Leaf),
+        (6, Leaf),
+        (7, Message(&COLUMN_RANGE)),
+        (8, Message(&TIMESTAMP_RANGE)),
+        (9, Leaf),
+        (10, Leaf),
+        (11, Leaf),
+        (12, Leaf),
+        (13, Leaf),
+        (14, Leaf),
+        (15, Message(&VALUE_RANGE)),
+        (16, Leaf),
+        (17, Leaf),
+        (18, Leaf),
+        (19, Leaf),
+        (20, Message(&VALUE_BITMASK)),
+    ],
+};
+
+/// `RowFilter.Chain` and `RowFilter.Interleave`.
+static FILTERS: Shape = Shape { name: "RowFilter.Chain", fields: &[(1, Message(&ROW_FILTER))] };
+
+static CONDITION: Shape = Shape {
+    name: "RowFilter.Condition",
+    fields: &[(1, Message(&ROW_FILTER)), (2, Message(&ROW_FILTER)), (3, Message(&ROW_FILTER))],
+};
+
+static COLUMN_RANGE: Shape =
+    Shape { name: "ColumnRange", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf), (5, Leaf)] };
+
+static TIMESTAMP_RANGE: Shape = Shape { name: "TimestampRange", fields: &[(1, Leaf), (2, Leaf)] };
+
+static VALUE_RANGE: Shape = Shape { name: "ValueRange", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf)] };
+
+static VALUE_BITMASK: Shape = Shape { name: "ValueBitmask", fields: &[(1, Leaf)] };
+
+pub(super) static MUTATION: Shape = Shape {
+    name: "Mutation",
+    fields: &[
+        (1, Message(&SET_CELL)),
+        (2, Message(&DELETE_FROM_COLUMN)),
+        (3, Message(&DELETE_FROM_FAMILY)),
+        (4, Message(&DELETE_FROM_ROW)),
+        // Aggregates are refused as a whole for now, so nothing in them can be overlooked.
+        (5, Leaf),
+        (6, Leaf),
+        (7, Leaf),
+    ],
+};
+
+static SET_CELL: Shape = Shape { name: "Mutation.SetCell", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf)] };
+
+static DELETE_FROM_COLUMN: Shape =
+    Shape { name: "Mutation.DeleteFromColumn", fields: &[(1, Leaf), (2, Leaf), (3, Message(&TIMESTAMP_RANGE))] };
+
+static DELETE_FROM_FAMILY: Shape = Shape { name: "Mutation.DeleteFromFamily", fields: &[(1, Leaf)] };
+
+static DELETE_FROM_ROW: Shape = Shape { name: "Mutation.DeleteFromRow", fields: &[] };
+
+pub(super) static READ_MODIFY_WRITE_RULE: Shape =
+    Shape { name: "ReadModifyWriteRule", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf)] };
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::Reason;
+    use prost::encoding::{encode_key, encode_varint};
+
+    use super::*;
+
+    fn reason(shape: &Shape, bytes: &[u8]) -> Option<Reason> {
+        check(shape, bytes).err().map(|error| error.reason)
+    }
+
+    /// One length-delimited field.
+    fn field(tag: u32, inside: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode_key(tag, WireType::LengthDelimited, &mut bytes);
+        encode_varint(inside.len().try_into().unwrap(), &mut bytes);
+        bytes.extend_from_slice(inside);
+        bytes
+    }
+
+    #[test]
+    fn an_unknown_filter_is_found_at_any_depth() {
+        // Field 21, a varint.
+        let unknown = [0xa8, 0x01, 0x01];
+        assert_eq!(reason(&ROW_FILTER, &unknown), Some(Reason::Unimplemented));
+        let chained = field(1, &field(1, &field(2, &field(1, &unknown))));
+        assert_eq!(reason(&ROW_FILTER, &chained), Some(Reason::Unimplemented));
+        let condition = field(3, &field(2, &unknown));
+        assert_eq!(reason(&ROW_FILTER, &condition), Some(Reason::Unimplemented));
+    }
+
+    #[test]
+    fn known_filters_pass() {
+        assert_eq!(reason(&ROW_FILTER, &[]), None);
+        assert_eq!(reason(&ROW_FILTER, &field(1, &field(1, &field(20, &field(1, b"mask"))))), None);
+    }
+
+    #[test]
+    fn what_is_no_message_is_invalid() {
+        assert_eq!(reason(&ROW_FILTER, &[0xff]), Some(Reason::InvalidArgument));
+        assert_eq!(reason(&ROW_FILTER, &[0x0a, 9, 1]), Some(Reason::InvalidArgument));
+        let mut deep = Vec::new();
+        for _ in 0..60 {
+            deep = field(1, &deep);
+        }
+        assert_eq!(reason(&ROW_FILTER, &deep), Some(Reason::InvalidArgument));
+    }
+
+    #[test]
+    fn unknown_parts_of_mutations_and_rules_are_found() {
+        assert_eq!(reason(&MUTATION, &field(8, b"")), Some(Reason::Unimplemented));
+        assert_eq!(reason(&MUTATION, &field(1, &field(5, b""))), Some(Reason::Unimplemented));
+        assert_eq!(reason(&READ_MODIFY_WRITE_RULE, &field(5, b"")), Some(Reason::Unimplemented));
+    }
+}

@@ -1,0 +1,52 @@
+//! From messages to the model and back.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`record`] | what is kept: descriptors, schemas, sessions; checks versions |
+//! | [`command`] | what stands in a tablet's log, and what apply answers |
+//! | [`filter`] [`mutation`] | what public requests ask for; refuses what this release does not know |
+//! | [`rows`] | row sets of requests, rows of answers |
+//! | [`admin`] | tables and families as the public admin API shows them |
+//!
+//! Each pair is `x_to_proto` and `x_from_proto`, and the way back gives what went in. What comes from the wire or from
+//! disk is checked here once; afterwards the model's type is the proof.
+
+pub mod admin;
+pub mod command;
+pub mod filter;
+mod known;
+pub mod mutation;
+pub mod record;
+pub mod rows;
+
+use ebla_model::Error;
+
+pub use self::{
+    filter::{filter_from_bytes, filter_from_proto, filter_to_bytes, filter_to_proto},
+    mutation::{
+        mutation_from_bytes, mutation_from_proto, mutation_to_bytes, mutation_to_proto, rule_from_bytes,
+        rule_from_proto, rule_to_bytes, rule_to_proto,
+    },
+    record::{
+        Record, decode_record, descriptor_from_bytes, descriptor_from_proto, descriptor_to_bytes, descriptor_to_proto,
+        encode_record, gc_rule_from_proto, gc_rule_to_proto, key_range_from_proto, key_range_to_proto,
+        log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto, schema_from_bytes,
+        schema_from_proto, schema_to_bytes, schema_to_proto, session_from_proto, session_to_proto,
+    },
+    rows::{row_from_proto, row_range_from_proto, row_set_from_proto, row_to_proto, rows_to_response},
+};
+
+/// The version that this release writes into records and commands, and the only one it reads.
+pub const VERSION: u32 = 1;
+
+/// A part that every writer sets.
+fn required<T>(part: Option<T>, name: &str) -> Result<T, Error> {
+    part.ok_or_else(|| Error::damaged(format!("{name} is missing")))
+}
+
+fn check_version(version: u32, name: &str) -> Result<(), Error> {
+    if version == VERSION {
+        return Ok(());
+    }
+    Err(Error::damaged(format!("{name} has version {version}, and this release reads version {VERSION}")))
+}

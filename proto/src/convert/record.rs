@@ -1,0 +1,400 @@
+//! Records: what Chubby, METADATA and the replicas keep.
+//!
+//! A record is believed only after its version was checked. What does not decode is `DataDamaged`: no release of ours
+//! wrote it.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use ebla_model::{
+    Error, Family, FamilyId, FamilyName, GcRule, Generation, KeyRange, LogId, Membership, Micros, ReplicaId, RowKey,
+    SchemaVersion, Sequence, ServerId, TableId, TableSchema, TabletDescriptor, TabletId, schema::TableState,
+    session::SessionWindow,
+};
+use prost::Message;
+
+use super::{VERSION, check_version, required};
+use crate::record;
+
+/// A message that is kept by itself and so carries a version.
+pub trait Record: Message + Default {
+    /// What to call it in an error.
+    const NAME: &'static str;
+
+    /// The version that its writer set.
+    fn version(&self) -> u32;
+
+    /// The place of the version.
+    fn version_mut(&mut self) -> &mut u32;
+}
+
+macro_rules! records {
+    ($($kind:ident = $name:literal;)*) => {$(
+        impl Record for record::$kind {
+            const NAME: &'static str = $name;
+
+            fn version(&self) -> u32 {
+                self.version
+            }
+
+            fn version_mut(&mut self) -> &mut u32 {
+                &mut self.version
+            }
+        }
+    )*};
+}
+
+records! {
+    TabletDescriptor = "tablet descriptor";
+    TableSchema = "table schema";
+    Server = "server record";
+    Master = "master record";
+    Cluster = "cluster record";
+    TablePlan = "table plan";
+    TabletEvent = "tablet event";
+    Session = "session record";
+}
+
+/// Encodes a record with the present version, whatever stood in its place.
+pub fn encode_record<R: Record>(mut record: R) -> Bytes {
+    *record.version_mut() = VERSION;
+    record.encode_to_vec().into()
+}
+
+/// Decodes a record and checks its version.
+///
+/// # Errors
+/// `DataDamaged` when it does not decode or has another version.
+pub fn decode_record<R: Record>(bytes: impl Buf) -> Result<R, Error> {
+    let record = R::decode(bytes).map_err(|error| Error::damaged(format!("read {}: {error}", R::NAME)))?;
+    check_version(record.version(), R::NAME)?;
+    Ok(record)
+}
+
+/// A position in a tablet's log.
+pub const fn log_id_to_proto(id: LogId) -> record::LogId {
+    record::LogId { term: id.term, index: id.index }
+}
+
+/// A position in a tablet's log.
+pub const fn log_id_from_proto(id: &record::LogId) -> LogId {
+    LogId { term: id.term, index: id.index }
+}
+
+/// A range of keys.
+pub fn key_range_to_proto(range: &KeyRange) -> record::KeyRange {
+    record::KeyRange { start: range.start().bytes().clone(), end: range.end().map(|end| end.bytes().clone()) }
+}
+
+/// A range of keys.
+///
+/// # Errors
+/// `DataDamaged` when it holds no key.
+pub fn key_range_from_proto(range: &record::KeyRange) -> Result<KeyRange, Error> {
+    KeyRange::new(RowKey::new(range.start.clone()), range.end.clone().map(RowKey::new))
+        .ok_or_else(|| Error::damaged("key range is empty"))
+}
+
+/// Who votes and who listens.
+pub fn membership_to_proto(membership: &Membership) -> record::Membership {
+    record::Membership {
+        voters: membership
+            .voters
+            .iter()
+            .map(|set| record::VoterSet { replicas: set.iter().map(|replica| replica.get()).collect() })
+            .collect(),
+        replicas: membership
+            .replicas()
+            .map(|replica| record::Replica { replica: replica.replica.get(), server: replica.server.get() })
+            .collect(),
+    }
+}
+
+/// Who votes and who listens.
+pub fn membership_from_proto(membership: &record::Membership) -> Membership {
+    let set = |set: &record::VoterSet| set.replicas.iter().copied().map(ReplicaId::new).collect();
+    Membership {
+        voters: membership.voters.iter().map(set).collect(),
+        replicas: membership
+            .replicas
+            .iter()
+            .map(|replica| (ReplicaId::new(replica.replica), ServerId::new(replica.server)))
+            .collect(),
+    }
+}
+
+/// A tablet.
+pub fn descriptor_to_proto(descriptor: &TabletDescriptor) -> record::TabletDescriptor {
+    record::TabletDescriptor {
+        version: VERSION,
+        table: descriptor.table.get(),
+        tablet: descriptor.tablet.get(),
+        range: Some(key_range_to_proto(&descriptor.range)),
+        generation: descriptor.generation.get(),
+        membership: Some(membership_to_proto(&descriptor.membership)),
+        membership_log_id: Some(log_id_to_proto(descriptor.membership_log_id)),
+    }
+}
+
+/// A tablet.
+///
+/// # Errors
+/// `DataDamaged` when a part is missing or the version is another.
+pub fn descriptor_from_proto(descriptor: &record::TabletDescriptor) -> Result<TabletDescriptor, Error> {
+    check_version(descriptor.version, record::TabletDescriptor::NAME)?;
+    let range = required(descriptor.range.as_ref(), "tablet descriptor: range")?;
+    let membership = required(descriptor.membership.as_ref(), "tablet descriptor: membership")?;
+    let log_id = required(descriptor.membership_log_id.as_ref(), "tablet descriptor: membership log id")?;
+    Ok(TabletDescriptor {
+        table: TableId::new(descriptor.table),
+        tablet: TabletId::new(descriptor.tablet),
+        range: key_range_from_proto(range)?,
+        generation: Generation::new(descriptor.generation),
+        membership: membership_from_proto(membership),
+        membership_log_id: log_id_from_proto(log_id),
+    })
+}
+
+/// A tablet, as METADATA and replicas keep it.
+pub fn descriptor_to_bytes(descriptor: &TabletDescriptor) -> Bytes {
+    descriptor_to_proto(descriptor).encode_to_vec().into()
+}
+
+/// A tablet, as METADATA and replicas keep it.
+///
+/// # Errors
+/// As [`descriptor_from_proto`].
+pub fn descriptor_from_bytes(bytes: impl Buf) -> Result<TabletDescriptor, Error> {
+    descriptor_from_proto(&decode_record(bytes)?)
+}
+
+/// A garbage collection rule.
+pub fn gc_rule_to_proto(rule: &GcRule) -> record::GcRule {
+    use record::gc_rule::Rule;
+    let members = |rules: &[GcRule]| record::GcRules { rules: rules.iter().map(gc_rule_to_proto).collect() };
+    let rule = match rule {
+        GcRule::MaxVersions(count) => Rule::MaxVersions(*count),
+        GcRule::MaxAge(age) => Rule::MaxAgeMicros(i64::try_from(age.as_micros()).unwrap_or(i64::MAX)),
+        GcRule::Any(rules) => Rule::Any(members(rules)),
+        GcRule::All(rules) => Rule::All(members(rules)),
+    };
+    record::GcRule { rule: Some(rule) }
+}
+
+/// A garbage collection rule.
+///
+/// # Errors
+/// `DataDamaged` when it is of no known kind or its age is negative.
+pub fn gc_rule_from_proto(rule: &record::GcRule) -> Result<GcRule, Error> {
+    use record::gc_rule::Rule;
+    let members = |rules: &record::GcRules| rules.rules.iter().map(gc_rule_from_proto).collect::<Result<Vec<_>, _>>();
+    Ok(match required(rule.rule.as_ref(), "garbage collection rule: kind")? {
+        Rule::MaxVersions(count) => GcRule::MaxVersions(*count),
+        Rule::MaxAgeMicros(age) => {
+            let age = u64::try_from(*age).map_err(|_| Error::damaged("garbage collection rule: negative age"))?;
+            GcRule::MaxAge(Duration::from_micros(age))
+        }
+        Rule::Any(rules) => GcRule::Any(members(rules)?),
+        Rule::All(rules) => GcRule::All(members(rules)?),
+    })
+}
+
+/// A table.
+pub fn schema_to_proto(schema: &TableSchema) -> record::TableSchema {
+    record::TableSchema {
+        version: VERSION,
+        table: schema.table.get(),
+        name: schema.name.to_string(),
+        schema_version: schema.version.get(),
+        families: schema.families.iter().map(family_to_proto).collect(),
+        next_family: schema.next_family.get(),
+        deletion_protection: schema.deletion_protection,
+        state: state_to_proto(schema.state).into(),
+    }
+}
+
+/// A table. METADATA's schema is built in: of it, only the table id is read.
+///
+/// # Errors
+/// `DataDamaged` when a part is missing or not legal, or the version is another.
+pub fn schema_from_proto(schema: &record::TableSchema) -> Result<TableSchema, Error> {
+    check_version(schema.version, record::TableSchema::NAME)?;
+    let table = TableId::new(schema.table);
+    if table == TableId::METADATA {
+        return Ok(TableSchema::metadata());
+    }
+    Ok(TableSchema {
+        table,
+        name: schema.name.parse().map_err(|error| damaged("table schema: name", &error))?,
+        version: SchemaVersion::new(schema.schema_version),
+        families: schema.families.iter().map(family_from_proto).collect::<Result<_, _>>()?,
+        next_family: FamilyId::new(schema.next_family),
+        deletion_protection: schema.deletion_protection,
+        state: state_from_proto(schema.state())?,
+    })
+}
+
+/// A table, as Chubby and replicas keep it.
+pub fn schema_to_bytes(schema: &TableSchema) -> Bytes {
+    schema_to_proto(schema).encode_to_vec().into()
+}
+
+/// A table, as Chubby and replicas keep it.
+///
+/// # Errors
+/// As [`schema_from_proto`].
+pub fn schema_from_bytes(bytes: impl Buf) -> Result<TableSchema, Error> {
+    schema_from_proto(&decode_record(bytes)?)
+}
+
+fn family_to_proto(family: &Family) -> record::Family {
+    record::Family {
+        id: family.id.get(),
+        name: family.name.to_string(),
+        gc: family.gc.as_ref().map(gc_rule_to_proto),
+        locality_group: family.locality_group,
+    }
+}
+
+fn family_from_proto(family: &record::Family) -> Result<Family, Error> {
+    Ok(Family {
+        id: FamilyId::new(family.id),
+        name: FamilyName::new(&family.name).map_err(|error| damaged("table schema: family", &error))?,
+        gc: family.gc.as_ref().map(gc_rule_from_proto).transpose()?,
+        locality_group: family.locality_group,
+    })
+}
+
+const fn state_to_proto(state: TableState) -> record::TableState {
+    match state {
+        TableState::Creating => record::TableState::Creating,
+        TableState::Active => record::TableState::Active,
+        TableState::Deleting => record::TableState::Deleting,
+    }
+}
+
+fn state_from_proto(state: record::TableState) -> Result<TableState, Error> {
+    match state {
+        record::TableState::Creating => Ok(TableState::Creating),
+        record::TableState::Active => Ok(TableState::Active),
+        record::TableState::Deleting => Ok(TableState::Deleting),
+        record::TableState::Unspecified => Err(Error::damaged("table schema: unknown state")),
+    }
+}
+
+/// What a tablet remembers of a session.
+pub fn session_to_proto(session: &SessionWindow) -> record::Session {
+    let entry = |(sequence, result): (&Sequence, &Option<Bytes>)| record::SessionEntry {
+        sequence: sequence.get(),
+        result: result.clone(),
+    };
+    record::Session {
+        version: VERSION,
+        lowest_outstanding: session.lowest_outstanding.get(),
+        applied: session.applied.iter().map(entry).collect(),
+        last_used_micros: session.last_used.get(),
+    }
+}
+
+/// What a tablet remembers of a session.
+///
+/// # Errors
+/// `DataDamaged` when the version is another.
+pub fn session_from_proto(session: &record::Session) -> Result<SessionWindow, Error> {
+    check_version(session.version, record::Session::NAME)?;
+    Ok(SessionWindow {
+        lowest_outstanding: Sequence::new(session.lowest_outstanding),
+        applied: session.applied.iter().map(|entry| (Sequence::new(entry.sequence), entry.result.clone())).collect(),
+        last_used: Micros::new(session.last_used_micros),
+    })
+}
+
+/// A value that was legal when it was written and is not when it is read.
+fn damaged(part: &str, error: &Error) -> Error {
+    Error::damaged(format!("{part}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::schema::FamilyChange;
+
+    use super::*;
+
+    fn descriptor() -> TabletDescriptor {
+        let range = KeyRange::new(RowKey::new("a"), Some(RowKey::new("m"))).unwrap();
+        let servers = [1, 2, 3].map(ServerId::new);
+        TabletDescriptor::fresh(TableId::new(7), TabletId::new(9), range, &servers)
+    }
+
+    fn schema() -> TableSchema {
+        let rule = GcRule::Any(vec![
+            GcRule::MaxVersions(3),
+            GcRule::All(vec![GcRule::MaxAge(Duration::from_secs(5)), GcRule::MaxVersions(1)]),
+        ]);
+        let families = [("plain", None), ("ruled", Some(rule))];
+        let families = families.map(|(name, gc)| (FamilyName::new(name).unwrap(), gc));
+        let schema =
+            TableSchema::new(TableId::new(7), "projects/p/instances/i/tables/t".parse().unwrap(), families).unwrap();
+        schema.apply(&[FamilyChange::Drop { name: FamilyName::new("plain").unwrap() }]).unwrap()
+    }
+
+    #[test]
+    fn descriptors_come_back() {
+        let sent = descriptor();
+        assert_eq!(descriptor_from_bytes(descriptor_to_bytes(&sent)), Ok(sent));
+        let open = TabletDescriptor { range: KeyRange::all(), ..descriptor() };
+        assert_eq!(descriptor_from_proto(&descriptor_to_proto(&open)), Ok(open));
+    }
+
+    #[test]
+    fn joint_memberships_come_back() {
+        let mut membership = Membership::fresh(&[1, 2, 3].map(ServerId::new));
+        membership.voters.push([ReplicaId::new(2), ReplicaId::new(4)].into());
+        membership.replicas.insert(ReplicaId::new(4), ServerId::new(8));
+        assert_eq!(membership_from_proto(&membership_to_proto(&membership)), membership);
+    }
+
+    #[test]
+    fn schemas_come_back() {
+        let sent = schema();
+        assert_eq!(schema_from_bytes(schema_to_bytes(&sent)), Ok(sent));
+        let metadata = TableSchema::metadata();
+        assert_eq!(schema_from_bytes(schema_to_bytes(&metadata)), Ok(metadata));
+    }
+
+    #[test]
+    fn sessions_come_back() {
+        let mut sent = SessionWindow::default();
+        sent.record(Sequence::new(4), Sequence::new(2), Some(Bytes::from("answer")), Micros::new(50));
+        sent.record(Sequence::new(5), Sequence::new(2), None, Micros::new(60));
+        assert_eq!(session_from_proto(&session_to_proto(&sent)), Ok(sent));
+    }
+
+    #[test]
+    fn records_of_another_version_are_not_believed() {
+        let mut record = descriptor_to_proto(&descriptor());
+        record.version = VERSION + 1;
+        let error = descriptor_from_bytes(Bytes::from(record.encode_to_vec())).unwrap_err();
+        assert_eq!(error.reason, ebla_model::Reason::DataDamaged);
+        assert!(error.message.contains("version 2"), "{error}");
+        assert!(decode_record::<record::Server>(&b""[..]).is_err(), "no version at all");
+        let server = record::Server { server: 3, ..Default::default() };
+        assert_eq!(decode_record::<record::Server>(encode_record(server)).unwrap().server, 3);
+    }
+
+    #[test]
+    fn missing_parts_are_damage() {
+        let whole = descriptor_to_proto(&descriptor());
+        let parts = [
+            record::TabletDescriptor { range: None, ..whole.clone() },
+            record::TabletDescriptor { membership: None, ..whole.clone() },
+            record::TabletDescriptor { membership_log_id: None, ..whole },
+        ];
+        for part in parts {
+            assert!(descriptor_from_proto(&part).is_err());
+        }
+        let empty = record::KeyRange { start: Bytes::from("b"), end: Some(Bytes::from("a")) };
+        assert!(key_range_from_proto(&empty).is_err());
+        assert!(gc_rule_from_proto(&record::GcRule::default()).is_err());
+    }
+}

@@ -1,0 +1,22 @@
+//! The wire: every message that leaves a process or is kept, and how it becomes a value of the model.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`data`] | the public data API's messages, hand-written so that bytes are never copied and no field is missing |
+//! | [`admin`] | the public admin API's messages, from published crates |
+//! | [`services`] | servers and clients of the public services |
+//! | [`record`] [`command`] [`tablet`] [`raft`] [`control`] [`locate`] [`operate`] | our own protos, generated |
+//! | [`convert`] | messages to model and back; what is malformed or unknown is refused here |
+//! | [`status`] | the one table between `model::Error` and gRPC's codes |
+//!
+//! Invariants: gRPC codes are chosen in [`status`] alone. A message that this release does not fully understand is
+//! refused where ignoring a part of it could change an answer (filters, mutations, rules, commands, records).
+
+pub mod admin;
+pub mod convert;
+pub mod data;
+mod generated;
+pub mod services;
+pub mod status;
+
+pub use generated::{command, control, locate, operate, raft, record, tablet};

@@ -1,0 +1,51 @@
+//! Servers and clients of Google's public services, written by `build/services.rs`.
+//!
+//! A server method that is not overridden answers UNIMPLEMENTED with its name. Streams are `BoxStream`s.
+
+#![expect(clippy::missing_errors_doc, reason = "generated: what may go wrong is the service's own documentation")]
+
+/// `google.protobuf.Empty`, by a name: the generator takes paths only.
+pub type Empty = ();
+
+include!(concat!(env!("OUT_DIR"), "/services.rs"));
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use tonic::{Code, Request, Status};
+
+    use super::{bigtable_server::Bigtable, bigtable_table_admin_server::BigtableTableAdmin};
+
+    struct Nothing;
+    impl Bigtable for Nothing {}
+    impl BigtableTableAdmin for Nothing {}
+
+    /// The refusal of a method that nobody implements. It never waits.
+    fn refusal<T>(call: impl Future<Output = Result<T, Status>>) -> String {
+        match pin!(call).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Err(status)) if status.code() == Code::Unimplemented => status.message().to_owned(),
+            _ => panic!("not refused"),
+        }
+    }
+
+    #[test]
+    fn stubs_refuse_by_their_own_name() {
+        let bigtable = "google.bigtable.v2.Bigtable";
+        assert_eq!(
+            refusal(Nothing.read_rows(Request::new(Default::default()))),
+            format!("{bigtable}/ReadRows is not served by this release")
+        );
+        assert_eq!(
+            refusal(Nothing.execute_query(Request::new(Default::default()))),
+            format!("{bigtable}/ExecuteQuery is not served by this release")
+        );
+        assert!(
+            refusal(Nothing.delete_schema_bundle(Request::new(Default::default())))
+                .starts_with("google.bigtable.admin.v2.BigtableTableAdmin/DeleteSchemaBundle ")
+        );
+    }
+}

@@ -1,0 +1,307 @@
+//! The one table between `model::Error` and gRPC.
+//!
+//! A status carries the reason by name (`google.rpc.ErrorInfo`), for internal errors what the server knows about the
+//! tablet ([`TabletError`]), and for what may be retried a pause (`google.rpc.RetryInfo`). The way back reads the name,
+//! so that a reason survives any number of hops; codes alone are read only from servers that are not ours.
+//!
+//! UNAVAILABLE is the one code that every client retries, writes included. It is given only where the request was
+//! surely not carried out; an outcome that nobody knows is DEADLINE_EXCEEDED, one that can never be known is UNKNOWN.
+
+use std::{error::Error as _, time::Duration};
+
+use bytes::Bytes;
+use ebla_model::{Error, ErrorKind, Reason};
+use prost::Message;
+use prost_types::Any;
+use tonic::{Code, Status};
+
+use crate::{admin::rpc, tablet::TabletError};
+
+/// `ErrorInfo.domain` of our own errors.
+pub const DOMAIN: &str = "ebla";
+
+/// Details travel in a header, and peers refuse header lists above 16 KiB. What is larger goes without hints.
+const DETAILS_BYTES_MAX: usize = 6 * 1024;
+
+/// Longest message, in bytes, for the same reason: each may become three in the header.
+const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// The pause asked of public clients when nothing better is known.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+const TYPE_PREFIX: &str = "type.googleapis.com/";
+const ERROR_INFO: &str = "google.rpc.ErrorInfo";
+const RETRY_INFO: &str = "google.rpc.RetryInfo";
+const TABLET_ERROR: &str = "ebla.tablet.TabletError";
+
+/// The gRPC code of a reason.
+pub const fn code(reason: Reason) -> Code {
+    match reason {
+        Reason::NotFoundTable | Reason::NotFoundFamily | Reason::NotFound => Code::NotFound,
+        Reason::InvalidArgument => Code::InvalidArgument,
+        Reason::FailedPrecondition | Reason::StaleEpoch => Code::FailedPrecondition,
+        Reason::AlreadyExists => Code::AlreadyExists,
+        Reason::Unimplemented => Code::Unimplemented,
+        Reason::PermissionDenied => Code::PermissionDenied,
+        Reason::WrongTablet
+        | Reason::TabletDropped
+        | Reason::NotLeader
+        | Reason::NoLeader
+        | Reason::NotMaster
+        | Reason::Busy
+        | Reason::Unavailable => Code::Unavailable,
+        Reason::Conflict => Code::Aborted,
+        Reason::Deadline | Reason::OutcomeUnknown => Code::DeadlineExceeded,
+        Reason::Cancelled => Code::Cancelled,
+        Reason::SessionForgotten => Code::Unknown,
+        Reason::ResourceExhausted => Code::ResourceExhausted,
+        Reason::DataDamaged => Code::DataLoss,
+        Reason::Internal => Code::Internal,
+    }
+}
+
+/// Whether a caller is told UNAVAILABLE: the one code that every client sends a call again for.
+pub fn is_unavailable(reason: Reason) -> bool {
+    code(reason) == Code::Unavailable
+}
+
+/// The status of an error.
+pub fn to_status(error: &Error) -> Status {
+    assemble(error, None)
+}
+
+/// The status of an error, with what the server knows of the tablet. Hints that do not fit into a header are left out.
+pub fn to_status_with(error: &Error, detail: &TabletError) -> Status {
+    assemble(error, Some(detail))
+}
+
+/// The same as a message, for answers that hold many outcomes.
+pub fn to_rpc_status(error: &Error) -> rpc::Status {
+    rpc::Status {
+        code: code(error.reason).into(),
+        message: error.message.clone(),
+        details: vec![error_info(error.reason)],
+    }
+}
+
+/// The error that a status tells, and the tablet's detail when there is one.
+///
+/// A status without our [`DOMAIN`] comes from the connection or from another maker's server. A connection that broke
+/// says nothing about what the other side did: its reason is `OutcomeUnknown`, though one may try elsewhere. A
+/// connection that was never made is `Unavailable`.
+pub fn from_status(status: &Status) -> (Error, Option<TabletError>) {
+    let details = rpc::Status::decode(status.details()).map(|status| status.details).unwrap_or_default();
+    let detail = find::<TabletError>(&details, TABLET_ERROR);
+    let error = match own_reason(&details) {
+        Some(reason) => Error::new(reason, status.message()),
+        None => foreign(status),
+    };
+    (error, detail)
+}
+
+/// The error that a status within an answer tells. Code 0 tells none: ask before calling this.
+pub fn from_rpc_status(status: &rpc::Status) -> Error {
+    match own_reason(&status.details) {
+        Some(reason) => Error::new(reason, &*status.message),
+        None => foreign(&Status::new(Code::from_i32(status.code), &*status.message)),
+    }
+}
+
+fn assemble(error: &Error, detail: Option<&TabletError>) -> Status {
+    let code = code(error.reason);
+    let message = shortened(&error.message);
+    let mut details = vec![error_info(error.reason)];
+    if code == Code::Unavailable {
+        details.push(retry_info(detail));
+    }
+    let status = rpc::Status { code: code.into(), message: message.to_owned(), details };
+    Status::with_details(code, message, with_hints(status, detail))
+}
+
+/// The encoded status, with the tablet's detail as far as it fits.
+fn with_hints(status: rpc::Status, detail: Option<&TabletError>) -> Bytes {
+    let candidates = detail.into_iter().flat_map(|full| {
+        let lean = TabletError { descriptors: Vec::new(), ..full.clone() };
+        [full.clone(), lean]
+    });
+    for candidate in candidates {
+        let mut whole = status.clone();
+        whole.details.push(any(TABLET_ERROR, &candidate));
+        if whole.encoded_len() <= DETAILS_BYTES_MAX {
+            return whole.encode_to_vec().into();
+        }
+    }
+    status.encode_to_vec().into()
+}
+
+fn error_info(reason: Reason) -> Any {
+    any(
+        ERROR_INFO,
+        &rpc::ErrorInfo { reason: reason.name().to_owned(), domain: DOMAIN.to_owned(), ..Default::default() },
+    )
+}
+
+fn retry_info(detail: Option<&TabletError>) -> Any {
+    let delay = detail.and_then(|detail| detail.retry_after_micros).map_or(RETRY_DELAY, Duration::from_micros);
+    any(RETRY_INFO, &rpc::RetryInfo { retry_delay: prost_types::Duration::try_from(delay).ok() })
+}
+
+fn any(name: &str, message: &impl Message) -> Any {
+    Any { type_url: format!("{TYPE_PREFIX}{name}"), value: message.encode_to_vec() }
+}
+
+fn find<M: Message + Default>(details: &[Any], name: &str) -> Option<M> {
+    details
+        .iter()
+        .find(|any| any.type_url.strip_prefix(TYPE_PREFIX) == Some(name))
+        .and_then(|any| M::decode(any.value.as_slice()).ok())
+}
+
+/// The reason by its name. A name of a newer release is an internal error rather than a guess.
+fn own_reason(details: &[Any]) -> Option<Reason> {
+    let info = find::<rpc::ErrorInfo>(details, ERROR_INFO)?;
+    (info.domain == DOMAIN).then(|| Reason::from_name(&info.reason).unwrap_or(Reason::Internal))
+}
+
+/// What a status means that did not come from one of our servers.
+fn foreign(status: &Status) -> Error {
+    if status.source().is_some() {
+        return broken_connection(status);
+    }
+    let reason = match status.code() {
+        Code::NotFound => Reason::NotFound,
+        Code::InvalidArgument | Code::OutOfRange => Reason::InvalidArgument,
+        Code::FailedPrecondition => Reason::FailedPrecondition,
+        Code::AlreadyExists => Reason::AlreadyExists,
+        Code::Unimplemented => Reason::Unimplemented,
+        Code::PermissionDenied | Code::Unauthenticated => Reason::PermissionDenied,
+        Code::Unavailable => Reason::Unavailable,
+        Code::Aborted => Reason::Conflict,
+        Code::DeadlineExceeded => Reason::Deadline,
+        Code::Cancelled => Reason::Cancelled,
+        Code::ResourceExhausted => Reason::ResourceExhausted,
+        Code::DataLoss => Reason::DataDamaged,
+        Code::Ok | Code::Unknown | Code::Internal => Reason::Internal,
+    };
+    Error::new(reason, status.message())
+}
+
+fn broken_connection(status: &Status) -> Error {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return Error::new(Reason::Unavailable, format!("cannot connect: {}", status.message()));
+        }
+        if error.is::<tonic::TimeoutExpired>() {
+            return Error::new(Reason::Deadline, "no answer in time");
+        }
+        cause = error.source();
+    }
+    let message = format!("connection broke: {}", status.message());
+    Error { kind: ErrorKind::RetryElsewhere, reason: Reason::OutcomeUnknown, message }
+}
+
+/// As much of a message as a header should carry.
+fn shortened(message: &str) -> &str {
+    let end = (0..=MESSAGE_BYTES_MAX.min(message.len())).rev().find(|&end| message.is_char_boundary(end));
+    end.and_then(|end| message.get(..end)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record;
+
+    #[test]
+    fn every_reason_survives_a_hop() {
+        for &reason in Reason::ALL {
+            let sent = Error::new(reason, "said so");
+            let (read, detail) = from_status(&to_status(&sent));
+            assert_eq!(read, sent, "{reason:?}");
+            assert_eq!(detail, None);
+        }
+    }
+
+    #[test]
+    fn outcomes_within_an_answer_survive_too() {
+        for &reason in Reason::ALL {
+            let sent = Error::new(reason, "said so");
+            assert_eq!(from_rpc_status(&to_rpc_status(&sent)), sent);
+        }
+        let foreign = rpc::Status { code: Code::NotFound.into(), message: "no".into(), details: Vec::new() };
+        assert_eq!(from_rpc_status(&foreign).reason, Reason::NotFound);
+    }
+
+    #[test]
+    fn codes_that_clients_act_on() {
+        let table = [
+            (Reason::NotFoundTable, Code::NotFound),
+            (Reason::NotFoundFamily, Code::NotFound),
+            (Reason::InvalidArgument, Code::InvalidArgument),
+            (Reason::FailedPrecondition, Code::FailedPrecondition),
+            (Reason::NotLeader, Code::Unavailable),
+            (Reason::Busy, Code::Unavailable),
+            (Reason::OutcomeUnknown, Code::DeadlineExceeded),
+            (Reason::SessionForgotten, Code::Unknown),
+        ];
+        for (reason, expected) in table {
+            assert_eq!(code(reason), expected, "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn unavailable_is_said_only_when_nothing_was_done() {
+        for &reason in Reason::ALL {
+            if code(reason) == Code::Unavailable {
+                assert!(!matches!(reason, Reason::OutcomeUnknown | Reason::SessionForgotten), "{reason:?}");
+                assert!(
+                    matches!(reason.kind(), ErrorKind::RetryElsewhere | ErrorKind::RefreshAndRetry | ErrorKind::Wait),
+                    "{reason:?} invites retries"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_tablets_detail_travels_along() {
+        let detail = TabletError {
+            reason: Reason::NotLeader.name().into(),
+            leader: Some(record::LeaderHint { server: 3, term: 9 }),
+            retry_after_micros: Some(1500),
+            ..Default::default()
+        };
+        let (error, read) = from_status(&to_status_with(&Error::new(Reason::NotLeader, "led by 3"), &detail));
+        assert_eq!(error.reason, Reason::NotLeader);
+        assert_eq!(read, Some(detail));
+    }
+
+    #[test]
+    fn hints_too_large_for_a_header_are_left_out() {
+        let range = record::KeyRange { start: vec![7; 9000].into(), end: None };
+        let descriptor = record::TabletDescriptor { range: Some(range), ..Default::default() };
+        let leader = Some(record::LeaderHint { server: 3, term: 9 });
+        let detail = TabletError { descriptors: vec![descriptor], leader, ..Default::default() };
+        let status = to_status_with(&Error::new(Reason::WrongTablet, "é".repeat(4000)), &detail);
+        assert!(status.details().len() <= DETAILS_BYTES_MAX);
+        assert!(status.message().len() <= MESSAGE_BYTES_MAX);
+        let (_, read) = from_status(&status);
+        assert_eq!(read, Some(TabletError { descriptors: Vec::new(), ..detail }));
+    }
+
+    #[test]
+    fn statuses_of_others_are_read_by_code() {
+        let (error, _) = from_status(&Status::not_found("no"));
+        assert_eq!(error.reason, Reason::NotFound);
+        let (error, _) = from_status(&Status::unavailable("later"));
+        assert_eq!((error.reason, error.kind), (Reason::Unavailable, ErrorKind::RetryElsewhere));
+    }
+
+    #[test]
+    fn a_broken_connection_leaves_the_outcome_open() {
+        let broken = Status::from_error(Box::new(std::io::Error::other("reset")));
+        let (error, _) = from_status(&broken);
+        assert_eq!((error.reason, error.kind), (Reason::OutcomeUnknown, ErrorKind::RetryElsewhere));
+        let refused = Status::from_error(Box::new(tonic::ConnectError("refused".into())));
+        assert_eq!(from_status(&refused).0.reason, Reason::Unavailable);
+    }
+}

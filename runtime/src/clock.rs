@@ -1,0 +1,130 @@
+//! Wall time and time since boot, as values.
+//!
+//! Wall time orders what people see (cell timestamps, logs) and may jump. Time since boot never goes back and counts
+//! while the machine sleeps (`CLOCK_BOOTTIME`), so leases are judged by it alone.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ebla_model::time::Micros;
+use rustix::time::{ClockId, clock_gettime};
+
+/// A source of time; cheap to clone, and clones of a manual clock move together.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    System,
+    /// Guards two numbers, never held over a call.
+    Manual(Arc<Mutex<ManualTime>>),
+}
+
+#[derive(Debug)]
+struct ManualTime {
+    wall: Micros,
+    monotonic: Duration,
+}
+
+/// Where a manual clock starts: a date in 2001, so that differences into the past stay positive.
+const MANUAL_START: Micros = Micros::new(1_000_000_000_000_000);
+
+impl Clock {
+    /// The machine's clocks.
+    #[must_use]
+    pub fn system() -> Self {
+        Self(Source::System)
+    }
+
+    /// A clock that stands still until [`Clock::advance`] moves it.
+    #[must_use]
+    pub fn manual() -> Self {
+        let start = ManualTime { wall: MANUAL_START, monotonic: Duration::from_secs(1_000) };
+        Self(Source::Manual(Arc::new(Mutex::new(start))))
+    }
+
+    /// Microseconds since the Unix epoch; may jump either way.
+    #[must_use]
+    pub fn wall(&self) -> Micros {
+        match &self.0 {
+            Source::System => system_wall(),
+            Source::Manual(time) => held(time).wall,
+        }
+    }
+
+    /// Time since boot, sleep included; never goes back.
+    #[must_use]
+    pub fn monotonic(&self) -> Duration {
+        match &self.0 {
+            Source::System => system_monotonic(),
+            Source::Manual(time) => held(time).monotonic,
+        }
+    }
+
+    /// Moves both times of a manual clock; without effect on the system's.
+    pub fn advance(&self, by: Duration) {
+        if let Source::Manual(time) = &self.0 {
+            let mut time = held(time);
+            time.wall = time.wall.plus(by);
+            time.monotonic = time.monotonic.saturating_add(by);
+        }
+    }
+
+    /// Sets the wall time of a manual clock, as an administrator may; time since boot stays. Without effect on the
+    /// system's clock.
+    pub fn set_wall(&self, wall: Micros) {
+        if let Source::Manual(time) = &self.0 {
+            held(time).wall = wall;
+        }
+    }
+}
+
+fn held(time: &Mutex<ManualTime>) -> MutexGuard<'_, ManualTime> {
+    time.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn system_wall() -> Micros {
+    #[expect(clippy::disallowed_methods, reason = "this is the seam that reads the wall clock for everyone")]
+    let now = SystemTime::now();
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Micros::new(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+fn system_monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
+    Duration::new(seconds, nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_moves_only_when_told_and_with_its_clones() {
+        let clock = Clock::manual();
+        let other = clock.clone();
+        let (wall, monotonic) = (clock.wall(), clock.monotonic());
+        assert_eq!(other.wall(), wall);
+        clock.advance(Duration::from_millis(5));
+        assert_eq!(other.monotonic() - monotonic, Duration::from_millis(5));
+        assert_eq!(other.wall().get() - wall.get(), 5_000);
+    }
+
+    #[test]
+    fn the_wall_may_jump_while_monotonic_stays() {
+        let clock = Clock::manual();
+        let before = clock.monotonic();
+        clock.set_wall(Micros::new(7));
+        assert_eq!((clock.wall(), clock.monotonic()), (Micros::new(7), before));
+    }
+
+    #[test]
+    fn the_system_clock_does_not_go_back() {
+        let clock = Clock::system();
+        let first = clock.monotonic();
+        assert!(clock.monotonic() >= first);
+        assert!(clock.wall() > MANUAL_START);
+    }
+}

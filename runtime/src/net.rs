@@ -1,0 +1,293 @@
+//! Listening and connecting, as a seam: TCP here, a simulated network through the same [`Network`] trait.
+//!
+//! Addresses are `host:port` text, resolved by the network at each connect. A [`Connection`] is a boxed byte stream: one
+//! virtual call a read or write, far below the cost of the system call under it.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::Stream;
+use futures::future::BoxFuture;
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tonic::transport::server::Connected;
+use tonic::transport::{Channel, Endpoint};
+use tracing::warn;
+
+/// A connect attempt is given up after this.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A silent connection is probed this often, and closed when a probe has no answer in [`KEEP_ALIVE_TIMEOUT`].
+pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// See [`KEEP_ALIVE_INTERVAL`].
+pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// HTTP/2 windows. The default of 64 KiB would stall a scan every few rows.
+pub const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+/// See [`STREAM_WINDOW_BYTES`]; shared by all streams of a connection.
+pub const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+
+/// A byte stream that a [`Network`] made.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// How listeners and connections are made. One implementation is TCP; a simulation brings its own.
+pub trait Network: Send + Sync + fmt::Debug {
+    /// Binds `address` (`host:port`, port 0: any free one).
+    fn listen(&self, address: String) -> BoxFuture<'_, io::Result<Listener>>;
+    /// Opens a connection to `address`. No deadline of its own: callers bound it.
+    fn connect(&self, address: String) -> BoxFuture<'_, io::Result<Connection>>;
+}
+
+/// A network; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Net(Arc<dyn Network>);
+
+impl Net {
+    /// The machine's TCP.
+    #[must_use]
+    pub fn tcp() -> Self {
+        Self::custom(Arc::new(Tcp))
+    }
+
+    /// Any other network, such as a simulated one.
+    #[must_use]
+    pub fn custom(network: Arc<dyn Network>) -> Self {
+        Self(network)
+    }
+
+    /// Binds `address` (`host:port`, port 0: any free one).
+    ///
+    /// # Errors
+    /// What the network says, such as an address in use.
+    pub async fn listen(&self, address: &str) -> io::Result<Listener> {
+        self.0.listen(address.to_owned()).await
+    }
+
+    /// Opens a connection to `address` (`host:port`).
+    ///
+    /// # Errors
+    /// What the network says; `TimedOut` after [`CONNECT_TIMEOUT`].
+    pub async fn connect(&self, address: &str) -> io::Result<Connection> {
+        let attempt = self.0.connect(address.to_owned());
+        tokio::time::timeout(CONNECT_TIMEOUT, attempt)
+            .await
+            .unwrap_or_else(|_elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")))
+    }
+
+    /// A gRPC channel to `address` that connects at its first call and again after a loss.
+    ///
+    /// An address that is no `host:port` gives a channel whose every call fails as unavailable: addresses come from the
+    /// wire, and a bad one is the same to the caller as a server that is gone.
+    #[must_use]
+    pub fn channel(&self, address: &str) -> Channel {
+        let connector = Connector { net: self.clone(), address: address.to_owned() };
+        // The connector goes to `address` whatever the URI says; the URI is only the `:authority` of requests.
+        Endpoint::from_shared(format!("http://{address}"))
+            .unwrap_or_else(|_invalid| Endpoint::from_static("http://invalid.invalid"))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .tcp_nodelay(true)
+            .connect_with_connector_lazy(connector)
+    }
+}
+
+/// What tonic calls to get a connection.
+struct Connector {
+    net: Net,
+    address: String,
+}
+
+impl tower::Service<Uri> for Connector {
+    type Response = TokioIo<Connection>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<TokioIo<Connection>>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _uri: Uri) -> Self::Future {
+        let (net, address) = (self.net.clone(), self.address.clone());
+        Box::pin(async move { net.connect(&address).await.map(TokioIo::new) })
+    }
+}
+
+/// An open byte stream.
+pub struct Connection {
+    stream: Pin<Box<dyn ByteStream>>,
+    peer: Option<SocketAddr>,
+}
+
+impl Connection {
+    /// Wraps what a network made; `peer` is for logs.
+    #[must_use]
+    pub fn new(stream: impl ByteStream + 'static, peer: Option<SocketAddr>) -> Self {
+        Self { stream: Box::pin(stream), peer }
+    }
+
+    /// The other side, where the network knows it.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream.as_mut().poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.as_mut().poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Option<SocketAddr>;
+
+    fn connect_info(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+}
+
+/// A bound address and the connections that arrive at it: a stream that never ends and never fails.
+pub struct Listener {
+    address: SocketAddr,
+    incoming: Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>,
+}
+
+impl Listener {
+    /// Wraps what a network made. `incoming` deals with failed accepts itself.
+    #[must_use]
+    pub fn new(address: SocketAddr, incoming: impl Stream<Item = io::Result<Connection>> + Send + 'static) -> Self {
+        Self { address, incoming: Box::pin(incoming) }
+    }
+
+    /// The bound address, with the port that was chosen.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Stream for Listener {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.incoming.as_mut().poll_next(context)
+    }
+}
+
+/// The machine's TCP.
+#[derive(Debug)]
+struct Tcp;
+
+impl Network for Tcp {
+    fn listen(&self, address: String) -> BoxFuture<'_, io::Result<Listener>> {
+        Box::pin(async move {
+            let listener = TcpListener::bind(address).await?;
+            let address = listener.local_addr()?;
+            let incoming = futures::stream::unfold(listener, |listener| async move {
+                let connection = accepted(&listener).await;
+                Some((Ok(connection), listener))
+            });
+            Ok(Listener::new(address, incoming))
+        })
+    }
+
+    fn connect(&self, address: String) -> BoxFuture<'_, io::Result<Connection>> {
+        Box::pin(async move { of_tcp(TcpStream::connect(address).await?) })
+    }
+}
+
+/// The next connection. Failures (a peer that left already, no file descriptors) are waited out: a server that stops
+/// accepting for ever because of one bad moment helps nobody.
+async fn accepted(listener: &TcpListener) -> Connection {
+    const PAUSE: Duration = Duration::from_millis(50);
+    loop {
+        match listener.accept().await.and_then(|(stream, _peer)| of_tcp(stream)) {
+            Ok(connection) => return connection,
+            Err(error) => {
+                warn!(%error, "accept failed");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn of_tcp(stream: TcpStream) -> io::Result<Connection> {
+    // Small requests must not wait for the acknowledgement of the one before.
+    stream.set_nodelay(true)?;
+    let peer = stream.peer_addr().ok();
+    Ok(Connection::new(stream, peer))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_pass_between_the_two_ends() {
+        let net = Net::tcp();
+        let mut listener = net.listen("127.0.0.1:0").await.unwrap();
+        let mut near = net.connect(&listener.local_addr().to_string()).await.unwrap();
+        let mut far = listener.next().await.unwrap().unwrap();
+        near.write_all(b"hello").await.unwrap();
+        let mut seen = [0; 5];
+        far.read_exact(&mut seen).await.unwrap();
+        assert_eq!(&seen, b"hello");
+    }
+
+    #[tokio::test]
+    async fn a_channel_to_nonsense_is_made_and_fails_when_used() {
+        let _channel = Net::tcp().channel("no address at all");
+        assert!(Net::tcp().connect("127.0.0.1:1").await.is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! A tree of tasks: each has a name, an owner that joins it, and a token that tells it to end.
+//!
+//! Stopping happens in two steps. First the token is cancelled: a task sees it, finishes what it must and returns.
+//! What has not returned when the grace is over is dropped at its next `await`. Children stop with their parent.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument, debug, debug_span, warn};
+
+/// A group of tasks with one owner; clones are the same group.
+#[derive(Clone, Debug)]
+pub struct Tasks(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    /// Cancelled first: end soon.
+    token: CancellationToken,
+    /// Cancelled when the grace is over: futures are dropped.
+    killed: CancellationToken,
+    tracker: TaskTracker,
+    /// Where tasks run; without it, on the runtime of whoever spawns.
+    handle: Option<Handle>,
+    /// Only to wait for them; a child that nobody holds has been joined or has nothing left to join.
+    children: Mutex<Vec<Weak<Inner>>>,
+}
+
+impl Tasks {
+    /// The root of a tree, on the runtime of the caller (or of the spawner, when there is none yet).
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self::with(name.to_owned(), CancellationToken::new(), CancellationToken::new(), Handle::try_current().ok())
+    }
+
+    /// The root of a tree whose tasks run on `handle`'s runtime.
+    #[must_use]
+    pub fn on(handle: Handle, name: &str) -> Self {
+        Self::with(name.to_owned(), CancellationToken::new(), CancellationToken::new(), Some(handle))
+    }
+
+    fn with(name: String, token: CancellationToken, killed: CancellationToken, handle: Option<Handle>) -> Self {
+        let tracker = TaskTracker::new();
+        Self(Arc::new(Inner { name, token, killed, tracker, handle, children: Mutex::new(Vec::new()) }))
+    }
+
+    /// A group that stops with this one and can be stopped alone.
+    #[must_use]
+    pub fn child(&self, name: &str) -> Self {
+        self.child_of(name, self.0.handle.clone())
+    }
+
+    /// As [`Tasks::child`], but its tasks run on another runtime: so that load on one cannot starve the other.
+    #[must_use]
+    pub fn child_on(&self, handle: Handle, name: &str) -> Self {
+        self.child_of(name, Some(handle))
+    }
+
+    fn child_of(&self, name: &str, handle: Option<Handle>) -> Self {
+        let name = format!("{}/{name}", self.0.name);
+        let child = Self::with(name, self.0.token.child_token(), self.0.killed.child_token(), handle);
+        let mut children = self.0.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.retain(|other| other.strong_count() > 0);
+        children.push(Arc::downgrade(&child.0));
+        child
+    }
+
+    /// The path of this group in the tree.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Cancelled when the group is told to end. A task that holds something waits for it beside its work.
+    #[must_use]
+    pub fn token(&self) -> CancellationToken {
+        self.0.token.clone()
+    }
+
+    /// Cancelled when the grace of [`Tasks::stop`] is over: what still holds on must let go.
+    #[must_use]
+    pub fn killed(&self) -> CancellationToken {
+        self.0.killed.clone()
+    }
+
+    /// Starts a task that watches [`Tasks::token`] itself and ends in its own time.
+    ///
+    /// # Panics
+    /// When the group has no runtime and the caller is on none.
+    pub fn spawn<F>(&self, name: &'static str, future: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        // The group is held, so that a parent still finds it while it has tasks.
+        let group = self.clone();
+        let killed = self.0.killed.clone();
+        let run = async move {
+            if killed.run_until_cancelled(future).await.is_none() {
+                debug!(group = group.name(), task = name, "task dropped");
+            }
+        };
+        let run = run.instrument(debug_span!("task", name));
+        match &self.0.handle {
+            Some(handle) => self.0.tracker.spawn_on(run, handle),
+            None => self.0.tracker.spawn(run),
+        };
+    }
+
+    /// Starts a task that may be dropped at any `await` once the group is told to end.
+    ///
+    /// # Panics
+    /// As [`Tasks::spawn`].
+    pub fn spawn_until_stopped<F>(&self, name: &'static str, future: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let token = self.token();
+        self.spawn(name, async move {
+            token.run_until_cancelled(future).await;
+        });
+    }
+
+    /// Tells all tasks to end without waiting for them.
+    pub fn cancel(&self) {
+        self.0.token.cancel();
+    }
+
+    /// Tells all tasks of this group and its children to end and waits for them; drops those that are not done after
+    /// `grace`. Cancel-safe; may be called again.
+    pub async fn stop(&self, grace: Duration) {
+        self.0.token.cancel();
+        if tokio::time::timeout(grace, self.joined()).await.is_err() {
+            if !grace.is_zero() {
+                warn!(group = self.name(), ?grace, "tasks did not end in time");
+            }
+            self.0.killed.cancel();
+            self.joined().await;
+        }
+        self.0.killed.cancel();
+    }
+
+    async fn joined(&self) {
+        let mut waiting = vec![self.clone()];
+        while let Some(group) = waiting.pop() {
+            group.0.tracker.close();
+            group.0.tracker.wait().await;
+            let children = group.0.children.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.extend(children.iter().filter_map(Weak::upgrade).map(Tasks));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn stop_joins_tasks_of_the_whole_tree() {
+        let tasks = Tasks::new("root");
+        let ended = Arc::new(AtomicUsize::new(0));
+        for group in [tasks.clone(), tasks.child("a").child("b")] {
+            let (token, ended) = (group.token(), Arc::clone(&ended));
+            group.spawn("waits", async move {
+                token.cancelled().await;
+                ended.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        tasks.stop(Duration::from_secs(30)).await;
+        assert_eq!(ended.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_does_not_listen_is_dropped_after_the_grace() {
+        let tasks = Tasks::new("root");
+        tasks.spawn("deaf", std::future::pending());
+        tasks.stop(Duration::ZERO).await;
+        assert!(tasks.killed().is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_child_stops_alone() {
+        let tasks = Tasks::new("root");
+        let child = tasks.child("child");
+        child.spawn_until_stopped("waits", std::future::pending());
+        child.stop(Duration::from_secs(30)).await;
+        assert!(child.token().is_cancelled());
+        assert!(!tasks.token().is_cancelled());
+        assert_eq!(child.name(), "root/child");
+    }
+}
