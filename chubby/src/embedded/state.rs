@@ -1,0 +1,162 @@
+//! The files and their revisions, in memory: what a transaction compares and changes, and who is told.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tokio::sync::mpsc;
+
+use crate::{Compare, Error, Event, File, LeaseId, Revision, Write};
+
+/// Events kept for watches that begin in the past; enough for a list and the watch after it.
+const HISTORY_MAX: usize = 4_096;
+
+/// All files as of one revision.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    revision: Revision,
+    files: BTreeMap<String, File>,
+    /// Events of the revisions after `history_from`, ascending.
+    history: VecDeque<Event>,
+    history_from: Revision,
+    watchers: Vec<Watcher>,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    prefix: String,
+    events: mpsc::Sender<Event>,
+}
+
+/// Refuses a transaction that writes a path twice or names none.
+pub(super) fn validate(writes: &[Write]) -> Result<(), Error> {
+    let mut seen = BTreeSet::new();
+    for write in writes {
+        let (Write::Put { path, .. } | Write::Delete { path }) = write;
+        if path.is_empty() || !seen.insert(path) {
+            return Err(Error::Invalid(format!("path {path:?} is empty or written twice")));
+        }
+    }
+    Ok(())
+}
+
+impl Files {
+    /// Files as they were stored, without history.
+    pub(super) fn restored(revision: Revision, files: BTreeMap<String, File>) -> Self {
+        Self { revision, files, history_from: revision, ..Self::default() }
+    }
+
+    pub(super) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    pub(super) fn next_revision(&self) -> Revision {
+        Revision::new(self.revision.get() + 1)
+    }
+
+    pub(super) fn get(&self, path: &str) -> Option<File> {
+        self.files.get(path).cloned()
+    }
+
+    pub(super) fn list(&self, prefix: &str) -> Vec<File> {
+        let from = self.files.range(prefix.to_owned()..);
+        from.take_while(|(path, _file)| path.starts_with(prefix)).map(|(_path, file)| file.clone()).collect()
+    }
+
+    /// All files, for a snapshot.
+    pub(super) fn clone_files(&self) -> Vec<File> {
+        self.files.values().cloned().collect()
+    }
+
+    /// The transaction that removes the files of some leases.
+    pub(super) fn deletes_of_leases(&self, over: impl Fn(LeaseId) -> bool) -> Vec<Write> {
+        let leased = self.files.values().filter(|file| file.lease.is_some_and(&over));
+        leased.map(|file| Write::delete(file.path.clone())).collect()
+    }
+
+    pub(super) fn holds(&self, compares: &[Compare]) -> bool {
+        compares.iter().all(|compare| match compare {
+            Compare::Absent(path) => !self.files.contains_key(path),
+            Compare::Exists(path) => self.files.contains_key(path),
+            Compare::Modified(path, revision) => self.files.get(path).is_some_and(|file| file.modified == *revision),
+            Compare::Created(path, revision) => self.files.get(path).is_some_and(|file| file.created == *revision),
+        })
+    }
+
+    /// Makes the writes and tells the watchers.
+    pub(super) fn commit(&mut self, revision: Revision, writes: &[Write]) {
+        self.revision = revision;
+        for write in writes {
+            if let Some(event) = self.write(revision, write) {
+                self.tell(&event);
+                self.remember(event);
+            }
+        }
+    }
+
+    fn write(&mut self, revision: Revision, write: &Write) -> Option<Event> {
+        match write {
+            Write::Put { path, value, lease } => {
+                let created = self.files.get(path).map_or(revision, |before| before.created);
+                let (path, value) = (path.clone(), value.clone());
+                let file = File { path: path.clone(), value, created, modified: revision, lease: *lease };
+                self.files.insert(path, file.clone());
+                Some(Event::Put(file))
+            }
+            Write::Delete { path } => self.files.remove(path).map(|gone| Event::Deleted { path: gone.path, revision }),
+        }
+    }
+
+    fn remember(&mut self, event: Event) {
+        self.history.push_back(event);
+        while self.history.len() > HISTORY_MAX {
+            if let Some(forgotten) = self.history.pop_front() {
+                self.history_from = revision_of(&forgotten);
+            }
+        }
+    }
+
+    fn tell(&mut self, event: &Event) {
+        self.watchers.retain(|watcher| !watcher.prefix_of(event) || offer(&watcher.events, event));
+        self.watchers.retain(|watcher| !watcher.events.is_closed());
+    }
+
+    /// Starts a watch: what happened after `after`, then what will.
+    pub(super) fn watch(&mut self, prefix: &str, after: Revision, events: mpsc::Sender<Event>) {
+        let watcher = Watcher { prefix: prefix.to_owned(), events };
+        // A revision from the future was given by another history: nothing can be told from there.
+        if after < self.history_from || after > self.revision {
+            _ = watcher.events.try_send(Event::Gap);
+            return;
+        }
+        let missed = self.history.iter().filter(|event| revision_of(event) > after && watcher.prefix_of(event));
+        if missed.into_iter().all(|event| offer(&watcher.events, event)) {
+            self.watchers.push(watcher);
+        }
+    }
+}
+
+impl Watcher {
+    fn prefix_of(&self, event: &Event) -> bool {
+        match event {
+            Event::Put(file) => file.path.starts_with(&self.prefix),
+            Event::Deleted { path, .. } => path.starts_with(&self.prefix),
+            Event::Gap => true,
+        }
+    }
+}
+
+fn revision_of(event: &Event) -> Revision {
+    match event {
+        Event::Put(file) => file.modified,
+        Event::Deleted { revision, .. } => *revision,
+        Event::Gap => Revision::ZERO,
+    }
+}
+
+/// Hands over an event, or `Gap` when only the last place is left; says whether the watch goes on.
+fn offer(events: &mpsc::Sender<Event>, event: &Event) -> bool {
+    if events.capacity() <= 1 {
+        _ = events.try_send(Event::Gap);
+        return false;
+    }
+    events.try_send(event.clone()).is_ok()
+}

@@ -1,0 +1,127 @@
+//! The embedded service against the common suite, and what only it promises: its folder's damage is told from a torn end.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::conformance::{Subject, run_all};
+use crate::next_ids;
+
+const LEASE_TIME: Duration = Duration::from_millis(300);
+
+fn open(dir: &Path) -> Result<Embedded, Error> {
+    Embedded::open(dir, Clock::system(), &Tasks::new("test"))
+}
+
+#[tokio::test]
+async fn in_memory_conforms() {
+    let make = || async {
+        let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test")).shared();
+        Subject { chubby, lease_time: LEASE_TIME, reopen: None }
+    };
+    run_all(make).await.unwrap();
+}
+
+/// A service in `dir`, which can be reopened as often as one likes.
+fn on_disk(dir: PathBuf) -> Subject {
+    let chubby = open(&dir).unwrap().shared();
+    let reopen = Box::new(move || Box::pin(async move { on_disk(dir) }) as BoxFuture<'static, Subject>);
+    Subject { chubby, lease_time: LEASE_TIME, reopen: Some(reopen) }
+}
+
+#[tokio::test]
+async fn on_disk_conforms_and_survives_reopening() {
+    let root = tempfile::tempdir().unwrap();
+    let count = std::sync::atomic::AtomicU32::new(0);
+    let make = || async {
+        let number = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        on_disk(root.path().join(number.to_string()))
+    };
+    run_all(make).await.unwrap();
+}
+
+/// Three transactions, then the folder's bytes.
+async fn three_files(dir: &Path) -> Vec<u8> {
+    let chubby = open(dir).unwrap();
+    for path in ["a", "b", "c"] {
+        chubby.transact(vec![], vec![Write::put(path, "some value")]).await.unwrap();
+    }
+    drop(chubby);
+    std::fs::read(dir.join("journal")).unwrap()
+}
+
+#[tokio::test]
+async fn a_torn_end_is_cut_wherever_it_is_torn() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = three_files(dir.path()).await;
+    let last = journal.len() - 20;
+    for kept in last..journal.len() {
+        for garbage in [&b""[..], &[0; 9], b"\xff\x01garbage"] {
+            let torn = [&journal[..kept], garbage].concat();
+            std::fs::write(dir.path().join("journal"), torn).unwrap();
+            let chubby = open(dir.path()).unwrap();
+            let (files, _revision) = chubby.list("").await.unwrap();
+            let paths: Vec<_> = files.iter().map(|file| file.path.as_str()).collect();
+            assert_eq!(paths, ["a", "b"], "torn after {kept} of {}", journal.len());
+        }
+    }
+}
+
+#[tokio::test]
+async fn damage_before_the_end_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = three_files(dir.path()).await;
+    // Any byte behind the snapshot and before the last record.
+    for place in 30..journal.len() - 60 {
+        let mut damaged = journal.clone();
+        damaged[place] ^= 0x10;
+        std::fs::write(dir.path().join("journal"), damaged).unwrap();
+        let opened = open(dir.path());
+        assert!(matches!(opened, Err(Error::Damaged(_))), "byte {place}: {opened:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_has_one_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(dir.path()).unwrap();
+    assert!(matches!(open(dir.path()), Err(Error::Unavailable(_))));
+    drop(first);
+    open(dir.path()).unwrap();
+}
+
+#[tokio::test]
+async fn a_holder_that_is_cut_off_loses_its_lease_and_learns_of_it() {
+    let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test"));
+    let session = chubby.open_session(LEASE_TIME).await.unwrap();
+    chubby.cut_off(session.lease());
+    tokio::time::timeout(Duration::from_secs(30), session.lost()).await.unwrap();
+    assert!(!session.is_alive());
+}
+
+#[tokio::test]
+async fn a_slow_watcher_is_told_of_the_gap() {
+    let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test"));
+    let mut watch = chubby.watch("w", Revision::ZERO).await.unwrap();
+    for _ in 0..2 * WATCH_EVENTS_MAX {
+        chubby.transact(vec![], vec![Write::put("w", "x")]).await.unwrap();
+    }
+    let mut events = 0;
+    loop {
+        match watch.next().await {
+            Some(Event::Put(_)) => events += 1,
+            Some(Event::Gap) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((events, watch.next().await), (WATCH_EVENTS_MAX - 1, None));
+}
+
+#[tokio::test]
+async fn a_watch_from_too_far_back_is_a_gap() {
+    let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test"));
+    for _ in 0..6_000 {
+        next_ids(&chubby, crate::Counter::Tables, 1).await.unwrap();
+    }
+    let mut watch = chubby.watch("", Revision::new(1)).await.unwrap();
+    assert_eq!(watch.next().await, Some(Event::Gap));
+}
