@@ -1,0 +1,532 @@
+//! A disk in memory that fails like a real one, for tests and simulation.
+//!
+//! Every file has two contents: what a reader sees (the page cache) and what is on the medium. A write changes the first;
+//! a sync carries it to the second, sector by sector of 512 bytes. At a [power cut](SimDisk::power_cut) each sector that
+//! was not synced is, by chance, kept, lost, or garbage, whatever its order; of the names changed since the folder was
+//! synced a prefix is kept (a journal keeps order). A [failed sync](Fault::SyncFails) behaves as on Linux: the pages stay
+//! readable, count as clean, and never reach the medium. [`SimDisk::flip`] lets a synced sector rot.
+//!
+//! A fault is armed in advance, as a number of operations from now, so that it strikes in the middle of what the tested
+//! code does. After a power cut handles of the time before are dead.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ebla_runtime::Rng;
+
+use super::{Disk, DiskFile, Durability};
+
+/// The unit that is kept or lost as a whole, in bytes.
+pub const SECTOR: usize = 512;
+
+/// What happens when the armed number of operations has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The power goes in the middle of the operation: it fails, and so does everything after it.
+    PowerFails,
+    /// The next write-through or sync reports an error and loses what it should have made durable.
+    SyncFails,
+}
+
+/// What becomes of sectors that were not synced when the power goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// All are lost.
+    All,
+    /// None is lost.
+    Nothing,
+    /// Each is kept or lost by chance.
+    Some,
+    /// Each is kept, lost or garbage by chance.
+    Garbage,
+}
+
+/// A disk in memory; clones are the same disk.
+#[derive(Clone, Debug, Default)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: BTreeMap<u64, Content>,
+    /// Names as a reader sees them.
+    names: BTreeMap<String, u64>,
+    /// Names on the medium.
+    durable_names: BTreeMap<String, u64>,
+    /// Changes of names since the folder was last synced, in order.
+    name_changes: Vec<NameChange>,
+    next_file: u64,
+    /// Grows with each power cut or restart; handles of an earlier one are dead.
+    era: u64,
+    armed: Option<(u64, Fault)>,
+    power_is_out: bool,
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    /// Sectors in which the two differ and that a sync would carry over.
+    dirty: BTreeSet<usize>,
+}
+
+#[derive(Clone, Debug)]
+enum NameChange {
+    Set(String, u64),
+    Moved(String, String),
+    Removed(String),
+}
+
+/// What an operation has to do once its fault, if any, is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Succeeds,
+    PowerFails,
+    SyncFails,
+}
+
+fn power_is_out() -> io::Error {
+    io::Error::other("the power is out")
+}
+
+fn sync_failed() -> io::Error {
+    io::Error::other("the sync failed")
+}
+
+fn to_offset(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
+}
+
+impl Content {
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        if self.seen.len() < end {
+            self.seen.resize(end, 0);
+        }
+        if let Some(target) = self.seen.get_mut(offset..end) {
+            target.copy_from_slice(bytes);
+        }
+        self.dirty.extend(offset / SECTOR..end.div_ceil(SECTOR));
+    }
+
+    /// Carries the sectors of `range` that are dirty to the medium.
+    fn settle(&mut self, range: Range<usize>) {
+        let sectors: Vec<usize> = self.dirty.range(range).copied().collect();
+        for sector in sectors {
+            self.dirty.remove(&sector);
+            self.keep(sector);
+        }
+    }
+
+    fn keep(&mut self, sector: usize) {
+        let from = sector * SECTOR;
+        let to = (from + SECTOR).min(self.seen.len());
+        let Some(bytes) = self.seen.get(from..to) else { return };
+        if self.durable.len() < to {
+            self.durable.resize(to, 0);
+        }
+        if let Some(target) = self.durable.get_mut(from..to) {
+            target.copy_from_slice(bytes);
+        }
+    }
+
+    fn spoil(&mut self, sector: usize, rng: &Rng) {
+        let from = sector * SECTOR;
+        let to = (from + SECTOR).min(self.durable.len());
+        if let Some(target) = self.durable.get_mut(from..to) {
+            for part in target.chunks_mut(8) {
+                part.iter_mut().zip(rng.u64().to_le_bytes()).for_each(|(byte, random)| *byte = random);
+            }
+        }
+    }
+
+    fn lose_power(&mut self, loss: Loss, rng: &Rng) {
+        for sector in std::mem::take(&mut self.dirty) {
+            let dice = match loss {
+                Loss::All => 0,
+                Loss::Nothing => 1,
+                Loss::Some => rng.below(2),
+                Loss::Garbage => rng.below(3),
+            };
+            if dice > 0 {
+                self.keep(sector);
+            }
+            if dice > 1 {
+                self.spoil(sector, rng);
+            }
+        }
+        self.seen.clone_from(&self.durable);
+    }
+}
+
+impl State {
+    /// Counts an operation and says how it ends.
+    fn begin(&mut self, syncs: bool) -> io::Result<Fate> {
+        if self.power_is_out {
+            return Err(power_is_out());
+        }
+        let Some((left, fault)) = self.armed else { return Ok(Fate::Succeeds) };
+        if left > 1 {
+            self.armed = Some((left - 1, fault));
+            return Ok(Fate::Succeeds);
+        }
+        match fault {
+            Fault::SyncFails if !syncs => Ok(Fate::Succeeds),
+            Fault::SyncFails => {
+                self.armed = None;
+                Ok(Fate::SyncFails)
+            }
+            Fault::PowerFails => {
+                self.armed = None;
+                self.power_is_out = true;
+                Ok(Fate::PowerFails)
+            }
+        }
+    }
+
+    fn change_name(&mut self, change: NameChange) -> io::Result<()> {
+        let fate = self.begin(false)?;
+        apply_name_change(&mut self.names, &change);
+        self.name_changes.push(change);
+        if fate == Fate::Succeeds { Ok(()) } else { Err(power_is_out()) }
+    }
+
+    fn file(&self, name: &str) -> io::Result<u64> {
+        self.names.get(name).copied().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, name.to_owned()))
+    }
+
+    fn lose_power(&mut self, loss: Loss, rng: &Rng) {
+        let kept = match loss {
+            Loss::All => 0,
+            Loss::Nothing => self.name_changes.len(),
+            Loss::Some | Loss::Garbage => to_offset(rng.below(self.name_changes.len() as u64 + 1)),
+        };
+        for change in std::mem::take(&mut self.name_changes).iter().take(kept) {
+            apply_name_change(&mut self.durable_names, change);
+        }
+        self.names.clone_from(&self.durable_names);
+        let alive: BTreeSet<u64> = self.names.values().copied().collect();
+        self.files.retain(|file, _| alive.contains(file));
+        for content in self.files.values_mut() {
+            content.lose_power(loss, rng);
+        }
+    }
+}
+
+fn apply_name_change(names: &mut BTreeMap<String, u64>, change: &NameChange) {
+    match change {
+        NameChange::Set(name, file) => {
+            names.insert(name.clone(), *file);
+        }
+        NameChange::Moved(from, to) => {
+            if let Some(file) = names.remove(from) {
+                names.insert(to.clone(), file);
+            }
+        }
+        NameChange::Removed(name) => {
+            names.remove(name);
+        }
+    }
+}
+
+impl SimDisk {
+    /// An empty disk without faults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn held(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `fault` strike at the `after`-th operation from now that changes something (1 is the next).
+    pub fn arm(&self, after: u64, fault: Fault) {
+        self.held().armed = Some((after.max(1), fault));
+    }
+
+    /// Counts as an operation: lets a neighbour of the disk (a registry) fail with the same power.
+    ///
+    /// # Errors
+    /// When the power is out, or goes out now.
+    pub fn spend(&self) -> io::Result<()> {
+        match self.held().begin(false)? {
+            Fate::Succeeds => Ok(()),
+            Fate::PowerFails | Fate::SyncFails => Err(power_is_out()),
+        }
+    }
+
+    /// Cuts the power and turns it on again: what was not synced meets `loss`.
+    pub fn power_cut(&self, loss: Loss, rng: &Rng) {
+        let mut state = self.held();
+        state.lose_power(loss, rng);
+        state.restart();
+    }
+
+    /// Ends the process but not the machine: what was written stays readable and unsynced.
+    pub fn restart(&self) {
+        self.held().restart();
+    }
+
+    /// Spoils one durable sector of `name`, as rot would. `false` when the file has no such sector.
+    pub fn flip(&self, name: &str, sector: usize, rng: &Rng) -> bool {
+        let mut state = self.held();
+        let Some(file) = state.names.get(name).copied() else { return false };
+        let Some(content) = state.files.get_mut(&file) else { return false };
+        let at = sector * SECTOR + to_offset(rng.below(SECTOR as u64));
+        let mask = 1_u8 << rng.below(8);
+        let mut spoilt = false;
+        for side in [&mut content.seen, &mut content.durable] {
+            if let Some(byte) = side.get_mut(at) {
+                *byte ^= mask;
+                spoilt = true;
+            }
+        }
+        spoilt
+    }
+
+    /// The readable bytes of `name`.
+    #[must_use]
+    pub fn content(&self, name: &str) -> Option<Vec<u8>> {
+        let state = self.held();
+        state.names.get(name).and_then(|file| state.files.get(file)).map(|content| content.seen.clone())
+    }
+
+    fn handle(&self, file: u64, durability: Durability, era: u64) -> Arc<dyn DiskFile> {
+        Arc::new(SimFile { disk: self.clone(), file, durability, era })
+    }
+}
+
+impl State {
+    fn restart(&mut self) {
+        self.era += 1;
+        self.armed = None;
+        self.power_is_out = false;
+    }
+}
+
+impl Disk for SimDisk {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.held();
+        if state.names.contains_key(name) {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, name.to_owned()));
+        }
+        let file = state.next_file;
+        state.next_file += 1;
+        state.files.insert(file, Content::default());
+        state.change_name(NameChange::Set(name.to_owned(), file))?;
+        let era = state.era;
+        drop(state);
+        Ok(self.handle(file, Durability::OnSync, era))
+    }
+
+    fn open(&self, name: &str, durability: Durability) -> io::Result<Arc<dyn DiskFile>> {
+        let state = self.held();
+        if state.power_is_out {
+            return Err(power_is_out());
+        }
+        let (file, era) = (state.file(name)?, state.era);
+        drop(state);
+        Ok(self.handle(file, durability, era))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.held();
+        state.file(from)?;
+        state.change_name(NameChange::Moved(from.to_owned(), to.to_owned()))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.held();
+        state.file(name)?;
+        state.change_name(NameChange::Removed(name.to_owned()))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let state = self.held();
+        if state.power_is_out { Err(power_is_out()) } else { Ok(state.names.keys().cloned().collect()) }
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        let mut state = self.held();
+        match state.begin(true)? {
+            Fate::Succeeds => {
+                state.durable_names = state.names.clone();
+                state.name_changes.clear();
+                Ok(())
+            }
+            Fate::PowerFails => Err(power_is_out()),
+            Fate::SyncFails => Err(sync_failed()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    disk: SimDisk,
+    file: u64,
+    durability: Durability,
+    era: u64,
+}
+
+impl SimFile {
+    fn with<T>(&self, run: impl FnOnce(&mut State, u64) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.disk.held();
+        if state.era != self.era || state.power_is_out {
+            return Err(power_is_out());
+        }
+        run(&mut state, self.file)
+    }
+}
+
+fn content(state: &mut State, file: u64) -> io::Result<&mut Content> {
+    state.files.get_mut(&file).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+}
+
+impl DiskFile for SimFile {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let through = self.durability == Durability::OnWrite;
+        self.with(|state, file| {
+            let fate = state.begin(through)?;
+            let content = content(state, file)?;
+            let offset = to_offset(offset);
+            content.write(offset, bytes);
+            let sectors = offset / SECTOR..(offset + bytes.len()).div_ceil(SECTOR);
+            match fate {
+                Fate::Succeeds if through => content.settle(sectors),
+                Fate::Succeeds => {}
+                Fate::PowerFails => return Err(power_is_out()),
+                Fate::SyncFails => {
+                    content.dirty.retain(|sector| !sectors.contains(sector));
+                    return Err(sync_failed());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.with(|state, file| {
+            let content = content(state, file)?;
+            let rest = content.seen.get(to_offset(offset)..).unwrap_or_default();
+            let count = rest.len().min(buffer.len());
+            if let (Some(target), Some(source)) = (buffer.get_mut(..count), rest.get(..count)) {
+                target.copy_from_slice(source);
+            }
+            Ok(count)
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.with(|state, file| {
+            let fate = state.begin(true)?;
+            let content = content(state, file)?;
+            match fate {
+                Fate::Succeeds => content.settle(0..usize::MAX),
+                Fate::PowerFails => return Err(power_is_out()),
+                Fate::SyncFails => {
+                    content.dirty.clear();
+                    return Err(sync_failed());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.with(|state, file| Ok(content(state, file)?.seen.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(disk: &SimDisk, name: &str, fill: u8) -> Arc<dyn DiskFile> {
+        let file = disk.create(name).unwrap();
+        file.write_at(0, &[fill; 4 * SECTOR]).unwrap();
+        file
+    }
+
+    #[test]
+    fn what_was_synced_survives_and_what_was_not_may_not() {
+        let (disk, rng) = (SimDisk::new(), Rng::seeded(1));
+        let file = written(&disk, "a", 1);
+        file.sync().unwrap();
+        disk.sync_dir().unwrap();
+        file.write_at(0, &[2; SECTOR]).unwrap();
+        written(&disk, "b", 3);
+        disk.power_cut(Loss::All, &rng);
+        assert_eq!(disk.content("a").unwrap(), [1; 4 * SECTOR]);
+        assert_eq!(disk.content("b"), None);
+        assert!(file.sync().is_err(), "a handle of the time before is dead");
+    }
+
+    #[test]
+    fn a_write_through_is_durable_at_its_return() {
+        let (disk, rng) = (SimDisk::new(), Rng::seeded(1));
+        written(&disk, "a", 1);
+        disk.sync_dir().unwrap();
+        disk.open("a", Durability::OnWrite).unwrap().write_at(0, &[2; SECTOR]).unwrap();
+        disk.power_cut(Loss::All, &rng);
+        assert_eq!(disk.content("a").unwrap(), [2; SECTOR]);
+    }
+
+    #[test]
+    fn a_torn_write_keeps_any_subset_of_its_sectors() {
+        let mut outcomes = BTreeSet::new();
+        for seed in 0..200 {
+            let (disk, rng) = (SimDisk::new(), Rng::seeded(seed));
+            let file = written(&disk, "a", 0);
+            file.sync().unwrap();
+            disk.sync_dir().unwrap();
+            disk.arm(1, Fault::PowerFails);
+            assert!(file.write_at(0, &[1; 4 * SECTOR]).is_err());
+            disk.power_cut(Loss::Some, &rng);
+            let firsts: Vec<u8> = disk.content("a").unwrap().chunks(SECTOR).map(|sector| sector[0]).collect();
+            outcomes.insert(firsts);
+        }
+        assert_eq!(outcomes.len(), 16);
+    }
+
+    #[test]
+    fn a_failed_sync_leaves_pages_that_no_later_sync_saves() {
+        let (disk, rng) = (SimDisk::new(), Rng::seeded(1));
+        let file = written(&disk, "a", 1);
+        disk.sync_dir().unwrap();
+        disk.arm(1, Fault::SyncFails);
+        assert!(file.sync().is_err());
+        assert_eq!(disk.content("a").unwrap(), [1; 4 * SECTOR], "still readable");
+        file.sync().unwrap();
+        disk.power_cut(Loss::Nothing, &rng);
+        assert_eq!(disk.content("a").unwrap(), []);
+    }
+
+    #[test]
+    fn of_unsynced_names_a_prefix_survives() {
+        let (disk, rng) = (SimDisk::new(), Rng::seeded(3));
+        written(&disk, "a", 1).sync().unwrap();
+        disk.sync_dir().unwrap();
+        disk.rename("a", "b").unwrap();
+        disk.rename("b", "c").unwrap();
+        disk.power_cut(Loss::Some, &rng);
+        assert_eq!(disk.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_flip_changes_one_bit_of_the_sector() {
+        let (disk, rng) = (SimDisk::new(), Rng::seeded(1));
+        written(&disk, "a", 0).sync().unwrap();
+        assert!(disk.flip("a", 2, &rng));
+        assert!(!disk.flip("a", 9, &rng));
+        let ones: Vec<u32> = disk.content("a").unwrap().chunks(SECTOR).map(ones_in).collect();
+        assert_eq!(ones, [0, 0, 1, 0]);
+    }
+
+    fn ones_in(bytes: &[u8]) -> u32 {
+        bytes.iter().map(|byte| byte.count_ones()).sum()
+    }
+}

@@ -1,0 +1,491 @@
+//! What the log holds of each group, as it was *accepted*: readable the moment a submission returns, whether or not it
+//! has reached the disk.
+//!
+//! The entries of a group are one run of indexes. The front of the run is *placed*: written, synced, known by its place.
+//! The rest is *pending*: still in memory because it is on its way. When a batch is durable its entries move from
+//! pending to placed; one that was truncated in the meantime is recognised by its serial number and left alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use bytes::Bytes;
+use ebla_model::id::LogId;
+
+use super::error::LogError;
+use super::record::{ENTRY_OVERHEAD, GroupId, Record};
+
+/// Where a record lies on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) segment: u64,
+    /// Bytes from the start of the segment.
+    pub(crate) offset: u32,
+    /// Bytes of the whole record.
+    pub(crate) len: u32,
+}
+
+/// An entry that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Not yet on disk: here it is.
+    Pending(LogId, Bytes),
+    /// On disk, there.
+    Placed(LogId, Place),
+}
+
+/// All groups.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    groups: BTreeMap<GroupId, Group>,
+}
+
+#[derive(Debug)]
+enum Group {
+    Live(Live),
+    Quarantined,
+}
+
+#[derive(Debug, Default)]
+struct Live {
+    vote: Option<Bytes>,
+    purged: Option<LogId>,
+    /// Index of the first entry, placed or pending.
+    first: u64,
+    placed: VecDeque<Placed>,
+    pending: VecDeque<Pending>,
+    /// Bytes of the placed records.
+    placed_bytes: u64,
+    /// In recovery: entries up to this index lay in segments that have gone. A record that follows must purge them.
+    absent: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    term: u64,
+    place: Place,
+}
+
+#[derive(Debug)]
+struct Pending {
+    term: u64,
+    payload: Bytes,
+    serial: u64,
+}
+
+/// Bounds of a group's entries: all that decides whether a record can follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    purged: Option<u64>,
+    last: Option<u64>,
+}
+
+impl Bounds {
+    /// The bounds after `record`, or why it cannot follow.
+    fn after(self, record: &Record) -> Result<Self, LogError> {
+        let refuse = |expected, got| Err(LogError::OutOfOrder { group: record.group(), expected, got });
+        match record {
+            Record::Entry { id, .. } => {
+                let expected = self.last.or(self.purged).map_or(1, |last| last.saturating_add(1));
+                let is_first = self.last.or(self.purged).is_none() && id.index == 0;
+                if id.index == expected || is_first {
+                    Ok(Self { last: Some(id.index), ..self })
+                } else {
+                    refuse(expected, id.index)
+                }
+            }
+            Record::Truncate { after, .. } if self.purged.is_some_and(|purged| *after < purged) => {
+                refuse(self.purged.unwrap_or(0), *after)
+            }
+            Record::Truncate { after, .. } => Ok(Self { last: self.last.map(|last| last.min(*after)), ..self }),
+            Record::Purge { upto, .. } => {
+                let purged = self.purged.max(Some(upto.index));
+                Ok(Self { purged, last: self.last.filter(|last| Some(*last) > purged) })
+            }
+            Record::Vote { .. } | Record::Removed { .. } => Ok(self),
+        }
+    }
+}
+
+impl Live {
+    fn len(&self) -> u64 {
+        (self.placed.len() + self.pending.len()) as u64
+    }
+
+    fn end(&self) -> u64 {
+        self.first + self.len()
+    }
+
+    fn bounds(&self) -> Bounds {
+        let last = (self.len() > 0).then(|| self.end() - 1).or(self.absent);
+        Bounds { purged: self.purged.map(|id| id.index), last }
+    }
+
+    fn last(&self) -> Option<LogId> {
+        let pending = self.pending.back().map(|entry| entry.term);
+        match pending.or_else(|| self.placed.back().map(|entry| entry.term)) {
+            Some(term) => Some(LogId { term, index: self.end() - 1 }),
+            None => self.purged,
+        }
+    }
+
+    fn synced(&self) -> Option<LogId> {
+        match self.placed.back() {
+            Some(entry) => Some(LogId { term: entry.term, index: self.first + self.placed.len() as u64 - 1 }),
+            None => self.purged,
+        }
+    }
+
+    fn push(&mut self, id: LogId, payload: Bytes, serial: u64) {
+        if self.len() == 0 {
+            self.first = id.index;
+        }
+        self.pending.push_back(Pending { term: id.term, payload, serial });
+    }
+
+    fn place(&mut self, serial: u64, place: Place) {
+        if let Some(entry) = self.pending.pop_front_if(|entry| entry.serial == serial) {
+            self.placed_bytes += u64::from(place.len);
+            self.placed.push_back(Placed { term: entry.term, place });
+        }
+    }
+
+    fn truncate(&mut self, after: u64) {
+        while self.len() > 0 && self.end() > after.saturating_add(1) {
+            if self.pending.pop_back().is_none()
+                && let Some(entry) = self.placed.pop_back()
+            {
+                self.placed_bytes -= u64::from(entry.place.len);
+            }
+        }
+        let purged = self.purged.map_or(0, |purged| purged.index);
+        self.absent = self.absent.map(|absent| absent.min(after)).filter(|absent| *absent > purged);
+    }
+
+    fn purge(&mut self, upto: LogId) {
+        self.purged = self.purged.max(Some(upto));
+        self.absent = self.absent.filter(|absent| *absent > upto.index);
+        while self.len() > 0 && self.first <= upto.index {
+            match self.placed.pop_front() {
+                Some(entry) => self.placed_bytes -= u64::from(entry.place.len),
+                None => drop(self.pending.pop_front()),
+            }
+            self.first += 1;
+        }
+    }
+
+    fn find(&self, index: u64) -> Option<Found> {
+        let at = usize::try_from(index.checked_sub(self.first)?).ok()?;
+        if let Some(entry) = self.placed.get(at) {
+            return Some(Found::Placed(LogId { term: entry.term, index }, entry.place));
+        }
+        let entry = self.pending.get(at - self.placed.len())?;
+        Some(Found::Pending(LogId { term: entry.term, index }, entry.payload.clone()))
+    }
+}
+
+impl Found {
+    fn payload_len(&self) -> u64 {
+        match self {
+            Self::Pending(_, payload) => payload.len() as u64,
+            Self::Placed(_, place) => u64::from(place.len) - ENTRY_OVERHEAD as u64,
+        }
+    }
+}
+
+impl Index {
+    /// Makes an empty group unless it is there.
+    ///
+    /// # Errors
+    /// When the group is quarantined.
+    pub(crate) fn add(&mut self, group: GroupId) -> Result<(), LogError> {
+        match self.groups.entry(group).or_insert_with(|| Group::Live(Live::default())) {
+            Group::Live(_) => Ok(()),
+            Group::Quarantined => Err(LogError::Quarantined(group)),
+        }
+    }
+
+    /// Takes over a group as the header of a segment carries it: `last` is the index of its last entry above `purged`.
+    ///
+    /// # Errors
+    /// When the group is known and its last entry is another: something is missing.
+    pub(crate) fn adopt(
+        &mut self,
+        group: GroupId,
+        vote: Option<Bytes>,
+        purged: Option<LogId>,
+        last: Option<u64>,
+    ) -> Result<(), LogError> {
+        let known = self.groups.contains_key(&group);
+        let Group::Live(live) = self.groups.entry(group).or_insert_with(|| Group::Live(Live::default())) else {
+            return Ok(());
+        };
+        live.vote = vote;
+        if let Some(purged) = purged {
+            live.purge(purged);
+        }
+        if !known {
+            live.absent = last;
+        }
+        let found = live.bounds().last.filter(|last| *last > 0);
+        if found == last.filter(|last| *last > 0) {
+            return Ok(());
+        }
+        Err(LogError::OutOfOrder { group, expected: last.unwrap_or(0), got: found.unwrap_or(0) })
+    }
+
+    /// The groups that lack entries which nothing has purged.
+    pub(crate) fn incomplete(&self) -> Vec<GroupId> {
+        let lacks = |state: &Group| matches!(state, Group::Live(live) if live.absent.is_some());
+        self.groups.iter().filter(|(_, state)| lacks(state)).map(|(group, _)| *group).collect()
+    }
+
+    /// Forgets what is known of the group: it is damaged.
+    pub(crate) fn quarantine(&mut self, group: GroupId) {
+        self.groups.insert(group, Group::Quarantined);
+    }
+
+    /// Forgets every group for which `stays` says no.
+    pub(crate) fn retain(&mut self, stays: impl Fn(GroupId) -> bool) {
+        self.groups.retain(|group, _| stays(*group));
+    }
+
+    /// Whether all of `records` can follow, in order.
+    ///
+    /// # Errors
+    /// The first that cannot; nothing has been changed.
+    pub(crate) fn check(&self, records: &[Record]) -> Result<(), LogError> {
+        let mut seen: BTreeMap<GroupId, Option<Bounds>> = BTreeMap::new();
+        for record in records {
+            let group = record.group();
+            let before = match seen.get(&group) {
+                Some(bounds) => *bounds,
+                None => self.bounds(record)?,
+            };
+            let after = match (record, before) {
+                (Record::Removed { .. }, _) => None,
+                (_, Some(bounds)) => Some(bounds.after(record)?),
+                (_, None) => return Err(LogError::UnknownGroup(group)),
+            };
+            seen.insert(group, after);
+        }
+        Ok(())
+    }
+
+    /// The bounds that `record` meets; `None` for a quarantined group, which can only be removed.
+    fn bounds(&self, record: &Record) -> Result<Option<Bounds>, LogError> {
+        let group = record.group();
+        match (self.groups.get(&group), record) {
+            (Some(Group::Live(live)), _) => Ok(Some(live.bounds())),
+            (_, Record::Removed { .. }) => Ok(None),
+            (Some(Group::Quarantined), _) => Err(LogError::Quarantined(group)),
+            (None, _) => Err(LogError::UnknownGroup(group)),
+        }
+    }
+
+    /// Takes in a record that was checked. `serial` names it until it is placed.
+    pub(crate) fn accept(&mut self, record: &Record, serial: u64) {
+        if let Record::Removed { group } = record {
+            self.groups.remove(group);
+            return;
+        }
+        let Some(Group::Live(live)) = self.groups.get_mut(&record.group()) else { return };
+        match record {
+            Record::Entry { id, payload, .. } => live.push(*id, payload.clone(), serial),
+            Record::Vote { vote, .. } => live.vote = Some(vote.clone()),
+            Record::Truncate { after, .. } => live.truncate(*after),
+            Record::Purge { upto, .. } => live.purge(*upto),
+            Record::Removed { .. } => {}
+        }
+    }
+
+    /// The entry that came in as `serial` is durable at `place`.
+    pub(crate) fn place(&mut self, group: GroupId, serial: u64, place: Place) {
+        if let Some(Group::Live(live)) = self.groups.get_mut(&group) {
+            live.place(serial, place);
+        }
+    }
+
+    fn live(&self, group: GroupId) -> Result<&Live, LogError> {
+        match self.groups.get(&group) {
+            Some(Group::Live(live)) => Ok(live),
+            Some(Group::Quarantined) => Err(LogError::Quarantined(group)),
+            None => Err(LogError::UnknownGroup(group)),
+        }
+    }
+
+    /// The entries of `range` that exist, from the first on, until their payloads exceed `bytes_max`; at least one.
+    ///
+    /// # Errors
+    /// When the group is unknown or quarantined.
+    pub(crate) fn find(&self, group: GroupId, range: Range<u64>, bytes_max: u64) -> Result<Vec<Found>, LogError> {
+        let live = self.live(group)?;
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for index in range.start.max(live.first)..range.end.min(live.end()) {
+            let Some(entry) = live.find(index) else { break };
+            bytes += entry.payload_len();
+            if bytes > bytes_max && !found.is_empty() {
+                break;
+            }
+            found.push(entry);
+        }
+        Ok(found)
+    }
+
+    /// The id of the last entry, or the last purged one when there is none.
+    pub(crate) fn last(&self, group: GroupId) -> Option<LogId> {
+        self.live(group).ok()?.last()
+    }
+
+    /// The id up to which all is durable.
+    pub(crate) fn synced(&self, group: GroupId) -> Option<LogId> {
+        self.live(group).ok()?.synced()
+    }
+
+    /// The last purged id.
+    pub(crate) fn purged(&self, group: GroupId) -> Option<LogId> {
+        self.live(group).ok()?.purged
+    }
+
+    /// The vote.
+    pub(crate) fn vote(&self, group: GroupId) -> Option<Bytes> {
+        self.live(group).ok()?.vote.clone()
+    }
+
+    /// Every group that is not quarantined.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupId> {
+        self.groups.iter().filter(|(_, group)| matches!(group, Group::Live(_))).map(|(group, _)| *group)
+    }
+
+    /// The groups whose first entry lies in `segment` or before, with the bytes of all their entries; the largest first.
+    pub(crate) fn pins(&self, segment: u64) -> Vec<(GroupId, u64)> {
+        let pin = |(group, state): (&GroupId, &Group)| match state {
+            Group::Live(live) if live.placed.front().is_some_and(|entry| entry.place.segment <= segment) => {
+                Some((*group, live.placed_bytes))
+            }
+            Group::Live(_) | Group::Quarantined => None,
+        };
+        let mut pins: Vec<(GroupId, u64)> = self.groups.iter().filter_map(pin).collect();
+        pins.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        pins
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::record::tests::group;
+
+    fn id(index: u64) -> LogId {
+        LogId { term: 1, index }
+    }
+
+    fn entry(index: u64) -> Record {
+        Record::Entry { group: group(1, 1), id: id(index), payload: vec![0; 10].into() }
+    }
+
+    fn truncate(after: u64) -> Record {
+        Record::Truncate { group: group(1, 1), after }
+    }
+
+    fn purge(index: u64) -> Record {
+        Record::Purge { group: group(1, 1), upto: id(index) }
+    }
+
+    fn place(index: u64) -> Place {
+        Place { segment: 1, offset: u32::try_from(index).unwrap() * 100, len: 51 }
+    }
+
+    /// Entries 1 to 4 with serials 1 to 4; the first two placed.
+    fn filled() -> Index {
+        let mut index = Index::default();
+        index.add(group(1, 1)).unwrap();
+        for n in 1..5 {
+            index.check(&[entry(n)]).unwrap();
+            index.accept(&entry(n), n);
+        }
+        index.place(group(1, 1), 1, place(1));
+        index.place(group(1, 1), 2, place(2));
+        index
+    }
+
+    fn found(index: &Index, range: Range<u64>, bytes_max: u64) -> Vec<(u64, bool)> {
+        let told = |found| match found {
+            Found::Pending(id, _) => (id.index, false),
+            Found::Placed(id, _) => (id.index, true),
+        };
+        index.find(group(1, 1), range, bytes_max).unwrap().into_iter().map(told).collect()
+    }
+
+    #[test]
+    fn entries_are_found_placed_or_pending() {
+        let index = filled();
+        assert_eq!(found(&index, 0..9, 1000), [(1, true), (2, true), (3, false), (4, false)]);
+        assert_eq!(found(&index, 2..4, 1000), [(2, true), (3, false)]);
+        assert_eq!(found(&index, 2..4, 5), [(2, true)], "one travels alone");
+        assert_eq!(found(&index, 1..9, 20), [(1, true), (2, true)]);
+        assert_eq!(found(&index, 7..9, 1000), []);
+        assert_eq!((index.last(group(1, 1)), index.synced(group(1, 1))), (Some(id(4)), Some(id(2))));
+    }
+
+    #[test]
+    fn a_truncated_entry_is_not_placed_when_its_batch_lands() {
+        let mut index = filled();
+        index.accept(&truncate(2), 5);
+        let again = Record::Entry { group: group(1, 1), id: LogId { term: 2, index: 3 }, payload: Bytes::new() };
+        index.accept(&again, 6);
+        index.place(group(1, 1), 3, place(3));
+        index.place(group(1, 1), 4, place(4));
+        assert_eq!(found(&index, 0..9, 1000), [(1, true), (2, true), (3, false)]);
+        index.place(group(1, 1), 6, place(6));
+        assert_eq!(index.synced(group(1, 1)), Some(LogId { term: 2, index: 3 }));
+    }
+
+    #[test]
+    fn purging_moves_the_front_and_leaves_the_id() {
+        let mut index = filled();
+        index.accept(&purge(3), 5);
+        assert_eq!(found(&index, 0..9, 1000), [(4, false)]);
+        assert_eq!(index.purged(group(1, 1)), Some(id(3)));
+        index.accept(&purge(20), 6);
+        assert_eq!((index.last(group(1, 1)), index.synced(group(1, 1))), (Some(id(20)), Some(id(20))));
+        index.check(&[entry(21)]).unwrap();
+        assert!(index.check(&[entry(5)]).is_err());
+    }
+
+    #[test]
+    fn a_submission_is_checked_as_a_whole() {
+        let index = filled();
+        index.check(&[truncate(2), entry(3), entry(4), purge(4), entry(5)]).unwrap();
+        for bad in [
+            vec![entry(6)],
+            vec![entry(5), entry(5)],
+            vec![purge(4), truncate(3)],
+            vec![truncate(2), entry(5)],
+            vec![Record::Removed { group: group(1, 1) }, entry(5)],
+            vec![Record::Vote { group: group(2, 1), vote: Bytes::new() }],
+        ] {
+            assert!(index.check(&bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(found(&index, 0..9, 1000).len(), 4, "nothing was changed");
+    }
+
+    #[test]
+    fn a_quarantined_group_serves_nothing_and_can_only_be_removed() {
+        let mut index = filled();
+        index.quarantine(group(1, 1));
+        assert!(matches!(index.find(group(1, 1), 0..9, 10), Err(LogError::Quarantined(_))));
+        assert!(matches!(index.check(&[entry(5)]), Err(LogError::Quarantined(_))));
+        assert!(matches!(index.add(group(1, 1)), Err(LogError::Quarantined(_))));
+        let removed = Record::Removed { group: group(1, 1) };
+        index.check(std::slice::from_ref(&removed)).unwrap();
+        index.accept(&removed, 9);
+        index.add(group(1, 1)).unwrap();
+    }
+
+    #[test]
+    fn pins_name_who_holds_a_segment() {
+        let index = filled();
+        assert_eq!(index.pins(1), [(group(1, 1), 102)]);
+        assert_eq!(index.pins(0), []);
+    }
+}

@@ -1,0 +1,278 @@
+//! What stands in the log, and its bytes.
+//!
+//! A record names its group by (tablet, replica), so a replica that comes again under a new id meets nothing of its
+//! ancestor. Integers are little endian. The layout is in `docs/formats.md`, "Commit log"; kinds are never reused.
+
+use std::fmt;
+
+use bytes::{Buf, BufMut, Bytes};
+use ebla_model::id::{LogId, ReplicaId, TabletId};
+
+/// Whose records: one replica of one tablet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId {
+    /// The tablet.
+    pub tablet: TabletId,
+    /// Its replica on this server; never reused.
+    pub replica: ReplicaId,
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.tablet, self.replica)
+    }
+}
+
+/// One thing to be remembered for one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// An entry; its index follows that of the group's last one.
+    Entry {
+        /// Whose.
+        group: GroupId,
+        /// Term and index.
+        id: LogId,
+        /// Opaque to the log.
+        payload: Bytes,
+    },
+    /// The group's vote, replacing the one before.
+    Vote {
+        /// Whose.
+        group: GroupId,
+        /// Opaque to the log.
+        vote: Bytes,
+    },
+    /// Forgets the entries above an index.
+    Truncate {
+        /// Whose.
+        group: GroupId,
+        /// The last index that is kept.
+        after: u64,
+    },
+    /// Forgets the entries up to and including an id; what follows goes on from there even if there was no such entry.
+    Purge {
+        /// Whose.
+        group: GroupId,
+        /// The last id that is forgotten.
+        upto: LogId,
+    },
+    /// Forgets the group.
+    Removed {
+        /// Whose.
+        group: GroupId,
+    },
+}
+
+const ENTRY: u8 = 1;
+const VOTE: u8 = 2;
+const TRUNCATE: u8 = 3;
+const PURGE: u8 = 4;
+const REMOVED: u8 = 5;
+
+/// Kind and group.
+const PREFIX_BYTES: usize = 17;
+/// What an entry needs beyond its payload: prefix, term, index, CRC, length.
+pub(crate) const ENTRY_OVERHEAD: usize = PREFIX_BYTES + 16 + 8;
+
+impl Record {
+    /// The group it belongs to.
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        match self {
+            Self::Entry { group, .. }
+            | Self::Vote { group, .. }
+            | Self::Truncate { group, .. }
+            | Self::Purge { group, .. }
+            | Self::Removed { group } => *group,
+        }
+    }
+
+    /// How many bytes [`encode`](Self::encode) appends.
+    pub(crate) fn encoded_len(&self) -> usize {
+        match self {
+            Self::Entry { payload, .. } => ENTRY_OVERHEAD + payload.len(),
+            Self::Vote { vote, .. } => PREFIX_BYTES + 4 + vote.len(),
+            Self::Truncate { .. } => PREFIX_BYTES + 8,
+            Self::Purge { .. } => PREFIX_BYTES + 16,
+            Self::Removed { .. } => PREFIX_BYTES,
+        }
+    }
+
+    /// Appends its bytes.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Entry { group, id, payload } => {
+                let prefix = entry_prefix(*group, *id);
+                out.put_slice(&prefix);
+                out.put_u32_le(entry_crc(&prefix, payload));
+                put_bytes(out, payload);
+            }
+            Self::Vote { group, vote } => {
+                put_prefix(out, VOTE, *group);
+                put_bytes(out, vote);
+            }
+            Self::Truncate { group, after } => {
+                put_prefix(out, TRUNCATE, *group);
+                out.put_u64_le(*after);
+            }
+            Self::Purge { group, upto } => {
+                put_prefix(out, PURGE, *group);
+                put_log_id(out, *upto);
+            }
+            Self::Removed { group } => put_prefix(out, REMOVED, *group),
+        }
+    }
+
+    /// Takes one record from the front of `input`; `None` when the bytes are none.
+    pub(crate) fn decode(input: &mut Bytes) -> Option<Self> {
+        let kind = input.try_get_u8().ok()?;
+        let group = get_group(input)?;
+        match kind {
+            ENTRY => {
+                let id = get_log_id(input)?;
+                let crc = input.try_get_u32_le().ok()?;
+                let payload = get_bytes(input)?;
+                (entry_crc(&entry_prefix(group, id), &payload) == crc).then_some(Self::Entry { group, id, payload })
+            }
+            VOTE => Some(Self::Vote { group, vote: get_bytes(input)? }),
+            TRUNCATE => Some(Self::Truncate { group, after: input.try_get_u64_le().ok()? }),
+            PURGE => Some(Self::Purge { group, upto: get_log_id(input)? }),
+            REMOVED => Some(Self::Removed { group }),
+            _ => None,
+        }
+    }
+
+    /// All records of a batch; `None` when they do not fill `payload` exactly.
+    pub(crate) fn decode_all(mut payload: Bytes) -> Option<Vec<Self>> {
+        let mut records = Vec::new();
+        while !payload.is_empty() {
+            records.push(Self::decode(&mut payload)?);
+        }
+        Some(records)
+    }
+}
+
+fn entry_prefix(group: GroupId, id: LogId) -> Vec<u8> {
+    let mut prefix = Vec::with_capacity(ENTRY_OVERHEAD);
+    put_prefix(&mut prefix, ENTRY, group);
+    put_log_id(&mut prefix, id);
+    prefix
+}
+
+/// An entry has a CRC of its own: it is read back alone, without the batch that holds it.
+fn entry_crc(prefix: &[u8], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(prefix), payload)
+}
+
+fn put_prefix(out: &mut Vec<u8>, kind: u8, group: GroupId) {
+    out.put_u8(kind);
+    put_group(out, group);
+}
+
+/// A length of at most [`super::SUBMISSION_MAX_BYTES`], which the log checks when records come in.
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.put_u32_le(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+    out.put_slice(bytes);
+}
+
+fn get_bytes(input: &mut Bytes) -> Option<Bytes> {
+    let length = usize::try_from(input.try_get_u32_le().ok()?).ok()?;
+    (length <= input.len()).then(|| input.split_to(length))
+}
+
+/// Appends tablet and replica, 16 bytes.
+pub(crate) fn put_group(out: &mut Vec<u8>, group: GroupId) {
+    out.put_u64_le(group.tablet.get());
+    out.put_u64_le(group.replica.get());
+}
+
+/// Takes what [`put_group`] wrote.
+pub(crate) fn get_group(input: &mut impl Buf) -> Option<GroupId> {
+    let tablet = TabletId::new(input.try_get_u64_le().ok()?);
+    let replica = ReplicaId::new(input.try_get_u64_le().ok()?);
+    Some(GroupId { tablet, replica })
+}
+
+/// Appends term and index, 16 bytes.
+pub(crate) fn put_log_id(out: &mut Vec<u8>, id: LogId) {
+    out.put_u64_le(id.term);
+    out.put_u64_le(id.index);
+}
+
+/// Takes what [`put_log_id`] wrote.
+pub(crate) fn get_log_id(input: &mut impl Buf) -> Option<LogId> {
+    let term = input.try_get_u64_le().ok()?;
+    let index = input.try_get_u64_le().ok()?;
+    Some(LogId { term, index })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn group(tablet: u64, replica: u64) -> GroupId {
+        GroupId { tablet: TabletId::new(tablet), replica: ReplicaId::new(replica) }
+    }
+
+    fn samples() -> Vec<Record> {
+        let group = group(7, 2);
+        vec![
+            Record::Entry { group, id: LogId { term: 3, index: 11 }, payload: Bytes::from_static(b"cells") },
+            Record::Vote { group, vote: Bytes::from_static(b"me") },
+            Record::Truncate { group, after: 10 },
+            Record::Purge { group, upto: LogId { term: 3, index: 9 } },
+            Record::Removed { group },
+        ]
+    }
+
+    #[test]
+    fn every_kind_is_read_back() {
+        let mut out = Vec::new();
+        for record in samples() {
+            let before = out.len();
+            record.encode(&mut out);
+            assert_eq!(out.len() - before, record.encoded_len());
+        }
+        assert_eq!(Record::decode_all(out.into()), Some(samples()));
+    }
+
+    #[test]
+    fn the_bytes_of_an_entry_are_those_of_the_format() {
+        let mut out = Vec::new();
+        samples()[0].encode(&mut out);
+        let mut expected = vec![1];
+        for number in [7_u64, 2, 3, 11] {
+            expected.extend(number.to_le_bytes());
+        }
+        let crc = crc32c::crc32c(&[&expected[..], b"cells"].concat());
+        expected.extend(crc.to_le_bytes());
+        expected.extend(5_u32.to_le_bytes());
+        expected.extend(b"cells");
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn bytes_that_are_no_record_are_refused() {
+        for record in samples() {
+            let mut out = Vec::new();
+            record.encode(&mut out);
+            for cut in 0..out.len() {
+                assert_eq!(Record::decode(&mut Bytes::copy_from_slice(&out[..cut])), None);
+            }
+            out[0] = 77;
+            assert_eq!(Record::decode(&mut Bytes::from(out)), None);
+        }
+    }
+
+    #[test]
+    fn a_rotten_entry_is_refused_wherever_the_bit_is() {
+        let mut out = Vec::new();
+        samples()[0].encode(&mut out);
+        for at in 0..out.len() {
+            let mut spoilt = out.clone();
+            spoilt[at] ^= 4;
+            let back = Record::decode(&mut Bytes::from(spoilt));
+            assert!(!matches!(back, Some(Record::Entry { .. })), "bit in byte {at} was not seen");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a crash left between the registry and the folders, and what to do about it at start. Pure.
+//!
+//! Changes are ordered so that each interrupted one shows:
+//!
+//! | change | order | a crash leaves | repair |
+//! |---|---|---|---|
+//! | create | record `creating`; make `x.tmp`; rename to `x`; record `live` | `x.tmp` | delete it, forget the record |
+//! | | | `x` | record `live` |
+//! | install | make `y.tmp`; rename to `y`; record folder `y`, discard `x`; delete `x` | `y.tmp` | delete it |
+//! | | | `y` not recorded | move it aside: the leader sends again |
+//! | | | `x` discarded | delete it |
+//! | remove | record `removing`; delete `x`; record the tombstone | `x` or not | delete it, record the tombstone |
+//!
+//! A live replica without its folder has lost what it acknowledged: quarantined. A folder that nobody knows is moved
+//! aside for a person to look at.
+
+use std::collections::BTreeSet;
+
+use super::state::{ReplicaState, State};
+
+/// What a folder that is not finished ends with.
+pub(super) const TEMPORARY: &str = ".tmp";
+
+/// What to do, folders first and the record last: a crash in between repeats the same repair.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Repair {
+    pub(super) delete: BTreeSet<String>,
+    pub(super) move_aside: BTreeSet<String>,
+    /// Replicas whose folder is gone.
+    pub(super) lost: BTreeSet<String>,
+    pub(super) state: State,
+}
+
+/// The repair for this record and these folders.
+pub(super) fn plan(recorded: &State, folders: &BTreeSet<String>) -> Repair {
+    let mut repair = Repair { state: recorded.clone(), ..Repair::default() };
+    for (group, record) in &recorded.replicas {
+        let exists = folders.contains(&record.folder);
+        match (record.state, exists) {
+            (ReplicaState::Creating, true) => repair.set(*group, ReplicaState::Live),
+            (ReplicaState::Creating, false) => {
+                repair.state.replicas.remove(group);
+            }
+            (ReplicaState::Live, false) => {
+                repair.lost.insert(record.folder.clone());
+                repair.set(*group, ReplicaState::Quarantined);
+            }
+            (ReplicaState::Live | ReplicaState::Quarantined, _) => {}
+            (ReplicaState::Removing, _) => repair.state.bury(*group),
+        }
+    }
+    repair.state.discards.clear();
+    repair.sort_folders(recorded, folders);
+    repair
+}
+
+impl Repair {
+    fn set(&mut self, group: crate::log::GroupId, state: ReplicaState) {
+        if let Some(record) = self.state.replicas.get_mut(&group) {
+            record.state = state;
+        }
+    }
+
+    fn sort_folders(&mut self, recorded: &State, folders: &BTreeSet<String>) {
+        let kept: BTreeSet<_> = self.state.replicas.values().map(|record| &record.folder).collect();
+        let removing = recorded.replicas.values().filter(|record| record.state == ReplicaState::Removing);
+        let condemned: BTreeSet<_> = removing.map(|record| &record.folder).chain(&recorded.discards).collect();
+        for folder in folders {
+            if kept.contains(folder) {
+                continue;
+            }
+            if condemned.contains(folder) || folder.ends_with(TEMPORARY) {
+                self.delete.insert(folder.clone());
+            } else {
+                self.move_aside.insert(folder.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::ReplicaRecord;
+    use super::super::state::tests::group;
+    use super::*;
+
+    fn recorded(state: ReplicaState) -> State {
+        let mut recorded = State::default();
+        recorded.replicas.insert(group(5, 1), ReplicaRecord { folder: "x".to_owned(), state, installed: None });
+        recorded
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn state_after(repair: &Repair) -> Option<ReplicaState> {
+        repair.state.replicas.get(&group(5, 1)).map(|record| record.state)
+    }
+
+    #[test]
+    fn a_creation_that_was_not_renamed_is_forgotten() {
+        let repair = plan(&recorded(ReplicaState::Creating), &names(&["x.tmp"]));
+        assert_eq!(state_after(&repair), None);
+        assert_eq!(repair.delete, names(&["x.tmp"]));
+        assert!(!repair.state.is_removed(group(5, 1)), "it may be made again");
+    }
+
+    #[test]
+    fn a_creation_that_was_renamed_is_live() {
+        let repair = plan(&recorded(ReplicaState::Creating), &names(&["x"]));
+        assert_eq!(state_after(&repair), Some(ReplicaState::Live));
+        assert!(repair.delete.is_empty() && repair.move_aside.is_empty());
+    }
+
+    #[test]
+    fn a_live_replica_without_its_folder_is_quarantined() {
+        let repair = plan(&recorded(ReplicaState::Live), &names(&[]));
+        assert_eq!(state_after(&repair), Some(ReplicaState::Quarantined));
+        assert_eq!(repair.lost, names(&["x"]));
+    }
+
+    #[test]
+    fn a_removal_is_finished() {
+        for folders in [names(&["x"]), names(&[])] {
+            let repair = plan(&recorded(ReplicaState::Removing), &folders);
+            assert_eq!(repair.delete, folders);
+            assert!(repair.state.is_removed(group(5, 1)));
+        }
+    }
+
+    #[test]
+    fn discarded_folders_go_and_unknown_ones_are_moved_aside() {
+        let mut before = recorded(ReplicaState::Live);
+        before.discards.insert("old".to_owned());
+        let repair = plan(&before, &names(&["x", "old", "stranger"]));
+        assert_eq!(repair.delete, names(&["old"]));
+        assert_eq!(repair.move_aside, names(&["stranger"]));
+        assert!(repair.state.discards.is_empty());
+        assert_eq!(state_after(&repair), Some(ReplicaState::Live));
+    }
+
+    #[test]
+    fn a_repair_repeated_changes_nothing_more() {
+        let repair = plan(&recorded(ReplicaState::Creating), &names(&["x"]));
+        assert_eq!(plan(&repair.state, &names(&["x"])), Repair { state: repair.state.clone(), ..Repair::default() });
+    }
+}

@@ -1,0 +1,203 @@
+//! The registry on a real folder: what it says after a crash at each point, and what it refuses.
+
+use ebla_model::id::{ClusterId, ServerId};
+use tempfile::TempDir;
+
+use super::state::tests::group;
+use super::*;
+
+fn identity(server: u64) -> Identity {
+    Identity { cluster: ClusterId::new(7), server: ServerId::new(server) }
+}
+
+fn make_folder(path: &Path) {
+    fs::create_dir(path).unwrap();
+    fs::write(path.join("data"), b"content").unwrap();
+}
+
+fn create(registry: &Registry, tablet: u64, replica: u64) -> PathBuf {
+    make_folder(&registry.begin_create(group(tablet, replica)).unwrap());
+    registry.finish_create(group(tablet, replica)).unwrap()
+}
+
+#[test]
+fn everything_is_there_after_a_restart() {
+    let dir = TempDir::new().unwrap();
+    let path = {
+        let registry = Registry::open(dir.path()).unwrap();
+        registry.adopt(identity(3)).unwrap();
+        registry.accept_epoch(MasterEpoch::new(9)).unwrap();
+        registry.note_segment(4).unwrap();
+        registry.note_segment(2).unwrap();
+        create(&registry, 5, 1)
+    };
+    let registry = Registry::open(dir.path()).unwrap();
+    assert_eq!(registry.identity(), Some(identity(3)));
+    assert_eq!(registry.epoch(), MasterEpoch::new(9));
+    assert_eq!(registry.last_segment(), 4);
+    assert_eq!(registry.path(group(5, 1)), Some(path.clone()));
+    assert!(path.join("data").is_file());
+}
+
+#[test]
+fn a_folder_has_one_user_and_one_identity() {
+    let dir = TempDir::new().unwrap();
+    let registry = Registry::open(dir.path()).unwrap();
+    assert!(matches!(Registry::open(dir.path()), Err(RegistryError::InUse(_))));
+    registry.adopt(identity(3)).unwrap();
+    registry.adopt(identity(3)).unwrap();
+    assert!(matches!(registry.adopt(identity(4)), Err(RegistryError::Foreign(_))));
+}
+
+#[test]
+fn orders_of_an_earlier_master_are_refused() {
+    let dir = TempDir::new().unwrap();
+    let registry = Registry::open(dir.path()).unwrap();
+    registry.accept_epoch(MasterEpoch::new(9)).unwrap();
+    registry.accept_epoch(MasterEpoch::new(9)).unwrap();
+    let refused = registry.accept_epoch(MasterEpoch::new(8)).unwrap_err();
+    assert!(matches!(refused, RegistryError::StaleEpoch { .. }));
+    assert_eq!(refused.kind(), ErrorKind::GiveUp);
+    assert_eq!(registry.epoch(), MasterEpoch::new(9));
+}
+
+#[test]
+fn a_removed_replica_never_lives_again() {
+    let dir = TempDir::new().unwrap();
+    let registry = Registry::open(dir.path()).unwrap();
+    let path = create(&registry, 5, 1);
+    assert!(matches!(registry.begin_create(group(5, 1)), Err(RegistryError::Exists(_))));
+    registry.remove(group(5, 1)).unwrap();
+    assert!(!path.exists());
+    drop(registry);
+    let registry = Registry::open(dir.path()).unwrap();
+    assert!(registry.is_removed(group(5, 1)));
+    assert!(matches!(registry.begin_create(group(5, 1)), Err(RegistryError::Removed(_))));
+    registry.remove(group(5, 1)).unwrap();
+    create(&registry, 5, 2);
+}
+
+#[test]
+fn one_that_never_was_here_can_be_removed() {
+    let dir = TempDir::new().unwrap();
+    let registry = Registry::open(dir.path()).unwrap();
+    registry.remove(group(8, 2)).unwrap();
+    assert!(registry.is_removed(group(8, 2)));
+}
+
+#[test]
+fn a_creation_interrupted_before_its_rename_is_forgotten() {
+    let dir = TempDir::new().unwrap();
+    let temporary = {
+        let registry = Registry::open(dir.path()).unwrap();
+        let temporary = registry.begin_create(group(5, 1)).unwrap();
+        make_folder(&temporary);
+        temporary
+    };
+    let registry = Registry::open(dir.path()).unwrap();
+    assert_eq!(registry.replica(group(5, 1)), None);
+    assert!(!temporary.exists());
+    create(&registry, 5, 1);
+}
+
+#[test]
+fn a_creation_interrupted_after_its_rename_is_live() {
+    let dir = TempDir::new().unwrap();
+    {
+        let registry = Registry::open(dir.path()).unwrap();
+        let temporary = registry.begin_create(group(5, 1)).unwrap();
+        make_folder(&temporary);
+        registry.settle("t5-r1").unwrap();
+    }
+    let registry = Registry::open(dir.path()).unwrap();
+    assert_eq!(registry.replica(group(5, 1)).unwrap().state, ReplicaState::Live);
+}
+
+#[test]
+fn an_installation_replaces_the_folder() {
+    let dir = TempDir::new().unwrap();
+    let last = LogId { term: 2, index: 70 };
+    let registry = Registry::open(dir.path()).unwrap();
+    let old = create(&registry, 5, 1);
+    for _ in 0..2 {
+        make_folder(&registry.begin_install(group(5, 1)).unwrap());
+        registry.finish_install(group(5, 1), last).unwrap();
+    }
+    let path = registry.path(group(5, 1)).unwrap();
+    assert_eq!(path.file_name().unwrap(), "t5-r1.2");
+    assert!(path.join("data").is_file());
+    assert!(!old.exists());
+    drop(registry);
+    let registry = Registry::open(dir.path()).unwrap();
+    assert_eq!(registry.replica(group(5, 1)).unwrap().installed, Some(last));
+    assert_eq!(folder_names(&dir.path().join(TABLETS)).unwrap().len(), 1);
+}
+
+#[test]
+fn an_installation_interrupted_before_it_was_recorded_leaves_the_old_folder() {
+    let dir = TempDir::new().unwrap();
+    let old = {
+        let registry = Registry::open(dir.path()).unwrap();
+        let old = create(&registry, 5, 1);
+        make_folder(&registry.begin_install(group(5, 1)).unwrap());
+        registry.settle("t5-r1.1").unwrap();
+        old
+    };
+    let registry = Registry::open(dir.path()).unwrap();
+    assert_eq!(registry.path(group(5, 1)), Some(old));
+    assert!(dir.path().join(SET_ASIDE).join("t5-r1.1.0").join("data").is_file());
+}
+
+#[test]
+fn unknown_folders_are_moved_aside_and_not_deleted() {
+    let dir = TempDir::new().unwrap();
+    drop(Registry::open(dir.path()).unwrap());
+    for round in 0..2 {
+        make_folder(&dir.path().join(TABLETS).join("stranger"));
+        drop(Registry::open(dir.path()).unwrap());
+        let aside = dir.path().join(SET_ASIDE).join(format!("stranger.{round}"));
+        assert!(aside.join("data").is_file());
+    }
+}
+
+#[test]
+fn a_live_replica_without_its_folder_is_quarantined() {
+    let dir = TempDir::new().unwrap();
+    let path = create(&Registry::open(dir.path()).unwrap(), 5, 1);
+    fs::remove_dir_all(path).unwrap();
+    let registry = Registry::open(dir.path()).unwrap();
+    assert_eq!(registry.replica(group(5, 1)).unwrap().state, ReplicaState::Quarantined);
+}
+
+#[test]
+fn a_damaged_registry_says_that_the_server_must_be_a_new_one() {
+    let dir = TempDir::new().unwrap();
+    drop(Registry::open(dir.path()).unwrap());
+    let path = dir.path().join(FILE);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let error = Registry::open(dir.path()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::GiveUp);
+    assert!(error.to_string().contains("as a new server"), "{error}");
+}
+
+#[test]
+fn a_missing_registry_beside_data_is_damage() {
+    let dir = TempDir::new().unwrap();
+    create(&Registry::open(dir.path()).unwrap(), 5, 1);
+    fs::remove_file(dir.path().join(FILE)).unwrap();
+    assert!(matches!(Registry::open(dir.path()), Err(RegistryError::Damaged { .. })));
+}
+
+#[test]
+fn after_a_failed_write_nothing_more_is_accepted() {
+    let dir = TempDir::new().unwrap();
+    let registry = Registry::open(dir.path()).unwrap();
+    // A folder where the new file would be written makes the write fail.
+    fs::create_dir(dir.path().join("registry.new")).unwrap();
+    assert!(matches!(registry.note_segment(1), Err(RegistryError::Io { .. })));
+    fs::remove_dir(dir.path().join("registry.new")).unwrap();
+    assert!(matches!(registry.note_segment(1), Err(RegistryError::Failed)));
+    assert_eq!(registry.last_segment(), 0);
+}

@@ -1,0 +1,217 @@
+//! Garbage that compactions drop, and the rules they drop it by.
+//!
+//! A compaction filter runs *before* range tombstones are looked at and ignores snapshots: it sees a value without the
+//! tombstone above it. So it may only decide on what one key alone says, and only what every replica has agreed on:
+//!
+//! - the cell's family is gone from the schema;
+//! - the cell lies outside the tablet's range (a split left it here);
+//! - its timestamp lies below the family's age floor, which is replicated and never falls.
+//!
+//! What counts versions is never decided here: `Collect` entries delete those on every replica alike.
+//!
+//! The engine takes plain functions and passes no arguments, so a store and its filters share one value, which is
+//! swapped whole. Each swap raises an epoch; a view taken at an older epoch makes no further iterators
+//! ([`super::scan::View`]), because a compaction under newer rules may have dropped what the view should see.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ebla_model::codec;
+use ebla_model::id::FamilyId;
+use ebla_model::key::KeyRange;
+use ebla_model::time::Micros;
+use rocksdb::CompactionDecision;
+use rocksdb::compaction_filter::CompactionFilter;
+use rocksdb::compaction_filter_factory::{CompactionFilterContext, CompactionFilterFactory};
+
+use super::scan::row_prefix_of;
+
+/// What of a tablet's cells is garbage by the key alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GcRules {
+    families: BTreeSet<FamilyId>,
+    next_family: FamilyId,
+    lower: Vec<u8>,
+    upper: Option<Vec<u8>>,
+    floors: BTreeMap<FamilyId, Micros>,
+}
+
+impl GcRules {
+    /// The rules of a tablet with this range and schema.
+    ///
+    /// `families` are alive; ids from `next_family` on are yet unknown to the schema and kept, so that a compaction under
+    /// rules a moment old cannot touch a family that was just made. `floors`: cells older than this are garbage.
+    pub fn new(
+        range: &KeyRange,
+        families: impl IntoIterator<Item = FamilyId>,
+        next_family: FamilyId,
+        floors: BTreeMap<FamilyId, Micros>,
+    ) -> Self {
+        let (lower, upper) = codec::range_bounds(range);
+        Self { families: families.into_iter().collect(), next_family, lower, upper, floors }
+    }
+
+    /// Whether the cell at this key may go. Bytes that are no cell key are kept: what is not understood is not deleted.
+    #[must_use]
+    pub fn is_garbage(&self, key: &[u8]) -> bool {
+        let Some((family, timestamp)) = family_and_time(key) else { return false };
+        self.is_outside(key)
+            || self.is_dropped(family)
+            || self.floors.get(&family).is_some_and(|floor| timestamp < *floor)
+    }
+
+    /// The key where the tablet's cells begin.
+    pub(super) fn lower(&self) -> &[u8] {
+        &self.lower
+    }
+
+    /// The key where they end; none: nowhere.
+    pub(super) fn upper(&self) -> Option<&[u8]> {
+        self.upper.as_deref()
+    }
+
+    fn is_outside(&self, key: &[u8]) -> bool {
+        key < self.lower.as_slice() || self.upper.as_ref().is_some_and(|upper| key >= upper.as_slice())
+    }
+
+    fn is_dropped(&self, family: FamilyId) -> bool {
+        family < self.next_family && !self.families.contains(&family)
+    }
+}
+
+/// Family and timestamp without decoding the rest: this runs for every cell that is compacted.
+fn family_and_time(key: &[u8]) -> Option<(FamilyId, Micros)> {
+    let rest = key.strip_prefix(row_prefix_of(key)?)?;
+    let (family, rest) = rest.split_first_chunk::<4>()?;
+    let (_, inverted) = rest.split_last_chunk::<8>()?;
+    let micros = i64::try_from(!u64::from_be_bytes(*inverted)).ok()?;
+    Some((FamilyId::new(u32::from_be_bytes(*family)), Micros::new(micros)))
+}
+
+/// The rules of one open store, shared with its compactions.
+#[derive(Default)]
+pub(super) struct SharedRules {
+    /// Held to copy or swap the pointer, never longer. None until the tablet has told its rules: all is kept.
+    current: Mutex<Option<Arc<GcRules>>>,
+    epoch: AtomicU64,
+}
+
+impl SharedRules {
+    pub(super) fn set(&self, rules: GcRules) {
+        // First the epoch: a view that still sees the old one was made, and its iterators too, before any compaction
+        // could act by the new rules.
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(rules));
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    fn current(&self) -> Option<Arc<GcRules>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Makes a [`Collector`] for each compaction of one store.
+pub(super) struct CollectorFactory {
+    rules: Arc<SharedRules>,
+}
+
+impl CollectorFactory {
+    pub(super) fn new(rules: Arc<SharedRules>) -> Self {
+        Self { rules }
+    }
+}
+
+impl CompactionFilterFactory for CollectorFactory {
+    type Filter = Collector;
+
+    fn create(&mut self, _context: CompactionFilterContext) -> Collector {
+        Collector { rules: self.rules.current() }
+    }
+
+    fn name(&self) -> &CStr {
+        c"ebla.collector.factory"
+    }
+}
+
+/// One compaction's filter. The rules are those of its start: newer ones wait for the next compaction.
+pub(super) struct Collector {
+    rules: Option<Arc<GcRules>>,
+}
+
+impl CompactionFilter for Collector {
+    fn filter(&mut self, _level: u32, key: &[u8], _value: &[u8]) -> CompactionDecision {
+        match &self.rules {
+            Some(rules) if rules.is_garbage(key) => CompactionDecision::Remove,
+            _ => CompactionDecision::Keep,
+        }
+    }
+
+    fn name(&self) -> &CStr {
+        c"ebla.collector"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::key::RowKey;
+
+    use super::*;
+
+    fn key(row: &'static str, family: u32, micros: i64) -> Vec<u8> {
+        codec::encode_parts(row.as_bytes(), FamilyId::new(family), b"q", Micros::new(micros))
+    }
+
+    fn rules() -> GcRules {
+        let range = KeyRange::new(RowKey::new("b"), Some(RowKey::new("m"))).unwrap();
+        let floors = BTreeMap::from([(FamilyId::new(2), Micros::new(100))]);
+        GcRules::new(&range, [FamilyId::new(1), FamilyId::new(2)], FamilyId::new(4), floors)
+    }
+
+    #[test]
+    fn what_is_outside_the_range_goes() {
+        let rules = rules();
+        assert!(rules.is_garbage(&key("a", 1, 5)));
+        assert!(!rules.is_garbage(&key("b", 1, 5)), "the start belongs to the tablet");
+        assert!(!rules.is_garbage(&key("lzz", 1, 5)));
+        assert!(rules.is_garbage(&key("m", 1, 5)), "the end does not");
+        assert!(rules.is_garbage(&key("z", 1, 5)));
+    }
+
+    #[test]
+    fn what_is_of_a_dropped_family_goes_and_of_an_unknown_one_stays() {
+        let rules = rules();
+        assert!(rules.is_garbage(&key("c", 3, 5)));
+        assert!(!rules.is_garbage(&key("c", 4, 5)));
+    }
+
+    #[test]
+    fn what_is_below_the_age_floor_goes() {
+        let rules = rules();
+        assert!(rules.is_garbage(&key("c", 2, 99)));
+        assert!(!rules.is_garbage(&key("c", 2, 100)));
+        assert!(!rules.is_garbage(&key("c", 1, 1)), "no floor for this family");
+    }
+
+    #[test]
+    fn what_is_no_cell_key_stays() {
+        let rules = rules();
+        assert!(!rules.is_garbage(b"zzz"));
+        assert!(!rules.is_garbage(b"z\0\x01"));
+        assert!(!rules.is_garbage(b"z\0\x01\0\0"));
+        assert!(!rules.is_garbage(b""));
+    }
+
+    #[test]
+    fn family_and_time_agree_with_the_codec() {
+        for (row, qualifier, micros) in [("", "", 0), ("a\0b", "q\0", 7), ("zz", "long qualifier", i64::MAX)] {
+            let family = FamilyId::new(70_000);
+            let key = codec::encode_parts(row.as_bytes(), family, qualifier.as_bytes(), Micros::new(micros));
+            assert_eq!(family_and_time(&key), Some((family, Micros::new(micros))));
+        }
+    }
+}

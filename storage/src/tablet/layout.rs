@@ -1,0 +1,227 @@
+//! The keys of a tablet's `default` column family: everything a replica knows besides its cells.
+//!
+//! | key | value |
+//! |---|---|
+//! | `descriptor` | `ebla.record.TabletDescriptor`, opaque here |
+//! | `schema` | `ebla.record.TableSchema`, opaque here |
+//! | `applied` | version 1, term (u64 BE), index (u64 BE): the last log entry whose effect is in this store |
+//! | `last_time` | version 1, microseconds (i64 BE): the greatest log time applied |
+//! | `gc_time` | version 1, microseconds (i64 BE): the time at which reads judge garbage |
+//! | `floors` | version 1, then per family in rising order: id (u32 BE), microseconds (i64 BE) |
+//! | `sessions/` + 16 bytes | `ebla.record.Session`, opaque here |
+//! | `operations/` + u64 BE | the answer of an applied admin operation, opaque here |
+//!
+//! `applied` travels in the same write batch as the data it covers, and families are only flushed together, so after any
+//! crash it tells exactly what the cells hold. Keys are ASCII so that a dump can be read. No name is a prefix of another.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ebla_model::id::{FamilyId, LogId, OperationId, SessionId};
+use ebla_model::time::Micros;
+
+use super::error::StoreError;
+
+/// Every value whose layout this file owns begins with it.
+const VERSION: u8 = 1;
+
+/// A key of the `default` column family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MetaKey {
+    /// `descriptor`: range, generation and membership; `ebla.record.TabletDescriptor`.
+    Descriptor,
+    /// `schema`: families as of the last applied schema command; `ebla.record.TableSchema`.
+    Schema,
+    /// `applied`: [`encode_log_id`].
+    Applied,
+    /// `last_time`: [`encode_micros`].
+    LastTime,
+    /// `gc_time`: [`encode_micros`].
+    GcTime,
+    /// `floors`: [`encode_floors`].
+    Floors,
+    /// `sessions/<id>`: what a session has done here; `ebla.record.Session`.
+    Session(SessionId),
+    /// `operations/<id>`: an admin operation that was applied, with its answer.
+    Operation(OperationId),
+}
+
+impl MetaKey {
+    /// What all session keys begin with.
+    pub const SESSIONS: &'static [u8] = b"sessions/";
+    /// What all operation keys begin with.
+    pub const OPERATIONS: &'static [u8] = b"operations/";
+
+    /// The key's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Descriptor => b"descriptor".to_vec(),
+            Self::Schema => b"schema".to_vec(),
+            Self::Applied => b"applied".to_vec(),
+            Self::LastTime => b"last_time".to_vec(),
+            Self::GcTime => b"gc_time".to_vec(),
+            Self::Floors => b"floors".to_vec(),
+            Self::Session(id) => [Self::SESSIONS, &id.to_bytes()].concat(),
+            Self::Operation(id) => [Self::OPERATIONS, &id.get().to_be_bytes()].concat(),
+        }
+    }
+
+    /// The key of these bytes; `None` for a key that no release wrote.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            b"descriptor" => Some(Self::Descriptor),
+            b"schema" => Some(Self::Schema),
+            b"applied" => Some(Self::Applied),
+            b"last_time" => Some(Self::LastTime),
+            b"gc_time" => Some(Self::GcTime),
+            b"floors" => Some(Self::Floors),
+            _ => Self::decode_numbered(bytes),
+        }
+    }
+
+    fn decode_numbered(bytes: &[u8]) -> Option<Self> {
+        if let Some(id) = bytes.strip_prefix(Self::SESSIONS) {
+            return SessionId::from_bytes(id).map(Self::Session);
+        }
+        let id = bytes.strip_prefix(Self::OPERATIONS)?;
+        Some(Self::Operation(OperationId::new(u64::from_be_bytes(id.try_into().ok()?))))
+    }
+}
+
+/// The value of `applied`.
+#[must_use]
+pub fn encode_log_id(id: LogId) -> Bytes {
+    let mut value = vec![VERSION];
+    value.extend(id.term.to_be_bytes());
+    value.extend(id.index.to_be_bytes());
+    value.into()
+}
+
+/// Reads the value of `applied`.
+///
+/// # Errors
+/// [`StoreError::Damaged`] when it is not one.
+pub fn decode_log_id(value: &[u8]) -> Result<LogId, StoreError> {
+    let mut rest = body(value, "decode applied index")?;
+    let id = take_u64(&mut rest).zip(take_u64(&mut rest)).map(|(term, index)| LogId { term, index });
+    whole(id, rest, "decode applied index")
+}
+
+/// The value of `last_time` and `gc_time`.
+#[must_use]
+pub fn encode_micros(time: Micros) -> Bytes {
+    let mut value = vec![VERSION];
+    value.extend(time.get().to_be_bytes());
+    value.into()
+}
+
+/// Reads the value of `last_time` or `gc_time`.
+///
+/// # Errors
+/// [`StoreError::Damaged`] when it is not one.
+pub fn decode_micros(value: &[u8]) -> Result<Micros, StoreError> {
+    let mut rest = body(value, "decode tablet time")?;
+    let time = take_micros(&mut rest);
+    whole(time, rest, "decode tablet time")
+}
+
+/// The value of `floors`.
+#[must_use]
+pub fn encode_floors(floors: &BTreeMap<FamilyId, Micros>) -> Bytes {
+    let mut value = vec![VERSION];
+    for (family, floor) in floors {
+        value.extend(family.get().to_be_bytes());
+        value.extend(floor.get().to_be_bytes());
+    }
+    value.into()
+}
+
+/// Reads the value of `floors`.
+///
+/// # Errors
+/// [`StoreError::Damaged`] when it is not one.
+pub fn decode_floors(value: &[u8]) -> Result<BTreeMap<FamilyId, Micros>, StoreError> {
+    let mut rest = body(value, "decode age floors")?;
+    let mut floors = BTreeMap::new();
+    while let Some((family, after)) = rest.split_first_chunk::<4>() {
+        rest = after;
+        let Some(floor) = take_micros(&mut rest) else { break };
+        floors.insert(FamilyId::new(u32::from_be_bytes(*family)), floor);
+    }
+    let expected = 1 + floors.len() * 12;
+    whole((value.len() == expected).then_some(floors), rest, "decode age floors")
+}
+
+fn body<'v>(value: &'v [u8], context: &'static str) -> Result<&'v [u8], StoreError> {
+    match value.split_first() {
+        Some((&VERSION, rest)) => Ok(rest),
+        Some((version, _)) => Err(StoreError::damaged(context, format!("version {version} is not known"))),
+        None => Err(StoreError::damaged(context, "it is empty")),
+    }
+}
+
+fn whole<T>(read: Option<T>, rest: &[u8], context: &'static str) -> Result<T, StoreError> {
+    match read {
+        Some(read) if rest.is_empty() => Ok(read),
+        _ => Err(StoreError::damaged(context, "its length is wrong")),
+    }
+}
+
+fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+    let (head, tail) = rest.split_first_chunk::<8>()?;
+    *rest = tail;
+    Some(u64::from_be_bytes(*head))
+}
+
+fn take_micros(rest: &mut &[u8]) -> Option<Micros> {
+    let (head, tail) = rest.split_first_chunk::<8>()?;
+    *rest = tail;
+    Some(Micros::new(i64::from_be_bytes(*head)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_reads_back_and_unknown_ones_are_none() {
+        let keys = [
+            MetaKey::Descriptor,
+            MetaKey::Schema,
+            MetaKey::Applied,
+            MetaKey::LastTime,
+            MetaKey::GcTime,
+            MetaKey::Floors,
+            MetaKey::Session(SessionId::new(7)),
+            MetaKey::Operation(OperationId::new(9)),
+        ];
+        for key in keys {
+            assert_eq!(MetaKey::decode(&key.encode()), Some(key));
+        }
+        assert_eq!(MetaKey::decode(b"sessions/short"), None);
+        assert_eq!(MetaKey::decode(b"weather"), None);
+    }
+
+    #[test]
+    fn values_read_back() {
+        let id = LogId { term: 3, index: 1 << 40 };
+        assert_eq!(decode_log_id(&encode_log_id(id)).unwrap(), id);
+        let time = Micros::new(-5);
+        assert_eq!(decode_micros(&encode_micros(time)).unwrap(), time);
+        let floors = BTreeMap::from([(FamilyId::new(1), Micros::new(10)), (FamilyId::new(900), Micros::new(20))]);
+        assert_eq!(decode_floors(&encode_floors(&floors)).unwrap(), floors);
+        assert!(decode_floors(&encode_floors(&BTreeMap::new())).unwrap().is_empty());
+    }
+
+    #[test]
+    fn damaged_values_are_refused() {
+        assert!(decode_log_id(&[]).is_err());
+        assert!(decode_log_id(&[1, 2, 3]).is_err());
+        assert!(decode_log_id(&[2; 17]).is_err(), "a version that no release wrote");
+        assert!(decode_micros(&[1; 10]).is_err(), "one byte too many");
+        assert!(decode_floors(&[1, 0, 0, 0, 1, 9]).is_err(), "a family without its floor");
+        assert!(decode_floors(&[1, 0, 0]).is_err());
+    }
+}

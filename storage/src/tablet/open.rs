@@ -1,0 +1,96 @@
+//! A store's folder: making, opening and destroying it.
+//!
+//! ```text
+//!   <folder>/   one RocksDB database:  family `default`  meta keys (layout.rs)
+//!                                      family `lg0`      cells of locality group 0 (cells.rs)
+//! ```
+//!
+//! Both families are always named when it is opened, `default` too, or the engine would give it its own defaults (a 1 MB
+//! arena, a cache of its own). A second open for writing fails on the engine's lock, a second open for reading would not:
+//! the registry sees to it that a folder has one owner.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rocksdb::{ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Options};
+
+use super::compaction::SharedRules;
+use super::error::StoreError;
+use super::options::Shared;
+use super::{CELLS, TabletStore};
+use crate::folder;
+
+impl TabletStore {
+    /// Makes an empty store in `dir`, which must not hold one.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`]; else when the folder cannot be made.
+    pub fn create(dir: &Path, shared: &Arc<Shared>) -> Result<Self, StoreError> {
+        if holds_store(dir) {
+            return Err(StoreError::Exists(dir.to_owned()));
+        }
+        let mut options = shared.database().clone();
+        options.create_if_missing(true);
+        options.create_missing_column_families(true);
+        options.set_error_if_exists(true);
+        let store = open_with(&options, dir, shared)?;
+        folder::sync_parent(dir).map_err(StoreError::io("sync folder of", dir))?;
+        Ok(store)
+    }
+
+    /// Opens the store in `dir`.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`], [`StoreError::Locked`]; [`StoreError::Damaged`] when its files are not what was written.
+    pub fn open(dir: &Path, shared: &Arc<Shared>) -> Result<Self, StoreError> {
+        if !holds_store(dir) {
+            return Err(StoreError::Missing(dir.to_owned()));
+        }
+        open_with(shared.database(), dir, shared)
+    }
+
+    /// Deletes the store in `dir` with all its files. One that is not there is well destroyed.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] when it is open; else when files cannot be deleted.
+    pub fn destroy(dir: &Path) -> Result<(), StoreError> {
+        if holds_store(dir) {
+            // The engine's own call takes the lock, so an open store is not pulled from under its owner.
+            DB::destroy(&Options::default(), dir)
+                .map_err(|error| lock_or_engine(error, dir, "destroy tablet store"))?;
+        }
+        match dir.try_exists() {
+            Ok(false) => Ok(()),
+            Ok(true) => folder::remove(dir).map_err(StoreError::io("delete", dir)),
+            Err(error) => Err(StoreError::io("look at", dir)(error)),
+        }
+    }
+}
+
+/// A database has a file that names its manifest.
+fn holds_store(dir: &Path) -> bool {
+    dir.join("CURRENT").is_file()
+}
+
+fn open_with(options: &Options, dir: &Path, shared: &Arc<Shared>) -> Result<TabletStore, StoreError> {
+    let rules = Arc::new(SharedRules::default());
+    let families = [
+        ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, shared.meta_family()),
+        ColumnFamilyDescriptor::new(CELLS, shared.cell_family(Arc::clone(&rules))),
+    ];
+    let database = DB::open_cf_descriptors(options, dir, families)
+        .map_err(|error| lock_or_engine(error, dir, "open tablet store"))?;
+    Ok(TabletStore::assemble(dir.to_owned(), database, rules, Arc::clone(shared)))
+}
+
+fn lock_or_engine(error: rocksdb::Error, dir: &Path, context: &'static str) -> StoreError {
+    let text = error.as_ref();
+    if error.kind() != rocksdb::ErrorKind::IOError {
+        return StoreError::engine(context)(error);
+    }
+    if text.contains("LOCK") || text.contains("lock ") {
+        return StoreError::Locked(dir.to_owned());
+    }
+    StoreError::io(context, dir)(io::Error::other(text.to_owned()))
+}

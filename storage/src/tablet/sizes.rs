@@ -1,0 +1,199 @@
+//! How many bytes lie where: what a split point is chosen by.
+//!
+//! The engine estimates the bytes of a key range from its files' indexes without reading data. What it lacks are keys to
+//! cut at, so we halve: take the key in the middle between two that exist, ask for the sizes of both sides, and go on with
+//! the larger pieces. A store with little on disk is scanned instead, which also sees what is not flushed.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use rocksdb::Range;
+
+use super::TabletStore;
+use super::error::StoreError;
+use super::scan::{Direction, Scan, end_of_keys};
+
+/// Below this many bytes in files, the cells are read and counted. At most this and the memtables are read, once.
+const SCANNED_BYTES: u64 = 4 << 20;
+/// About how many pieces a range is cut into.
+const PIECES: u64 = 64;
+/// How often a range is halved at most: each halving costs two seeks.
+const HALVINGS_MAX: usize = 512;
+
+/// The cells from `first` to `last`, both of which exist, and their bytes in files.
+struct Piece {
+    first: Vec<u8>,
+    last: Vec<u8>,
+    bytes: u64,
+}
+
+impl TabletStore {
+    /// Bytes of all files of this store, what lies outside its tablet's range included.
+    ///
+    /// After a split both halves count the shared files: for "is this tablet too large" ask [`Self::range_bytes`].
+    ///
+    /// # Errors
+    /// When the store lacks a family.
+    pub fn size_bytes(&self) -> Result<u64, StoreError> {
+        let meta = self.database().get_column_family_metadata_cf(self.meta_family()?);
+        let cells = self.database().get_column_family_metadata_cf(self.cell_family()?);
+        Ok(meta.size + cells.size)
+    }
+
+    /// About how many bytes the cells with `lower <= key < upper` take in files. What is not flushed is not counted.
+    ///
+    /// # Errors
+    /// When the store lacks a family.
+    pub fn range_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<u64, StoreError> {
+        let end = upper.map_or_else(end_of_keys, <[u8]>::to_vec);
+        if end.as_slice() <= lower {
+            return Ok(0);
+        }
+        let sizes = self.database().get_approximate_sizes_cf(self.cell_family()?, &[Range::new(lower, &end)]);
+        Ok(sizes.first().copied().unwrap_or(0))
+    }
+
+    /// The cells with `lower <= key < upper` in some tens of pieces of like size: each piece's first key, rising, and its
+    /// bytes (on disk, or of keys and values when little is on disk). Empty when there are no cells.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn sizes(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Vec<(Bytes, u64)>, StoreError> {
+        let on_disk = self.range_bytes(lower, upper)?;
+        self.with_view(|view| {
+            let mut forward = view.cells(lower, upper, Direction::Forward)?;
+            if on_disk < SCANNED_BYTES {
+                return scanned(forward);
+            }
+            let mut backward = view.cells(lower, upper, Direction::Reverse)?;
+            match (forward.entry(), backward.entry()) {
+                (Some((first, _)), Some((last, _))) => {
+                    let whole = Piece { first: first.to_vec(), last: last.to_vec(), bytes: on_disk };
+                    self.halved((&mut forward, &mut backward), whole)
+                }
+                _ => Ok(Vec::new()),
+            }
+        })
+    }
+
+    fn halved(&self, (forward, backward): Both<'_, '_>, whole: Piece) -> Result<Vec<(Bytes, u64)>, StoreError> {
+        let enough = (whole.bytes / PIECES).max(1);
+        let mut open = VecDeque::from([whole]);
+        let mut done = Vec::new();
+        let mut halvings = 0;
+        // Breadth first: when the bound is met, all of the range has been cut about equally.
+        while let Some(piece) = open.pop_front() {
+            let is_large = piece.bytes > enough && halvings < HALVINGS_MAX;
+            let cut = if is_large { self.cut((forward, backward), &piece)? } else { None };
+            halvings += 1;
+            match cut {
+                Some((left, right)) => open.extend([left, right]),
+                None => done.push((Bytes::from(piece.first), piece.bytes)),
+            }
+        }
+        done.sort_unstable();
+        Ok(done)
+    }
+
+    /// Both halves of a piece, cut at a key that exists; `None` when it has no second key.
+    fn cut(&self, (forward, backward): Both<'_, '_>, piece: &Piece) -> Result<Option<(Piece, Piece)>, StoreError> {
+        let Some(middle) = between(&piece.first, &piece.last) else { return Ok(None) };
+        forward.seek(&middle)?;
+        let Some((middle, _)) = forward.entry() else { return Ok(None) };
+        // The last key before it. With ends that exist each cut tells keys apart, however they cluster.
+        backward.seek(middle)?;
+        backward.step()?;
+        let Some((left_last, _)) = backward.entry() else { return Ok(None) };
+        let left_bytes = self.range_bytes(&piece.first, Some(middle))?.min(piece.bytes);
+        let left = Piece { first: piece.first.clone(), last: left_last.to_vec(), bytes: left_bytes };
+        let right = Piece { first: middle.to_vec(), last: piece.last.clone(), bytes: piece.bytes - left_bytes };
+        Ok(Some((left, right)))
+    }
+}
+
+/// One scan of the same cells in each direction.
+type Both<'s, 'v> = (&'s mut Scan<'v>, &'s mut Scan<'v>);
+
+/// A key in the middle between two, above the first and at most the last; `None` unless `first < last`.
+fn between(first: &[u8], last: &[u8]) -> Option<Vec<u8>> {
+    if first >= last {
+        return None;
+    }
+    let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+    let (low, high) = (eight_bytes(first, common), eight_bytes(last, common));
+    let middle = low + (high - low).div_ceil(2);
+    let mut key = first.get(..common)?.to_vec();
+    key.extend(middle.to_be_bytes());
+    while key.len() > common && key.last() == Some(&0) {
+        key.pop();
+    }
+    // Eight bytes may not tell them apart (00s against nothing): then the last key itself is the cut.
+    Some(if key.as_slice() > first && key.as_slice() <= last { key } else { last.to_vec() })
+}
+
+fn eight_bytes(key: &[u8], from: usize) -> u64 {
+    let mut bytes = [0; 8];
+    for (to, byte) in bytes.iter_mut().zip(key.iter().skip(from)) {
+        *to = *byte;
+    }
+    u64::from_be_bytes(bytes)
+}
+
+/// Counts what there is, then joins neighbours until about [`PIECES`] are left.
+fn scanned(mut scan: Scan<'_>) -> Result<Vec<(Bytes, u64)>, StoreError> {
+    let mut pieces: Vec<(Bytes, u64)> = Vec::new();
+    let mut enough = 1;
+    let mut total = 0;
+    while let Some((key, value)) = scan.entry() {
+        let bytes = (key.len() + value.len()) as u64;
+        total += bytes;
+        match pieces.last_mut() {
+            Some((_, size)) if *size < enough => *size += bytes,
+            _ => pieces.push((Bytes::copy_from_slice(key), bytes)),
+        }
+        if pieces.len() as u64 > 2 * PIECES {
+            enough = total / PIECES;
+            pieces = joined(pieces, enough);
+        }
+        scan.step()?;
+    }
+    Ok(joined(pieces, (total / PIECES).max(1)))
+}
+
+fn joined(pieces: Vec<(Bytes, u64)>, enough: u64) -> Vec<(Bytes, u64)> {
+    let mut joined: Vec<(Bytes, u64)> = Vec::new();
+    for (key, bytes) in pieces {
+        match joined.last_mut() {
+            Some((_, size)) if *size < enough => *size += bytes,
+            _ => joined.push((key, bytes)),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_lies_above_the_first_and_at_most_at_the_last() {
+        let keys: [&[u8]; 7] = [b"", b"\0", b"\0\0\0\0\0\0\0\0\0\x01", b"a", b"a\0", b"ab", b"\xff\xff\xff"];
+        for first in keys {
+            for last in keys {
+                match between(first, last) {
+                    Some(middle) => assert!(first < middle.as_slice() && middle.as_slice() <= last),
+                    None => assert!(first >= last),
+                }
+            }
+        }
+        assert_eq!(between(b"a", b"c"), Some(b"b".to_vec()));
+    }
+
+    #[test]
+    fn neighbours_are_joined_until_they_are_large_enough() {
+        let pieces = (0..10u8).map(|i| (Bytes::from(vec![i]), 1)).collect();
+        let joined = joined(pieces, 3);
+        assert_eq!(joined.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [3, 3, 3, 1]);
+        assert_eq!(joined.get(1).unwrap().0, Bytes::from(vec![3]));
+    }
+}

@@ -1,0 +1,263 @@
+//! The store as a whole: what a crash leaves, what a checkpoint holds, what a damaged file does.
+
+mod crash;
+mod garbage;
+mod reads;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use ebla_model::codec;
+use ebla_model::id::{FamilyId, LogId};
+use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::time::Micros;
+use tempfile::TempDir;
+
+use super::cells::{Families, RowScan, StoredRow};
+use super::layout::{decode_log_id, encode_log_id};
+use super::*;
+
+fn shared() -> Arc<Shared> {
+    Shared::new(StoreOptions { cache_bytes: 4 << 20, ..StoreOptions::up() }).unwrap()
+}
+
+fn new_store(dir: &TempDir) -> TabletStore {
+    TabletStore::create(&dir.path().join("store"), &shared()).unwrap()
+}
+
+fn reopened(store: TabletStore) -> TabletStore {
+    let dir = store.dir().to_owned();
+    drop(store);
+    TabletStore::open(&dir, &shared()).unwrap()
+}
+
+fn cell(row: &str, family: u32, qualifier: &str, micros: i64) -> Vec<u8> {
+    codec::encode_parts(row.as_bytes(), FamilyId::new(family), qualifier.as_bytes(), Micros::new(micros))
+}
+
+fn put(batch: &mut Batch, row: &str, family: u32, qualifier: &str, micros: i64, value: &[u8]) {
+    batch.put(cell(row, family, qualifier, micros), codec::encode_value(value));
+}
+
+fn applied(index: u64) -> LogId {
+    LogId { term: 1, index }
+}
+
+/// Row number `index`, with the applied index in the same batch.
+fn numbered(index: u64, value: &[u8]) -> Batch {
+    let mut batch = Batch::new();
+    put(&mut batch, &format!("row{index:08}"), 1, "q", 1, value);
+    batch.put_meta(MetaKey::Applied, encode_log_id(applied(index)));
+    batch
+}
+
+fn applied_in(store: &TabletStore) -> Option<LogId> {
+    store.meta(MetaKey::Applied).unwrap().map(|value| decode_log_id(&value).unwrap())
+}
+
+fn rows_of(store: &TabletStore, range: &KeyRange, direction: Direction, families: Families) -> Vec<StoredRow> {
+    let view = store.view();
+    let mut scan = RowScan::new(&view, range, direction, families).unwrap();
+    std::iter::from_fn(|| scan.next_row().unwrap()).collect()
+}
+
+fn row_names(store: &TabletStore) -> Vec<String> {
+    let rows = rows_of(store, &KeyRange::all(), Direction::Forward, Families::All);
+    rows.iter().map(|row| String::from_utf8(row.key.as_bytes().to_vec()).unwrap()).collect()
+}
+
+#[test]
+fn a_folder_holds_one_store_and_one_owner() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("store");
+    assert!(matches!(TabletStore::open(&path, &shared()), Err(StoreError::Missing(_))));
+    let store = TabletStore::create(&path, &shared()).unwrap();
+    assert!(matches!(TabletStore::create(&path, &shared()), Err(StoreError::Exists(_))));
+    assert!(matches!(TabletStore::open(&path, &shared()), Err(StoreError::Locked(_))));
+    assert!(matches!(TabletStore::destroy(&path), Err(StoreError::Locked(_))));
+    drop(store);
+    TabletStore::open(&path, &shared()).unwrap();
+    TabletStore::destroy(&path).unwrap();
+    assert!(!path.exists());
+    TabletStore::destroy(&path).unwrap();
+}
+
+#[test]
+fn cells_and_meta_are_there_after_a_restart() {
+    let dir = TempDir::new().unwrap();
+    let store = new_store(&dir);
+    store.write(&Batch::new()).unwrap();
+    store.write(&numbered(1, b"v")).unwrap();
+    let store = reopened(store);
+    assert_eq!(applied_in(&store), Some(applied(1)));
+    assert_eq!(store.view().get_cell(&cell("row00000001", 1, "q", 1)).unwrap().unwrap()[1..], b"v"[..]);
+    let mut batch = Batch::new();
+    batch.delete(cell("row00000001", 1, "q", 1));
+    batch.delete_meta(MetaKey::Applied);
+    store.write(&batch).unwrap();
+    assert_eq!(applied_in(&store), None);
+    assert!(row_names(&store).is_empty());
+}
+
+#[test]
+fn a_view_does_not_see_what_is_written_later() {
+    let dir = TempDir::new().unwrap();
+    let store = new_store(&dir);
+    store.write(&numbered(1, b"v")).unwrap();
+    let view = store.view();
+    store.write(&numbered(2, b"v")).unwrap();
+    assert_eq!(view.get_meta(MetaKey::Applied).unwrap(), Some(encode_log_id(applied(1))));
+    assert_eq!(view.cells(b"", None, Direction::Forward).unwrap().count(), 1);
+    assert_eq!(view.get_cell(&cell("row00000002", 1, "q", 1)).unwrap(), None);
+}
+
+#[test]
+fn meta_keys_are_listed_by_prefix() {
+    use ebla_model::id::SessionId;
+    let dir = TempDir::new().unwrap();
+    let store = new_store(&dir);
+    let mut batch = Batch::new();
+    batch.put_meta(MetaKey::Schema, &b"schema"[..]);
+    batch.put_meta(MetaKey::Session(SessionId::new(2)), &b"two"[..]);
+    batch.put_meta(MetaKey::Session(SessionId::new(1)), &b"one"[..]);
+    store.write(&batch).unwrap();
+    let sessions = store.meta_scan(MetaKey::SESSIONS).unwrap();
+    let ids: Vec<_> = sessions.iter().filter_map(|(key, _)| MetaKey::decode(key)).collect();
+    assert_eq!(ids, [MetaKey::Session(SessionId::new(1)), MetaKey::Session(SessionId::new(2))]);
+    assert_eq!(store.meta_scan(b"").unwrap().len(), 3);
+}
+
+#[test]
+fn unflushed_bytes_rise_with_writes_and_fall_with_flushes() {
+    let dir = TempDir::new().unwrap();
+    let store = new_store(&dir);
+    assert_eq!(store.unflushed_bytes().unwrap(), 0);
+    store.write(&numbered(1, &[7; 100_000])).unwrap();
+    let mut batch = Batch::new();
+    batch.delete_range(b"a".to_vec(), None);
+    store.write(&batch).unwrap();
+    assert!(store.unflushed_bytes().unwrap() > 100_000);
+    assert_eq!(store.unflushed_range_tombstones(), 1);
+    store.flush().unwrap();
+    assert_eq!((store.unflushed_bytes().unwrap(), store.unflushed_range_tombstones()), (0, 0));
+}
+
+#[test]
+fn flushes_at_once_count_once() {
+    let dir = TempDir::new().unwrap();
+    let store = new_store(&dir);
+    let mut batch = numbered(1, b"v");
+    batch.delete_range(b"x".to_vec(), Some(b"y".to_vec()));
+    for _ in 0..5 {
+        store.write(&batch).unwrap();
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(|| store.flush().unwrap()))));
+        assert_eq!((store.unflushed_bytes().unwrap(), store.unflushed_range_tombstones()), (0, 0));
+    }
+}
+
+#[test]
+fn what_the_engine_flushed_by_itself_is_not_counted_for_ever() {
+    let dir = TempDir::new().unwrap();
+    let small = Shared::new(StoreOptions { write_buffer_bytes: 256 << 10, ..StoreOptions::up() }).unwrap();
+    let store = TabletStore::create(&dir.path().join("store"), &small).unwrap();
+    for index in 1..=400 {
+        store.write(&numbered(index, &[7; 10_000])).unwrap();
+    }
+    assert!(store.unflushed_bytes().unwrap() < 2 << 20, "of 4 MB written");
+}
+
+#[test]
+fn an_idle_store_charges_little_to_the_memtables() {
+    let dir = TempDir::new().unwrap();
+    let shared = shared();
+    let before = shared.usage().memtable_bytes;
+    let stores: Vec<_> =
+        (0..10).map(|n| TabletStore::create(&dir.path().join(n.to_string()), &shared).unwrap()).collect();
+    for store in &stores {
+        store.write(&numbered(1, b"v")).unwrap();
+    }
+    let each = (shared.usage().memtable_bytes - before) / stores.len();
+    assert!(each < 256 << 10, "{each} bytes each");
+}
+
+mod sizes {
+    use super::*;
+
+    /// Bytes that no compression shrinks.
+    fn noise(seed: u64, length: usize) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(2) + 1;
+        let words = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_be_bytes()
+        });
+        words.flatten().take(length).collect()
+    }
+
+    fn filled(dir: &TempDir, rows: u64, value_bytes: usize) -> TabletStore {
+        let store = new_store(dir);
+        for index in 0..rows {
+            store.write(&numbered(index, &noise(index, value_bytes))).unwrap();
+        }
+        store
+    }
+
+    fn assert_even(sizes: &[(RowKey, u64)]) {
+        let total: u64 = sizes.iter().map(|(_, bytes)| bytes).sum();
+        assert!(sizes.len() >= 30, "{} pieces", sizes.len());
+        assert!(sizes.iter().all(|(_, bytes)| *bytes < total / 10), "no piece is a tenth of all");
+        assert!(sizes.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+
+    #[test]
+    fn what_is_not_flushed_is_counted_by_reading() {
+        let dir = TempDir::new().unwrap();
+        let store = filled(&dir, 1000, 200);
+        let sizes = store.row_sizes(&KeyRange::all()).unwrap();
+        assert_even(&sizes);
+        assert!(sizes.iter().map(|(_, bytes)| bytes).sum::<u64>() > 200_000);
+        assert_eq!(store.row_range_bytes(&KeyRange::all()).unwrap(), 0, "nothing is in files");
+    }
+
+    #[test]
+    fn what_is_in_files_is_estimated() {
+        let dir = TempDir::new().unwrap();
+        let store = filled(&dir, 800, 20_000);
+        store.flush().unwrap();
+        let all = store.row_range_bytes(&KeyRange::all()).unwrap();
+        assert!(all > 8 << 20, "{all}");
+        assert_even(&store.row_sizes(&KeyRange::all()).unwrap());
+        let (_, upper) = KeyRange::all().split_at(&RowKey::new("row00000400")).unwrap();
+        let half = store.row_range_bytes(&upper).unwrap();
+        assert!(half > all / 3 && half < all * 2 / 3, "{half} of {all}");
+        let sizes = store.row_sizes(&upper).unwrap();
+        assert!(sizes[0].0 >= RowKey::new("row00000400"));
+        assert!(store.size_bytes().unwrap() >= all);
+    }
+
+    #[test]
+    fn clustered_keys_are_cut_too() {
+        let dir = TempDir::new().unwrap();
+        let store = new_store(&dir);
+        let long = "x".repeat(300);
+        for index in 0..400u64 {
+            let mut batch = Batch::new();
+            put(&mut batch, &format!("a{long}{index:06}"), 1, "q", 1, &noise(index, 20_000));
+            store.write(&batch).unwrap();
+        }
+        let mut batch = Batch::new();
+        put(&mut batch, "zzz", 1, "q", 1, b"far away");
+        store.write(&batch).unwrap();
+        store.flush().unwrap();
+        assert_even(&store.row_sizes(&KeyRange::all()).unwrap());
+    }
+
+    #[test]
+    fn an_empty_range_has_no_pieces() {
+        let dir = TempDir::new().unwrap();
+        let store = filled(&dir, 10, 1);
+        assert!(store.row_sizes(&KeyRange::prefix(b"zzz")).unwrap().is_empty());
+        assert_eq!(store.row_sizes(&KeyRange::all()).unwrap().len(), 10);
+    }
+}

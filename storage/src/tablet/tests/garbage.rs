@@ -1,0 +1,127 @@
+//! What compactions drop, and that no read is told half of it.
+
+use super::*;
+
+fn rules(range: &KeyRange, floor: i64) -> GcRules {
+    let floors = BTreeMap::from([(FamilyId::new(1), Micros::new(floor))]);
+    GcRules::new(range, [FamilyId::new(1), FamilyId::new(2)], FamilyId::new(4), floors)
+}
+
+fn range(start: &'static str, end: &'static str) -> KeyRange {
+    KeyRange::new(RowKey::new(start), Some(RowKey::new(end))).unwrap()
+}
+
+fn filled(dir: &TempDir) -> TabletStore {
+    let store = new_store(dir);
+    let mut batch = Batch::new();
+    for row in ["a", "m", "z"] {
+        put(&mut batch, row, 1, "old", 10, b"v");
+        put(&mut batch, row, 1, "new", 90, b"v");
+        put(&mut batch, row, 2, "q", 10, b"v");
+        put(&mut batch, row, 3, "dropped", 90, b"v");
+    }
+    store.write(&batch).unwrap();
+    store.flush().unwrap();
+    store
+}
+
+fn qualifiers(store: &TabletStore) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let rows = rows_of(store, &KeyRange::all(), Direction::Forward, Families::All);
+    let cells = rows.iter().flat_map(|row| row.cells.iter().map(|cell| (&row.key, &cell.qualifier)));
+    cells.map(|(row, qualifier)| (text(row.as_bytes()), text(qualifier))).collect()
+}
+
+#[test]
+fn without_rules_nothing_is_dropped() {
+    let dir = TempDir::new().unwrap();
+    let store = filled(&dir);
+    store.compact().unwrap();
+    assert_eq!(qualifiers(&store).len(), 12);
+}
+
+#[test]
+fn compaction_drops_what_the_rules_say() {
+    let dir = TempDir::new().unwrap();
+    let store = filled(&dir);
+    store.set_gc_rules(rules(&range("b", "y"), 50));
+    assert_eq!(qualifiers(&store).len(), 12, "not before a compaction");
+    store.compact().unwrap();
+    let left = qualifiers(&store);
+    assert_eq!(left, [("m".to_owned(), "new".to_owned()), ("m".to_owned(), "q".to_owned())]);
+}
+
+#[test]
+fn an_iterator_made_before_sees_all_and_a_view_makes_no_more_after() {
+    let dir = TempDir::new().unwrap();
+    let store = filled(&dir);
+    let view = store.view();
+    let scan = view.cells(b"", None, Direction::Forward).unwrap();
+    store.set_gc_rules(rules(&range("b", "y"), 50));
+    store.compact().unwrap();
+    assert_eq!(scan.collect::<Result<Vec<_>, _>>().unwrap().len(), 12);
+    assert!(matches!(view.cells(b"", None, Direction::Forward), Err(StoreError::Expired)));
+    assert!(matches!(view.get_cell(&cell("m", 1, "new", 90)), Err(StoreError::Expired)));
+    assert!(view.get_meta(MetaKey::Applied).unwrap().is_none(), "meta keys are never collected");
+}
+
+#[test]
+fn with_view_takes_a_new_view_when_the_first_expires() {
+    let dir = TempDir::new().unwrap();
+    let store = filled(&dir);
+    let mut attempts = 0;
+    let count = store.with_view(|view| {
+        attempts += 1;
+        if attempts == 1 {
+            store.set_gc_rules(rules(&range("b", "y"), 50));
+        }
+        Ok(view.cells(b"", None, Direction::Forward)?.count())
+    });
+    assert_eq!((count.unwrap(), attempts), (12, 2));
+}
+
+#[test]
+fn files_outside_the_range_go_at_once() {
+    let dir = TempDir::new().unwrap();
+    let store = new_store(&dir);
+    // Three times the file size, and nothing that shrinks.
+    let mut state = 7u64;
+    for index in 1..=3000 {
+        let value: Vec<u8> = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_be_bytes()
+        })
+        .take(2048)
+        .flatten()
+        .collect();
+        store.write(&numbered(index, &value)).unwrap();
+    }
+    store.flush().unwrap();
+    store.compact().unwrap();
+    let before = store.size_bytes().unwrap();
+    let right = KeyRange::new(RowKey::new("row00001500"), None).unwrap();
+    store.drop_outside(rules(&right, 0)).unwrap();
+    let after = store.size_bytes().unwrap();
+    assert!(after < before, "{after} of {before}");
+    assert_eq!(rows_of(&store, &right, Direction::Forward, Families::All).len(), 1501);
+    let left = range("row00001500", "row00002000");
+    store.drop_outside(rules(&left, 0)).unwrap();
+    assert!(store.size_bytes().unwrap() < after);
+    assert_eq!(rows_of(&store, &left, Direction::Forward, Families::All).len(), 500);
+}
+
+#[test]
+fn a_deleted_cell_does_not_come_back_when_collected() {
+    let dir = TempDir::new().unwrap();
+    let store = filled(&dir);
+    store.compact().unwrap();
+    let mut batch = Batch::new();
+    batch.delete_range(codec::row_prefix(&RowKey::new("m")), codec::prefix_end(&codec::row_prefix(&RowKey::new("m"))));
+    store.write(&batch).unwrap();
+    store.flush().unwrap();
+    store.set_gc_rules(rules(&KeyRange::all(), 50));
+    store.compact().unwrap();
+    assert!(qualifiers(&store).iter().all(|(row, _)| row != "m"));
+}
