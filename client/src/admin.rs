@@ -1,0 +1,239 @@
+//! Tables, families, splits and the cluster's state, at one address.
+//!
+//! Tables and families go over the public admin API, so they work against any server that has it; splits and status
+//! over `ebla.operate`. Any tablet server takes both and hands them to the master in office. Calls are not retried here:
+//! creating a table twice is an error that the caller should see.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use ebla_model::error::{Error, Reason};
+use ebla_model::gc::GcRule;
+use ebla_model::key::RowKey;
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::TableName;
+use ebla_proto::admin::drop_row_range_request::Target as DropTarget;
+use ebla_proto::admin::modify_column_families_request::Modification;
+use ebla_proto::admin::modify_column_families_request::modification::Mod;
+use ebla_proto::operate::operate_client::OperateClient;
+use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
+use ebla_proto::status::from_status;
+use ebla_proto::{admin, convert, operate};
+use ebla_runtime::Runtime;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use crate::channel::MESSAGE_BYTES_MAX;
+use crate::wire;
+
+/// How long a call may take: a table with many tablets is made in one call.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A family of a table: its name, and which versions of its cells are dropped (`None`: none).
+pub type NamedFamily = (String, Option<GcRule>);
+
+/// A change of a table's families.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FamilyChange {
+    /// A new family.
+    Create(NamedFamily),
+    /// Another rule for a family.
+    Update(NamedFamily),
+    /// No such family any more; its cells go.
+    Drop(String),
+}
+
+/// The admin calls. Cheap to clone.
+#[derive(Clone)]
+pub struct Admin {
+    channel: Channel,
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admin").finish_non_exhaustive()
+    }
+}
+
+impl Admin {
+    /// Admin calls at `address` (`host:port`). Connects at the first call.
+    pub fn connect(address: &str, runtime: &Runtime) -> Self {
+        Self { channel: runtime.net.channel(address) }
+    }
+
+    /// Makes a table with these families, cut at these keys (which may come in any order). Returns when it serves.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `InvalidArgument`; `Unavailable` when nothing was done, `Deadline` when it may have been.
+    pub async fn create_table(
+        &self,
+        name: &TableName,
+        families: &[NamedFamily],
+        splits: &[RowKey],
+    ) -> Result<(), Error> {
+        let families = families.iter().map(|(name, gc)| (name.clone(), family(gc.as_ref())));
+        let split = |key: &RowKey| admin::create_table_request::Split { key: key.bytes().clone() };
+        let message = admin::CreateTableRequest {
+            parent: instance(name.project(), name.instance()),
+            table_id: name.table().to_owned(),
+            table: Some(admin::Table { column_families: families.collect(), ..Default::default() }),
+            initial_splits: splits.iter().map(split).collect(),
+        };
+        answer(self.tables().create_table(request(message)).await).map(drop)
+    }
+
+    /// Deletes a table and everything in it.
+    ///
+    /// # Errors
+    /// `NotFoundTable`, `FailedPrecondition` when it is protected; else as [`Self::create_table`].
+    pub async fn delete_table(&self, name: &TableName) -> Result<(), Error> {
+        let message = admin::DeleteTableRequest { name: name.as_str().to_owned() };
+        answer(self.tables().delete_table(request(message)).await)
+    }
+
+    /// The tables of an instance, by name.
+    ///
+    /// # Errors
+    /// As [`Self::create_table`].
+    pub async fn list_tables(&self, project: &str, of_instance: &str) -> Result<Vec<TableName>, Error> {
+        let mut names = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let message =
+                admin::ListTablesRequest { parent: instance(project, of_instance), page_token, ..Default::default() };
+            let page = answer(self.tables().list_tables(request(message)).await)?;
+            for table in page.tables {
+                names.push(table.name.parse()?);
+            }
+            if page.next_page_token.is_empty() {
+                names.sort();
+                return Ok(names);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// A table as the public API shows it.
+    ///
+    /// # Errors
+    /// `NotFoundTable`; else as [`Self::create_table`].
+    pub async fn get_table(&self, name: &TableName) -> Result<admin::Table, Error> {
+        let message = admin::GetTableRequest { name: name.as_str().to_owned(), ..Default::default() };
+        answer(self.tables().get_table(request(message)).await)
+    }
+
+    /// A table's families, by name.
+    ///
+    /// # Errors
+    /// As [`Self::get_table`].
+    pub async fn families(&self, name: &TableName) -> Result<Vec<NamedFamily>, Error> {
+        families(self.get_table(name).await?.column_families)
+    }
+
+    /// Changes families, all or none; answers the families afterwards.
+    ///
+    /// # Errors
+    /// `NotFoundTable`, `NotFoundFamily`, `AlreadyExists`; else as [`Self::create_table`].
+    pub async fn modify_families(&self, name: &TableName, changes: &[FamilyChange]) -> Result<Vec<NamedFamily>, Error> {
+        let message = admin::ModifyColumnFamiliesRequest {
+            name: name.as_str().to_owned(),
+            modifications: changes.iter().map(modification).collect(),
+            ..Default::default()
+        };
+        families(answer(self.tables().modify_column_families(request(message)).await)?.column_families)
+    }
+
+    /// Deletes the rows whose keys begin with `prefix`; all rows when it is empty.
+    ///
+    /// # Errors
+    /// `NotFoundTable`; else as [`Self::create_table`].
+    pub async fn drop_row_range(&self, name: &TableName, prefix: &RowKey) -> Result<(), Error> {
+        let target = if prefix.is_empty() {
+            DropTarget::DeleteAllDataFromTable(true)
+        } else {
+            DropTarget::RowKeyPrefix(prefix.bytes().clone())
+        };
+        let message = admin::DropRowRangeRequest { name: name.as_str().to_owned(), target: Some(target) };
+        answer(self.tables().drop_row_range(request(message)).await)
+    }
+
+    /// Splits a tablet: at `at`, or, without it, the tablet that holds `within` where that halves it. Answers the halves.
+    ///
+    /// # Errors
+    /// `NotFoundTable`, `FailedPrecondition` when the tablet cannot be split there; else as [`Self::create_table`].
+    pub async fn split(
+        &self,
+        name: &TableName,
+        at: Option<&RowKey>,
+        within: &RowKey,
+    ) -> Result<(TabletDescriptor, TabletDescriptor), Error> {
+        let message = operate::SplitRequest {
+            table: name.as_str().to_owned(),
+            at: at.map(|key| key.bytes().clone()),
+            within: within.bytes().clone(),
+        };
+        let halves = answer(self.operate().split(request(message)).await)?;
+        Ok((wire::descriptor(halves.left)?, wire::descriptor(halves.right)?))
+    }
+
+    /// The state of the cluster as the master in office sees it.
+    ///
+    /// # Errors
+    /// `Unavailable` when no master is in office.
+    pub async fn status(&self) -> Result<operate::StatusReply, Error> {
+        answer(self.operate().status(request(operate::StatusRequest {})).await)
+    }
+
+    fn tables(&self) -> BigtableTableAdminClient<Channel> {
+        BigtableTableAdminClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    fn operate(&self) -> OperateClient<Channel> {
+        OperateClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+}
+
+fn instance(project: &str, instance: &str) -> String {
+    format!("projects/{project}/instances/{instance}")
+}
+
+fn request<M>(message: M) -> Request<M> {
+    let mut request = Request::new(message);
+    request.set_timeout(TIMEOUT);
+    request
+}
+
+/// Another maker's server says NOT_FOUND without saying of what: here it is always the table.
+fn answer<T>(answer: Result<Response<T>, Status>) -> Result<T, Error> {
+    answer.map(Response::into_inner).map_err(|status| {
+        let (error, _detail) = from_status(&status);
+        match error.reason {
+            Reason::NotFound => Error::new(Reason::NotFoundTable, error.message),
+            _other => error,
+        }
+    })
+}
+
+fn family(gc: Option<&GcRule>) -> admin::ColumnFamily {
+    admin::ColumnFamily { gc_rule: gc.map(convert::admin::gc_rule_to_admin), ..Default::default() }
+}
+
+fn families(shown: HashMap<String, admin::ColumnFamily>) -> Result<Vec<NamedFamily>, Error> {
+    let mut families = Vec::with_capacity(shown.len());
+    for (name, family) in shown {
+        let gc = family.gc_rule.as_ref().map(convert::admin::gc_rule_from_admin).transpose()?;
+        families.push((name, gc.flatten()));
+    }
+    families.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(families)
+}
+
+fn modification(change: &FamilyChange) -> Modification {
+    let (id, change) = match change {
+        FamilyChange::Create((name, gc)) => (name, Mod::Create(family(gc.as_ref()))),
+        FamilyChange::Update((name, gc)) => (name, Mod::Update(family(gc.as_ref()))),
+        FamilyChange::Drop(name) => (name, Mod::Drop(true)),
+    };
+    Modification { id: id.clone(), r#mod: Some(change), ..Default::default() }
+}

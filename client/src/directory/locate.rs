@@ -1,0 +1,158 @@
+//! The directory of a client outside: any tablet server tells it what it needs (`ebla.locate`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{ServerId, TableId};
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::TableName;
+use ebla_proto::locate::locate_client::LocateClient;
+use ebla_proto::locate::{ClusterReply, ClusterRequest};
+use ebla_proto::status::from_status;
+use ebla_proto::{convert, record};
+use ebla_runtime::{Clock, Runtime};
+use futures::future::BoxFuture;
+
+use super::{Directory, Freshness};
+use crate::channel::{Channels, MESSAGE_BYTES_MAX};
+
+/// How long one server may take to answer.
+const ANSWER: Duration = Duration::from_secs(1);
+/// What was heard so recently is not asked again for a missing address.
+const RECENT: Duration = Duration::from_millis(50);
+
+/// What servers said last.
+#[derive(Debug, Default)]
+struct Heard {
+    at: Option<Duration>,
+    servers: BTreeMap<ServerId, String>,
+    tables: HashMap<String, TableId>,
+    master: Option<record::Master>,
+}
+
+/// Asks the servers it knows of, those it was told of first.
+pub struct LocateDirectory {
+    seeds: Vec<String>,
+    channels: Channels,
+    clock: Clock,
+    /// Guards the last answer.
+    heard: Mutex<Heard>,
+}
+
+impl fmt::Debug for LocateDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocateDirectory").field("seeds", &self.seeds).finish_non_exhaustive()
+    }
+}
+
+impl LocateDirectory {
+    /// A directory that begins with these addresses (`host:port`) of tablet servers.
+    pub fn new(seeds: Vec<String>, runtime: &Runtime) -> Self {
+        let channels = Channels::new(runtime.net.clone());
+        Self { seeds, channels, clock: runtime.clock.clone(), heard: Mutex::default() }
+    }
+
+    /// Asks one server after another until one answers.
+    ///
+    /// # Errors
+    /// `Unavailable` when none does.
+    pub async fn ask(&self) -> Result<ClusterReply, Error> {
+        let mut last = Error::new(Reason::Unavailable, "no address of a tablet server is known");
+        for address in self.addresses() {
+            match self.ask_at(&address).await {
+                Ok(reply) => {
+                    self.hear(&reply);
+                    return Ok(reply);
+                }
+                Err(error) => last = Error::new(Reason::Unavailable, format!("ask {address}: {error}")),
+            }
+        }
+        Err(last)
+    }
+
+    /// The servers that were ever heard of, with their last addresses.
+    pub fn servers(&self) -> BTreeMap<ServerId, String> {
+        self.heard().servers.clone()
+    }
+
+    /// The master in office as last heard of.
+    pub fn master(&self) -> Option<String> {
+        self.heard().master.as_ref().map(|master| master.address.clone())
+    }
+
+    async fn ask_at(&self, address: &str) -> Result<ClusterReply, Error> {
+        let mut client = LocateClient::new(self.channels.get(address)).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let mut request = tonic::Request::new(ClusterRequest {});
+        request.set_timeout(ANSWER);
+        let silence = |_elapsed| Error::new(Reason::Unavailable, "no answer in time");
+        let answer = tokio::time::timeout(ANSWER, client.cluster(request)).await.map_err(silence)?;
+        answer.map(tonic::Response::into_inner).map_err(|status| from_status(&status).0)
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        let mut addresses = self.seeds.clone();
+        for address in self.heard().servers.values() {
+            if !addresses.contains(address) {
+                addresses.push(address.clone());
+            }
+        }
+        addresses
+    }
+
+    fn hear(&self, reply: &ClusterReply) {
+        let servers = reply.servers.iter().map(|server| (ServerId::new(server.server), server.address.clone()));
+        let tables = reply.tables.iter().map(|table| (table.name.clone(), TableId::new(table.table)));
+        let mut heard = self.heard();
+        heard.at = Some(self.clock.monotonic());
+        // A server that has lost its lease may still lead tablets: its address is kept.
+        heard.servers.extend(servers);
+        heard.tables = tables.collect();
+        heard.master = reply.master.clone();
+    }
+
+    fn is_recent(&self) -> bool {
+        let now = self.clock.monotonic();
+        self.heard().at.is_some_and(|at| now.saturating_sub(at) < RECENT)
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Directory for LocateDirectory {
+    fn root(&self) -> BoxFuture<'_, Result<TabletDescriptor, Error>> {
+        Box::pin(async move {
+            let root = self.ask().await?.root;
+            let root = root.ok_or_else(|| Error::new(Reason::NoLeader, "the cluster has no root tablet yet"))?;
+            convert::descriptor_from_proto(&root)
+        })
+    }
+
+    fn address(&self, server: ServerId) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async move {
+            if let Some(address) = self.heard().servers.get(&server) {
+                return Some(address.clone());
+            }
+            if !self.is_recent() {
+                self.ask().await.ok()?;
+            }
+            self.heard().servers.get(&server).cloned()
+        })
+    }
+
+    fn table<'a>(&'a self, name: &'a TableName, freshness: Freshness) -> BoxFuture<'a, Result<Option<TableId>, Error>> {
+        Box::pin(async move {
+            if freshness == Freshness::Cached
+                && let Some(table) = self.heard().tables.get(name.as_str())
+            {
+                return Ok(Some(*table));
+            }
+            self.ask().await?;
+            Ok(self.heard().tables.get(name.as_str()).copied())
+        })
+    }
+}

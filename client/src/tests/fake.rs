@@ -1,0 +1,461 @@
+//! A cluster in memory: tablets with leaders and generations over one map of rows, and things that go wrong on cue.
+//!
+//! Servers answer as real ones do: wrong generation, not the leader, not here. Writes are applied once for each
+//! (session, sequence), and every application is counted, so a test can tell once from twice.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_model::cell::{Cell, FamilyName, Row};
+use ebla_model::error::{Error, Reason};
+use ebla_model::filter::CompiledFilter;
+use ebla_model::id::{ServerId, TableId, TabletId};
+use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::metadata::{DESCRIPTOR_QUALIFIER, LOCATION_FAMILY, TabletDescriptor, first_tablets, root_range};
+use ebla_model::mutation::{Mutation, WriteTime};
+use ebla_model::schema::TableName;
+use ebla_model::time::Micros;
+use ebla_proto::{convert, record, tablet};
+use futures::future::BoxFuture;
+use futures::stream::{StreamExt, unfold};
+use prost::Message;
+
+use crate::directory::{Directory, Freshness};
+use crate::transport::{CallError, ReadStream, Target, Transport};
+
+/// The table of the tests.
+pub(crate) const TABLE: TableId = TableId::new(5);
+/// Rows in one message of a read.
+const BATCH_ROWS: usize = 3;
+
+/// Something that happens to the cluster.
+#[derive(Clone, Debug)]
+pub(crate) enum Happening {
+    Split {
+        at: &'static str,
+    },
+    Lead {
+        key: &'static str,
+        server: u64,
+    },
+    /// The next writes are applied, but nobody hears of it.
+    LoseAnswers(u32),
+    /// The next writes are refused for now.
+    Busy(u32),
+    /// No replica of the tablet with this key leads.
+    NoLeader {
+        key: &'static str,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct FakeTablet {
+    descriptor: TabletDescriptor,
+    leader: Option<ServerId>,
+    term: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    tablets: BTreeMap<TabletId, FakeTablet>,
+    rows: BTreeMap<(TableId, RowKey), Row>,
+    next_tablet: u64,
+    next_time: i64,
+    done: BTreeSet<(Bytes, u64)>,
+    lose: u32,
+    busy: u32,
+    /// What happens when so many messages of reads, and so many writes, were served.
+    script: VecDeque<(u64, Happening)>,
+    pub(crate) down: BTreeSet<ServerId>,
+    /// Steps so far: messages and writes.
+    pub(crate) steps: u64,
+    /// Calls of any kind, by table.
+    pub(crate) calls: BTreeMap<TableId, u64>,
+    pub(crate) root_asked: u64,
+    /// How often a mutation was applied to a row.
+    pub(crate) applied: BTreeMap<RowKey, u64>,
+}
+
+/// The cluster, its transport and its directory.
+#[derive(Clone, Default)]
+pub(crate) struct Fake(Arc<Mutex<State>>);
+
+pub(crate) fn key(text: &str) -> RowKey {
+    RowKey::copy_from_slice(text.as_bytes())
+}
+
+impl Fake {
+    /// Three servers, METADATA, and [`TABLE`] cut at these keys, its tablets led by the servers in turn.
+    pub(crate) fn new(cuts: &[&str]) -> Self {
+        let servers: Vec<ServerId> = (1..=3).map(ServerId::new).collect();
+        let fake = Self::default();
+        let mut state = fake.state();
+        state.next_tablet = 10;
+        for descriptor in first_tablets(&servers) {
+            state.add(descriptor, 1);
+        }
+        let mut start = RowKey::EMPTY;
+        for (number, end) in cuts.iter().map(|cut| Some(key(cut))).chain([None]).enumerate() {
+            let tablet = state.new_tablet();
+            let range = KeyRange::new(start, end.clone()).unwrap();
+            state.add(TabletDescriptor::fresh(TABLE, tablet, range, &servers), 1 + number as u64 % 3);
+            start = end.unwrap_or_default();
+        }
+        drop(state);
+        fake
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Plans that something happens at the given step from now.
+    pub(crate) fn at(&self, step: u64, happening: Happening) {
+        let mut state = self.state();
+        let step = state.steps + step;
+        state.script.push_back((step, happening));
+    }
+
+    pub(crate) fn happens(&self, happening: Happening) {
+        self.state().happens(happening);
+    }
+
+    pub(crate) fn fill(&self, rows: usize) -> Vec<RowKey> {
+        let keys: Vec<RowKey> = (0..rows).map(|row| key(&format!("r{row:04}"))).collect();
+        let mut state = self.state();
+        for key in &keys {
+            state.set(TABLE, key, "f", b"q", 1_000, Bytes::from_static(b"v"));
+        }
+        keys
+    }
+
+    pub(crate) fn value(&self, row: &RowKey) -> Option<Bytes> {
+        let state = self.state();
+        state.rows.get(&(TABLE, row.clone())).and_then(|row| row.cells.first()).map(|cell| cell.value.clone())
+    }
+}
+
+impl State {
+    fn new_tablet(&mut self) -> TabletId {
+        self.next_tablet += 1;
+        TabletId::new(self.next_tablet - 1)
+    }
+
+    fn add(&mut self, descriptor: TabletDescriptor, leader: u64) {
+        self.list(&descriptor);
+        let tablet = FakeTablet { descriptor, leader: Some(ServerId::new(leader)), term: 1 };
+        self.tablets.insert(tablet.descriptor.tablet, tablet);
+    }
+
+    fn list(&mut self, descriptor: &TabletDescriptor) {
+        let value = convert::descriptor_to_bytes(descriptor);
+        let row = descriptor.row_key();
+        self.set(TableId::METADATA, &row, LOCATION_FAMILY, DESCRIPTOR_QUALIFIER, 0, value);
+    }
+
+    fn set(&mut self, table: TableId, row: &RowKey, family: &str, qualifier: &[u8], timestamp: i64, value: Bytes) {
+        let cell = Cell::new(
+            FamilyName::new(family).unwrap(),
+            Bytes::copy_from_slice(qualifier),
+            Micros::new(timestamp),
+            value,
+        );
+        let row = self.rows.entry((table, row.clone())).or_insert_with(|| Row::empty(row.clone()));
+        row.cells.retain(|other| !(other.is_same_column(&cell) && other.timestamp == cell.timestamp));
+        row.cells.push(cell);
+        row.cells.sort_by(Cell::order);
+    }
+
+    fn holder(&mut self, table: TableId, row: &str) -> &mut FakeTablet {
+        let holds = |tablet: &&mut FakeTablet| {
+            tablet.descriptor.table == table && tablet.descriptor.range.contains(row.as_bytes())
+        };
+        self.tablets.values_mut().find(holds).unwrap()
+    }
+
+    fn happens(&mut self, happening: Happening) {
+        match happening {
+            Happening::Split { at } => {
+                let child = self.new_tablet();
+                let parent = self.holder(TABLE, at);
+                let Some((left, right)) = parent.descriptor.split(&key(at), child) else { return };
+                parent.descriptor = left;
+                let right = FakeTablet { descriptor: right, ..parent.clone() };
+                self.tablets.insert(child, right);
+                // METADATA is left behind on purpose.
+            }
+            Happening::Lead { key, server } => {
+                let tablet = self.holder(TABLE, key);
+                tablet.leader = Some(ServerId::new(server));
+                tablet.term += 1;
+            }
+            Happening::NoLeader { key } => self.holder(TABLE, key).leader = None,
+            Happening::LoseAnswers(count) => self.lose = count,
+            Happening::Busy(count) => self.busy = count,
+        }
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        while let Some((step, _happening)) = self.script.front()
+            && *step <= self.steps
+        {
+            let (_step, happening) = self.script.pop_front().unwrap();
+            self.happens(happening);
+        }
+    }
+
+    /// The tablet that is meant, if the server leads it and the generation is right.
+    fn admit(&mut self, server: ServerId, header: Option<&tablet::Header>) -> Result<TabletDescriptor, CallError> {
+        let header = header.unwrap();
+        let table = TableId::new(header.table);
+        *self.calls.entry(table).or_default() += 1;
+        if self.down.contains(&server) {
+            return Err(Error::new(Reason::Unavailable, "cannot connect").into());
+        }
+        let Some(tablet) = self.tablets.get(&TabletId::new(header.tablet)).cloned() else {
+            return Err(self.refuse(Reason::WrongTablet, table, None));
+        };
+        if tablet.leader != Some(server) {
+            let reason = if tablet.leader.is_some() { Reason::NotLeader } else { Reason::NoLeader };
+            let hint = tablet.leader.map(|leader| record::LeaderHint { server: leader.get(), term: tablet.term });
+            return Err(self.refuse(reason, table, hint));
+        }
+        if tablet.descriptor.generation.get() != header.generation {
+            return Err(self.refuse(Reason::WrongTablet, table, None));
+        }
+        Ok(tablet.descriptor)
+    }
+
+    fn refuse(&self, reason: Reason, table: TableId, leader: Option<record::LeaderHint>) -> CallError {
+        let around = self.tablets.values().map(|tablet| &tablet.descriptor).filter(|one| one.table == table);
+        let detail = tablet::TabletError {
+            reason: reason.name().to_owned(),
+            descriptors: around.map(convert::descriptor_to_proto).collect(),
+            leader,
+            retry_after_micros: (reason == Reason::Busy).then_some(1_000),
+        };
+        CallError::new(Error::new(reason, "refused"), Some(detail))
+    }
+
+    fn mutate(&mut self, table: TableId, row: &RowKey, mutations: &[Bytes]) {
+        self.next_time += 1_000;
+        let now = self.next_time;
+        for mutation in mutations {
+            match convert::mutation_from_bytes(mutation).unwrap() {
+                Mutation::SetCell { family, qualifier, timestamp, value } => {
+                    let timestamp = match timestamp {
+                        WriteTime::Server => now,
+                        WriteTime::At(at) => at.get(),
+                    };
+                    self.set(table, row, &family, &qualifier, timestamp, value);
+                }
+                Mutation::DeleteRow => drop(self.rows.remove(&(table, row.clone()))),
+                Mutation::DeleteColumn { family, qualifier, .. } => {
+                    if let Some(row) = self.rows.get_mut(&(table, row.clone())) {
+                        row.cells.retain(|cell| cell.family.as_str() != family || cell.qualifier != qualifier);
+                    }
+                }
+                other => panic!("the fake cannot {other:?}"),
+            }
+        }
+        *self.applied.entry(row.clone()).or_default() += 1;
+    }
+
+    /// Applies what `apply` does, once for each id, and then perhaps loses the answer.
+    fn once(&mut self, id: Option<tablet::WriteId>, apply: impl FnOnce(&mut Self)) -> Result<(), CallError> {
+        let id = id.unwrap();
+        if self.busy > 0 {
+            self.busy -= 1;
+            return Err(self.refuse(Reason::Busy, TABLE, None));
+        }
+        if self.done.insert((id.session, id.sequence)) {
+            apply(self);
+        }
+        if self.lose > 0 {
+            self.lose -= 1;
+            return Err(Error::new(Reason::OutcomeUnknown, "connection broke").into());
+        }
+        Ok(())
+    }
+
+    /// The next rows of a read, beyond what was read so far.
+    fn batch(&self, range: &KeyRange, request: &tablet::ReadRequest, done: &RowSet, sent: u64) -> tablet::ReadReply {
+        let table = TableId::new(request.header.unwrap().table);
+        let wanted = done.clamp(range);
+        let filter = request
+            .filter
+            .as_ref()
+            .map(|filter| CompiledFilter::compile(convert::filter_from_bytes(filter).unwrap()).unwrap());
+        let mut rows: Vec<Row> = self
+            .rows
+            .iter()
+            .filter(|((of, key), _row)| *of == table && wanted.contains(key.as_bytes()))
+            .map(|(_key, row)| filter.as_ref().map_or_else(|| row.clone(), |filter| filter.apply(row.clone())))
+            .filter(|row| !row.cells.is_empty())
+            .collect();
+        if request.reversed {
+            rows.reverse();
+        }
+        let left = if request.limit == 0 { usize::MAX } else { usize::try_from(request.limit - sent).unwrap() };
+        let size = if table == TableId::METADATA { left } else { BATCH_ROWS };
+        let more = rows.len() > size && left > size;
+        rows.truncate(size.min(left));
+        tablet::ReadReply {
+            response: convert::rows_to_response(&rows).encode_to_vec().into(),
+            rows: rows.len() as u64,
+            last_row: rows.last().map(|row| row.key.bytes().clone()).unwrap_or_default(),
+            finished: !more,
+            ..Default::default()
+        }
+    }
+}
+
+struct Reading {
+    fake: Fake,
+    server: ServerId,
+    request: tablet::ReadRequest,
+    rows: RowSet,
+    sent: u64,
+    over: bool,
+}
+
+impl Reading {
+    fn next(mut self) -> Option<(Result<tablet::ReadReply, CallError>, Self)> {
+        if self.over {
+            return None;
+        }
+        let fake = self.fake.clone();
+        let mut state = fake.state();
+        state.step();
+        let range = match state.admit(self.server, self.request.header.as_ref()) {
+            Ok(descriptor) => descriptor.range,
+            Err(error) => {
+                self.over = true;
+                return Some((Err(error), self));
+            }
+        };
+        let reply = state.batch(&range, &self.request, &self.rows, self.sent);
+        self.sent += reply.rows;
+        self.over = reply.finished;
+        if !reply.last_row.is_empty() {
+            let last = RowKey::new(reply.last_row.clone());
+            self.rows = if self.request.reversed { self.rows.before(&last) } else { self.rows.after(&last) };
+        }
+        Some((Ok(reply), self))
+    }
+}
+
+impl Transport for Fake {
+    fn read<'a>(
+        &'a self,
+        target: &'a Target,
+        request: tablet::ReadRequest,
+        _limit: Duration,
+    ) -> BoxFuture<'a, Result<ReadStream, CallError>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let rows = request.rows.iter().map(|range| convert::key_range_from_proto(range).unwrap());
+            let rows = RowSet::from_ranges(rows);
+            let reading = Reading { fake: self.clone(), server: target.server, request, rows, sent: 0, over: false };
+            Ok(unfold(reading, |reading| async move { reading.next() }).boxed())
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        target: &'a Target,
+        request: tablet::WriteRequest,
+        _limit: Duration,
+    ) -> BoxFuture<'a, Result<tablet::WriteReply, CallError>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let mut state = self.state();
+            state.step();
+            let descriptor = state.admit(target.server, request.header.as_ref())?;
+            let mut results = Vec::new();
+            let mut lost = None;
+            for row in request.rows {
+                let key = RowKey::new(row.row);
+                assert!(descriptor.range.contains(key.as_bytes()), "{key} is not in {}", descriptor.range);
+                match state.once(row.id, |state| state.mutate(descriptor.table, &key, &row.mutations)) {
+                    Ok(()) => results.push(tablet::RowResult::default()),
+                    Err(error) if error.detail.is_some() => results.push(tablet::RowResult {
+                        error: Some(tablet::RowError {
+                            reason: error.error.reason.name().to_owned(),
+                            message: error.error.message,
+                        }),
+                    }),
+                    Err(error) => lost = Some(error),
+                }
+            }
+            lost.map_or(Ok(tablet::WriteReply { results }), Err)
+        })
+    }
+
+    fn check<'a>(
+        &'a self,
+        target: &'a Target,
+        request: tablet::CheckRequest,
+        _limit: Duration,
+    ) -> BoxFuture<'a, Result<tablet::CheckReply, CallError>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let mut state = self.state();
+            state.step();
+            let descriptor = state.admit(target.server, request.header.as_ref())?;
+            let row = RowKey::new(request.row);
+            let held =
+                state.rows.get(&(descriptor.table, row.clone())).cloned().unwrap_or_else(|| Row::empty(row.clone()));
+            let predicate = request.predicate.as_ref().map(|filter| convert::filter_from_bytes(filter).unwrap());
+            let matched = match predicate {
+                Some(predicate) => CompiledFilter::compile(predicate).unwrap().matches(&held),
+                None => !held.cells.is_empty(),
+            };
+            let chosen = if matched { request.then } else { request.otherwise };
+            state.once(request.id, |state| state.mutate(descriptor.table, &row, &chosen))?;
+            Ok(tablet::CheckReply { matched })
+        })
+    }
+
+    fn modify<'a>(
+        &'a self,
+        _target: &'a Target,
+        _request: tablet::ModifyRequest,
+        _limit: Duration,
+    ) -> BoxFuture<'a, Result<tablet::ModifyReply, CallError>> {
+        Box::pin(async { Err(Error::unimplemented("the fake cannot modify").into()) })
+    }
+
+    fn sample<'a>(
+        &'a self,
+        target: &'a Target,
+        request: tablet::SampleRequest,
+        _limit: Duration,
+    ) -> BoxFuture<'a, Result<tablet::SampleReply, CallError>> {
+        Box::pin(async move {
+            let descriptor = self.state().admit(target.server, request.header.as_ref())?;
+            Ok(tablet::SampleReply { size_bytes: 100, descriptor: Some(convert::descriptor_to_proto(&descriptor)) })
+        })
+    }
+}
+
+impl Directory for Fake {
+    fn root(&self) -> BoxFuture<'_, Result<TabletDescriptor, Error>> {
+        let mut state = self.state();
+        state.root_asked += 1;
+        let root = state.tablets[&TabletId::ROOT].descriptor.clone();
+        assert_eq!(root.range, root_range());
+        Box::pin(std::future::ready(Ok(root)))
+    }
+
+    fn address(&self, server: ServerId) -> BoxFuture<'_, Option<String>> {
+        Box::pin(std::future::ready(Some(format!("server-{server}:1"))))
+    }
+
+    fn table<'a>(&'a self, _name: &'a TableName, _fresh: Freshness) -> BoxFuture<'a, Result<Option<TableId>, Error>> {
+        Box::pin(std::future::ready(Ok(Some(TABLE))))
+    }
+}
