@@ -1,0 +1,100 @@
+//! How a tablet server is set up: settings are data, what it talks to are arguments of `server::TabletServer::start`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ebla_runtime::config::ByteSize;
+use ebla_storage::tablet::StoreOptions;
+
+use crate::raft::{Neighbours, RaftTimings};
+
+/// Everything that may be set about a tablet server.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// Memory and files of the tablet stores.
+    pub store: StoreOptions,
+    /// The commit log on disk; above it, the tablets that pin its oldest part are flushed.
+    pub log_bytes: ByteSize,
+    /// A tablet is divided when it has about this size on disk.
+    pub split_bytes: ByteSize,
+    /// Times of the Raft groups; the same on every server of a cluster.
+    pub timings: RaftTimings,
+    /// How replicas that ran before take part in elections.
+    pub restart: Restart,
+    /// How long `servers/<id>` outlives a server that is silent.
+    pub lease_ttl: Duration,
+    /// Threads that apply commands.
+    pub apply_threads: usize,
+    /// Threads that read.
+    pub read_threads: usize,
+    /// Threads that flush, open and copy.
+    pub maintenance_threads: usize,
+    /// The other servers of this process, reached without a socket.
+    pub neighbours: Neighbours,
+}
+
+/// What a start after an earlier run means for elections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restart {
+    /// Others may have gone on: keep out of elections until no promise made before the restart can matter.
+    Alone,
+    /// All voters lived in one process and died with it: none can hold a promise of another.
+    Together,
+}
+
+impl std::fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerOptions")
+            .field("split_bytes", &self.split_bytes)
+            .field("log_bytes", &self.log_bytes)
+            .field("restart", &self.restart)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerOptions {
+    /// A server of its own.
+    #[must_use]
+    pub fn server() -> Self {
+        Self {
+            store: StoreOptions::server(),
+            log_bytes: ByteSize::mebibytes(1024),
+            split_bytes: ByteSize::mebibytes(128),
+            timings: RaftTimings::default(),
+            restart: Restart::Alone,
+            lease_ttl: Duration::from_secs(10),
+            apply_threads: 4,
+            read_threads: 8,
+            maintenance_threads: 4,
+            neighbours: Neighbours::default(),
+        }
+    }
+
+    /// One of several servers in one process, reached through `neighbours`.
+    #[must_use]
+    pub fn up(neighbours: Neighbours) -> Self {
+        Self {
+            store: StoreOptions::up(),
+            log_bytes: ByteSize::mebibytes(512),
+            restart: Restart::Together,
+            apply_threads: 2,
+            read_threads: 2,
+            maintenance_threads: 2,
+            neighbours,
+            ..Self::server()
+        }
+    }
+}
+
+/// Where a tablet server lives and listens.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Its data folder; an empty one is a new server.
+    pub data_dir: PathBuf,
+    /// `host:port` to listen on; port 0 takes a free one.
+    pub listen: String,
+    /// `host:port` that others reach it by; absent: the address it listens on.
+    pub advertise: Option<String>,
+    /// Settings.
+    pub options: ServerOptions,
+}

@@ -1,0 +1,232 @@
+//! Answers of the public data API, made of what the cluster said.
+
+use std::time::Duration;
+
+use ebla_client::ReadParts;
+use ebla_model::{Error, KeyRange, RowKey};
+use ebla_proto::{
+    data::{self, Encoded},
+    status::{to_rpc_status, to_status},
+    tablet,
+};
+use ebla_runtime::Clock;
+use futures::{StreamExt, stream};
+use prost::Message;
+use tonic::codegen::BoxStream;
+
+use super::limits::ANSWER_BYTES;
+
+/// What a read has counted so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Totals {
+    rows_seen: u64,
+    rows_returned: u64,
+    cells_seen: u64,
+    cells_returned: u64,
+}
+
+impl Totals {
+    fn add(&mut self, part: &tablet::ReadReply) {
+        self.rows_seen = self.rows_seen.saturating_add(part.rows_seen);
+        self.rows_returned = self.rows_returned.saturating_add(part.rows);
+        self.cells_seen = self.cells_seen.saturating_add(part.cells_seen);
+        self.cells_returned = self.cells_returned.saturating_add(part.cells_returned);
+    }
+
+    /// The message that ends a read whose client wants statistics. The latency is always there: clients rely on it.
+    fn message(self, took: Duration) -> data::ReadRowsResponse {
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let full = data::FullReadStatsView {
+            read_iteration_stats: Some(data::ReadIterationStats {
+                rows_seen_count: count(self.rows_seen),
+                rows_returned_count: count(self.rows_returned),
+                cells_seen_count: count(self.cells_seen),
+                cells_returned_count: count(self.cells_returned),
+            }),
+            request_latency_stats: Some(data::RequestLatencyStats {
+                frontend_server_latency: Some(took.try_into().unwrap_or_default()),
+            }),
+        };
+        let stats_view = Some(data::request_stats::StatsView::FullReadStatsView(full));
+        data::ReadRowsResponse { request_stats: Some(data::RequestStats { stats_view }), ..Default::default() }
+    }
+}
+
+/// Statistics that are to end a read.
+pub(super) struct Counting {
+    clock: Clock,
+    begun: Duration,
+}
+
+impl Counting {
+    /// Counts from now on.
+    pub(super) fn begin(clock: &Clock) -> Self {
+        Self { clock: clock.clone(), begun: clock.monotonic() }
+    }
+
+    fn took(&self) -> Duration {
+        self.clock.monotonic().saturating_sub(self.begun)
+    }
+}
+
+/// A read on its way to the client.
+struct Reading {
+    parts: ReadParts,
+    totals: Totals,
+    counting: Option<Counting>,
+}
+
+/// The stream that a client gets: messages with rows as the tablets encoded them, then the statistics.
+pub(super) fn rows(parts: ReadParts, counting: Option<Counting>) -> BoxStream<Encoded<data::ReadRowsResponse>> {
+    let reading = Reading { parts, totals: Totals::default(), counting };
+    Box::pin(stream::try_unfold(reading, |mut reading| async move {
+        let next = reading.next().await.map_err(|error| to_status(&error))?;
+        Ok(next.map(|message| (message, reading)))
+    }))
+}
+
+impl Reading {
+    async fn next(&mut self) -> Result<Option<Encoded<data::ReadRowsResponse>>, Error> {
+        while let Some(part) = self.parts.next().await.transpose()? {
+            self.totals.add(&part);
+            // Messages without rows only tell the router how far the read has come.
+            if part.rows > 0 {
+                return Ok(Some(Encoded::from_bytes(part.response)));
+            }
+        }
+        let counting = self.counting.take();
+        Ok(counting.map(|counting| Encoded::new(&self.totals.message(counting.took()))))
+    }
+}
+
+/// The outcomes of a bulk write, in messages that every client takes.
+pub(super) fn outcomes(results: &[Result<(), Error>]) -> BoxStream<data::MutateRowsResponse> {
+    let mut messages = vec![data::MutateRowsResponse::default()];
+    let mut size_bytes = 0;
+    for (index, result) in (0..).zip(results) {
+        let status = result.as_ref().err().map_or_else(Default::default, to_rpc_status);
+        let entry = data::mutate_rows_response::Entry { index, status: Some(status) };
+        size_bytes += entry.encoded_len();
+        if size_bytes > ANSWER_BYTES {
+            size_bytes = entry.encoded_len();
+            messages.push(data::MutateRowsResponse::default());
+        }
+        if let Some(last) = messages.last_mut() {
+            last.entries.push(entry);
+        }
+    }
+    Box::pin(stream::iter(messages.into_iter().map(Ok)))
+}
+
+/// The keys that could cut `range`, of a table whose tablets end at `samples`; the last is the range's own end.
+///
+/// `samples`: ends of tablets ascending, the last one empty for the table's end, and the bytes up to each.
+pub(super) fn samples(samples: &[(RowKey, u64)], range: &KeyRange) -> Vec<data::SampleRowKeysResponse> {
+    let answer = |key: &RowKey, offset: u64| data::SampleRowKeysResponse {
+        row_key: key.bytes().clone(),
+        offset_bytes: i64::try_from(offset).unwrap_or(i64::MAX),
+    };
+    let mut answers = Vec::new();
+    for (key, offset) in samples {
+        let ends_table = key.is_empty();
+        if ends_table || range.end().is_some_and(|end| end <= key) {
+            answers.push(answer(range.end().unwrap_or(&RowKey::EMPTY), *offset));
+            break;
+        }
+        if key > range.start() {
+            answers.push(answer(key, *offset));
+        }
+    }
+    answers
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use ebla_model::Reason;
+    use futures::TryStreamExt;
+
+    use super::*;
+
+    fn part(rows: u64, response: &'static str) -> Result<tablet::ReadReply, Error> {
+        let cells = rows * 2;
+        let response = Bytes::from(response);
+        Ok(tablet::ReadReply {
+            response,
+            rows,
+            rows_seen: rows + 1,
+            cells_seen: cells + 1,
+            cells_returned: cells,
+            ..Default::default()
+        })
+    }
+
+    fn parts(parts: Vec<Result<tablet::ReadReply, Error>>) -> ReadParts {
+        stream::iter(parts).boxed()
+    }
+
+    #[tokio::test]
+    async fn only_messages_with_rows_reach_the_client() {
+        let answer = rows(parts(vec![part(1, "a"), part(0, "never"), part(2, "b")]), None);
+        let messages: Vec<_> = answer.map_ok(|message| message.bytes().clone()).try_collect().await.unwrap();
+        assert_eq!(messages, [Bytes::from("a"), Bytes::from("b")]);
+    }
+
+    #[tokio::test]
+    async fn statistics_come_last_and_always() {
+        let counting = Counting::begin(&Clock::manual());
+        let answer = rows(parts(vec![part(1, "a"), part(0, ""), part(2, "b")]), Some(counting));
+        let messages: Vec<_> = answer.try_collect().await.unwrap();
+        assert_eq!(messages.len(), 3);
+        let last = data::ReadRowsResponse::decode(messages.last().unwrap().bytes().clone()).unwrap();
+        let Some(data::request_stats::StatsView::FullReadStatsView(full)) = last.request_stats.unwrap().stats_view
+        else {
+            panic!("no statistics");
+        };
+        let counted = full.read_iteration_stats.unwrap();
+        assert_eq!((counted.rows_seen_count, counted.rows_returned_count), (6, 3));
+        assert_eq!((counted.cells_seen_count, counted.cells_returned_count), (9, 6));
+        assert!(full.request_latency_stats.unwrap().frontend_server_latency.is_some());
+    }
+
+    #[tokio::test]
+    async fn an_error_ends_the_stream_without_statistics() {
+        let counting = Counting::begin(&Clock::manual());
+        let failing = parts(vec![part(1, "a"), Err(Error::new(Reason::Deadline, "too slow"))]);
+        let answers: Vec<_> = rows(failing, Some(counting)).collect().await;
+        let codes: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(tonic::Status::code)).collect();
+        assert_eq!(codes, [None, Some(tonic::Code::DeadlineExceeded)]);
+    }
+
+    #[tokio::test]
+    async fn each_outcome_stands_once_in_messages_of_bearable_size() {
+        let results: Vec<_> = (0..20_000)
+            .map(|index| if index % 2 == 0 { Ok(()) } else { Err(Error::invalid("x".repeat(200))) })
+            .collect();
+        let messages: Vec<_> = outcomes(&results).try_collect().await.unwrap();
+        assert!(messages.len() > 1);
+        assert!(messages.iter().all(|message| message.encoded_len() < 2 * ANSWER_BYTES));
+        let entries: Vec<_> = messages.iter().flat_map(|message| &message.entries).collect();
+        assert!(entries.iter().map(|entry| entry.index).eq(0..20_000));
+        assert!(entries.iter().all(|entry| i64::from(entry.status.as_ref().unwrap().code) == entry.index % 2 * 3));
+    }
+
+    #[test]
+    fn samples_are_cut_to_the_range() {
+        let key = |key: &'static str| RowKey::new(key);
+        let all = [(key("d"), 10), (key("m"), 20), (key(""), 35)];
+        let keys = |range: KeyRange| -> Vec<_> {
+            samples(&all, &range)
+                .into_iter()
+                .map(|sample| (String::from_utf8(sample.row_key.to_vec()).unwrap(), sample.offset_bytes))
+                .collect()
+        };
+        let range = |start, end: Option<&'static str>| KeyRange::new(key(start), end.map(key)).unwrap();
+        assert_eq!(keys(KeyRange::all()), [("d".into(), 10), ("m".into(), 20), (String::new(), 35)]);
+        assert_eq!(keys(range("d", None)), [("m".into(), 20), (String::new(), 35)]);
+        assert_eq!(keys(range("a", Some("f"))), [("d".into(), 10), ("f".into(), 20)]);
+        assert_eq!(keys(range("a", Some("d"))), [("d".into(), 10)]);
+        assert_eq!(keys(range("n", Some("p"))), [("p".into(), 35)]);
+        assert_eq!(samples(&[(RowKey::EMPTY, 0)], &KeyRange::all()).len(), 1, "an empty table has one sample");
+    }
+}

@@ -1,0 +1,117 @@
+//! `ebla.tablet` and `ebla.locate`: what this server answers to fronts, clients and whoever looks for the cluster.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use ebla_client::{CallError, ChubbyDirectory};
+use ebla_model::error::Error;
+use ebla_proto::locate::locate_server::Locate;
+use ebla_proto::locate::{ClusterReply, ClusterRequest, TableName};
+use ebla_proto::tablet::tablets_server::Tablets;
+use ebla_proto::{convert, record, status, tablet as wire};
+use futures::{Stream, StreamExt as _};
+use tonic::{Request, Response, Status};
+
+use crate::limits::limit;
+use crate::tablet::serve::Local;
+
+/// The largest message taken or sent: a row may be as large as the API allows.
+pub const MESSAGE_BYTES_MAX: usize = ebla_client::channel::MESSAGE_BYTES_MAX;
+
+/// Serves `ebla.tablet.Tablets`.
+#[derive(Clone, Debug)]
+pub struct TabletService {
+    local: Local,
+}
+
+impl TabletService {
+    /// Answers for the replicas here.
+    #[must_use]
+    pub const fn new(local: Local) -> Self {
+        Self { local }
+    }
+}
+
+/// The status of a failed call, with what the server knows of the tablet.
+#[must_use]
+pub fn call_status(error: &CallError) -> Status {
+    match &error.detail {
+        Some(detail) => status::to_status_with(&error.error, detail),
+        None => status::to_status(&error.error),
+    }
+}
+
+fn parts<T>(request: Request<T>) -> (T, Duration) {
+    let limit = limit(request.metadata());
+    (request.into_inner(), limit)
+}
+
+#[tonic::async_trait]
+impl Tablets for TabletService {
+    type ReadStream = Pin<Box<dyn Stream<Item = Result<wire::ReadReply, Status>> + Send>>;
+
+    async fn read(&self, request: Request<wire::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let (request, limit) = parts(request);
+        let stream = self.local.read(request, limit).await.map_err(|error| call_status(&error))?;
+        Ok(Response::new(stream.map(|part| part.map_err(|error| call_status(&error))).boxed()))
+    }
+
+    async fn write(&self, request: Request<wire::WriteRequest>) -> Result<Response<wire::WriteReply>, Status> {
+        let (request, limit) = parts(request);
+        self.local.write(request, limit).await.map(Response::new).map_err(|error| call_status(&error))
+    }
+
+    async fn check(&self, request: Request<wire::CheckRequest>) -> Result<Response<wire::CheckReply>, Status> {
+        let (request, limit) = parts(request);
+        self.local.check(request, limit).await.map(Response::new).map_err(|error| call_status(&error))
+    }
+
+    async fn modify(&self, request: Request<wire::ModifyRequest>) -> Result<Response<wire::ModifyReply>, Status> {
+        let (request, limit) = parts(request);
+        self.local.modify(request, limit).await.map(Response::new).map_err(|error| call_status(&error))
+    }
+
+    async fn sample(&self, request: Request<wire::SampleRequest>) -> Result<Response<wire::SampleReply>, Status> {
+        self.local.sample(&request.into_inner()).map(Response::new).map_err(|error| call_status(&error))
+    }
+}
+
+/// Serves `ebla.locate.Locate` from this server's copy of Chubby's files.
+#[derive(Clone, Debug)]
+pub struct LocateService {
+    directory: ChubbyDirectory,
+}
+
+impl LocateService {
+    /// Tells what the directory knows.
+    #[must_use]
+    pub const fn new(directory: ChubbyDirectory) -> Self {
+        Self { directory }
+    }
+}
+
+#[tonic::async_trait]
+impl Locate for LocateService {
+    async fn cluster(&self, _request: Request<ClusterRequest>) -> Result<Response<ClusterReply>, Status> {
+        let missing =
+            || status::to_status(&Error::new(ebla_model::Reason::Unavailable, "the cluster has not begun yet"));
+        let cluster = self.directory.cluster().ok_or_else(missing)?;
+        let master = self.directory.master().map(|master| record::Master {
+            version: convert::VERSION,
+            address: master.address,
+            incarnation: master.incarnation.get(),
+        });
+        let tables = self
+            .directory
+            .schemas()
+            .into_iter()
+            .map(|schema| TableName { name: schema.name.as_str().to_owned(), table: schema.table.get() });
+        Ok(Response::new(ClusterReply {
+            cluster: cluster.to_bytes().to_vec().into(),
+            root: self.directory.root_tablet().as_ref().map(convert::descriptor_to_proto),
+            servers: self.directory.servers(),
+            master,
+            tables: tables.collect(),
+        }))
+    }
+}

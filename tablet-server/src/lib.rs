@@ -1,0 +1,22 @@
+//! The tablet server: holds replicas of tablets, serves the rows of those it leads, hands on the rest.
+//!
+//! Data flows one way, `front -> router -> tablet -> raft -> storage`; no file names a layer above its own. `server`
+//! starts and stops it all, `lease` tells Chubby that this server lives, `control` takes the master's orders,
+//! `internal` answers fronts and clients, `announce` writes METADATA after a change, `flushing` decides when memory
+//! goes to disk.
+
+pub mod announce;
+pub mod config;
+pub mod control;
+pub mod flushing;
+pub mod front;
+pub mod internal;
+pub mod lease;
+pub mod limits;
+pub mod raft;
+pub mod router;
+pub mod server;
+pub mod tablet;
+
+pub use config::{Restart, ServerConfig, ServerOptions};
+pub use server::TabletServer;

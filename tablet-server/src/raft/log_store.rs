@@ -1,0 +1,288 @@
+//! openraft's log of one group, kept in the server's commit log.
+//!
+//! What openraft is promised, and by whom it is kept: entries can be read when `append` returns (the commit log's memory),
+//! `IOFlushed` is called after the sync that covers them, and a vote is on disk when `save_vote` returns. Calls of one
+//! group come in order, from its core alone; the commit log keeps that order, so a vote is never on disk without what
+//! was appended before it. Entries that have left the memory are read from their segment where the call stands: at most
+//! about 1 MiB at once, for a follower that lags and after a restart. `save_committed` is not kept: the tablet's applied
+//! index is durable with its flush.
+//!
+//! An entry's payload is one tag byte (0 blank, 1 command, 2 membership) and the bytes; a vote is term and replica, big
+//! endian, and one byte that says whether a majority granted it.
+
+use std::collections::Bound;
+use std::fmt::Debug;
+use std::io;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ebla_model::id::LogId;
+use ebla_proto::convert;
+use ebla_proto::record;
+use ebla_storage::log::{CommitLog, GroupId, Record};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use openraft::OptionalSend;
+use openraft::entry::EntryPayload;
+use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
+use prost::Message;
+use tokio::sync::oneshot;
+
+use super::durability::Durability;
+use super::types::{
+    Command, RaftEntry, RaftLogId, RaftVote, TypeConfig, log_id, membership, raft_log_id, raft_membership, vote,
+};
+
+/// Bytes of entries in one append, and read at once for apply. One larger entry travels alone.
+pub(super) const APPEND_BYTES_MAX: u64 = 1024 * 1024;
+
+const BLANK: u8 = 0;
+const COMMAND: u8 = 1;
+const MEMBERSHIP: u8 = 2;
+
+/// The log of one group; clones are the same log.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    log: CommitLog,
+    group: GroupId,
+    durability: Arc<Durability>,
+}
+
+impl LogStore {
+    pub(super) fn new(log: CommitLog, group: GroupId, durability: Arc<Durability>) -> Self {
+        Self { log, group, durability }
+    }
+
+    /// Submits records that touch indexes from `first` on; `done` hears of their sync.
+    fn submit(&self, records: Vec<Record>, first: u64, done: impl FnOnce(io::Result<()>) + Send + 'static) {
+        let durability = Arc::clone(&self.durability);
+        let ticket = durability.submitted(first);
+        let done = move |outcome: Result<(), _>| {
+            let outcome = outcome.map_err(|error: ebla_storage::log::LogError| error.to_string());
+            durability.synced(ticket, outcome.clone());
+            done(outcome.map_err(io::Error::other));
+        };
+        self.log.submit(records, Box::new(done));
+    }
+
+    fn read(&self, from: u64, to: u64) -> io::Result<Vec<RaftEntry>> {
+        let entries = self.log.entries(self.group, from..to, APPEND_BYTES_MAX).map_err(io::Error::other)?;
+        entries.into_iter().map(|(id, payload)| decode_entry(id, payload)).collect()
+    }
+
+    /// All entries in `[from, to)`, some at a time: after a restart a tablet may have a gigabyte to apply.
+    fn chunks(&self, from: u64, to: u64) -> impl Stream<Item = io::Result<RaftEntry>> + Send + 'static {
+        let store = self.clone();
+        let chunks = stream::try_unfold(from, move |next| {
+            let read = if next < to { store.read_some(next, to).map(Some) } else { Ok(None) };
+            futures::future::ready(read)
+        });
+        chunks.map_ok(|entries| stream::iter(entries.into_iter().map(Ok))).try_flatten()
+    }
+
+    fn read_some(&self, from: u64, to: u64) -> io::Result<(Vec<RaftEntry>, u64)> {
+        let entries = self.read(from, to)?;
+        match entries.last() {
+            Some(last) => {
+                let next = last.log_id.index + 1;
+                Ok((entries, next))
+            }
+            None => Err(io::Error::other(format!("entry {from} of {:?} is not in the log", self.group))),
+        }
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<R>(&mut self, range: R) -> io::Result<Vec<RaftEntry>>
+    where
+        R: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (mut next, to) = bounds(&range);
+        let mut all = Vec::new();
+        while next < to {
+            // Less than was asked for is an answer: the caller may reach beyond the end.
+            let some = self.read(next, to)?;
+            let Some(last) = some.last() else { break };
+            next = last.log_id.index + 1;
+            all.extend(some);
+        }
+        Ok(all)
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<RaftVote>> {
+        self.log.vote(self.group).map(|bytes| decode_vote(&bytes)).transpose()
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
+        self.read(start, end)
+    }
+
+    async fn entries_stream<R>(&mut self, range: R) -> impl Stream<Item = io::Result<RaftEntry>> + OptionalSend
+    where
+        R: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = bounds(&range);
+        self.chunks(from, to).boxed()
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
+        let purged = self.log.purged(self.group);
+        let last = self.log.last(self.group).max(purged);
+        Ok(LogState { last_purged_log_id: purged.map(raft_log_id), last_log_id: last.map(raft_log_id) })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &RaftVote) -> io::Result<()> {
+        let (sender, synced) = oneshot::channel();
+        let record = Record::Vote { group: self.group, vote: encode_vote(vote) };
+        // A vote touches no entry.
+        self.submit(vec![record], u64::MAX, move |outcome| {
+            // openraft waits for it; if it is gone, nobody does.
+            let _unwanted = sender.send(outcome);
+        });
+        synced.await.map_err(io::Error::other)?
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = RaftEntry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut first = None;
+        let mut records = Vec::new();
+        for entry in entries {
+            let id = log_id(&entry.log_id);
+            first.get_or_insert(id.index);
+            records.push(Record::Entry { group: self.group, id, payload: encode_payload(&entry.payload) });
+        }
+        self.submit(records, first.unwrap_or(u64::MAX), move |outcome| callback.io_completed(outcome));
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last: Option<RaftLogId>) -> io::Result<()> {
+        // Every log of ours begins after a seed or a snapshot, so there is always something that stays.
+        let Some(last) = last else { return Err(io::Error::other("a log is never truncated to nothing")) };
+        let record = Record::Truncate { group: self.group, after: last.index };
+        self.submit(vec![record], last.index + 1, |_outcome| ());
+        Ok(())
+    }
+
+    async fn purge(&mut self, upto: RaftLogId) -> io::Result<()> {
+        let record = Record::Purge { group: self.group, upto: log_id(&upto) };
+        self.submit(vec![record], u64::MAX, |_outcome| ());
+        Ok(())
+    }
+}
+
+fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let from = match range.start_bound() {
+        Bound::Included(index) => *index,
+        Bound::Excluded(index) => index.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let to = match range.end_bound() {
+        Bound::Included(index) => index.saturating_add(1),
+        Bound::Excluded(index) => *index,
+        Bound::Unbounded => u64::MAX,
+    };
+    (from, to)
+}
+
+type RaftPayload = EntryPayload<Command, u64, super::types::Host>;
+
+fn encode_payload(payload: &RaftPayload) -> Bytes {
+    match payload {
+        EntryPayload::Blank => Bytes::from_static(&[BLANK]),
+        EntryPayload::Normal(command) => tagged(COMMAND, &command.0),
+        EntryPayload::Membership(members) => {
+            tagged(MEMBERSHIP, &convert::membership_to_proto(&membership(members)).encode_to_vec())
+        }
+    }
+}
+
+fn tagged(tag: u8, bytes: &[u8]) -> Bytes {
+    let mut payload = BytesMut::with_capacity(bytes.len() + 1);
+    payload.put_u8(tag);
+    payload.put_slice(bytes);
+    payload.freeze()
+}
+
+fn decode_entry(id: LogId, stored: Bytes) -> io::Result<RaftEntry> {
+    let Some(tag) = stored.first().copied() else { return Err(damaged(id, "is empty")) };
+    let payload = match tag {
+        BLANK => EntryPayload::Blank,
+        COMMAND => EntryPayload::Normal(Command(stored.slice(1..))),
+        MEMBERSHIP => EntryPayload::Membership(decode_membership(id, stored.slice(1..))?),
+        _ => return Err(damaged(id, "has an unknown kind")),
+    };
+    Ok(RaftEntry { log_id: raft_log_id(id), payload })
+}
+
+fn decode_membership(id: LogId, bytes: Bytes) -> io::Result<super::types::RaftMembership> {
+    let members = record::Membership::decode(bytes).map_err(|_error| damaged(id, "is no membership"))?;
+    Ok(raft_membership(&convert::membership_from_proto(&members))?)
+}
+
+fn damaged(id: LogId, what: &str) -> io::Error {
+    io::Error::other(format!("log entry {}.{} {what}", id.term, id.index))
+}
+
+fn encode_vote(vote: &RaftVote) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(17);
+    bytes.put_u64(vote.leader_id.term);
+    bytes.put_u64(vote.leader_id.voted_for);
+    bytes.put_u8(u8::from(vote.committed));
+    bytes.freeze()
+}
+
+fn decode_vote(bytes: &[u8]) -> io::Result<RaftVote> {
+    let unreadable = || io::Error::other("a vote in the log is unreadable");
+    let (term, rest) = bytes.split_first_chunk::<8>().ok_or_else(unreadable)?;
+    let (replica, rest) = rest.split_first_chunk::<8>().ok_or_else(unreadable)?;
+    let committed = match rest {
+        [0] => false,
+        [1] => true,
+        _ => return Err(unreadable()),
+    };
+    Ok(vote(u64::from_be_bytes(*term), u64::from_be_bytes(*replica), committed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn votes_come_back() {
+        for committed in [false, true] {
+            let given = vote(7, u64::MAX, committed);
+            assert_eq!(decode_vote(&encode_vote(&given)).unwrap(), given);
+        }
+        assert!(decode_vote(&[0; 16]).is_err());
+        assert!(decode_vote(&[9; 17]).is_err());
+    }
+
+    #[test]
+    fn payloads_come_back() {
+        let id = LogId { term: 2, index: 11 };
+        let members = ebla_model::metadata::Membership::fresh(&[ebla_model::id::ServerId::new(4)]);
+        let payloads = [
+            EntryPayload::Blank,
+            EntryPayload::Normal(Command(Bytes::from_static(b"x"))),
+            EntryPayload::Normal(Command(Bytes::new())),
+            EntryPayload::Membership(raft_membership(&members).unwrap()),
+        ];
+        for payload in payloads {
+            let back = decode_entry(id, encode_payload(&payload)).unwrap();
+            assert_eq!((back.log_id, back.payload), (raft_log_id(id), payload));
+        }
+        assert!(decode_entry(id, Bytes::new()).is_err());
+        assert!(decode_entry(id, Bytes::from_static(&[9])).is_err());
+    }
+}

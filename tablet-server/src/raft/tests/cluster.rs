@@ -1,0 +1,347 @@
+//! Three replicas in one process over real commit logs in temporary folders, with a state machine that is a list.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_model::id::{LogId, ReplicaId, ServerId, TabletId};
+use ebla_model::metadata::{Membership, Replica};
+use ebla_runtime::{Blocking, Clock, Runtime, ServeOptions, serve};
+use ebla_storage::disk::RealDisk;
+use ebla_storage::log::{CommitLog, LogOptions, MemoryWitness, OnFailure};
+use tempfile::TempDir;
+use tonic::service::Routes;
+
+use crate::raft::{
+    AddressBook, Applied, CommittedEntry, Fault, Group, GroupConfig, GroupDirectory, GroupId, Lookup, Neighbours,
+    Network, NetworkOptions, Origin, Payload, Pools, ProposeError, RaftTimings, StateMachine,
+};
+
+pub(super) const TABLET: TabletId = TabletId::new(7);
+/// How long a test waits for what must happen.
+pub(super) const LIVE: Duration = Duration::from_secs(30);
+
+pub(super) const QUICK: RaftTimings = RaftTimings {
+    heartbeat: Duration::from_millis(60),
+    election_min: Duration::from_millis(300),
+    election_max: Duration::from_millis(600),
+};
+
+pub(super) fn now() -> Duration {
+    Clock::system().monotonic()
+}
+
+/// Waits until a condition holds.
+pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = now() + LIVE;
+    while !holds() {
+        assert!(now() < end, "{what} did not happen");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Content {
+    applied: Applied,
+    commands: Vec<Bytes>,
+}
+
+/// A list of all commands. What `flush` saw survives a restart.
+#[derive(Debug)]
+pub(super) struct List {
+    memory: Mutex<Content>,
+    disk: Mutex<Content>,
+}
+
+impl List {
+    fn with(applied: Applied) -> Self {
+        let content = Content { applied, commands: Vec::new() };
+        Self { memory: Mutex::new(content.clone()), disk: Mutex::new(content) }
+    }
+
+    fn seeded(servers: &[ServerId]) -> Self {
+        let membership = (Some(LogId::SEED), Membership::fresh(servers));
+        Self::with(Applied { last: Some(LogId::SEED), membership })
+    }
+
+    pub(super) fn empty() -> Self {
+        Self::with(Applied { last: None, membership: (None, Membership::default()) })
+    }
+
+    /// What a crash leaves of it.
+    fn after_crash(&self) -> Self {
+        let content = self.disk.lock().unwrap().clone();
+        Self { memory: Mutex::new(content.clone()), disk: Mutex::new(content) }
+    }
+
+    pub(super) fn flush(&self) {
+        let content = self.memory.lock().unwrap().clone();
+        *self.disk.lock().unwrap() = content;
+    }
+
+    pub(super) fn commands(&self) -> Vec<Bytes> {
+        self.memory.lock().unwrap().commands.clone()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.memory.lock().unwrap().commands.len()
+    }
+
+    pub(super) fn last(&self) -> u64 {
+        self.memory.lock().unwrap().applied.last.map_or(0, |id| id.index)
+    }
+}
+
+impl StateMachine for List {
+    fn applied(&self) -> Applied {
+        self.memory.lock().unwrap().applied.clone()
+    }
+
+    fn persisted(&self) -> Result<Applied, Fault> {
+        Ok(self.disk.lock().unwrap().applied.clone())
+    }
+
+    fn apply(&self, entries: &[CommittedEntry]) -> Result<Vec<Bytes>, Fault> {
+        let mut content = self.memory.lock().unwrap();
+        let mut answers = Vec::new();
+        for entry in entries {
+            let last = content.applied.last.map_or(0, |id| id.index);
+            assert_eq!(entry.id.index, last + 1, "entries come without a gap");
+            content.applied.last = Some(entry.id);
+            match &entry.payload {
+                Payload::Blank => {}
+                Payload::Command(command) => content.commands.push(command.clone()),
+                Payload::Membership(members) => content.applied.membership = (Some(entry.id), members.clone()),
+            }
+            answers.push(Bytes::from(content.commands.len().to_string()));
+        }
+        Ok(answers)
+    }
+
+    fn checkpoint(&self, folder: &Path) -> Result<Applied, Fault> {
+        let content = self.memory.lock().unwrap().clone();
+        fs::create_dir(folder).unwrap();
+        let commands: Vec<_> = content.commands.iter().map(|command| String::from_utf8_lossy(command)).collect();
+        fs::write(folder.join("commands"), commands.join("\n")).unwrap();
+        Ok(content.applied)
+    }
+
+    fn install(&self, folder: &Path, applied: Applied) -> Result<(), Fault> {
+        let commands = fs::read_to_string(folder.join("commands")).unwrap();
+        let commands = commands.split('\n').filter(|line| !line.is_empty()).map(|line| Bytes::from(line.to_owned()));
+        let content = Content { applied, commands: commands.collect() };
+        *self.memory.lock().unwrap() = content.clone();
+        *self.disk.lock().unwrap() = content;
+        Ok(())
+    }
+}
+
+/// Where each server listens.
+#[derive(Default)]
+struct Book(Mutex<BTreeMap<ServerId, String>>);
+
+impl AddressBook for Book {
+    fn address(&self, server: ServerId) -> Option<String> {
+        self.0.lock().unwrap().get(&server).cloned()
+    }
+}
+
+/// The one group of a server.
+#[derive(Default)]
+struct OneGroup(Mutex<Option<Arc<Group>>>);
+
+impl GroupDirectory for OneGroup {
+    fn group(&self, tablet: TabletId, replica: ReplicaId, _origin: Origin) -> Lookup {
+        match &*self.0.lock().unwrap() {
+            Some(group) if group.id() == (GroupId { tablet, replica }) => Lookup::Here(Arc::clone(group)),
+            _ => Lookup::Unreachable("not here".to_owned()),
+        }
+    }
+}
+
+/// A running server.
+pub(super) struct Node {
+    pub(super) group: Arc<Group>,
+    pub(super) machine: Arc<List>,
+    log: CommitLog,
+    network: Arc<Network>,
+    directory: Arc<OneGroup>,
+    runtime: Runtime,
+}
+
+/// How the servers reach each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Links {
+    Direct,
+    Grpc,
+}
+
+/// What a server keeps when it is down.
+struct Kept {
+    folder: TempDir,
+    witness: MemoryWitness,
+    machine: Arc<List>,
+}
+
+pub(super) struct Cluster {
+    pub(super) servers: Vec<ServerId>,
+    pub(super) hood: Neighbours,
+    pub(super) timings: RaftTimings,
+    links: Links,
+    book: Arc<Book>,
+    kept: BTreeMap<ServerId, Kept>,
+    nodes: BTreeMap<ServerId, Node>,
+}
+
+impl Cluster {
+    /// Servers 1 to `count`, each with a replica of the same number; the first stands for election at once.
+    pub(super) async fn start(count: u64, links: Links, timings: RaftTimings) -> Self {
+        let servers: Vec<_> = (1..=count).map(ServerId::new).collect();
+        let mut cluster = Self {
+            servers: servers.clone(),
+            hood: Neighbours::default(),
+            timings,
+            links,
+            book: Arc::default(),
+            kept: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+        };
+        for server in servers.iter().rev() {
+            cluster.keep(*server, List::seeded(&servers));
+            cluster.up(*server, None, *server == servers[0]).await;
+        }
+        cluster
+    }
+
+    fn keep(&mut self, server: ServerId, machine: List) {
+        let folder = tempfile::tempdir().unwrap();
+        self.kept.insert(server, Kept { folder, witness: MemoryWitness::default(), machine: Arc::new(machine) });
+    }
+
+    /// Adds a server with an empty replica.
+    pub(super) async fn add_empty(&mut self, server: ServerId) {
+        self.keep(server, List::empty());
+        self.up(server, None, false).await;
+    }
+
+    /// Starts a server with what it kept.
+    pub(super) async fn up(&mut self, server: ServerId, wait_before_voting: Option<Duration>, elect_now: bool) {
+        let runtime = Runtime::system("test");
+        let kept = &self.kept[&server];
+        let log = open_log(kept);
+        let maintenance = Blocking::pool("maintenance", 2, 64).unwrap();
+        let pools = Pools { apply: Blocking::pool("apply", 2, 64).unwrap(), maintenance: maintenance.clone() };
+        let scratch = kept.folder.path().join("scratch");
+        let options = NetworkOptions {
+            server,
+            addresses: Arc::clone(&self.book) as Arc<dyn AddressBook>,
+            neighbours: match self.links {
+                Links::Direct => self.hood.clone(),
+                Links::Grpc => Neighbours::default(),
+            },
+            scratch: scratch.clone(),
+            maintenance,
+            answer_wait: self.timings.election_max,
+        };
+        let network = Network::new(options, &runtime);
+        let directory = Arc::new(OneGroup::default());
+        let weak: Weak<OneGroup> = Arc::downgrade(&directory);
+        network.serve(weak);
+        self.listen(server, &network, &runtime).await;
+        let id = GroupId { tablet: TABLET, replica: ReplicaId::new(server.get()) };
+        let config = GroupConfig {
+            wait_before_voting,
+            elect_now,
+            timings: self.timings,
+            ..GroupConfig::new(id, server, scratch, pools)
+        };
+        let machine = Arc::clone(&kept.machine);
+        let state: Arc<dyn StateMachine> = Arc::<List>::clone(&machine);
+        let group = Group::start(config, log.clone(), state, &network, &runtime).await.unwrap();
+        *directory.0.lock().unwrap() = Some(Arc::clone(&group));
+        self.nodes.insert(server, Node { group, machine, log, network, directory, runtime });
+    }
+
+    async fn listen(&self, server: ServerId, network: &Arc<Network>, runtime: &Runtime) {
+        if let Links::Grpc = self.links {
+            let listener = runtime.net.listen("127.0.0.1:0").await.unwrap();
+            self.book.0.lock().unwrap().insert(server, listener.local_addr().to_string());
+            serve(&runtime.tasks, listener, Routes::new(network.service()), ServeOptions::default());
+        }
+    }
+
+    /// Ends a server without warning: what was not synced or flushed is lost.
+    pub(super) async fn kill(&mut self, server: ServerId) {
+        let node = self.nodes.remove(&server).unwrap();
+        node.network.abort();
+        *node.directory.0.lock().unwrap() = None;
+        tokio::task::block_in_place(|| node.log.abandon());
+        node.group.stop().await;
+        node.runtime.tasks.stop(Duration::ZERO).await;
+        self.kept.get_mut(&server).unwrap().machine = Arc::new(node.machine.after_crash());
+    }
+
+    pub(super) fn node(&self, server: ServerId) -> &Node {
+        &self.nodes[&server]
+    }
+
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// The server that leads in the highest term.
+    pub(super) fn leader_now(&self) -> Option<ServerId> {
+        let leaders = self.nodes.iter().filter_map(|(server, node)| Some((node.group.leadership()?.term, *server)));
+        leaders.max().map(|(_, server)| server)
+    }
+
+    pub(super) async fn leader(&self) -> ServerId {
+        until("a leader", || self.leader_now().is_some()).await;
+        self.leader_now().unwrap()
+    }
+
+    /// Proposes one command wherever the leader is, until it is acknowledged.
+    pub(super) async fn write(&self, command: &str) {
+        let end = now() + LIVE;
+        loop {
+            assert!(now() < end, "{command} was not acknowledged");
+            let leader = self.leader().await;
+            match self.node(leader).group.propose(vec![Bytes::from(command.to_owned())], None).await.remove(0) {
+                Ok(_) => return,
+                Err(ProposeError::NotLeader { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(error) => panic!("{command}: {error}"),
+            }
+        }
+    }
+
+    /// Waits until all running replicas have applied the same log.
+    pub(super) async fn settled(&self) {
+        let same = || {
+            let mut lasts = self.nodes().map(|node| node.machine.last());
+            let first = lasts.next();
+            lasts.all(|last| Some(last) == first)
+        };
+        until("all replicas at the same entry", same).await;
+        let mut lists = self.nodes().map(|node| node.machine.commands());
+        let first = lists.next().unwrap();
+        assert!(lists.all(|list| list == first), "replicas differ");
+    }
+}
+
+fn open_log(kept: &Kept) -> CommitLog {
+    let folder = kept.folder.path().join("log");
+    fs::create_dir_all(&folder).unwrap();
+    let disk = Arc::new(RealDisk::open(&folder).unwrap());
+    let options = LogOptions { on_failure: OnFailure::Report, ..LogOptions::default() };
+    let (log, recovered) = CommitLog::open(disk, Arc::new(kept.witness.clone()), options).unwrap();
+    assert!(recovered.quarantined.is_empty() && !recovered.all_quarantined, "the log is whole");
+    log.start_writer().unwrap();
+    log
+}
+
+pub(super) fn replica_on(server: ServerId) -> Replica {
+    Replica { replica: ReplicaId::new(server.get()), server }
+}

@@ -1,0 +1,331 @@
+//! A tablet server: made of its parts, served on one port, stopped in the reverse order.
+//!
+//! ```text
+//!   registry, commit log           who it is, what lives here, the log of all groups
+//!   directory (watches Chubby)     who else there is
+//!   network, hosted replicas       Raft groups and stores
+//!   router -> cluster handle       any row, wherever it is led
+//!   front, internal, control       gRPC on one port
+//!   announcer, flushing, lease     what happens without being asked
+//! ```
+//!
+//! The port is bound first, because its number is what is registered; requests are answered only when the replicas are
+//! open. A server is `ready` when it serves and stands in Chubby, whether or not the cluster has begun.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebla_chubby::SharedChubby;
+use ebla_client::{ChubbyDirectory, Cluster, Directory};
+use ebla_model::error::Error;
+use ebla_model::id::{Incarnation, ServerId};
+use ebla_proto::control::control_server::ControlServer;
+use ebla_proto::locate::locate_server::LocateServer;
+use ebla_proto::tablet::tablets_server::TabletsServer;
+use ebla_runtime::{Blocking, Listener, Runtime, ServeOptions, serve};
+use ebla_storage::disk::RealDisk;
+use ebla_storage::log::{CommitLog, LogOptions, Recovered, SegmentWitness};
+use ebla_storage::registry::{Identity, Registry, ReplicaState};
+use ebla_storage::tablet::Shared;
+use tokio::sync::watch;
+use tonic::service::Routes;
+use tracing::{error, info};
+
+use crate::announce::Announcer;
+use crate::config::{Restart, ServerConfig, ServerOptions};
+use crate::control::ControlService;
+use crate::flushing::{self, FlushBudgets};
+use crate::front::{self, FrontConfig};
+use crate::internal::{LocateService, MESSAGE_BYTES_MAX, TabletService};
+use crate::lease::{self, Presence};
+use crate::raft::{AddressBook, GroupId, Network, NetworkOptions, Pools};
+use crate::router::Router;
+use crate::tablet::hosted::{Hosted, HostedParts};
+use crate::tablet::serve::Local;
+use crate::tablet::split::SplitHelp;
+
+/// Calls that may wait for a thread, for each pool.
+const QUEUE_MAX: usize = 16_384;
+/// How long the tasks of a server may take to end.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+/// A peer that does not answer in this time is taken for unreachable; a slow sync must fit into it.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// A running tablet server.
+pub struct TabletServer {
+    server: ServerId,
+    address: String,
+    hosted: Arc<Hosted>,
+    network: Arc<Network>,
+    log: CommitLog,
+    cluster: Cluster,
+    directory: ChubbyDirectory,
+    registered: watch::Receiver<bool>,
+    /// Serving, lease, announcer, flushing: what is stopped first.
+    outer: Runtime,
+    /// Raft's network and the replicas: what is stopped last.
+    inner: Runtime,
+}
+
+impl std::fmt::Debug for TabletServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TabletServer")
+            .field("server", &self.server)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TabletServer {
+    /// Starts a server. Its tasks are children of `runtime.tasks`.
+    ///
+    /// # Errors
+    /// When the data folder is in use, foreign or damaged, the port is taken, or Chubby cannot be reached at a first start.
+    pub async fn start(config: ServerConfig, chubby: SharedChubby, runtime: Runtime) -> Result<Self, Error> {
+        let listener = runtime.net.listen(&config.listen).await;
+        let listener = listener.map_err(|error| Error::internal(format!("listen on {}: {error}", config.listen)))?;
+        let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
+        let (outer, inner) = (runtime.child("server"), runtime.child("replicas"));
+        let pools = ServerPools::new(&config.options)?;
+        let disk = open_disk(&config.data_dir, &pools.raft.maintenance).await?;
+        let server = lease::identify(&disk.registry, &chubby).await?;
+        let directory = ChubbyDirectory::start(Arc::clone(&chubby), &outer);
+        let shared = Shared::new(config.options.store.clone())?;
+        let scratch = config.data_dir.join("scratch");
+        let network = Network::new(
+            NetworkOptions {
+                server,
+                addresses: Arc::new(Addresses(directory.clone())),
+                neighbours: config.options.neighbours.clone(),
+                scratch: scratch.clone(),
+                maintenance: pools.raft.maintenance.clone(),
+                answer_wait: ANSWER_WAIT,
+            },
+            &inner,
+        );
+        let announcer = Announcer::new(server, Arc::clone(&chubby), directory.clone(), &outer);
+        let hosted = Hosted::open(HostedParts {
+            server,
+            registry: Arc::clone(&disk.registry),
+            log: disk.log.clone(),
+            quarantined: disk.quarantined,
+            network: Arc::clone(&network),
+            shared,
+            pools: pools.raft,
+            reads: pools.reads,
+            runtime: inner.clone(),
+            scratch,
+            timings: config.options.timings,
+            wait_before_voting: config.options.restart == Restart::Alone,
+            help: Arc::clone(&announcer) as Arc<dyn SplitHelp>,
+        })
+        .await?;
+        let local = Local::new(Arc::clone(&hosted), runtime.clock.clone());
+        let router = Router::new(server, local.clone(), &outer);
+        let cluster = router.cluster(Arc::new(directory.clone()) as Arc<dyn Directory>, outer.clone());
+        announcer.start(&hosted, cluster.clone());
+        let incarnation = Incarnation::new(runtime.rng.u64());
+        let services = Services {
+            local,
+            directory: directory.clone(),
+            control: ControlService::new(Arc::clone(&hosted), incarnation),
+            network: Arc::clone(&network),
+            front: FrontConfig { cluster: cluster.clone(), chubby: Arc::clone(&chubby), runtime: outer.clone() },
+        };
+        services.serve(listener, &outer);
+        flushing::start(&hosted, budgets(&config.options), &outer);
+        adopt_when_known(&hosted, &directory, &outer);
+        let presence = Presence { server, address: address.clone(), incarnation, ttl: config.options.lease_ttl };
+        let registered = lease::keep(presence, chubby, &outer);
+        info!(%server, address, "tablet server started");
+        Ok(Self { server, address, hosted, network, log: disk.log, cluster, directory, registered, outer, inner })
+    }
+
+    /// This server's id.
+    #[must_use]
+    pub const fn id(&self) -> ServerId {
+        self.server
+    }
+
+    /// `host:port` that others reach it by.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Its replicas.
+    #[must_use]
+    pub const fn hosted(&self) -> &Arc<Hosted> {
+        &self.hosted
+    }
+
+    /// The cluster as seen from here.
+    #[must_use]
+    pub const fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Its copy of Chubby's files.
+    #[must_use]
+    pub const fn directory(&self) -> &ChubbyDirectory {
+        &self.directory
+    }
+
+    /// Returns when the server has registered and knows what stands in Chubby. Cancel-safe.
+    pub async fn ready(&self) {
+        // The sender lives as long as the server's tasks; when they have ended there is nothing to wait for.
+        let _ended = self.registered.clone().wait_for(|registered| *registered).await.map(drop);
+        self.directory.ready().await;
+    }
+
+    /// Stops in order: no new requests, tasks end, groups end, the log's last batch is written, stores are closed.
+    pub async fn stop(self) {
+        self.outer.tasks.stop(STOP_GRACE).await;
+        self.hosted.stop().await;
+        self.inner.tasks.stop(STOP_GRACE).await;
+        self.network.abort();
+        let log = self.log.clone();
+        // The writer ends on its own thread; waiting for it must not hold an async worker.
+        let _stopped = self.hosted.maintenance().run(move || log.stop()).await;
+        info!(server = %self.server, "tablet server stopped");
+    }
+
+    /// Falls silent at once, as a crashed process would: no lease is given back, no leadership handed over, nothing
+    /// flushed by order. For tests in one process.
+    pub async fn abort(self) {
+        self.network.abort();
+        self.outer.tasks.stop(Duration::ZERO).await;
+        self.hosted.abort().await;
+        self.inner.tasks.stop(Duration::ZERO).await;
+        let log = self.log.clone();
+        let _ended = self.hosted.maintenance().run(move || log.abandon()).await;
+    }
+}
+
+/// What is served on the port.
+struct Services {
+    local: Local,
+    directory: ChubbyDirectory,
+    control: ControlService,
+    network: Arc<Network>,
+    front: FrontConfig,
+}
+
+impl Services {
+    fn serve(self, listener: Listener, runtime: &Runtime) {
+        let tablets = TabletsServer::new(TabletService::new(self.local))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let routes = Routes::new(tablets)
+            .add_service(LocateServer::new(LocateService::new(self.directory)))
+            .add_service(ControlServer::new(self.control))
+            .add_service(self.network.service());
+        serve(&runtime.tasks, listener, front::add_services(routes, self.front), ServeOptions::default());
+    }
+}
+
+struct ServerPools {
+    raft: Pools,
+    reads: Blocking,
+}
+
+impl ServerPools {
+    fn new(options: &ServerOptions) -> Result<Self, Error> {
+        let pool = |name: &str, threads: usize| {
+            Blocking::pool(name, threads, QUEUE_MAX).map_err(|error| Error::internal(format!("start threads: {error}")))
+        };
+        Ok(Self {
+            raft: Pools {
+                apply: pool("apply", options.apply_threads)?,
+                maintenance: pool("maintenance", options.maintenance_threads)?,
+            },
+            reads: pool("reads", options.read_threads)?,
+        })
+    }
+}
+
+/// Writes down which cluster this server is part of as soon as Chubby says so; the first order may be earlier.
+fn adopt_when_known(hosted: &Arc<Hosted>, directory: &ChubbyDirectory, runtime: &Runtime) {
+    let (hosted, directory) = (Arc::clone(hosted), directory.clone());
+    runtime.tasks.spawn_until_stopped("adopt", async move {
+        let mut changes = directory.changes();
+        while hosted.registry().identity().is_none() {
+            if let Some(cluster) = directory.cluster() {
+                let identity = Identity { cluster, server: hosted.server() };
+                let registry = Arc::clone(hosted.registry());
+                let adopted = hosted.maintenance().run(move || registry.adopt(identity)).await;
+                if let Ok(Err(error)) = adopted {
+                    error!(%error, "cannot write down the cluster's id");
+                    return;
+                }
+            } else if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn budgets(options: &ServerOptions) -> FlushBudgets {
+    FlushBudgets {
+        memtable_bytes: options.store.memtable_bytes as u64,
+        log_bytes: options.log_bytes.bytes(),
+        split_bytes: options.split_bytes.bytes(),
+    }
+}
+
+/// Where other servers listen, as Chubby says.
+struct Addresses(ChubbyDirectory);
+
+impl AddressBook for Addresses {
+    fn address(&self, server: ServerId) -> Option<String> {
+        let servers = self.0.servers();
+        servers.into_iter().find(|one| one.server == server.get()).map(|one| one.address)
+    }
+}
+
+/// What a server has on disk before its replicas are opened.
+struct Opened {
+    registry: Arc<Registry>,
+    log: CommitLog,
+    quarantined: BTreeSet<GroupId>,
+}
+
+async fn open_disk(data_dir: &Path, maintenance: &Blocking) -> Result<Opened, Error> {
+    let data_dir = data_dir.to_owned();
+    let opened = maintenance.run(move || open_disk_now(&data_dir)).await;
+    opened.map_err(|error| Error::internal(error.to_string()))?
+}
+
+fn open_disk_now(data_dir: &Path) -> Result<Opened, Error> {
+    let doing = |action: &'static str| move |error: std::io::Error| Error::internal(format!("{action}: {error}"));
+    std::fs::create_dir_all(data_dir).map_err(doing("make the data folder"))?;
+    let registry = Arc::new(Registry::open(data_dir)?);
+    // Checkpoints on their way do not outlive the process.
+    let scratch = data_dir.join("scratch");
+    if scratch.exists() {
+        std::fs::remove_dir_all(&scratch).map_err(doing("sweep the scratch folder"))?;
+    }
+    let disk = Arc::new(RealDisk::open(&data_dir.join("log")).map_err(doing("open the log's folder"))?);
+    let (log, recovered) =
+        CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentWitness>, LogOptions::default())
+            .map_err(|error| Error::damaged(format!("open the commit log: {error}")))?;
+    log.start_writer().map_err(doing("start the log's writer"))?;
+    let quarantined = quarantined(&registry, &recovered);
+    Ok(Opened { registry, log, quarantined })
+}
+
+/// The live replicas whose log is not whole: what they acknowledged may be lost.
+fn quarantined(registry: &Registry, recovered: &Recovered) -> BTreeSet<GroupId> {
+    let live = registry.replicas().into_iter().filter(|(_, record)| record.state == ReplicaState::Live);
+    let lost: BTreeSet<GroupId> = live.map(|(id, _)| id).filter(|id| !recovered.groups.contains_key(id)).collect();
+    if !lost.is_empty() {
+        error!(
+            replicas = lost.len(),
+            cut_bytes = recovered.cut_bytes,
+            "the commit log has lost what replicas acknowledged"
+        );
+    }
+    lost
+}

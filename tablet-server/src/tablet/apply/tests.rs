@@ -1,0 +1,359 @@
+//! Golden scripts: `testdata/apply/*.txt`. A script is the history of one tablet; a case is a run of commands that are
+//! gathered and written in one batch, with the answers and what the tablet then holds.
+//!
+//! ```text
+//!   families   f g       no rule            at 7                          time of the commands that follow
+//!              c         2 versions         write s1.3/2 row change; ...  session s1, sequence 3, lowest outstanding 2
+//!              o         age 10             set f:q@5=v   del f:q 5 9   delfam f   delrow   keep text
+//!   range a m                               schema 2 f c   droprange 9 a m   drop 9   collect a m 50   tick
+//!   split at child                          restart        what is kept is read back
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_model::cell::FamilyName;
+use ebla_model::gc::GcRule;
+use ebla_model::schema::{Family, TableName, TableState};
+use ebla_model::{OperationId, SchemaVersion, Sequence, ServerId, SessionId, TableId};
+
+use super::*;
+use crate::tablet::state::MetaEdit;
+
+/// A store as a map.
+#[derive(Default)]
+struct Stored {
+    cells: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
+}
+
+impl Stored {
+    fn write(&self, edits: Vec<Edit>) {
+        let mut cells = self.cells.lock().unwrap();
+        for edit in edits {
+            match edit {
+                Edit::Put(key, value) => {
+                    cells.insert(key, value);
+                }
+                Edit::Delete(key) => {
+                    cells.remove(&key);
+                }
+                Edit::DeleteRange(from, to) => cells.retain(|key, _| !is_inside(key, &from, to.as_deref())),
+            }
+        }
+    }
+}
+
+impl Cells for Stored {
+    fn few(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        let keys = self.all(lower, upper)?;
+        Ok((keys.len() <= SINGLE_DELETES_MAX).then_some(keys))
+    }
+
+    fn all(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Vec<Vec<u8>>, Error> {
+        let cells = self.cells.lock().unwrap();
+        Ok(cells.keys().filter(|key| is_inside(key, lower, upper)).cloned().collect())
+    }
+}
+
+struct History {
+    state: TabletState,
+    stored: Stored,
+    meta: BTreeMap<Vec<u8>, Bytes>,
+    time: Micros,
+}
+
+const NAMES: [&str; 4] = ["f", "g", "c", "o"];
+
+fn family(name: &str) -> Family {
+    let gc = match name {
+        "c" => Some(GcRule::MaxVersions(2)),
+        "o" => Some(GcRule::MaxAge(Duration::from_micros(10))),
+        _ => None,
+    };
+    Family { id: family_id(name), name: FamilyName::new(name).unwrap(), gc, locality_group: 0 }
+}
+
+fn family_id(name: &str) -> FamilyId {
+    let at = NAMES.iter().position(|known| *known == name).unwrap_or(8);
+    FamilyId::new(u32::try_from(at).unwrap() + 1)
+}
+
+fn schema(version: u64, families: &[&str]) -> TableSchema {
+    TableSchema {
+        table: TableId::new(5),
+        name: TableName::from_parts("p", "inst", "t").unwrap(),
+        version: SchemaVersion::new(version),
+        families: families.iter().map(|name| family(name)).collect(),
+        next_family: FamilyId::new(5),
+        deletion_protection: false,
+        state: TableState::Active,
+    }
+}
+
+fn key_range(from: &str, to: &str) -> KeyRange {
+    let bound = |text: &str| if text == "-" { RowKey::EMPTY } else { RowKey::copy_from_slice(text.as_bytes()) };
+    KeyRange::new(bound(from), (to != "-").then(|| bound(to))).unwrap()
+}
+
+impl History {
+    fn new() -> Self {
+        let servers = [1, 2, 3].map(ServerId::new);
+        let descriptor = TabletDescriptor::fresh(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
+        let state = TabletState::fresh(descriptor, schema(1, &NAMES));
+        let meta = BTreeMap::new();
+        let mut history = Self { state, stored: Stored::default(), meta, time: Micros::ZERO };
+        let saved = history.state.save();
+        history.keep(saved);
+        history
+    }
+
+    fn keep(&mut self, edits: Vec<MetaEdit>) {
+        for edit in edits {
+            match edit {
+                MetaEdit::Put(key, value) => self.meta.insert(key.encode(), value),
+                MetaEdit::Delete(key) => self.meta.remove(&key.encode()),
+            };
+        }
+    }
+
+    /// Runs the lines of a case as one batch.
+    fn run(&mut self, lines: &[&str]) -> Vec<String> {
+        let mut out = Vec::new();
+        let mut edits = Vec::new();
+        for line in lines {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words.as_slice() {
+                ["at", time] => self.time = Micros::new(time.parse().unwrap()),
+                ["range", from, to] => {
+                    let descriptor = TabletDescriptor { range: key_range(from, to), ..self.state.descriptor.clone() };
+                    self.state.set_descriptor(descriptor);
+                }
+                ["restart"] => self.restart(),
+                ["split", at, child] => out.push(self.split(at, child)),
+                _ => {
+                    let command = Command { time: self.time, kind: parse(line) };
+                    let mut applier = Applier::new(&mut self.state, &self.stored);
+                    applier.resume(std::mem::take(&mut edits));
+                    if wants_written(&command.kind) {
+                        self.stored.write(applier.take_edits());
+                    }
+                    let reply = applier.apply(command).unwrap();
+                    edits = applier.take_edits();
+                    out.extend(show_reply(&reply));
+                }
+            }
+        }
+        out.extend(edits.iter().filter_map(show_tombstone));
+        self.stored.write(edits);
+        let changed = self.state.take_edits();
+        self.keep(changed);
+        out.extend(self.show_rows());
+        out
+    }
+
+    fn restart(&mut self) {
+        let meta = self.meta.iter().map(|(key, value)| (Bytes::from(key.clone()), value.clone()));
+        self.state = TabletState::load(meta).unwrap();
+    }
+
+    fn split(&self, at: &str, child: &str) -> String {
+        let at = RowKey::copy_from_slice(at.as_bytes());
+        match split(&self.state, &at, TabletId::new(child.parse().unwrap())) {
+            Ok((left, right)) => format!(
+                "left {} {} generation {}, right {} {} generation {} from {}",
+                left.tablet,
+                left.range,
+                left.generation,
+                right.tablet,
+                right.range,
+                right.generation,
+                right.membership_log_id
+            ),
+            Err(refusal) => show_refusal(&refusal),
+        }
+    }
+
+    /// Every cell, also what no reader would see.
+    fn show_rows(&self) -> Vec<String> {
+        let cells = self.stored.cells.lock().unwrap();
+        let mut rows: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (key, value) in cells.iter() {
+            let key = CellKey::decode(key).unwrap();
+            let value = codec::decode_value(Bytes::copy_from_slice(value)).unwrap();
+            let name = NAMES[usize::try_from(key.family.get()).unwrap() - 1];
+            let (qualifier, value) = (String::from_utf8_lossy(&key.qualifier), String::from_utf8_lossy(&value));
+            let cell = format!("{name}:{qualifier}@{}={value}", key.timestamp);
+            rows.entry(key.row.to_string()).or_default().push(cell);
+        }
+        rows.into_iter().map(|(row, cells)| format!("  {row}  {}", cells.join(" "))).collect()
+    }
+}
+
+fn parse(line: &str) -> CommandKind {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words.as_slice() {
+        ["write", id, row, ..] => {
+            let changes = line.splitn(4, ' ').nth(3).unwrap();
+            CommandKind::Write(vec![parse_write(id, row, changes)])
+        }
+        ["schema", version, families @ ..] => CommandKind::SetSchema(schema(version.parse().unwrap(), families)),
+        ["droprange", operation, from, to] => CommandKind::DropRange {
+            operation: OperationId::new(operation.parse().unwrap()),
+            range: key_range(from, to),
+        },
+        ["drop", operation] => CommandKind::Drop { operation: OperationId::new(operation.parse().unwrap()) },
+        ["collect", from, to, time] => {
+            CommandKind::Collect { range: key_range(from, to), time: Micros::new(time.parse().unwrap()) }
+        }
+        ["tick"] => CommandKind::Tick,
+        _ => panic!("not a command: {line}"),
+    }
+}
+
+fn parse_write(id: &str, row: &str, changes: &str) -> RowWrite {
+    let (session, rest) = id.strip_prefix('s').unwrap().split_once('.').unwrap();
+    let (sequence, lowest) = rest.split_once('/').unwrap();
+    let mut write = RowWrite {
+        session: SessionId::new(session.parse().unwrap()),
+        sequence: Sequence::new(sequence.parse().unwrap()),
+        lowest_outstanding: Sequence::new(lowest.parse().unwrap()),
+        row: RowKey::copy_from_slice(row.as_bytes()),
+        changes: Vec::new(),
+        result: None,
+    };
+    for change in changes.split(';') {
+        let words: Vec<&str> = change.split_whitespace().collect();
+        match words.as_slice() {
+            ["keep", text] => write.result = Some(Bytes::copy_from_slice(text.as_bytes())),
+            ["none"] => {}
+            ["many", column, count] => {
+                let count: i64 = count.parse().unwrap();
+                write.changes.extend((1..=count).map(|at| set(column, at, "v")));
+            }
+            words => write.changes.push(parse_change(words)),
+        }
+    }
+    write
+}
+
+fn parse_change(words: &[&str]) -> Change {
+    let micros = |text: &str| Micros::new(text.parse().unwrap());
+    match words {
+        ["set", cell] => {
+            let (column, rest) = cell.split_once('@').unwrap();
+            let (timestamp, value) = rest.split_once('=').unwrap();
+            set(column, timestamp.parse().unwrap(), value)
+        }
+        ["del", column, bounds @ ..] => {
+            let (family, qualifier) = column.split_once(':').unwrap();
+            Change::DeleteColumn {
+                family: family_id(family),
+                qualifier: Bytes::copy_from_slice(qualifier.as_bytes()),
+                start: bounds.first().map_or(Micros::ZERO, |text| micros(text)),
+                end: bounds.get(1).map(|text| micros(text)),
+            }
+        }
+        ["delfam", family] => Change::DeleteFamily(family_id(family)),
+        ["delrow"] => Change::DeleteRow,
+        _ => panic!("not a change: {words:?}"),
+    }
+}
+
+fn set(column: &str, timestamp: i64, value: &str) -> Change {
+    let (family, qualifier) = column.split_once(':').unwrap();
+    Change::SetCell {
+        family: family_id(family),
+        qualifier: Bytes::copy_from_slice(qualifier.as_bytes()),
+        timestamp: Micros::new(timestamp),
+        value: Bytes::copy_from_slice(value.as_bytes()),
+    }
+}
+
+fn show_reply(reply: &Reply) -> Vec<String> {
+    match reply {
+        Reply::Write(rows) => rows.iter().map(show_row_reply).collect(),
+        Reply::Done => vec!["done".to_owned()],
+        Reply::Refused(refusal) => vec![show_refusal(refusal)],
+        Reply::Split { .. } => panic!("a split is the machine's"),
+    }
+}
+
+fn show_row_reply(reply: &RowReply) -> String {
+    match reply {
+        RowReply::Applied => "applied".to_owned(),
+        RowReply::Duplicate(None) => "duplicate".to_owned(),
+        RowReply::Duplicate(Some(result)) => format!("duplicate {}", String::from_utf8_lossy(result)),
+        RowReply::Refused(refusal) => show_refusal(refusal),
+    }
+}
+
+fn show_refusal(refusal: &Refusal) -> String {
+    format!("refused {:?}: {}", refusal.kind, refusal.message)
+}
+
+/// Range tombstones cost readers, so a script shows where they are written.
+fn show_tombstone(edit: &Edit) -> Option<String> {
+    matches!(edit, Edit::DeleteRange(..)).then(|| "(a range tombstone)".to_owned())
+}
+
+fn scripts() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/apply");
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// The script with each case's outcome as it is now.
+fn transcript(script: &str) -> String {
+    let (mut out, mut input) = (String::new(), Vec::new());
+    let mut history = History::new();
+    let mut lines = script.lines();
+    while let Some(line) = lines.next() {
+        out.push_str(line);
+        out.push('\n');
+        if line == "---" {
+            for line in history.run(&input) {
+                out.push_str(&line);
+                out.push('\n');
+            }
+            input.clear();
+            if lines.by_ref().find(|line| line.is_empty()).is_some() {
+                out.push('\n');
+            }
+        } else if !line.is_empty() && !line.starts_with('#') {
+            input.push(line);
+        }
+    }
+    assert!(input.is_empty(), "a case has no ---: {input:?}");
+    out
+}
+
+#[test]
+fn scripts_come_out_as_written() {
+    let scripts = scripts();
+    assert!(!scripts.is_empty(), "no scripts in testdata/apply");
+    for path in scripts {
+        let expected = std::fs::read_to_string(&path).unwrap();
+        let actual = transcript(&expected);
+        if actual != expected && std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, actual).unwrap();
+        } else {
+            assert_eq!(actual, expected, "{} (UPDATE=1 writes what came out)", path.display());
+        }
+    }
+}
+
+/// What a state keeps is the state: saved and read back it goes on alike.
+#[test]
+fn a_state_reads_back_as_it_was_kept() {
+    let mut history = History::new();
+    history.run(&["at 100", "write s1.1/1 a set f:q@1=v; keep x", "schema 2 f o", "droprange 3 a b"]);
+    let before = format!("{:?}", (&history.state.sessions, &history.state.operations, &history.state.floors));
+    history.restart();
+    assert_eq!(format!("{:?}", (&history.state.sessions, &history.state.operations, &history.state.floors)), before);
+    assert_eq!(history.state.schema.version, SchemaVersion::new(2));
+    assert_eq!(history.state.time, Micros::new(100));
+}

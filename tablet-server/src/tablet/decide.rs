@@ -1,0 +1,169 @@
+//! Writes that are decided by what their row holds: CheckAndMutate and ReadModifyWrite.
+//!
+//! They hold their row alone from the decision to the apply. All writes that came before them are applied by then, so
+//! this replica's own store is what they decide by; that it still leads is proved when the proposal, bound to the term, is
+//! accepted. So no filter runs at apply. The answer is kept with the session: sent again, it is found there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_model::Reason;
+use ebla_model::cell::Row;
+use ebla_model::command::RowReply;
+use ebla_model::error::Error;
+use ebla_model::id::Generation;
+use ebla_model::key::RowKey;
+use ebla_model::mutation::{self, Change};
+use ebla_model::rmw;
+use ebla_model::session::Verdict;
+use ebla_model::time::Micros;
+use ebla_proto::{convert, data};
+use prost::Message;
+
+use crate::tablet::failure::Failure;
+use crate::tablet::latch::Mode;
+use crate::tablet::machine::{Machine, Published};
+use crate::tablet::queue::Held;
+use crate::tablet::read::{pool_failure, read_row};
+use crate::tablet::write::{mutations_bytes, row_write, unknown};
+use crate::tablet::{CheckRequest, ModifyRequest, Tablet, WriteId};
+
+/// What a decided write comes to.
+struct Decision {
+    changes: Vec<Change>,
+    result: Bytes,
+}
+
+/// What is known of a decided write before it is proposed.
+enum Decided {
+    /// It was applied before, with this answer.
+    Before(Bytes),
+    /// It is to be proposed.
+    Now(Decision),
+}
+
+impl Tablet {
+    /// Applies one list of mutations or the other, depending on what a filter sees of the row. Whether it matched.
+    ///
+    /// # Errors
+    /// As a row of [`Tablet::write`].
+    pub async fn check(&self, request: CheckRequest, timeout: Duration) -> Result<bool, Failure> {
+        let (generation, id, row) = (request.generation, request.id, request.row.clone());
+        let bytes = mutations_bytes(&request.then).max(mutations_bytes(&request.otherwise));
+        let decide =
+            move |machine: &Machine, published: &Published, now| decide_check(machine, published, &request, now);
+        let result = self.decided(generation, (id, row), bytes, decide, timeout).await?;
+        Ok(result.first() == Some(&MATCHED))
+    }
+
+    /// Computes new values from what the row holds. An encoded `google.bigtable.v2.ReadModifyWriteRowResponse`: the columns
+    /// that were touched, as they are then.
+    ///
+    /// # Errors
+    /// As a row of [`Tablet::write`], and `FailedPrecondition` when a value is no counter.
+    pub async fn modify(&self, request: ModifyRequest, timeout: Duration) -> Result<Bytes, Failure> {
+        let (generation, id, row) = (request.generation, request.id, request.row.clone());
+        let bytes = request.rules.iter().map(|rule| rule.qualifier.len() + 64).sum();
+        let decide =
+            move |machine: &Machine, published: &Published, now| decide_modify(machine, published, &request, now);
+        self.decided(generation, (id, row), bytes, decide, timeout).await
+    }
+
+    async fn decided<D>(
+        &self,
+        generation: Generation,
+        (id, row): (WriteId, RowKey),
+        bytes: usize,
+        decide: D,
+        timeout: Duration,
+    ) -> Result<Bytes, Failure>
+    where
+        D: FnOnce(&Machine, &Published, Micros) -> Result<Decision, Error> + Send + 'static,
+    {
+        let work = self.decided_now(generation, (id, row), bytes, decide, timeout);
+        tokio::time::timeout(timeout, work).await.unwrap_or_else(|_elapsed| Err(Failure::deadline()))
+    }
+
+    async fn decided_now<D>(
+        &self,
+        generation: Generation,
+        (id, row): (WriteId, RowKey),
+        bytes: usize,
+        decide: D,
+        timeout: Duration,
+    ) -> Result<Bytes, Failure>
+    where
+        D: FnOnce(&Machine, &Published, Micros) -> Result<Decision, Error> + Send + 'static,
+    {
+        let permit = Arc::new(self.admission.admit(bytes + 256, timeout).await?);
+        let latch = self.latches.acquire(&row, Mode::Exclusive).await;
+        // Only now: a leadership that began while we waited may have been preceded by another's writes.
+        let term = self.leading()?;
+        let published = self.machine.published();
+        self.expect_shape(&published.shape, generation)?;
+        self.expect_row(&published, &row)?;
+        let now = self.queue.waiting().stamp(self.runtime.clock.wall(), published.time);
+        let machine = Arc::clone(&self.machine);
+        let work = move || match machine.judge(&id) {
+            Verdict::Duplicate(result) => Ok(Decided::Before(result.unwrap_or_default())),
+            Verdict::Forgotten => Err(forgotten()),
+            Verdict::Fresh => decide(&machine, &published, now).map(Decided::Now),
+        };
+        let decision = match self.reads.run(work).await.map_err(pool_failure)?? {
+            // Known from the replicated state of this term's leader, or of one that it follows: applied for good.
+            Decided::Before(result) => return Ok(result),
+            Decided::Now(decision) => decision,
+        };
+        let result = decision.result.clone();
+        let write = row_write(id, row, decision.changes, Some(decision.result));
+        let held = Held::new(latch, permit);
+        let answer = self.enqueue(self.queue.waiting(), term, write, held).await;
+        match answer.unwrap_or_else(|_gone| Err(unknown()))? {
+            RowReply::Applied => Ok(result),
+            RowReply::Duplicate(result) => Ok(result.unwrap_or_default()),
+            RowReply::Refused(refusal) => Err(self.refusal_failure(&refusal)),
+        }
+    }
+}
+
+/// The kept answer of a check that matched.
+const MATCHED: u8 = 1;
+/// The kept answer of a check that did not.
+const NOT_MATCHED: u8 = 0;
+
+fn decide_check(
+    machine: &Machine,
+    published: &Published,
+    request: &CheckRequest,
+    now: Micros,
+) -> Result<Decision, Error> {
+    let row = read_row(machine, &request.row)?;
+    let matched = match &request.predicate {
+        Some(predicate) => predicate.matches(&row),
+        None => !row.is_empty(),
+    };
+    let schema = &published.shape.schema;
+    // Both ways are resolved: a family that does not exist is told whichever way is taken.
+    let then = mutation::resolve(schema, &request.then, now)?;
+    let otherwise = mutation::resolve(schema, &request.otherwise, now)?;
+    let (changes, answer) = if matched { (then, MATCHED) } else { (otherwise, NOT_MATCHED) };
+    Ok(Decision { changes, result: Bytes::copy_from_slice(&[answer]) })
+}
+
+fn decide_modify(
+    machine: &Machine,
+    published: &Published,
+    request: &ModifyRequest,
+    now: Micros,
+) -> Result<Decision, Error> {
+    let row = read_row(machine, &request.row)?;
+    let (changes, cells) = rmw::evaluate(&published.shape.schema, &row, &request.rules, now)?;
+    let answer = convert::row_to_proto(&Row { key: request.row.clone(), cells });
+    let answer = data::ReadModifyWriteRowResponse { row: Some(answer) };
+    Ok(Decision { changes, result: answer.encode_to_vec().into() })
+}
+
+fn forgotten() -> Error {
+    Error::new(Reason::SessionForgotten, "the session has declared this write answered")
+}

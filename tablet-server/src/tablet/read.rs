@@ -1,0 +1,350 @@
+//! Reads: whole rows of one pinned view, in batches.
+//!
+//! A read is served by the leader when its lease holds *now*, after the request has arrived, or when a majority has just
+//! confirmed it. Then a view is pinned, and only then is the tablet's range looked at: what a split moved away before the
+//! view was pinned is never answered for, and what it moves away later cannot have changed before.
+//!
+//! A batch ends after about 1 MiB of rows, at the limit, or when much was looked at and little found, and says how far it
+//! came; the next one takes a new lease check and a new view. So a long scan holds nothing for long, and each row is a
+//! consistent snapshot while the scan as a whole is not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebla_model::Reason;
+use ebla_model::cell::Row;
+use ebla_model::codec;
+use ebla_model::error::Error;
+use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_runtime::{BlockingError, Clock};
+use ebla_storage::tablet::{Direction, Reach, Scan, ScanPlan, StoreError, View};
+
+use crate::raft::ReadError;
+use crate::tablet::failure::{Failure, Leader};
+use crate::tablet::machine::{Machine, Shape};
+use crate::tablet::rows::{CellOrder, Gatherer};
+use crate::tablet::{ReadBatch, ReadRequest, Resume, Tablet};
+
+/// A batch is full with so many bytes of rows.
+const BATCH_BYTES: usize = 1024 * 1024;
+/// A batch that found little ends after so many bytes of cells.
+const SCANNED_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// A batch that found little ends after this time.
+const SCAN_TIME_MAX: Duration = Duration::from_millis(100);
+/// The clock is looked at once for so many cells.
+const CELLS_PER_LOOK: u64 = 512;
+/// A view that expired before its iterator was made is taken again so often. Rules change seldom.
+const VIEWS_MAX: usize = 8;
+/// A tablet whose time is older than this asks for a tick when it is read.
+const TIME_AGE_MAX: Duration = Duration::from_secs(1);
+
+impl Tablet {
+    /// The next rows of a request.
+    ///
+    /// # Errors
+    /// `NotLeader`, `NoLeader`, `WrongTablet` with the present descriptor, `TabletDropped`, `Busy`, `Deadline`;
+    /// `DataDamaged` when stored bytes cannot be read. Safe to repeat.
+    pub async fn read(
+        &self,
+        request: Arc<ReadRequest>,
+        resume: Resume,
+        timeout: Duration,
+    ) -> Result<ReadBatch, Failure> {
+        tokio::time::timeout(timeout, self.read_now(request, resume, timeout))
+            .await
+            .unwrap_or_else(|_elapsed| Err(Failure::deadline()))
+    }
+
+    async fn read_now(
+        &self,
+        request: Arc<ReadRequest>,
+        resume: Resume,
+        timeout: Duration,
+    ) -> Result<ReadBatch, Failure> {
+        self.permit_read(timeout).await?;
+        self.want_time();
+        // One row is mostly in memory, and then quicker read than handed to another thread.
+        if is_point(&request.rows)
+            && let Some(batch) = batch(&self.machine, &self.runtime.clock, &request, &resume, Reach::Cache)?
+        {
+            return Ok(batch);
+        }
+        let machine = Arc::clone(&self.machine);
+        let clock = self.runtime.clock.clone();
+        let read = move || batch(&machine, &clock, &request, &resume, Reach::Disk);
+        let read = self.reads.run(read).await.map_err(pool_failure)??;
+        read.ok_or_else(|| Failure::new(Reason::Internal, "a read from disk asked for the cache"))
+    }
+
+    /// Returns when this replica may answer a read that has arrived by now.
+    pub(crate) async fn permit_read(&self, timeout: Duration) -> Result<(), Failure> {
+        let now = self.runtime.clock.monotonic();
+        if self.group.read_permit(now).is_some() {
+            return Ok(());
+        }
+        self.group.read_barrier(timeout).await.map_err(|error| match error {
+            ReadError::NotLeader { hint } => Failure::not_leader(hint.map(|replica| self.hint(replica.server))),
+            ReadError::Timeout => Failure::deadline(),
+            ReadError::Stopped => Failure::new(Reason::Unavailable, "the replica has stopped"),
+        })
+    }
+
+    pub(crate) fn hint(&self, server: ebla_model::ServerId) -> Leader {
+        Leader { server, term: self.group.status().term }
+    }
+
+    /// An idle tablet whose cells grow old asks for a command that carries the time; the read does not wait for it.
+    fn want_time(&self) {
+        let published = self.machine.published();
+        let age = self.runtime.clock.wall().since(published.gc_time);
+        if age > TIME_AGE_MAX && published.shape.families.look_at_ages() {
+            self.queue.want_tick();
+        }
+    }
+}
+
+/// What a pool that did not run a call means to a request.
+pub(crate) fn pool_failure(error: BlockingError) -> Failure {
+    match error {
+        BlockingError::Full => Failure::busy(Duration::from_millis(20)),
+        BlockingError::Stopped => Failure::new(Reason::Unavailable, "the server stops"),
+        BlockingError::Panicked => Failure::new(Reason::Internal, "a read panicked"),
+    }
+}
+
+/// One row as it stands now, all of its visible cells. For the leader, under the row's latch.
+pub(crate) fn read_row(machine: &Machine, key: &RowKey) -> Result<Row, Error> {
+    let store = machine.store();
+    for _ in 0..VIEWS_MAX {
+        let view = store.view();
+        let published = machine.published();
+        let (lower, upper) = codec::range_bounds(&KeyRange::single(key.clone()));
+        let mut scan = match view.cells(&lower, upper.as_deref(), Direction::Forward) {
+            Ok(scan) => scan,
+            Err(StoreError::Expired) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let mut gatherer = Gatherer::new(&published.shape.families, published.gc_time, CellOrder::Rising);
+        while let Some((key, value)) = scan.entry() {
+            gatherer.take(key, value)?;
+            scan.step()?;
+        }
+        return Ok(gatherer.finish()?.unwrap_or_else(|| Row::empty(key.clone())));
+    }
+    Err(expired())
+}
+
+fn expired() -> Error {
+    Error::new(Reason::Busy, "the tablet's collection rules keep changing")
+}
+
+fn is_point(rows: &RowSet) -> bool {
+    matches!(rows.ranges(), [range] if is_single(range))
+}
+
+fn is_single(range: &KeyRange) -> bool {
+    let (start, end) = (range.start().as_bytes(), range.end().map(RowKey::as_bytes));
+    end.and_then(|end| end.strip_prefix(start)).is_some_and(|rest| rest == [0])
+}
+
+/// Reads one batch from a fresh view; blocking, unless it keeps to the cache: then `None` says that this was not enough.
+fn batch(
+    machine: &Machine,
+    clock: &Clock,
+    request: &ReadRequest,
+    resume: &Resume,
+    reach: Reach,
+) -> Result<Option<ReadBatch>, Failure> {
+    let store = machine.store();
+    for _ in 0..VIEWS_MAX {
+        let view = store.view();
+        // After the view is pinned: see the head of this file.
+        let published = machine.published();
+        check_shape(&published.shape, request)?;
+        let gatherer = Gatherer::new(&published.shape.families, published.gc_time, cell_order(request));
+        let mut batch = Batch {
+            request,
+            view: &view,
+            reach,
+            clock,
+            gatherer,
+            started: clock.monotonic(),
+            returned_before: resume.rows,
+            scanned_bytes: 0,
+            returned_bytes: 0,
+            cells_scanned: 0,
+            next_look: CELLS_PER_LOOK,
+            out: ReadBatch::default(),
+        };
+        let rows = remaining(request, resume, &published.shape.descriptor.range);
+        match batch.fill(&rows) {
+            // Without progress the caller would come again for the same rows: take a new view at once.
+            Err(StoreOr::Store(StoreError::Expired)) if batch.out.last_row.is_none() => {}
+            Err(StoreOr::Store(StoreError::Expired)) => return Ok(Some(batch.out)),
+            Err(StoreOr::Store(StoreError::NotCached)) if reach == Reach::Cache => return Ok(None),
+            Err(StoreOr::Store(error)) => return Err(Error::from(error).into()),
+            Err(StoreOr::Other(error)) => return Err(error.into()),
+            Ok(()) => return Ok(Some(batch.out)),
+        }
+    }
+    Err(expired().into())
+}
+
+fn check_shape(shape: &Shape, request: &ReadRequest) -> Result<(), Failure> {
+    if shape.dropped {
+        return Err(Failure::new(Reason::TabletDropped, "the tablet was dropped"));
+    }
+    if shape.descriptor.generation != request.generation {
+        return Err(Failure::wrong_tablet(shape.descriptor.clone()));
+    }
+    Ok(())
+}
+
+const fn cell_order(request: &ReadRequest) -> CellOrder {
+    if request.reversed { CellOrder::Falling } else { CellOrder::Rising }
+}
+
+/// The rows of the request that lie in the tablet and were not looked at yet.
+fn remaining(request: &ReadRequest, resume: &Resume, range: &KeyRange) -> RowSet {
+    let rows = request.rows.clamp(range);
+    match &resume.after {
+        Some(key) if request.reversed => rows.before(key),
+        Some(key) => rows.after(key),
+        None => rows,
+    }
+}
+
+/// An error of the store is looked at once more, any other goes to the caller.
+enum StoreOr {
+    Store(StoreError),
+    Other(Error),
+}
+
+impl From<StoreError> for StoreOr {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Error> for StoreOr {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// There is room for more.
+    Open,
+    /// The batch is full.
+    Full,
+}
+
+/// A batch while it fills.
+struct Batch<'a, 'v> {
+    request: &'a ReadRequest,
+    view: &'a View<'v>,
+    reach: Reach,
+    clock: &'a Clock,
+    gatherer: Gatherer<'a>,
+    started: Duration,
+    returned_before: u64,
+    scanned_bytes: usize,
+    returned_bytes: usize,
+    cells_scanned: u64,
+    /// The clock is looked at when so many cells have been scanned.
+    next_look: u64,
+    out: ReadBatch,
+}
+
+impl Batch<'_, '_> {
+    fn fill(&mut self, rows: &RowSet) -> Result<(), StoreOr> {
+        let ranges = rows.ranges();
+        let in_order: Box<dyn Iterator<Item = &KeyRange>> =
+            if self.request.reversed { Box::new(ranges.iter().rev()) } else { Box::new(ranges.iter()) };
+        for range in in_order {
+            if self.fill_range(range)? == Progress::Full {
+                return Ok(());
+            }
+        }
+        self.out.finished = true;
+        Ok(())
+    }
+
+    fn fill_range(&mut self, range: &KeyRange) -> Result<Progress, StoreOr> {
+        let (lower, upper) = codec::range_bounds(range);
+        let direction = if self.request.reversed { Direction::Reverse } else { Direction::Forward };
+        let plan = ScanPlan::new(&lower, upper.as_deref()).toward(direction).within(self.reach);
+        let mut scan = self.view.scan(&plan)?;
+        loop {
+            let row = self.next_row(&mut scan)?;
+            let Some(row) = row else { break };
+            if self.take_row(row) == Progress::Full {
+                return Ok(Progress::Full);
+            }
+        }
+        // A key that was asked for alone has been looked at, whether it is there or not.
+        if is_single(range) {
+            self.out.last_row = Some(range.start().clone());
+        }
+        Ok(if self.is_spent() { Progress::Full } else { Progress::Open })
+    }
+
+    fn next_row(&mut self, scan: &mut Scan<'_>) -> Result<Option<Row>, StoreOr> {
+        while let Some((key, value)) = scan.entry() {
+            if !self.gatherer.accepts(key) {
+                break;
+            }
+            self.scanned_bytes += key.len() + value.len();
+            self.cells_scanned += 1;
+            self.gatherer.take(key, value)?;
+            scan.step()?;
+        }
+        Ok(self.gatherer.finish()?)
+    }
+
+    fn take_row(&mut self, row: Row) -> Progress {
+        let key = row.key.clone();
+        if !row.is_empty() {
+            self.out.rows_seen += 1;
+            self.out.cells_seen += row.cells.len() as u64;
+            let row = match &self.request.filter {
+                Some(filter) => filter.apply(row),
+                None => row,
+            };
+            self.keep(row);
+        }
+        self.out.last_row = Some(key);
+        if self.is_at_limit() {
+            self.out.finished = true;
+            return Progress::Full;
+        }
+        if self.returned_bytes >= BATCH_BYTES || self.is_spent() { Progress::Full } else { Progress::Open }
+    }
+
+    fn keep(&mut self, row: Row) {
+        if row.is_empty() {
+            return;
+        }
+        self.returned_bytes += row.size_bytes();
+        self.out.cells_returned += row.cells.len() as u64;
+        self.out.rows.push(row);
+    }
+
+    fn is_at_limit(&self) -> bool {
+        let limit = self.request.limit;
+        limit > 0 && self.returned_before + self.out.rows.len() as u64 >= limit
+    }
+
+    /// Whether so much was looked at that the caller should hear how far it came.
+    fn is_spent(&mut self) -> bool {
+        if self.out.last_row.is_none() {
+            return false;
+        }
+        if self.cells_scanned < self.next_look {
+            return self.scanned_bytes >= SCANNED_BYTES_MAX;
+        }
+        self.next_look = self.cells_scanned + CELLS_PER_LOOK;
+        self.clock.monotonic().saturating_sub(self.started) >= SCAN_TIME_MAX
+    }
+}

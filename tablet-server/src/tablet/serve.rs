@@ -1,0 +1,259 @@
+//! The messages of `ebla.tablet`, answered by the replicas of this server.
+//!
+//! The gRPC service and the router's short cut both come through here, so a request means the same whether it travelled
+//! or not. Here wire becomes model and back: filters, mutations and rules are decoded, rows are encoded as the public API
+//! sends them, and a [`Failure`] becomes a status detail with what this server knows of the tablets around.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_client::{CallError, ReadStream};
+use ebla_model::Reason;
+use ebla_model::error::Error;
+use ebla_model::filter::CompiledFilter;
+use ebla_model::id::{Generation, Sequence, SessionId, TableId, TabletId};
+use ebla_model::key::{RowKey, RowSet};
+use ebla_model::mutation::{self, Mutation};
+use ebla_proto::{convert, record, tablet as wire};
+use ebla_runtime::Clock;
+use futures::StreamExt as _;
+use futures::stream;
+use prost::Message;
+
+use crate::tablet::failure::Failure;
+use crate::tablet::hosted::Hosted;
+use crate::tablet::{CheckRequest, ModifyRequest, ReadBatch, ReadRequest, Resume, RowMutations, Tablet, WriteId};
+
+/// Answers requests for tablets that live here. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Local {
+    hosted: Arc<Hosted>,
+    clock: Clock,
+}
+
+impl Local {
+    /// Answers from these replicas.
+    #[must_use]
+    pub const fn new(hosted: Arc<Hosted>, clock: Clock) -> Self {
+        Self { hosted, clock }
+    }
+
+    /// Rows of one tablet. The first batch is read before this returns, so a refusal comes at once.
+    ///
+    /// # Errors
+    /// As [`Tablet::read`]; later ones come in the stream.
+    pub async fn read(&self, request: wire::ReadRequest, limit: Duration) -> Result<ReadStream, CallError> {
+        let (tablet, generation) = self.find(request.header.as_ref())?;
+        let reading = Reading {
+            local: self.clone(),
+            tablet,
+            request: Arc::new(read_request(&request, generation)?),
+            resume: Resume::default(),
+            until: self.clock.monotonic().saturating_add(limit),
+        };
+        let (first, rest) = reading.next().await?;
+        let rest = stream::unfold(rest, |reading| async move {
+            match reading?.next().await {
+                Ok((reply, rest)) => Some((Ok(reply), rest)),
+                Err(error) => Some((Err(error), None)),
+            }
+        });
+        Ok(stream::once(async move { Ok(first) }).chain(rest).boxed())
+    }
+
+    /// Mutations of rows of one tablet.
+    ///
+    /// # Errors
+    /// As [`Tablet::write`]: what concerns all rows.
+    pub async fn write(&self, request: wire::WriteRequest, limit: Duration) -> Result<wire::WriteReply, CallError> {
+        let (tablet, generation) = self.find(request.header.as_ref())?;
+        // Rows that cannot be read keep their place among the results.
+        let parsed: Vec<_> = request.rows.into_iter().map(row_mutations).collect();
+        let good = parsed.iter().filter_map(|row| row.as_ref().ok()).cloned().collect();
+        let written =
+            tablet.write(generation, good, limit).await.map_err(|failure| self.call_error(&tablet, failure))?;
+        let mut written = written.into_iter();
+        let results = parsed.into_iter().map(|row| match row {
+            Err(error) => row_result(Err(error)),
+            Ok(_) => row_result(written.next().unwrap_or(Ok(())).map_err(|failure| failure.error)),
+        });
+        Ok(wire::WriteReply { results: results.collect() })
+    }
+
+    /// A conditional mutation of one row.
+    ///
+    /// # Errors
+    /// As [`Tablet::check`].
+    pub async fn check(&self, request: wire::CheckRequest, limit: Duration) -> Result<wire::CheckReply, CallError> {
+        let (tablet, generation) = self.find(request.header.as_ref())?;
+        let request = check_request(request, generation)?;
+        let matched = tablet.check(request, limit).await.map_err(|failure| self.call_error(&tablet, failure))?;
+        Ok(wire::CheckReply { matched })
+    }
+
+    /// A read-modify-write of one row.
+    ///
+    /// # Errors
+    /// As [`Tablet::modify`].
+    pub async fn modify(&self, request: wire::ModifyRequest, limit: Duration) -> Result<wire::ModifyReply, CallError> {
+        let (tablet, generation) = self.find(request.header.as_ref())?;
+        let request = modify_request(request, generation)?;
+        let response = tablet.modify(request, limit).await.map_err(|failure| self.call_error(&tablet, failure))?;
+        Ok(wire::ModifyReply { response })
+    }
+
+    /// The size of one tablet. Any replica answers.
+    ///
+    /// # Errors
+    /// `WrongTablet` when it is not here.
+    pub fn sample(&self, request: &wire::SampleRequest) -> Result<wire::SampleReply, CallError> {
+        let (tablet, _) = self.find(request.header.as_ref())?;
+        let sample = tablet.sample();
+        let descriptor = Some(convert::descriptor_to_proto(&sample.descriptor));
+        Ok(wire::SampleReply { size_bytes: sample.size_bytes, descriptor })
+    }
+
+    fn find(&self, header: Option<&wire::Header>) -> Result<(Arc<Tablet>, Generation), CallError> {
+        let header = header.ok_or_else(|| Error::invalid("the request has no header"))?;
+        let tablet = self.hosted.tablet(TabletId::new(header.tablet)).ok_or_else(|| {
+            let around = self.hosted.descriptors(TableId::new(header.table));
+            let failure =
+                Failure { descriptors: around, ..Failure::new(Reason::WrongTablet, "the tablet is not here") };
+            wire_error(failure)
+        })?;
+        Ok((tablet, Generation::new(header.generation)))
+    }
+
+    /// Adds what this server knows of the tablets around a stale one: after a split, the other half.
+    fn call_error(&self, tablet: &Tablet, mut failure: Failure) -> CallError {
+        if failure.error.reason == Reason::WrongTablet {
+            let own = tablet.id();
+            let others = self.hosted.descriptors(tablet.table());
+            failure.descriptors.extend(others.into_iter().filter(|other| other.tablet != own));
+        }
+        if failure.leader.is_none() && matches!(failure.error.reason, Reason::NotLeader | Reason::NoLeader) {
+            failure.leader = tablet.leader().filter(|leader| leader.server != self.hosted.server());
+        }
+        wire_error(failure)
+    }
+}
+
+/// A failure and its detail.
+#[must_use]
+pub fn wire_error(failure: Failure) -> CallError {
+    let detail = wire::TabletError {
+        reason: failure.error.reason.name().to_owned(),
+        descriptors: failure.descriptors.iter().map(convert::descriptor_to_proto).collect(),
+        leader: failure.leader.map(|leader| record::LeaderHint { server: leader.server.get(), term: leader.term }),
+        retry_after_micros: failure.retry_after.map(|pause| u64::try_from(pause.as_micros()).unwrap_or(u64::MAX)),
+    };
+    CallError::new(failure.error, Some(detail))
+}
+
+/// A read between two of its batches.
+struct Reading {
+    local: Local,
+    tablet: Arc<Tablet>,
+    request: Arc<ReadRequest>,
+    resume: Resume,
+    until: Duration,
+}
+
+impl Reading {
+    /// The next message, and what is left to read after it.
+    async fn next(mut self) -> Result<(wire::ReadReply, Option<Self>), CallError> {
+        let left = self.until.saturating_sub(self.local.clock.monotonic());
+        let batch = self.tablet.read(Arc::clone(&self.request), self.resume.clone(), left).await;
+        let batch = batch.map_err(|failure| self.local.call_error(&self.tablet, failure))?;
+        let reply = read_reply(&batch);
+        if batch.finished {
+            return Ok((reply, None));
+        }
+        self.resume.rows += batch.rows.len() as u64;
+        self.resume.after = batch.last_row.or(self.resume.after);
+        Ok((reply, Some(self)))
+    }
+}
+
+fn read_reply(batch: &ReadBatch) -> wire::ReadReply {
+    let response = if batch.rows.is_empty() {
+        Bytes::new()
+    } else {
+        convert::rows_to_response(&batch.rows).encode_to_vec().into()
+    };
+    wire::ReadReply {
+        response,
+        rows: batch.rows.len() as u64,
+        last_row: batch.last_row.as_ref().map(|key| key.bytes().clone()).unwrap_or_default(),
+        finished: batch.finished,
+        rows_seen: batch.rows_seen,
+        cells_seen: batch.cells_seen,
+        cells_returned: batch.cells_returned,
+    }
+}
+
+fn read_request(request: &wire::ReadRequest, generation: Generation) -> Result<ReadRequest, Error> {
+    let ranges: Result<Vec<_>, _> = request.rows.iter().map(convert::key_range_from_proto).collect();
+    Ok(ReadRequest {
+        generation,
+        rows: RowSet::from_ranges(ranges?),
+        filter: filter(request.filter.as_ref())?,
+        limit: request.limit,
+        reversed: request.reversed,
+    })
+}
+
+fn check_request(request: wire::CheckRequest, generation: Generation) -> Result<CheckRequest, Error> {
+    let (then, otherwise) = (mutations(&request.then)?, mutations(&request.otherwise)?);
+    mutation::validate_mutations(&then)?;
+    mutation::validate_mutations(&otherwise)?;
+    Ok(CheckRequest {
+        generation,
+        id: write_id(request.id)?,
+        row: RowKey::new(request.row),
+        predicate: filter(request.predicate.as_ref())?,
+        then,
+        otherwise,
+    })
+}
+
+fn modify_request(request: wire::ModifyRequest, generation: Generation) -> Result<ModifyRequest, Error> {
+    let row = RowKey::new(request.row);
+    let rules = request.rules.iter().map(convert::rule_from_bytes).collect::<Result<Vec<_>, _>>()?;
+    if rules.is_empty() {
+        return Err(Error::invalid("no rules provided"));
+    }
+    Ok(ModifyRequest { generation, id: write_id(request.id)?, row, rules })
+}
+
+fn row_mutations(row: wire::RowMutations) -> Result<RowMutations, Error> {
+    let mutations = mutations(&row.mutations)?;
+    mutation::validate_mutations(&mutations)?;
+    Ok(RowMutations { id: write_id(row.id)?, row: RowKey::new(row.row), mutations })
+}
+
+fn filter(bytes: Option<&Bytes>) -> Result<Option<Arc<CompiledFilter>>, Error> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    let compiled = CompiledFilter::compile(convert::filter_from_bytes(bytes)?)?;
+    Ok(Some(Arc::new(compiled)))
+}
+
+fn mutations(encoded: &[Bytes]) -> Result<Vec<Mutation>, Error> {
+    encoded.iter().map(convert::mutation_from_bytes).collect()
+}
+
+fn write_id(id: Option<wire::WriteId>) -> Result<WriteId, Error> {
+    let id = id.ok_or_else(|| Error::invalid("the write has no id"))?;
+    let session = SessionId::from_bytes(&id.session).ok_or_else(|| Error::invalid("a session id has 16 bytes"))?;
+    Ok(WriteId {
+        session,
+        sequence: Sequence::new(id.sequence),
+        lowest_outstanding: Sequence::new(id.lowest_outstanding),
+    })
+}
+
+fn row_result(result: Result<(), Error>) -> wire::RowResult {
+    let error = |error: Error| wire::RowError { reason: error.reason.name().to_owned(), message: error.message };
+    wire::RowResult { error: result.err().map(error) }
+}

@@ -1,0 +1,184 @@
+//! Writes on their way into the log: latched, timed, gathered, proposed, answered.
+//!
+//! ```text
+//!   row --- admission --- latch --- queue ---------- batcher --------- Group::propose
+//!                                   |  time given     |  commands of about 4 MiB, bound to the term
+//!                                   |  under its lock |  one proposal under way; what comes meanwhile gathers
+//! ```
+//!
+//! A row's latch travels with its write and is released when that is answered, also when the caller has gone. Blind
+//! writes, here, share it; those that are decided by what the row holds (`decide`) hold it alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_model::Reason;
+use ebla_model::command::{Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
+use ebla_model::id::Generation;
+use ebla_model::key::RowKey;
+use ebla_model::mutation::{self, Change, Mutation};
+use tokio::sync::oneshot;
+
+use crate::raft::ProposeError;
+use crate::tablet::command;
+use crate::tablet::failure::Failure;
+use crate::tablet::latch::Mode;
+use crate::tablet::machine::Published;
+use crate::tablet::queue::{Answer, Held};
+use crate::tablet::{RowMutations, Tablet, WriteId};
+
+impl Tablet {
+    /// Writes rows, each for itself; one result for each, in their order.
+    ///
+    /// Not cancel-safe: what was queued is applied.
+    ///
+    /// # Errors
+    /// For all rows alike: `NotLeader`, `NoLeader`, `WrongTablet`, `TabletDropped`, `Busy`; nothing was applied then. For a
+    /// row: the same, `NotFoundFamily`, `InvalidArgument`; `OutcomeUnknown` and `Deadline` when it may yet be applied,
+    /// which the same request, sent again, finds out; `SessionForgotten` when that can not be known any more.
+    pub async fn write(
+        &self,
+        generation: Generation,
+        rows: Vec<RowMutations>,
+        timeout: Duration,
+    ) -> Result<Vec<Result<(), Failure>>, Failure> {
+        let term = self.leading()?;
+        self.expect_shape(&self.machine.published().shape, generation)?;
+        let started = self.runtime.clock.monotonic();
+        let bytes = rows.iter().map(request_bytes).sum();
+        let permit = Arc::new(self.admission.admit(bytes, timeout).await?);
+        let deadline = tokio::time::sleep(timeout.saturating_sub(self.since(started)));
+        tokio::pin!(deadline);
+        let mut queued = Vec::with_capacity(rows.len());
+        for row in rows {
+            let latch = match self.latches.try_acquire(&row.row, Mode::Shared) {
+                Some(latch) => latch,
+                None => tokio::select! {
+                    latch = self.latches.acquire(&row.row, Mode::Shared) => latch,
+                    () = &mut deadline => {
+                        queued.push(Err(Failure::deadline()));
+                        continue;
+                    }
+                },
+            };
+            let held = Held::new(latch, Arc::clone(&permit));
+            queued.push(self.queue_blind(term, row, held));
+        }
+        drop(permit);
+        let mut results = Vec::with_capacity(queued.len());
+        for answer in queued {
+            results.push(match answer {
+                Ok(mut answer) => tokio::select! {
+                    biased;
+                    answer = &mut answer => self.blind_result(answer),
+                    () = &mut deadline => Err(Failure::deadline()),
+                },
+                Err(failure) => Err(failure),
+            });
+        }
+        Ok(results)
+    }
+
+    /// Proposes a command other than a write, in the order of the queue's times.
+    pub(crate) async fn order(&self, kind: CommandKind, timeout: Duration) -> Result<Reply, Failure> {
+        let term = self.leading()?;
+        let applied = self.machine.published().time;
+        let time = self.queue.waiting().stamp(self.runtime.clock.wall(), applied);
+        let bytes = command::encode(&Command { time, kind });
+        let propose = self.group.propose(vec![bytes], Some(term));
+        let answers = tokio::time::timeout(timeout, propose).await.map_err(|_elapsed| Failure::deadline())?;
+        let answer = answers.into_iter().next().unwrap_or(Err(ProposeError::Unknown));
+        let reply = command::decode_reply(&answer.map_err(|error| self.propose_failure(error))?)?;
+        match reply {
+            Reply::Refused(refusal) => Err(self.refusal_failure(&refusal)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The term in which this replica may decide, or who leads instead.
+    pub(crate) fn leading(&self) -> Result<u64, Failure> {
+        match self.group.leadership() {
+            Some(leadership) => Ok(leadership.term),
+            None => {
+                // A leader that has not applied its first entry yet is no leader to name.
+                let leader = self.leader().filter(|_| !self.group.status().is_leader);
+                Err(Failure::not_leader(leader))
+            }
+        }
+    }
+
+    fn since(&self, started: Duration) -> Duration {
+        self.runtime.clock.monotonic().saturating_sub(started)
+    }
+
+    fn queue_blind(&self, term: u64, row: RowMutations, held: Held) -> Result<oneshot::Receiver<Answer>, Failure> {
+        let published = self.machine.published();
+        self.expect_row(&published, &row.row)?;
+        let mut waiting = self.queue.waiting();
+        let now = waiting.stamp(self.runtime.clock.wall(), published.time);
+        let changes = mutation::resolve(&published.shape.schema, &row.mutations, now)?;
+        let write = row_write(row.id, row.row, changes, None);
+        Ok(self.enqueue(waiting, term, write, held))
+    }
+
+    pub(super) fn expect_row(&self, published: &Published, row: &RowKey) -> Result<(), Failure> {
+        let descriptor = &published.shape.descriptor;
+        if descriptor.range.contains(row.as_bytes()) { Ok(()) } else { Err(Failure::wrong_tablet(descriptor.clone())) }
+    }
+
+    fn blind_result(&self, answer: Result<Answer, oneshot::error::RecvError>) -> Result<(), Failure> {
+        match answer.unwrap_or_else(|_gone| Err(unknown()))? {
+            RowReply::Applied | RowReply::Duplicate(_) => Ok(()),
+            RowReply::Refused(refusal) => Err(self.refusal_failure(&refusal)),
+        }
+    }
+
+    pub(super) fn refusal_failure(&self, refusal: &Refusal) -> Failure {
+        let message = refusal.message.clone();
+        match refusal.kind {
+            RefusalKind::OutOfRange => Failure::wrong_tablet(self.descriptor()),
+            RefusalKind::UnknownFamily => Failure::new(Reason::NotFoundFamily, message),
+            RefusalKind::Dropped => Failure::new(Reason::TabletDropped, message),
+            RefusalKind::SessionForgotten => Failure::new(Reason::SessionForgotten, message),
+            RefusalKind::NotNow => Failure::new(Reason::Busy, message),
+        }
+    }
+
+    pub(super) fn propose_failure(&self, error: ProposeError) -> Failure {
+        match error {
+            ProposeError::NotLeader { hint } => Failure::not_leader(hint.map(|replica| self.hint(replica.server))),
+            ProposeError::Unknown => unknown(),
+            ProposeError::Stopped => Failure::new(Reason::Unavailable, "the replica has stopped"),
+        }
+    }
+}
+
+/// The write as it stands in a command. `result`: the answer to keep with the session, where it cannot be computed again.
+pub(super) fn row_write(id: WriteId, row: RowKey, changes: Vec<Change>, result: Option<Bytes>) -> RowWrite {
+    RowWrite {
+        session: id.session,
+        sequence: id.sequence,
+        lowest_outstanding: id.lowest_outstanding,
+        row,
+        changes,
+        result,
+    }
+}
+
+pub(super) fn unknown() -> Failure {
+    Failure::new(Reason::OutcomeUnknown, "the write was proposed and its outcome is not known yet")
+}
+
+fn request_bytes(row: &RowMutations) -> usize {
+    64 + row.row.as_bytes().len() + mutations_bytes(&row.mutations)
+}
+
+pub(super) fn mutations_bytes(mutations: &[Mutation]) -> usize {
+    let size = |mutation: &Mutation| match mutation {
+        Mutation::SetCell { qualifier, value, .. } => qualifier.len() + value.len() + 64,
+        Mutation::DeleteColumn { qualifier, .. } => qualifier.len() + 64,
+        Mutation::DeleteFamily { .. } | Mutation::DeleteRow => 64,
+    };
+    mutations.iter().map(size).sum()
+}
