@@ -1,0 +1,182 @@
+//! The picture of the cluster on which the master decides: what Chubby says, what METADATA says, what the servers report.
+//!
+//! Pure values; `observe` fills them in. The servers' reports are the truth about tablets: a descriptor lives in
+//! its tablet's Raft group. METADATA's rows are copies that may be old, and a server that does not answer is unknown, not
+//! empty.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ebla_model::id::{Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId};
+use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::TableSchema;
+
+/// Everything that is known at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// The servers that are registered in Chubby.
+    pub servers: BTreeMap<ServerId, Server>,
+    /// The tables in Chubby, in whatever state. Read after the servers' reports: a table that is reported and not here is
+    /// gone for ever.
+    pub tables: BTreeMap<TableId, TableSchema>,
+    /// First tablets of tables whose replicas may not all have been made.
+    pub plans: BTreeMap<TableId, Vec<TabletDescriptor>>,
+    /// Admin operations that have not been applied everywhere.
+    pub operations: BTreeMap<OperationId, Operation>,
+    /// METADATA, by row key.
+    pub metadata: BTreeMap<RowKey, TabletDescriptor>,
+    /// The root tablet as Chubby's file has it.
+    pub root: Option<TabletDescriptor>,
+}
+
+/// A tablet server that lives, as far as its lease tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Where it listens, `host:port`.
+    pub address: String,
+    /// This run of its process.
+    pub incarnation: Incarnation,
+    /// The release that it runs.
+    pub release: String,
+    /// What it said; `None` when it did not answer.
+    pub report: Option<ServerReport>,
+}
+
+/// What a server says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerReport {
+    /// The replicas that live there.
+    pub replicas: Vec<ReplicaReport>,
+    /// Bytes of its commit log.
+    pub log_bytes: u64,
+}
+
+/// What a server says about one replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaReport {
+    /// The tablet as this replica has applied it.
+    pub descriptor: TabletDescriptor,
+    /// Which replica it is.
+    pub replica: ReplicaId,
+    /// Whether it leads its group.
+    pub role: Role,
+    /// Its Raft term.
+    pub term: u64,
+    /// Bytes on its disk.
+    pub size_bytes: u64,
+    /// The schema that it has applied.
+    pub schema_version: SchemaVersion,
+    /// How far it has applied.
+    pub applied: LogId,
+    /// Whether it may vote and serve.
+    pub health: Health,
+}
+
+/// A replica's part in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It leads.
+    Leader,
+    /// It does not.
+    Follower,
+}
+
+/// Whether a replica can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It takes part.
+    Sound,
+    /// Its files are damaged; it neither votes nor serves, and what it says is not believed.
+    Quarantined,
+}
+
+/// An admin operation that each tablet of a table applies once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The table.
+    pub table: TableId,
+    /// What is done.
+    pub kind: OperationKind,
+}
+
+/// What an admin operation does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OperationKind {
+    /// Removes these rows.
+    DropRange(KeyRange),
+    /// Ends the tablets: the table is deleted.
+    DropTable,
+}
+
+impl Cluster {
+    /// All replicas that were reported, with their servers.
+    pub fn reports(&self) -> impl Iterator<Item = (ServerId, &ReplicaReport)> {
+        self.servers.iter().flat_map(|(id, server)| {
+            let replicas = server.report.iter().flat_map(|report| &report.replicas);
+            replicas.map(|replica| (*id, replica))
+        })
+    }
+
+    /// The newest descriptor of each tablet that a sound replica reported.
+    #[must_use]
+    pub fn tablets(&self) -> BTreeMap<TabletId, &TabletDescriptor> {
+        let mut newest: BTreeMap<TabletId, &TabletDescriptor> = BTreeMap::new();
+        for (_server, report) in self.reports().filter(|(_server, report)| report.health == Health::Sound) {
+            let known = newest.entry(report.descriptor.tablet).or_insert(&report.descriptor);
+            if known.fence() < report.descriptor.fence() {
+                *known = &report.descriptor;
+            }
+        }
+        newest
+    }
+
+    /// Who leads each tablet, by the highest term that is claimed.
+    #[must_use]
+    pub fn leaders(&self) -> BTreeMap<TabletId, (ServerId, u64)> {
+        let mut leaders: BTreeMap<TabletId, (ServerId, u64)> = BTreeMap::new();
+        for (server, report) in self.reports().filter(|(_server, report)| report.role == Role::Leader) {
+            let known = leaders.entry(report.descriptor.tablet).or_insert((server, report.term));
+            if known.1 < report.term {
+                *known = (server, report.term);
+            }
+        }
+        leaders
+    }
+
+    /// How many replicas each answering server has, and how many more are planned for it: what assignment balances.
+    #[must_use]
+    pub fn loads(&self) -> BTreeMap<ServerId, u64> {
+        let answering = self.servers.iter().filter(|(_id, server)| server.report.is_some());
+        let mut loads: BTreeMap<ServerId, u64> = answering.map(|(id, _server)| (*id, 0)).collect();
+        let mut counted = BTreeSet::new();
+        let reported = self.reports().map(|(server, report)| (server, report.descriptor.tablet));
+        let planned = self
+            .plans
+            .values()
+            .flatten()
+            .flat_map(|tablet| tablet.membership.replicas().map(|replica| (replica.server, tablet.tablet)));
+        for (server, tablet) in reported.chain(planned) {
+            if let Some(load) = loads.get_mut(&server)
+                && counted.insert((server, tablet))
+            {
+                *load += 1;
+            }
+        }
+        loads
+    }
+
+    /// Whether every tablet that is known has a leader that answers: what "ready" means after a start. A table that is
+    /// being made or deleted does not count.
+    #[must_use]
+    pub fn is_led(&self) -> bool {
+        let leaders = self.leaders();
+        let listed = self.metadata.values().filter(|tablet| self.is_served(tablet.table));
+        let mut listed = listed.peekable();
+        listed.peek().is_some() && listed.all(|tablet| leaders.contains_key(&tablet.tablet))
+    }
+
+    fn is_served(&self, table: TableId) -> bool {
+        use ebla_model::schema::TableState::Active;
+        table == TableId::METADATA || self.tables.get(&table).is_some_and(|schema| schema.state == Active)
+    }
+}

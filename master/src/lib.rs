@@ -1,0 +1,219 @@
+//! The master: keeps the cluster's map, and serves those who change it. Reads and writes of rows never pass through it.
+//!
+//! ```text
+//!   election   the lock `master` in Chubby; its create revision is the epoch that fences every act
+//!   recover    which cluster this is; the first tablets of a new one
+//!   observe -> cluster (picture) -> plan (pure) -> execute     every minute, and when something was left
+//!   creation  deletion  schema  drop_range                     changes: intent in Chubby first, then steps that repeat
+//!   route      an order to the leader of a tablet; a walk over a table by key
+//!   admin  operate                                             what is served
+//! ```
+//!
+//! Invariants: an act is fenced three ways (ARCHITECTURE.md, invariant 6): transactions by the lock's create revision,
+//! orders by (cluster id, epoch), orders about a tablet by what is believed of it. [`cluster`] and [`plan`] are pure. Nothing
+//! is kept in memory that a new master would miss.
+
+mod admin;
+pub mod cluster;
+mod creation;
+mod deletion;
+mod drop_range;
+mod election;
+mod execute;
+mod observe;
+mod office;
+mod operate;
+mod orders;
+pub mod plan;
+mod records;
+mod recover;
+mod route;
+mod schema;
+
+use std::time::Duration;
+
+use ebla_chubby::SharedChubby;
+use ebla_client::ChubbyDirectory;
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::Incarnation;
+use ebla_proto::operate::operate_server::OperateServer;
+use ebla_proto::record;
+use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdminServer;
+use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdminServer;
+use ebla_proto::services::operations_server::OperationsServer;
+use ebla_runtime::{Runtime, ServeOptions, serve};
+use tokio::sync::watch;
+use tonic::service::Routes;
+use tracing::{info, warn};
+
+use crate::election::{Seat, campaign};
+use crate::office::Office;
+
+/// The pause before running for office again after Chubby failed.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The pause between two looks at whether all tablets are led.
+const READY_PAUSE: Duration = Duration::from_millis(20);
+/// How long running changes may take when the master stops in order.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How a master runs.
+#[derive(Clone, Debug)]
+pub struct MasterConfig {
+    /// Where to listen, `host:port`; port 0 takes a free one.
+    pub listen: String,
+    /// What others are told to connect to; `None`: the address that was bound.
+    pub advertise: Option<String>,
+    /// Replicas of each new tablet, or as many as there are servers.
+    pub replicas: usize,
+    /// Servers that a new cluster waits for before its first tablets are made; they get a replica each.
+    pub servers_first: usize,
+}
+
+impl MasterConfig {
+    /// Replicas as given, and as many servers awaited by a new cluster.
+    #[must_use]
+    pub fn new(listen: &str, replicas: usize) -> Self {
+        let replicas = replicas.max(1);
+        Self { listen: listen.to_owned(), advertise: None, replicas, servers_first: replicas }
+    }
+}
+
+/// A running master: in office, or waiting to be.
+#[derive(Debug)]
+pub struct Master {
+    address: String,
+    office: watch::Receiver<Option<Office>>,
+    runtime: Runtime,
+}
+
+/// What a term of office needs beside the lock.
+struct Candidate {
+    config: MasterConfig,
+    chubby: SharedChubby,
+    directory: ChubbyDirectory,
+    runtime: Runtime,
+    master: record::Master,
+    office: watch::Sender<Option<Office>>,
+}
+
+impl Master {
+    /// Binds, serves, and runs for office. Its tasks are a group of their own under `runtime`'s.
+    ///
+    /// # Errors
+    /// `Unavailable` when the address cannot be bound.
+    pub async fn start(config: MasterConfig, chubby: SharedChubby, runtime: Runtime) -> Result<Self, Error> {
+        let runtime = runtime.child("master");
+        let listener = runtime.net.listen(&config.listen).await;
+        let listener = listener
+            .map_err(|error| Error::new(Reason::Unavailable, format!("listen on {}: {error}", config.listen)))?;
+        let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
+        let master = record::Master { address: address.clone(), incarnation: runtime.rng.u64(), ..Default::default() };
+        let (sender, office) = watch::channel(None);
+        serve(&runtime.tasks, listener, routes(&office, &master), ServeOptions::default());
+        let directory = ChubbyDirectory::start(chubby.clone(), &runtime);
+        let candidate = Candidate { config, chubby, directory, runtime: runtime.clone(), master, office: sender };
+        runtime.tasks.spawn("office", candidate.run());
+        Ok(Self { address, office, runtime })
+    }
+
+    /// Where it listens, `host:port`.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns when this master is in office, the cluster runs, and every tablet has a leader that answers. Cancel-safe.
+    pub async fn ready(&self) {
+        let mut office = self.office.clone();
+        loop {
+            let held = match office.wait_for(Option::is_some).await {
+                Ok(held) => held.clone(),
+                // The master was stopped; it will never be ready.
+                Err(_stopped) => return std::future::pending().await,
+            };
+            if let Some(office) = held
+                && observe::observe(&office).await.is_ok_and(|picture| picture.is_led())
+            {
+                return;
+            }
+            tokio::time::sleep(READY_PAUSE).await;
+        }
+    }
+
+    /// Leaves office and stops: the next master need not wait for a lease to end.
+    pub async fn stop(&self) {
+        self.runtime.tasks.stop(GRACE).await;
+    }
+
+    /// Stops as a crash does: connections are cut, the lock stays until its lease ends.
+    pub async fn abort(&self) {
+        self.runtime.tasks.stop(Duration::ZERO).await;
+    }
+}
+
+fn routes(office: &watch::Receiver<Option<Office>>, master: &record::Master) -> Routes {
+    let tables = admin::tables::Tables::new(office.clone());
+    let operator = operate::Operator::new(office.clone(), master.clone());
+    Routes::new(BigtableTableAdminServer::new(tables))
+        .add_service(OperateServer::new(operator))
+        .add_service(BigtableInstanceAdminServer::new(admin::Instances))
+        .add_service(OperationsServer::new(admin::NoOperations))
+}
+
+impl Candidate {
+    /// Runs for office, holds it, and again, until told to stop.
+    async fn run(self) {
+        let token = self.runtime.tasks.token();
+        while !token.is_cancelled() {
+            let incarnation = Incarnation::new(self.master.incarnation);
+            let campaign = campaign(&self.chubby, &self.master.address, incarnation);
+            match token.run_until_cancelled(campaign).await {
+                Some(Ok(seat)) => self.hold(seat).await,
+                Some(Err(error)) => {
+                    warn!(%error, "cannot run for office");
+                    _ = token.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// One term: until the lock is lost or the master is told to stop.
+    async fn hold(&self, seat: Seat) {
+        let epoch = seat.epoch();
+        info!(%epoch, "in office");
+        let term = self.runtime.child("term");
+        let token = self.runtime.tasks.token();
+        tokio::select! {
+            () = seat.lost() => warn!(%epoch, "the lock is lost"),
+            () = token.cancelled() => {}
+            () = self.govern(&seat, &term) => {}
+        }
+        self.office.send_replace(None);
+        // What runs is cut off where it stands: every step of it can be repeated by the next master.
+        term.tasks.stop(Duration::ZERO).await;
+        seat.resign().await;
+        info!(%epoch, "out of office");
+    }
+
+    /// Opens for business and reconciles. Returns only when the beginning fails: then the office is given up.
+    async fn govern(&self, seat: &Seat, term: &Runtime) {
+        match self.take_over(seat, term).await {
+            Ok(office) => {
+                self.office.send_replace(Some(office.clone()));
+                execute::reconcile(office).await;
+            }
+            Err(error) => {
+                warn!(%error, "cannot take over");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    async fn take_over(&self, seat: &Seat, term: &Runtime) -> Result<Office, Error> {
+        let identity = recover::identify(seat, self.config.servers_first, &term.rng).await?.value;
+        let office = Office::new(seat.clone(), identity.cluster, &self.directory, self.config.replicas, term.clone());
+        recover::bootstrap(&office, &identity).await?;
+        Ok(office)
+    }
+}

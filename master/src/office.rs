@@ -1,0 +1,94 @@
+//! A master in office: the lock, the cluster's identity, the way to servers and to METADATA. All that acts takes it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebla_chubby::{Chubby, Compare, Outcome, Write};
+use ebla_client::{ChubbyDirectory, Cluster, Deadline, Directory, GrpcTransport, Metadata, Options};
+use ebla_model::error::Error;
+use ebla_model::id::{ClusterId, MasterEpoch};
+use ebla_runtime::Runtime;
+use tokio::sync::Notify;
+
+use crate::election::Seat;
+use crate::orders::Orders;
+
+/// What the master in office acts with; clones are the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct Office(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    seat: Seat,
+    cluster: ClusterId,
+    replicas: usize,
+    orders: Orders,
+    data: Cluster,
+    runtime: Runtime,
+    /// Wakes the reconciler before its time.
+    unfinished: Notify,
+}
+
+impl Office {
+    /// `runtime`: its tasks end with the term. `replicas`: how many a new tablet gets.
+    pub(crate) fn new(
+        seat: Seat,
+        cluster: ClusterId,
+        directory: &ChubbyDirectory,
+        replicas: usize,
+        runtime: Runtime,
+    ) -> Self {
+        let directory: Arc<dyn Directory> = Arc::new(directory.clone());
+        let orders = Orders::new(runtime.net.clone(), Arc::clone(&directory), cluster, seat.epoch());
+        let transport = Arc::new(GrpcTransport::new(runtime.net.clone()));
+        let data = Cluster::new(Options { directory, transport, runtime: runtime.clone(), home: None });
+        Self(Arc::new(Inner { seat, cluster, replicas, orders, data, runtime, unfinished: Notify::new() }))
+    }
+
+    pub(crate) fn chubby(&self) -> &dyn Chubby {
+        &**self.0.seat.chubby()
+    }
+
+    pub(crate) fn epoch(&self) -> MasterEpoch {
+        self.0.seat.epoch()
+    }
+
+    pub(crate) fn cluster(&self) -> ClusterId {
+        self.0.cluster
+    }
+
+    pub(crate) fn replicas(&self) -> usize {
+        self.0.replicas
+    }
+
+    pub(crate) fn orders(&self) -> &Orders {
+        &self.0.orders
+    }
+
+    pub(crate) fn metadata(&self) -> Metadata {
+        self.0.data.metadata()
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.0.runtime
+    }
+
+    pub(crate) fn deadline(&self, limit: Duration) -> Deadline {
+        self.0.data.deadline(limit)
+    }
+
+    /// As [`Seat::transact`].
+    pub(crate) async fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> Result<Outcome, Error> {
+        self.0.seat.transact(compares, writes).await
+    }
+
+    /// Something was left for the reconciler.
+    pub(crate) fn leave_unfinished(&self) {
+        self.0.unfinished.notify_one();
+    }
+
+    /// Returns when something has been left. Cancel-safe.
+    pub(crate) async fn unfinished(&self) {
+        self.0.unfinished.notified().await;
+    }
+}

@@ -1,0 +1,179 @@
+//! The master's orders to tablet servers, one attempt each, with (cluster id, master epoch) on every one.
+//!
+//! A server that has seen a later epoch refuses (`StaleEpoch`), which ends nothing here: the lock's loss is learnt from Chubby.
+//! All orders may be repeated; what was done is found done.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_client::Directory;
+use ebla_client::channel::Channels;
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{ClusterId, MasterEpoch, ReplicaId, ServerId, TabletId};
+use ebla_model::key::RowKey;
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::TableSchema;
+use ebla_proto::control::apply_request::Kind;
+use ebla_proto::control::control_client::ControlClient;
+use ebla_proto::status::from_status;
+use ebla_proto::{control, convert, tablet};
+use ebla_runtime::Net;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+/// How long a server may take to say what it has.
+const REPORT_LIMIT: Duration = Duration::from_secs(2);
+/// How long opening or removing a replica may take.
+const REPLICA_LIMIT: Duration = Duration::from_secs(10);
+/// How long one step of an operation may take at one tablet.
+const APPLY_LIMIT: Duration = Duration::from_secs(10);
+/// A split flushes before it cuts.
+const SPLIT_LIMIT: Duration = Duration::from_secs(30);
+
+/// An order that was not carried out, and what the server said about where to go instead.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: Error,
+    pub(crate) detail: tablet::TabletError,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self { error, detail: tablet::TabletError::default() }
+    }
+}
+
+impl From<Status> for Refused {
+    fn from(status: Status) -> Self {
+        let (error, detail) = from_status(&status);
+        Self { error, detail: detail.unwrap_or_default() }
+    }
+}
+
+/// The way to the servers, in the name of one master.
+pub(crate) struct Orders {
+    channels: Channels,
+    directory: Arc<dyn Directory>,
+    fence: control::Fence,
+}
+
+impl fmt::Debug for Orders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Orders").field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+impl Orders {
+    pub(crate) fn new(net: Net, directory: Arc<dyn Directory>, cluster: ClusterId, epoch: MasterEpoch) -> Self {
+        let cluster = Bytes::copy_from_slice(&cluster.to_bytes());
+        let fence = control::Fence { cluster, master_epoch: epoch.get() };
+        Self { channels: Channels::new(net), directory, fence }
+    }
+
+    async fn client(&self, server: ServerId) -> Result<ControlClient<Channel>, Refused> {
+        let address = self.directory.address(server).await;
+        let absent = || Error::new(Reason::Unavailable, format!("server {server} is not registered"));
+        Ok(ControlClient::new(self.channels.get(&address.ok_or_else(absent)?)))
+    }
+
+    /// The message with the fence's companion: how long the master waits.
+    fn request<T>(message: T, limit: Duration) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(limit);
+        request
+    }
+
+    fn fence(&self) -> Option<control::Fence> {
+        Some(self.fence.clone())
+    }
+
+    /// Makes a first replica of a tablet.
+    pub(crate) async fn create_replica(
+        &self,
+        server: ServerId,
+        descriptor: &TabletDescriptor,
+        schema: &TableSchema,
+        replica: ReplicaId,
+    ) -> Result<String, Refused> {
+        let message = control::CreateReplicaRequest {
+            fence: self.fence(),
+            descriptor: Some(convert::descriptor_to_proto(descriptor)),
+            schema: Some(convert::schema_to_proto(schema)),
+            replica: replica.get(),
+        };
+        let mut client = self.client(server).await?;
+        let reply = within(REPLICA_LIMIT, client.create_replica(Self::request(message, REPLICA_LIMIT))).await?;
+        Ok(reply.outcome)
+    }
+
+    /// Removes a replica for ever.
+    pub(crate) async fn drop_replica(
+        &self,
+        server: ServerId,
+        tablet: TabletId,
+        replica: ReplicaId,
+    ) -> Result<(), Refused> {
+        let message = control::DropReplicaRequest { fence: self.fence(), tablet: tablet.get(), replica: replica.get() };
+        let mut client = self.client(server).await?;
+        within(REPLICA_LIMIT, client.drop_replica(Self::request(message, REPLICA_LIMIT))).await.map(drop)
+    }
+
+    /// One step of an operation at a tablet that the server leads; answers what the tablet covers.
+    pub(crate) async fn apply(
+        &self,
+        server: ServerId,
+        tablet: &TabletDescriptor,
+        kind: Kind,
+    ) -> Result<TabletDescriptor, Refused> {
+        let message = control::ApplyRequest {
+            fence: self.fence(),
+            table: tablet.table.get(),
+            tablet: tablet.tablet.get(),
+            kind: Some(kind),
+        };
+        let mut client = self.client(server).await?;
+        let reply = within(APPLY_LIMIT, client.apply(Self::request(message, APPLY_LIMIT))).await?;
+        Ok(descriptor(reply.descriptor)?)
+    }
+
+    /// Splits a tablet that the server leads, at the key or where it is halved.
+    pub(crate) async fn split(
+        &self,
+        server: ServerId,
+        tablet: &TabletDescriptor,
+        at: Option<&RowKey>,
+    ) -> Result<(TabletDescriptor, TabletDescriptor), Refused> {
+        let expected = control::Expected {
+            tablet: tablet.tablet.get(),
+            generation: tablet.generation.get(),
+            membership_log_id: Some(convert::log_id_to_proto(tablet.membership_log_id)),
+        };
+        let at = at.map(|key| key.bytes().clone());
+        let message = control::SplitRequest { fence: self.fence(), expected: Some(expected), at };
+        let mut client = self.client(server).await?;
+        let reply = within(SPLIT_LIMIT, client.split(Self::request(message, SPLIT_LIMIT))).await?;
+        Ok((descriptor(reply.left)?, descriptor(reply.right)?))
+    }
+
+    /// What a server has.
+    pub(crate) async fn report(&self, server: ServerId) -> Result<control::ReportReply, Refused> {
+        let message = control::ReportRequest { fence: self.fence() };
+        let mut client = self.client(server).await?;
+        within(REPORT_LIMIT, client.report(Self::request(message, REPORT_LIMIT))).await
+    }
+}
+
+fn descriptor(message: Option<ebla_proto::record::TabletDescriptor>) -> Result<TabletDescriptor, Error> {
+    let message = message.ok_or_else(|| Error::internal("the server left the descriptor out"))?;
+    convert::descriptor_from_proto(&message)
+}
+
+/// Gives an order up after `limit`; what became of it is not known then.
+async fn within<T>(limit: Duration, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Refused> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answered) => Ok(answered?.into_inner()),
+        Err(_elapsed) => Err(Error::new(Reason::OutcomeUnknown, "the server did not answer in time").into()),
+    }
+}

@@ -1,0 +1,169 @@
+//! The golden scripts of `testdata/plan`: a picture, then what is to be done about it.
+//!
+//! ```text
+//! server 1                                                       registered and answering
+//! server 2 silent                                                registered, no answer
+//! table 5 active v2                                              in Chubby
+//! first table=5 tablet=7 range=-..m on=1,2,3                     of a plan
+//! operation 4 table=5 drop-range a..b | drop-table
+//! row table=5 tablet=7 range=-..m gen=1 on=1,2,3                 of METADATA
+//! root gen=1 on=1,2,3                                            Chubby's file
+//! report 1 table=5 tablet=7 range=-..m gen=1 on=1,2,3 [leads term=2] [v=1] [damaged]
+//! ---
+//! write-row …
+//! ```
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use ebla_model::id::{Generation, Incarnation, LogId, SchemaVersion};
+use ebla_model::key::KeyRange;
+use ebla_model::metadata::root_range;
+use ebla_model::schema::{TableName, TableSchema};
+
+use super::*;
+use crate::cluster::{Health, Operation, ReplicaReport, Server, ServerReport};
+
+/// The words of a line behind the first, as `key=value` or alone.
+struct Words<'a>(Vec<&'a str>);
+
+impl<'a> Words<'a> {
+    fn value(&self, key: &str) -> Option<&'a str> {
+        self.0.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.value(key).map(|value| value.parse().unwrap())
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.0.contains(&word)
+    }
+
+    fn range(&self) -> KeyRange {
+        range(self.value("range").unwrap())
+    }
+
+    fn descriptor(&self) -> TabletDescriptor {
+        let servers: Vec<_> =
+            self.value("on").unwrap().split(',').map(|server| ServerId::new(server.parse().unwrap())).collect();
+        let table = TableId::new(self.number("table").unwrap_or(0));
+        let tablet = TabletId::new(self.number("tablet").unwrap_or(1));
+        let range = if tablet == TabletId::ROOT { root_range() } else { self.range() };
+        let fresh = TabletDescriptor::fresh(table, tablet, range, &servers);
+        TabletDescriptor { generation: Generation::new(self.number("gen").unwrap_or(1)), ..fresh }
+    }
+
+    fn report(&self, server: ServerId) -> ReplicaReport {
+        let descriptor = self.descriptor();
+        ReplicaReport {
+            replica: descriptor.membership.replica_on(server).unwrap(),
+            role: if self.has("leads") { Role::Leader } else { Role::Follower },
+            term: self.number("term").unwrap_or(1),
+            size_bytes: 0,
+            schema_version: SchemaVersion::new(self.number("v").unwrap_or(1)),
+            applied: LogId::SEED,
+            health: if self.has("damaged") { Health::Quarantined } else { Health::Sound },
+            descriptor,
+        }
+    }
+}
+
+fn range(text: &str) -> KeyRange {
+    let (start, end) = text.split_once("..").unwrap();
+    let key = |text: &str| RowKey::parse_escaped(text).unwrap();
+    let start = if start == "-" { RowKey::EMPTY } else { key(start) };
+    KeyRange::new(start, (end != "-").then(|| key(end))).unwrap()
+}
+
+fn schema(number: u64, words: &Words<'_>) -> TableSchema {
+    let name: TableName = format!("projects/p/instances/i/tables/t{number}").parse().unwrap();
+    let schema = TableSchema::new(TableId::new(number), name, []).unwrap();
+    let state = match words.0.first() {
+        Some(&"creating") => TableState::Creating,
+        Some(&"deleting") => TableState::Deleting,
+        _ => TableState::Active,
+    };
+    let version = words.0.iter().find_map(|word| word.strip_prefix('v')?.parse().ok()).unwrap_or(1);
+    TableSchema { state, version: SchemaVersion::new(version), ..schema }
+}
+
+fn server(words: &Words<'_>) -> Server {
+    let report = (!words.has("silent")).then(ServerReport::default);
+    Server { address: String::new(), incarnation: Incarnation::new(1), release: String::new(), report }
+}
+
+fn operation(words: &Words<'_>) -> Operation {
+    let kind = match words.0.iter().position(|word| *word == "drop-range") {
+        Some(at) => OperationKind::DropRange(range(words.0[at + 1])),
+        None => OperationKind::DropTable,
+    };
+    Operation { table: TableId::new(words.number("table").unwrap()), kind }
+}
+
+fn add(cluster: &mut Cluster, line: &str) {
+    let mut words = line.split_whitespace();
+    let kind = words.next().unwrap();
+    let mut rest: Vec<&str> = words.collect();
+    let mut number = || rest.remove(0).parse::<u64>().unwrap();
+    match kind {
+        "server" => {
+            let id = ServerId::new(number());
+            cluster.servers.insert(id, server(&Words(rest)));
+        }
+        "table" => {
+            let id = number();
+            cluster.tables.insert(TableId::new(id), schema(id, &Words(rest)));
+        }
+        "operation" => {
+            let id = OperationId::new(number());
+            cluster.operations.insert(id, operation(&Words(rest)));
+        }
+        "report" => {
+            let id = ServerId::new(number());
+            let report = cluster.servers.get_mut(&id).unwrap().report.as_mut().unwrap();
+            report.replicas.push(Words(rest).report(id));
+        }
+        "first" => {
+            let first = Words(rest).descriptor();
+            cluster.plans.entry(first.table).or_default().push(first);
+        }
+        "row" => {
+            let row = Words(rest).descriptor();
+            cluster.metadata.insert(row.row_key(), row);
+        }
+        "root" => cluster.root = Some(Words(rest).descriptor()),
+        other => panic!("unknown line {other:?}"),
+    }
+}
+
+/// One case: its lines up to `---`, and the actions that follow.
+fn run(case: &str) -> String {
+    let mut cluster = Cluster::default();
+    let picture = case.split("---\n").next().unwrap();
+    for line in picture.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        add(&mut cluster, line);
+    }
+    let mut out = format!("{picture}---\n");
+    for action in plan(&cluster) {
+        writeln!(out, "{action}").unwrap();
+    }
+    out
+}
+
+#[test]
+fn golden_scripts() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/plan");
+    let mut files: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    for file in files {
+        let script = std::fs::read_to_string(&file).unwrap();
+        let cases: Vec<_> = script.trim_end().split("\n\n").map(|case| run(&format!("{case}\n"))).collect();
+        let planned = cases.join("\n");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&file, &planned).unwrap();
+        }
+        assert_eq!(planned, std::fs::read_to_string(&file).unwrap(), "{}", file.display());
+    }
+}

@@ -1,0 +1,180 @@
+//! Chubby's files as values: the one place in the master that encodes and decodes them.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ebla_chubby::{Chubby, File, Revision, paths};
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{ClusterId, OperationId, ServerId, TableId};
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::{TableName, TableSchema};
+use ebla_proto::control::apply_request::Kind;
+use ebla_proto::{control, convert, record};
+use prost::Message;
+
+use crate::cluster::{Operation, OperationKind};
+
+/// A value and the revision to compare when it is replaced.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored<T> {
+    pub(crate) value: T,
+    pub(crate) modified: Revision,
+}
+
+/// What `cluster` says.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) cluster: ClusterId,
+    pub(crate) state: record::ClusterState,
+    pub(crate) first_tablets: Vec<TabletDescriptor>,
+}
+
+pub(crate) async fn read_identity(chubby: &dyn Chubby) -> Result<Option<Stored<Identity>>, Error> {
+    let Some(file) = chubby.read(paths::CLUSTER).await? else { return Ok(None) };
+    let message: record::Cluster = convert::decode_record(file.value)?;
+    let cluster = ClusterId::from_bytes(&message.cluster).ok_or_else(|| Error::damaged("the cluster id is damaged"))?;
+    let first_tablets = message.first_tablets.iter().map(convert::descriptor_from_proto).collect::<Result<_, _>>()?;
+    let value = Identity { cluster, state: message.state(), first_tablets };
+    Ok(Some(Stored { value, modified: file.modified }))
+}
+
+pub(crate) fn encode_identity(identity: &Identity) -> Bytes {
+    convert::encode_record(record::Cluster {
+        cluster: Bytes::copy_from_slice(&identity.cluster.to_bytes()),
+        state: identity.state.into(),
+        first_tablets: identity.first_tablets.iter().map(convert::descriptor_to_proto).collect(),
+        ..Default::default()
+    })
+}
+
+/// The servers that are registered.
+pub(crate) async fn list_servers(chubby: &dyn Chubby) -> Result<BTreeMap<ServerId, record::Server>, Error> {
+    let (files, _revision) = chubby.list(paths::SERVERS).await?;
+    let named = files.into_iter().filter_map(|file| Some((paths::parse_server(&file.path)?, file)));
+    named.map(|(id, file)| Ok((id, convert::decode_record(file.value)?))).collect()
+}
+
+pub(crate) async fn read_root(chubby: &dyn Chubby) -> Result<Option<Stored<TabletDescriptor>>, Error> {
+    let Some(file) = chubby.read(paths::ROOT).await? else { return Ok(None) };
+    Ok(Some(Stored { value: convert::descriptor_from_bytes(file.value)?, modified: file.modified }))
+}
+
+/// The table that a name stands for now.
+///
+/// # Errors
+/// `NotFoundTable` when there is none.
+pub(crate) async fn resolve(chubby: &dyn Chubby, name: &TableName) -> Result<TableId, Error> {
+    let file = chubby.read(&paths::name(name)).await?;
+    let file = file.ok_or_else(|| not_found(name))?;
+    let text = std::str::from_utf8(&file.value).ok();
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::damaged(format!("{} is no table id", file.path)))
+}
+
+pub(crate) fn not_found(name: &TableName) -> Error {
+    Error::new(Reason::NotFoundTable, format!("table {name} does not exist"))
+}
+
+pub(crate) async fn read_table(chubby: &dyn Chubby, id: TableId) -> Result<Option<Stored<TableSchema>>, Error> {
+    let Some(file) = chubby.read(&paths::table(id)).await? else { return Ok(None) };
+    Ok(Some(Stored { value: convert::schema_from_bytes(file.value)?, modified: file.modified }))
+}
+
+/// The table of a name, whatever its state.
+pub(crate) async fn find_table(chubby: &dyn Chubby, name: &TableName) -> Result<Stored<TableSchema>, Error> {
+    let id = resolve(chubby, name).await?;
+    // Name and schema go in one transaction; between the two reads it may have been made.
+    read_table(chubby, id).await?.ok_or_else(|| not_found(name))
+}
+
+pub(crate) async fn list_tables(chubby: &dyn Chubby) -> Result<BTreeMap<TableId, TableSchema>, Error> {
+    let (files, _revision) = chubby.list(paths::TABLES).await?;
+    let named = files.into_iter().filter_map(|file| Some((paths::parse_table(&file.path)?, file)));
+    named.map(|(id, file)| Ok((id, convert::schema_from_bytes(file.value)?))).collect()
+}
+
+pub(crate) fn encode_plan(tablets: &[TabletDescriptor]) -> Bytes {
+    let first_tablets = tablets.iter().map(convert::descriptor_to_proto).collect();
+    convert::encode_record(record::TablePlan { first_tablets, ..Default::default() })
+}
+
+fn decode_plan(file: &File) -> Result<Vec<TabletDescriptor>, Error> {
+    let plan: record::TablePlan = convert::decode_record(file.value.clone())?;
+    plan.first_tablets.iter().map(convert::descriptor_from_proto).collect()
+}
+
+pub(crate) async fn read_plan(chubby: &dyn Chubby, table: TableId) -> Result<Option<Vec<TabletDescriptor>>, Error> {
+    chubby.read(&paths::plan(table)).await?.as_ref().map(decode_plan).transpose()
+}
+
+pub(crate) async fn list_plans(chubby: &dyn Chubby) -> Result<BTreeMap<TableId, Vec<TabletDescriptor>>, Error> {
+    let (files, _revision) = chubby.list(paths::PLANS).await?;
+    let named = files.iter().filter_map(|file| Some((paths::parse_plan(&file.path)?, file)));
+    named.map(|(id, file)| Ok((id, decode_plan(file)?))).collect()
+}
+
+/// The operation as the step that each tablet is sent.
+pub(crate) fn operation_step(id: OperationId, kind: &OperationKind) -> Kind {
+    match kind {
+        OperationKind::DropTable => Kind::DropOperation(id.get()),
+        OperationKind::DropRange(range) => {
+            Kind::DropRange(control::DropRange { operation: id.get(), range: Some(convert::key_range_to_proto(range)) })
+        }
+    }
+}
+
+pub(crate) fn encode_operation(id: OperationId, operation: &Operation) -> Bytes {
+    let kind = Some(operation_step(id, &operation.kind));
+    control::ApplyRequest { table: operation.table.get(), kind, ..Default::default() }.encode_to_vec().into()
+}
+
+fn decode_operation(file: &File) -> Result<Operation, Error> {
+    let damaged = || Error::damaged(format!("{} is damaged", file.path));
+    let message = control::ApplyRequest::decode(file.value.clone()).map_err(|_error| damaged())?;
+    let kind = match message.kind.ok_or_else(damaged)? {
+        Kind::DropOperation(_id) => OperationKind::DropTable,
+        Kind::DropRange(drop) => {
+            OperationKind::DropRange(convert::key_range_from_proto(&drop.range.ok_or_else(damaged)?)?)
+        }
+        Kind::SetSchema(_schema) => return Err(damaged()),
+    };
+    Ok(Operation { table: TableId::new(message.table), kind })
+}
+
+pub(crate) async fn read_operation(chubby: &dyn Chubby, id: OperationId) -> Result<Option<Operation>, Error> {
+    chubby.read(&paths::operation(id)).await?.as_ref().map(decode_operation).transpose()
+}
+
+pub(crate) async fn list_operations(chubby: &dyn Chubby) -> Result<BTreeMap<OperationId, Operation>, Error> {
+    let (files, _revision) = chubby.list(paths::OPERATIONS).await?;
+    let named = files.iter().filter_map(|file| Some((paths::parse_operation(&file.path)?, file)));
+    named.map(|(id, file)| Ok((id, decode_operation(file)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::key::{KeyRange, RowKey};
+
+    use super::*;
+
+    fn file(value: Bytes) -> File {
+        let path = "operations/3".to_owned();
+        File { path, value, created: Revision::ZERO, modified: Revision::ZERO, lease: None }
+    }
+
+    #[test]
+    fn operations_come_back() {
+        let range = KeyRange::new(RowKey::EMPTY, Some(RowKey::new("m"))).unwrap();
+        for kind in [OperationKind::DropTable, OperationKind::DropRange(range)] {
+            let operation = Operation { table: TableId::new(5), kind };
+            let encoded = encode_operation(OperationId::new(3), &operation);
+            assert_eq!(decode_operation(&file(encoded)).unwrap(), operation);
+        }
+        assert!(decode_operation(&file(Bytes::from_static(b"\xff"))).is_err());
+    }
+
+    #[test]
+    fn plans_come_back() {
+        let tablets = ebla_model::metadata::first_tablets(&[ServerId::new(1), ServerId::new(2)]);
+        assert_eq!(decode_plan(&file(encode_plan(&tablets))).unwrap(), tablets);
+    }
+}

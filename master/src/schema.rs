@@ -1,0 +1,65 @@
+//! Changing a table's families: the new schema stands in Chubby first, then each tablet takes it over by an entry of its log.
+
+use ebla_chubby::{Chubby, Compare, Outcome, Write, paths};
+use ebla_client::Deadline;
+use ebla_model::error::Error;
+use ebla_model::id::TableId;
+use ebla_model::key::KeyRange;
+use ebla_model::schema::{FamilyChange, TableName, TableSchema, TableState};
+use ebla_proto::control::apply_request::Kind;
+use ebla_proto::convert;
+use tracing::info;
+
+use crate::office::Office;
+use crate::records::{self, Stored};
+use crate::route::walk;
+
+/// A table that serves.
+///
+/// # Errors
+/// `NotFoundTable` also while it is being made or deleted.
+pub(crate) async fn find_active(chubby: &dyn Chubby, name: &TableName) -> Result<Stored<TableSchema>, Error> {
+    let stored = records::find_table(chubby, name).await?;
+    if stored.value.state == TableState::Active { Ok(stored) } else { Err(records::not_found(name)) }
+}
+
+/// Makes all changes or none, and returns the new schema when every tablet has it.
+///
+/// # Errors
+/// What [`TableSchema::apply`] refuses; `NotFoundTable`; `Deadline` when the rest will be done later.
+pub(crate) async fn change(
+    office: &Office,
+    name: &TableName,
+    changes: &[FamilyChange],
+    deadline: Deadline,
+) -> Result<TableSchema, Error> {
+    let schema = loop {
+        let stored = find_active(office.chubby(), name).await?;
+        let changed = stored.value.apply(changes)?;
+        let compare = Compare::Modified(paths::table(changed.table), stored.modified);
+        let write = Write::put(paths::table(changed.table), convert::schema_to_bytes(&changed));
+        if let Outcome::Done(_) = office.transact(vec![compare], vec![write]).await? {
+            break changed;
+        }
+    };
+    info!(table = %schema.table, version = %schema.version, "schema changed");
+    let applied = apply(office, &schema, deadline).await;
+    applied.inspect_err(|_unfinished| office.leave_unfinished())?;
+    Ok(schema)
+}
+
+/// Brings the tablets of a table to Chubby's schema. Safe to repeat: a tablet keeps the highest version it has seen.
+///
+/// # Errors
+/// As [`walk`].
+pub(crate) async fn finish(office: &Office, table: TableId, deadline: Deadline) -> Result<(), Error> {
+    match records::read_table(office.chubby(), table).await? {
+        Some(stored) if stored.value.state == TableState::Active => apply(office, &stored.value, deadline).await,
+        _ => Ok(()),
+    }
+}
+
+async fn apply(office: &Office, schema: &TableSchema, deadline: Deadline) -> Result<(), Error> {
+    let kind = Kind::SetSchema(convert::schema_to_proto(schema));
+    walk(office, schema.table, &KeyRange::all(), &kind, deadline).await
+}

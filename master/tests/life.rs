@@ -1,0 +1,276 @@
+//! The master with real tablet servers in one process: a cluster's first start, the life of a table, and a new master that
+//! finishes what the one before it left.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, also in its helpers")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use ebla_chubby::embedded::Embedded;
+use ebla_chubby::{Counter, SharedChubby, Write, next_ids, paths};
+use ebla_client::admin::FamilyChange;
+use ebla_client::table::ReadOptions;
+use ebla_client::{Client, Table};
+use ebla_master::{Master, MasterConfig};
+use ebla_model::cell::FamilyName;
+use ebla_model::error::{Error, Reason};
+use ebla_model::gc::GcRule;
+use ebla_model::id::{ServerId, TableId, TabletId};
+use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::mutation::{Mutation, WriteTime};
+use ebla_model::schema::{TableName, TableSchema, TableState};
+use ebla_proto::{control, convert, record};
+use ebla_runtime::Runtime;
+use ebla_tablet_server::raft::Neighbours;
+use ebla_tablet_server::{ServerConfig, ServerOptions, TabletServer};
+use prost::Message;
+
+/// How long a test waits for what must happen some time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Three servers and a master, with all that belongs to them.
+struct House {
+    chubby: SharedChubby,
+    servers: Vec<TabletServer>,
+    master: Master,
+    client: Client,
+    runtime: Runtime,
+    neighbours: Neighbours,
+    data: tempfile::TempDir,
+}
+
+impl House {
+    async fn open() -> Self {
+        ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
+        let runtime = Runtime::system("test");
+        let data = tempfile::tempdir().unwrap();
+        let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
+        let neighbours = Neighbours::default();
+        let mut servers = Vec::new();
+        for number in 0..3 {
+            let config = server_config(data.path(), number, &neighbours);
+            servers.push(TabletServer::start(config, chubby.clone(), runtime.clone()).await.unwrap());
+        }
+        let master = start_master(&chubby, &runtime).await;
+        let client = Client::connect_cluster(servers[0].address(), runtime.clone()).await.unwrap();
+        Self { chubby, servers, master, client, runtime, neighbours, data }
+    }
+
+    async fn close(self) {
+        self.master.stop().await;
+        for server in self.servers {
+            server.stop().await;
+        }
+        self.runtime.tasks.stop(Duration::from_secs(5)).await;
+    }
+
+    async fn identity(&self) -> record::Cluster {
+        convert::decode_record(self.chubby.read(paths::CLUSTER).await.unwrap().unwrap().value).unwrap()
+    }
+
+    fn table(&self, name: &TableName) -> Table {
+        self.client.table(name)
+    }
+
+    /// Replicas on all servers, as the master sees them.
+    async fn replicas(&self) -> u64 {
+        let status = self.client.admin().status().await.unwrap();
+        status.servers.iter().map(|server| server.replicas).sum()
+    }
+}
+
+fn server_config(data: &Path, number: usize, neighbours: &Neighbours) -> ServerConfig {
+    ServerConfig {
+        data_dir: data.join(number.to_string()),
+        listen: "127.0.0.1:0".to_owned(),
+        advertise: None,
+        options: ServerOptions::up(neighbours.clone()),
+    }
+}
+
+async fn start_master(chubby: &SharedChubby, runtime: &Runtime) -> Master {
+    let config = MasterConfig::new("127.0.0.1:0", 3);
+    let master = Master::start(config, chubby.clone(), runtime.clone()).await.unwrap();
+    tokio::time::timeout(PATIENCE, master.ready()).await.unwrap();
+    master
+}
+
+fn name(table: &str) -> TableName {
+    TableName::from_parts("p", "inst", table).unwrap()
+}
+
+fn key(text: &'static str) -> RowKey {
+    RowKey::new(text)
+}
+
+fn set(family: &str) -> Vec<Mutation> {
+    vec![Mutation::SetCell {
+        family: family.to_owned(),
+        qualifier: "q".into(),
+        timestamp: WriteTime::Server,
+        value: "value".into(),
+    }]
+}
+
+async fn keys(table: &Table) -> Vec<String> {
+    let rows = table.read_rows(RowSet::all(), ReadOptions::default()).await.unwrap();
+    rows.iter().map(|row| row.key.to_string()).collect()
+}
+
+fn reason<T: std::fmt::Debug>(outcome: Result<T, Error>) -> Reason {
+    outcome.unwrap_err().reason
+}
+
+/// Repeats until it holds.
+async fn soon<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
+    let waits = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, waits).await.is_ok(), "{what}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_lives_from_creation_to_deletion() {
+    let house = House::open().await;
+    assert_eq!(house.identity().await.state(), record::ClusterState::Running);
+    let admin = house.client.admin();
+    let (name, families) = (name("fruit"), [("a".to_owned(), None), ("b".to_owned(), Some(GcRule::MaxVersions(1)))]);
+    admin.create_table(&name, &families, &[key("p"), key("g")]).await.unwrap();
+    assert_eq!(reason(admin.create_table(&name, &families, &[]).await), Reason::AlreadyExists);
+    assert_eq!(admin.list_tables("p", "inst").await.unwrap(), std::slice::from_ref(&name));
+    let listed = house.client.tablets(&name).await.unwrap();
+    let ranges: Vec<_> = listed.iter().map(|(tablet, _leader)| tablet.range.to_string()).collect();
+    assert_eq!(ranges, ["[, g)", "[g, p)", "[p, -)"]);
+    assert!(listed.iter().all(|(tablet, _leader)| tablet.membership.replicas.len() == 3));
+
+    let table = house.table(&name);
+    for row in ["apple", "grape", "pear"] {
+        table.mutate_row(&key(row), &set("a")).await.unwrap();
+    }
+    assert_eq!(keys(&table).await, ["apple", "grape", "pear"]);
+
+    let changes = [FamilyChange::Create(("c".to_owned(), None)), FamilyChange::Drop("b".to_owned())];
+    let mut changed = admin.modify_families(&name, &changes).await.unwrap();
+    changed.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(changed, [("a".to_owned(), None), ("c".to_owned(), None)]);
+    table.mutate_row(&key("grape"), &set("c")).await.unwrap();
+    assert_eq!(reason(table.mutate_row(&key("grape"), &set("b")).await), Reason::NotFoundFamily);
+
+    admin.drop_row_range(&name, &key("gr")).await.unwrap();
+    assert_eq!(keys(&table).await, ["apple", "pear"]);
+
+    let (left, right) = admin.split(&name, Some(&key("q")), &RowKey::EMPTY).await.unwrap();
+    assert_eq!((left.range.to_string(), right.range.to_string()), ("[p, q)".to_owned(), "[q, -)".to_owned()));
+    assert_eq!(keys(&table).await, ["apple", "pear"]);
+    soon("the new half is led", || async { admin.status().await.is_ok_and(|status| status.tablets_led == 6) }).await;
+
+    admin.delete_table(&name).await.unwrap();
+    assert_eq!(reason(admin.delete_table(&name).await), Reason::NotFoundTable);
+    assert!(admin.list_tables("p", "inst").await.unwrap().is_empty());
+    assert!(table.mutate_row(&key("apple"), &set("a")).await.is_err());
+    soon("only METADATA's replicas remain", || async { house.replicas().await == 6 }).await;
+    assert!(house.chubby.list(paths::OPERATIONS).await.unwrap().0.is_empty());
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_the_same_name_shares_nothing_with_its_ancestor() {
+    let house = House::open().await;
+    let (admin, name) = (house.client.admin(), name("again"));
+    for round in ["first", "second"] {
+        admin.create_table(&name, &[("a".to_owned(), None)], &[]).await.unwrap();
+        let table = house.client.table(&name);
+        assert!(keys(&table).await.is_empty(), "{round}");
+        table.mutate_row(&key(round), &set("a")).await.unwrap();
+        assert_eq!(keys(&table).await, [round]);
+        admin.delete_table(&name).await.unwrap();
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_makes_no_second_root_and_finishes_what_is_left() {
+    let mut house = House::open().await;
+    let before = house.identity().await;
+    house.client.admin().create_table(&name("doomed"), &[("a".to_owned(), None)], &[]).await.unwrap();
+    house.master.stop().await;
+    let half_made = leave_half_made(&house).await;
+    leave_half_deleted(&house, &name("doomed")).await;
+
+    house.master = start_master(&house.chubby, &house.runtime).await;
+    assert_eq!(house.identity().await, before);
+    let admin = house.client.admin();
+    soon("the half made table is finished", || async { admin.get_table(&half_made).await.is_ok() }).await;
+    let table = house.table(&half_made);
+    table.mutate_row(&key("x"), &set("a")).await.unwrap();
+    assert_eq!(keys(&table).await, ["x"]);
+    let left = || async {
+        let files = house.chubby.list("").await.unwrap().0;
+        let paths: Vec<_> = files.iter().map(|file| file.path.as_str()).collect();
+        let open = [paths::PLANS, paths::OPERATIONS];
+        let tables = paths.iter().filter(|path| path.starts_with(paths::TABLES)).count();
+        tables == 1 && !paths.iter().any(|path| open.iter().any(|prefix| path.starts_with(prefix)))
+    };
+    soon("the half deleted table is gone", left).await;
+    soon("its replicas are gone", || async { house.replicas().await == 9 }).await;
+    house.close().await;
+}
+
+/// What a master leaves that stops right after it has recorded a new table.
+async fn leave_half_made(house: &House) -> TableName {
+    let name = name("half-made");
+    let chubby = &*house.chubby;
+    let table = TableId::new(next_ids(chubby, Counter::Tables, 1).await.unwrap().start);
+    let tablet = TabletId::new(next_ids(chubby, Counter::Tablets, 1).await.unwrap().start);
+    let schema = TableSchema::new(table, name.clone(), [(FamilyName::new("a").unwrap(), None)]).unwrap();
+    let servers: Vec<ServerId> = house.servers.iter().map(TabletServer::id).collect();
+    let first = TabletDescriptor::fresh(table, tablet, KeyRange::all(), &servers);
+    let first_tablets = vec![convert::descriptor_to_proto(&first)];
+    let plan = convert::encode_record(record::TablePlan { first_tablets, ..Default::default() });
+    let writes = vec![
+        Write::put(paths::name(&name), table.to_string()),
+        Write::put(paths::table(table), convert::schema_to_bytes(&schema)),
+        Write::put(paths::plan(table), plan),
+    ];
+    chubby.transact(vec![], writes).await.unwrap();
+    name
+}
+
+/// What a master leaves that stops right after it has recorded the end of a table.
+async fn leave_half_deleted(house: &House, name: &TableName) {
+    let chubby = &*house.chubby;
+    let (files, _revision) = chubby.list(paths::TABLES).await.unwrap();
+    let schemas = files.iter().map(|file| convert::schema_from_bytes(file.value.clone()).unwrap());
+    let schema = schemas.into_iter().find(|schema| schema.name == *name).unwrap();
+    let deleting = TableSchema { state: TableState::Deleting, ..schema };
+    let operation = next_ids(chubby, Counter::Operations, 1).await.unwrap().start;
+    let kind = Some(control::apply_request::Kind::DropOperation(operation));
+    let order = control::ApplyRequest { table: deleting.table.get(), kind, ..Default::default() };
+    let writes = vec![
+        Write::put(paths::table(deleting.table), convert::schema_to_bytes(&deleting)),
+        Write::delete(paths::name(name)),
+        Write::put(format!("{}{operation}", paths::OPERATIONS), order.encode_to_vec()),
+    ];
+    chubby.transact(vec![], writes).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_away_gives_up_what_was_deleted_meanwhile() {
+    let mut house = House::open().await;
+    let (admin, name) = (house.client.admin(), name("fleeting"));
+    admin.create_table(&name, &[("a".to_owned(), None)], &[key("m")]).await.unwrap();
+    house.table(&name).mutate_row(&key("x"), &set("a")).await.unwrap();
+    house.servers.pop().unwrap().abort().await;
+    admin.delete_table(&name).await.unwrap();
+    soon("the others gave it up", || async { house.replicas().await == 4 }).await;
+
+    let config = server_config(house.data.path(), 2, &house.neighbours);
+    let server = TabletServer::start(config, house.chubby.clone(), house.runtime.clone()).await.unwrap();
+    assert_eq!(server.id(), ServerId::new(3), "its data folder is its identity");
+    house.servers.push(server);
+    soon("the third gave it up", || async { house.replicas().await == 6 }).await;
+    house.close().await;
+}
