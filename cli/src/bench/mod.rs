@@ -1,0 +1,88 @@
+//! The load of `ebla bench`: the same requests through gRPC against one or two Bigtable addresses, in slices that
+//! alternate, so that both see the same machine.
+//!
+//! ```text
+//!   for each workload and number of clients:   A B B A A B …   slices of a few seconds
+//!   shown: operations a second and latencies of each (medians over slices), and the ratio A / B
+//!          with the smallest and greatest ratio of neighbouring slices
+//! ```
+//!
+//! A client is a task that sends its next request when the last one was answered (closed loop). Values cannot be
+//! compressed. [`target`] speaks to an address, [`mod@slice`] runs one slice, [`report`] turns slices into figures.
+
+pub mod report;
+pub mod slice;
+pub mod target;
+
+use std::time::Duration;
+
+/// What a client does over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Workload {
+    /// Writes one row (MutateRow) at a random place.
+    Write,
+    /// Reads one row at a random place.
+    Read,
+    /// Reads a hundred rows in order from a random place; counted in rows.
+    Scan,
+    /// Writes a hundred rows at random places in one call (MutateRows); counted in rows.
+    Batch,
+}
+
+impl Workload {
+    /// Rows that one request touches.
+    pub fn rows_per_request(self) -> u64 {
+        match self {
+            Self::Write | Self::Read => 1,
+            Self::Scan | Self::Batch => 100,
+        }
+    }
+
+    /// Its name in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Scan => "scan",
+            Self::Batch => "batch",
+        }
+    }
+}
+
+/// What is measured, and how long.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The workloads, in order.
+    pub workloads: Vec<Workload>,
+    /// Numbers of clients, in order.
+    pub clients: Vec<usize>,
+    /// Rows in the table.
+    pub rows: u64,
+    /// Bytes of each value.
+    pub value_bytes: usize,
+    /// Length of a slice.
+    pub slice: Duration,
+    /// Pairs of slices for each figure.
+    pub pairs: usize,
+}
+
+/// The key of row `number`: fixed width, so that keys sort like numbers.
+pub fn row_key(number: u64) -> String {
+    format!("user{number:012}")
+}
+
+/// Keys that divide `rows` rows into `parts` tablets of the same size.
+pub fn split_keys(rows: u64, parts: u64) -> Vec<String> {
+    (1..parts).map(|part| row_key(rows * part / parts)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_divide_the_rows_evenly() {
+        assert_eq!(split_keys(100, 4), ["user000000000025", "user000000000050", "user000000000075"]);
+        assert!(split_keys(100, 1).is_empty());
+    }
+}

@@ -1,0 +1,152 @@
+//! `ebla demo webtable`: what `up` does, with a real data set in it, some questions and their answers.
+//!
+//! The first start loads; a later start on the same folder finds the rows of the first and loads nothing.
+
+use ebla_client::Client;
+use ebla_client::table::ReadOptions;
+use ebla_model::cell::Row;
+use ebla_model::error::Reason;
+use ebla_model::filter::Filter;
+use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::schema::TableName;
+use ebla_runtime::Runtime;
+use futures::StreamExt as _;
+
+use super::{load, tablet, up};
+use crate::output::{self, Failure, Table};
+
+/// Run a cluster as `up` does and load a real data set into it.
+///
+/// Example:
+///   ebla demo webtable --exit-after-load
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Demo {
+    /// Which data set
+    #[arg(value_enum, default_value = "webtable")]
+    pub dataset: Dataset,
+    /// End after the load and the answers
+    #[arg(long)]
+    pub exit_after_load: bool,
+    /// As for `up`
+    #[command(flatten)]
+    pub up: up::Up,
+}
+
+/// Data sets that come with us.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Dataset {
+    /// The home pages in this machine's Debian package index, linked by dependencies
+    Webtable,
+}
+
+/// Rows of one prefix that are shown.
+const SHOWN: u64 = 5;
+
+/// Starts, loads, asks, and stays up until Ctrl-C.
+///
+/// # Errors
+/// What kept it from starting or loading.
+pub async fn run(demo: Demo, runtime: Runtime) -> Result<(), Failure> {
+    let running = up::start(&demo.up, &runtime).await?;
+    up::announce(&demo.up, &running)?;
+    let address = running.cluster.addresses().into_iter().next().unwrap_or_default();
+    let client = Client::connect_cluster(&address, runtime.clone()).await?;
+    let name = TableName::from_parts("dev", "dev", "webtable")?;
+    match count(&client, &name).await? {
+        0 => output::print(&load::describe(&load::webtable(&client, &name, &runtime).await?)),
+        rows => output::print(&format!("found the {rows} rows of an earlier start in table webtable\n")),
+    }
+    ask(&client, &name).await?;
+    if !demo.exit_after_load {
+        eprintln!("\nstaying up at {address}; Ctrl-C stops");
+        up::until_told_to_stop().await?;
+        eprintln!("\nstopping: draining, flushing");
+    }
+    running.cluster.stop().await;
+    Ok(())
+}
+
+/// Rows of the table; none when there is no table.
+async fn count(client: &Client, name: &TableName) -> Result<u64, Failure> {
+    let one_empty_cell = Filter::Chain(vec![Filter::CellsPerRowLimit(1), Filter::StripValue]);
+    let options = ReadOptions { filter: Some(one_empty_cell), ..ReadOptions::default() };
+    let mut rows = client.table(name).stream_rows(RowSet::all(), options);
+    let mut count = 0;
+    while let Some(row) = rows.next().await {
+        match row {
+            Ok(_) => count += 1,
+            Err(error) if error.reason == Reason::NotFoundTable => return Ok(0),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(count)
+}
+
+/// Some questions that the paper's Webtable was made for, each with the command that asks it.
+async fn ask(client: &Client, name: &TableName) -> Result<(), Failure> {
+    let git = RowKey::copy_from_slice(b"com.git-scm/");
+    if let Some(page) = client.table(name).read_row(&git, None).await? {
+        output::print("\nA page, and who links to it    ebla row get webtable com.git-scm/\n");
+        output::print(&show_page(&page));
+    }
+    output::print("\nPages of one domain lie together    ebla row scan webtable --prefix org.kernel\n");
+    let kernel = RowSet::from_ranges([KeyRange::prefix(b"org.kernel")]);
+    let options = ReadOptions { limit: SHOWN, ..ReadOptions::default() };
+    for page in client.table(name).read_rows(kernel, options).await? {
+        output::print(&format!("  {:<48} {}\n", page.key.to_string(), first_value(&page, "description")));
+    }
+    output::print("\nThe pages most linked to, from one scan of the anchors without their text\n");
+    for (links, key) in most_linked(client, name).await? {
+        output::print(&format!("  {links:>6}  {key}\n"));
+    }
+    output::print("\nIts tablets, and where they live    ebla tablet list webtable\n");
+    output::print(&tablet::render(&client.tablets(name).await?));
+    let mut sizes = Table::new(&["SERVER", "ADDRESS", "REPLICAS", "LEADS", "SIZE"]);
+    for one in client.admin().status().await?.servers {
+        let server = one.server.unwrap_or_default();
+        let (replicas, leads) = (one.replicas.to_string(), one.leads.to_string());
+        sizes.row(vec![server.server.to_string(), server.address, replicas, leads, output::size(one.size_bytes)]);
+    }
+    output::print(&format!("\nTablet servers    ebla status\n{}", sizes.render()));
+    Ok(())
+}
+
+fn show_page(page: &Row) -> String {
+    let of = |family: &str| page.cells.iter().filter(|cell| cell.family.as_str() == family).collect::<Vec<_>>();
+    let mut text = String::new();
+    for cell in of("description").iter().chain(&of("section")) {
+        let column = format!("{}:{}", cell.family.as_str(), output::escaped(&cell.qualifier));
+        text.push_str(&format!("  {column:<32} {}\n", output::readable(&cell.value)));
+    }
+    let anchors = of("anchor");
+    for cell in anchors.iter().take(3) {
+        let column = format!("anchor:{}", output::escaped(&cell.qualifier));
+        text.push_str(&format!("  {column:<32} {}\n", output::readable(&cell.value)));
+    }
+    if anchors.len() > 3 {
+        text.push_str(&format!("  … and {} more anchors\n", anchors.len() - 3));
+    }
+    text
+}
+
+fn first_value(page: &Row, family: &str) -> String {
+    let cell = page.cells.iter().find(|cell| cell.family.as_str() == family);
+    cell.map_or_else(String::new, |cell| output::readable(&cell.value))
+}
+
+/// The five pages with the most anchors.
+async fn most_linked(client: &Client, name: &TableName) -> Result<Vec<(usize, String)>, Failure> {
+    let family = Filter::FamilyNameRegex(bytes::Bytes::from_static(b"anchor"));
+    let anchors = Filter::Chain(vec![family, Filter::StripValue]);
+    let options = ReadOptions { filter: Some(anchors), ..ReadOptions::default() };
+    let mut rows = client.table(name).stream_rows(RowSet::all(), options);
+    let mut most: Vec<(usize, String)> = Vec::new();
+    while let Some(row) = rows.next().await {
+        let row = row?;
+        most.push((row.cells.len(), row.key.to_string()));
+        most.sort_by(|a, b| b.cmp(a));
+        most.truncate(5);
+    }
+    Ok(most)
+}

@@ -1,0 +1,81 @@
+//! `ebla meta lookup`: a row key's way through the three levels, step by step, with its price.
+
+use ebla_client::locate::Hop;
+use ebla_model::key::RowKey;
+use ebla_runtime::Runtime;
+use serde_json::{Value, json};
+
+use super::Place;
+use crate::output::{self, Failure, Format, Table};
+
+/// METADATA.
+#[derive(Debug, clap::Subcommand)]
+pub enum Meta {
+    /// Each step from the lock service's file to the tablet that holds KEY, where it came from and what it cost
+    Lookup {
+        /// Which cluster
+        #[command(flatten)]
+        place: Place,
+        /// The table's name
+        table: String,
+        /// The row's key; bytes as \xHH
+        key: String,
+        /// Look it up so many times: the second time the cache knows
+        #[arg(long, default_value_t = 1)]
+        times: u8,
+    },
+}
+
+/// Carries out the command.
+///
+/// # Errors
+/// What the cluster answers.
+pub async fn run(command: Meta, runtime: Runtime) -> Result<(), Failure> {
+    let Meta::Lookup { place, table, key, times } = command;
+    let name = place.table(&table)?;
+    let key = RowKey::parse_escaped(&key)?;
+    let client = place.client(&runtime).await?;
+    for _ in 0..times.max(1) {
+        let found = client.locate(&name, &key).await?;
+        let tablet = &found.located.descriptor;
+        let leader = found.located.leader.map(|leader| leader.server.get());
+        if place.output == Format::Json {
+            output::print_json(&json!({
+                "tablet": tablet.tablet.get(),
+                "start": tablet.range.start().to_string(),
+                "end": tablet.range.end().map(ToString::to_string),
+                "leader": leader,
+                "hops": found.trace.iter().map(hop_json).collect::<Vec<_>>(),
+            }));
+        } else {
+            output::print(&render(&found.trace));
+            let leader = leader.map_or("unknown".to_owned(), |server| format!("server {server}"));
+            output::print(&format!("tablet {} holds it; leader: {leader}\n", tablet.tablet));
+        }
+    }
+    Ok(())
+}
+
+fn render(trace: &[Hop]) -> String {
+    let mut table = Table::new(&["LEVEL", "TABLET", "FROM", "ROUND TRIPS", "MS"]);
+    for hop in trace {
+        table.row(vec![
+            hop.level.to_string(),
+            hop.tablet.to_string(),
+            hop.source.to_string(),
+            hop.round_trips.to_string(),
+            format!("{:.3}", hop.took.as_secs_f64() * 1000.0),
+        ]);
+    }
+    table.render()
+}
+
+fn hop_json(hop: &Hop) -> Value {
+    json!({
+        "level": hop.level.to_string(),
+        "tablet": hop.tablet.get(),
+        "from": hop.source.to_string(),
+        "round_trips": hop.round_trips,
+        "micros": u64::try_from(hop.took.as_micros()).unwrap_or(u64::MAX),
+    })
+}

@@ -1,0 +1,129 @@
+//! The command line: one enum, one file a command.
+//!
+//! Commands that talk to a cluster find it by `--addr`, then `EBLA_ADDR`, then `BIGTABLE_EMULATOR_HOST`, then
+//! 127.0.0.1:8086. Tables are named by their short name inside `--project` and `--instance`.
+
+pub mod bench;
+pub mod demo;
+pub mod load;
+pub mod meta;
+pub mod row;
+pub mod status;
+pub mod table;
+pub mod tablet;
+pub mod up;
+
+use clap::{Parser, Subcommand};
+use ebla_client::Client;
+use ebla_model::schema::TableName;
+use ebla_runtime::Runtime;
+
+use crate::output::{Failure, Format};
+
+/// Where `up` listens and commands look when nothing else is said.
+pub const DEFAULT_ADDRESS: &str = "127.0.0.1:8086";
+
+/// What every command takes.
+#[derive(Debug, Parser)]
+#[command(name = "ebla", version, about = "A Bigtable that anyone can run", max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// What is logged on stderr: error, warn, info, debug, or a filter such as ebla_master=debug,warn
+    #[arg(long, global = true, env = "EBLA_LOG", default_value = "warn,openraft=error")]
+    pub log: String,
+}
+
+/// Which cluster, and which tables of it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Place {
+    /// HOST:PORT of any tablet server
+    #[arg(long, env = "EBLA_ADDR")]
+    pub addr: Option<String>,
+    /// The project that tables are looked for in
+    #[arg(long, env = "EBLA_PROJECT", default_value = "dev")]
+    pub project: String,
+    /// The instance that tables are looked for in
+    #[arg(long, env = "EBLA_INSTANCE", default_value = "dev")]
+    pub instance: String,
+    /// How data is shown
+    #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_enum, default_value = "table")]
+    pub output: Format,
+}
+
+impl Place {
+    /// The address to talk to.
+    pub fn address(&self) -> String {
+        let emulator = || std::env::var("BIGTABLE_EMULATOR_HOST").ok().filter(|address| !address.is_empty());
+        self.addr.clone().or_else(emulator).unwrap_or_else(|| DEFAULT_ADDRESS.to_owned())
+    }
+
+    /// The full name of a table.
+    ///
+    /// # Errors
+    /// Names that the API does not allow.
+    pub fn table(&self, short: &str) -> Result<TableName, Failure> {
+        Ok(TableName::from_parts(&self.project, &self.instance, short)?)
+    }
+
+    /// A client of the cluster, which finds tablets by itself.
+    ///
+    /// # Errors
+    /// When nothing answers at the address.
+    pub async fn client(&self, runtime: &Runtime) -> Result<Client, Failure> {
+        let address = self.address();
+        Client::connect_cluster(&address, runtime.clone()).await.map_err(|error| {
+            let mut failure = Failure::from(error);
+            failure.message = format!("no cluster at {address}: {}; start one with `ebla up`", failure.message);
+            failure
+        })
+    }
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a cluster in this process: lock service, master and tablet servers; data is kept in a folder
+    Up(up::Up),
+    /// Run a cluster as `up` does and load a real data set into it
+    Demo(demo::Demo),
+    /// Who is there and how much they hold
+    Status(status::Status),
+    /// List, create, delete and describe tables
+    #[command(subcommand)]
+    Table(table::Table),
+    /// Read and write rows
+    #[command(subcommand)]
+    Row(row::Row),
+    /// List and split tablets
+    #[command(subcommand)]
+    Tablet(tablet::Tablet),
+    /// Follow a row key through the three levels to its tablet
+    #[command(subcommand)]
+    Meta(meta::Meta),
+    /// Load a data set
+    #[command(subcommand)]
+    Load(load::Load),
+    /// Measure reads, writes and scans, alone or beside another Bigtable
+    Bench(bench::Bench),
+}
+
+/// Carries out what the arguments ask.
+///
+/// # Errors
+/// The failure to show, with its exit code.
+pub async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let runtime = Runtime::system("ebla");
+    match arguments.command {
+        Command::Up(up) => Box::pin(up::run(up, runtime)).await,
+        Command::Demo(demo) => Box::pin(demo::run(demo, runtime)).await,
+        Command::Status(status) => status::run(status, runtime).await,
+        Command::Table(table) => Box::pin(table::run(table, runtime)).await,
+        Command::Row(row) => Box::pin(row::run(row, runtime)).await,
+        Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
+        Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
+        Command::Load(load) => Box::pin(load::run(load, runtime)).await,
+        Command::Bench(bench) => Box::pin(bench::run(bench, runtime)).await,
+    }
+}

@@ -1,0 +1,85 @@
+//! `ebla status`: who is there and how much they hold.
+
+use ebla_proto::operate;
+use ebla_runtime::Runtime;
+use serde_json::{Value, json};
+
+use super::Place;
+use crate::output::{self, Failure, Format, Table};
+
+/// Who is there and how much they hold.
+#[derive(Debug, clap::Args)]
+pub struct Status {
+    /// Which cluster
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// Asks the master and shows its answer.
+///
+/// # Errors
+/// When no cluster answers.
+pub async fn run(status: Status, runtime: Runtime) -> Result<(), Failure> {
+    let client = status.place.client(&runtime).await?;
+    let reply = client.admin().status().await?;
+    match status.place.output {
+        Format::Json => output::print_json(&to_json(&reply)),
+        Format::Table => output::print(&render(&reply)),
+    }
+    Ok(())
+}
+
+fn render(reply: &operate::StatusReply) -> String {
+    let master = reply.master.as_ref().map_or("none", |master| master.address.as_str());
+    let mut table = Table::new(&["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG"]);
+    for one in &reply.servers {
+        let server = one.server.clone().unwrap_or_default();
+        table.row(vec![
+            server.server.to_string(),
+            server.address,
+            if one.reachable { "up" } else { "unreachable" }.to_owned(),
+            one.replicas.to_string(),
+            one.leads.to_string(),
+            output::size(one.size_bytes),
+            output::size(one.log_bytes),
+        ]);
+    }
+    format!(
+        "cluster {}   master {master} (epoch {})   tables {}   tablets {}/{} led\n\n{}",
+        hex(&reply.cluster),
+        reply.master_epoch,
+        reply.tables,
+        reply.tablets_led,
+        reply.tablets,
+        table.render()
+    )
+}
+
+fn to_json(reply: &operate::StatusReply) -> Value {
+    let server = |one: &operate::ServerStatus| {
+        let server = one.server.clone().unwrap_or_default();
+        json!({
+            "id": server.server,
+            "bigtable": server.address,
+            "release": server.release,
+            "reachable": one.reachable,
+            "replicas": one.replicas,
+            "leads": one.leads,
+            "size_bytes": one.size_bytes,
+            "log_bytes": one.log_bytes,
+        })
+    };
+    json!({
+        "cluster": hex(&reply.cluster),
+        "master": reply.master.as_ref().map(|master| &master.address),
+        "master_epoch": reply.master_epoch,
+        "tables": reply.tables,
+        "tablets": reply.tablets,
+        "tablets_led": reply.tablets_led,
+        "servers": reply.servers.iter().map(server).collect::<Vec<_>>(),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,207 @@
+//! `ebla up`: a cluster in one process, until Ctrl-C.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ebla_runtime::Runtime;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::DEFAULT_ADDRESS;
+use crate::local::{LocalCluster, LocalConfig};
+use crate::output::{self, Failure, Format};
+
+/// Where data is kept when nothing else is said.
+const DEFAULT_DATA: &str = "./ebla-data";
+
+/// Run a cluster in this process.
+///
+/// Examples:
+///   ebla up
+///   ebla up --ephemeral --listen 127.0.0.1:0 --ready-file ready.json
+#[derive(Clone, Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Up {
+    /// The folder that data is kept in
+    #[arg(long, value_name = "DIR", env = "EBLA_DATA", conflicts_with = "ephemeral")]
+    pub data: Option<PathBuf>,
+    /// Keep nothing: a temporary folder, removed at the end
+    #[arg(long)]
+    pub ephemeral: bool,
+    /// Tablet servers
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub servers: u8,
+    /// The first tablet server's address; the default falls to the next free port when it is taken
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// Written, whole, when everything serves
+    #[arg(long, value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+    /// A tablet larger than this many bytes splits
+    #[arg(long, value_name = "BYTES")]
+    pub split_bytes: Option<u64>,
+    /// Serve beyond loopback although there is no TLS and no login
+    #[arg(long)]
+    pub insecure: bool,
+    /// `json`: print the ready object on stdout
+    #[arg(short = 'o', long = "output", value_enum, default_value = "table")]
+    pub output: Format,
+}
+
+/// A cluster with what it was started from.
+pub struct Running {
+    /// The cluster.
+    pub cluster: LocalCluster,
+    data: PathBuf,
+    kept: Option<TempDir>,
+    took: Duration,
+}
+
+/// Runs until Ctrl-C or SIGTERM.
+///
+/// # Errors
+/// What kept it from starting, with one thing to do.
+pub async fn run(up: Up, runtime: Runtime) -> Result<(), Failure> {
+    let running = start(&up, &runtime).await?;
+    announce(&up, &running)?;
+    until_told_to_stop().await?;
+    eprintln!("\nstopping: draining, flushing");
+    running.cluster.stop().await;
+    Ok(())
+}
+
+/// Starts the cluster that the arguments describe.
+///
+/// # Errors
+/// As [`run`].
+pub async fn start(up: &Up, runtime: &Runtime) -> Result<Running, Failure> {
+    let started = runtime.clock.monotonic();
+    let kept = if up.ephemeral { Some(tempfile::tempdir()?) } else { None };
+    let data = match (&kept, &up.data) {
+        (Some(folder), _) => folder.path().to_path_buf(),
+        (None, Some(data)) => data.clone(),
+        (None, None) => PathBuf::from(DEFAULT_DATA),
+    };
+    let listen = match &up.listen {
+        Some(listen) => listen.clone(),
+        None => first_free(DEFAULT_ADDRESS).await,
+    };
+    if !up.insecure && !is_loopback(&listen) {
+        return Err(Failure::usage(format!(
+            "{listen} is not a loopback address, and there is no TLS and no login yet: add --insecure if the network is yours alone"
+        )));
+    }
+    let config = LocalConfig { data: data.clone(), servers: up.servers.into(), listen, split_bytes: up.split_bytes };
+    let cluster = LocalCluster::start(config, runtime).await?;
+    let took = runtime.clock.monotonic().saturating_sub(started);
+    Ok(Running { cluster, data, kept, took })
+}
+
+/// Tells that all serves: the ready file, then the block on stderr (or JSON on stdout).
+///
+/// # Errors
+/// When the ready file cannot be written.
+pub fn announce(up: &Up, running: &Running) -> Result<(), Failure> {
+    let ready = ready_object(&running.cluster);
+    if let Some(file) = &up.ready_file {
+        write_whole(file, &ready)?;
+    }
+    if up.output == Format::Json {
+        output::print(&format!("{ready}\n"));
+    }
+    eprint!("{}", ready_block(up, running));
+    Ok(())
+}
+
+fn ready_object(cluster: &LocalCluster) -> Value {
+    let addresses = cluster.addresses();
+    let server =
+        |server: &ebla_tablet_server::TabletServer| json!({"id": server.id().get(), "bigtable": server.address()});
+    json!({
+        "bigtable": addresses.first(),
+        "pid": std::process::id(),
+        "servers": cluster.servers.iter().map(server).collect::<Vec<_>>(),
+    })
+}
+
+/// A reader never sees half of the file: it is written beside and renamed.
+fn write_whole(file: &Path, ready: &Value) -> Result<(), Failure> {
+    let beside = file.with_extension("part");
+    std::fs::write(&beside, format!("{ready}\n"))
+        .and_then(|()| std::fs::rename(&beside, file))
+        .map_err(|error| Failure::other(format!("write the ready file {}: {error}", file.display())))
+}
+
+fn ready_block(up: &Up, running: &Running) -> String {
+    let addresses = running.cluster.addresses();
+    let first = addresses.first().map_or("", String::as_str);
+    let kept = if running.kept.is_some() { "discarded at the end" } else { "kept; use --ephemeral to discard" };
+    let mut block = format!(
+        "ebla {}   data {} ({kept})\n\n  ready in {:.1} s    master 1    tablet servers {count}/{count}\n\n",
+        env!("CARGO_PKG_VERSION"),
+        running.data.display(),
+        running.took.as_secs_f64(),
+        count = addresses.len(),
+    );
+    block.push_str(&format!("  Bigtable API   {first}     export BIGTABLE_EMULATOR_HOST={first}\n"));
+    if addresses.len() > 1 {
+        block.push_str(&format!("  Other servers  {}\n", addresses.get(1..).unwrap_or_default().join("  ")));
+    }
+    block.push_str(
+        "\n  Try   ebla table create web --family anchor --family contents:maxversions=3\n        \
+         ebla row set web com.cnn.www anchor:cnnsi.com=CNN\n        ebla row scan web --prefix com.\n        \
+         ebla meta lookup web com.cnn.www\n\n",
+    );
+    let copies = addresses.len().min(3);
+    block.push_str(&format!("  Writes are on {} of {copies} disks before they are acknowledged.", copies / 2 + 1));
+    block.push_str(if up.insecure {
+        " No TLS, no login (--insecure).\n"
+    } else {
+        " No TLS, no login: keep it on loopback.\n"
+    });
+    block.push_str("  Ctrl-C drains and stops. Help: ebla help\n");
+    block
+}
+
+/// The address itself, or the same host with the next free port: two clusters can run without a word said.
+async fn first_free(address: &str) -> String {
+    let Some((host, port)) = address.rsplit_once(':') else { return address.to_owned() };
+    let first: u16 = port.parse().unwrap_or(0);
+    for port in first..first.saturating_add(100) {
+        let candidate = format!("{host}:{port}");
+        if tokio::net::TcpListener::bind(&candidate).await.is_ok() {
+            return candidate;
+        }
+    }
+    format!("{host}:0")
+}
+
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Returns at Ctrl-C or SIGTERM.
+///
+/// # Errors
+/// When the signals cannot be watched.
+pub async fn until_told_to_stop() -> Result<(), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_is_loopback() {
+        assert!(is_loopback("127.0.0.1:80") && is_loopback("[::1]:80") && is_loopback("localhost:0"));
+        assert!(!is_loopback("0.0.0.0:8086") && !is_loopback("10.0.0.1:1") && !is_loopback("example.org:1"));
+    }
+}

@@ -1,0 +1,18 @@
+//! The one binary, `ebla`: a cluster in one process (`up`), and the commands that look at a cluster or use it.
+//!
+//! ```text
+//!   main        arguments in, exit code out
+//!   commands    one file a command: it asks, it shows
+//!   local       a whole cluster in this process: Chubby, master, tablet servers
+//!   webtable    a real data set: the home pages of a Debian package index
+//!   bench       load on Bigtable addresses, as ratios
+//!   output      tables, JSON, exit codes
+//! ```
+//!
+//! The library part exists so that tests can start the same cluster that `up` starts.
+
+pub mod bench;
+pub mod commands;
+pub mod local;
+pub mod output;
+pub mod webtable;

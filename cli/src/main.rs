@@ -1,0 +1,25 @@
+//! `ebla`: arguments in, exit code out.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use ebla_cli::commands::{self, Arguments};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    ebla_runtime::telemetry::init(&arguments.log);
+    let Ok(runtime) = tokio::runtime::Builder::new_multi_thread().enable_all().build() else {
+        eprintln!("ebla: cannot start the asynchronous runtime: are threads exhausted?");
+        return ExitCode::from(1);
+    };
+    let result = runtime.block_on(commands::run(arguments));
+    // Whatever still runs has nothing to say to anyone any more.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("ebla: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
