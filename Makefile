@@ -1,0 +1,65 @@
+# The two commands a newcomer needs are `make run` and `make test`. Both install what is missing.
+#
+# Everything is one profile and one feature set (docs/decisions/0005-one-build-profile.md), and the target folder lies
+# outside the clone, so that RocksDB's C++ is compiled once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+export CARGO_TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),$(HOME)/.cache/ebla/target)
+EBLA := $(CARGO_TARGET_DIR)/release/ebla
+PYTHON_ENV := $(HOME)/.cache/ebla/python
+PYTHON_CLIENT := google-cloud-bigtable==2.50.2
+PACKAGES := g++ make pkg-config clang libclang-dev protobuf-compiler libprotobuf-dev etcd-server python3 python3-venv
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+EMULATOR ?= $(firstword $(wildcard /usr/lib/google-cloud-sdk/platform/bigtable-emulator/cbtemulator) $(shell command -v cbtemulator))
+ARGS ?=
+
+.PHONY: help install python build run test fmt clippy suites docs bench
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+
+install: ## Debian packages that the build and the tests need
+	@command -v cargo >/dev/null || { echo "no Rust toolchain: install Rust 1.95 or newer (https://rustup.rs), then call make again"; exit 1; }
+	@missing=""; for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then \
+	  command -v apt-get >/dev/null || { echo "not a Debian machine: install by hand:$$missing"; exit 1; }; \
+	  echo "installing:$$missing"; \
+	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	fi
+	@command -v cbt >/dev/null || echo "cbt is not a Debian package: its tests are skipped (get it with the Google Cloud CLI)"
+
+build: install ## the program, ebla
+	cargo build --release --workspace --all-targets
+
+run: install ## a cluster with a real data set in it; ARGS=--exit-after-load ends after the load
+	cargo build --release --workspace --bins
+	$(EBLA) demo webtable $(ARGS)
+
+test: fmt clippy suites docs ## everything that must hold before a change lands
+
+fmt:
+	cargo fmt --all --check
+
+clippy: install
+	cargo clippy --release --workspace --all-targets -- -D warnings
+
+suites: install python ## every test: unit, golden, property, power cuts, clusters, kills, clients
+	cargo test --release --workspace
+
+docs: install
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
+
+python: install ## Google's Python client, in a virtual environment of its own
+	@test -x $(PYTHON_ENV)/bin/python || python3 -m venv $(PYTHON_ENV)
+	@$(PYTHON_ENV)/bin/pip list 2>/dev/null | grep -q '^google-cloud-bigtable ' || \
+	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check $(PYTHON_CLIENT) || \
+	  echo "no Python client could be installed: its tests are skipped"
+
+bench: build ## figures of docs/benchmarks.md: storage, start, and load beside Google's emulator where it is installed
+	$(CARGO_TARGET_DIR)/release/examples/log_bench
+	$(CARGO_TARGET_DIR)/release/examples/store_bench
+	$(CARGO_TARGET_DIR)/release/examples/start $(EBLA) "$(EMULATOR)"
+	$(CARGO_TARGET_DIR)/release/examples/beside $(EBLA) "$(EMULATOR)"

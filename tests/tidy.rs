@@ -1,0 +1,279 @@
+//! The rules of the house that a machine can keep, as ordinary tests: each failure says what to do.
+//!
+//! What is kept: the edges between crates, the layers inside the tablet server, the purity of decisions, the single place
+//! of gRPC codes, and that documents name only what exists. `docs/style.md` lists the rules in words.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may fail, and then says where"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The folders that hold a crate each.
+const CRATES: [&str; 10] =
+    ["model", "proto", "runtime", "chubby", "storage", "client", "tablet-server", "master", "cli", "tests"];
+
+/// Layers of the tablet server, highest first. A file names only layers below its own.
+const LAYERS: [&str; 4] = ["front", "router", "tablet", "raft"];
+
+/// Decisions that must stay functions of values (docs/style.md, rule 9).
+const PURE: [&str; 10] = [
+    "model/src",
+    "master/src/cluster.rs",
+    "master/src/plan",
+    "tablet-server/src/tablet/state.rs",
+    "tablet-server/src/tablet/apply.rs",
+    "tablet-server/src/tablet/split_point.rs",
+    "tablet-server/src/router/plan.rs",
+    "client/src/locate/resolver.rs",
+    "client/src/locate/cache.rs",
+    "client/src/retry.rs",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path.as_ref()).unwrap_or_else(|e| panic!("read {}: {e}", path.as_ref().display()))
+}
+
+/// Every file below `folder` whose name ends in `suffix`, in order.
+fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
+    if folder.is_file() {
+        return vec![folder.to_path_buf()];
+    }
+    let mut found = Vec::new();
+    let Ok(entries) = fs::read_dir(folder) else { return found };
+    for entry in entries.map(|entry| entry.unwrap().path()) {
+        let name = entry.file_name().unwrap().to_string_lossy().into_owned();
+        if entry.is_dir() && name != "target" && !name.starts_with('.') {
+            found.extend(files(&entry, suffix));
+        } else if name.ends_with(suffix) {
+            found.push(entry);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn sources() -> Vec<PathBuf> {
+    CRATES.iter().flat_map(|name| files(&root().join(name), ".rs")).collect()
+}
+
+fn relative(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap().display().to_string()
+}
+
+/// The file without comments, and without its inline tests: those may do what they like.
+fn production(path: &Path) -> String {
+    if relative(path).ends_with("tests.rs") || relative(path).contains("/tests/") {
+        return String::new();
+    }
+    let text = read(path);
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+fn report(what: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{what}\n  {}", found.join("\n  "));
+}
+
+/// `crate -> crates` as the table headed "may depend on" in ARCHITECTURE.md gives them.
+fn allowed_edges() -> BTreeMap<String, BTreeSet<String>> {
+    let text = read(root().join("ARCHITECTURE.md"));
+    let table = text.lines().skip_while(|line| !line.contains("| may depend on |")).skip(2);
+    table
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| {
+            let cells: Vec<_> = line.split('|').map(|cell| cell.trim().replace('`', "")).collect();
+            let names = cells[2].split(',').map(|name| name.trim().to_string());
+            (cells[1].clone(), names.filter(|name| CRATES.contains(&name.as_str())).collect())
+        })
+        .collect()
+}
+
+#[test]
+fn crates_depend_only_along_the_edges_of_the_architecture() {
+    let allowed = allowed_edges();
+    let mut wrong = Vec::new();
+    for name in CRATES {
+        let Some(edges) = allowed.get(name) else {
+            wrong.push(format!("{name} has no row in ARCHITECTURE.md's table"));
+            continue;
+        };
+        let manifest = read(root().join(name).join("Cargo.toml"));
+        let section = manifest.split("[dependencies]").nth(1).unwrap_or_default();
+        let section = section.split("\n[").next().unwrap_or_default();
+        for used in section.lines().filter_map(|line| line.strip_prefix("ebla-")) {
+            let used = used.split(['.', ' ', '=']).next().unwrap();
+            if !edges.contains(used) {
+                wrong.push(format!("{name} depends on {used}"));
+            }
+        }
+    }
+    report("these edges are not in ARCHITECTURE.md's table: remove them, or argue them in a decision record", wrong);
+}
+
+#[test]
+fn layers_of_the_tablet_server_name_only_lower_ones() {
+    let mut wrong = Vec::new();
+    for (depth, layer) in LAYERS.iter().enumerate() {
+        for path in files(&root().join("tablet-server/src").join(layer), ".rs") {
+            let text = production(&path);
+            for upper in &LAYERS[..depth] {
+                if text.contains(&format!("crate::{upper}")) || text.contains(&format!("super::{upper}")) {
+                    wrong.push(format!("{} names {upper}", relative(&path)));
+                }
+            }
+        }
+    }
+    report("data flows front -> router -> tablet -> raft; turn the dependency round with a trait", wrong);
+}
+
+#[test]
+fn decisions_are_pure() {
+    const BANNED: [&str; 6] = ["tokio", "std::fs", "std::net", "Instant", "async ", "SystemTime"];
+    let mut wrong = Vec::new();
+    for place in PURE {
+        let found = files(&root().join(place), ".rs");
+        assert!(!found.is_empty(), "{place} is listed as pure and does not exist: correct the list");
+        for path in found {
+            let text = production(&path);
+            wrong.extend(
+                BANNED.iter().filter(|word| text.contains(**word)).map(|word| format!("{}: {word}", relative(&path))),
+            );
+        }
+    }
+    report("these files decide, so they take time, bytes and randomness as values", wrong);
+}
+
+#[test]
+fn grpc_codes_are_named_in_one_file() {
+    const CONSTRUCTORS: [&str; 14] = [
+        "tonic::Code",
+        " Code::",
+        "(Code::",
+        "Status::invalid_argument",
+        "Status::not_found",
+        "Status::internal",
+        "Status::unavailable",
+        "Status::unimplemented",
+        "Status::aborted",
+        "Status::failed_precondition",
+        "Status::already_exists",
+        "Status::deadline_exceeded",
+        "Status::resource_exhausted",
+        "Status::unknown",
+    ];
+    let mut wrong = Vec::new();
+    for path in sources() {
+        let name = relative(&path);
+        if name.starts_with("proto/") || name.starts_with("tests/") {
+            continue;
+        }
+        let text = production(&path);
+        wrong.extend(CONSTRUCTORS.iter().filter(|word| text.contains(**word)).map(|word| format!("{name}: {word}")));
+    }
+    report("raise a model::Error and let proto::status choose the code", wrong);
+}
+
+#[test]
+fn every_source_file_opens_with_what_it_is_for() {
+    let wrong = sources().iter().filter(|path| !read(path).starts_with("//!")).map(|path| relative(path)).collect();
+    report("begin these files with `//!`: what it is for, its invariants, what it does not do", wrong);
+}
+
+#[test]
+fn ignored_tests_say_why() {
+    let wrong = sources().iter().filter(|path| read(path).contains("#[ignore]\n")).map(|path| relative(path)).collect();
+    report("write #[ignore = \"reason\"], or repair the test", wrong);
+}
+
+#[test]
+fn every_folder_is_in_the_code_map() {
+    let map = read(root().join("ARCHITECTURE.md"));
+    let mut missing = Vec::new();
+    for name in CRATES {
+        let source = root().join(name).join("src");
+        for entry in fs::read_dir(&source).into_iter().flatten().map(|entry| entry.unwrap().path()) {
+            let folder = entry.file_name().unwrap().to_string_lossy().into_owned();
+            if entry.is_dir() && folder != "tests" && !map.contains(&format!("`{name}/src/{folder}`")) {
+                missing.push(format!("{name}/src/{folder}"));
+            }
+        }
+    }
+    report("give these folders a line in ARCHITECTURE.md's code map", missing);
+}
+
+#[test]
+fn documents_name_only_paths_that_exist() {
+    let mut documents = files(&root().join("docs"), ".md");
+    documents.extend(["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
+    let mut missing = Vec::new();
+    for document in documents {
+        for word in read(&document).split('`').skip(1).step_by(2) {
+            let first = word.split('/').next().unwrap_or_default();
+            let is_path = word.contains('/') && (CRATES.contains(&first) || ["docs", "deploy", ".ci"].contains(&first));
+            let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "/_.-".contains(c));
+            if is_path && plain && !root().join(word).exists() {
+                missing.push(format!("{}: {word}", relative(&document)));
+            }
+        }
+    }
+    report("these documents name files that are not here", missing);
+}
+
+#[test]
+fn every_meta_key_of_the_storage_layout_is_described() {
+    let layout = read(root().join("storage/src/tablet/layout.rs"));
+    let formats = read(root().join("docs/formats.md"));
+    let body = layout.split("pub enum MetaKey").nth(1).expect("layout.rs declares MetaKey");
+    let body = body.split("\n}").next().unwrap();
+    // The documentation of each variant begins with its key: `sessions/<id>`.
+    let keys = body.lines().filter_map(|line| line.trim().strip_prefix("/// `")?.split(['`', '<']).next());
+    let keys: Vec<_> = keys.map(str::to_string).collect();
+    assert!(!keys.is_empty(), "no variant of MetaKey says its key");
+    let missing = keys.into_iter().filter(|key| !formats.contains(&format!("`{key}`"))).collect();
+    report("describe these meta keys in docs/formats.md", missing);
+}
+
+#[test]
+fn golden_files_are_used_and_end_in_a_newline() {
+    let mut wrong = Vec::new();
+    for name in CRATES {
+        let folder = root().join(name).join("testdata");
+        let code: String = files(&root().join(name), ".rs").iter().map(read).collect();
+        for path in files(&folder, ".txt") {
+            if !read(&path).ends_with('\n') {
+                wrong.push(format!("{} does not end in a newline", relative(&path)));
+            }
+            let group = path.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned();
+            let file = path.file_name().unwrap().to_string_lossy().into_owned();
+            if !code.contains(&group) && !code.contains(&file) {
+                wrong.push(format!("{} is read by no test", relative(&path)));
+            }
+        }
+    }
+    report("golden files", wrong);
+}
+
+#[test]
+fn every_external_crate_is_argued() {
+    let manifest = read(root().join("Cargo.toml"));
+    let record = read(root().join("docs/decisions/0003-dependencies.md"));
+    let section = manifest.split("[workspace.dependencies]").nth(1).unwrap();
+    let section = section.split("\n[").next().unwrap();
+    let missing = section
+        .lines()
+        .filter_map(|line| line.split_once('=').map(|(name, _)| name.trim().to_string()))
+        .filter(|name| !name.is_empty() && !name.starts_with('#') && !name.starts_with("ebla-"))
+        .filter(|name| !record.contains(&format!("`{name}`")))
+        .collect();
+    report("give these crates a line in docs/decisions/0003-dependencies.md", missing);
+}
