@@ -11,7 +11,7 @@ export CARGO_TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),$(HOME)/
 EBLA := $(CARGO_TARGET_DIR)/release/ebla
 PYTHON_ENV := $(HOME)/.cache/ebla/python
 PYTHON_CLIENT := google-cloud-bigtable==2.50.2
-PACKAGES := g++ make pkg-config clang libclang-dev protobuf-compiler libprotobuf-dev etcd-server python3 python3-venv
+PACKAGES := g++ make pkg-config clang libclang-dev protobuf-compiler libprotobuf-dev etcd-server iproute2 iptables python3 python3-venv
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EMULATOR ?= $(firstword $(wildcard /usr/lib/google-cloud-sdk/platform/bigtable-emulator/cbtemulator) $(shell command -v cbtemulator))
 ARGS ?=

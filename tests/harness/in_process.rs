@@ -1,0 +1,187 @@
+//! A cluster in this process, made of the parts that the program is made of: the quickest to start, and the one that a
+//! debugger can look into.
+//!
+//! The lock service is embedded, so there is no etcd to fail; nothing can be paused or cut off, and all servers share the
+//! fate of this process when a sync fails. For all else there are processes.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ebla_chubby::SharedChubby;
+use ebla_chubby::embedded::Embedded;
+use ebla_master::{Master, MasterConfig};
+use ebla_model::error::Error;
+use ebla_runtime::Runtime;
+use ebla_tablet_server::TabletServer;
+use ebla_tablet_server::config::{ServerConfig, ServerOptions};
+use ebla_tablet_server::raft::Neighbours;
+
+use crate::cluster::{Cluster, Direction, Node, Role};
+use crate::site::{Loopback, Site as _};
+
+/// A cluster that does not serve by then never will.
+const WHOLE_MAX: Duration = Duration::from_secs(60);
+/// Replicas of a tablet.
+const REPLICAS: usize = 3;
+
+/// A running cluster. What runs ends with the runtime that it was started on.
+pub struct InProcess {
+    servers: Vec<Option<TabletServer>>,
+    masters: Vec<Option<Master>>,
+    chubby: SharedChubby,
+    data: PathBuf,
+    site: Loopback,
+    runtime: Runtime,
+}
+
+impl InProcess {
+    /// Starts `masters` and `servers`, their folders in `data`, and waits until all serves.
+    ///
+    /// # Errors
+    /// What the parts say.
+    pub async fn start(masters: usize, servers: usize, data: &Path, runtime: &Runtime) -> io::Result<Self> {
+        let runtime = runtime.child("in-process");
+        let chubby = Embedded::open(&data.join("chubby"), runtime.clock.clone(), &runtime.tasks);
+        let chubby = chubby.map_err(|error| failed(Error::from(error)))?.shared();
+        let (servers, masters) = ((0..servers).map(|_| None).collect(), (0..masters).map(|_| None).collect());
+        let mut cluster =
+            Self { servers, masters, chubby, data: data.to_path_buf(), site: Loopback::claim()?, runtime };
+        for node in cluster.nodes() {
+            cluster.restart(node).await?;
+        }
+        cluster.whole().await?;
+        Ok(cluster)
+    }
+
+    /// Stops everything in order: nothing new, drain, flush, release.
+    pub async fn stop(mut self) {
+        for master in self.masters.iter_mut().filter_map(Option::take) {
+            master.stop().await;
+        }
+        futures::future::join_all(self.servers.iter_mut().filter_map(Option::take).map(TabletServer::stop)).await;
+    }
+
+    async fn start_server(&self, node: Node) -> io::Result<TabletServer> {
+        let listen = format!("{}:8086", self.site.host(node));
+        // Each speaks to the others over its socket, as separate processes do, and waits out old promises as they do.
+        let mut options = ServerOptions::up(Neighbours::default());
+        options.restart = ServerOptions::server().restart;
+        let config = ServerConfig { data_dir: self.data.join(node.to_string()), listen, advertise: None, options };
+        TabletServer::start(config, self.chubby.clone(), self.runtime.child("server")).await.map_err(failed)
+    }
+
+    async fn start_master(&self, node: Node) -> io::Result<Master> {
+        let config =
+            MasterConfig::new(&format!("{}:8085", self.site.host(node)), self.servers.len().clamp(1, REPLICAS));
+        Master::start(config, self.chubby.clone(), self.runtime.child("master")).await.map_err(failed)
+    }
+
+    /// The master that is in office: the one that answers that it is ready, and first.
+    async fn office(&self) -> Option<usize> {
+        let ready = self.masters.iter().enumerate().filter_map(|(number, master)| Some((number, master.as_ref()?)));
+        let waits = ready.map(|(number, master)| {
+            Box::pin(async move {
+                master.ready().await;
+                number
+            })
+        });
+        let first = futures::future::select_all(waits.collect::<Vec<_>>());
+        tokio::time::timeout(WHOLE_MAX, first).await.ok().map(|(number, _, _)| number)
+    }
+}
+
+fn failed(error: Error) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+fn unsupported(what: &str) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, format!("a part of this process cannot be {what}")))
+}
+
+impl Cluster for InProcess {
+    fn nodes(&self) -> Vec<Node> {
+        let servers = (0..self.servers.len()).map(Node::TabletServer);
+        servers.chain((0..self.masters.len()).map(Node::Master)).collect()
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        (0..self.servers.len()).map(|number| format!("{}:8086", self.site.host(Node::TabletServer(number)))).collect()
+    }
+
+    async fn kill(&mut self, node: Node) -> io::Result<()> {
+        match node {
+            Node::TabletServer(number) => {
+                if let Some(server) = self.servers.get_mut(number).and_then(Option::take) {
+                    server.abort().await;
+                }
+            }
+            Node::Master(number) => {
+                if let Some(master) = self.masters.get_mut(number).and_then(Option::take) {
+                    master.abort().await;
+                }
+            }
+            Node::Etcd(_) => return unsupported("an etcd member"),
+        }
+        Ok(())
+    }
+
+    async fn restart(&mut self, node: Node) -> io::Result<()> {
+        self.kill(node).await?;
+        match node {
+            Node::TabletServer(number) => {
+                let server = self.start_server(node).await?;
+                if let Some(place) = self.servers.get_mut(number) {
+                    *place = Some(server);
+                }
+            }
+            Node::Master(number) => {
+                let master = self.start_master(node).await?;
+                if let Some(place) = self.masters.get_mut(number) {
+                    *place = Some(master);
+                }
+            }
+            Node::Etcd(_) => return unsupported("an etcd member"),
+        }
+        Ok(())
+    }
+
+    async fn pause(&mut self, _node: Node) -> io::Result<()> {
+        unsupported("paused")
+    }
+
+    async fn resume(&mut self, _node: Node) -> io::Result<()> {
+        unsupported("resumed")
+    }
+
+    async fn cut(&mut self, _node: Node, _direction: Direction) -> io::Result<()> {
+        unsupported("cut off")
+    }
+
+    async fn heal(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    async fn find(&mut self, role: Role) -> Option<Node> {
+        match role {
+            Role::MasterInOffice => self.office().await.map(Node::Master),
+            _ => None,
+        }
+    }
+
+    async fn ready(&mut self, nodes: &[Node]) -> io::Result<()> {
+        for node in nodes {
+            let Node::TabletServer(number) = node else { continue };
+            let Some(server) = self.servers.get(*number).and_then(Option::as_ref) else { continue };
+            let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("{node} is not ready"));
+            tokio::time::timeout(WHOLE_MAX, server.ready()).await.map_err(late)?;
+        }
+        Ok(())
+    }
+
+    async fn whole(&mut self) -> io::Result<()> {
+        self.ready(&self.nodes()).await?;
+        let office = self.office().await;
+        office.map(drop).ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "no master is ready"))
+    }
+}

@@ -1,0 +1,363 @@
+//! Faults as values: what is done to whom and for how long; a schedule drawn from a seed; a driver that carries it out on
+//! any [`Cluster`] and notes when, so that stalls of a load can be laid at a fault's door.
+//!
+//! ```text
+//!   Item x times  --schedule(seed)-->  Nemesis …  --Driver-->  Happened …  --blame(stalls)-->  a table by kind
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use ebla_runtime::{Clock, Rng};
+
+use crate::cluster::{Cluster, Direction, Node, Role};
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// SIGKILL; started again when the time is over.
+    Kill,
+    /// SIGSTOP; goes on when the time is over, unaware of it.
+    Pause,
+    /// Cut off from all other nodes.
+    Cut(Direction),
+}
+
+/// To whom it is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// One node.
+    Node(Node),
+    /// Whoever plays this role when it begins.
+    Role(Role),
+    /// All members of etcd.
+    Etcd,
+    /// Every node, at once.
+    Everything,
+}
+
+/// A fault with a beginning and an end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nemesis {
+    /// What is done.
+    pub fault: Fault,
+    /// To whom.
+    pub victim: Victim,
+    /// For how long.
+    pub lasts: Duration,
+    /// Another one that begins at half time and ends before this one is lifted.
+    pub within: Option<Box<Nemesis>>,
+}
+
+impl Nemesis {
+    /// A fault alone.
+    #[must_use]
+    pub fn new(fault: Fault, victim: Victim, lasts: Duration) -> Self {
+        Self { fault, victim, lasts, within: None }
+    }
+
+    /// The kind of fault that its stalls are counted under.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        let whom = match &self.victim {
+            Victim::Node(Node::TabletServer(_)) => "a tablet server",
+            Victim::Node(Node::Master(_)) => "a master",
+            Victim::Node(Node::Etcd(_)) => "an etcd member",
+            Victim::Role(Role::MasterInOffice) => "the master in office",
+            Victim::Role(Role::EtcdLeader) => "etcd's leader",
+            Victim::Role(Role::BusiestTabletServer) => "the busiest tablet server",
+            Victim::Etcd => "all of etcd",
+            Victim::Everything => "everything at once",
+        };
+        let what = match self.fault {
+            Fault::Kill => "kill".to_owned(),
+            Fault::Pause => "pause".to_owned(),
+            Fault::Cut(direction) => format!("cut {direction}"),
+        };
+        let within = self.within.as_ref().map(|inner| format!(", with {}", inner.kind())).unwrap_or_default();
+        format!("{what}: {whom}{within}")
+    }
+}
+
+impl fmt::Display for Nemesis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind())?;
+        if let Victim::Node(node) = &self.victim {
+            write!(f, " ({node})")?;
+        }
+        write!(f, " for {:.1} s", self.lasts.as_secs_f64())
+    }
+}
+
+/// One kind of fault in a schedule.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// What is done.
+    pub fault: Fault,
+    /// Those it is done to, in turn.
+    pub victims: Vec<Victim>,
+    /// Each lasts between these two.
+    pub lasts: (Duration, Duration),
+    /// How often, in total.
+    pub times: usize,
+}
+
+/// Every item as often as it says, its victims in turn, mixed and timed by `seed`: the same seed gives the same schedule.
+#[must_use]
+pub fn schedule(seed: u64, items: &[Item]) -> Vec<Nemesis> {
+    let rng = Rng::seeded(seed);
+    let mut left: Vec<_> = items.iter().map(|item| (item, item.victims.iter().cycle(), item.times)).collect();
+    let mut drawn = Vec::new();
+    loop {
+        left.retain(|(item, _, times)| *times > 0 && !item.victims.is_empty());
+        let total: usize = left.iter().map(|(_, _, times)| times).sum();
+        // One draw among all that is left, so that a rare kind is as likely to come late as early.
+        let mut at = rng.below(u64::try_from(total).unwrap_or(u64::MAX));
+        let Some((item, victims, times)) = left.iter_mut().find(|(_, _, times)| {
+            let times = u64::try_from(*times).unwrap_or(u64::MAX);
+            let here = at < times;
+            at = at.saturating_sub(times);
+            here
+        }) else {
+            return drawn;
+        };
+        *times -= 1;
+        let Some(victim) = victims.next() else { continue };
+        drawn.push(Nemesis::new(item.fault, victim.clone(), between(&rng, item.lasts)));
+    }
+}
+
+fn between(rng: &Rng, (least, most): (Duration, Duration)) -> Duration {
+    let span = u64::try_from(most.saturating_sub(least).as_millis()).unwrap_or(u64::MAX);
+    least + Duration::from_millis(rng.below(span.saturating_add(1)))
+}
+
+/// A fault that was carried out; times as the driver's clock tells them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happened {
+    /// [`Nemesis::kind`].
+    pub kind: String,
+    /// It was there.
+    pub began: Duration,
+    /// It was lifted.
+    pub lifted: Duration,
+    /// Everything served again.
+    pub whole: Duration,
+}
+
+/// Carries faults out, one after the other.
+pub struct Driver<'a, C> {
+    cluster: &'a mut C,
+    clock: Clock,
+    happened: Vec<Happened>,
+}
+
+impl<'a, C: Cluster> Driver<'a, C> {
+    /// A driver of `cluster`.
+    pub fn new(cluster: &'a mut C, clock: Clock) -> Self {
+        Self { cluster, clock, happened: Vec::new() }
+    }
+
+    /// Does it, lifts it, and returns when everything serves again.
+    ///
+    /// # Errors
+    /// What the cluster says: a fault that cannot be made, or a cluster that does not come back in time.
+    pub async fn carry_out(&mut self, nemesis: &Nemesis) -> io::Result<()> {
+        let (began, lifted) = self.strike(nemesis).await?;
+        self.cluster.whole().await.map_err(|error| after(nemesis, &error))?;
+        let whole = self.clock.monotonic();
+        self.happened.push(Happened { kind: nemesis.kind(), began, lifted, whole });
+        Ok(())
+    }
+
+    /// What was carried out so far, and the end of the driving.
+    #[must_use]
+    pub fn finish(self) -> Vec<Happened> {
+        self.happened
+    }
+
+    /// When it was there, and when it was lifted.
+    async fn strike(&mut self, nemesis: &Nemesis) -> io::Result<(Duration, Duration)> {
+        let victims = self.victims(&nemesis.victim).await?;
+        let began = self.clock.monotonic();
+        for node in &victims {
+            match nemesis.fault {
+                Fault::Kill => self.cluster.kill(*node).await?,
+                Fault::Pause => self.cluster.pause(*node).await?,
+                Fault::Cut(direction) => self.cluster.cut(*node, direction).await?,
+            }
+        }
+        match &nemesis.within {
+            None => tokio::time::sleep(nemesis.lasts).await,
+            Some(inner) => {
+                tokio::time::sleep(nemesis.lasts / 2).await;
+                let inner_victims = self.victims(&inner.victim).await?;
+                Box::pin(self.strike(inner)).await?;
+                // What is still struck cannot be asked; what was struck within must come back without it.
+                self.cluster.ready(&inner_victims).await.map_err(|error| after(nemesis, &error))?;
+                let over = began + nemesis.lasts;
+                tokio::time::sleep(over.saturating_sub(self.clock.monotonic())).await;
+            }
+        }
+        match nemesis.fault {
+            Fault::Kill => {
+                for node in &victims {
+                    self.cluster.restart(*node).await?;
+                }
+            }
+            Fault::Pause => {
+                for node in &victims {
+                    self.cluster.resume(*node).await?;
+                }
+            }
+            Fault::Cut(_) => self.cluster.heal().await?,
+        }
+        Ok((began, self.clock.monotonic()))
+    }
+
+    async fn victims(&mut self, victim: &Victim) -> io::Result<Vec<Node>> {
+        let all = self.cluster.nodes();
+        Ok(match victim {
+            Victim::Node(node) => vec![*node],
+            Victim::Etcd => all.into_iter().filter(|node| matches!(node, Node::Etcd(_))).collect(),
+            Victim::Everything => all,
+            Victim::Role(role) => {
+                let found = self.cluster.find(*role).await;
+                vec![found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("nobody is {role:?}")))?]
+            }
+        })
+    }
+}
+
+fn after(nemesis: &Nemesis, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("after {nemesis}: {error}"))
+}
+
+/// A time without an answer that one part of a load saw; the same clock as the driver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// The last answer before it.
+    pub from: Duration,
+    /// The first one after it.
+    pub until: Duration,
+}
+
+/// What a kind of fault cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// How often it happened.
+    pub times: usize,
+    /// The longest time from its beginning until it was lifted.
+    pub lasted: Duration,
+    /// The longest time without an answer that overlaps one of them.
+    pub stall: Duration,
+    /// The longest time from its lifting until everything served.
+    pub recovery: Duration,
+}
+
+/// Lays each stall at the door of the last fault that began before it ended, when it began before that was over.
+/// What no fault explains stands under `none`.
+#[must_use]
+pub fn blame(happened: &[Happened], stalls: &[Stall]) -> BTreeMap<String, Cost> {
+    let mut costs: BTreeMap<String, Cost> = BTreeMap::new();
+    for one in happened {
+        let cost = costs.entry(one.kind.clone()).or_default();
+        cost.times += 1;
+        cost.lasted = cost.lasted.max(one.lifted.saturating_sub(one.began));
+        cost.recovery = cost.recovery.max(one.whole.saturating_sub(one.lifted));
+    }
+    for stall in stalls {
+        let culprit = happened.iter().rev().find(|one| one.began <= stall.until && stall.from <= one.whole);
+        let cost = costs.entry(culprit.map_or_else(|| "none".to_owned(), |one| one.kind.clone())).or_default();
+        cost.stall = cost.stall.max(stall.until.saturating_sub(stall.from));
+    }
+    costs
+}
+
+/// The costs as a table that a document can take over.
+#[must_use]
+pub fn table(costs: &BTreeMap<String, Cost>) -> String {
+    let mut text = String::from(
+        "| fault | times | lasted, longest | writer's longest stall | all serves again after |\n|---|---:|---:|---:|---:|\n",
+    );
+    let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+    for (kind, cost) in costs {
+        let (lasted, stall, recovery) = (seconds(cost.lasted), seconds(cost.stall), seconds(cost.recovery));
+        text.push_str(&format!("| {kind} | {} | {lasted} | {stall} | {recovery} |\n", cost.times));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    fn items() -> Vec<Item> {
+        let servers = (0..3).map(|n| Victim::Node(Node::TabletServer(n))).collect();
+        let short = (Duration::from_millis(200), seconds(2));
+        let long = (seconds(12), seconds(15));
+        vec![
+            Item { fault: Fault::Kill, victims: servers, lasts: short, times: 5 },
+            Item { fault: Fault::Kill, victims: vec![Victim::Everything], lasts: short, times: 2 },
+            Item { fault: Fault::Pause, victims: vec![Victim::Role(Role::MasterInOffice)], lasts: long, times: 1 },
+            Item {
+                fault: Fault::Cut(Direction::Out),
+                victims: vec![Victim::Role(Role::BusiestTabletServer)],
+                lasts: long,
+                times: 1,
+            },
+        ]
+    }
+
+    /// The golden file is `testdata/nemesis/schedule.txt`; `UPDATE=1` rewrites it.
+    #[test]
+    fn a_seed_draws_its_schedule_again() {
+        let mut text = String::new();
+        for seed in [1, 2] {
+            text.push_str(&format!("seed {seed}\n"));
+            for nemesis in schedule(seed, &items()) {
+                text.push_str(&format!("  {nemesis}\n"));
+            }
+        }
+        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/nemesis/schedule.txt");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&golden, &text).unwrap();
+        }
+        assert_eq!(text, std::fs::read_to_string(&golden).unwrap(), "UPDATE=1 rewrites the golden file");
+    }
+
+    #[test]
+    fn every_item_comes_as_often_as_it_says_and_its_victims_in_turn() {
+        let drawn = schedule(7, &items());
+        assert_eq!(drawn.len(), 9);
+        let servers = drawn.iter().filter_map(|one| match one.victim {
+            Victim::Node(Node::TabletServer(n)) => Some(n),
+            _ => None,
+        });
+        assert_eq!(servers.collect::<Vec<_>>(), [0, 1, 2, 0, 1]);
+    }
+
+    #[test]
+    fn a_stall_is_laid_at_the_door_of_the_fault_it_overlaps() {
+        let at = |kind: &str, began, lifted, whole| Happened {
+            kind: kind.to_owned(),
+            began: seconds(began),
+            lifted: seconds(lifted),
+            whole: seconds(whole),
+        };
+        let happened = [at("kill", 10, 11, 14), at("pause", 20, 35, 36), at("kill", 50, 52, 53)];
+        let stall = |from, until| Stall { from: seconds(from), until: seconds(until) };
+        let costs = blame(&happened, &[stall(9, 12), stall(13, 15), stall(21, 23), stall(40, 41)]);
+        assert_eq!(costs["kill"].stall, seconds(3));
+        assert_eq!((costs["kill"].times, costs["kill"].recovery), (2, seconds(3)));
+        assert_eq!(costs["pause"].stall, seconds(2));
+        assert_eq!(costs["none"], Cost { stall: seconds(1), ..Cost::default() });
+        assert!(table(&costs).contains("| pause | 1 | 15.0 s | 2.0 s | 1.0 s |"));
+    }
+}

@@ -1,0 +1,321 @@
+//! A cluster of processes: etcd, masters and tablet servers, each the shipped program with a folder of its own.
+//!
+//! ```text
+//!   FOLDER/ebla                 the program, copied before the run: another build may overwrite the original
+//!   FOLDER/logs/NODE.log        what each process says, over all its lives; kept when the test fails
+//!   FOLDER/data/NODE/           what each process keeps
+//!   FOLDER/data/NODE.ready      its ready file
+//! ```
+//!
+//! Addresses are given by a [`Site`] and stay over restarts, as they do on machines.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ebla_client::Admin;
+use ebla_proto::operate::StatusReply;
+use ebla_runtime::Runtime;
+use tempfile::TempDir;
+
+use crate::child::{Child, POLL};
+use crate::cluster::{Cluster, Direction, Node, Role};
+use crate::etcd::{Build, EtcdCluster};
+use crate::site::Site;
+
+/// A cluster that does not serve by then never will: leases (10 s) have run out several times over.
+const WHOLE_MAX: Duration = Duration::from_secs(120);
+/// One question to the master.
+const ASK_MAX: Duration = Duration::from_secs(5);
+const MASTER_PORT: u16 = 8085;
+const PUBLIC_PORT: u16 = 8086;
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program under test.
+    pub program: PathBuf,
+    /// Members of etcd.
+    pub etcd: usize,
+    /// Whose etcd.
+    pub build: Build,
+    /// Masters: one in office, the others wait.
+    pub masters: usize,
+    /// Tablet servers.
+    pub tablet_servers: usize,
+    /// A tablet larger than this splits, in bytes; `None`: the program's default.
+    pub split_bytes: Option<u64>,
+}
+
+impl Plan {
+    /// Three members of Debian's etcd, two masters and `tablet_servers` of `program`.
+    #[must_use]
+    pub fn new(program: &str, tablet_servers: usize) -> Self {
+        let program = PathBuf::from(program);
+        Self { program, etcd: 3, build: Build::Debian, masters: 2, tablet_servers, split_bytes: None }
+    }
+
+    /// Every node that will be.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<Node> {
+        let etcd = (0..self.etcd).map(Node::Etcd);
+        let masters = (0..self.masters).map(Node::Master);
+        etcd.chain(masters).chain((0..self.tablet_servers).map(Node::TabletServer)).collect()
+    }
+}
+
+/// A running cluster. Dropped, its processes are killed; in a failing test their logs are kept and their ends printed.
+pub struct ProcessCluster<S: Site> {
+    // In the order of dropping: processes before the network and the folder that they use.
+    servers: Vec<Child>,
+    masters: Vec<Child>,
+    etcd: EtcdCluster,
+    site: S,
+    folder: TempDir,
+    plan: Plan,
+    runtime: Runtime,
+}
+
+impl<S: Site> ProcessCluster<S> {
+    /// Starts everything at `site` and waits until it serves.
+    ///
+    /// # Errors
+    /// When a program is missing, ends by itself, or the cluster does not serve in two minutes; with the logs' ends.
+    pub async fn start(mut plan: Plan, site: S, runtime: &Runtime) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("ebla-cluster-").tempdir()?;
+        let (data, logs) = (folder.path().join("data"), folder.path().join("logs"));
+        fs::create_dir(&data)?;
+        fs::create_dir(&logs)?;
+        let copy = folder.path().join("ebla");
+        fs::copy(&plan.program, &copy)?;
+        plan.program = copy;
+        let etcd = EtcdCluster::start_at(&site, &data, &logs, plan.etcd, plan.build).await?;
+        let runtime = runtime.child("processes");
+        let mut cluster = Self { servers: Vec::new(), masters: Vec::new(), etcd, site, folder, plan, runtime };
+        for number in 0..cluster.plan.masters {
+            let child = cluster.start_child(Node::Master(number), "master", MASTER_PORT)?;
+            cluster.masters.push(child);
+        }
+        for number in 0..cluster.plan.tablet_servers {
+            let child = cluster.start_child(Node::TabletServer(number), "tablet-server", PUBLIC_PORT)?;
+            cluster.servers.push(child);
+        }
+        cluster.whole().await?;
+        Ok(cluster)
+    }
+
+    fn start_child(&self, node: Node, command: &str, port: u16) -> io::Result<Child> {
+        let mut line = self.site.prefix(node);
+        line.push(self.plan.program.display().to_string());
+        line.push(command.to_owned());
+        let mut flag = |name: &str, value: String| line.extend([format!("--{name}"), value]);
+        flag("etcd", self.etcd.endpoints().join(","));
+        flag("listen", format!("{}:{port}", self.site.host(node)));
+        flag("data", self.data(node).display().to_string());
+        flag("ready-file", self.ready_file(node).display().to_string());
+        if let (Node::TabletServer(_), Some(bytes)) = (node, self.plan.split_bytes) {
+            flag("split-bytes", bytes.to_string());
+        }
+        // The addresses of a namespace are not loopback, but nobody else is there.
+        line.push("--insecure".to_owned());
+        Child::start(&node.to_string(), line, &self.folder.path().join(format!("logs/{node}.log")))
+    }
+
+    fn data(&self, node: Node) -> PathBuf {
+        self.folder.path().join(format!("data/{node}"))
+    }
+
+    fn ready_file(&self, node: Node) -> PathBuf {
+        self.folder.path().join(format!("data/{node}.ready"))
+    }
+
+    /// The endpoints of its etcd.
+    #[must_use]
+    pub fn etcd_endpoints(&self) -> Vec<String> {
+        self.etcd.endpoints()
+    }
+
+    /// The folder that holds it all.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What the master in office says, asked through the first tablet server that passes the question on.
+    ///
+    /// # Errors
+    /// `NotConnected` when none does.
+    pub async fn status(&self) -> io::Result<StatusReply> {
+        let mut last = io::Error::from(io::ErrorKind::NotConnected);
+        for address in self.addresses() {
+            match self.status_through(&address).await {
+                Ok(reply) => return Ok(reply),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn status_through(&self, address: &str) -> io::Result<StatusReply> {
+        let admin = Admin::connect(address, &self.runtime);
+        match tokio::time::timeout(ASK_MAX, admin.status()).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => Err(io::Error::new(io::ErrorKind::NotConnected, format!("{address}: {error}"))),
+            Err(late) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("{address}: {late}"))),
+        }
+    }
+
+    /// What keeps the cluster from being whole, in words; `None` when nothing does.
+    async fn lacks(&self) -> Option<String> {
+        for address in self.addresses() {
+            let reply = match self.status_through(&address).await {
+                Ok(reply) => reply,
+                Err(error) => return Some(error.to_string()),
+            };
+            let up = reply.servers.iter().filter(|server| server.reachable).count();
+            if up < self.servers.len() {
+                return Some(format!("{address}: {up} of {} tablet servers are reachable", self.servers.len()));
+            }
+            if reply.tablets == 0 || reply.tablets_led < reply.tablets {
+                return Some(format!("{address}: {} of {} tablets are led", reply.tablets_led, reply.tablets));
+            }
+        }
+        None
+    }
+
+    fn child(&mut self, node: Node) -> io::Result<&mut Child> {
+        let child = match node {
+            Node::TabletServer(number) => self.servers.get_mut(number),
+            Node::Master(number) => self.masters.get_mut(number),
+            Node::Etcd(_) => None,
+        };
+        child.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("there is no {node}")))
+    }
+
+    /// The node whose address this is.
+    fn node_at(&self, address: &str) -> Option<Node> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        self.plan.nodes().into_iter().find(|node| self.site.host(*node) == host)
+    }
+
+    fn log_tails(&self) -> String {
+        let own = self.masters.iter().chain(&self.servers).map(Child::log_tail);
+        own.chain([self.etcd.log_tails()]).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl<S: Site> Cluster for ProcessCluster<S> {
+    fn nodes(&self) -> Vec<Node> {
+        self.plan.nodes()
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        let servers = (0..self.plan.tablet_servers).map(Node::TabletServer);
+        servers.map(|node| format!("{}:{PUBLIC_PORT}", self.site.host(node))).collect()
+    }
+
+    async fn kill(&mut self, node: Node) -> io::Result<()> {
+        match node {
+            Node::Etcd(member) => self.etcd.kill(member),
+            _ => self.child(node)?.kill(),
+        }
+        Ok(())
+    }
+
+    async fn restart(&mut self, node: Node) -> io::Result<()> {
+        if let Node::Etcd(member) = node {
+            return self.etcd.restart(member);
+        }
+        // The old life's file would answer for the new one.
+        drop(fs::remove_file(self.ready_file(node)));
+        self.child(node)?.restart()
+    }
+
+    async fn pause(&mut self, node: Node) -> io::Result<()> {
+        match node {
+            Node::Etcd(member) => self.etcd.pause(member),
+            _ => self.child(node)?.pause()?,
+        }
+        Ok(())
+    }
+
+    async fn resume(&mut self, node: Node) -> io::Result<()> {
+        match node {
+            Node::Etcd(member) => self.etcd.resume(member),
+            _ => self.child(node)?.resume()?,
+        }
+        Ok(())
+    }
+
+    async fn cut(&mut self, node: Node, direction: Direction) -> io::Result<()> {
+        self.site.cut(node, direction)
+    }
+
+    async fn heal(&mut self) -> io::Result<()> {
+        self.site.heal()
+    }
+
+    async fn find(&mut self, role: Role) -> Option<Node> {
+        if role == Role::EtcdLeader {
+            return self.etcd.leader().await.map(Node::Etcd);
+        }
+        let status = self.status().await.ok()?;
+        match role {
+            Role::MasterInOffice => self.node_at(&status.master?.address),
+            _ => {
+                let busiest = status.servers.into_iter().max_by_key(|server| server.leads)?;
+                self.node_at(&busiest.server?.address)
+            }
+        }
+    }
+
+    async fn ready(&mut self, nodes: &[Node]) -> io::Result<()> {
+        let started = self.runtime.clock.monotonic();
+        if nodes.iter().any(|node| matches!(node, Node::Etcd(_))) {
+            self.etcd.ready().await?;
+        }
+        for node in nodes.iter().filter(|node| !matches!(node, Node::Etcd(_))) {
+            let file = self.ready_file(*node);
+            let clock = self.runtime.clock.clone();
+            let child = self.child(*node)?;
+            while !file.exists() {
+                if let Some(status) = child.ended() {
+                    return Err(child.failure(io::ErrorKind::Other, &format!("ended with {status}")));
+                }
+                if clock.monotonic() - started > WHOLE_MAX {
+                    return Err(child.failure(io::ErrorKind::TimedOut, "is not ready"));
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn whole(&mut self) -> io::Result<()> {
+        let started = self.runtime.clock.monotonic();
+        self.ready(&self.nodes()).await?;
+        while let Some(lack) = self.lacks().await {
+            if self.runtime.clock.monotonic() - started > WHOLE_MAX {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not whole after {WHOLE_MAX:?}: {lack}")));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+}
+
+impl<S: Site> Drop for ProcessCluster<S> {
+    #[expect(clippy::print_stderr, reason = "a failing test shows what the processes said")]
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        eprintln!("{}", self.log_tails());
+        let kept = std::env::temp_dir().join(format!("ebla-failed-{}", std::process::id()));
+        drop(fs::remove_dir_all(&kept));
+        if fs::rename(self.folder.path().join("logs"), &kept).is_ok() {
+            eprintln!("all logs: {}", kept.display());
+        }
+    }
+}
