@@ -29,7 +29,7 @@ use tempfile::TempDir;
 
 const TABLE: TableId = TableId::new(5);
 const TABLET: TabletId = TabletId::new(100);
-const LIVE: Duration = Duration::from_secs(30);
+const LIVE: Duration = Duration::from_secs(60);
 
 /// Shorter than in production, so that a failover does not take the test's time.
 const TIMINGS: RaftTimings = RaftTimings {

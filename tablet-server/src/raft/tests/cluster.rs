@@ -22,7 +22,7 @@ use crate::raft::{
 
 pub(super) const TABLET: TabletId = TabletId::new(7);
 /// How long a test waits for what must happen.
-pub(super) const LIVE: Duration = Duration::from_secs(30);
+pub(super) const LIVE: Duration = Duration::from_secs(60);
 
 pub(super) const QUICK: RaftTimings = RaftTimings {
     heartbeat: Duration::from_millis(60),
