@@ -12,6 +12,7 @@ pub mod status;
 pub mod table;
 pub mod tablet;
 pub mod up;
+pub mod wait;
 
 use clap::{Parser, Subcommand};
 use ebla_client::Client;
@@ -90,6 +91,8 @@ pub enum Command {
     Demo(demo::Demo),
     /// Who is there and how much they hold
     Status(status::Status),
+    /// Wait until a server answers, or until a whole cluster serves
+    Wait(wait::Wait),
     /// List, create, delete and describe tables
     #[command(subcommand)]
     Table(table::Table),
@@ -119,6 +122,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Up(up) => Box::pin(up::run(up, runtime)).await,
         Command::Demo(demo) => Box::pin(demo::run(demo, runtime)).await,
         Command::Status(status) => status::run(status, runtime).await,
+        Command::Wait(wait) => Box::pin(wait::run(wait, runtime)).await,
         Command::Table(table) => Box::pin(table::run(table, runtime)).await,
         Command::Row(row) => Box::pin(row::run(row, runtime)).await,
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
