@@ -16,7 +16,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EMULATOR ?= $(firstword $(wildcard /usr/lib/google-cloud-sdk/platform/bigtable-emulator/cbtemulator) $(shell command -v cbtemulator))
 ARGS ?=
 
-.PHONY: help install python build run test fmt clippy suites docs bench
+.PHONY: help install python build run test fmt clippy suites docs bench cluster cluster-down
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -37,6 +37,13 @@ build: install ## the program, ebla
 run: install ## a cluster with a real data set in it; ARGS=--exit-after-load ends after the load
 	cargo build --release --workspace --bins
 	$(EBLA) demo webtable $(ARGS)
+
+cluster: install ## a cluster in containers: 3 etcd, 2 masters, 5 tablet servers at 127.0.0.1:8086 to 8090; needs Docker
+	cargo build --release --workspace --bins
+	deploy/cluster.sh up $(EBLA)
+
+cluster-down: ## stops that cluster and removes all of it, its data too
+	deploy/cluster.sh down
 
 test: fmt clippy suites docs ## everything that must hold before a change lands
 

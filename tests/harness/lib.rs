@@ -10,11 +10,13 @@
 //!   nemesis    faults as values, schedules, a driver, and whose fault a stall was
 //!   process    a cluster of processes; child: one of them; etcd: its lock service
 //!   site       where processes live: loopback here, network namespaces in netns
+//!   containers a cluster of containers, as `make cluster` starts it
 //! ```
 
 pub mod api;
 pub mod child;
 pub mod cluster;
+pub mod containers;
 pub mod etcd;
 pub mod in_process;
 pub mod ledger;

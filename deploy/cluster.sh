@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# A cluster in containers: cluster.sh up BINARY | cluster.sh down
+#
+# `up` makes the image from BINARY, starts what is not running, replaces what runs an older image, and returns when every
+# tablet is led. `down` removes containers, network and data. Only the first form needs anything but docker.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-ebla}
+export EBLA_IMAGE=${EBLA_IMAGE:-ebla:local}
+TABLET_SERVERS=5
+# A first start waits for etcd, for the master's election and for five servers; two cores need half a minute.
+READY_SECONDS_MAX=180
+
+main() {
+  need_docker
+  case "${1:-}" in
+    up) up "$2" ;;
+    down) compose down --volumes --remove-orphans --timeout 10 ;;
+    *) echo "usage: $0 up BINARY | down" >&2; exit 2 ;;
+  esac
+}
+
+need_docker() {
+  if ! command -v docker >/dev/null; then
+    echo "a cluster in containers needs Docker (on Debian: apt-get install docker.io docker-compose)" >&2
+    echo "without it, \`ebla up\` runs a whole cluster in one process" >&2
+    exit 1
+  fi
+  if ! docker version >/dev/null 2>&1; then
+    docker version 2>&1 | tail -n 1 >&2
+    echo "the Docker engine does not answer: start it, or give this user the right to use it" >&2
+    exit 1
+  fi
+  if ! docker compose version >/dev/null 2>&1 && ! command -v docker-compose >/dev/null; then
+    echo "Docker is here, but its Compose tool is not (on Debian: apt-get install docker-compose)" >&2
+    exit 1
+  fi
+}
+
+# The plugin where it is installed, or else the older tool.
+compose() {
+  if docker compose version >/dev/null 2>&1; then
+    docker compose --file compose.yaml "$@"
+  else
+    docker-compose --file compose.yaml "$@"
+  fi
+}
+
+up() {
+  local before
+  before=$(docker image inspect --format '{{.Id}}' "$EBLA_IMAGE" 2>/dev/null || true)
+  echo "making the image $EBLA_IMAGE"
+  ./image.sh "$1" "$EBLA_IMAGE"
+  echo "starting containers"
+  compose up --detach --remove-orphans
+  # The image before this one has no name any more. It stays when something still runs it.
+  if [ -n "$before" ] && [ "$before" != "$(docker image inspect --format '{{.Id}}' "$EBLA_IMAGE")" ]; then
+    docker image rm "$before" >/dev/null 2>&1 || true
+  fi
+  if ! docker exec "$COMPOSE_PROJECT_NAME-tablet-server-1" \
+    ebla wait --servers "$TABLET_SERVERS" --for "$READY_SECONDS_MAX"; then
+    compose ps >&2
+    echo "not ready; what they say: docker logs $COMPOSE_PROJECT_NAME-tablet-server-1 (or -master-1, -etcd-1)" >&2
+    exit 1
+  fi
+  tell
+}
+
+tell() {
+  local n first
+  first=$(compose port tablet-server-1 8086)
+  echo
+  for n in $(seq "$TABLET_SERVERS"); do
+    echo "  $COMPOSE_PROJECT_NAME-tablet-server-$n   Bigtable API at $(compose port "tablet-server-$n" 8086)"
+  done
+  cat <<END
+
+  Try   export BIGTABLE_EMULATOR_HOST=$first
+        cbt -project dev -instance dev createtable web families=anchor
+        cbt -project dev -instance dev set web com.cnn.www anchor:cnnsi.com=CNN
+        docker kill $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
+        cbt -project dev -instance dev read web
+        docker exec $COMPOSE_PROJECT_NAME-tablet-server-1 ebla status
+        docker start $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
+
+  Writes are on 2 of 3 disks before they are acknowledged. No TLS, no login: the ports are on loopback only.
+  make cluster-down removes all of it.
+END
+}
+
+main "$@"

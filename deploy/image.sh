@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Makes the image that every container of a cluster runs: image.sh BINARY TAG
+#
+# BINARY is an `ebla` built on this machine; its debugging lines stay out of the image. What lies below it is kept under a tag
+# of its own, so that only the program is new in the next image, and removing an image costs nothing but itself.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+RUNTIME=ebla:runtime
+binary=$1 tag=$2
+
+main() {
+  ./base-image.sh
+  context=$(mktemp -d)
+  trap 'rm -rf "$context"' EXIT
+  strip --strip-debug -o "$context/ebla" "$binary"
+  chmod 755 "$context/ebla"
+  build --target runtime --tag "$RUNTIME"
+  build --tag "$tag"
+  local said
+  if ! said=$(docker run --rm --network none "$tag" ebla --version 2>&1); then
+    echo "$said" >&2
+    echo "$tag: this ebla does not run on Debian 12 (see above): build it on Debian 12, whose C library the image has" >&2
+    docker image rm --force "$tag" >/dev/null
+    exit 1
+  fi
+}
+
+build() {
+  local said
+  if ! said=$(docker build --force-rm --file Dockerfile "$@" "$context" 2>&1); then
+    echo "$said" | tail -n 40 >&2
+    exit 1
+  fi
+}
+
+main

@@ -1,0 +1,350 @@
+//! A cluster of containers: `deploy/compose.yaml` under a project name of its own, started and removed by the script that
+//! `make cluster` calls, and made to fail by `docker kill`, `pause` and `network disconnect`.
+//!
+//! Nothing here speaks to the containers' addresses: questions are asked inside a container (`docker exec`), so that what
+//! is cut off from the network can be asked too. Containers know each other by name; one that was cut off comes back with
+//! another address.
+//!
+//! Projects are called `ebla-test-PID`. What a test that was killed left behind is found by that name and removed by the
+//! next one; a developer's own cluster has another name and no port in common.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::cluster::{Cluster, Direction, Node, Role};
+
+/// One call of `docker`. They take a tenth of a second, and many seconds when two cores have much to do.
+const DOCKER_MAX: Duration = Duration::from_secs(180);
+/// Making images and starting: the base image is a download of a hundred megabytes, once.
+const START_MAX: Duration = Duration::from_secs(15 * 60);
+/// A cluster that does not serve by then never will: leases have run out many times over.
+const WHOLE_SECONDS: u64 = 150;
+/// As deploy/compose.yaml has them.
+const ETCD: usize = 3;
+const MASTERS: usize = 2;
+const TABLET_SERVERS: usize = 5;
+const PREFIX: &str = "ebla-test-";
+/// What a failure shows of each container, in lines.
+const TAIL: &str = "40";
+
+/// Why there can be no containers here; `None` when there can be.
+#[must_use]
+pub fn missing() -> Option<String> {
+    let works = |program: &str, arguments: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        let status = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !cfg!(target_os = "linux") {
+        return Some("the program is put into a Linux image as it was built here, and this is no Linux".to_owned());
+    }
+    if !works("docker", &["version"]) {
+        return Some("no Docker engine answers".to_owned());
+    }
+    if !works("docker", &["compose", "version"]) && !works("docker-compose", &["version"]) {
+        return Some("Docker has no Compose tool here".to_owned());
+    }
+    None
+}
+
+/// A running cluster of three etcd, two masters and five tablet servers. Dropped, it is removed with its data; in a failing
+/// test the ends of its logs are printed first.
+pub struct ContainerCluster {
+    project: String,
+    cut: BTreeSet<Node>,
+}
+
+impl ContainerCluster {
+    /// Makes an image of `program`, starts everything, and waits until all tablets are led.
+    ///
+    /// # Errors
+    /// When the image cannot be made, or the cluster does not serve; with what was said.
+    pub async fn start(program: &Path) -> io::Result<Self> {
+        sweep();
+        let cluster = Self { project: format!("{PREFIX}{}", std::process::id()), cut: BTreeSet::new() };
+        let mut up = Command::from(script(&cluster.project));
+        up.arg("up").arg(program);
+        output("start a cluster of containers", up, START_MAX).await?;
+        Ok(cluster)
+    }
+
+    /// `docker stop`: SIGTERM, and SIGKILL when the grace of deploy/compose.yaml is over. Returns when it has ended.
+    ///
+    /// # Errors
+    /// As [`Cluster::kill`].
+    pub async fn stop(&self, node: Node) -> io::Result<()> {
+        docker(&["stop", &self.container(node)]).await.map(drop)
+    }
+
+    /// Starts `ebla verify` with these arguments in a container of its own on the cluster's network.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub async fn verify(&self, arguments: &[&str]) -> io::Result<Verifier> {
+        let container = format!("{}-verify", self.project);
+        let addresses = self.addresses().join(",");
+        let mut line = vec!["run", "--detach", "--init", "--memory", "1g", "--network", &self.project];
+        line.extend(["--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"]);
+        let image = image(&self.project);
+        line.extend(["--name", &container, &image, "ebla", "verify", "-o", "json", "--addr", &addresses]);
+        line.extend(arguments);
+        docker(&line).await?;
+        Ok(Verifier { container })
+    }
+
+    fn container(&self, node: Node) -> String {
+        format!("{}-{}", self.project, service(node))
+    }
+
+    /// Runs a command inside a node's container; what it printed.
+    async fn ask(&self, node: Node, command: &[&str]) -> io::Result<String> {
+        let container = self.container(node);
+        docker(&[&["exec", container.as_str()], command].concat()).await
+    }
+
+    /// What the master in office says, asked through the first tablet server that passes the question on.
+    async fn status(&self) -> io::Result<Value> {
+        let mut last = io::Error::from(io::ErrorKind::NotConnected);
+        for number in 0..TABLET_SERVERS {
+            match self.ask(Node::TabletServer(number), &["timeout", "5", "ebla", "status", "-o", "json"]).await {
+                Ok(text) => return Ok(serde_json::from_str(&text)?),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Errs with the names of those that do not run although nobody made them stop, and the ends of their logs.
+    async fn all_run(&self) -> io::Result<()> {
+        let filter = format!("label=com.docker.compose.project={}", self.project);
+        let listed = docker(&["ps", "--all", "--filter", &filter, "--format", "{{.Names}} {{.State}}"]).await?;
+        let running = |name: &str| listed.lines().any(|line| line == format!("{name} running"));
+        let gone: Vec<_> = self.nodes().into_iter().filter(|node| !running(&self.container(*node))).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let logs = gone.iter().map(|node| log_tail(&self.container(*node))).collect::<Vec<_>>().join("\n");
+        Err(io::Error::other(format!("these do not run although nobody stopped them: {gone:?}\n{logs}")))
+    }
+}
+
+impl Cluster for ContainerCluster {
+    fn nodes(&self) -> Vec<Node> {
+        let etcd = (0..ETCD).map(Node::Etcd);
+        etcd.chain((0..MASTERS).map(Node::Master)).chain((0..TABLET_SERVERS).map(Node::TabletServer)).collect()
+    }
+
+    /// As containers on the same network reach them.
+    fn addresses(&self) -> Vec<String> {
+        (0..TABLET_SERVERS).map(|number| format!("{}:8086", service(Node::TabletServer(number)))).collect()
+    }
+
+    async fn kill(&mut self, node: Node) -> io::Result<()> {
+        match docker(&["kill", &self.container(node)]).await {
+            Err(error) if !error.to_string().contains("is not running") => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn restart(&mut self, node: Node) -> io::Result<()> {
+        docker(&["start", &self.container(node)]).await.map(drop)
+    }
+
+    async fn pause(&mut self, node: Node) -> io::Result<()> {
+        docker(&["pause", &self.container(node)]).await.map(drop)
+    }
+
+    async fn resume(&mut self, node: Node) -> io::Result<()> {
+        docker(&["unpause", &self.container(node)]).await.map(drop)
+    }
+
+    async fn cut(&mut self, node: Node, direction: Direction) -> io::Result<()> {
+        if direction != Direction::Both {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "a container is cut off both ways or not at all"));
+        }
+        docker(&["network", "disconnect", &self.project, &self.container(node)]).await?;
+        self.cut.insert(node);
+        Ok(())
+    }
+
+    async fn heal(&mut self) -> io::Result<()> {
+        while let Some(node) = self.cut.pop_first() {
+            // Without the alias it would be on the network under its container's name only.
+            let alias = service(node);
+            docker(&["network", "connect", "--alias", &alias, &self.project, &self.container(node)]).await?;
+        }
+        Ok(())
+    }
+
+    async fn find(&mut self, role: Role) -> Option<Node> {
+        let number = |address: &str, name: &str| -> Option<usize> {
+            let host = address.split("://").last()?.split(':').next()?;
+            host.strip_prefix(name)?.parse::<usize>().ok()?.checked_sub(1)
+        };
+        match role {
+            Role::EtcdLeader => {
+                let endpoints = (1..=ETCD).map(|n| format!("http://etcd-{n}:2379")).collect::<Vec<_>>().join(",");
+                let command = ["etcdctl", "--endpoints", &endpoints, "endpoint", "status", "-w", "json"];
+                let members: Value = serde_json::from_str(&self.ask(Node::Etcd(0), &command).await.ok()?).ok()?;
+                let leads = |one: &&Value| one.pointer("/Status/leader") == one.pointer("/Status/header/member_id");
+                let leader = members.as_array()?.iter().find(leads)?;
+                number(leader.get("Endpoint")?.as_str()?, "etcd-").map(Node::Etcd)
+            }
+            Role::MasterInOffice => {
+                let status = self.status().await.ok()?;
+                number(status.get("master")?.as_str()?, "master-").map(Node::Master)
+            }
+            Role::BusiestTabletServer => {
+                let status = self.status().await.ok()?;
+                let servers = status.get("servers")?.as_array()?.iter();
+                let busiest = servers.max_by_key(|one| one.get("leads").and_then(Value::as_u64))?;
+                number(busiest.get("bigtable")?.as_str()?, "tablet-server-").map(Node::TabletServer)
+            }
+        }
+    }
+
+    async fn ready(&mut self, nodes: &[Node]) -> io::Result<()> {
+        let seconds = WHOLE_SECONDS.to_string();
+        for node in nodes {
+            let address = match node {
+                Node::Etcd(_) => {
+                    let patient = format!(
+                        "for i in $(seq {WHOLE_SECONDS}); do etcdctl endpoint health && exit; sleep 1; done; exit 1"
+                    );
+                    self.ask(*node, &["sh", "-c", &patient]).await?;
+                    continue;
+                }
+                Node::Master(_) => "127.0.0.1:8085",
+                Node::TabletServer(_) => "127.0.0.1:8086",
+            };
+            self.ask(*node, &["ebla", "wait", "--addr", address, "--for", &seconds]).await?;
+        }
+        Ok(())
+    }
+
+    async fn whole(&mut self) -> io::Result<()> {
+        self.all_run().await?;
+        self.ready(&(0..ETCD).map(Node::Etcd).collect::<Vec<_>>()).await?;
+        self.ready(&(0..MASTERS).map(Node::Master).collect::<Vec<_>>()).await?;
+        let (servers, seconds) = (TABLET_SERVERS.to_string(), WHOLE_SECONDS.to_string());
+        for address in self.addresses() {
+            let command = ["ebla", "wait", "--addr", &address, "--servers", &servers, "--for", &seconds];
+            self.ask(Node::TabletServer(0), &command).await?;
+        }
+        // Whoever ended meanwhile did so by itself.
+        self.all_run().await
+    }
+}
+
+impl Drop for ContainerCluster {
+    #[expect(clippy::print_stderr, reason = "a failing test shows what the containers said")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for container in self.nodes().into_iter().map(|node| self.container(node)) {
+                eprintln!("{}", log_tail(&container));
+            }
+            eprintln!("{}", log_tail(&format!("{}-verify", self.project)));
+        }
+        remove(&self.project);
+    }
+}
+
+/// `ebla verify` in a container.
+pub struct Verifier {
+    container: String,
+}
+
+impl Verifier {
+    /// Ends the load early, waits until everything was read back, and gives the report.
+    ///
+    /// # Errors
+    /// When there is no report; with what it said.
+    pub async fn finish(self) -> io::Result<Value> {
+        docker(&["kill", "--signal", "TERM", &self.container]).await?;
+        docker(&["wait", &self.container]).await?;
+        let mut logs = Command::new("docker");
+        logs.args(["logs", &self.container]);
+        let said = output("read the report", logs, DOCKER_MAX).await?;
+        let report = said.lines().rev().find(|line| !line.is_empty()).unwrap_or_default();
+        let error = |error| io::Error::other(format!("{error}: {}", log_tail(&self.container)));
+        serde_json::from_str(&said).or_else(|_not_alone| serde_json::from_str(report)).map_err(error)
+    }
+}
+
+/// The name that a node has in deploy/compose.yaml, where numbers begin with 1.
+fn service(node: Node) -> String {
+    match node {
+        Node::TabletServer(number) => format!("tablet-server-{}", number + 1),
+        Node::Master(number) => format!("master-{}", number + 1),
+        Node::Etcd(number) => format!("etcd-{}", number + 1),
+    }
+}
+
+fn image(project: &str) -> String {
+    format!("ebla:{}", project.trim_start_matches("ebla-"))
+}
+
+/// deploy/cluster.sh for a project: no port in common with others, and nothing is started again behind the test's back.
+fn script(project: &str) -> std::process::Command {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster.sh");
+    let mut command = std::process::Command::new(script);
+    command.env("COMPOSE_PROJECT_NAME", project).env("EBLA_IMAGE", image(project)).env("EBLA_RESTART", "no");
+    command.envs((1..=TABLET_SERVERS).map(|number| (format!("EBLA_PORT_{number}"), "")));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Removes what tests left behind that do not run any more.
+fn sweep() {
+    const LABEL: &str = r#"{{.Label "com.docker.compose.project"}}"#;
+    let mut projects = BTreeSet::new();
+    for list in [&["ps", "--all"] as &[&str], &["network", "ls"], &["volume", "ls"]] {
+        let listed = said(std::process::Command::new("docker").args(list).args(["--format", LABEL]));
+        projects.extend(listed.lines().filter(|name| name.starts_with(PREFIX)).map(str::to_owned));
+    }
+    let alive = |project: &str| project.strip_prefix(PREFIX).is_some_and(|pid| Path::new("/proc").join(pid).exists());
+    projects.iter().filter(|project| !alive(project)).for_each(|project| remove(project));
+}
+
+/// Removes containers, network, volumes and image of a project. What is not there is not missed.
+fn remove(project: &str) {
+    said(std::process::Command::new("docker").args(["rm", "--force", &format!("{project}-verify")]));
+    said(script(project).arg("down"));
+    said(std::process::Command::new("docker").args(["image", "rm", "--force", &image(project)]));
+}
+
+/// What a command printed, whatever came of it.
+fn said(command: &mut std::process::Command) -> String {
+    command.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+fn log_tail(container: &str) -> String {
+    let mut logs = std::process::Command::new("docker");
+    let output = logs.args(["logs", "--tail", TAIL, container]).output();
+    let text = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+    format!("--- {container}\n{}", String::from_utf8_lossy(&text))
+}
+
+async fn docker(arguments: &[&str]) -> io::Result<String> {
+    let mut command = Command::new("docker");
+    command.args(arguments);
+    output(&format!("docker {}", arguments.join(" ")), command, DOCKER_MAX).await
+}
+
+/// What `command` printed. Errs when it fails or takes longer than `limit`; then it is killed.
+async fn output(what: &str, mut command: Command, limit: Duration) -> io::Result<String> {
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let late = |_elapsed| io::Error::new(io::ErrorKind::TimedOut, format!("{what}: not done after {limit:?}"));
+    let output = tokio::time::timeout(limit, command.output()).await.map_err(late)??;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let both = [output.stdout, output.stderr].concat();
+    Err(io::Error::other(format!("{what}: {}\n{}", output.status, String::from_utf8_lossy(&both))))
+}
