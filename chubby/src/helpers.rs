@@ -1,10 +1,23 @@
-//! What is built on the trait alone: id counters and locks.
+//! What is built on the trait alone: id counters and locks; and what every implementation refuses.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
 
 use crate::{Chubby, Compare, Error, Event, Outcome, Revision, Session, Write, paths};
+
+/// Refuses a transaction that writes a path twice or names none.
+pub(crate) fn validate(writes: &[Write]) -> Result<(), Error> {
+    let mut seen = BTreeSet::new();
+    for write in writes {
+        let (Write::Put { path, .. } | Write::Delete { path }) = write;
+        if path.is_empty() || !seen.insert(path) {
+            return Err(Error::Invalid(format!("path {path:?} is empty or written twice")));
+        }
+    }
+    Ok(())
+}
 
 /// A counter of ids that are never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Chubby: small files that all of a cluster agrees on, with leases and locks. Paper section 4.
 //!
 //! The [`Chubby`] trait is what the cluster needs of such a service; [`embedded`] is an implementation inside this
-//! process, durable in a folder, for clusters that are one process and for simulation. [`conformance`] is the one suite that
-//! every implementation passes.
+//! process, durable in a folder, for clusters that are one process and for simulation; [`etcd`] is the one for clusters of
+//! several. [`conformance`] is the one suite that every implementation passes.
 //!
 //! How it is used, everywhere:
 //! - What is decided is decided by a transaction that compares revisions, never by a read: a read may be old by the time
@@ -16,6 +16,7 @@
 pub mod conformance;
 pub mod embedded;
 mod error;
+pub mod etcd;
 mod helpers;
 pub mod paths;
 
@@ -28,6 +29,7 @@ use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
 pub use error::Error;
+use helpers::validate;
 pub use helpers::{Counter, acquire, next_ids, try_lock};
 
 /// Counts the changes of the whole service; each transaction that writes has its own.

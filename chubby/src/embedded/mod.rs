@@ -28,6 +28,7 @@ use self::leases::Leases;
 use self::state::Files;
 use crate::{
     Chubby, Compare, Error, Event, File, LeaseId, Outcome, Revision, Session, SharedChubby, WatchStream, Write,
+    validate,
 };
 
 /// How often leases are renewed and judged. Far below any lease's time.
@@ -131,7 +132,7 @@ impl Inner {
     }
 
     fn transact_now(&self, compares: &[Compare], writes: &[Write]) -> Result<Outcome, Error> {
-        state::validate(writes)?;
+        validate(writes)?;
         self.commit(&mut held(&self.journal), compares, writes)
     }
 

@@ -1,10 +1,10 @@
 //! The files and their revisions, in memory: what a transaction compares and changes, and who is told.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use tokio::sync::mpsc;
 
-use crate::{Compare, Error, Event, File, LeaseId, Revision, Write};
+use crate::{Compare, Event, File, LeaseId, Revision, Write};
 
 /// Events kept for watches that begin in the past; enough for a list and the watch after it.
 const HISTORY_MAX: usize = 4_096;
@@ -24,18 +24,6 @@ pub(super) struct Files {
 struct Watcher {
     prefix: String,
     events: mpsc::Sender<Event>,
-}
-
-/// Refuses a transaction that writes a path twice or names none.
-pub(super) fn validate(writes: &[Write]) -> Result<(), Error> {
-    let mut seen = BTreeSet::new();
-    for write in writes {
-        let (Write::Put { path, .. } | Write::Delete { path }) = write;
-        if path.is_empty() || !seen.insert(path) {
-            return Err(Error::Invalid(format!("path {path:?} is empty or written twice")));
-        }
-    }
-    Ok(())
 }
 
 impl Files {
