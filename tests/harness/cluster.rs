@@ -72,6 +72,9 @@ pub trait Cluster {
     /// Ends a node at once: no drain, no flush, no goodbye. Without effect on one that does not run.
     fn kill(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
 
+    /// Tells a node to end in order and waits until it has; a member of etcd is killed, it knows no other end here.
+    fn stop(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
+
     /// Starts a node on what it left behind.
     fn restart(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
 

@@ -152,6 +152,10 @@ impl Cluster for ContainerCluster {
         }
     }
 
+    async fn stop(&mut self, node: Node) -> io::Result<()> {
+        docker(&["stop", "--time", "60", &self.container(node)]).await.map(drop)
+    }
+
     async fn restart(&mut self, node: Node) -> io::Result<()> {
         docker(&["start", &self.container(node)]).await.map(drop)
     }

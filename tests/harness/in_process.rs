@@ -126,6 +126,23 @@ impl Cluster for InProcess {
         Ok(())
     }
 
+    async fn stop(&mut self, node: Node) -> io::Result<()> {
+        match node {
+            Node::TabletServer(number) => {
+                if let Some(server) = self.servers.get_mut(number).and_then(Option::take) {
+                    server.stop().await;
+                }
+            }
+            Node::Master(number) => {
+                if let Some(master) = self.masters.get_mut(number).and_then(Option::take) {
+                    master.stop().await;
+                }
+            }
+            Node::Etcd(_) => return unsupported("an etcd member"),
+        }
+        Ok(())
+    }
+
     async fn restart(&mut self, node: Node) -> io::Result<()> {
         self.kill(node).await?;
         match node {

@@ -19,6 +19,8 @@ use crate::cluster::{Cluster, Direction, Node, Role};
 pub enum Fault {
     /// SIGKILL; started again when the time is over.
     Kill,
+    /// SIGTERM, an end in order; started again when the time is over.
+    Stop,
     /// SIGSTOP; goes on when the time is over, unaware of it.
     Pause,
     /// Cut off from all other nodes.
@@ -73,6 +75,7 @@ impl Nemesis {
         };
         let what = match self.fault {
             Fault::Kill => "kill".to_owned(),
+            Fault::Stop => "stop in order".to_owned(),
             Fault::Pause => "pause".to_owned(),
             Fault::Cut(direction) => format!("cut {direction}"),
         };
@@ -185,6 +188,7 @@ impl<'a, C: Cluster> Driver<'a, C> {
         for node in &victims {
             match nemesis.fault {
                 Fault::Kill => self.cluster.kill(*node).await?,
+                Fault::Stop => self.cluster.stop(*node).await?,
                 Fault::Pause => self.cluster.pause(*node).await?,
                 Fault::Cut(direction) => self.cluster.cut(*node, direction).await?,
             }
@@ -202,7 +206,7 @@ impl<'a, C: Cluster> Driver<'a, C> {
             }
         }
         match nemesis.fault {
-            Fault::Kill => {
+            Fault::Kill | Fault::Stop => {
                 for node in &victims {
                     self.cluster.restart(*node).await?;
                 }

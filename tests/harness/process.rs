@@ -26,6 +26,8 @@ use crate::site::Site;
 
 /// A cluster that does not serve by then never will: leases (10 s) have run out several times over.
 const WHOLE_MAX: Duration = Duration::from_secs(120);
+/// An end in order that takes longer is none.
+const STOP_MAX: Duration = Duration::from_secs(60);
 /// One question to the master.
 const ASK_MAX: Duration = Duration::from_secs(5);
 const MASTER_PORT: u16 = 8085;
@@ -46,6 +48,8 @@ pub struct Plan {
     pub tablet_servers: usize,
     /// A tablet larger than this splits, in bytes; `None`: the program's default.
     pub split_bytes: Option<u64>,
+    /// How long a tablet server may be away before its replicas are replaced; `None`: the program's default.
+    pub repair_grace: Option<Duration>,
 }
 
 impl Plan {
@@ -53,7 +57,8 @@ impl Plan {
     #[must_use]
     pub fn new(program: &str, tablet_servers: usize) -> Self {
         let program = PathBuf::from(program);
-        Self { program, etcd: 3, build: Build::Debian, masters: 2, tablet_servers, split_bytes: None }
+        let build = Build::Debian;
+        Self { program, etcd: 3, build, masters: 2, tablet_servers, split_bytes: None, repair_grace: None }
     }
 
     /// Every node that will be.
@@ -116,6 +121,9 @@ impl<S: Site> ProcessCluster<S> {
         flag("ready-file", self.ready_file(node).display().to_string());
         if let (Node::TabletServer(_), Some(bytes)) = (node, self.plan.split_bytes) {
             flag("split-bytes", bytes.to_string());
+        }
+        if let (Node::Master(_), Some(grace)) = (node, self.plan.repair_grace) {
+            flag("repair-grace", grace.as_secs().to_string());
         }
         // The addresses of a namespace are not loopback, but nobody else is there.
         line.push("--insecure".to_owned());
@@ -219,6 +227,14 @@ impl<S: Site> Cluster for ProcessCluster<S> {
         match node {
             Node::Etcd(member) => self.etcd.kill(member),
             _ => self.child(node)?.kill(),
+        }
+        Ok(())
+    }
+
+    async fn stop(&mut self, node: Node) -> io::Result<()> {
+        match node {
+            Node::Etcd(member) => self.etcd.kill(member),
+            _ => drop(self.child(node)?.terminate(STOP_MAX).await?),
         }
         Ok(())
     }
