@@ -5,7 +5,6 @@
 //! | [`data`] | the public data API's messages, hand-written so that bytes are never copied and no field is missing |
 //! | [`admin`] | the public admin API's messages, from published crates |
 //! | [`services`] | servers and clients of the public services |
-//! | [`etcd`] | what Chubby needs of etcd's protocol, hand-written |
 //! | [`record`] [`command`] [`tablet`] [`raft`] [`control`] [`locate`] [`operate`] | our own protos, generated |
 //! | [`convert`] | messages to model and back; what is malformed or unknown is refused here |
 //! | [`status`] | the one table between `model::Error` and gRPC's codes |
@@ -16,7 +15,6 @@
 pub mod admin;
 pub mod convert;
 pub mod data;
-pub mod etcd;
 mod generated;
 pub mod services;
 pub mod status;

@@ -4,16 +4,16 @@
 //! last is asked first. A connection that has fallen silent is found out by HTTP/2's pings (`runtime::net`) and made anew.
 
 use std::future::Future;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ebla_model::Reason;
-use ebla_proto::etcd::Member;
 use ebla_proto::status::from_status;
 use ebla_runtime::{Net, Runtime, Tasks};
+use tokio::sync::OnceCell;
 use tonic::Status;
 
+use super::member::Member;
 use crate::{Error, LeaseId};
 
 /// How long one member may take to answer.
@@ -57,7 +57,7 @@ struct Endpoint {
     /// `host:port`.
     address: String,
     /// Made at the first call, because a channel needs a runtime under it.
-    member: OnceLock<Member>,
+    member: OnceCell<Member>,
 }
 
 impl Endpoint {
@@ -66,14 +66,14 @@ impl Endpoint {
         let port = address.and_then(|address| address.rsplit_once(':')).filter(|(host, _port)| !host.is_empty());
         match (address, port.map(|(_host, port)| port.parse::<u16>())) {
             (Some(address), Some(Ok(_))) if !address.contains('/') => {
-                Ok(Self { address: address.to_owned(), member: OnceLock::new() })
+                Ok(Self { address: address.to_owned(), member: OnceCell::new() })
             }
             _ => Err(Error::Invalid(format!("{text:?} is no etcd endpoint: write {SCHEME}HOST:PORT"))),
         }
     }
 
-    fn member(&self, net: &Net) -> Member {
-        self.member.get_or_init(|| Member::new(net.channel(&self.address))).clone()
+    async fn member(&self, net: &Net) -> Result<Member, Status> {
+        self.member.get_or_try_init(|| Member::new(net.channel(&self.address))).await.cloned()
     }
 }
 
@@ -139,7 +139,8 @@ impl Members {
         let first = self.first.load(Ordering::Relaxed);
         let turns = self.members.iter().enumerate().cycle().skip(first).take(self.members.len());
         for (at, endpoint) in turns {
-            match attempt(call(endpoint.member(&self.runtime.net))).await {
+            let calling = async { call(endpoint.member(&self.runtime.net).await?).await };
+            match attempt(calling).await {
                 Ok(answer) => {
                     self.first.store(at, Ordering::Relaxed);
                     return Some(Ok(answer));

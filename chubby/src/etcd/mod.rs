@@ -4,7 +4,7 @@
 //!   file   servers/3  =  key  /ebla/servers/3         lists and watches are ranges of keys
 //!   compare, write    =  one etcd transaction         read, list: linearizable ranges
 //!   session           =  a lease, renewed here (session.rs)
-//!   members.rs        =  one connection a member; attempts of 1 s go from one to the next, 5 s a call
+//!   members.rs        =  one connection (member.rs) a member; attempts of 1 s go from one to the next, 5 s a call
 //! ```
 //!
 //! What is decided is decided by transaction. An attempt at one whose answer is missing is not repeated: it may have been
@@ -14,6 +14,7 @@
 //! etcd allows 128 operations and 1.5 MiB in a transaction; more errs as `Invalid`. What it does not do: TLS and login.
 
 mod files;
+mod member;
 mod members;
 mod session;
 mod watch;

@@ -3,8 +3,8 @@
 //! ```text
 //!   grant, at `sent` --> alive until sent + TTL
 //!   every TTL/3: renew, one attempt after another, from member to member
-//!      answered with a time   --> alive until that attempt's `sent` + time
-//!      answered with none     --> lost: etcd has no such lease
+//!      renewed                --> alive until that attempt's `sent` + TTL
+//!      unknown                --> lost: etcd has no such lease
 //!      no answer until then   --> lost, whatever etcd still believes; it is told so, if it can be reached
 //! ```
 //!
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ebla_proto::etcd::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, Member};
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tonic::Status;
 use tracing::{debug, warn};
 
+use super::member::Member;
 use super::members::{Members, Repeat};
-use super::{BOUND, signed};
+use super::{BOUND, signed, unsigned};
 use crate::{Error, LeaseId, Session};
 
 /// Renewals in the time of a lease.
@@ -78,29 +78,23 @@ impl Lease {
         drop(self.ended.subscribe().wait_for(|ended| *ended).await);
     }
 
-    /// Sends one renewal; the time it was sent and what etcd gave, nothing when it knows no such lease.
-    async fn renew(&self) -> Result<(Duration, Duration), Error> {
+    /// Sends one renewal, for the time that was granted; when it was sent.
+    async fn renew(&self) -> Result<Duration, Error> {
         let id = signed(self.id.get());
         let call = |member: Member| async move {
             let sent = self.members.now();
-            let answer = member.lease_keep_alive(LeaseKeepAliveRequest { id }).await?;
-            Ok((sent, seconds(answer.ttl)))
+            member.renew(id).await.map(|()| sent)
         };
         self.members.ask(Repeat::Freely, self.remaining(), call).await
     }
 
     async fn revoke(&self) {
         let id = signed(self.id.get());
-        let call = |member: Member| async move { member.lease_revoke(LeaseRevokeRequest { id }).await };
-        match self.members.ask(Repeat::Freely, REVOKE, call).await {
-            Ok(_) | Err(Error::LeaseLost) => {}
+        match self.members.ask(Repeat::Freely, REVOKE, |member: Member| member.revoke(id)).await {
+            Ok(()) | Err(Error::LeaseLost) => {}
             Err(error) => debug!(lease = self.id.get(), %error, "lease not revoked: it ends by itself"),
         }
     }
-}
-
-fn seconds(count: i64) -> Duration {
-    Duration::from_secs(u64::try_from(count).unwrap_or(0))
 }
 
 /// Renews until the lease ends or nobody holds it any more.
@@ -116,13 +110,13 @@ async fn keep(lease: Arc<Lease>, holder: Weak<()>, ttl: Duration) {
             return;
         }
         pause = match lease.renew().await {
-            Ok((_sent, given)) if given.is_zero() => {
+            Ok(sent) => {
+                lease.extend(sent, ttl);
+                (ttl / RENEWALS).saturating_sub(lease.members.now().saturating_sub(sent))
+            }
+            Err(Error::LeaseLost) => {
                 warn!(lease = lease.id.get(), "etcd knows this lease no more");
                 return lease.end();
-            }
-            Ok((sent, given)) => {
-                lease.extend(sent, given);
-                (given / RENEWALS).saturating_sub(lease.members.now().saturating_sub(sent))
             }
             Err(error) if lease.remaining().is_zero() => {
                 warn!(lease = lease.id.get(), %error, "lease not renewed in time");
@@ -148,12 +142,11 @@ struct EtcdSession {
 /// A new lease of `ttl` (rounded up to whole seconds; etcd may give more), kept by a task of the members' runtime.
 pub(super) async fn open(members: &Arc<Members>, ttl: Duration) -> Result<Arc<dyn Session>, Error> {
     let (id, wanted) = (members.new_lease(), ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)).max(1));
-    let request = LeaseGrantRequest { id: signed(id.get()), ttl: signed(wanted) };
     let first_sent = members.now();
     let call = |member: Member| async move {
         let sent = members.now();
-        match member.lease_grant(request).await {
-            Ok(granted) => Ok((sent, seconds(granted.ttl))),
+        match member.grant(signed(id.get()), signed(wanted)).await {
+            Ok(given) => Ok((sent, Duration::from_secs(unsigned(given)))),
             // The number is random, so an attempt of ours whose answer was lost has made it.
             Err(status) if status.message().contains(TAKEN) => Ok((first_sent, Duration::from_secs(wanted))),
             Err(status) => Err::<_, Status>(status),

@@ -3,12 +3,12 @@
 //! Whoever watches can list again and watch from there, so nothing is mended here: a member that falls silent, a
 //! connection that breaks, a revision that is forgotten or never was, a consumer that is too slow, all end in a gap.
 
-use ebla_proto::etcd::{EventKind, WatchCreateRequest, WatchEvent, WatchResponse};
+use etcd_client::{EventType, WatchStream as Answers};
 use tokio::sync::mpsc;
-use tonic::Streaming;
 use tracing::debug;
 
 use super::files::{Keys, revision};
+use super::member::{Member, status};
 use super::members::{Members, Repeat};
 use super::{BOUND, signed};
 use crate::{Error, Event, Revision, WatchStream};
@@ -18,22 +18,21 @@ const WATCH_EVENTS_MAX: usize = 1_024;
 
 /// A watch that stands at a member.
 struct Standing {
-    answers: Streaming<WatchResponse>,
+    answers: Answers,
     /// The revision of that member when it began; `None` when it was refused at once.
     revision: Option<Revision>,
 }
 
 /// Watches what is under `prefix` from behind `after`.
 pub(super) async fn begin(members: &Members, keys: &Keys, prefix: &str, after: Revision) -> Result<WatchStream, Error> {
-    let (key, range_end) = keys.range(prefix);
-    let start_revision = signed(after.get()).saturating_add(1);
-    let request = WatchCreateRequest { key, range_end, start_revision };
-    let call = |member: ebla_proto::etcd::Member| {
-        let request = request.clone();
+    let (prefix, start) = (keys.key(prefix), signed(after.get()).saturating_add(1));
+    let call = |member: Member| {
+        let prefix = prefix.clone();
         async move {
-            let mut answers = member.watch(request).await?;
-            let first = answers.message().await?.filter(|first| first.created && !first.canceled);
-            Ok(Standing { answers, revision: first.map(|first| revision(first.header)) })
+            let mut answers = member.watch(prefix, start).await?;
+            let first = answers.message().await.map_err(status)?;
+            let first = first.filter(|first| first.created() && !first.canceled());
+            Ok(Standing { answers, revision: first.map(|first| revision(first.header())) })
         }
     };
     let standing = members.ask(Repeat::Freely, BOUND, call).await?;
@@ -58,19 +57,19 @@ async fn is_possible(members: &Members, keys: &Keys, at: Option<Revision>, after
 }
 
 /// Hands events on until the watch ends or nobody listens.
-async fn pump(mut answers: Streaming<WatchResponse>, keys: &Keys, events: &mpsc::Sender<Event>) {
+async fn pump(mut answers: Answers, keys: &Keys, events: &mpsc::Sender<Event>) {
     loop {
         let answer = tokio::select! {
             answer = answers.message() => answer,
             () = events.closed() => return,
         };
         let answer = match answer {
-            Ok(Some(answer)) if !answer.canceled => answer,
-            Ok(Some(ended)) => return gap(events, &format!("ended by etcd: {}", ended.cancel_reason)),
+            Ok(Some(answer)) if !answer.canceled() => answer,
+            Ok(Some(ended)) => return gap(events, &format!("ended by etcd: {}", ended.cancel_reason())),
             Ok(None) => return gap(events, "the stream ended"),
-            Err(status) => return gap(events, status.message()),
+            Err(error) => return gap(events, &error.to_string()),
         };
-        for event in answer.events.into_iter().filter_map(|event| event_of(keys, event)) {
+        for event in answer.events().iter().filter_map(|event| event_of(keys, event)) {
             if events.capacity() <= 1 {
                 return gap(events, "the watcher is too slow");
             }
@@ -88,8 +87,10 @@ fn gap(events: &mpsc::Sender<Event>, why: &str) {
     drop(events.try_send(Event::Gap));
 }
 
-fn event_of(keys: &Keys, event: WatchEvent) -> Option<Event> {
-    let is_deleted = event.kind == i32::from(EventKind::Delete);
-    let file = keys.file(event.kv?)?;
-    Some(if is_deleted { Event::Deleted { path: file.path, revision: file.modified } } else { Event::Put(file) })
+fn event_of(keys: &Keys, event: &etcd_client::Event) -> Option<Event> {
+    let file = keys.file(event.kv()?)?;
+    Some(match event.event_type() {
+        EventType::Put => Event::Put(file),
+        EventType::Delete => Event::Deleted { path: file.path, revision: file.modified },
+    })
 }
