@@ -130,13 +130,16 @@ impl Tasks {
     }
 
     /// Tells all tasks of this group and its children to end and waits for them; drops those that are not done after
-    /// `grace`. Cancel-safe; may be called again.
+    /// `grace`. Without grace nobody is told, as in a crash: no task says goodbye. Cancel-safe; may be called again.
     pub async fn stop(&self, grace: Duration) {
+        if grace.is_zero() {
+            self.0.killed.cancel();
+            self.joined().await;
+            return self.0.token.cancel();
+        }
         self.0.token.cancel();
         if tokio::time::timeout(grace, self.joined()).await.is_err() {
-            if !grace.is_zero() {
-                warn!(group = self.name(), ?grace, "tasks did not end in time");
-            }
+            warn!(group = self.name(), ?grace, "tasks did not end in time");
             self.0.killed.cancel();
             self.joined().await;
         }
@@ -181,6 +184,22 @@ mod tests {
         tasks.spawn("deaf", std::future::pending());
         tasks.stop(Duration::ZERO).await;
         assert!(tasks.killed().is_cancelled());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn without_grace_no_task_says_goodbye() {
+        for _ in 0..100 {
+            let tasks = Tasks::new("root");
+            let said = Arc::new(AtomicUsize::new(0));
+            let (token, goodbye) = (tasks.token(), Arc::clone(&said));
+            tasks.spawn("polite", async move {
+                token.cancelled().await;
+                goodbye.fetch_add(1, Ordering::SeqCst);
+            });
+            tasks.stop(Duration::ZERO).await;
+            assert!(tasks.token().is_cancelled());
+            assert_eq!(said.load(Ordering::SeqCst), 0);
+        }
     }
 
     #[tokio::test]
