@@ -73,6 +73,47 @@ fn a_lost_tablet_server_costs_a_pause_and_nothing_else() {
 }
 
 #[test]
+fn a_tablet_server_that_stops_in_order_is_not_missed() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = Runtime::system("leaves");
+        let mut cluster = start(folder.path(), &runtime).await;
+        let addresses = cluster.addresses();
+        Api::new(&runtime.net, &addresses[0], "ledger").create(&FAMILIES, &SPLITS).await.unwrap();
+        let survivors = addresses[..2].to_vec();
+        let mut load = Load::new(&runtime, "ledger", WRITERS);
+        let running = load.start(&survivors);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+
+        let leaver = cluster.servers.pop().unwrap();
+        let led = || leaver.hosted().tablets().iter().filter(|tablet| tablet.leads()).count();
+        let led_before = led();
+        let began = runtime.clock.monotonic();
+        leaver.leave().await;
+        let left = runtime.clock.monotonic() - began;
+        assert_eq!(led(), 0, "leaderships stayed");
+        let lease = ebla_chubby::paths::server(leaver.id());
+        assert_eq!(cluster.chubby.read(&lease).await.unwrap(), None, "the lease stayed");
+        leaver.stop().await;
+        let stopped = runtime.clock.monotonic() - began;
+
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let round = load.finish(running).await;
+        assert_eq!((round.unknown, round.stale), (0, Vec::new()), "a writer noticed");
+        for address in &survivors {
+            assert_eq!(load.verify(address).await.unwrap(), Vec::<String>::new(), "through {address}");
+        }
+        println!(
+            "one of three servers stopped in order: {led_before} leaderships handed over in {left:?}, stopped after \
+             {stopped:?}; longest stall {:?}, {} acknowledged, 0 errors",
+            round.longest_stall,
+            load.acknowledged()
+        );
+        cluster.stop().await;
+    });
+}
+
+#[test]
 fn splits_under_load_lose_nothing() {
     run(async {
         let folder = tempfile::tempdir().unwrap();

@@ -60,6 +60,14 @@ impl ControlService {
         outcome.map_err(|error| Error::new(Reason::Unavailable, error.to_string()))?
     }
 
+    /// As [`Self::admit`], for an order that begins something: a server that is about to end takes none.
+    async fn admit_work(&self, fence: Option<wire::Fence>) -> Result<(), Error> {
+        if self.hosted.is_leaving() {
+            return Err(Error::new(Reason::Unavailable, "the server is stopping"));
+        }
+        self.admit(fence).await
+    }
+
     fn tablet(&self, tablet: u64) -> Result<Arc<Tablet>, Failure> {
         let missing = || Failure::new(Reason::WrongTablet, "the tablet is not here");
         self.hosted.tablet(TabletId::new(tablet)).ok_or_else(missing)
@@ -97,7 +105,7 @@ impl Control for ControlService {
         request: Request<wire::CreateReplicaRequest>,
     ) -> Result<Response<wire::CreateReplicaReply>, Status> {
         let order = request.into_inner();
-        self.admit(order.fence).await.map_err(|error| failed(&error))?;
+        self.admit_work(order.fence).await.map_err(|error| failed(&error))?;
         let descriptor = descriptor_of(order.descriptor).map_err(|error| failed(&error))?;
         let schema = order.schema.ok_or_else(|| failed(&Error::invalid("the order has no schema")))?;
         let schema = convert::schema_from_proto(&schema).map_err(|error| failed(&error))?;
@@ -124,7 +132,7 @@ impl Control for ControlService {
     async fn split(&self, request: Request<wire::SplitRequest>) -> Result<Response<wire::SplitReply>, Status> {
         let limit = limit(request.metadata());
         let order = request.into_inner();
-        self.admit(order.fence).await.map_err(|error| failed(&error))?;
+        self.admit_work(order.fence).await.map_err(|error| failed(&error))?;
         let tablet = self.expected(order.expected).map_err(refused)?;
         let (left, right) = tablet.split(order.at.map(RowKey::new), limit).await.map_err(refused)?;
         Ok(Response::new(wire::SplitReply {
@@ -136,7 +144,7 @@ impl Control for ControlService {
     async fn apply(&self, request: Request<wire::ApplyRequest>) -> Result<Response<wire::ApplyReply>, Status> {
         let limit = limit(request.metadata());
         let order = request.into_inner();
-        self.admit(order.fence.clone()).await.map_err(|error| failed(&error))?;
+        self.admit_work(order.fence.clone()).await.map_err(|error| failed(&error))?;
         let tablet = self.tablet(order.tablet).map_err(refused)?;
         if tablet.table().get() != order.table {
             return Err(failed(&Error::invalid("the tablet is part of another table")));

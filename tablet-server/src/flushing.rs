@@ -179,6 +179,9 @@ impl Keeper {
     }
 
     fn divide(&mut self, tablets: &[Arc<Tablet>], looked: &[Looked]) {
+        if self.hosted.is_leaving() {
+            return;
+        }
         let now = self.runtime.clock.monotonic();
         self.tried.retain(|_, at| now.saturating_sub(*at) < SPLIT_AGAIN);
         for (tablet, one) in tablets.iter().zip(looked) {

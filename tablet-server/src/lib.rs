@@ -3,7 +3,7 @@
 //! Data flows one way, `front -> router -> tablet -> raft -> storage`; no file names a layer above its own. `server`
 //! starts and stops it all, `lease` tells Chubby that this server lives, `control` takes the master's orders,
 //! `internal` answers fronts and clients, `announce` writes METADATA after a change, `flushing` decides when memory
-//! goes to disk.
+//! goes to disk, `leaving` hands leaderships over before an orderly end.
 
 pub mod announce;
 pub mod config;
@@ -12,6 +12,7 @@ pub mod flushing;
 pub mod front;
 pub mod internal;
 pub mod lease;
+pub mod leaving;
 pub mod limits;
 pub mod raft;
 pub mod router;

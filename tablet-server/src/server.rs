@@ -29,9 +29,10 @@ use ebla_storage::disk::RealDisk;
 use ebla_storage::log::{CommitLog, LogOptions, Recovered, SegmentWitness};
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
 use ebla_storage::tablet::Shared;
+use futures::FutureExt as _;
 use tokio::sync::watch;
 use tonic::service::Routes;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::announce::Announcer;
 use crate::config::{Restart, ServerConfig, ServerOptions};
@@ -40,6 +41,7 @@ use crate::flushing::{self, FlushBudgets};
 use crate::front::{self, FrontConfig};
 use crate::internal::{LocateService, MESSAGE_BYTES_MAX, TabletService};
 use crate::lease::{self, Presence};
+use crate::leaving;
 use crate::raft::{AddressBook, GroupId, Network, NetworkOptions, Pools};
 use crate::router::Router;
 use crate::tablet::hosted::{Hosted, HostedParts};
@@ -48,6 +50,14 @@ use crate::tablet::split::SplitHelp;
 
 /// Calls that may wait for a thread, for each pool.
 const QUEUE_MAX: usize = 16_384;
+/// How long giving the lease back may take at the end: without Chubby it ends by itself.
+const RELEASE_MAX: Duration = Duration::from_secs(1);
+/// How long handing leaderships over may take.
+const HAND_OVER_MAX: Duration = Duration::from_secs(3);
+/// How long requests under way may take at the end.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// How long flushing may take at the end: what is not flushed is in the log.
+const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// How long the tasks of a server may take to end.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// A peer that does not answer in this time is taken for unreachable; a slow sync must fit into it.
@@ -63,7 +73,11 @@ pub struct TabletServer {
     cluster: Cluster,
     directory: ChubbyDirectory,
     registered: watch::Receiver<bool>,
-    /// Serving, lease, announcer, flushing: what is stopped first.
+    /// What stands in Chubby: given back first.
+    lease: Runtime,
+    /// What answers on the port: ended next, with what is under way.
+    serving: Runtime,
+    /// Directory, announcer, flushing.
     outer: Runtime,
     /// Raft's network and the replicas: what is stopped last.
     inner: Runtime,
@@ -134,13 +148,15 @@ impl TabletServer {
             network: Arc::clone(&network),
             front: FrontConfig { cluster: cluster.clone(), chubby: Arc::clone(&chubby), runtime: outer.clone() },
         };
-        services.serve(listener, &outer);
+        let (lease, serving) = (outer.child("lease"), outer.child("serving"));
+        services.serve(listener, &serving);
         flushing::start(&hosted, budgets(&config.options), &outer);
         adopt_when_known(&hosted, &directory, &outer);
         let presence = Presence { server, address: address.clone(), incarnation, ttl: config.options.lease_ttl };
-        let registered = lease::keep(presence, chubby, &outer);
+        let registered = lease::keep(presence, chubby, &lease);
         info!(%server, address, "tablet server started");
-        Ok(Self { server, address, hosted, network, log: disk.log, cluster, directory, registered, outer, inner })
+        let log = disk.log;
+        Ok(Self { server, address, hosted, network, log, cluster, directory, registered, lease, serving, outer, inner })
     }
 
     /// This server's id.
@@ -180,9 +196,27 @@ impl TabletServer {
         self.directory.ready().await;
     }
 
-    /// Stops in order: no new requests, tasks end, groups end, the log's last batch is written, stores are closed.
+    /// Prepares for [`TabletServer::stop`] while others stay: takes no orders that begin something, gives the lease back,
+    /// and hands every leadership to another server. Requests are served and handed on until the stop. Bounded to 4 s.
+    pub async fn leave(&self) {
+        self.hosted.leave();
+        self.lease.tasks.stop(RELEASE_MAX).await;
+        let left = leaving::hand_over(&self.hosted, &self.directory, HAND_OVER_MAX).await;
+        if left > 0 {
+            warn!(server = %self.server, left, "leaderships not handed over: others will elect");
+        }
+    }
+
+    /// Stops in order: no new requests, those under way end, memory goes to disk, tasks and groups end, the log's last
+    /// batch is written, stores are closed. Leaderships end with it, unless it [left](Self::leave) before.
     pub async fn stop(self) {
+        self.hosted.leave();
+        self.lease.tasks.stop(RELEASE_MAX).await;
+        self.network.shut_doors();
+        self.serving.tasks.stop(DRAIN_MAX).await;
         self.outer.tasks.stop(STOP_GRACE).await;
+        // What is not flushed in time is applied again from the log at the next start.
+        let _late = tokio::time::timeout(FLUSH_MAX, self.hosted.flush()).await;
         self.hosted.stop().await;
         self.inner.tasks.stop(STOP_GRACE).await;
         self.network.abort();
@@ -275,13 +309,13 @@ fn budgets(options: &ServerOptions) -> FlushBudgets {
     }
 }
 
-/// Where other servers listen, as Chubby says.
+/// Where other servers listen, as Chubby last said: one that has lost its lease, or is about to end, still votes.
 struct Addresses(ChubbyDirectory);
 
 impl AddressBook for Addresses {
     fn address(&self, server: ServerId) -> Option<String> {
-        let servers = self.0.servers();
-        servers.into_iter().find(|one| one.server == server.get()).map(|one| one.address)
+        // The copy of Chubby's files answers at once.
+        self.0.address(server).now_or_never().flatten()
     }
 }
 

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::id::ReplicaId;
+use ebla_model::metadata::Replica;
+use ebla_runtime::Tasks;
 use openraft::async_runtime::WatchReceiver;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -24,7 +26,7 @@ const ELECT_ATTEMPTS: usize = 50;
 
 pub(super) fn start(group: &Arc<Group>, sender: watch::Sender<GroupStatus>) {
     let tasks = group.tasks();
-    tasks.spawn_until_stopped("raft-watch", watch(Watcher::new(group), sender));
+    tasks.spawn_until_stopped("raft-watch", watch(Watcher::new(group), sender, tasks.clone()));
     if let Some(wait) = group.config().wait_before_voting {
         let raft = group.raft().clone();
         tasks.spawn_until_stopped("raft-voting-wait", async move {
@@ -81,7 +83,7 @@ impl Watcher {
 }
 
 /// Publishes the status whenever leader, readiness or membership change.
-async fn watch(mut watcher: Watcher, sender: watch::Sender<GroupStatus>) {
+async fn watch(mut watcher: Watcher, sender: watch::Sender<GroupStatus>, tasks: Tasks) {
     // The server part changes rarely; the rest with every entry.
     let mut rarely = watcher.raft.server_metrics();
     let mut often = watcher.raft.metrics();
@@ -92,7 +94,10 @@ async fn watch(mut watcher: Watcher, sender: watch::Sender<GroupStatus>) {
         sender.send_if_modified(|known| publish(known, now));
         let changed = if waits_for_first_entry { often.changed().await } else { rarely.changed().await };
         if changed.is_err() {
-            error!(replica = %watcher.own, "the raft core has ended");
+            // A core that was told to end says nothing of note.
+            if !tasks.token().is_cancelled() {
+                error!(replica = %watcher.own, "the raft core has ended");
+            }
             return;
         }
     }
@@ -110,9 +115,8 @@ fn publish(known: &mut GroupStatus, now: GroupStatus) -> bool {
 
 /// The committed membership is without this leader: the one that holds most takes over.
 fn leave_office(group: &Arc<Group>, now: &GroupStatus) {
-    let voters = now.matched.iter().filter(|(id, _)| now.membership.is_voter(**id));
-    let Some((to, _)) = voters.max_by_key(|(_, matched)| **matched) else { return };
-    let (group, to) = (Arc::clone(group), *to);
+    let Some(Replica { replica: to, .. }) = now.successor(|_any| true) else { return };
+    let group = Arc::clone(group);
     group.gate().close_term(now.term);
     let tasks = group.tasks().clone();
     tasks.spawn_until_stopped("raft-leave-office", async move {

@@ -225,6 +225,11 @@ impl Group {
         }
     }
 
+    /// Stands for no election any more: for a server that is about to end.
+    pub fn abstain(&self) {
+        self.raft.runtime_config().elect(false);
+    }
+
     /// Hands leadership to another voter. Proposals are refused meanwhile, as surely not in the log; reads take the
     /// slow way until the term ends.
     ///

@@ -26,7 +26,7 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 320 * 1024 * 1024;
 
 /// Where servers listen. Asked at every connection attempt.
 pub trait AddressBook: Send + Sync + 'static {
-    /// `host:port` of a server, when it is known to live.
+    /// `host:port` of a server, as last heard of.
     fn address(&self, server: ServerId) -> Option<String>;
 }
 
@@ -65,6 +65,8 @@ pub struct NetworkOptions {
 pub struct Network {
     options: NetworkOptions,
     runtime: Runtime,
+    /// Streams of other servers that are answered here: they end first when the server stops.
+    doors: Runtime,
     directory: OnceLock<Weak<dyn GroupDirectory>>,
     /// Guards the map only.
     links: Mutex<BTreeMap<ServerId, Arc<Link>>>,
@@ -75,9 +77,11 @@ impl Network {
     pub fn new(options: NetworkOptions, runtime: &Runtime) -> Arc<Self> {
         let neighbours = options.neighbours.clone();
         let server = options.server;
+        let runtime = runtime.child("raft-network");
         let network = Self {
             options,
-            runtime: runtime.child("raft-network"),
+            doors: runtime.child("doors"),
+            runtime,
             directory: OnceLock::new(),
             links: Mutex::default(),
         };
@@ -99,6 +103,11 @@ impl Network {
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
+    /// Ends the streams of other servers, which would hold the port for ever; what goes out from here goes on.
+    pub fn shut_doors(&self) {
+        self.doors.tasks.cancel();
+    }
+
     /// Takes this server out of its process's neighbourhood and ends its links: for a stop without warning.
     pub fn abort(&self) {
         self.options.neighbours.leave(self.options.server);
@@ -108,6 +117,11 @@ impl Network {
 
     pub(super) fn options(&self) -> &NetworkOptions {
         &self.options
+    }
+
+    /// Cancelled when no stream is to be answered any more.
+    pub(super) fn shut(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.doors.tasks.token().cancelled_owned()
     }
 
     pub(super) fn runtime(&self) -> &Runtime {

@@ -96,8 +96,7 @@ impl Raft for Service {
             Some((reply, exchange))
         });
         // A server that was killed must fall silent, even where the connection is not cut.
-        let killed = self.network.runtime().tasks.token().cancelled_owned();
-        Ok(Response::new(replies.take_until(killed).boxed()))
+        Ok(Response::new(replies.take_until(self.network.shut()).boxed()))
     }
 
     async fn call(&self, request: Request<Frame>) -> Result<Response<FrameReply>, Status> {

@@ -46,6 +46,16 @@ pub struct GroupStatus {
     pub matched: BTreeMap<ReplicaId, Option<LogId>>,
 }
 
+impl GroupStatus {
+    /// At the leader: the voter that holds most of its log, among those that `may` lead.
+    pub fn successor(&self, may: impl Fn(&Replica) -> bool) -> Option<Replica> {
+        let host = |id: &ReplicaId| self.membership.server_of(*id).map(|server| Replica { replica: *id, server });
+        let voters = self.matched.iter().filter(|(id, _)| self.membership.is_voter(**id));
+        let candidates = voters.filter_map(|(id, matched)| Some((host(id)?, matched))).filter(|(replica, _)| may(replica));
+        candidates.max_by_key(|(_, matched)| **matched).map(|(replica, _)| replica)
+    }
+}
+
 pub(super) fn leadership(raft: &Raft) -> Option<Leadership> {
     let (leads, term) = {
         let server = raft.server_metrics();

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ pub struct Hosted {
     replicas: RwLock<BTreeMap<TabletId, Replica>>,
     /// Replicas whose group is being started, so that none is started twice. Held for a look-up.
     starting: Mutex<BTreeSet<GroupId>>,
+    /// The server is about to end.
+    leaving: AtomicBool,
 }
 
 #[derive(Clone)]
@@ -127,6 +130,7 @@ impl Hosted {
             admission: Admission::new(),
             replicas: RwLock::default(),
             starting: Mutex::default(),
+            leaving: AtomicBool::new(false),
         });
         let live = hosted.live()?;
         let opened = futures::stream::iter(live).map(|replica| hosted.reopen(replica)).buffer_unordered(OPENED_AT_ONCE);
@@ -268,6 +272,29 @@ impl Hosted {
         self.maintain(move || Ok(registry.remove(id)?)).await?;
         info!(%tablet, %replica, "replica removed");
         Ok(())
+    }
+
+    /// The server is about to end: nothing that takes long is begun here any more, and no replica stands for election.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+        self.tablets().iter().for_each(|tablet| tablet.group().abstain());
+    }
+
+    /// Whether the server is about to end.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Writes all memtables to disk, so that the next start has little to apply again.
+    pub async fn flush(&self) {
+        let flushes = self.tablets().into_iter().map(|tablet| async move {
+            let machine = Arc::clone(tablet.machine());
+            if let Err(error) = self.maintain(move || machine.flush()).await {
+                warn!(tablet = %tablet.id(), %error, "not flushed before the end");
+            }
+        });
+        futures::stream::iter(flushes).for_each_concurrent(OPENED_AT_ONCE, |flush| flush).await;
     }
 
     /// Stops all groups. Leadership is not handed over.
