@@ -12,9 +12,6 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::{Incarnation, MasterEpoch};
 use ebla_proto::{convert, record};
 
-/// The lock goes this long after its holder was heard of last.
-pub(crate) const LEASE_TIME: Duration = Duration::from_secs(10);
-
 /// The lock, held: the right to change Chubby's files as master.
 #[derive(Clone)]
 pub(crate) struct Seat {
@@ -31,10 +28,17 @@ impl fmt::Debug for Seat {
 
 /// Waits until the lock is free and takes it. Cancel-safe: what was taken goes with its session.
 ///
+/// `ttl`: the lock goes this long after its holder was heard of last.
+///
 /// # Errors
 /// When Chubby fails; the lock is not held then, or only until its lease ends.
-pub(crate) async fn campaign(chubby: &SharedChubby, address: &str, incarnation: Incarnation) -> Result<Seat, Error> {
-    let session = chubby.open_session(LEASE_TIME).await?;
+pub(crate) async fn campaign(
+    chubby: &SharedChubby,
+    ttl: Duration,
+    address: &str,
+    incarnation: Incarnation,
+) -> Result<Seat, Error> {
+    let session = chubby.open_session(ttl).await?;
     let master = record::Master { address: address.to_owned(), incarnation: incarnation.get(), ..Default::default() };
     match acquire(&**chubby, &*session, paths::MASTER, convert::encode_record(master)).await {
         Ok(revision) => Ok(Seat { chubby: Arc::clone(chubby), session, revision }),
@@ -92,6 +96,8 @@ mod tests {
 
     use super::*;
 
+    const TTL: Duration = Duration::from_secs(10);
+
     fn chubby() -> SharedChubby {
         Embedded::in_memory(Clock::system(), &Tasks::new("test")).shared()
     }
@@ -99,12 +105,12 @@ mod tests {
     #[tokio::test]
     async fn a_later_master_has_a_higher_epoch_and_fences_the_former_one() {
         let chubby = chubby();
-        let first = campaign(&chubby, "a:1", Incarnation::new(1)).await.unwrap();
+        let first = campaign(&chubby, TTL, "a:1", Incarnation::new(1)).await.unwrap();
         let write = || vec![Write::put("act", "x")];
         assert!(matches!(first.transact(vec![], write()).await, Ok(Outcome::Done(_))));
         first.resign().await;
         first.lost().await;
-        let second = campaign(&chubby, "b:1", Incarnation::new(2)).await.unwrap();
+        let second = campaign(&chubby, TTL, "b:1", Incarnation::new(2)).await.unwrap();
         assert!(second.epoch() > first.epoch());
         assert_eq!(first.transact(vec![], write()).await.unwrap_err().reason, Reason::NotMaster);
     }
@@ -112,7 +118,7 @@ mod tests {
     #[tokio::test]
     async fn a_conflict_of_the_files_is_not_taken_for_a_lost_office() {
         let chubby = chubby();
-        let seat = campaign(&chubby, "a:1", Incarnation::new(1)).await.unwrap();
+        let seat = campaign(&chubby, TTL, "a:1", Incarnation::new(1)).await.unwrap();
         let compare = vec![Compare::Exists("nothing".to_owned())];
         assert_eq!(seat.transact(compare, vec![]).await, Ok(Outcome::Conflict));
     }

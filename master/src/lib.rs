@@ -53,7 +53,9 @@ use crate::office::Office;
 const PAUSE: Duration = Duration::from_millis(500);
 /// The pause between two looks at whether all tablets are led.
 const READY_PAUSE: Duration = Duration::from_millis(20);
-/// How long running changes may take when the master stops in order.
+/// How long calls under way may take when the master stops in order.
+const DRAIN: Duration = Duration::from_secs(3);
+/// How long its tasks may take then.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// How a master runs.
@@ -67,14 +69,22 @@ pub struct MasterConfig {
     pub replicas: usize,
     /// Servers that a new cluster waits for before its first tablets are made; they get a replica each.
     pub servers_first: usize,
+    /// How long the lock outlives a master that is silent, and so how long a killed one is missed.
+    pub lease_ttl: Duration,
 }
 
 impl MasterConfig {
-    /// Replicas as given, and as many servers awaited by a new cluster.
+    /// Replicas as given, and as many servers awaited by a new cluster; a lease of 10 s.
     #[must_use]
     pub fn new(listen: &str, replicas: usize) -> Self {
         let replicas = replicas.max(1);
-        Self { listen: listen.to_owned(), advertise: None, replicas, servers_first: replicas }
+        Self {
+            listen: listen.to_owned(),
+            advertise: None,
+            replicas,
+            servers_first: replicas,
+            lease_ttl: Duration::from_secs(10),
+        }
     }
 }
 
@@ -83,6 +93,8 @@ impl MasterConfig {
 pub struct Master {
     address: String,
     office: watch::Receiver<Option<Office>>,
+    /// What answers calls: stopped first.
+    serving: Runtime,
     runtime: Runtime,
 }
 
@@ -109,11 +121,12 @@ impl Master {
         let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
         let master = record::Master { address: address.clone(), incarnation: runtime.rng.u64(), ..Default::default() };
         let (sender, office) = watch::channel(None);
-        serve(&runtime.tasks, listener, routes(&office, &master), ServeOptions::default());
+        let serving = runtime.child("serving");
+        serve(&serving.tasks, listener, routes(&office, &master), ServeOptions::default());
         let directory = ChubbyDirectory::start(chubby.clone(), &runtime);
         let candidate = Candidate { config, chubby, directory, runtime: runtime.clone(), master, office: sender };
         runtime.tasks.spawn("office", candidate.run());
-        Ok(Self { address, office, runtime })
+        Ok(Self { address, office, serving, runtime })
     }
 
     /// Where it listens, `host:port`.
@@ -140,8 +153,11 @@ impl Master {
         }
     }
 
-    /// Leaves office and stops: the next master need not wait for a lease to end.
+    /// Stops in order: takes no calls, lets those under way end, leaves office. The next master need not wait for a lease
+    /// to end. What was not finished is cut off where it stands, and finished by the next master.
     pub async fn stop(&self) {
+        // Whoever calls now is told by the broken connection that nothing was done, and tries until another is in office.
+        self.serving.tasks.stop(DRAIN).await;
         self.runtime.tasks.stop(GRACE).await;
     }
 
@@ -166,7 +182,7 @@ impl Candidate {
         let token = self.runtime.tasks.token();
         while !token.is_cancelled() {
             let incarnation = Incarnation::new(self.master.incarnation);
-            let campaign = campaign(&self.chubby, &self.master.address, incarnation);
+            let campaign = campaign(&self.chubby, self.config.lease_ttl, &self.master.address, incarnation);
             match token.run_until_cancelled(campaign).await {
                 Some(Ok(seat)) => self.hold(seat).await,
                 Some(Err(error)) => {
