@@ -3,6 +3,7 @@
 //! ```text
 //!   main        arguments in, exit code out
 //!   commands    one file a command: it asks, it shows
+//!   process     folder lock, addresses, ready file, signals: what a running part has to do with the machine
 //!   local       a whole cluster in this process: Chubby, master, tablet servers
 //!   webtable    a real data set: the home pages of a Debian package index
 //!   bench       load on Bigtable addresses, as ratios
@@ -15,4 +16,5 @@ pub mod bench;
 pub mod commands;
 pub mod local;
 pub mod output;
+pub mod process;
 pub mod webtable;

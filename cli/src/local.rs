@@ -10,7 +10,7 @@
 //! process's fate, so a failed sync of one ends all: crash tests need processes.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
@@ -21,6 +21,8 @@ use ebla_runtime::Runtime;
 use ebla_runtime::config::ByteSize;
 use ebla_tablet_server::raft::Neighbours;
 use ebla_tablet_server::{ServerConfig, ServerOptions, TabletServer};
+
+use crate::process;
 
 /// How long a start may take: recovery of a large log included.
 const READY_MAX: Duration = Duration::from_secs(120);
@@ -60,7 +62,7 @@ impl LocalCluster {
     /// two minutes, and what the parts say.
     pub async fn start(config: LocalConfig, runtime: &Runtime) -> Result<Self, Error> {
         let runtime = runtime.child("local");
-        let lock = lock(&config.data)?;
+        let lock = process::lock(&config.data)?;
         let chubby = Embedded::open(&config.data.join("chubby"), runtime.clock.clone(), &runtime.tasks)
             .map_err(|error| Error::from(error).context("open the lock service"))?
             .shared();
@@ -132,35 +134,4 @@ async fn start_server(
 fn free_port_beside(address: &str) -> String {
     let host = address.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
     format!("{host}:0")
-}
-
-/// Makes the folder and holds its lock until the file is dropped; the system releases it when a process is killed.
-fn lock(data: &Path) -> Result<File, Error> {
-    let failed = |error: std::io::Error| {
-        Error::new(Reason::FailedPrecondition, format!("use {} as the data folder: {error}", data.display()))
-    };
-    std::fs::create_dir_all(data).map_err(failed)?;
-    let file = File::options().create(true).truncate(false).write(true).open(data.join("LOCK")).map_err(failed)?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        let folder = data.display();
-        Error::new(
-            Reason::FailedPrecondition,
-            format!("another ebla runs on {folder}: stop it, or give --data another folder"),
-        )
-    })?;
-    Ok(file)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_serves_one_cluster_at_a_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let held = lock(folder.path()).unwrap();
-        assert_eq!(lock(folder.path()).unwrap_err().reason, Reason::FailedPrecondition);
-        drop(held);
-        assert!(lock(folder.path()).is_ok());
-    }
 }

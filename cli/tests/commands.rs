@@ -59,6 +59,12 @@ fn a_table_is_made_filled_split_and_removed_by_commands() {
     assert_eq!(hops, ["Chubby", "root tablet", "METADATA tablet"]);
     let status = json(address, &["status", "-o", "json"]);
     assert_eq!((status["tables"].as_u64(), status["servers"].as_array().unwrap().len()), (Some(1), 3));
+    let servers = json(address, &["server", "list", "-o", "json"]);
+    for (number, server) in (1..).zip(servers.as_array().unwrap()) {
+        assert_eq!((server["id"].as_u64(), server["state"].as_str()), (Some(number), Some("up")));
+        assert_eq!((server["replicas"].as_u64(), server["assigned"].as_u64()), (Some(5), Some(5)));
+    }
+    assert!(run(address, &["server", "list"]).lines().count() == 4);
 
     assert_eq!(fails(address, &["row", "get", "web", "absent"]).0, Some(3));
     assert_eq!(fails(address, &["table", "create", "web"]).0, Some(4));

@@ -165,6 +165,16 @@ impl Cluster {
         loads
     }
 
+    /// How many replicas METADATA assigns to each server, whether it is there or not.
+    #[must_use]
+    pub fn assigned(&self) -> BTreeMap<ServerId, u64> {
+        let mut assigned = BTreeMap::new();
+        for replica in self.metadata.values().flat_map(|tablet| tablet.membership.replicas()) {
+            *assigned.entry(replica.server).or_default() += 1;
+        }
+        assigned
+    }
+
     /// Whether every tablet that is known has a leader that answers: what "ready" means after a start. A table that is
     /// being made or deleted does not count.
     #[must_use]

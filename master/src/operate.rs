@@ -1,10 +1,12 @@
 //! `ebla.operate`: what an operator asks of the master.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_client::metadata::Note;
 use ebla_model::error::Error;
+use ebla_model::id::ServerId;
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::{TableName, TableState};
@@ -56,6 +58,21 @@ impl Operator {
 }
 
 fn servers(picture: &Cluster) -> Vec<operate::ServerStatus> {
+    let assigned = picture.assigned();
+    let missing = assigned.keys().filter(|id| !picture.servers.contains_key(id)).map(|id| operate::ServerStatus {
+        server: Some(record::Server { version: convert::VERSION, server: id.get(), ..Default::default() }),
+        assigned: assigned.get(id).copied().unwrap_or_default(),
+        ..Default::default()
+    });
+    let mut shown: Vec<_> = registered(picture, &assigned).chain(missing).collect();
+    shown.sort_by_key(|one| one.server.as_ref().map(|server| server.server));
+    shown
+}
+
+fn registered(
+    picture: &Cluster,
+    assigned: &BTreeMap<ServerId, u64>,
+) -> impl Iterator<Item = operate::ServerStatus> {
     let shown = picture.servers.iter().map(|(id, server)| {
         let replicas = server.report.iter().flat_map(|report| &report.replicas);
         operate::ServerStatus {
@@ -71,9 +88,11 @@ fn servers(picture: &Cluster) -> Vec<operate::ServerStatus> {
             leads: replicas.clone().filter(|replica| replica.role == Role::Leader).count() as u64,
             size_bytes: replicas.map(|replica| replica.size_bytes).sum(),
             log_bytes: server.report.as_ref().map_or(0, |report| report.log_bytes),
+            registered: true,
+            assigned: assigned.get(id).copied().unwrap_or_default(),
         }
     });
-    shown.collect()
+    shown
 }
 
 /// Splits the tablet of `at`, there; or the tablet of `within`, where its leader finds that it is halved.

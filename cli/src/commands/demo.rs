@@ -1,6 +1,7 @@
 //! `ebla demo webtable`: what `up` does, with a real data set in it, some questions and their answers.
 //!
-//! The first start loads; a later start on the same folder finds the rows of the first and loads nothing.
+//! The first start loads; a later start on the same folder finds the rows of the first and loads nothing, unless the first
+//! was stopped before it had loaded all.
 
 use ebla_client::Client;
 use ebla_client::table::ReadOptions;
@@ -14,6 +15,7 @@ use futures::StreamExt as _;
 
 use super::{load, tablet, up};
 use crate::output::{self, Failure, Table};
+use crate::process::Signals;
 
 /// Run a cluster as `up` does and load a real data set into it.
 ///
@@ -48,27 +50,40 @@ const SHOWN: u64 = 5;
 /// # Errors
 /// What kept it from starting or loading.
 pub async fn run(demo: Demo, runtime: Runtime) -> Result<(), Failure> {
-    let running = up::start(&demo.up, &runtime).await?;
+    let mut signals = Signals::watch()?;
+    let Some(running) = signals.unless_told(up::start(&demo.up, &runtime)).await.transpose()? else { return Ok(()) };
     up::announce(&demo.up, &running)?;
-    let address = running.cluster.addresses().into_iter().next().unwrap_or_default();
-    let client = Client::connect_cluster(&address, runtime.clone()).await?;
-    let name = TableName::from_parts("dev", "dev", "webtable")?;
-    match count(&client, &name).await? {
-        0 => output::print(&load::describe(&load::webtable(&client, &name, &runtime).await?)),
-        rows => output::print(&format!("found the {rows} rows of an earlier start in table webtable\n")),
+    let shown = signals.unless_told(show(&demo, &running, &runtime)).await.transpose()?;
+    if shown.is_some() && !demo.exit_after_load {
+        eprintln!("\nstaying up at {}; Ctrl-C stops", running.first_address());
+        signals.next().await;
     }
-    ask(&client, &name).await?;
-    if !demo.exit_after_load {
-        eprintln!("\nstaying up at {address}; Ctrl-C stops");
-        up::until_told_to_stop().await?;
-        eprintln!("\nstopping: draining, flushing");
-    }
-    running.cluster.stop().await;
+    eprintln!("\nstopping: draining, flushing");
+    signals.stop(running.cluster.stop()).await;
     Ok(())
 }
 
+/// Loads what is missing, and asks.
+async fn show(demo: &Demo, running: &up::Running, runtime: &Runtime) -> Result<(), Failure> {
+    let Dataset::Webtable = demo.dataset;
+    let client = Client::connect_cluster(running.first_address(), runtime.clone()).await?;
+    let name = TableName::from_parts("dev", "dev", "webtable")?;
+    let webtable = load::Webtable::find();
+    let (found, wanted) = (count(&client, &name).await?, webtable.rows());
+    // More than are wanted is no harm: the index may have become shorter since.
+    if found >= wanted {
+        output::print(&format!("found the {found} rows of an earlier start in table webtable\n"));
+    } else {
+        if found > 0 {
+            output::print(&format!("found {found} of {wanted} rows, those of a load that was interrupted: loading again\n"));
+        }
+        output::print(&load::describe(&load::webtable(&client, &name, webtable, runtime).await?));
+    }
+    ask(&client, &name).await
+}
+
 /// Rows of the table; none when there is no table.
-async fn count(client: &Client, name: &TableName) -> Result<u64, Failure> {
+async fn count(client: &Client, name: &TableName) -> Result<usize, Failure> {
     let one_empty_cell = Filter::Chain(vec![Filter::CellsPerRowLimit(1), Filter::StripValue]);
     let options = ReadOptions { filter: Some(one_empty_cell), ..ReadOptions::default() };
     let mut rows = client.table(name).stream_rows(RowSet::all(), options);

@@ -62,7 +62,7 @@ pub struct Loaded {
 pub async fn run(command: Load, runtime: Runtime) -> Result<(), Failure> {
     let Load::Webtable { place, table } = command;
     let client = place.client(&runtime).await?;
-    let loaded = webtable(&client, &place.table(&table)?, &runtime).await?;
+    let loaded = webtable(&client, &place.table(&table)?, Webtable::find(), &runtime).await?;
     match place.output {
         Format::Json => output::print_json(&json!({
             "rows": loaded.rows, "cells": loaded.cells, "bytes": loaded.bytes, "origin": loaded.origin,
@@ -85,14 +85,37 @@ pub fn describe(loaded: &Loaded) -> String {
     )
 }
 
+/// The data set before it is loaded.
+pub struct Webtable {
+    pages: Pages,
+    origin: String,
+}
+
+impl Webtable {
+    /// The pages of this machine's package index.
+    pub fn find() -> Self {
+        let source = webtable::source::find();
+        Self { pages: webtable::pages(&webtable::index::parse(&source.text)), origin: source.origin }
+    }
+
+    /// How many rows it makes.
+    pub fn rows(&self) -> usize {
+        self.pages.len()
+    }
+}
+
 /// Makes the table where it is absent and writes every page. Written again, it is the same table: each cell has a fixed
-/// timestamp.
+/// timestamp. So a load that was interrupted is finished by another one.
 ///
 /// # Errors
 /// What the cluster answers; the first refused row.
-pub async fn webtable(client: &Client, name: &TableName, runtime: &Runtime) -> Result<Loaded, Failure> {
-    let source = webtable::source::find();
-    let pages = webtable::pages(&webtable::index::parse(&source.text));
+pub async fn webtable(
+    client: &Client,
+    name: &TableName,
+    webtable: Webtable,
+    runtime: &Runtime,
+) -> Result<Loaded, Failure> {
+    let Webtable { pages, origin } = webtable;
     create(client, name, &pages).await?;
     let started = runtime.clock.monotonic();
     let bar = progress_bar(pages.len() as u64);
@@ -119,7 +142,7 @@ pub async fn webtable(client: &Client, name: &TableName, runtime: &Runtime) -> R
         rows: pages.len(),
         cells: columns().count(),
         bytes: columns().map(|column| column.qualifier.len() + column.value.len()).sum(),
-        origin: source.origin,
+        origin,
         took: runtime.clock.monotonic().saturating_sub(started),
     })
 }

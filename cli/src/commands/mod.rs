@@ -8,6 +8,7 @@ pub mod demo;
 pub mod load;
 pub mod meta;
 pub mod row;
+pub mod server;
 pub mod status;
 pub mod table;
 pub mod tablet;
@@ -93,6 +94,9 @@ pub enum Command {
     Status(status::Status),
     /// Wait until a server answers, or until a whole cluster serves
     Wait(wait::Wait),
+    /// List tablet servers
+    #[command(subcommand)]
+    Server(server::Server),
     /// List, create, delete and describe tables
     #[command(subcommand)]
     Table(table::Table),
@@ -121,6 +125,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     match arguments.command {
         Command::Up(up) => Box::pin(up::run(up, runtime)).await,
         Command::Demo(demo) => Box::pin(demo::run(demo, runtime)).await,
+        Command::Server(server) => server::run(server, runtime).await,
         Command::Status(status) => status::run(status, runtime).await,
         Command::Wait(wait) => Box::pin(wait::run(wait, runtime)).await,
         Command::Table(table) => Box::pin(table::run(table, runtime)).await,

@@ -4,7 +4,7 @@ use ebla_proto::operate;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::Place;
+use super::{Place, server};
 use crate::output::{self, Failure, Format, Table};
 
 /// Who is there and how much they hold.
@@ -33,11 +33,11 @@ fn render(reply: &operate::StatusReply) -> String {
     let master = reply.master.as_ref().map_or("none", |master| master.address.as_str());
     let mut table = Table::new(&["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG"]);
     for one in &reply.servers {
-        let server = one.server.clone().unwrap_or_default();
+        let known = one.server.clone().unwrap_or_default();
         table.row(vec![
-            server.server.to_string(),
-            server.address,
-            if one.reachable { "up" } else { "unreachable" }.to_owned(),
+            known.server.to_string(),
+            known.address,
+            server::state(one).to_owned(),
             one.replicas.to_string(),
             one.leads.to_string(),
             output::size(one.size_bytes),
@@ -56,19 +56,6 @@ fn render(reply: &operate::StatusReply) -> String {
 }
 
 fn to_json(reply: &operate::StatusReply) -> Value {
-    let server = |one: &operate::ServerStatus| {
-        let server = one.server.clone().unwrap_or_default();
-        json!({
-            "id": server.server,
-            "bigtable": server.address,
-            "release": server.release,
-            "reachable": one.reachable,
-            "replicas": one.replicas,
-            "leads": one.leads,
-            "size_bytes": one.size_bytes,
-            "log_bytes": one.log_bytes,
-        })
-    };
     json!({
         "cluster": hex(&reply.cluster),
         "master": reply.master.as_ref().map(|master| &master.address),
@@ -76,7 +63,7 @@ fn to_json(reply: &operate::StatusReply) -> Value {
         "tables": reply.tables,
         "tablets": reply.tablets,
         "tablets_led": reply.tablets_led,
-        "servers": reply.servers.iter().map(server).collect::<Vec<_>>(),
+        "servers": reply.servers.iter().map(server::to_json).collect::<Vec<_>>(),
     })
 }
 

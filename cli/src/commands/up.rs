@@ -1,6 +1,6 @@
 //! `ebla up`: a cluster in one process, until Ctrl-C.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ebla_runtime::Runtime;
@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use super::DEFAULT_ADDRESS;
 use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
+use crate::process::{self, Signals};
 
 /// Where data is kept when nothing else is said.
 const DEFAULT_DATA: &str = "./ebla-data";
@@ -57,16 +58,24 @@ pub struct Running {
     took: Duration,
 }
 
+impl Running {
+    /// Where the first tablet server listens.
+    pub fn first_address(&self) -> &str {
+        self.cluster.servers.first().map_or("", ebla_tablet_server::TabletServer::address)
+    }
+}
+
 /// Runs until Ctrl-C or SIGTERM.
 ///
 /// # Errors
 /// What kept it from starting, with one thing to do.
 pub async fn run(up: Up, runtime: Runtime) -> Result<(), Failure> {
-    let running = start(&up, &runtime).await?;
+    let mut signals = Signals::watch()?;
+    let Some(running) = signals.unless_told(start(&up, &runtime)).await.transpose()? else { return Ok(()) };
     announce(&up, &running)?;
-    until_told_to_stop().await?;
+    signals.next().await;
     eprintln!("\nstopping: draining, flushing");
-    running.cluster.stop().await;
+    signals.stop(running.cluster.stop()).await;
     Ok(())
 }
 
@@ -86,11 +95,7 @@ pub async fn start(up: &Up, runtime: &Runtime) -> Result<Running, Failure> {
         Some(listen) => listen.clone(),
         None => first_free(DEFAULT_ADDRESS).await,
     };
-    if !up.insecure && !is_loopback(&listen) {
-        return Err(Failure::usage(format!(
-            "{listen} is not a loopback address, and there is no TLS and no login yet: add --insecure if the network is yours alone"
-        )));
-    }
+    process::check_exposure(&listen, up.insecure)?;
     let config = LocalConfig { data: data.clone(), servers: up.servers.into(), listen, split_bytes: up.split_bytes };
     let cluster = LocalCluster::start(config, runtime).await?;
     let took = runtime.clock.monotonic().saturating_sub(started);
@@ -104,7 +109,7 @@ pub async fn start(up: &Up, runtime: &Runtime) -> Result<Running, Failure> {
 pub fn announce(up: &Up, running: &Running) -> Result<(), Failure> {
     let ready = ready_object(&running.cluster);
     if let Some(file) = &up.ready_file {
-        write_whole(file, &ready)?;
+        process::write_ready(file, &ready)?;
     }
     if up.output == Format::Json {
         output::print(&format!("{ready}\n"));
@@ -122,14 +127,6 @@ fn ready_object(cluster: &LocalCluster) -> Value {
         "pid": std::process::id(),
         "servers": cluster.servers.iter().map(server).collect::<Vec<_>>(),
     })
-}
-
-/// A reader never sees half of the file: it is written beside and renamed.
-fn write_whole(file: &Path, ready: &Value) -> Result<(), Failure> {
-    let beside = file.with_extension("part");
-    std::fs::write(&beside, format!("{ready}\n"))
-        .and_then(|()| std::fs::rename(&beside, file))
-        .map_err(|error| Failure::other(format!("write the ready file {}: {error}", file.display())))
 }
 
 fn ready_block(up: &Up, running: &Running) -> String {
@@ -174,34 +171,4 @@ async fn first_free(address: &str) -> String {
         }
     }
     format!("{host}:0")
-}
-
-fn is_loopback(address: &str) -> bool {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-/// Returns at Ctrl-C or SIGTERM.
-///
-/// # Errors
-/// When the signals cannot be watched.
-pub async fn until_told_to_stop() -> Result<(), Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_loopback_is_loopback() {
-        assert!(is_loopback("127.0.0.1:80") && is_loopback("[::1]:80") && is_loopback("localhost:0"));
-        assert!(!is_loopback("0.0.0.0:8086") && !is_loopback("10.0.0.1:1") && !is_loopback("example.org:1"));
-    }
 }
