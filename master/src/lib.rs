@@ -176,6 +176,16 @@ fn routes(office: &watch::Receiver<Option<Office>>, master: &record::Master) -> 
         .add_service(OperationsServer::new(admin::NoOperations))
 }
 
+/// The time in which the office may be open: it closes when this goes, also when the master is cut off in the middle.
+/// Calls that came later would act in its name, and the lock's session would be kept alive.
+struct Open<'a>(&'a watch::Sender<Option<Office>>);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(None);
+    }
+}
+
 impl Candidate {
     /// Runs for office, holds it, and again, until told to stop.
     async fn run(self) {
@@ -200,12 +210,13 @@ impl Candidate {
         info!(%epoch, "in office");
         let term = self.runtime.child("term");
         let token = self.runtime.tasks.token();
+        let open = Open(&self.office);
         tokio::select! {
             () = seat.lost() => warn!(%epoch, "the lock is lost"),
             () = token.cancelled() => {}
             () = self.govern(&seat, &term) => {}
         }
-        self.office.send_replace(None);
+        drop(open);
         // What runs is cut off where it stands: every step of it can be repeated by the next master.
         term.tasks.stop(Duration::ZERO).await;
         seat.resign().await;

@@ -69,11 +69,8 @@ fn servers(picture: &Cluster) -> Vec<operate::ServerStatus> {
     shown
 }
 
-fn registered(
-    picture: &Cluster,
-    assigned: &BTreeMap<ServerId, u64>,
-) -> impl Iterator<Item = operate::ServerStatus> {
-    let shown = picture.servers.iter().map(|(id, server)| {
+fn registered(picture: &Cluster, assigned: &BTreeMap<ServerId, u64>) -> impl Iterator<Item = operate::ServerStatus> {
+    picture.servers.iter().map(|(id, server)| {
         let replicas = server.report.iter().flat_map(|report| &report.replicas);
         operate::ServerStatus {
             server: Some(record::Server {
@@ -91,8 +88,7 @@ fn registered(
             registered: true,
             assigned: assigned.get(id).copied().unwrap_or_default(),
         }
-    });
-    shown
+    })
 }
 
 /// Splits the tablet of `at`, there; or the tablet of `within`, where its leader finds that it is halved.

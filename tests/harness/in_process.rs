@@ -130,6 +130,7 @@ impl Cluster for InProcess {
         match node {
             Node::TabletServer(number) => {
                 if let Some(server) = self.servers.get_mut(number).and_then(Option::take) {
+                    server.leave().await;
                     server.stop().await;
                 }
             }

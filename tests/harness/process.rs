@@ -232,11 +232,17 @@ impl<S: Site> Cluster for ProcessCluster<S> {
     }
 
     async fn stop(&mut self, node: Node) -> io::Result<()> {
-        match node {
-            Node::Etcd(member) => self.etcd.kill(member),
-            _ => drop(self.child(node)?.terminate(STOP_MAX).await?),
+        if let Node::Etcd(member) = node {
+            self.etcd.kill(member);
+            return Ok(());
         }
-        Ok(())
+        let child = self.child(node)?;
+        let status = child.terminate(STOP_MAX).await?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(child.failure(io::ErrorKind::Other, &format!("ended with {status}")))
+        }
     }
 
     async fn restart(&mut self, node: Node) -> io::Result<()> {

@@ -75,7 +75,9 @@ async fn show(demo: &Demo, running: &up::Running, runtime: &Runtime) -> Result<(
         output::print(&format!("found the {found} rows of an earlier start in table webtable\n"));
     } else {
         if found > 0 {
-            output::print(&format!("found {found} of {wanted} rows, those of a load that was interrupted: loading again\n"));
+            output::print(&format!(
+                "found {found} of {wanted} rows, those of a load that was interrupted: loading again\n"
+            ));
         }
         output::print(&load::describe(&load::webtable(&client, &name, webtable, runtime).await?));
     }

@@ -6,12 +6,15 @@
 pub mod bench;
 pub mod demo;
 pub mod load;
+pub mod master;
 pub mod meta;
+pub mod role;
 pub mod row;
 pub mod server;
 pub mod status;
 pub mod table;
 pub mod tablet;
+pub mod tablet_server;
 pub mod up;
 pub mod wait;
 
@@ -90,6 +93,10 @@ pub enum Command {
     Up(up::Up),
     /// Run a cluster as `up` does and load a real data set into it
     Demo(demo::Demo),
+    /// Run a master of a cluster of processes that meet through etcd
+    Master(master::Master),
+    /// Run a tablet server of such a cluster
+    TabletServer(tablet_server::TabletServer),
     /// Who is there and how much they hold
     Status(status::Status),
     /// Wait until a server answers, or until a whole cluster serves
@@ -125,6 +132,8 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     match arguments.command {
         Command::Up(up) => Box::pin(up::run(up, runtime)).await,
         Command::Demo(demo) => Box::pin(demo::run(demo, runtime)).await,
+        Command::Master(master) => Box::pin(master::run(master, runtime)).await,
+        Command::TabletServer(server) => Box::pin(tablet_server::run(server, runtime)).await,
         Command::Server(server) => server::run(server, runtime).await,
         Command::Status(status) => status::run(status, runtime).await,
         Command::Wait(wait) => Box::pin(wait::run(wait, runtime)).await,

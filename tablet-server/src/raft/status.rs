@@ -51,7 +51,8 @@ impl GroupStatus {
     pub fn successor(&self, may: impl Fn(&Replica) -> bool) -> Option<Replica> {
         let host = |id: &ReplicaId| self.membership.server_of(*id).map(|server| Replica { replica: *id, server });
         let voters = self.matched.iter().filter(|(id, _)| self.membership.is_voter(**id));
-        let candidates = voters.filter_map(|(id, matched)| Some((host(id)?, matched))).filter(|(replica, _)| may(replica));
+        let candidates =
+            voters.filter_map(|(id, matched)| Some((host(id)?, matched))).filter(|(replica, _)| may(replica));
         candidates.max_by_key(|(_, matched)| **matched).map(|(replica, _)| replica)
     }
 }
@@ -101,4 +102,28 @@ pub(super) fn is_matched(metrics: &RaftMetrics<TypeConfig>, to: ReplicaId, term:
     }
     let matched = metrics.replication.as_ref()?.get(&to.get())?.as_ref()?;
     (Some(matched.index) == metrics.last_log_index).then_some(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::id::ServerId;
+
+    use super::*;
+
+    #[test]
+    fn the_voter_that_holds_most_succeeds_among_those_that_may() {
+        let servers: Vec<_> = (1..=4).map(ServerId::new).collect();
+        let mut membership = Membership::fresh(&servers);
+        // The fourth only learns.
+        membership.voters.iter_mut().for_each(|set| set.retain(|replica| replica.get() < 4));
+        let at = |index| Some(LogId { term: 2, index });
+        let matched = [(2, at(7)), (3, at(9)), (4, at(12))].map(|(id, at)| (ReplicaId::new(id), at));
+        let status = GroupStatus { membership, matched: BTreeMap::from(matched), ..GroupStatus::default() };
+        let successor = |may: &dyn Fn(u64) -> bool| {
+            status.successor(|replica| may(replica.server.get())).map(|replica| replica.replica.get())
+        };
+        assert_eq!(successor(&|_any| true), Some(3));
+        assert_eq!(successor(&|server| server != 3), Some(2));
+        assert_eq!(successor(&|server| server > 3), None, "a learner does not lead");
+    }
 }

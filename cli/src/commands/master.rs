@@ -1,0 +1,49 @@
+//! `ebla master`: a master as a process of its own, in office or waiting to be.
+
+use ebla_master::MasterConfig;
+use ebla_runtime::Runtime;
+use serde_json::json;
+
+use super::role::Role;
+use crate::output::Failure;
+use crate::process::{self, Signals};
+
+/// Run a master. Run two: one is in office, the other takes over when it ends.
+///
+/// All that a master knows stands in etcd and with the tablet servers: its folder holds only the lock that keeps a second
+/// process out.
+///
+/// Example:
+///   ebla master --etcd http://127.0.0.1:2379 --listen 127.0.0.1:8085 --data ./master-1
+#[derive(Clone, Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Master {
+    /// As for every process of a cluster
+    #[command(flatten)]
+    pub role: Role,
+    /// Replicas of each new tablet; a new cluster waits for so many tablet servers
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub replicas: u8,
+}
+
+/// Runs until Ctrl-C or SIGTERM. Ready means that it serves and runs for office.
+///
+/// # Errors
+/// What kept it from starting, with one thing to do.
+pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
+    let mut signals = Signals::watch()?;
+    let chubby = master.role.begin(&runtime)?;
+    let _lock = process::lock(&master.role.data)?;
+    let config = MasterConfig {
+        advertise: master.role.advertise.clone(),
+        lease_ttl: master.role.lease_ttl(),
+        ..MasterConfig::new(&master.role.listen, master.replicas.into())
+    };
+    let running = ebla_master::Master::start(config, chubby, runtime).await?;
+    let ready = json!({"role": "master", "address": running.address(), "pid": std::process::id()});
+    master.role.announce("master", running.address(), &ready)?;
+    signals.next().await;
+    eprintln!("stopping: leaving office");
+    signals.stop(running.stop()).await;
+    Ok(())
+}

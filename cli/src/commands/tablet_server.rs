@@ -1,0 +1,70 @@
+//! `ebla tablet-server`: a tablet server as a process of its own.
+
+use std::time::Duration;
+
+use ebla_runtime::Runtime;
+use ebla_runtime::config::ByteSize;
+use ebla_tablet_server::{ServerConfig, ServerOptions};
+use serde_json::json;
+
+use super::role::Role;
+use crate::output::Failure;
+use crate::process::Signals;
+
+/// How long a server that serves is given to register before it says that it is ready: without etcd it serves all the same.
+const REGISTER_MAX: Duration = Duration::from_secs(5);
+
+/// Run a tablet server: the Bigtable API, and replicas of tablets in its folder.
+///
+/// SIGTERM hands its tablets to the other servers before it ends; a second one ends it at once, as kill -9 does, which is as
+/// safe.
+///
+/// Example:
+///   ebla tablet-server --etcd http://127.0.0.1:2379 --listen 127.0.0.1:8086 --data ./server-1
+#[derive(Clone, Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct TabletServer {
+    /// As for every process of a cluster
+    #[command(flatten)]
+    pub role: Role,
+    /// A tablet larger than this many bytes splits
+    #[arg(long, value_name = "BYTES")]
+    pub split_bytes: Option<u64>,
+}
+
+/// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered where etcd is there.
+///
+/// # Errors
+/// What kept it from starting, with one thing to do.
+pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> {
+    let mut signals = Signals::watch()?;
+    let chubby = server.role.begin(&runtime)?;
+    let mut options = ServerOptions { lease_ttl: server.role.lease_ttl(), ..ServerOptions::server() };
+    if let Some(bytes) = server.split_bytes {
+        options.split_bytes = ByteSize::new(bytes);
+    }
+    let config = ServerConfig {
+        data_dir: server.role.data.clone(),
+        listen: server.role.listen.clone(),
+        advertise: server.role.advertise.clone(),
+        options,
+    };
+    // The server locks its folder itself.
+    let start = ebla_tablet_server::TabletServer::start(config, chubby, runtime);
+    let Some(running) = signals.unless_told(start).await.transpose()? else { return Ok(()) };
+    let registers = tokio::time::timeout(REGISTER_MAX, running.ready());
+    if signals.unless_told(registers).await.is_some() {
+        let (address, id) = (running.address(), running.id());
+        let ready =
+            json!({"role": "tablet-server", "bigtable": address, "pid": std::process::id(), "server": id.get()});
+        server.role.announce(&format!("tablet server {id}"), address, &ready)?;
+        signals.next().await;
+    }
+    eprintln!("stopping: handing tablets over, draining, flushing");
+    let orderly = async {
+        running.leave().await;
+        running.stop().await;
+    };
+    signals.stop(orderly).await;
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! `ebla master` and `ebla tablet-server` as processes that meet through a real etcd: they come, go in order, are killed,
+//! and come back.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
+
+mod support;
+
+use std::process::Command;
+use std::time::Duration;
+
+use ebla_runtime::Runtime;
+use ebla_tests::api::Api;
+use ebla_tests::cluster::{Cluster as _, Node, Role};
+use ebla_tests::etcd::Build;
+use ebla_tests::load::{FAMILIES, Load};
+use ebla_tests::process::{Plan, ProcessCluster};
+use ebla_tests::site::Loopback;
+use serde_json::Value;
+
+const WRITERS: usize = 6;
+/// Splits that spread the load's rows, lists and counters over tablets.
+const SPLITS: [&str; 5] = ["count/003", "list/", "list/003", "w000", "w003"];
+
+/// How long what must happen some time may take.
+const LIVE: Duration = Duration::from_secs(60);
+
+/// The states of all tablet servers, by the command.
+fn states(address: &str) -> Vec<String> {
+    let servers: Value = serde_json::from_str(&support::run(address, &["server", "list", "-o", "json"])).unwrap();
+    servers.as_array().unwrap().iter().map(|server| server["state"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn processes_meet_through_etcd_and_come_and_go() {
+    if let Err(skip) = Build::Debian.program() {
+        eprintln!("skipped: {skip}");
+        return;
+    }
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    tokio.block_on(Box::pin(come_and_go()));
+    tokio.shutdown_background();
+}
+
+async fn come_and_go() {
+    let runtime = Runtime::system("roles");
+    let plan = Plan { etcd: 1, ..Plan::new(support::ebla(), 3) };
+    let mut cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
+    let addresses = cluster.addresses();
+    Api::new(&runtime.net, &addresses[0], "ledger").create(&FAMILIES, &SPLITS).await.unwrap();
+    let mut load = Load::new(&runtime, "ledger", WRITERS);
+
+    // The master in office dies: the standby takes over after its lease, and who called meanwhile need not know.
+    let running = load.start(&addresses[..2]);
+    let epoch = cluster.status().await.unwrap().master_epoch;
+    let died = cluster.find(Role::MasterInOffice).await.unwrap();
+    cluster.kill(died).await.unwrap();
+    Api::new(&runtime.net, &addresses[1], "second").create(&["f"], &[]).await.unwrap();
+    assert!(cluster.status().await.unwrap().master_epoch > epoch);
+    let round = load.finish(running).await;
+    assert_eq!((round.unknown, round.stale), (0, Vec::new()), "writers noticed the master");
+    let without_master = round.longest_stall;
+
+    // A tablet server stops in order: nobody who speaks to the others notices.
+    let leaver = Node::TabletServer(2);
+    let running = load.start(&addresses[..2]);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let began = runtime.clock.monotonic();
+    cluster.stop(leaver).await.unwrap();
+    let took = runtime.clock.monotonic() - began;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut listed = states(&addresses[0]);
+    listed.sort();
+    assert_eq!(listed, ["gone", "up", "up"], "its lease went with it");
+    let round = load.finish(running).await;
+    assert_eq!((round.unknown, round.stale), (0, Vec::new()), "writers noticed an orderly stop");
+    println!(
+        "master killed: longest stall {without_master:?}; tablet server stopped in order in {took:?}: longest stall {:?}",
+        round.longest_stall
+    );
+
+    // Both come back and are used: the third server serves what it missed, and gets replicas of new tables.
+    cluster.restart(leaver).await.unwrap();
+    cluster.restart(died).await.unwrap();
+    cluster.whole().await.unwrap();
+    assert_eq!(states(&addresses[2]), ["up"; 3]);
+    let running = load.start(&addresses[2..]);
+    Api::new(&runtime.net, &addresses[2], "third").create(&["f"], &[]).await.unwrap();
+    let office = cluster.find(Role::MasterInOffice).await.unwrap();
+    cluster.stop(office).await.unwrap();
+    Api::new(&runtime.net, &addresses[2], "fourth").create(&["f"], &[]).await.unwrap();
+    let round = load.finish(running).await;
+    assert!(round.acknowledged > 0);
+    assert_eq!((round.unknown, round.stale), (0, Vec::new()));
+    // METADATA's two tablets, the ledger's six, one of each other table: three servers have a replica of each.
+    let deadline = runtime.clock.monotonic() + LIVE;
+    loop {
+        let servers = cluster.status().await.unwrap().servers;
+        if servers.iter().all(|server| (server.replicas, server.assigned) == (11, 11)) {
+            break;
+        }
+        assert!(runtime.clock.monotonic() < deadline, "replicas are missing: {servers:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for address in &addresses {
+        assert_eq!(load.verify(address).await.unwrap(), Vec::<String>::new(), "through {address}");
+    }
+}
+
+/// The exit code and what was said on stderr.
+fn fails(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(support::ebla()).args(arguments).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_the_next_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    for role in ["master", "tablet-server"] {
+        let start = |etcd: &str, listen: &str, more: &[&str]| {
+            let arguments = [&[role, "--etcd", etcd, "--listen", listen, "--data", data], more].concat();
+            fails(&arguments)
+        };
+        let etcd = "http://127.0.0.1:1";
+        let (code, said) = start(etcd, "0.0.0.0:0", &[]);
+        assert!(code == Some(2) && said.contains("--insecure"), "{said}");
+        let (code, said) = start(etcd, "0.0.0.0:0", &["--insecure"]);
+        assert!(code == Some(2) && said.contains("--advertise"), "{said}");
+        let (code, said) = start("nonsense", "127.0.0.1:0", &[]);
+        assert!(code == Some(2) && said.contains("nonsense"), "{said}");
+        let held = ebla_cli::process::lock(folder.path()).unwrap();
+        let (code, said) = start(etcd, "127.0.0.1:0", &[]);
+        assert!(code == Some(5) && (said.contains("another ebla runs") || said.contains("is in use")), "{said}");
+        drop(held);
+    }
+}
