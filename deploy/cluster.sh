@@ -58,8 +58,9 @@ up() {
   if [ -n "$before" ] && [ "$before" != "$(docker image inspect --format '{{.Id}}' "$EBLA_IMAGE")" ]; then
     docker image rm "$before" >/dev/null 2>&1 || true
   fi
-  if ! docker exec "$COMPOSE_PROJECT_NAME-tablet-server-1" \
-    ebla wait --servers "$TABLET_SERVERS" --for "$READY_SECONDS_MAX"; then
+  # From a container of its own: one of the cluster may still be starting again.
+  if ! docker run --rm --network "$COMPOSE_PROJECT_NAME" "$EBLA_IMAGE" \
+    ebla wait --addr tablet-server-1:8086 --servers "$TABLET_SERVERS" --for "$READY_SECONDS_MAX"; then
     compose ps >&2
     echo "not ready; what they say: docker logs $COMPOSE_PROJECT_NAME-tablet-server-1 (or -master-1, -etcd-1)" >&2
     exit 1
@@ -79,9 +80,9 @@ tell() {
   Try   export BIGTABLE_EMULATOR_HOST=$first
         cbt -project dev -instance dev createtable web families=anchor
         cbt -project dev -instance dev set web com.cnn.www anchor:cnnsi.com=CNN
+        docker exec $COMPOSE_PROJECT_NAME-tablet-server-1 ebla status
         docker kill $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
         cbt -project dev -instance dev read web
-        docker exec $COMPOSE_PROJECT_NAME-tablet-server-1 ebla status
         docker start $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
 
   Writes are on 2 of 3 disks before they are acknowledged. No TLS, no login: the ports are on loopback only.
