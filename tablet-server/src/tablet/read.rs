@@ -82,7 +82,7 @@ impl Tablet {
         if self.group.read_permit(now).is_some() {
             return Ok(());
         }
-        self.group.read_barrier(timeout).await.map_err(|error| match error {
+        self.group.read_barrier(now.saturating_add(timeout)).await.map_err(|error| match error {
             ReadError::NotLeader { hint } => Failure::not_leader(hint.map(|replica| self.hint(replica.server))),
             ReadError::Timeout => Failure::deadline(),
             ReadError::Stopped => Failure::new(Reason::Unavailable, "the replica has stopped"),
