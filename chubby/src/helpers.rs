@@ -30,6 +30,8 @@ pub enum Counter {
     Tablets,
     /// Admin operations.
     Operations,
+    /// Replicas that are added to tablets after their making; a tablet's first ones have the numbers below.
+    Replicas,
 }
 
 impl Counter {
@@ -41,6 +43,7 @@ impl Counter {
             Self::Tables => "tables",
             Self::Tablets => "tablets",
             Self::Operations => "operations",
+            Self::Replicas => "replicas",
         };
         format!("{}{name}", paths::COUNTERS)
     }
@@ -51,6 +54,7 @@ impl Counter {
         match self {
             Self::Servers | Self::Tables | Self::Operations => 1,
             Self::Tablets => 3,
+            Self::Replicas => 1001,
         }
     }
 }

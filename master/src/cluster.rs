@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ebla_model::id::{Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId};
+use ebla_model::id::{
+    Generation, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId,
+};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
@@ -14,7 +16,7 @@ use ebla_model::schema::TableSchema;
 /// Everything that is known at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
-    /// The servers that are registered in Chubby.
+    /// The servers that are registered in Chubby, and those that are not and answer all the same.
     pub servers: BTreeMap<ServerId, Server>,
     /// The tables in Chubby, in whatever state. Read after the servers' reports: a table that is reported and not here is
     /// gone for ever.
@@ -29,7 +31,7 @@ pub struct Cluster {
     pub root: Option<TabletDescriptor>,
 }
 
-/// A tablet server that lives, as far as its lease tells.
+/// A tablet server that lives, as far as its lease or its answer tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Where it listens, `host:port`.
@@ -38,15 +40,30 @@ pub struct Server {
     pub incarnation: Incarnation,
     /// The release that it runs.
     pub release: String,
+    /// Whether it stands in Chubby.
+    pub presence: Presence,
     /// What it said; `None` when it did not answer.
     pub report: Option<ServerReport>,
+}
+
+/// Whether a server stands in Chubby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It does.
+    Registered,
+    /// Its lease has ended, and still it answers: it serves what it has, and gets nothing new.
+    Unregistered,
 }
 
 /// What a server says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerReport {
-    /// The replicas that live there.
+    /// The replicas that run there.
     pub replicas: Vec<ReplicaReport>,
+    /// The replicas there whose files are damaged: they neither vote nor serve, and say nothing.
+    pub damaged: BTreeSet<(TabletId, ReplicaId)>,
+    /// The replicas there that do not run, because they are being started or could not be.
+    pub idle: BTreeSet<(TabletId, ReplicaId)>,
     /// Bytes of its commit log.
     pub log_bytes: u64,
 }
@@ -68,8 +85,10 @@ pub struct ReplicaReport {
     pub schema_version: SchemaVersion,
     /// How far it has applied.
     pub applied: LogId,
-    /// Whether it may vote and serve.
-    pub health: Health,
+    /// At the leader: nobody else is a member, nor is becoming one; a majority has just confirmed that it leads.
+    pub settled: bool,
+    /// At the leader: the other replicas that have answered it lately.
+    pub heard: BTreeSet<ReplicaId>,
 }
 
 /// A replica's part in its group.
@@ -79,15 +98,6 @@ pub enum Role {
     Leader,
     /// It does not.
     Follower,
-}
-
-/// Whether a replica can be relied on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// It takes part.
-    Sound,
-    /// Its files are damaged; it neither votes nor serves, and what it says is not believed.
-    Quarantined,
 }
 
 /// An admin operation that each tablet of a table applies once.
@@ -117,36 +127,51 @@ impl Cluster {
         })
     }
 
-    /// The newest descriptor of each tablet that a sound replica reported.
+    /// The replicas that were reported and do not run, damaged or idle, with their servers.
+    pub fn silent(&self) -> impl Iterator<Item = (ServerId, TabletId, ReplicaId)> {
+        self.servers.iter().flat_map(|(id, server)| {
+            let silent = server.report.iter().flat_map(|report| report.damaged.iter().chain(&report.idle));
+            silent.map(|(tablet, replica)| (*id, *tablet, *replica))
+        })
+    }
+
+    /// The newest descriptor of each tablet that a replica reported.
     #[must_use]
     pub fn tablets(&self) -> BTreeMap<TabletId, &TabletDescriptor> {
-        let mut newest: BTreeMap<TabletId, &TabletDescriptor> = BTreeMap::new();
-        for (_server, report) in self.reports().filter(|(_server, report)| report.health == Health::Sound) {
-            let known = newest.entry(report.descriptor.tablet).or_insert(&report.descriptor);
-            if known.fence() < report.descriptor.fence() {
-                *known = &report.descriptor;
+        newest(self.reports().map(|(_server, report)| &report.descriptor))
+    }
+
+    /// The newest descriptor of each tablet that is known at all, from reports, METADATA or Chubby.
+    #[must_use]
+    pub fn known_tablets(&self) -> BTreeMap<TabletId, &TabletDescriptor> {
+        let reported = self.reports().map(|(_server, report)| &report.descriptor);
+        newest(reported.chain(self.metadata.values()).chain(&self.root))
+    }
+
+    /// What the leader of each tablet says, by the highest term that is claimed.
+    #[must_use]
+    pub fn led(&self) -> BTreeMap<TabletId, (ServerId, &ReplicaReport)> {
+        let mut led: BTreeMap<TabletId, (ServerId, &ReplicaReport)> = BTreeMap::new();
+        for (server, report) in self.reports().filter(|(_server, report)| report.role == Role::Leader) {
+            let known = led.entry(report.descriptor.tablet).or_insert((server, report));
+            if known.1.term < report.term {
+                *known = (server, report);
             }
         }
-        newest
+        led
     }
 
     /// Who leads each tablet, by the highest term that is claimed.
     #[must_use]
     pub fn leaders(&self) -> BTreeMap<TabletId, (ServerId, u64)> {
-        let mut leaders: BTreeMap<TabletId, (ServerId, u64)> = BTreeMap::new();
-        for (server, report) in self.reports().filter(|(_server, report)| report.role == Role::Leader) {
-            let known = leaders.entry(report.descriptor.tablet).or_insert((server, report.term));
-            if known.1 < report.term {
-                *known = (server, report.term);
-            }
-        }
-        leaders
+        self.led().into_iter().map(|(tablet, (server, report))| (tablet, (server, report.term))).collect()
     }
 
-    /// How many replicas each answering server has, and how many more are planned for it: what assignment balances.
+    /// How many replicas each server that may get more has, and how many more are planned for it: what assignment balances.
     #[must_use]
     pub fn loads(&self) -> BTreeMap<ServerId, u64> {
-        let answering = self.servers.iter().filter(|(_id, server)| server.report.is_some());
+        let takes = |server: &Server| server.report.is_some() && server.presence == Presence::Registered;
+        let answering = self.servers.iter().filter(|(_id, server)| takes(server));
         let mut loads: BTreeMap<ServerId, u64> = answering.map(|(id, _server)| (*id, 0)).collect();
         let mut counted = BTreeSet::new();
         let reported = self.reports().map(|(server, report)| (server, report.descriptor.tablet));
@@ -189,4 +214,16 @@ impl Cluster {
         use ebla_model::schema::TableState::Active;
         table == TableId::METADATA || self.tables.get(&table).is_some_and(|schema| schema.state == Active)
     }
+}
+
+/// Of each tablet the newest of these. A replica that is empty as yet has no generation and knows nothing.
+fn newest<'a>(descriptors: impl Iterator<Item = &'a TabletDescriptor>) -> BTreeMap<TabletId, &'a TabletDescriptor> {
+    let mut newest: BTreeMap<TabletId, &TabletDescriptor> = BTreeMap::new();
+    for descriptor in descriptors.filter(|descriptor| descriptor.generation > Generation::new(0)) {
+        let known = newest.entry(descriptor.tablet).or_insert(descriptor);
+        if known.fence() < descriptor.fence() {
+            *known = descriptor;
+        }
+    }
+    newest
 }

@@ -25,6 +25,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use tracing::{info, warn};
 
 use crate::office::Office;
+use crate::orders::Beginning;
 use crate::plan::assign::assign;
 use crate::{cluster, observe, records};
 
@@ -124,7 +125,10 @@ pub(crate) async fn finish(office: &Office, table: TableId, deadline: Deadline) 
             all_made
         }
         // The table serves already; a replica that was never made is made late, and catches up.
-        TableState::Active => attempt_replicas(office, &schema, missing(&plan)).await.is_empty(),
+        TableState::Active => {
+            let due = still_members(office, table, &plan, deadline).await?;
+            attempt_replicas(office, &schema, Beginning::Empty, due).await.is_empty()
+        }
         TableState::Deleting => return Ok(()),
     };
     if all_made {
@@ -141,6 +145,22 @@ fn missing(plan: &[TabletDescriptor]) -> Vec<Order<'_>> {
     plan.iter().flat_map(|tablet| tablet.membership.replicas().map(move |replica| (tablet, replica))).collect()
 }
 
+/// Those of the plan's replicas that their tablets still have: others have been given up and replaced meanwhile.
+async fn still_members<'a>(
+    office: &Office,
+    table: TableId,
+    plan: &'a [TabletDescriptor],
+    deadline: Deadline,
+) -> Result<Vec<Order<'a>>, Error> {
+    let listed = office.metadata().read_table(table, deadline).await?;
+    let has = |tablet: TabletId, replica: Replica| {
+        let now = listed.iter().map(|entry| &entry.descriptor).find(|listed| listed.tablet == tablet);
+        now.is_none_or(|now| now.membership.server_of(replica.replica) == Some(replica.server))
+    };
+    let all = missing(plan).into_iter();
+    Ok(all.filter(|(tablet, replica)| has(tablet.tablet, *replica)).collect())
+}
+
 /// Orders replicas until each tablet has a majority; says whether all were made.
 async fn make_replicas(
     office: &Office,
@@ -150,7 +170,7 @@ async fn make_replicas(
 ) -> Result<bool, Error> {
     let mut left = missing(plan);
     loop {
-        left = attempt_replicas(office, schema, left).await;
+        left = attempt_replicas(office, schema, Beginning::Seed, left).await;
         if plan.iter().all(|tablet| has_majority(tablet, &left)) {
             return Ok(left.is_empty());
         }
@@ -170,15 +190,25 @@ fn has_majority(tablet: &TabletDescriptor, left: &[Order<'_>]) -> bool {
 }
 
 /// One attempt at each order; returns those that failed.
-async fn attempt_replicas<'a>(office: &Office, schema: &TableSchema, orders: Vec<Order<'a>>) -> Vec<Order<'a>> {
-    let attempts: Vec<_> = orders.into_iter().map(|order| attempt(office, schema, order).boxed()).collect();
+async fn attempt_replicas<'a>(
+    office: &Office,
+    schema: &TableSchema,
+    beginning: Beginning,
+    orders: Vec<Order<'a>>,
+) -> Vec<Order<'a>> {
+    let attempts: Vec<_> = orders.into_iter().map(|order| attempt(office, schema, beginning, order).boxed()).collect();
     let failed = stream::iter(attempts).buffer_unordered(CONCURRENCY);
     failed.filter_map(|failed| async move { failed }).collect().await
 }
 
 /// The order again, if it failed.
-async fn attempt<'a>(office: &Office, schema: &TableSchema, (tablet, replica): Order<'a>) -> Option<Order<'a>> {
-    match office.orders().create_replica(replica.server, tablet, schema, replica.replica).await {
+async fn attempt<'a>(
+    office: &Office,
+    schema: &TableSchema,
+    beginning: Beginning,
+    (tablet, replica): Order<'a>,
+) -> Option<Order<'a>> {
+    match office.orders().create_replica(replica.server, tablet, schema, replica.replica, beginning).await {
         Ok(_outcome) => None,
         Err(refused) => {
             warn!(tablet = %tablet.tablet, server = %replica.server, error = %refused.error, "replica not made");

@@ -10,14 +10,20 @@ use std::time::Duration;
 use ebla_chubby::{Compare, Revision, Write, paths};
 use ebla_client::metadata::Note;
 use ebla_model::error::Error;
+use ebla_model::id::{TableId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::TableSchema;
 use ebla_proto::convert;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Presence};
 use crate::office::Office;
+use crate::orders::Beginning;
+use crate::plan::repair::{Change, Circumstances, is_unsure, pauses};
+use crate::plan::suspicion::Suspicions;
 use crate::plan::{Action, plan};
+use crate::repair::Repairs;
 use crate::{creation, deletion, drop_range, observe, records, schema};
 
 /// Between two rounds when nothing calls for one.
@@ -27,11 +33,12 @@ const PERIOD_MIN: Duration = Duration::from_secs(1);
 /// How long one action may take.
 const ACTION_LIMIT: Duration = Duration::from_secs(30);
 
-/// Reconciles for as long as the term lasts.
-pub(crate) async fn reconcile(office: Office) {
+/// Reconciles for as long as the term lasts. `grace`: how long a server may be gone before its replicas are made elsewhere.
+pub(crate) async fn reconcile(office: Office, grace: Duration) {
+    let mut reconciler = Reconciler::new(office.clone(), grace);
     loop {
         let before = office.chubby().list(paths::SERVERS).await.ok().map(|(_files, revision)| revision);
-        match round(&office).await {
+        match reconciler.round().await {
             Ok(Rest::Done) => {}
             Ok(Rest::Left) => office.leave_unfinished(),
             Err(error) => {
@@ -41,11 +48,21 @@ pub(crate) async fn reconcile(office: Office) {
         }
         tokio::time::sleep(office.runtime().rng.jitter(PERIOD_MIN)).await;
         tokio::select! {
-            () = tokio::time::sleep(office.runtime().rng.jitter(PERIOD)) => {}
+            () = tokio::time::sleep(reconciler.pause()) => {}
             () = office.unfinished() => {}
             () = servers_change(&office, before) => {}
         }
     }
+}
+
+/// What a term of office remembers from round to round; a new master begins without it.
+struct Reconciler {
+    office: Office,
+    grace: Duration,
+    suspicions: Suspicions,
+    repairs: Repairs,
+    /// Tablets without a majority that a person has been told of.
+    told: BTreeSet<TabletId>,
 }
 
 /// Returns when a server came or went since the last round began: one that comes back may hold what is gone.
@@ -64,37 +81,105 @@ pub(crate) enum Rest {
     Left,
 }
 
-/// Looks, plans, acts.
-pub(crate) async fn round(office: &Office) -> Result<Rest, Error> {
-    let picture = observe::observe(office).await?;
-    let actions = plan(&picture);
-    let mut rest = Rest::Done;
-    let mut held_up = BTreeSet::new();
-    for action in &actions {
-        let table = match action {
-            Action::WriteRow(tablet) => Some(tablet.table),
-            _ => None,
+impl Reconciler {
+    fn new(office: Office, grace: Duration) -> Self {
+        Self { office, grace, suspicions: Suspicions::default(), repairs: Repairs::default(), told: BTreeSet::new() }
+    }
+
+    /// Until the next round, when nothing calls for one before: sooner when a grace is about to end.
+    fn pause(&self) -> Duration {
+        let usual = self.office.runtime().rng.jitter(PERIOD);
+        let now = self.office.runtime().clock.monotonic();
+        self.suspicions.next(now, &pauses(self.grace)).map_or(usual, |next| next.min(usual))
+    }
+
+    /// Looks, plans, acts.
+    async fn round(&mut self) -> Result<Rest, Error> {
+        // Before the picture is taken: a change that ends meanwhile is left to the next round, which sees what it did.
+        let under_way = self.repairs.under_way();
+        let picture = observe::observe_all(&self.office).await?;
+        let now = self.office.runtime().clock.monotonic();
+        self.suspicions.follow(&picture, now);
+        let around = Circumstances {
+            now,
+            grace: self.grace,
+            replicas: self.office.replicas(),
+            suspicions: self.suspicions.clone(),
+            under_way,
         };
-        if table.is_some_and(|table| held_up.contains(&table)) {
-            continue;
-        }
-        match execute(office, action).await {
-            Ok(()) => info!(%action, "done"),
-            Err(error) => {
-                warn!(%action, %error, "left for the next round");
-                held_up.extend(table);
-                rest = Rest::Left;
+        let actions = plan(&picture, &around);
+        self.told.retain(|told| {
+            actions.iter().any(|action| matches!(action, Action::TellLost { tablet, .. } if tablet == told))
+        });
+        let mut rest = Rest::Done;
+        let mut held_up = BTreeSet::new();
+        for action in &actions {
+            let table = match action {
+                Action::WriteRow(tablet) => Some(tablet.table),
+                _ => None,
+            };
+            if table.is_some_and(|table| held_up.contains(&table)) {
+                continue;
+            }
+            match self.execute(&picture, action).await {
+                Ok(Told::Anew) => info!(%action, "done"),
+                Ok(Told::Before) => {}
+                Err(error) => {
+                    warn!(%action, %error, "left for the next round");
+                    held_up.extend(table);
+                    rest = Rest::Left;
+                }
             }
         }
+        Ok(if may_rest(&picture) && !is_unsure(&picture) { rest } else { Rest::Left })
     }
-    Ok(if may_rest(&picture) { rest } else { Rest::Left })
+
+    async fn execute(&mut self, picture: &Cluster, action: &Action) -> Result<Told, Error> {
+        match action {
+            Action::ChangeReplicas(change) => {
+                let Some(schema) = schema_of(picture, change.tablet.table) else { return Ok(Told::Before) };
+                self.repairs.start(&self.office, Change::clone(change), schema);
+                return Ok(Told::Before);
+            }
+            Action::MakeReplica { tablet, replica } => {
+                let Some(schema) = schema_of(picture, tablet.table) else { return Ok(Told::Before) };
+                let orders = self.office.orders();
+                let made = orders.create_replica(replica.server, tablet, &schema, replica.replica, Beginning::Empty);
+                made.await.map_err(|refused| refused.error)?;
+            }
+            Action::TellLost { table, tablet, lost, of } => {
+                if !self.told.insert(*tablet) {
+                    return Ok(Told::Before);
+                }
+                error!(%table, %tablet, lost, of, "tablet has lost its majority and cannot repair itself");
+            }
+            other => execute(&self.office, other).await?,
+        }
+        Ok(Told::Anew)
+    }
+}
+
+/// Whether an action is worth a line in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Anew,
+    Before,
+}
+
+fn schema_of(picture: &Cluster, table: TableId) -> Option<TableSchema> {
+    if table == TableId::METADATA {
+        return Some(TableSchema::metadata());
+    }
+    picture.tables.get(&table).cloned()
 }
 
 /// Whether nothing is known to be missing from the picture: a server that registers later has a lease to wait for.
 fn may_rest(picture: &Cluster) -> bool {
-    picture.servers.values().all(|server| server.report.is_some())
+    let mut registered = picture.servers.values().filter(|server| server.presence == Presence::Registered);
+    registered.all(|server| server.report.is_some())
 }
 
+/// The actions that need no memory.
 async fn execute(office: &Office, action: &Action) -> Result<(), Error> {
     let deadline = office.deadline(ACTION_LIMIT);
     match action {
@@ -116,6 +201,8 @@ async fn execute(office: &Office, action: &Action) -> Result<(), Error> {
         Action::DropReplica { server, tablet, replica } => {
             office.orders().drop_replica(*server, *tablet, *replica).await.map_err(|refused| refused.error)
         }
+        // The reconciler's own.
+        Action::ChangeReplicas(_) | Action::MakeReplica { .. } | Action::TellLost { .. } => Ok(()),
     }
 }
 

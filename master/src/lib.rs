@@ -4,6 +4,7 @@
 //!   election   the lock `master` in Chubby; its create revision is the epoch that fences every act
 //!   recover    which cluster this is; the first tablets of a new one
 //!   observe -> cluster (picture) -> plan (pure) -> execute     every minute, and when something was left
+//!   repair     changes of replicas that a plan has begun
 //!   creation  deletion  schema  drop_range                     changes: intent in Chubby first, then steps that repeat
 //!   route      an order to the leader of a tablet; a walk over a table by key
 //!   admin  operate                                             what is served
@@ -27,6 +28,7 @@ mod orders;
 pub mod plan;
 mod records;
 mod recover;
+mod repair;
 mod route;
 mod schema;
 
@@ -58,6 +60,9 @@ const DRAIN: Duration = Duration::from_secs(3);
 /// How long its tasks may take then.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long a server may be gone by default before its replicas are made elsewhere.
+pub const REPAIR_GRACE: Duration = Duration::from_secs(30);
+
 /// How a master runs.
 #[derive(Clone, Debug)]
 pub struct MasterConfig {
@@ -71,10 +76,12 @@ pub struct MasterConfig {
     pub servers_first: usize,
     /// How long the lock outlives a master that is silent, and so how long a killed one is missed.
     pub lease_ttl: Duration,
+    /// How long a server may be gone before its replicas are made elsewhere: longer than a restart takes.
+    pub repair_grace: Duration,
 }
 
 impl MasterConfig {
-    /// Replicas as given, and as many servers awaited by a new cluster; a lease of 10 s.
+    /// Replicas as given, and as many servers awaited by a new cluster; a lease of 10 s and a grace of 30 s.
     #[must_use]
     pub fn new(listen: &str, replicas: usize) -> Self {
         let replicas = replicas.max(1);
@@ -84,6 +91,7 @@ impl MasterConfig {
             replicas,
             servers_first: replicas,
             lease_ttl: Duration::from_secs(10),
+            repair_grace: REPAIR_GRACE,
         }
     }
 }
@@ -228,7 +236,7 @@ impl Candidate {
         match self.take_over(seat, term).await {
             Ok(office) => {
                 self.office.send_replace(Some(office.clone()));
-                execute::reconcile(office).await;
+                execute::reconcile(office, self.config.repair_grace).await;
             }
             Err(error) => {
                 warn!(%error, "cannot take over");

@@ -13,12 +13,12 @@ use ebla_client::channel::Channels;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, MasterEpoch, ReplicaId, ServerId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::{Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
 use ebla_proto::control::apply_request::Kind;
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::status::from_status;
-use ebla_proto::{control, convert, tablet};
+use ebla_proto::{control, convert, record, tablet};
 use ebla_runtime::Net;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
@@ -29,8 +29,20 @@ const REPORT_LIMIT: Duration = Duration::from_secs(2);
 const REPLICA_LIMIT: Duration = Duration::from_secs(10);
 /// How long one step of an operation may take at one tablet.
 const APPLY_LIMIT: Duration = Duration::from_secs(10);
+/// How long one attempt at a change of replicas may take: a new replica is sent the whole tablet. What was sent when the time
+/// is over is not lost, the next attempt goes on.
+const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 /// A split flushes before it cuts.
 const SPLIT_LIMIT: Duration = Duration::from_secs(30);
+
+/// What a new replica begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// The seed that all first replicas of a new tablet share.
+    Seed,
+    /// Nothing: the leader fills it.
+    Empty,
+}
 
 /// An order that was not carried out, and what the server said about where to go instead.
 #[derive(Clone, Debug)]
@@ -89,19 +101,21 @@ impl Orders {
         Some(self.fence.clone())
     }
 
-    /// Makes a first replica of a tablet.
+    /// Makes a replica of a tablet; answers `made`, `here`, or `removed` for one that may never be there again.
     pub(crate) async fn create_replica(
         &self,
         server: ServerId,
         descriptor: &TabletDescriptor,
         schema: &TableSchema,
         replica: ReplicaId,
+        beginning: Beginning,
     ) -> Result<String, Refused> {
         let message = control::CreateReplicaRequest {
             fence: self.fence(),
             descriptor: Some(convert::descriptor_to_proto(descriptor)),
             schema: Some(convert::schema_to_proto(schema)),
             replica: replica.get(),
+            empty: beginning == Beginning::Empty,
         };
         let mut client = self.client(server).await?;
         let reply = within(REPLICA_LIMIT, client.create_replica(Self::request(message, REPLICA_LIMIT))).await?;
@@ -145,16 +159,31 @@ impl Orders {
         tablet: &TabletDescriptor,
         at: Option<&RowKey>,
     ) -> Result<(TabletDescriptor, TabletDescriptor), Refused> {
-        let expected = control::Expected {
-            tablet: tablet.tablet.get(),
-            generation: tablet.generation.get(),
-            membership_log_id: Some(convert::log_id_to_proto(tablet.membership_log_id)),
-        };
         let at = at.map(|key| key.bytes().clone());
-        let message = control::SplitRequest { fence: self.fence(), expected: Some(expected), at };
+        let message = control::SplitRequest { fence: self.fence(), expected: Some(expected(tablet)), at };
         let mut client = self.client(server).await?;
         let reply = within(SPLIT_LIMIT, client.split(Self::request(message, SPLIT_LIMIT))).await?;
         Ok((descriptor(reply.left)?, descriptor(reply.right)?))
+    }
+
+    /// Adds and removes a replica of a tablet that the server leads; answers the tablet with its new replicas.
+    pub(crate) async fn change_replicas(
+        &self,
+        server: ServerId,
+        tablet: &TabletDescriptor,
+        add: Option<Replica>,
+        remove: Option<ReplicaId>,
+    ) -> Result<TabletDescriptor, Refused> {
+        let add = add.map(|add| record::Replica { replica: add.replica.get(), server: add.server.get() });
+        let message = control::ChangeReplicasRequest {
+            fence: self.fence(),
+            expected: Some(expected(tablet)),
+            add,
+            remove: remove.map_or(0, ReplicaId::get),
+        };
+        let mut client = self.client(server).await?;
+        let reply = within(CHANGE_LIMIT, client.change_replicas(Self::request(message, CHANGE_LIMIT))).await?;
+        Ok(descriptor(reply.descriptor)?)
     }
 
     /// What a server has.
@@ -165,7 +194,16 @@ impl Orders {
     }
 }
 
-fn descriptor(message: Option<ebla_proto::record::TabletDescriptor>) -> Result<TabletDescriptor, Error> {
+/// What the master believes of a tablet.
+fn expected(tablet: &TabletDescriptor) -> control::Expected {
+    control::Expected {
+        tablet: tablet.tablet.get(),
+        generation: tablet.generation.get(),
+        membership_log_id: Some(convert::log_id_to_proto(tablet.membership_log_id)),
+    }
+}
+
+fn descriptor(message: Option<record::TabletDescriptor>) -> Result<TabletDescriptor, Error> {
     let message = message.ok_or_else(|| Error::internal("the server left the descriptor out"))?;
     convert::descriptor_from_proto(&message)
 }

@@ -24,6 +24,7 @@ use tracing::info;
 
 use crate::election::Seat;
 use crate::office::Office;
+use crate::orders::Beginning;
 use crate::records::{self, Identity, Stored};
 
 /// How long listing the first tablets may take, which is how long their first elections may take.
@@ -88,7 +89,10 @@ async fn make_all_replicas(office: &Office, tablet: &TabletDescriptor) -> Result
     let made = tablet.membership.replicas().map(|replica| {
         let schema = &schema;
         async move {
-            let order = || office.orders().create_replica(replica.server, tablet, schema, replica.replica);
+            let order = || {
+                let orders = office.orders();
+                orders.create_replica(replica.server, tablet, schema, replica.replica, Beginning::Seed)
+            };
             persist(office.runtime(), || async { order().await.map_err(|refused| refused.error) }).await
         }
     });

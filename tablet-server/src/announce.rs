@@ -62,7 +62,7 @@ pub struct Announcer {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Announced {
     Done,
-    /// The row that ends where this tablet begins is not there yet.
+    /// The row that ends where this tablet begins is not there yet, or the tablet's replicas are being changed.
     Waits,
 }
 
@@ -125,6 +125,10 @@ impl Announcer {
         let shape = Arc::clone(&tablet.machine().published().shape);
         if shape.dropped || shape.descriptor.generation == Generation::new(0) {
             return Ok(Announced::Done);
+        }
+        if tablet.group().status().membership_log_id != Some(shape.descriptor.membership_log_id) {
+            // The log has a later membership than the descriptor: it is about to be applied.
+            return Ok(Announced::Waits);
         }
         if tablet.id() == TabletId::ROOT {
             return self.announce_root(&shape.descriptor).await;

@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use ebla_model::Reason;
 use ebla_model::error::Error;
-use ebla_model::id::{ClusterId, Generation, Incarnation, MasterEpoch, OperationId, ReplicaId, ServerId, TabletId};
+use ebla_model::id::{
+    ClusterId, Generation, Incarnation, LogId, MasterEpoch, OperationId, ReplicaId, ServerId, TabletId,
+};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::{Replica, TabletDescriptor};
 use ebla_proto::control::control_server::Control;
 use ebla_proto::control::{self as wire, apply_request};
 use ebla_proto::{convert, status};
@@ -20,9 +22,11 @@ use tonic::{Request, Response, Status};
 
 use crate::internal::call_status;
 use crate::limits::limit;
-use crate::raft::TransferError;
+use crate::raft::{GroupId, TransferError};
+use crate::tablet::digest::Digest;
 use crate::tablet::failure::Failure;
-use crate::tablet::hosted::{Created, Hosted};
+use crate::tablet::hosted::{Beginning, Created, Hosted};
+use crate::tablet::replicas::ReplicaChange;
 use crate::tablet::serve::wire_error;
 use crate::tablet::{Report, Tablet};
 
@@ -73,15 +77,18 @@ impl ControlService {
         self.hosted.tablet(TabletId::new(tablet)).ok_or_else(missing)
     }
 
+    /// The tablet that an order is about, when it is still as the master believed.
     fn expected(&self, expected: Option<wire::Expected>) -> Result<Arc<Tablet>, Failure> {
-        let expected = expected.ok_or_else(|| Error::invalid("the order names no tablet"))?;
-        let tablet = self.tablet(expected.tablet)?;
+        let (tablet, fence) = self.named(expected)?;
         let descriptor = tablet.descriptor();
+        if descriptor.fence() == fence { Ok(tablet) } else { Err(Failure::wrong_tablet(descriptor)) }
+    }
+
+    /// The tablet that an order is about, and what the master believed of it.
+    fn named(&self, expected: Option<wire::Expected>) -> Result<(Arc<Tablet>, (Generation, LogId)), Failure> {
+        let expected = expected.ok_or_else(|| Error::invalid("the order names no tablet"))?;
         let log_id = expected.membership_log_id.as_ref().map(convert::log_id_from_proto).unwrap_or_default();
-        if descriptor.fence() != (Generation::new(expected.generation), log_id) {
-            return Err(Failure::wrong_tablet(descriptor));
-        }
-        Ok(tablet)
+        Ok((self.tablet(expected.tablet)?, (Generation::new(expected.generation), log_id)))
     }
 }
 
@@ -109,7 +116,8 @@ impl Control for ControlService {
         let descriptor = descriptor_of(order.descriptor).map_err(|error| failed(&error))?;
         let schema = order.schema.ok_or_else(|| failed(&Error::invalid("the order has no schema")))?;
         let schema = convert::schema_from_proto(&schema).map_err(|error| failed(&error))?;
-        let made = self.hosted.create_replica(descriptor, schema, ReplicaId::new(order.replica)).await;
+        let beginning = if order.empty { Beginning::Empty } else { Beginning::Seed };
+        let made = self.hosted.create_replica(descriptor, schema, ReplicaId::new(order.replica), beginning).await;
         let outcome = match made.map_err(|error| failed(&error))? {
             Created::Made => "made",
             Created::Here => "here",
@@ -164,6 +172,33 @@ impl Control for ControlService {
         Ok(Response::new(wire::TransferReply {}))
     }
 
+    async fn change_replicas(
+        &self,
+        request: Request<wire::ChangeReplicasRequest>,
+    ) -> Result<Response<wire::ChangeReplicasReply>, Status> {
+        let limit = limit(request.metadata());
+        let order = request.into_inner();
+        self.admit(order.fence).await.map_err(|error| failed(&error))?;
+        let (tablet, expected) = self.named(order.expected).map_err(refused)?;
+        let add =
+            order.add.map(|add| Replica { replica: ReplicaId::new(add.replica), server: ServerId::new(add.server) });
+        let remove = (order.remove > 0).then(|| ReplicaId::new(order.remove));
+        let changed = tablet.change_replicas(ReplicaChange { expected, add, remove }, limit).await.map_err(refused)?;
+        Ok(Response::new(wire::ChangeReplicasReply { descriptor: Some(convert::descriptor_to_proto(&changed)) }))
+    }
+
+    async fn digest(&self, request: Request<wire::DigestRequest>) -> Result<Response<wire::DigestReply>, Status> {
+        let wanted = request.into_inner().tablets;
+        let mut replicas = Vec::new();
+        for tablet in self.hosted.tablets() {
+            if wanted.is_empty() || wanted.contains(&tablet.id().get()) {
+                let digest = tablet.digest().await.map_err(refused)?;
+                replicas.push(replica_digest(&tablet, &digest));
+            }
+        }
+        Ok(Response::new(wire::DigestReply { replicas }))
+    }
+
     async fn report(&self, request: Request<wire::ReportRequest>) -> Result<Response<wire::ReportReply>, Status> {
         self.admit(request.into_inner().fence).await.map_err(|error| failed(&error))?;
         let hosted = Arc::clone(&self.hosted);
@@ -171,12 +206,10 @@ impl Control for ControlService {
         let reports = self.hosted.maintenance().run(move || hosted.report()).await;
         let reports = reports.map_err(|error| failed(&Error::new(Reason::Unavailable, error.to_string())))?;
         let mut replicas: Vec<_> = reports.iter().map(replica_report).collect();
-        replicas.extend(self.hosted.quarantined().into_iter().map(|id| wire::ReplicaReport {
-            descriptor: Some(ebla_proto::record::TabletDescriptor { tablet: id.tablet.get(), ..Default::default() }),
-            replica: id.replica.get(),
-            quarantined: true,
-            ..Default::default()
-        }));
+        let damaged = self.hosted.quarantined().into_iter();
+        replicas.extend(damaged.map(|id| wire::ReplicaReport { quarantined: true, ..silent_report(id) }));
+        replicas
+            .extend(self.hosted.idle().into_iter().map(|id| wire::ReplicaReport { idle: true, ..silent_report(id) }));
         Ok(Response::new(wire::ReportReply {
             server: self.hosted.server().get(),
             incarnation: self.incarnation.get(),
@@ -230,5 +263,26 @@ fn replica_report(report: &Report) -> wire::ReplicaReport {
         schema_version: report.schema_version.get(),
         applied: Some(convert::log_id_to_proto(report.applied)),
         quarantined: false,
+        idle: false,
+        settled: report.settled,
+        heard: report.heard.iter().map(|replica| replica.get()).collect(),
+    }
+}
+
+/// All that is told of a replica that does not run.
+fn silent_report(id: GroupId) -> wire::ReplicaReport {
+    let descriptor = ebla_proto::record::TabletDescriptor { tablet: id.tablet.get(), ..Default::default() };
+    wire::ReplicaReport { descriptor: Some(descriptor), replica: id.replica.get(), ..Default::default() }
+}
+
+fn replica_digest(tablet: &Tablet, digest: &Digest) -> wire::ReplicaDigest {
+    wire::ReplicaDigest {
+        tablet: tablet.id().get(),
+        replica: tablet.replica().get(),
+        applied: Some(convert::log_id_to_proto(digest.applied)),
+        cells: digest.cells,
+        cell_bytes: digest.cell_bytes,
+        cells_crc32c: digest.cells_crc32c,
+        state_crc32c: digest.state_crc32c,
     }
 }

@@ -26,7 +26,7 @@ use ebla_proto::locate::locate_server::LocateServer;
 use ebla_proto::tablet::tablets_server::TabletsServer;
 use ebla_runtime::{Blocking, Listener, Runtime, ServeOptions, serve};
 use ebla_storage::disk::RealDisk;
-use ebla_storage::log::{CommitLog, LogOptions, Recovered, SegmentWitness};
+use ebla_storage::log::{CommitLog, LogOptions, Record, Recovered, SegmentWitness};
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
 use ebla_storage::tablet::Shared;
 use futures::FutureExt as _;
@@ -346,8 +346,21 @@ fn open_disk_now(data_dir: &Path) -> Result<Opened, Error> {
         CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentWitness>, LogOptions::default())
             .map_err(|error| Error::damaged(format!("open the commit log: {error}")))?;
     log.start_writer().map_err(doing("start the log's writer"))?;
+    forget_removed(&log, &registry, &recovered);
     let quarantined = quarantined(&registry, &recovered);
     Ok(Opened { registry, log, quarantined })
+}
+
+/// Has the log forget groups whose replicas are not here any more: removed, or not finished being made. A crash may have come
+/// before it was told, and it carries a group, a damaged one too, from segment to segment until it is.
+fn forget_removed(log: &CommitLog, registry: &Registry, recovered: &Recovered) {
+    let here: BTreeSet<GroupId> = registry.replicas().into_iter().map(|(id, _)| id).collect();
+    let carried: BTreeSet<GroupId> = recovered.groups.keys().chain(&recovered.quarantined).copied().collect();
+    for group in carried.difference(&here) {
+        info!(tablet = %group.tablet, replica = %group.replica, "the log forgets a replica that is gone");
+        // Told again at the next start if it does not reach the disk now.
+        log.submit(vec![Record::Removed { group: *group }], Box::new(|_outcome| ()));
+    }
 }
 
 /// The live replicas whose log is not whole: what they acknowledged may be lost.

@@ -22,6 +22,7 @@ use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{control, convert, data, record};
 use ebla_runtime::{Clock, Runtime, Tasks};
 use ebla_tablet_server::raft::{Neighbours, RaftTimings};
+use ebla_tablet_server::tablet::hosted::Beginning;
 use ebla_tablet_server::{Restart, ServerConfig, ServerOptions, TabletServer};
 use futures::TryStreamExt as _;
 use prost::Message as _;
@@ -144,7 +145,11 @@ impl House {
         {
             for server in self.servers.iter().flatten() {
                 let replica = descriptor.membership.replica_on(server.id()).unwrap();
-                server.hosted().create_replica(descriptor.clone(), schema.clone(), replica).await.unwrap();
+                server
+                    .hosted()
+                    .create_replica(descriptor.clone(), schema.clone(), replica, Beginning::Seed)
+                    .await
+                    .unwrap();
             }
         }
     }
@@ -459,6 +464,7 @@ async fn orders_are_taken_only_from_the_newest_master_of_this_cluster() {
     assert!(hosted.tablet(TABLET).is_none());
     let descriptor = house.server(1).hosted().tablet(TABLET).unwrap().descriptor();
     let make = control::CreateReplicaRequest {
+        empty: false,
         fence,
         descriptor: Some(convert::descriptor_to_proto(&descriptor)),
         schema: Some(convert::schema_to_proto(&schema())),

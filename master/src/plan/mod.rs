@@ -3,18 +3,21 @@
 //! The reconciler runs it at the start of a term of office and every minute. Each action is safe to repeat, and wrong only
 //! in being unnecessary when the picture was old: executing is fenced, and receivers compare what they know.
 //!
-//! What it does not decide yet: moves, merges, balance and the repair of lost replicas.
+//! What it does not decide yet: moves, merges and balance.
 
 pub mod assign;
+pub mod repair;
+pub mod suspicion;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use ebla_model::id::{OperationId, ReplicaId, ServerId, TableId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::{TabletDescriptor, parse_row_key};
+use ebla_model::metadata::{Replica, TabletDescriptor, parse_row_key};
 use ebla_model::schema::TableState;
 
+use self::repair::{Change, Circumstances};
 use crate::cluster::{Cluster, OperationKind, Role};
 
 /// One thing to do. Actions are carried out in the order of the plan.
@@ -39,7 +42,27 @@ pub enum Action {
     FinishOperation(OperationId),
     /// A table's tablets are still being ended.
     FinishDelete(TableId),
-    /// A replica belongs to a table that is gone.
+    /// A tablet has lost replicas, or has too few, or a change of its replicas was left half way.
+    ChangeReplicas(Change),
+    /// A member of a tablet is not where it should be: it is made there, empty.
+    MakeReplica {
+        /// The tablet.
+        tablet: TabletDescriptor,
+        /// The member.
+        replica: Replica,
+    },
+    /// So many of a tablet's replicas are lost that the others cannot commit: a person has to look.
+    TellLost {
+        /// Its table.
+        table: TableId,
+        /// The tablet.
+        tablet: TabletId,
+        /// Voters that are lost.
+        lost: usize,
+        /// Voters that it has.
+        of: usize,
+    },
+    /// A replica belongs to a table that is gone, or its tablet has replaced it.
     DropReplica {
         /// Where it lives.
         server: ServerId,
@@ -60,6 +83,13 @@ impl fmt::Display for Action {
             Self::ApplySchema(table) => write!(f, "apply-schema table={table}"),
             Self::FinishOperation(operation) => write!(f, "finish-operation {operation}"),
             Self::FinishDelete(table) => write!(f, "finish-delete table={table}"),
+            Self::ChangeReplicas(change) => change.fmt(f),
+            Self::MakeReplica { tablet, replica: Replica { replica, server } } => {
+                write!(f, "make-replica server={server} tablet={} replica={replica}", tablet.tablet)
+            }
+            Self::TellLost { table, tablet, lost, of } => {
+                write!(f, "tell-lost table={table} tablet={tablet} lost={lost} of={of}")
+            }
             Self::DropReplica { server, tablet, replica } => {
                 write!(f, "drop-replica server={server} tablet={tablet} replica={replica}")
             }
@@ -79,7 +109,7 @@ impl fmt::Display for Shown<'_> {
 
 /// What to do, in order: first what finds tablets, then what finishes changes, last what removes.
 #[must_use]
-pub fn plan(cluster: &Cluster) -> Vec<Action> {
+pub fn plan(cluster: &Cluster, around: &Circumstances) -> Vec<Action> {
     let mut actions = Vec::new();
     actions.extend(root(cluster));
     actions.extend(rows(cluster));
@@ -87,6 +117,7 @@ pub fn plan(cluster: &Cluster) -> Vec<Action> {
     actions.extend(schemas(cluster));
     actions.extend(operations(cluster));
     actions.extend(deletions(cluster));
+    actions.extend(repair::repair(cluster, around));
     actions.extend(gone_rows(cluster));
     actions.extend(gone_replicas(cluster));
     actions
@@ -168,11 +199,15 @@ fn gone_rows(cluster: &Cluster) -> impl Iterator<Item = Action> {
     gone.map(|(row, tablet)| Action::RemoveRow { row: row.clone(), tablet: tablet.tablet })
 }
 
-/// Replicas of tables that are gone, damaged ones too: nothing of theirs is ever needed again.
+/// Replicas of tables that are gone, damaged ones too: nothing of theirs is ever needed again. One that does not run does not
+/// say which table it is of; as long as nobody knows, it stays.
 fn gone_replicas(cluster: &Cluster) -> Vec<Action> {
     let gone = cluster.reports().filter(|(_server, report)| is_gone(cluster, report.descriptor.table));
     let drops = gone.map(|(server, report)| (server, report.descriptor.tablet, report.replica));
-    let unique: BTreeSet<_> = drops.collect();
+    let known = cluster.known_tablets();
+    let is_of_gone = |tablet: &TabletId| known.get(tablet).is_some_and(|known| is_gone(cluster, known.table));
+    let silent = cluster.silent().filter(|(_server, tablet, _replica)| is_of_gone(tablet));
+    let unique: BTreeSet<_> = drops.chain(silent).collect();
     unique.into_iter().map(|(server, tablet, replica)| Action::DropReplica { server, tablet, replica }).collect()
 }
 

@@ -3,26 +3,39 @@
 //! ```text
 //! server 1                                                       registered and answering
 //! server 2 silent                                                registered, no answer
+//! server 2 unregistered                                          not registered, and answers
 //! table 5 active v2                                              in Chubby
 //! first table=5 tablet=7 range=-..m on=1,2,3                     of a plan
 //! operation 4 table=5 drop-range a..b | drop-table
 //! row table=5 tablet=7 range=-..m gen=1 on=1,2,3                 of METADATA
 //! root gen=1 on=1,2,3                                            Chubby's file
-//! report 1 table=5 tablet=7 range=-..m gen=1 on=1,2,3 [leads term=2] [v=1] [damaged]
+//! report 1 table=5 tablet=7 range=-..m gen=1 on=1,2,3 [replica=1] [leads term=2] [settled] [v=1]
+//! damaged 3 tablet=7 replica=3                                   a damaged replica on server 3
+//! now 60                                                         seconds; the grace is 30
+//! replicas 3                                                     that a tablet should have
+//! idle 3 tablet=7 replica=3                                      one that does not run
+//! gone 3 since=10                                                a server is missing since then
+//! absent 2 tablet=7 replica=2 since=10                           a replica is missing on its server since then
+//! under-way tablet=7 on=4                                        its replicas are being changed; server 4 gets one
 //! ---
 //! write-row …
 //! ```
+//!
+//! Members are servers, whose replicas are numbered from 1, or `replica@server`: `on=1,2,1001@4`. Voters of before, while a change
+//! is under way: `was=1,2,3`. Learners: `learners=1001@4`. `at=20`: the index of the membership's entry.
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use ebla_model::id::{Generation, Incarnation, LogId, SchemaVersion};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::root_range;
 use ebla_model::schema::{TableName, TableSchema};
 
+use super::suspicion::{Suspect, Suspicions};
 use super::*;
-use crate::cluster::{Health, Operation, ReplicaReport, Server, ServerReport};
+use crate::cluster::{Operation, Presence, ReplicaReport, Server, ServerReport};
 
 /// The words of a line behind the first, as `key=value` or alone.
 struct Words<'a>(Vec<&'a str>);
@@ -45,28 +58,62 @@ impl<'a> Words<'a> {
     }
 
     fn descriptor(&self) -> TabletDescriptor {
-        let servers: Vec<_> =
-            self.value("on").unwrap().split(',').map(|server| ServerId::new(server.parse().unwrap())).collect();
+        let voters = self.members("on");
         let table = TableId::new(self.number("table").unwrap_or(0));
         let tablet = TabletId::new(self.number("tablet").unwrap_or(1));
         let range = if tablet == TabletId::ROOT { root_range() } else { self.range() };
-        let fresh = TabletDescriptor::fresh(table, tablet, range, &servers);
-        TabletDescriptor { generation: Generation::new(self.number("gen").unwrap_or(1)), ..fresh }
+        let fresh = TabletDescriptor::fresh(table, tablet, range, &[]);
+        let (before, learners) = (self.members("was"), self.members("learners"));
+        let mut membership = fresh.membership.clone();
+        membership.voters = [&before, &voters].into_iter().filter(|set| !set.is_empty()).map(|set| ids(set)).collect();
+        membership.replicas = [before, voters, learners].concat().into_iter().collect();
+        let membership_log_id = match self.number("at") {
+            Some(index) => LogId { term: 1, index },
+            None => LogId::SEED,
+        };
+        let generation = Generation::new(self.number("gen").unwrap_or(1));
+        TabletDescriptor { generation, membership, membership_log_id, ..fresh }
+    }
+
+    fn members(&self, key: &str) -> Vec<(ReplicaId, ServerId)> {
+        let members = self.value(key).into_iter().flat_map(|value| value.split(','));
+        members.zip(1..).map(|(member, place)| parse_member(member, place)).collect()
+    }
+
+    fn since(&self) -> Duration {
+        Duration::from_secs(self.number("since").unwrap())
     }
 
     fn report(&self, server: ServerId) -> ReplicaReport {
         let descriptor = self.descriptor();
         ReplicaReport {
-            replica: descriptor.membership.replica_on(server).unwrap(),
+            replica: match self.number("replica") {
+                Some(replica) => ReplicaId::new(replica),
+                None => descriptor.membership.replica_on(server).unwrap(),
+            },
             role: if self.has("leads") { Role::Leader } else { Role::Follower },
             term: self.number("term").unwrap_or(1),
             size_bytes: 0,
             schema_version: SchemaVersion::new(self.number("v").unwrap_or(1)),
             applied: LogId::SEED,
-            health: if self.has("damaged") { Health::Quarantined } else { Health::Sound },
+            settled: self.has("settled"),
+            heard: BTreeSet::new(),
             descriptor,
         }
     }
+}
+
+fn ids(members: &[(ReplicaId, ServerId)]) -> BTreeSet<ReplicaId> {
+    members.iter().map(|(replica, _server)| *replica).collect()
+}
+
+/// `replica@server`, or a server, whose replica then has the number of its place.
+fn parse_member(text: &str, place: u64) -> (ReplicaId, ServerId) {
+    let (replica, server) = match text.split_once('@') {
+        Some((replica, server)) => (replica.parse().unwrap(), server),
+        None => (place, text),
+    };
+    (ReplicaId::new(replica), ServerId::new(server.parse().unwrap()))
 }
 
 fn range(text: &str) -> KeyRange {
@@ -90,7 +137,8 @@ fn schema(number: u64, words: &Words<'_>) -> TableSchema {
 
 fn server(words: &Words<'_>) -> Server {
     let report = (!words.has("silent")).then(ServerReport::default);
-    Server { address: String::new(), incarnation: Incarnation::new(1), release: String::new(), report }
+    let presence = if words.has("unregistered") { Presence::Unregistered } else { Presence::Registered };
+    Server { address: String::new(), incarnation: Incarnation::new(1), release: String::new(), presence, report }
 }
 
 fn operation(words: &Words<'_>) -> Operation {
@@ -101,7 +149,17 @@ fn operation(words: &Words<'_>) -> Operation {
     Operation { table: TableId::new(words.number("table").unwrap()), kind }
 }
 
-fn add(cluster: &mut Cluster, line: &str) {
+fn quiet() -> Circumstances {
+    Circumstances {
+        now: Duration::from_secs(60),
+        grace: Duration::from_secs(30),
+        replicas: 1,
+        suspicions: Suspicions::default(),
+        under_way: BTreeMap::new(),
+    }
+}
+
+fn add(cluster: &mut Cluster, around: &mut Circumstances, line: &str) {
     let mut words = line.split_whitespace();
     let kind = words.next().unwrap();
     let mut rest: Vec<&str> = words.collect();
@@ -124,6 +182,34 @@ fn add(cluster: &mut Cluster, line: &str) {
             let report = cluster.servers.get_mut(&id).unwrap().report.as_mut().unwrap();
             report.replicas.push(Words(rest).report(id));
         }
+        "damaged" | "idle" => {
+            let server = cluster.servers.get_mut(&ServerId::new(number())).unwrap();
+            let words = Words(rest);
+            let id = (TabletId::new(words.number("tablet").unwrap()), ReplicaId::new(words.number("replica").unwrap()));
+            let report = server.report.as_mut().unwrap();
+            if kind == "idle" {
+                report.idle.insert(id)
+            } else {
+                report.damaged.insert(id)
+            };
+        }
+        "now" => around.now = Duration::from_secs(number()),
+        "replicas" => around.replicas = usize::try_from(number()).unwrap(),
+        "gone" => {
+            let suspect = Suspect::Server(ServerId::new(number()));
+            around.suspicions = around.suspicions.clone().with(suspect, Words(rest).since());
+        }
+        "absent" => {
+            let (server, words) = (ServerId::new(number()), Words(rest));
+            let tablet = TabletId::new(words.number("tablet").unwrap());
+            let suspect = Suspect::Replica(server, tablet, ReplicaId::new(words.number("replica").unwrap()));
+            around.suspicions = around.suspicions.clone().with(suspect, words.since());
+        }
+        "under-way" => {
+            let words = Words(rest);
+            let tablet = TabletId::new(words.number("tablet").unwrap());
+            around.under_way.insert(tablet, words.number("on").map(ServerId::new));
+        }
         "first" => {
             let first = Words(rest).descriptor();
             cluster.plans.entry(first.table).or_default().push(first);
@@ -139,13 +225,13 @@ fn add(cluster: &mut Cluster, line: &str) {
 
 /// One case: its lines up to `---`, and the actions that follow.
 fn run(case: &str) -> String {
-    let mut cluster = Cluster::default();
+    let (mut cluster, mut around) = (Cluster::default(), quiet());
     let picture = case.split("---\n").next().unwrap();
     for line in picture.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        add(&mut cluster, line);
+        add(&mut cluster, &mut around, line);
     }
     let mut out = format!("{picture}---\n");
-    for action in plan(&cluster) {
+    for action in plan(&cluster, &around) {
         writeln!(out, "{action}").unwrap();
     }
     out

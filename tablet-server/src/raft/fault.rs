@@ -106,6 +106,9 @@ pub enum ChangeError {
     /// Another change is under way.
     #[error("a change is under way")]
     Busy,
+    /// The new replica has not caught up in time; it stays a learner and goes on.
+    #[error("the new replica has not caught up in time")]
+    Behind,
     /// The change is not possible; transfer leadership first when it removes the leader.
     #[error("refused: {0}")]
     Refused(String),

@@ -34,7 +34,7 @@ use super::peer::Peers;
 use super::read_gate::{LeaderView, ReadGate, ReadsClosed};
 use super::snapshot::{Checkpoints, sane};
 use super::state_machine::{Machine, SnapshotData, StateMachine, snapshot_meta};
-use super::status::{GroupStatus, Leadership, is_matched, leadership, status};
+use super::status::{GroupStatus, Leadership, has_reached, is_matched, leadership, status};
 use super::types::{AppendRequest, AppendResponse, Command, Raft, RaftVote, TypeConfig, replica};
 use super::voting::VotingWait;
 
@@ -301,6 +301,25 @@ impl Group {
             let _unwanted = sender.send(change(&group.raft, wanted, expected).await);
         });
         outcome.await.unwrap_or(Err(ChangeError::Unknown))
+    }
+
+    /// Waits until a learner holds the log as it is now, and then once more what has come meanwhile, so that little is left
+    /// for it to catch up on as a voter. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Behind` when that takes longer than `wait`, `NotLeader` when the leadership is lost.
+    pub async fn catch_up(&self, learner: ReplicaId, wait: Duration) -> Result<(), ChangeError> {
+        let end = self.clock.monotonic().saturating_add(wait);
+        for _round in 0..2 {
+            let upto = self.status().last.map_or(0, |last| last.index);
+            let left = end.saturating_sub(self.clock.monotonic());
+            match self.wait_for(left, |m| has_reached(m, learner, upto)).await {
+                Some(true) => {}
+                Some(false) => return Err(ChangeError::NotLeader { hint: self.other(self.status().leader) }),
+                None => return Err(ChangeError::Behind),
+            }
+        }
+        Ok(())
     }
 
     /// Lets the log up to `upto` go, as far as the state machine has it on disk and no follower is being sent it.

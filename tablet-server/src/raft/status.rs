@@ -4,6 +4,7 @@
 //! consistent in themselves; the data part is never older than the server part that was seen before it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ebla_model::id::{LogId, ReplicaId};
 use ebla_model::metadata::{Membership, Replica};
@@ -44,6 +45,8 @@ pub struct GroupStatus {
     pub membership_committed: bool,
     /// At the leader: the last entry each other replica is known to hold.
     pub matched: BTreeMap<ReplicaId, Option<LogId>>,
+    /// At the leader: when it sent what each other replica has answered last, as time since boot.
+    pub heard: BTreeMap<ReplicaId, Duration>,
 }
 
 impl GroupStatus {
@@ -80,6 +83,7 @@ pub(super) fn status(raft: &Raft, own: ReplicaId) -> GroupStatus {
     let leader = server.current_leader.and_then(|id| Some(replica(id, host(&id)?)));
     let matched = data.replication.unwrap_or_default().into_iter();
     let matched = matched.map(|(id, at)| (ReplicaId::new(id), at.as_ref().map(log_id)));
+    let heard = data.heartbeat.unwrap_or_default().into_iter();
     GroupStatus {
         term: server.vote.leader_id.term,
         leader,
@@ -92,7 +96,17 @@ pub(super) fn status(raft: &Raft, own: ReplicaId) -> GroupStatus {
         membership_log_id: members.log_id().as_ref().map(log_id),
         membership_committed: members.log_id() == server.committed_membership_config.log_id(),
         matched: matched.filter(|(id, _)| *id != own).collect(),
+        heard: heard.filter_map(|(id, at)| Some((ReplicaId::new(id), at?.since_boot()))).collect(),
     }
+}
+
+/// `Some(true)` when `learner` holds the log of the leader up to `upto`; `Some(false)` when this replica does not lead.
+pub(super) fn has_reached(metrics: &RaftMetrics<TypeConfig>, learner: ReplicaId, upto: u64) -> Option<bool> {
+    if metrics.state != ServerState::Leader {
+        return Some(false);
+    }
+    let matched = metrics.replication.as_ref()?.get(&learner.get())?.as_ref()?;
+    (matched.index >= upto).then_some(true)
 }
 
 /// `Some(true)` when `to` holds the whole log of the leader in `term`; `Some(false)` when that leadership is over.

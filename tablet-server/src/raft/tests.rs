@@ -300,6 +300,43 @@ async fn a_replica_moves_from_one_server_to_another() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_removed_replica_that_returns_does_not_depose_the_leader() {
+    let mut cluster = Cluster::start(3, Links::Direct, PATIENT).await;
+    let leader = cluster.leader().await;
+    cluster.write("before").await;
+    let (leaves, comes) = (*cluster.servers.iter().find(|server| **server != leader).unwrap(), ServerId::new(4));
+    cluster.kill(leaves).await;
+    cluster.add_empty(comes).await;
+    let group = Arc::clone(&cluster.node(leader).group);
+    let before = group.status().membership_log_id;
+    let added = group.change_membership(MembershipChange::AddLearner(replica_on(comes)), before).await.unwrap();
+    group.catch_up(replica(comes), cluster::LIVE).await.unwrap();
+    let others = cluster.servers.iter().copied().filter(|server| *server != leaves).chain([comes]);
+    group.change_membership(MembershipChange::Voters(others.map(replica).collect()), Some(added)).await.unwrap();
+    let term = group.leadership().unwrap().term;
+    cluster.up(leaves, Some(PATIENT.election_max), false).await;
+    // Long enough for it to stand for election more than once.
+    tokio::time::sleep(PATIENT.election_max * 3).await;
+    cluster.write("after").await;
+    assert_eq!(group.leadership().map(|leadership| leadership.term), Some(term));
+    assert!(cluster.node(leaves).group.leadership().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_learner_that_is_not_there_is_not_waited_for_for_ever() {
+    let cluster = Cluster::start(3, Links::Direct, QUICK).await;
+    let leader = cluster.leader().await;
+    let group = Arc::clone(&cluster.node(leader).group);
+    let before = group.status().membership_log_id;
+    let absent = ServerId::new(4);
+    let added = group.change_membership(MembershipChange::AddLearner(replica_on(absent)), before).await.unwrap();
+    assert_eq!(group.catch_up(replica(absent), QUICK.election_max).await, Err(ChangeError::Behind));
+    let gone = MembershipChange::RemoveLearners([replica(absent)].into());
+    group.change_membership(gone, Some(added)).await.unwrap();
+    assert_eq!(group.status().membership.replicas.len(), 3);
+}
+
 /// A leader, a follower that restarts, and a third that had been cut off from the leader: can the third be elected while
 /// the leader, now cut off from both, still reads by its lease?
 async fn two_leaders_read_at_once(wait_before_voting: Option<Duration>) -> bool {

@@ -18,9 +18,10 @@ use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
 use ebla_runtime::{Blocking, Runtime};
 use ebla_storage::log::{CommitLog, Record};
-use ebla_storage::registry::{Registry, ReplicaState};
+use ebla_storage::registry::{Registry, ReplicaRecord, ReplicaState};
 use ebla_storage::tablet::{Shared, TabletStore};
 use futures::StreamExt as _;
+use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use crate::raft::{Group, GroupConfig, GroupDirectory, GroupId, Lookup, Network, Origin, Pools, RaftTimings};
@@ -99,6 +100,15 @@ enum Birth {
     New,
     /// It is the child of a split; where the parent led, it stands for election at once.
     Child(Origin),
+}
+
+/// What a replica that is made by order begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// With the seed that all first replicas of a tablet share, if the tablet has never changed; else with nothing.
+    Seed,
+    /// With nothing: its leader fills it.
+    Empty,
 }
 
 /// What [`Hosted::create_replica`] came to.
@@ -183,6 +193,16 @@ impl Hosted {
         records.into_iter().filter(|(_, record)| record.state == ReplicaState::Quarantined).map(|(id, _)| id).collect()
     }
 
+    /// Replicas that are here and do not run: they are being started, or could not be.
+    #[must_use]
+    pub fn idle(&self) -> Vec<GroupId> {
+        // In this order: one that is started meanwhile is seen in one place or the other.
+        let records = self.parts.registry.replicas().into_iter();
+        let live: Vec<_> = records.filter(|(_, record)| record.state == ReplicaState::Live).map(|(id, _)| id).collect();
+        let runs = |id: &GroupId| self.tablet(id.tablet).is_some_and(|tablet| tablet.replica() == id.replica);
+        live.into_iter().filter(|id| !runs(id)).collect()
+    }
+
     /// What the writes of all tablets here may have under way.
     #[must_use]
     pub const fn admission(&self) -> &Admission {
@@ -214,15 +234,28 @@ impl Hosted {
     }
 
     /// Makes a replica of a tablet and starts its group. A tablet that has never changed begins from its seed; a
-    /// replica of any other begins empty and is filled by the leader. Safe to repeat.
+    /// replica of any other begins empty and is filled by the leader. Safe to repeat; done to its end when the caller goes.
     ///
     /// # Errors
-    /// When the disk fails, or another replica of the tablet lives here.
+    /// When the disk fails, the replica is damaged, or another replica of the tablet lives here.
     pub async fn create_replica(
+        self: &Arc<Self>,
+        descriptor: TabletDescriptor,
+        schema: TableSchema,
+        replica: ReplicaId,
+        beginning: Beginning,
+    ) -> Result<Created, Error> {
+        let hosted = Arc::clone(self);
+        let make = async move { hosted.create_now(descriptor, schema, replica, beginning).await };
+        self.carry_through("create-replica", make).await
+    }
+
+    async fn create_now(
         &self,
         descriptor: TabletDescriptor,
         schema: TableSchema,
         replica: ReplicaId,
+        beginning: Beginning,
     ) -> Result<Created, Error> {
         let id = GroupId { tablet: descriptor.tablet, replica };
         if self.parts.registry.is_removed(id) {
@@ -232,29 +265,56 @@ impl Hosted {
             if present.replica() == replica {
                 return Ok(Created::Here);
             }
-            return Err(Error::new(Reason::FailedPrecondition, "another replica of the tablet lives here"));
+            return Err(rival());
         }
         if self.parts.registry.identity().is_none() {
             // Its name would be forgotten at a restart, and with it whose replicas these are.
             return Err(Error::new(Reason::FailedPrecondition, "the server has not been told its cluster yet"));
         }
-        let Some(_turn) = self.begin_start(id) else {
-            return Err(Error::new(Reason::Busy, "the replica is being started"));
+        let Some(_turn) = self.begin_start(id) else { return Err(being_started()) };
+        let is_rival = |(other, record): &(GroupId, ReplicaRecord)| {
+            other.tablet == id.tablet && *other != id && record.state == ReplicaState::Live
         };
-        let is_new = descriptor.generation == Generation::new(1) && descriptor.membership_log_id == LogId::SEED;
-        let state = if is_new { TabletState::fresh(descriptor, schema) } else { TabletState::empty(id.tablet) };
+        let has_rival = self.parts.registry.replicas().iter().any(is_rival);
+        match self.parts.registry.replica(id).map(|record| record.state) {
+            _ if has_rival => return Err(rival()),
+            Some(ReplicaState::Quarantined) => return Err(Error::damaged("the replica is damaged")),
+            Some(ReplicaState::Live) => {
+                // It could not be started before.
+                self.reopen(id).await?;
+                return Ok(Created::Here);
+            }
+            Some(ReplicaState::Creating | ReplicaState::Removing) | None => {}
+        }
+        // A replica that the seed does not name was added later: it cannot know what was applied since.
+        let is_new = beginning == Beginning::Seed
+            && descriptor.generation == Generation::new(1)
+            && descriptor.membership_log_id == LogId::SEED
+            && descriptor.membership.server_of(replica) == Some(self.parts.server);
+        let state = if is_new {
+            TabletState::fresh(descriptor, schema)
+        } else {
+            TabletState::empty(descriptor.table, id.tablet)
+        };
         let path = self.build_store(id, state).await?;
         self.start(id, path, Birth::New).await?;
         info!(tablet = %id.tablet, %replica, "replica made");
         Ok(Created::Made)
     }
 
-    /// Ends a replica for ever: stops its group, deletes its folder, leaves a tombstone. Safe to repeat.
+    /// Ends a replica for ever: stops its group, deletes its folder, leaves a tombstone. Safe to repeat; done to its end
+    /// when the caller goes.
     ///
     /// # Errors
-    /// When the disk fails.
-    pub async fn drop_replica(&self, tablet: TabletId, replica: ReplicaId) -> Result<(), Error> {
-        let id = GroupId { tablet, replica };
+    /// When the disk fails; `Busy` while the replica is being started.
+    pub async fn drop_replica(self: &Arc<Self>, tablet: TabletId, replica: ReplicaId) -> Result<(), Error> {
+        let (hosted, id) = (Arc::clone(self), GroupId { tablet, replica });
+        self.carry_through("drop-replica", async move { hosted.drop_now(id).await }).await
+    }
+
+    async fn drop_now(&self, id: GroupId) -> Result<(), Error> {
+        let GroupId { tablet, replica } = id;
+        let Some(_turn) = self.begin_start(id) else { return Err(being_started()) };
         let removed = {
             let mut replicas = self.replicas.write().unwrap_or_else(PoisonError::into_inner);
             let is_meant = replicas.get(&tablet).is_some_and(|present| present.tablet.replica() == replica);
@@ -295,6 +355,20 @@ impl Hosted {
             }
         });
         futures::stream::iter(flushes).for_each_concurrent(OPENED_AT_ONCE, |flush| flush).await;
+    }
+
+    /// Runs an order on a task of its own. Cut off half way, with the connection that it came by, it would leave a replica that is on
+    /// disk and does not run.
+    async fn carry_through<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        order: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (sender, outcome) = oneshot::channel();
+        self.parts.runtime.tasks.spawn_until_stopped(name, async move {
+            let _unwanted = sender.send(order.await);
+        });
+        outcome.await.unwrap_or_else(|_gone| Err(Error::new(Reason::Unavailable, "the server stops")))
     }
 
     /// Stops all groups. Leadership is not handed over.
@@ -464,7 +538,7 @@ impl Hosted {
             Some(path) => path,
             None => {
                 warn!(tablet = %id.tablet, replica = %id.replica, "replica is made empty, for a snapshot");
-                self.build_store(id, TabletState::empty(id.tablet)).await?
+                self.build_store(id, TabletState::empty(TableId::METADATA, id.tablet)).await?
             }
         };
         self.start(id, path, Birth::Child(origin)).await
@@ -481,6 +555,14 @@ impl Drop for StartTurn {
     fn drop(&mut self) {
         self.hosted.starting().remove(&self.id);
     }
+}
+
+fn rival() -> Error {
+    Error::new(Reason::FailedPrecondition, "another replica of the tablet lives here")
+}
+
+fn being_started() -> Error {
+    Error::new(Reason::Busy, "the replica is being started")
 }
 
 /// Fails when the log ends below what the store holds: then it has lost entries that were acknowledged.

@@ -389,7 +389,7 @@ fn add_meta(batch: &mut Batch, edits: Vec<MetaEdit>) {
     }
 }
 
-fn gc_rules(state: &TabletState) -> GcRules {
+pub(super) fn gc_rules(state: &TabletState) -> GcRules {
     let families = state.schema.families.iter().map(|family| family.id);
     GcRules::new(&state.descriptor.range, families, state.schema.next_family, state.floors.clone())
 }

@@ -3,7 +3,8 @@
 //! ```text
 //!   Tablet   read  write  check  modify  sample            of rows, at the leader
 //!            split  set_schema  drop_range  drop_table     of the tablet, one entry of its log each
-//!            descriptor  report  flush                     of this replica
+//!            change_replicas                               of who holds it
+//!            descriptor  report  digest  flush             of this replica
 //!
 //!   write -> admission -> latch -> queue -> one command for what gathered -> Group::propose
 //!                                                                              |
@@ -22,12 +23,14 @@ pub mod apply;
 pub mod command;
 mod cradle;
 mod decide;
+pub mod digest;
 pub mod failure;
 pub mod hosted;
 pub mod latch;
 pub mod machine;
 mod queue;
 pub mod read;
+pub mod replicas;
 pub mod rows;
 pub mod serve;
 pub mod split;
@@ -179,7 +182,15 @@ pub struct Report {
     pub schema_version: SchemaVersion,
     /// The last entry it has applied.
     pub applied: LogId,
+    /// At the leader: a majority has confirmed the leadership a moment ago, and `descriptor` has the last membership of
+    /// the log, with one set of voters. So nobody else is a member, nor is becoming one.
+    pub settled: bool,
+    /// At the leader: the other replicas that have answered it lately.
+    pub heard: Vec<ReplicaId>,
 }
+
+/// A replica that has not answered its leader for so many election times is not heard of.
+const HEARD_ELECTIONS: u32 = 3;
 
 /// A replica with its Raft group running.
 pub struct Tablet {
@@ -192,6 +203,7 @@ pub struct Tablet {
     /// Where flushes run.
     maintenance: Blocking,
     splitting: AtomicBool,
+    changing: AtomicBool,
     admission: Admission,
     latches: Latches,
     queue: Arc<WriteQueue>,
@@ -236,6 +248,7 @@ impl Tablet {
             reads: parts.reads,
             maintenance: parts.maintenance,
             splitting: AtomicBool::new(false),
+            changing: AtomicBool::new(false),
             admission: parts.admission.tablet(),
             latches: Latches::new(),
             queue: Arc::new(WriteQueue::new()),
@@ -309,10 +322,20 @@ impl Tablet {
     /// What this replica tells the master of itself.
     #[must_use]
     pub fn report(&self) -> Report {
-        let published = self.machine.published();
+        let now = self.runtime.clock.monotonic();
+        // The lease first: nobody else had changed the membership before this moment, and what this leader changed since
+        // is in the status.
+        let holds_lease = self.group.read_permit(now).is_some();
         let status = self.group.status();
+        let published = self.machine.published();
+        let descriptor = &published.shape.descriptor;
+        let is_last = status.membership_log_id == Some(descriptor.membership_log_id);
+        let silence = self.group.timings().election_max * HEARD_ELECTIONS;
+        let is_near = |at: &Duration| now.saturating_sub(*at) < silence;
         Report {
-            descriptor: published.shape.descriptor.clone(),
+            settled: holds_lease && status.is_leader && is_last && descriptor.membership.is_uniform(),
+            heard: status.heard.iter().filter(|(_, at)| is_near(at)).map(|(id, _)| *id).collect(),
+            descriptor: descriptor.clone(),
             replica: self.id.replica,
             leads: status.is_leader,
             term: status.term,

@@ -6,7 +6,6 @@
 //! written after the fact by [`SplitHelp::changed`]; a leader that dies before is replaced by one that writes it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ebla_model::Reason;
@@ -23,6 +22,7 @@ use crate::tablet::Tablet;
 use crate::tablet::command;
 use crate::tablet::failure::Failure;
 use crate::tablet::read::pool_failure;
+use crate::tablet::replicas::Turn;
 use crate::tablet::split_point::split_point;
 
 /// What a split needs of the rest of the server and of the cluster.
@@ -51,12 +51,8 @@ impl Tablet {
         at: Option<RowKey>,
         timeout: Duration,
     ) -> Result<(TabletDescriptor, TabletDescriptor), Failure> {
-        if self.splitting.swap(true, Ordering::SeqCst) {
-            return Err(Failure::busy(LOOK));
-        }
-        let outcome = self.split_alone(at, timeout).await;
-        self.splitting.store(false, Ordering::SeqCst);
-        outcome
+        let Some(_turn) = Turn::take(&self.splitting) else { return Err(Failure::busy(LOOK)) };
+        self.split_alone(at, timeout).await
     }
 
     async fn split_alone(

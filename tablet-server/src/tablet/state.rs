@@ -99,11 +99,11 @@ impl TabletState {
     }
 
     /// A replica that knows nothing of its tablet but the name: the group's leader sends it a snapshot. Its generation is
-    /// none that a request names, so it answers nothing.
+    /// none that a request names, so it answers nothing. `table`: where it is not known, METADATA's.
     #[must_use]
-    pub fn empty(tablet: TabletId) -> Self {
+    pub fn empty(table: TableId, tablet: TabletId) -> Self {
         let descriptor = TabletDescriptor {
-            table: TableId::METADATA,
+            table,
             tablet,
             range: KeyRange::all(),
             generation: Generation::new(0),
@@ -254,6 +254,16 @@ impl TabletState {
             }
             !idle
         });
+    }
+
+    /// The state in the form that is the same on all replicas that have applied the same entries: floors are drawn now
+    /// and expired sessions forgotten, however long ago each replica has done so.
+    #[must_use]
+    pub fn canonical(&self) -> Self {
+        let mut state = self.clone();
+        state.draw_floors();
+        state.forget_idle_sessions();
+        state
     }
 
     /// Raises the floors to where the age rules draw them at the GC time. Below them compactions drop cells without
