@@ -178,7 +178,7 @@ impl Control for ControlService {
     ) -> Result<Response<wire::ChangeReplicasReply>, Status> {
         let limit = limit(request.metadata());
         let order = request.into_inner();
-        self.admit(order.fence).await.map_err(|error| failed(&error))?;
+        self.admit_work(order.fence).await.map_err(|error| failed(&error))?;
         let (tablet, expected) = self.named(order.expected).map_err(refused)?;
         let add =
             order.add.map(|add| Replica { replica: ReplicaId::new(add.replica), server: ServerId::new(add.server) });

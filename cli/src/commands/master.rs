@@ -1,5 +1,7 @@
 //! `ebla master`: a master as a process of its own, in office or waiting to be.
 
+use std::time::Duration;
+
 use ebla_master::MasterConfig;
 use ebla_runtime::Runtime;
 use serde_json::json;
@@ -24,6 +26,9 @@ pub struct Master {
     /// Replicas of each new tablet; a new cluster waits for so many tablet servers
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
     pub replicas: u8,
+    /// How long a tablet server may be missed before its replicas are made elsewhere
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub repair_grace: u32,
 }
 
 /// Runs until Ctrl-C or SIGTERM. Ready means that it serves and runs for office.
@@ -37,6 +42,7 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
     let config = MasterConfig {
         advertise: master.role.advertise.clone(),
         lease_ttl: master.role.lease_ttl(),
+        repair_grace: Duration::from_secs(master.repair_grace.into()),
         ..MasterConfig::new(&master.role.listen, master.replicas.into())
     };
     let running = ebla_master::Master::start(config, chubby, runtime).await?;
