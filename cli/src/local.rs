@@ -19,8 +19,7 @@ use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
 use ebla_runtime::Runtime;
 use ebla_runtime::config::ByteSize;
-use ebla_tablet_server::raft::Neighbours;
-use ebla_tablet_server::{ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{Neighbours, ServerConfig, ServerOptions, TabletServer};
 
 use crate::process;
 

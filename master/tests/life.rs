@@ -22,8 +22,7 @@ use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::{control, convert, record};
 use ebla_runtime::Runtime;
-use ebla_tablet_server::raft::Neighbours;
-use ebla_tablet_server::{ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{Neighbours, ServerConfig, ServerOptions, TabletServer};
 use prost::Message;
 
 /// How long a test waits for what must happen some time.

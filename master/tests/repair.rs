@@ -23,9 +23,9 @@ use ebla_model::schema::TableName;
 use ebla_proto::convert;
 use ebla_runtime::{Clock, Runtime};
 use ebla_storage::registry::{Registry, ReplicaState};
-use ebla_tablet_server::raft::{Neighbours, RaftTimings};
+use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::tablet::digest::Digest;
-use ebla_tablet_server::{Restart, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{Neighbours, Restart, ServerConfig, ServerOptions, TabletServer};
 use tokio::sync::oneshot;
 
 /// How long a test waits for what must happen some time; the machine may be busy.

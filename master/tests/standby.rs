@@ -12,8 +12,7 @@ use ebla_master::{Master, MasterConfig};
 use ebla_model::schema::TableName;
 use ebla_proto::{convert, record};
 use ebla_runtime::Runtime;
-use ebla_tablet_server::raft::Neighbours;
-use ebla_tablet_server::{ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{Neighbours, ServerConfig, ServerOptions, TabletServer};
 
 /// How long a test waits for what must happen some time.
 const PATIENCE: Duration = Duration::from_secs(60);

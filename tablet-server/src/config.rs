@@ -6,7 +6,8 @@ use std::time::Duration;
 use ebla_runtime::config::ByteSize;
 use ebla_storage::tablet::StoreOptions;
 
-use crate::raft::{Neighbours, RaftTimings};
+use crate::neighbours::Neighbours;
+use crate::raft::RaftTimings;
 
 /// Everything that may be set about a tablet server.
 #[derive(Clone)]

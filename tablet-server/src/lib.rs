@@ -14,10 +14,12 @@ pub mod internal;
 pub mod lease;
 pub mod leaving;
 pub mod limits;
+pub mod neighbours;
 pub mod raft;
 pub mod router;
 pub mod server;
 pub mod tablet;
 
 pub use config::{Restart, ServerConfig, ServerOptions};
+pub use neighbours::Neighbours;
 pub use server::TabletServer;

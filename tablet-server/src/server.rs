@@ -43,7 +43,7 @@ use crate::internal::{LocateService, MESSAGE_BYTES_MAX, TabletService};
 use crate::lease::{self, Presence};
 use crate::leaving;
 use crate::raft::{AddressBook, GroupId, Network, NetworkOptions, Pools};
-use crate::router::Router;
+use crate::router::{Neighbours, Router};
 use crate::tablet::hosted::{Hosted, HostedParts};
 use crate::tablet::serve::Local;
 use crate::tablet::split::SplitHelp;
@@ -69,6 +69,7 @@ pub struct TabletServer {
     address: String,
     hosted: Arc<Hosted>,
     network: Arc<Network>,
+    neighbours: Neighbours,
     log: CommitLog,
     cluster: Cluster,
     directory: ChubbyDirectory,
@@ -112,7 +113,7 @@ impl TabletServer {
             NetworkOptions {
                 server,
                 addresses: Arc::new(Addresses(directory.clone())),
-                neighbours: config.options.neighbours.clone(),
+                neighbours: config.options.neighbours.groups.clone(),
                 scratch: scratch.clone(),
                 maintenance: pools.raft.maintenance.clone(),
                 answer_wait: ANSWER_WAIT,
@@ -137,7 +138,8 @@ impl TabletServer {
         })
         .await?;
         let local = Local::new(Arc::clone(&hosted), runtime.clock.clone());
-        let router = Router::new(server, local.clone(), &outer);
+        let neighbours = config.options.neighbours.tablets.clone();
+        let router = Router::new(server, local.clone(), neighbours.clone(), &outer);
         let cluster = router.cluster(Arc::new(directory.clone()) as Arc<dyn Directory>, outer.clone());
         announcer.start(&hosted, cluster.clone());
         let incarnation = Incarnation::new(runtime.rng.u64());
@@ -156,7 +158,21 @@ impl TabletServer {
         let registered = lease::keep(presence, chubby, &lease);
         info!(%server, address, "tablet server started");
         let log = disk.log;
-        Ok(Self { server, address, hosted, network, log, cluster, directory, registered, lease, serving, outer, inner })
+        Ok(Self {
+            server,
+            address,
+            hosted,
+            network,
+            neighbours,
+            log,
+            cluster,
+            directory,
+            registered,
+            lease,
+            serving,
+            outer,
+            inner,
+        })
     }
 
     /// This server's id.
@@ -213,6 +229,7 @@ impl TabletServer {
         self.hosted.leave();
         self.lease.tasks.stop(RELEASE_MAX).await;
         self.network.shut_doors();
+        self.neighbours.leave(self.server);
         self.serving.tasks.stop(DRAIN_MAX).await;
         self.outer.tasks.stop(STOP_GRACE).await;
         // What is not flushed in time is applied again from the log at the next start.
@@ -230,6 +247,7 @@ impl TabletServer {
     /// flushed by order. For tests in one process.
     pub async fn abort(self) {
         self.network.abort();
+        self.neighbours.leave(self.server);
         self.outer.tasks.stop(Duration::ZERO).await;
         self.hosted.abort().await;
         self.inner.tasks.stop(Duration::ZERO).await;

@@ -21,9 +21,9 @@ use ebla_model::{FamilyId, Reason, SchemaVersion};
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{control, convert, data, record};
 use ebla_runtime::{Clock, Runtime, Tasks};
-use ebla_tablet_server::raft::{Neighbours, RaftTimings};
+use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::tablet::hosted::Beginning;
-use ebla_tablet_server::{Restart, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{Neighbours, Restart, ServerConfig, ServerOptions, TabletServer};
 use futures::TryStreamExt as _;
 use prost::Message as _;
 use tempfile::TempDir;
@@ -62,10 +62,16 @@ struct House {
     neighbours: Neighbours,
     tasks: Tasks,
     servers: Vec<Option<TabletServer>>,
+    /// Where the servers tell others to look for them; absent: where they listen.
+    advertise: Option<String>,
 }
 
 impl House {
     async fn start(split_bytes: u32) -> Self {
+        Self::start_at(split_bytes, None).await
+    }
+
+    async fn start_at(split_bytes: u32, advertise: Option<String>) -> Self {
         if let Ok(filter) = std::env::var("EBLA_LOG") {
             ebla_runtime::telemetry::init(&filter);
         }
@@ -77,6 +83,7 @@ impl House {
             neighbours: Neighbours::default(),
             tasks,
             servers: Vec::new(),
+            advertise,
         };
         for at in 0..3 {
             let server = house.open(at, split_bytes).await;
@@ -94,8 +101,8 @@ impl House {
             split_bytes: ebla_runtime::config::ByteSize::new(u64::from(split_kib) * 1024),
             ..ServerOptions::up(self.neighbours.clone())
         };
-        let config =
-            ServerConfig { data_dir: self.folder(at), listen: "127.0.0.1:0".to_owned(), advertise: None, options };
+        let advertise = self.advertise.clone();
+        let config = ServerConfig { data_dir: self.folder(at), listen: "127.0.0.1:0".to_owned(), advertise, options };
         let mut runtime = Runtime::system("server");
         runtime.tasks = self.tasks.child(&format!("server-{at}"));
         let server = TabletServer::start(config, self.shared(), runtime).await.unwrap();
@@ -290,6 +297,18 @@ async fn rows_are_written_and_read_through_every_server() {
     };
     let refused = cluster.mutate_row(TABLE, unknown, cluster.deadline(LIVE)).await.unwrap_err();
     assert_eq!(refused.reason, Reason::NotFoundFamily);
+    house.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn servers_of_one_process_need_no_address_for_each_other() {
+    let nobody = "127.0.0.1:9".to_owned();
+    let house = House::start_at(1 << 20, Some(nobody)).await;
+    for at in 0..3 {
+        let cluster = house.server(at).cluster();
+        write(cluster, 0, 30, 100).await;
+        expect_rows(&scan(cluster).await, 30, 100);
+    }
     house.stop().await;
 }
 

@@ -13,9 +13,8 @@ use ebla_chubby::embedded::Embedded;
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::Error;
 use ebla_runtime::Runtime;
-use ebla_tablet_server::TabletServer;
 use ebla_tablet_server::config::{ServerConfig, ServerOptions};
-use ebla_tablet_server::raft::Neighbours;
+use ebla_tablet_server::{Neighbours, TabletServer};
 
 use crate::cluster::{Cluster, Direction, Node, Role};
 use crate::site::{Loopback, Site as _};

@@ -1,6 +1,6 @@
-//! The two legs of [`Router`]: a call into this server's tablets, or a message to another server.
+//! The legs of [`Router`]: a call into this server's tablets or a neighbour's, or a message to another process.
 //!
-//! Messages are handed on as they are; their payloads are shared bytes, so the short cut copies no row.
+//! Messages are handed on as they are; their payloads are shared bytes, so a short cut copies and encodes no row.
 
 use std::time::Duration;
 
@@ -9,7 +9,18 @@ use ebla_proto::tablet as wire;
 use futures::future::BoxFuture;
 
 use super::Router;
+use super::neighbours::Door;
 use super::plan::{Way, way};
+
+impl Router {
+    /// The way in without a wire, where there is one.
+    fn door(&self, target: &Target) -> Option<Door> {
+        match way(self.home, target) {
+            Way::Here => Some(Door::own(&self.local)),
+            Way::There => self.neighbours.find(target.server),
+        }
+    }
+}
 
 impl Transport for Router {
     fn read<'a>(
@@ -18,9 +29,12 @@ impl Transport for Router {
         request: wire::ReadRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<ReadStream, CallError>> {
-        match way(self.home, target) {
-            Way::Here => Box::pin(self.local.read(request, limit)),
-            Way::There => self.remote.read(target, request, limit),
+        match self.door(target) {
+            Some(door) => Box::pin(async move {
+                let stream = door.or_gone(door.local().read(request, limit)).await?;
+                Ok(door.until_gone(stream))
+            }),
+            None => self.remote.read(target, request, limit),
         }
     }
 
@@ -30,9 +44,9 @@ impl Transport for Router {
         request: wire::WriteRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<wire::WriteReply, CallError>> {
-        match way(self.home, target) {
-            Way::Here => Box::pin(self.local.write(request, limit)),
-            Way::There => self.remote.write(target, request, limit),
+        match self.door(target) {
+            Some(door) => Box::pin(async move { door.or_gone(door.local().write(request, limit)).await }),
+            None => self.remote.write(target, request, limit),
         }
     }
 
@@ -42,9 +56,9 @@ impl Transport for Router {
         request: wire::CheckRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<wire::CheckReply, CallError>> {
-        match way(self.home, target) {
-            Way::Here => Box::pin(self.local.check(request, limit)),
-            Way::There => self.remote.check(target, request, limit),
+        match self.door(target) {
+            Some(door) => Box::pin(async move { door.or_gone(door.local().check(request, limit)).await }),
+            None => self.remote.check(target, request, limit),
         }
     }
 
@@ -54,9 +68,9 @@ impl Transport for Router {
         request: wire::ModifyRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<wire::ModifyReply, CallError>> {
-        match way(self.home, target) {
-            Way::Here => Box::pin(self.local.modify(request, limit)),
-            Way::There => self.remote.modify(target, request, limit),
+        match self.door(target) {
+            Some(door) => Box::pin(async move { door.or_gone(door.local().modify(request, limit)).await }),
+            None => self.remote.modify(target, request, limit),
         }
     }
 
@@ -66,9 +80,9 @@ impl Transport for Router {
         request: wire::SampleRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<wire::SampleReply, CallError>> {
-        match way(self.home, target) {
-            Way::Here => Box::pin(std::future::ready(self.local.sample(&request))),
-            Way::There => self.remote.sample(target, request, limit),
+        match self.door(target) {
+            Some(door) => Box::pin(std::future::ready(door.local().sample(&request))),
+            None => self.remote.sample(target, request, limit),
         }
     }
 }
