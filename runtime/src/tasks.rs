@@ -95,6 +95,19 @@ impl Tasks {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        let run = self.own(name, future);
+        match &self.0.handle {
+            Some(handle) => drop(handle.spawn(run)),
+            None => drop(Handle::current().spawn(run)),
+        }
+    }
+
+    /// The future as a task of this group, to be run by whoever takes it: the group waits for it as for its other tasks,
+    /// and ends it when its grace is over.
+    pub fn own<F>(&self, name: &'static str, future: F) -> impl Future<Output = ()> + Send + use<F>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         // The group is held, so that a parent still finds it while it has tasks.
         let group = self.clone();
         let killed = self.0.killed.clone();
@@ -103,11 +116,7 @@ impl Tasks {
                 debug!(group = group.name(), task = name, "task dropped");
             }
         };
-        let run = run.instrument(debug_span!("task", name));
-        match &self.0.handle {
-            Some(handle) => self.0.tracker.spawn_on(run, handle),
-            None => self.0.tracker.spawn(run),
-        };
+        self.0.tracker.track_future(run.instrument(debug_span!("task", name)))
     }
 
     /// Starts a task that may be dropped at any `await` once the group is told to end.

@@ -1,4 +1,5 @@
-//! The clock and the tasks that openraft runs on: tokio's, with time since boot in place of `std`'s instant.
+//! The clock and the tasks that openraft runs on: tokio's, with time since boot in place of `std`'s instant, and with
+//! crews in place of a task for each future (`crew`).
 //!
 //! A leader's read lease is a promise about time, and `std`'s instant stands still while a machine sleeps: a leader that
 //! wakes up would still believe in a lease that the others have long forgotten. `CLOCK_BOOTTIME` counts the sleep.
@@ -6,11 +7,18 @@
 
 use std::future::Future;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ebla_runtime::Clock;
+use futures::FutureExt as _;
 use openraft::impls::TokioRuntime;
 use openraft::{AsyncRuntime, Instant, OptionalSend};
+use thiserror::Error;
+use tokio::task::{JoinError, JoinHandle};
+
+use super::crew::{self, Crew, Member};
 
 /// A moment, as time since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,13 +77,43 @@ impl SubAssign<Duration> for BootInstant {
     }
 }
 
-/// Tokio with [`BootInstant`].
+/// A future that was spawned.
+pub(crate) enum Spawned<T> {
+    /// With the crew of who spawned it.
+    Member(Member<T>),
+    /// As a task of its own, by somebody who is in no crew.
+    Task(JoinHandle<T>),
+}
+
+/// Why a spawned future came to no result.
+#[derive(Debug, Error)]
+pub(crate) enum Lost {
+    /// In a crew.
+    #[error(transparent)]
+    Member(crew::Lost),
+    /// As a task of its own.
+    #[error(transparent)]
+    Task(JoinError),
+}
+
+impl<T> Future for Spawned<T> {
+    type Output = Result<T, Lost>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Member(member) => member.poll_unpin(context).map_err(Lost::Member),
+            Self::Task(task) => task.poll_unpin(context).map_err(Lost::Task),
+        }
+    }
+}
+
+/// Tokio with [`BootInstant`] and crews.
 #[derive(Debug)]
 pub(crate) struct BootRuntime(TokioRuntime);
 
 impl AsyncRuntime for BootRuntime {
-    type JoinError = <TokioRuntime as AsyncRuntime>::JoinError;
-    type JoinHandle<T: OptionalSend + 'static> = <TokioRuntime as AsyncRuntime>::JoinHandle<T>;
+    type JoinError = Lost;
+    type JoinHandle<T: OptionalSend + 'static> = Spawned<T>;
     type Sleep = <TokioRuntime as AsyncRuntime>::Sleep;
     type Instant = BootInstant;
     type TimeoutError = <TokioRuntime as AsyncRuntime>::TimeoutError;
@@ -91,7 +129,10 @@ impl AsyncRuntime for BootRuntime {
         T: Future + OptionalSend + 'static,
         T::Output: OptionalSend + 'static,
     {
-        TokioRuntime::spawn(future)
+        match Crew::here() {
+            Some(crew) => Spawned::Member(crew.spawn(future)),
+            None => Spawned::Task(TokioRuntime::spawn(future)),
+        }
     }
 
     fn sleep(duration: Duration) -> Self::Sleep {
@@ -111,7 +152,10 @@ impl AsyncRuntime for BootRuntime {
     }
 
     fn is_panic(join_error: &Self::JoinError) -> bool {
-        TokioRuntime::is_panic(join_error)
+        match join_error {
+            Lost::Member(lost) => matches!(lost, crew::Lost::Panicked),
+            Lost::Task(error) => error.is_panic(),
+        }
     }
 
     fn thread_rng() -> Self::ThreadLocalRng {

@@ -14,7 +14,7 @@ use ebla_model::metadata::Replica;
 use ebla_runtime::{Clock, Runtime, Tasks};
 use ebla_storage::log::{CommitLog, GroupId};
 use openraft::async_runtime::WatchReceiver;
-use openraft::errors::{ClientWriteError, ForwardToLeader, LinearizableReadError, RaftError};
+use openraft::errors::{ClientWriteError, Fatal, ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::raft::ClientWriteResult;
 use openraft::type_config::alias::{OneshotReceiverOf, WatchReceiverOf};
@@ -23,6 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
 
 use super::config::{GroupConfig, RaftTimings, openraft_config};
+use super::crew::Crew;
 use super::driver;
 use super::durability::Durability;
 use super::fault::{ChangeError, ProposeError, ReadError, StartError, TransferError};
@@ -51,7 +52,9 @@ pub struct Group {
     status: watch::Receiver<GroupStatus>,
     proposals: Semaphore,
     tasks: Tasks,
-    /// The runtime of the core.
+    /// What the core runs with.
+    crew: Crew,
+    /// The runtime of the crew.
     handle: Handle,
 }
 
@@ -73,13 +76,15 @@ impl Group {
         let voting = VotingWait::new(clock.monotonic(), config.wait_before_voting);
         let tasks = runtime.tasks.child("raft-group");
         log.add_group(config.group).map_err(|error| StartError::Damaged(error.to_string()))?;
-        let (raft, handle) = start_core(&config, log, machine, network, &tasks).await?;
+        let crew = network.crew(config.group.tablet);
+        let (raft, handle) = start_core(&config, log, machine, network, &crew).await?;
         let (sender, status) = watch::channel(GroupStatus::default());
         let metrics = raft.metrics();
         let proposals = Semaphore::new(permits(config.proposal_bytes_max));
         let gate = ReadGate::default();
         let handing_to = AtomicU64::new(0);
-        let group = Self { config, raft, metrics, gate, handing_to, voting, clock, status, proposals, tasks, handle };
+        let group =
+            Self { config, raft, metrics, gate, handing_to, voting, clock, status, proposals, tasks, crew, handle };
         let group = Arc::new(group);
         driver::start(&group, sender);
         Ok(group)
@@ -337,6 +342,13 @@ impl Group {
         let _stopped = self.raft.trigger().purge_log(upto).await;
     }
 
+    /// Runs `work` with the group, so that it and the core wake each other for free. It must not block, and is dropped when
+    /// the server ends.
+    pub fn accompany(&self, work: impl Future<Output = ()> + Send + 'static) {
+        // Who owns it waits for it; nobody else does.
+        drop(self.crew.spawn(work));
+    }
+
     /// Whether the core still runs. One that has ended by itself is damaged, and the process should end.
     pub async fn is_alive(&self) -> bool {
         self.raft.with_raft_state(|_state| ()).await.is_ok()
@@ -461,13 +473,13 @@ fn permits(bytes: usize) -> usize {
     (bytes / 1024 + 1).min(Semaphore::MAX_PERMITS)
 }
 
-/// openraft's core, its tasks on the runtime of `tasks`.
+/// openraft's core; all that it spawns joins the crew.
 async fn start_core(
     config: &GroupConfig,
     log: CommitLog,
     machine: Arc<dyn StateMachine>,
     network: &Arc<Network>,
-    tasks: &Tasks,
+    crew: &Crew,
 ) -> Result<(Raft, Handle), StartError> {
     let settings = openraft_config(config)?;
     let durability = Arc::new(Durability::default());
@@ -484,13 +496,12 @@ async fn start_core(
     };
     let store = LogStore::new(log, config.group, Arc::clone(&durability));
     let machine = Machine::new(machine, durability, config.pools.clone());
-    let (sender, started) = oneshot::channel();
     let node = config.group.replica.get();
-    tasks.spawn_until_stopped("raft-start", async move {
-        let started = Raft::new(node, settings, peers, store, machine).await;
-        let _unwanted = sender.send(started.map(|raft| (raft, Handle::current())));
+    let started = crew.spawn(async move {
+        let raft = Raft::new(node, settings, peers, store, machine).await?;
+        Ok::<_, Fatal<TypeConfig>>((raft, Handle::current()))
     });
-    let started = started.await.map_err(|_gone| StartError::Damaged("the server is ending".to_owned()))?;
+    let started = started.await.map_err(|_lost| StartError::Damaged("the server is ending".to_owned()))?;
     started.map_err(|fatal| StartError::Damaged(fatal.to_string()))
 }
 

@@ -27,6 +27,7 @@
 
 mod boottime;
 mod config;
+mod crew;
 mod driver;
 mod durability;
 mod fault;

@@ -15,6 +15,7 @@ use ebla_runtime::{Blocking, Runtime};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use super::crew::{Crew, Crews};
 use super::group::Group;
 use super::link::{Answer, Ask, Header, Link, LocalLink, Origin, PeerLink, SentSnapshot, Unreachable};
 use super::service::Service;
@@ -70,6 +71,8 @@ pub struct Network {
     directory: OnceLock<Weak<dyn GroupDirectory>>,
     /// Guards the map only.
     links: Mutex<BTreeMap<ServerId, Arc<Link>>>,
+    /// What the groups run on.
+    crews: Crews,
 }
 
 impl Network {
@@ -78,12 +81,14 @@ impl Network {
         let neighbours = options.neighbours.clone();
         let server = options.server;
         let runtime = runtime.child("raft-network");
+        let crews = Crews::start(&runtime.tasks);
         let network = Self {
             options,
             doors: runtime.child("doors"),
             runtime,
             directory: OnceLock::new(),
             links: Mutex::default(),
+            crews,
         };
         let network = Arc::new(network);
         neighbours.enter(server, &network);
@@ -126,6 +131,11 @@ impl Network {
 
     pub(super) fn runtime(&self) -> &Runtime {
         &self.runtime
+    }
+
+    /// What a tablet's group runs on.
+    pub(super) fn crew(&self, tablet: TabletId) -> Crew {
+        self.crews.of(tablet)
     }
 
     /// The way to `server`.

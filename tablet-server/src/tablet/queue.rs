@@ -184,10 +184,11 @@ impl Tablet {
     }
 }
 
-/// Starts the task that proposes a tablet's writes; it lives as long as the tablet's tasks.
+/// Starts what proposes a tablet's writes; it lives as long as the tablet's tasks.
 pub(crate) fn start_batcher(tablet: &Arc<Tablet>) {
     let worker = Arc::clone(tablet);
-    tablet.runtime.tasks.spawn("batcher", async move { worker.propose_writes().await });
+    let work = tablet.runtime.tasks.own("batcher", async move { worker.propose_writes().await });
+    tablet.group.accompany(work);
 }
 
 /// Who waits for a row's answer while its command is under way.
