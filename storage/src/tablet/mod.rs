@@ -124,6 +124,13 @@ impl TabletStore {
         Ok(())
     }
 
+    /// Whether the engine makes writers wait, until flushes or compactions have caught up.
+    #[must_use]
+    pub fn holds_up_writers(&self) -> bool {
+        let says = |property| self.database.property_int_value(property).ok().flatten().is_none_or(|value| value > 0);
+        says(properties::IS_WRITE_STOPPED) || says(properties::ACTUAL_DELAYED_WRITE_RATE)
+    }
+
     /// The value of a meta key now.
     ///
     /// # Errors

@@ -74,6 +74,17 @@ pub fn wants_written(kind: &CommandKind) -> bool {
     matches!(kind, CommandKind::Split { .. } | CommandKind::Collect { .. })
 }
 
+/// Whether this command does nothing but add cells, so that no stored one is looked at.
+#[must_use]
+pub fn only_adds(kind: &CommandKind) -> bool {
+    let adds = |change: &Change| matches!(change, Change::SetCell { .. });
+    match kind {
+        CommandKind::Write(rows) => rows.iter().flat_map(|row| &row.changes).all(adds),
+        CommandKind::Tick => true,
+        _ => false,
+    }
+}
+
 /// The halves of a split as the tablet stands, or why it is not divided now.
 ///
 /// # Errors

@@ -196,15 +196,14 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn apply_all(&self, entries: &[CommittedEntry]) -> Result<Vec<Bytes>, Error> {
-        let mut state = self.state();
+    fn apply_all(&self, state: &mut TabletState, steps: Vec<Step>) -> Result<Vec<Bytes>, Error> {
         let store = self.store();
         let cells = StoredCells { store: &store };
-        let mut applier = Applier::new(&mut state, &cells);
-        let mut answers = Vec::with_capacity(entries.len());
+        let mut applier = Applier::new(state, &cells);
+        let mut answers = Vec::with_capacity(steps.len());
         let mut run = Run { machine: self, store: &store, reshaped: false };
-        for entry in entries {
-            answers.push(run.entry(&mut applier, entry)?);
+        for step in steps {
+            answers.push(run.step(&mut applier, step)?);
             if applier.gathered() >= EDITS_MAX {
                 run.commit(&mut applier)?;
             }
@@ -213,9 +212,9 @@ impl Machine {
         let reshaped = run.reshaped;
         if reshaped {
             // Before anybody learns of the new shape: a cell of a new family must not meet the old rules.
-            store.set_gc_rules(gc_rules(&state));
+            store.set_gc_rules(gc_rules(state));
         }
-        self.publish(&state, reshaped);
+        self.publish(state, reshaped);
         Ok(answers)
     }
 
@@ -265,6 +264,38 @@ impl Machine {
     }
 }
 
+/// An entry, read.
+struct Step {
+    id: LogId,
+    what: What,
+}
+
+enum What {
+    Blank,
+    Membership(Membership),
+    Command(Command),
+}
+
+impl Step {
+    fn read(entry: &CommittedEntry) -> Result<Self, Error> {
+        let what = match &entry.payload {
+            Payload::Blank => What::Blank,
+            Payload::Membership(membership) => What::Membership(membership.clone()),
+            Payload::Command(bytes) => What::Command(command::decode(bytes)?),
+        };
+        Ok(Self { id: entry.id, what })
+    }
+
+    /// Whether it only adds cells: nothing is looked up for it, and nothing but a memtable grows.
+    fn is_plain(&self) -> bool {
+        match &self.what {
+            What::Blank => true,
+            What::Membership(_) => false,
+            What::Command(command) => apply::only_adds(&command.kind),
+        }
+    }
+}
+
 /// One call of apply.
 struct Run<'a> {
     machine: &'a Machine,
@@ -273,21 +304,20 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn entry<C: Cells>(&mut self, applier: &mut Applier<'_, C>, entry: &CommittedEntry) -> Result<Bytes, Error> {
-        let answer = match &entry.payload {
-            Payload::Blank => Bytes::new(),
-            Payload::Membership(membership) => {
-                applier.state().set_membership(entry.id, membership.clone());
+    fn step<C: Cells>(&mut self, applier: &mut Applier<'_, C>, step: Step) -> Result<Bytes, Error> {
+        let answer = match step.what {
+            What::Blank => Bytes::new(),
+            What::Membership(membership) => {
+                applier.state().set_membership(step.id, membership);
                 Bytes::new()
             }
-            Payload::Command(bytes) => command::encode_reply(&self.command(applier, entry.id, bytes)?),
+            What::Command(command) => command::encode_reply(&self.command(applier, step.id, command)?),
         };
-        applier.state().applied = entry.id;
+        applier.state().applied = step.id;
         Ok(answer)
     }
 
-    fn command<C: Cells>(&mut self, applier: &mut Applier<'_, C>, id: LogId, bytes: &[u8]) -> Result<Reply, Error> {
-        let command: Command = command::decode(bytes)?;
+    fn command<C: Cells>(&mut self, applier: &mut Applier<'_, C>, id: LogId, command: Command) -> Result<Reply, Error> {
         if apply::wants_written(&command.kind) {
             self.commit(applier)?;
         }
@@ -330,7 +360,21 @@ impl StateMachine for Machine {
     }
 
     fn apply(&self, entries: &[CommittedEntry]) -> Result<Vec<Bytes>, Fault> {
-        self.apply_all(entries).map_err(fault("apply"))
+        let apply = || self.apply_all(&mut self.state(), read(entries)?);
+        apply().map_err(fault("apply"))
+    }
+
+    fn apply_at_once(&self, entries: &[CommittedEntry]) -> Option<Result<Vec<Bytes>, Fault>> {
+        // A checkpoint or an installation may hold it for long. Poisoned: the process ends.
+        let mut state = self.state.try_lock().ok()?;
+        let steps = match read(entries) {
+            Ok(steps) => steps,
+            Err(error) => return Some(Err(fault("apply")(error))),
+        };
+        if !steps.iter().all(Step::is_plain) || self.store().holds_up_writers() {
+            return None;
+        }
+        Some(self.apply_all(&mut state, steps).map_err(fault("apply")))
     }
 
     fn checkpoint(&self, folder: &Path) -> Result<Applied, Fault> {
@@ -350,6 +394,10 @@ impl StateMachine for Machine {
         warn!(tablet = %self.id.tablet, replica = %self.id.replica, applied = %state.applied, "snapshot installed");
         Ok(())
     }
+}
+
+fn read(entries: &[CommittedEntry]) -> Result<Vec<Step>, Error> {
+    entries.iter().map(Step::read).collect()
 }
 
 /// The cells of a store as apply looks at them.
