@@ -6,9 +6,10 @@ use std::time::Duration;
 use ebla_client::{CallError, ChubbyDirectory};
 use ebla_model::error::Error;
 use ebla_proto::locate::locate_server::Locate;
-use ebla_proto::locate::{ClusterReply, ClusterRequest, TableName};
+use ebla_proto::locate::{ClusterReply, ClusterRequest, CountersReply, CountersRequest, TableName};
 use ebla_proto::tablet::tablets_server::Tablets;
 use ebla_proto::{convert, record, status, tablet as wire};
+use ebla_storage::log::CommitLog;
 use futures::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
@@ -80,13 +81,14 @@ impl Tablets for TabletService {
 #[derive(Clone, Debug)]
 pub struct LocateService {
     directory: ChubbyDirectory,
+    log: CommitLog,
 }
 
 impl LocateService {
-    /// Tells what the directory knows.
+    /// Tells what the directory knows, and what the log counts.
     #[must_use]
-    pub const fn new(directory: ChubbyDirectory) -> Self {
-        Self { directory }
+    pub const fn new(directory: ChubbyDirectory, log: CommitLog) -> Self {
+        Self { directory, log }
     }
 }
 
@@ -112,6 +114,17 @@ impl Locate for LocateService {
             servers: self.directory.servers(),
             master,
             tables: tables.collect(),
+        }))
+    }
+
+    async fn counters(&self, _request: Request<CountersRequest>) -> Result<Response<CountersReply>, Status> {
+        let stats = self.log.stats();
+        Ok(Response::new(CountersReply {
+            log_syncs: stats.syncs,
+            log_batches: stats.batches,
+            log_marks: stats.marks,
+            log_records: stats.records,
+            log_bytes: stats.bytes,
         }))
     }
 }

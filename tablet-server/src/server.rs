@@ -145,6 +145,7 @@ impl TabletServer {
         let incarnation = Incarnation::new(runtime.rng.u64());
         let services = Services {
             local,
+            log: disk.log.clone(),
             directory: directory.clone(),
             control: ControlService::new(Arc::clone(&hosted), incarnation),
             network: Arc::clone(&network),
@@ -259,6 +260,7 @@ impl TabletServer {
 /// What is served on the port.
 struct Services {
     local: Local,
+    log: CommitLog,
     directory: ChubbyDirectory,
     control: ControlService,
     network: Arc<Network>,
@@ -271,7 +273,7 @@ impl Services {
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let routes = Routes::new(tablets)
-            .add_service(LocateServer::new(LocateService::new(self.directory)))
+            .add_service(LocateServer::new(LocateService::new(self.directory, self.log)))
             .add_service(ControlServer::new(self.control))
             .add_service(self.network.service());
         serve(&runtime.tasks, listener, front::add_services(routes, self.front), ServeOptions::default());

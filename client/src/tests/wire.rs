@@ -7,7 +7,7 @@ use ebla_model::error::Reason;
 use ebla_model::id::ServerId;
 use ebla_model::key::RowSet;
 use ebla_proto::locate::locate_server::{Locate, LocateServer};
-use ebla_proto::locate::{ClusterReply, ClusterRequest, TableName};
+use ebla_proto::locate::{ClusterReply, ClusterRequest, CountersReply, CountersRequest, TableName};
 use ebla_proto::status::{to_status, to_status_with};
 use ebla_proto::tablet::tablets_server::{Tablets, TabletsServer};
 use ebla_proto::{convert, record, tablet};
@@ -81,6 +81,10 @@ impl Locate for Server {
             tables: vec![TableName { name: "projects/p/instances/i/tables/t".to_owned(), table: TABLE.get() }],
             ..Default::default()
         }))
+    }
+
+    async fn counters(&self, _request: Request<CountersRequest>) -> Result<Response<CountersReply>, Status> {
+        Ok(Response::new(CountersReply::default()))
     }
 }
 

@@ -113,6 +113,51 @@ async fn nothing_acknowledged_is_lost_with_a_leader() {
     }
 }
 
+/// Batches with records that each server has written: what was synced beside marks and new segments.
+fn batches(cluster: &Cluster) -> Vec<u64> {
+    let stats = cluster.nodes().map(|node| node.log.stats());
+    stats.map(|stats| stats.batches - stats.marks).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_write_by_itself_is_synced_once_on_each_server() {
+    const WRITES: u64 = 50;
+    let cluster = Cluster::start(3, Links::Direct, PATIENT).await;
+    loop {
+        let leader = cluster.leader().await;
+        cluster.settled().await;
+        let (term, before) = (cluster.node(leader).group.status().term, batches(&cluster));
+        for number in 0..WRITES {
+            cluster.write(&number.to_string()).await;
+        }
+        cluster.settled().await;
+        let written: Vec<u64> = batches(&cluster).iter().zip(&before).map(|(after, before)| after - before).collect();
+        // A vote is synced too: where the machine was too busy for heartbeats, count again.
+        if cluster.node(leader).group.status().term == term {
+            // One after another: one round of syncs each. A follower that lags may take two at once.
+            println!("{WRITES} writes, batches {written:?}");
+            assert!(written.iter().all(|batches| *batches <= WRITES));
+            assert_eq!(written.iter().max(), Some(&WRITES));
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn writes_that_come_together_share_their_syncs() {
+    const WRITES: usize = 200;
+    let cluster = Cluster::start(3, Links::Direct, PATIENT).await;
+    let leader = cluster.leader().await;
+    cluster.settled().await;
+    let before = batches(&cluster);
+    let commands = (0..WRITES).map(|number| Bytes::from(number.to_string())).collect();
+    let outcomes = cluster.node(leader).group.propose(commands, None).await;
+    assert!(outcomes.iter().all(Result::is_ok));
+    let written: u64 = batches(&cluster).iter().zip(&before).map(|(after, before)| after - before).sum();
+    println!("{WRITES} writes at once, {written} batches on three servers");
+    assert!(written < WRITES as u64, "fewer than one sync a write, over all servers");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_cluster_that_lost_its_power_has_everything_acknowledged() {
     let mut cluster = Cluster::start(3, Links::Direct, QUICK).await;

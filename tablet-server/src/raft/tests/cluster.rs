@@ -166,7 +166,7 @@ impl GroupDirectory for OneGroup {
 pub(super) struct Node {
     pub(super) group: Arc<Group>,
     pub(super) machine: Arc<List>,
-    log: CommitLog,
+    pub(super) log: CommitLog,
     network: Arc<Network>,
     directory: Arc<OneGroup>,
     runtime: Runtime,
