@@ -1,18 +1,27 @@
-//! The load of `ebla bench`: the same requests through gRPC against one or two Bigtable addresses, in slices that
-//! alternate, so that both see the same machine.
+//! The load of `ebla bench`: the same requests through gRPC against one or more systems, in slices that alternate, so that
+//! all see the same machine.
 //!
 //! ```text
-//!   for each workload and number of clients:   A B B A A B …   slices of a few seconds
-//!   shown: operations a second and latencies of each (medians over slices), and the ratio A / B
-//!          with the smallest and greatest ratio of neighbouring slices
+//!   for each workload and number of clients:   A B C  C B A  A B C …   slices of a few seconds
+//!   shown: operations a second and latencies of each (medians over rounds); the ratio A / B, A / C of
+//!          the same round, as a median with a 95 % interval; processor time and syncs for each row
 //! ```
 //!
 //! A client is a task that sends its next request when the last one was answered (closed loop). Values cannot be
-//! compressed. [`target`] speaks to an address, [`mod@slice`] runs one slice, [`report`] turns slices into figures.
+//! compressed. [`target`] is a system, [`bigtable`] and [`etcd`] speak to one, [`mod@slice`] runs one slice,
+//! [`report`] turns slices into figures, [`statistics`] has the arithmetic.
 
+pub mod bigtable;
+pub mod counters;
+pub mod etcd;
+pub mod processes;
 pub mod report;
 pub mod slice;
+pub mod statistics;
 pub mod target;
+mod values;
+
+pub use values::Values;
 
 use std::time::Duration;
 
@@ -62,8 +71,8 @@ pub struct Plan {
     pub value_bytes: usize,
     /// Length of a slice.
     pub slice: Duration,
-    /// Pairs of slices for each figure.
-    pub pairs: usize,
+    /// Slices of each target for each figure.
+    pub rounds: usize,
 }
 
 /// The key of row `number`: fixed width, so that keys sort like numbers.

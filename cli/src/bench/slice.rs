@@ -10,16 +10,63 @@ use ebla_runtime::Runtime;
 use futures::future::join_all;
 use hdrhistogram::Histogram;
 
-use super::target::{Target, Values};
-use super::{Plan, Workload};
+use super::counters::LogCounters;
+use super::processes::Processes;
+use super::target::Target;
+use super::{Plan, Values, Workload};
 
 /// What one slice gave.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// Rows a second.
-    pub rows_per_second: f64,
+    /// Rows read or written.
+    pub rows: u64,
+    /// How long it took.
+    pub took: Duration,
     /// Latencies of requests, in microseconds.
     pub latencies: Histogram<u64>,
+    /// Processor time of the target's processes, where they are known.
+    pub cpu_micros: Option<u64>,
+    /// Processor time of this process.
+    pub generator_micros: Option<u64>,
+    /// Times the target's commit logs waited for their disks, where it tells.
+    pub syncs: Option<u64>,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of one slice are far below 2^52")]
+impl Slice {
+    /// Rows a second.
+    pub fn rows_per_second(&self) -> f64 {
+        self.rows as f64 / self.took.as_secs_f64().max(1e-9)
+    }
+
+    /// A quantile of the latencies, in microseconds.
+    pub fn quantile_micros(&self, quantile: f64) -> f64 {
+        self.latencies.value_at_quantile(quantile) as f64
+    }
+
+    /// A sum, divided by the rows; `None` when there were none.
+    pub fn per_row(&self, sum: u64) -> Option<f64> {
+        (self.rows > 0).then(|| sum as f64 / self.rows as f64)
+    }
+}
+
+/// What is counted before and after.
+struct Counted {
+    cpu_micros: Option<u64>,
+    generator_micros: Option<u64>,
+    log: Option<LogCounters>,
+}
+
+impl Counted {
+    async fn now(runtime: &Runtime, target: &Target) -> Self {
+        let log = target.log_counters(runtime).await;
+        Self { cpu_micros: target.processes.cpu_micros(), generator_micros: Processes::own().cpu_micros(), log }
+    }
+}
+
+/// How much a counter has grown.
+fn grown(before: Option<u64>, after: Option<u64>) -> Option<u64> {
+    Some(after?.saturating_sub(before?))
 }
 
 /// Runs one slice. The first error ends it: a benchmark of refused requests would flatter.
@@ -34,6 +81,7 @@ pub async fn run(
     plan: &Plan,
     values: &Values,
 ) -> Result<Slice, Error> {
+    let before = Counted::now(runtime, target).await;
     let stop = Arc::new(AtomicBool::new(false));
     let started = runtime.clock.monotonic();
     let timer = async {
@@ -58,7 +106,16 @@ pub async fn run(
         let one = result.map_err(|_| Error::internal("a bench client ended early"))??;
         latencies.add(one).map_err(|error| Error::internal(error.to_string()))?;
     }
-    Ok(Slice { rows_per_second: rate(latencies.len() * workload.rows_per_request(), elapsed), latencies })
+    let after = Counted::now(runtime, target).await;
+    let syncs = before.log.zip(after.log).map(|(before, after)| (after - before).syncs);
+    Ok(Slice {
+        rows: latencies.len() * workload.rows_per_request(),
+        took: elapsed,
+        latencies,
+        cpu_micros: grown(before.cpu_micros, after.cpu_micros),
+        generator_micros: grown(before.generator_micros, after.generator_micros),
+        syncs,
+    })
 }
 
 async fn one_client(
@@ -70,7 +127,7 @@ async fn one_client(
     values: Values,
     stop: Arc<AtomicBool>,
 ) -> Result<Histogram<u64>, Error> {
-    let mut client = target.client(number);
+    let mut client = target.client(number).ok_or_else(|| Error::internal("the target has no address"))?;
     let rng = runtime.rng.fork();
     let mut latencies = empty();
     while !stop.load(Ordering::Relaxed) {
@@ -89,9 +146,4 @@ async fn one_client(
 #[expect(clippy::expect_used, reason = "three digits up to a minute are bounds that the histogram accepts")]
 fn empty() -> Histogram<u64> {
     Histogram::new_with_max(60_000_000, 3).expect("bounds are constant")
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a rate is shown with three digits")]
-fn rate(count: u64, elapsed: Duration) -> f64 {
-    count as f64 / elapsed.as_secs_f64().max(1e-9)
 }

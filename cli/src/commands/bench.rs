@@ -1,4 +1,4 @@
-//! `ebla bench`: load on a Bigtable address, alone or in alternation with a peer.
+//! `ebla bench`: load on a cluster, alone or in alternation with others.
 
 use std::time::Duration;
 
@@ -6,25 +6,34 @@ use ebla_runtime::Runtime;
 use serde_json::json;
 
 use super::Place;
-use crate::bench::report::Measured;
-use crate::bench::target::{Target, Values};
-use crate::bench::{Plan, Workload, slice};
+use crate::bench::processes::Processes;
+use crate::bench::report::{COLUMNS, Measured};
+use crate::bench::slice::{self, Slice};
+use crate::bench::target::Target;
+use crate::bench::{Plan, Values, Workload};
 use crate::output::{self, Failure, Format, Table};
 
 /// Measure reads, writes and scans. The table `bench` is made anew in the project and instance `bench`.
 ///
+/// A peer is a Bigtable (HOST:PORT), an etcd (etcd://HOST:PORT), or an etcd with all clients on its leader
+/// (etcd-leader://HOST:PORT); several members with commas. Its keys are overwritten.
+///
 /// Examples:
 ///   ebla bench --clients 1,16,128
 ///   ebla bench --peer emulator=127.0.0.1:9000 --workloads read,scan
+///   ebla bench --peer etcd=etcd://127.0.0.1:2379 --processes ebla=4711 --processes etcd=4712
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Bench {
     /// Which cluster
     #[command(flatten)]
     pub place: Place,
-    /// Another Bigtable measured in alternation, as NAME=HOST:PORT
-    #[arg(long, value_name = "NAME=HOST:PORT")]
-    pub peer: Option<String>,
+    /// Another system measured in alternation; may be given several times
+    #[arg(long, value_name = "NAME=PLACES")]
+    pub peer: Vec<String>,
+    /// The processes of `ebla` or of a peer, whose processor time is then counted
+    #[arg(long, value_name = "NAME=PID,PID…")]
+    pub processes: Vec<String>,
     /// What to do
     #[arg(long, value_enum, value_delimiter = ',', default_value = "write,read,scan")]
     pub workloads: Vec<Workload>,
@@ -41,8 +50,8 @@ pub struct Bench {
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
     /// Slices of each target for each figure
-    #[arg(long, default_value_t = 6)]
-    pub pairs: usize,
+    #[arg(long, alias = "pairs", default_value_t = 6)]
+    pub rounds: usize,
 }
 
 /// Prepares the tables, runs the slices, shows the figures.
@@ -59,10 +68,10 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
         rows: bench.rows,
         value_bytes: bench.value_bytes,
         slice: Duration::from_secs_f64(bench.seconds),
-        pairs: bench.pairs.max(1),
+        rounds: bench.rounds.max(1),
     };
     let values = Values::new(&runtime, plan.value_bytes);
-    let targets = targets(&bench, &runtime)?;
+    let targets = targets(&bench, &runtime).await?;
     for target in &targets {
         eprintln!("filling {} with {} rows of {} bytes", target.name, plan.rows, plan.value_bytes);
         target.prepare(plan.rows, &values).await?;
@@ -77,17 +86,27 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
     Ok(())
 }
 
-fn targets(bench: &Bench, runtime: &Runtime) -> Result<Vec<Target>, Failure> {
+async fn targets(bench: &Bench, runtime: &Runtime) -> Result<Vec<Target>, Failure> {
     let most = bench.clients.iter().copied().max().unwrap_or(1);
-    let mut targets = vec![Target::new(runtime, "ebla", &bench.place.address(), most)];
-    if let Some(peer) = &bench.peer {
-        let (name, address) = peer.split_once('=').ok_or_else(|| Failure::usage("--peer is NAME=HOST:PORT"))?;
-        targets.push(Target::new(runtime, name, address, most));
+    let mut named = vec![("ebla", bench.place.address())];
+    for peer in &bench.peer {
+        let (name, places) = peer.split_once('=').ok_or_else(|| Failure::usage("--peer is NAME=PLACES"))?;
+        named.push((name, places.to_owned()));
+    }
+    let mut targets = Vec::new();
+    for (name, places) in named {
+        let processes = processes(&bench.processes, name)?;
+        targets.push(Target::new(runtime, name, &places, processes, most).await?);
     }
     Ok(targets)
 }
 
-/// Slices in the order A B, B A, A B …: a machine that slowly changes changes both alike.
+fn processes(given: &[String], name: &str) -> Result<Processes, Failure> {
+    let of_this = given.iter().filter_map(|one| one.split_once('=')).find(|(of, _)| *of == name);
+    Ok(of_this.map(|(_, pids)| Processes::parse(pids)).transpose()?.unwrap_or_default())
+}
+
+/// Slices in the order A B C, C B A, A B C …: a machine that slowly changes changes all alike.
 async fn measure(
     runtime: &Runtime,
     targets: &[Target],
@@ -96,26 +115,26 @@ async fn measure(
     plan: &Plan,
     values: &Values,
 ) -> Result<Measured, Failure> {
-    let mut slices: Vec<Vec<slice::Slice>> = targets.iter().map(|_| Vec::new()).collect();
-    for pair in 0..plan.pairs {
+    let mut slices: Vec<(String, Vec<Slice>)> =
+        targets.iter().map(|target| (target.name.clone(), Vec::new())).collect();
+    for round in 0..plan.rounds {
         let mut order: Vec<_> = targets.iter().zip(&mut slices).collect();
-        if pair % 2 == 1 {
+        if round % 2 == 1 {
             order.reverse();
         }
-        for (target, done) in order {
+        for (target, (_, done)) in order {
             done.push(slice::run(runtime, target, workload, clients, plan, values).await?);
         }
     }
     eprintln!("{} with {clients} clients: done", workload.name());
-    let targets = targets.iter().map(|target| target.name.clone()).zip(slices).collect();
-    Ok(Measured { workload, clients, targets })
+    Ok(Measured::new(workload, clients, &slices, &runtime.rng))
 }
 
 fn show(bench: &Bench, measured: &[Measured]) {
     if bench.place.output == Format::Json {
         return output::print_json(&json!(measured.iter().map(Measured::json).collect::<Vec<_>>()));
     }
-    let mut table = Table::new(&["WORKLOAD", "CLIENTS", "TARGET", "ROWS/S", "P50 MS", "P99 MS", "RATIO [MIN, MAX]"]);
+    let mut table = Table::new(&COLUMNS);
     for line in measured.iter().flat_map(Measured::lines) {
         table.row(line);
     }

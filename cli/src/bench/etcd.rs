@@ -1,0 +1,147 @@
+//! etcd under load: the few calls of its public API that the workloads need, written out by hand.
+//!
+//! Rows are keys, a row's value is the key's value. Reads are linearizable, as etcd's are unless one asks for less.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_model::error::{Error, Reason};
+use ebla_runtime::Runtime;
+use http::uri::PathAndQuery;
+use tonic::client::Grpc;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
+
+use super::{Values, row_key};
+
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// How long the members may take to say who leads.
+const LEADER_WAIT: Duration = Duration::from_secs(30);
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PutRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    key: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    value: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RangeRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    key: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    range_end: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RangeResponse {
+    #[prost(message, repeated, tag = "2")]
+    kvs: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct KeyValue {
+    #[prost(bytes = "bytes", tag = "1")]
+    key: Bytes,
+    #[prost(bytes = "bytes", tag = "5")]
+    value: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct TxnRequest {
+    #[prost(message, repeated, tag = "2")]
+    success: Vec<RequestOp>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RequestOp {
+    #[prost(message, optional, tag = "2")]
+    put: Option<PutRequest>,
+}
+
+/// Of an answer that says nothing that is looked at.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Nothing {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    header: Option<ResponseHeader>,
+    #[prost(uint64, tag = "4")]
+    leader: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ResponseHeader {
+    #[prost(uint64, tag = "2")]
+    member_id: u64,
+}
+
+/// A client of one member.
+pub struct Etcd {
+    grpc: Grpc<Channel>,
+}
+
+impl Etcd {
+    pub(super) fn new(channel: Channel) -> Self {
+        Self { grpc: Grpc::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX) }
+    }
+
+    pub(super) async fn write_row(&mut self, number: u64, values: &Values) -> Result<(), Status> {
+        let _revision: Nothing = self.call("/etcdserverpb.KV/Put", put(number, values)).await?;
+        Ok(())
+    }
+
+    pub(super) async fn write_rows(&mut self, numbers: &[u64], values: &Values) -> Result<(), Status> {
+        let success = numbers.iter().map(|number| RequestOp { put: Some(put(*number, values)) }).collect();
+        let _revision: Nothing = self.call("/etcdserverpb.KV/Txn", TxnRequest { success }).await?;
+        Ok(())
+    }
+
+    /// How many rows there are in `[start, end)`.
+    pub(super) async fn read_rows(&mut self, start: u64, end: u64) -> Result<usize, Status> {
+        let range_end = if end == start + 1 { Bytes::new() } else { row_key(end).into() };
+        let request = RangeRequest { key: row_key(start).into(), range_end };
+        let found: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
+        Ok(found.kvs.iter().filter(|row| !row.value.is_empty()).count())
+    }
+
+    async fn call<Q, A>(&mut self, path: &'static str, request: Q) -> Result<A, Status>
+    where
+        Q: prost::Message + Send + Sync + 'static,
+        A: prost::Message + Default + Send + Sync + 'static,
+    {
+        self.grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+        let codec = ProstCodec::<Q, A>::default();
+        let answer = self.grpc.unary(Request::new(request), PathAndQuery::from_static(path), codec).await?;
+        Ok(answer.into_inner())
+    }
+}
+
+fn put(number: u64, values: &Values) -> PutRequest {
+    PutRequest { key: row_key(number).into(), value: values.value(number) }
+}
+
+/// The address of the member that leads.
+pub(super) async fn leader(runtime: &Runtime, addresses: &[String]) -> Result<String, Error> {
+    let mut clients: Vec<_> =
+        addresses.iter().map(|address| (address, Etcd::new(runtime.net.channel(address)))).collect();
+    let asking = async {
+        loop {
+            for (address, client) in &mut clients {
+                let status = client.call::<Nothing, StatusResponse>("/etcdserverpb.Maintenance/Status", Nothing {});
+                if let Ok(status) = status.await
+                    && status.leader != 0
+                    && status.header.is_some_and(|header| header.member_id == status.leader)
+                {
+                    return (*address).clone();
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let late = |_elapsed| Error::new(Reason::Unavailable, "no member of the etcd says that it leads");
+    tokio::time::timeout(LEADER_WAIT, asking).await.map_err(late)
+}
