@@ -17,7 +17,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EMULATOR ?= $(firstword $(wildcard /usr/lib/google-cloud-sdk/platform/bigtable-emulator/cbtemulator) $(shell command -v cbtemulator))
 ARGS ?=
 
-.PHONY: help install python build run test fmt clippy suites docs bench cluster cluster-down
+.PHONY: help install python build run test fmt clippy suites docs bench race cluster cluster-down
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -73,4 +73,11 @@ bench: build ## figures of docs/benchmarks.md: storage, start, and load beside G
 	$(CARGO_TARGET_DIR)/release/examples/log_bench
 	$(CARGO_TARGET_DIR)/release/examples/store_bench
 	$(CARGO_TARGET_DIR)/release/examples/start $(EBLA) "$(EMULATOR)"
-	$(CARGO_TARGET_DIR)/release/examples/beside $(EBLA) "$(EMULATOR)"
+	$(CARGO_TARGET_DIR)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" --systems up,emulator -- --seconds 2 --rounds 4
+
+# Small histories, as a careful operator would have them: etcd's reads slow down without.
+race: export ETCD_AUTO_COMPACTION_MODE = revision
+race: export ETCD_AUTO_COMPACTION_RETENTION = 1000
+race: export ETCD_QUOTA_BACKEND_BYTES = 8589934592
+race: build python ## reads and writes beside etcd and Google's emulator, in alternation, below ten minutes
+	$(CARGO_TARGET_DIR)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" -- --workloads write,read --seconds 2.5 --rounds 6 $(ARGS)

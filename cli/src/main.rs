@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use ebla_cli::commands::{self, Arguments};
 
+/// What a request allocates is mostly freed on another thread, where glibc's arenas are slow.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     ebla_runtime::telemetry::init(&arguments.log);

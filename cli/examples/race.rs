@@ -1,0 +1,204 @@
+//! Starts Ebla and its peers side by side on this machine and runs `ebla bench` on all of them in alternation.
+//!
+//! ```text
+//!   ebla         three tablet servers, a master and an etcd of three members, each a process
+//!   up           the same in one process, `ebla up`
+//!   etcd         an etcd of three members, clients on all; etcd-leader: the same, clients on its leader
+//!   emulator     Google's, which keeps everything in memory and syncs nothing
+//! ```
+//!
+//! Every one that writes to a disk writes below the folder for temporary files, and syncs before it answers. What is not
+//! installed is left out, with the reason. Processor time is that of all processes of a system.
+//!
+//! ```sh
+//! cargo run --release -p ebla-cli --example race -- target/release/ebla --emulator path/to/cbtemulator -- --rounds 6
+//! ```
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use clap::Parser as _;
+use ebla_runtime::Runtime;
+use ebla_tests::cluster::Cluster as _;
+use ebla_tests::etcd::{Build, EtcdCluster};
+use ebla_tests::process::{Plan, ProcessCluster};
+use ebla_tests::site::Loopback;
+
+/// Far from the ports that people use.
+const UP_ADDRESS: &str = "127.0.0.1:21186";
+const EMULATOR_PORT: u16 = 21_187;
+/// How long a process may take until it answers.
+const READY_MAX: Duration = Duration::from_secs(60);
+
+#[derive(clap::Parser)]
+struct Arguments {
+    /// The program
+    ebla: PathBuf,
+    /// Google's emulator
+    #[arg(long)]
+    emulator: Option<PathBuf>,
+    /// Who takes part
+    #[arg(long, value_delimiter = ',', default_value = "ebla,up,etcd,etcd-leader,emulator")]
+    systems: Vec<String>,
+    /// Handed on to `ebla bench`
+    #[arg(last = true)]
+    bench: Vec<String>,
+}
+
+/// A running system; ended when dropped.
+struct System {
+    name: &'static str,
+    /// As `ebla bench --peer` takes them.
+    places: String,
+    processes: BTreeSet<u32>,
+    _kept: Box<dyn Any>,
+}
+
+type Started = Result<(String, Box<dyn Any>), Box<dyn std::error::Error>>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = Runtime::system("race");
+    let mut systems = Vec::new();
+    for name in ["ebla", "up", "etcd", "emulator"] {
+        let wanted = |one: &String| one == name || (name == "etcd" && one == "etcd-leader");
+        if !arguments.systems.iter().any(wanted) {
+            continue;
+        }
+        let before = children();
+        match start(name, &arguments, &runtime).await {
+            Ok((places, kept)) => {
+                let processes = children().difference(&before).copied().collect();
+                systems.push(System { name, places, processes, _kept: kept });
+            }
+            Err(reason) => eprintln!("{name} takes no part: {reason}"),
+        }
+    }
+    race(&arguments, &systems)
+}
+
+async fn start(name: &str, arguments: &Arguments, runtime: &Runtime) -> Started {
+    match name {
+        "ebla" => processes(&arguments.ebla, runtime).await,
+        "up" => up(&arguments.ebla),
+        "etcd" => etcd().await,
+        _ => emulator(arguments.emulator.as_deref()),
+    }
+}
+
+fn build() -> Build {
+    if Build::PyPi.program().is_ok() { Build::PyPi } else { Build::Debian }
+}
+
+async fn processes(program: &Path, runtime: &Runtime) -> Started {
+    let mut help = Command::new(program);
+    help.args(["tablet-server", "--help"]).stdout(Stdio::null()).stderr(Stdio::null());
+    if !help.status()?.success() {
+        return Err("this program has no roles".into());
+    }
+    let plan = Plan { etcd: 3, build: build(), masters: 1, ..Plan::new(&program.display().to_string(), 3) };
+    let cluster = ProcessCluster::start(plan, Loopback::claim()?, runtime).await?;
+    Ok((cluster.addresses().join(","), Box::new(cluster)))
+}
+
+fn up(program: &Path) -> Started {
+    let folder = tempfile::tempdir()?;
+    let ready = folder.path().join("ready");
+    let mut command = Command::new(program);
+    command.args(["up", "--listen", UP_ADDRESS, "--data"]).arg(folder.path().join("data"));
+    command.arg("--ready-file").arg(&ready).stdout(Stdio::null()).stderr(Stdio::null());
+    let running = Running(command.spawn()?);
+    wait_for(|| ready.exists())?;
+    // All three servers take requests; the file tells where.
+    let told: serde_json::Value = serde_json::from_str(&fs::read_to_string(&ready)?)?;
+    let servers = told.get("servers").and_then(serde_json::Value::as_array).into_iter().flatten();
+    let all: Vec<_> = servers.filter_map(|server| Some(server.get("bigtable")?.as_str()?.to_owned())).collect();
+    let places = if all.is_empty() { UP_ADDRESS.to_owned() } else { all.join(",") };
+    Ok((places, Box::new((running, folder))))
+}
+
+async fn etcd() -> Started {
+    let build = build();
+    println!("etcd: {build:?}");
+    let cluster = EtcdCluster::start(3, build).await?;
+    let places: Vec<_> = cluster.endpoints().iter().map(|one| one.replace("http://", "etcd://")).collect();
+    Ok((places.join(","), Box::new(cluster)))
+}
+
+fn emulator(program: Option<&Path>) -> Started {
+    let program = program.filter(|path| path.exists()).ok_or("it is not installed")?;
+    let mut command = Command::new(program);
+    command.arg(format!("--port={EMULATOR_PORT}")).stdout(Stdio::null()).stderr(Stdio::null());
+    let running = Running(command.spawn()?);
+    wait_for(|| std::net::TcpStream::connect(("127.0.0.1", EMULATOR_PORT)).is_ok())?;
+    Ok((format!("127.0.0.1:{EMULATOR_PORT}"), Box::new(running)))
+}
+
+fn race(arguments: &Arguments, systems: &[System]) -> ExitCode {
+    let Some((first, peers)) = systems.split_first() else { return ExitCode::FAILURE };
+    println!("the first one, `ebla` below, is {}", first.name);
+    let mut bench = Command::new(&arguments.ebla);
+    bench.args(["bench", "--addr", &first.places]).arg(counted("ebla", &first.processes));
+    for peer in peers {
+        let ways = if peer.name == "etcd" { vec!["etcd", "etcd-leader"] } else { vec![peer.name] };
+        for way in ways.into_iter().filter(|way| arguments.systems.iter().any(|wanted| wanted == way)) {
+            let places = peer.places.replace("etcd://", &format!("{way}://"));
+            bench.arg(format!("--peer={way}={places}")).arg(counted(way, &peer.processes));
+        }
+    }
+    bench.args(&arguments.bench);
+    match bench.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        failed => {
+            eprintln!("ebla bench: {failed:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn counted(name: &str, processes: &BTreeSet<u32>) -> String {
+    let list: Vec<_> = processes.iter().map(u32::to_string).collect();
+    format!("--processes={name}={}", list.join(","))
+}
+
+/// The processes that this one has started.
+fn children() -> BTreeSet<u32> {
+    let own = std::process::id();
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| parent(*pid) == Some(own)).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Ends its process when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a process tells nothing but through files and ports: polling is all there is"
+)]
+fn wait_for(is_ready: impl Fn() -> bool) -> Result<(), &'static str> {
+    let pause = Duration::from_millis(100);
+    let mut left = READY_MAX;
+    while !is_ready() {
+        left = left.checked_sub(pause).ok_or("it does not answer")?;
+        std::thread::sleep(pause);
+    }
+    Ok(())
+}
