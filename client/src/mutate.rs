@@ -11,6 +11,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::TableId;
 use ebla_model::key::RowKey;
 use ebla_proto::tablet;
+use ebla_runtime::{Bug, planted};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -236,7 +237,8 @@ fn may_be_tried_again(error: &Error) -> bool {
 }
 
 fn all_failed(rows: Vec<Pending>, error: &Error) -> Outcome {
-    let answered = rows.into_iter().map(|row| (row.index, Err(error.clone()))).collect();
+    let result = || if planted(Bug::UnsentReportedWritten) { Ok(()) } else { Err(error.clone()) };
+    let answered = rows.into_iter().map(|row| (row.index, result())).collect();
     Outcome { answered, again: None }
 }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use ebla_model::id::{Sequence, SessionId};
 use ebla_proto::tablet;
+use ebla_runtime::{Bug, planted};
 
 /// The sequences of one session: which comes next, which are not answered yet.
 #[derive(Debug)]
@@ -53,6 +54,13 @@ impl Session {
         Ticket { session: self.clone(), sequence }
     }
 
+    /// Takes a sequence that nobody begins with.
+    fn skip(&self) -> u64 {
+        let mut sequences = self.lock();
+        sequences.next = sequences.next.saturating_add(1);
+        sequences.next - 1
+    }
+
     /// The lowest sequence that is not answered yet.
     pub fn lowest_outstanding(&self) -> Sequence {
         Sequence::new(self.lock().lowest_outstanding())
@@ -80,7 +88,7 @@ impl Ticket {
     pub fn write_id(&self) -> tablet::WriteId {
         tablet::WriteId {
             session: self.session.id.clone(),
-            sequence: self.sequence,
+            sequence: if planted(Bug::RetryUnderNewNumber) { self.session.skip() } else { self.sequence },
             lowest_outstanding: self.session.lock().lowest_outstanding(),
         }
     }

@@ -2,12 +2,33 @@
 //!
 //! Wall time orders what people see (cell timestamps, logs) and may jump. Time since boot never goes back and counts
 //! while the machine sleeps (`CLOCK_BOOTTIME`), so leases are judged by it alone.
+//!
+//! A simulation brings its own [`Time`]: one for each host through [`Clock::custom`], and one for the whole process through
+//! [`replace_machine`], which is what [`Clock::system`] then tells, to code that can be handed no clock.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ebla_model::time::Micros;
 use rustix::time::{ClockId, clock_gettime};
+
+/// Where time comes from, when not from the machine.
+pub trait Time: Send + Sync + fmt::Debug {
+    /// Microseconds since the Unix epoch; may jump either way.
+    fn wall(&self) -> Micros;
+    /// Time since boot; never goes back.
+    fn monotonic(&self) -> Duration;
+}
+
+/// What stands for the machine's clocks in this process.
+static MACHINE: OnceLock<Arc<dyn Time>> = OnceLock::new();
+
+/// Lets `time` stand for the machine's clocks from here on, for all of this process: for a simulation, before anything
+/// else is started. Only the first call counts; whether this one did.
+pub fn replace_machine(time: Arc<dyn Time>) -> bool {
+    MACHINE.set(time).is_ok()
+}
 
 /// A source of time; cheap to clone, and clones of a manual clock move together.
 #[derive(Clone, Debug)]
@@ -16,6 +37,7 @@ pub struct Clock(Source);
 #[derive(Clone, Debug)]
 enum Source {
     System,
+    Custom(Arc<dyn Time>),
     /// Guards two numbers, never held over a call.
     Manual(Arc<Mutex<ManualTime>>),
 }
@@ -36,6 +58,12 @@ impl Clock {
         Self(Source::System)
     }
 
+    /// Any other clock, such as that of a simulated host.
+    #[must_use]
+    pub fn custom(time: Arc<dyn Time>) -> Self {
+        Self(Source::Custom(time))
+    }
+
     /// A clock that stands still until [`Clock::advance`] moves it.
     #[must_use]
     pub fn manual() -> Self {
@@ -47,7 +75,8 @@ impl Clock {
     #[must_use]
     pub fn wall(&self) -> Micros {
         match &self.0 {
-            Source::System => system_wall(),
+            Source::System => MACHINE.get().map_or_else(system_wall, |time| time.wall()),
+            Source::Custom(time) => time.wall(),
             Source::Manual(time) => held(time).wall,
         }
     }
@@ -56,7 +85,8 @@ impl Clock {
     #[must_use]
     pub fn monotonic(&self) -> Duration {
         match &self.0 {
-            Source::System => system_monotonic(),
+            Source::System => MACHINE.get().map_or_else(system_monotonic, |time| time.monotonic()),
+            Source::Custom(time) => time.monotonic(),
             Source::Manual(time) => held(time).monotonic,
         }
     }

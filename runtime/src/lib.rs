@@ -13,6 +13,7 @@
 //!   blocking    bounded pools of threads for calls that wait for a disk
 //!   serve       a gRPC server on a listener, stopped with its tasks
 //!   telemetry   logs, counters and histograms as text
+//!   planted     faults on purpose, in builds for tests of the tests
 //!   config      file < environment < flags, unknown keys are errors
 //! ```
 
@@ -20,6 +21,7 @@ pub mod blocking;
 pub mod clock;
 pub mod config;
 pub mod net;
+pub mod planted;
 pub mod rng;
 pub mod serve;
 pub mod tasks;
@@ -28,6 +30,7 @@ pub mod telemetry;
 pub use blocking::{Blocking, BlockingError, Thread, spawn_thread};
 pub use clock::Clock;
 pub use net::{Connection, Listener, Net, Network};
+pub use planted::{Bug, planted};
 pub use rng::Rng;
 pub use serve::{ServeOptions, serve};
 pub use tasks::Tasks;

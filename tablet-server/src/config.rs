@@ -1,9 +1,12 @@
 //! How a tablet server is set up: settings are data, what it talks to are arguments of `server::TabletServer::start`.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_runtime::config::ByteSize;
+use ebla_storage::disk::{Disk, RealDisk};
 use ebla_storage::tablet::StoreOptions;
 
 use crate::neighbours::Neighbours;
@@ -16,6 +19,8 @@ pub struct ServerOptions {
     pub store: StoreOptions,
     /// The commit log on disk; above it, the tablets that pin its oldest part are flushed.
     pub log_bytes: ByteSize,
+    /// Size of a file of the commit log.
+    pub segment_bytes: ByteSize,
     /// A tablet is divided when it has about this size on disk.
     pub split_bytes: ByteSize,
     /// Times of the Raft groups; the same on every server of a cluster.
@@ -32,6 +37,25 @@ pub struct ServerOptions {
     pub maintenance_threads: usize,
     /// The other servers of this process, reached without a socket.
     pub neighbours: Neighbours,
+    /// Where calls that wait for a disk run.
+    pub threads: Threads,
+    /// What the commit log is kept on.
+    pub open_disk: OpenDisk,
+}
+
+/// Opens the disk of a commit log, given the folder that is meant for it. Blocking.
+pub type OpenDisk = Arc<dyn Fn(&Path) -> io::Result<Arc<dyn Disk>> + Send + Sync>;
+
+/// Where calls that wait for a disk run, and who writes the commit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// Pools of threads, and a thread for the log.
+    Pools,
+    /// None, as in a simulation: calls run where they stand, and a task writes the log.
+    None {
+        /// About how long a batch of the log waits before it is written: the time that a real disk would take.
+        sync: Duration,
+    },
 }
 
 /// What a start after an earlier run means for elections.
@@ -60,6 +84,7 @@ impl ServerOptions {
         Self {
             store: StoreOptions::server(),
             log_bytes: ByteSize::mebibytes(1024),
+            segment_bytes: ByteSize::mebibytes(64),
             split_bytes: ByteSize::mebibytes(128),
             timings: RaftTimings::default(),
             restart: Restart::Alone,
@@ -68,6 +93,8 @@ impl ServerOptions {
             read_threads: 8,
             maintenance_threads: 4,
             neighbours: Neighbours::default(),
+            threads: Threads::Pools,
+            open_disk: Arc::new(|folder| Ok(Arc::new(RealDisk::open(folder)?))),
         }
     }
 

@@ -13,7 +13,6 @@
 //! open. A server is `ready` when it serves and stands in Chubby, whether or not the cluster has begun.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,18 +23,17 @@ use ebla_model::id::{Incarnation, ServerId};
 use ebla_proto::control::control_server::ControlServer;
 use ebla_proto::locate::locate_server::LocateServer;
 use ebla_proto::tablet::tablets_server::TabletsServer;
-use ebla_runtime::{Blocking, Listener, Runtime, ServeOptions, serve};
-use ebla_storage::disk::RealDisk;
-use ebla_storage::log::{CommitLog, LogOptions, Record, Recovered, SegmentWitness};
+use ebla_runtime::{Blocking, Listener, Rng, Runtime, ServeOptions, serve};
+use ebla_storage::log::{CommitLog, LogError, LogOptions, Record, Recovered, SegmentWitness, Step};
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
 use ebla_storage::tablet::Shared;
 use futures::FutureExt as _;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tonic::service::Routes;
 use tracing::{error, info, warn};
 
 use crate::announce::Announcer;
-use crate::config::{Restart, ServerConfig, ServerOptions};
+use crate::config::{Restart, ServerConfig, ServerOptions, Threads};
 use crate::control::ControlService;
 use crate::flushing::{self, FlushBudgets};
 use crate::front::{self, FrontConfig};
@@ -104,7 +102,8 @@ impl TabletServer {
         let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
         let (outer, inner) = (runtime.child("server"), runtime.child("replicas"));
         let pools = ServerPools::new(&config.options)?;
-        let disk = open_disk(&config.data_dir, &pools.raft.maintenance).await?;
+        let disk = open_disk(&config, &pools.raft.maintenance, &runtime.rng).await?;
+        write_log(&disk.log, config.options.threads, &inner)?;
         let server = lease::identify(&disk.registry, &chubby).await?;
         let directory = ChubbyDirectory::start(Arc::clone(&chubby), &outer);
         let shared = Shared::new(config.options.store.clone())?;
@@ -287,8 +286,10 @@ struct ServerPools {
 
 impl ServerPools {
     fn new(options: &ServerOptions) -> Result<Self, Error> {
-        let pool = |name: &str, threads: usize| {
-            Blocking::pool(name, threads, QUEUE_MAX).map_err(|error| Error::internal(format!("start threads: {error}")))
+        let pool = |name: &str, threads: usize| match options.threads {
+            Threads::Pools => Blocking::pool(name, threads, QUEUE_MAX)
+                .map_err(|error| Error::internal(format!("start threads: {error}"))),
+            Threads::None { .. } => Ok(Blocking::inline()),
         };
         Ok(Self {
             raft: Pools {
@@ -346,14 +347,15 @@ struct Opened {
     quarantined: BTreeSet<GroupId>,
 }
 
-async fn open_disk(data_dir: &Path, maintenance: &Blocking) -> Result<Opened, Error> {
-    let data_dir = data_dir.to_owned();
-    let opened = maintenance.run(move || open_disk_now(&data_dir)).await;
+async fn open_disk(config: &ServerConfig, maintenance: &Blocking, rng: &Rng) -> Result<Opened, Error> {
+    let (config, rng) = (config.clone(), rng.fork());
+    let opened = maintenance.run(move || open_disk_now(&config, rng)).await;
     opened.map_err(|error| Error::internal(error.to_string()))?
 }
 
-fn open_disk_now(data_dir: &Path) -> Result<Opened, Error> {
+fn open_disk_now(config: &ServerConfig, rng: Rng) -> Result<Opened, Error> {
     let doing = |action: &'static str| move |error: std::io::Error| Error::internal(format!("{action}: {error}"));
+    let data_dir = &config.data_dir;
     std::fs::create_dir_all(data_dir).map_err(doing("make the data folder"))?;
     let registry = Arc::new(Registry::open(data_dir)?);
     // Checkpoints on their way do not outlive the process.
@@ -361,11 +363,11 @@ fn open_disk_now(data_dir: &Path) -> Result<Opened, Error> {
     if scratch.exists() {
         std::fs::remove_dir_all(&scratch).map_err(doing("sweep the scratch folder"))?;
     }
-    let disk = Arc::new(RealDisk::open(&data_dir.join("log")).map_err(doing("open the log's folder"))?);
-    let (log, recovered) =
-        CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentWitness>, LogOptions::default())
-            .map_err(|error| Error::damaged(format!("open the commit log: {error}")))?;
-    log.start_writer().map_err(doing("start the log's writer"))?;
+    let disk = (config.options.open_disk)(&data_dir.join("log")).map_err(doing("open the log's folder"))?;
+    let segment_bytes = usize::try_from(config.options.segment_bytes.bytes()).unwrap_or(usize::MAX);
+    let options = LogOptions { segment_bytes, rng, ..LogOptions::default() };
+    let (log, recovered) = CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentWitness>, options)
+        .map_err(|error| Error::damaged(format!("open the commit log: {error}")))?;
     forget_removed(&log, &registry, &recovered);
     let quarantined = quarantined(&registry, &recovered);
     Ok(Opened { registry, log, quarantined })
@@ -380,6 +382,40 @@ fn forget_removed(log: &CommitLog, registry: &Registry, recovered: &Recovered) {
         info!(tablet = %group.tablet, replica = %group.replica, "the log forgets a replica that is gone");
         // Told again at the next start if it does not reach the disk now.
         log.submit(vec![Record::Removed { group: *group }], Box::new(|_outcome| ()));
+    }
+}
+
+/// Has the log written: by its own thread, or by a task where there are none.
+fn write_log(log: &CommitLog, threads: Threads, runtime: &Runtime) -> Result<(), Error> {
+    let Threads::None { sync } = threads else {
+        return log.start_writer().map_err(|error| Error::internal(format!("start the log's writer: {error}")));
+    };
+    let (queued, work) = (Arc::new(Notify::new()), log.clone());
+    let signal = Arc::clone(&queued);
+    log.wake_by(move || signal.notify_one());
+    // For what was queued before anybody could be woken.
+    queued.notify_one();
+    let rng = runtime.rng.fork();
+    runtime.tasks.spawn_until_stopped("commit-log", async move {
+        if let Err(failure) = write_batches(&work, &queued, sync, &rng).await {
+            error!(%failure, "the commit log has ended");
+        }
+    });
+    Ok(())
+}
+
+/// What the log's thread does, with a pause before each batch in place of the disk's time.
+async fn write_batches(log: &CommitLog, queued: &Notify, sync: Duration, rng: &Rng) -> Result<(), LogError> {
+    let mark_after = LogOptions::default().mark_after;
+    loop {
+        queued.notified().await;
+        loop {
+            tokio::time::sleep(rng.jitter(sync)).await;
+            if log.step()? == Step::Idle && tokio::time::timeout(mark_after, queued.notified()).await.is_err() {
+                log.mark()?;
+                break;
+            }
+        }
     }
 }
 

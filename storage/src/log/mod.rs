@@ -41,11 +41,11 @@ mod damage;
 mod tests;
 
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use ebla_model::id::LogId;
-use ebla_runtime::{Thread, spawn_thread};
+use ebla_runtime::{Bug, Thread, planted, spawn_thread};
 
 pub use self::error::LogError;
 pub use self::options::{LogOptions, LogStats, OnFailure, Recovered, RecoveredGroup};
@@ -61,6 +61,12 @@ pub const SUBMISSION_MAX_BYTES: usize = 512 << 20;
 /// Called once with the fate of a submission, on the thread that writes (or that of the caller when it is refused).
 /// It must be short and must not call [`CommitLog::step`]; it may submit.
 pub type Done = Box<dyn FnOnce(Result<(), LogError>) + Send>;
+
+/// Tells at once what is not true yet; in place of `done`.
+fn told_now(done: Done) -> Done {
+    done(Ok(()));
+    Box::new(|_too_late| ())
+}
 
 /// What [`CommitLog::step`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +92,12 @@ struct Inner {
     /// Held while a batch is written. Gone when the log has stopped, and with it the folder's lock: another may open it.
     writer: Mutex<Option<Writer>>,
     thread: Mutex<Option<Thread>>,
+    /// Called when something is queued, for who drives the log without a thread.
+    wake: OnceLock<Wake>,
 }
+
+/// See [`CommitLog::wake_by`].
+type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// Why the writer's thread woke.
 enum Woken {
@@ -118,6 +129,7 @@ impl CommitLog {
             work: Condvar::new(),
             writer: Mutex::new(Some(rebuilt.writer)),
             thread: Mutex::new(None),
+            wake: OnceLock::new(),
         };
         Ok((Self { inner: Arc::new(inner) }, rebuilt.recovered))
     }
@@ -140,9 +152,14 @@ impl CommitLog {
         let mut shared = hold(&self.inner.shared);
         match shared.admit(&records) {
             Ok((first_serial, bytes)) => {
+                let done = if planted(Bug::AckBeforeSync) { told_now(done) } else { done };
                 shared.queue.push_back(Submission { records, first_serial, bytes, done });
                 if std::mem::take(&mut shared.writer_sleeps) {
                     self.inner.work.notify_one();
+                }
+                drop(shared);
+                if let Some(wake) = self.inner.wake.get() {
+                    wake();
                 }
             }
             Err(reason) => {
@@ -150,6 +167,23 @@ impl CommitLog {
                 done(Err(reason));
             }
         }
+    }
+
+    /// As [`Self::submit`], and returns when the records are durable. Blocking; must not be called from a completion. Where
+    /// no thread writes the log, it is written here.
+    ///
+    /// # Errors
+    /// When the records do not follow what the group has, or the log has ended.
+    pub fn submit_and_wait(&self, records: Vec<Record>) -> Result<(), LogError> {
+        let (sender, durable) = std::sync::mpsc::sync_channel(1);
+        let done = Box::new(move |outcome| {
+            let _unwanted = sender.send(outcome);
+        });
+        self.submit(records, done);
+        if hold(&self.inner.thread).is_none() {
+            while self.step()? == Step::Wrote {}
+        }
+        durable.recv().unwrap_or(Err(LogError::Stopped))
     }
 
     /// The entries of `range` (indexes) that exist, from the first on, until their payloads exceed `bytes_max`; at least
@@ -239,6 +273,13 @@ impl CommitLog {
             shared.unmarked
         };
         if is_due { self.write(Vec::new()) } else { Ok(Step::Idle) }
+    }
+
+    /// Has `wake` called whenever something is queued, for who drives the log without a thread: it then calls
+    /// [`Self::step`] until that is idle, and [`Self::mark`] after [`LogOptions::mark_after`]. `wake` must not block. Only
+    /// the first call counts.
+    pub fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let _first_stays = self.inner.wake.set(Box::new(wake));
     }
 
     /// Starts the thread that drives the log.

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ebla_runtime::{Bug, planted};
 use tracing::error;
 
 use super::batch::{BatchPlan, Position};
@@ -108,7 +109,10 @@ fn survey(files: &mut Files, replay: &mut Replay) -> Result<Survey, LogError> {
         error!(segment = registered, "last segment of the commit log is missing or has no header");
         return Ok(Survey::Broken);
     };
-    let scan = scan(&files.read(registered)?, &header, start, Ending::Open);
+    let mut scan = scan(&files.read(registered)?, &header, start, Ending::Open);
+    if planted(Bug::LogTailLost) {
+        scan.forget_last();
+    }
     let oldest = scan.batches().map(|batch| batch.header.position.oldest).max().unwrap_or(0).max(header.oldest);
     replay.names.extend(header.groups.iter().map(|carried| carried.group));
     replay.names.extend(scan.batches().flat_map(|batch| batch.header.groups.iter().copied()));

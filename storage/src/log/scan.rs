@@ -74,6 +74,15 @@ impl Scan {
             Finding::Damage(_) => None,
         })
     }
+
+    /// Forgets the last batch that holds records: a fault to be planted.
+    pub(crate) fn forget_last(&mut self) {
+        while let Some(finding) = self.findings.pop() {
+            if matches!(finding, Finding::Batch(batch) if !batch.payload.is_empty()) {
+                return;
+            }
+        }
+    }
 }
 
 /// Reads a segment from `start`, where its batches begin.

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ebla_runtime::{Bug, planted};
+
 /// What of the lease time is used: numerator and denominator.
 const LEASE_SHARE: (u32, u32) = (3, 4);
 
@@ -36,7 +38,8 @@ impl LeaderView {
         if self.applied_term != Some(self.term) {
             return false;
         }
-        let lease = election_max * LEASE_SHARE.0 / LEASE_SHARE.1;
+        let share = if planted(Bug::LeaseTooLong) { (20, 1) } else { LEASE_SHARE };
+        let lease = election_max * share.0 / share.1;
         self.sole_voter || self.acknowledged.is_some_and(|sent| now < sent.saturating_add(lease))
     }
 }

@@ -10,8 +10,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use ebla_proto::raft::{SnapshotChunk, SnapshotPart, snapshot_part};
@@ -88,39 +88,76 @@ pub(super) fn sane(applied: &Applied) -> Result<(), Fault> {
     }
 }
 
-/// Reads a folder file by file into `parts`. Blocks; ends early when nobody listens any more.
-pub(super) fn send_files(folder: &Path, parts: &mpsc::Sender<SnapshotPart>) -> io::Result<()> {
-    let mut files = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
-    files.sort_by_key(fs::DirEntry::file_name);
-    for file in files {
-        let name = file.file_name().into_string().map_err(|name| io::Error::other(format!("file name {name:?}")))?;
-        if !send_file(&file.path(), &name, parts)? {
-            return Ok(());
-        }
-    }
-    // Whether the end was heard is told by the answer.
-    let _unwanted = parts.blocking_send(SnapshotPart { part: Some(snapshot_part::Part::End(true)) });
-    Ok(())
+/// The files of a folder as the parts of a snapshot, in the order of their names, and the end. Each step reads a chunk:
+/// blocking.
+pub(super) struct Parts {
+    /// What is still to be sent, the next one last.
+    files: Vec<PathBuf>,
+    /// The file being sent, its name, and how far it is.
+    open: Option<(File, String, u64)>,
+    ended: bool,
 }
 
-fn send_file(path: &Path, name: &str, parts: &mpsc::Sender<SnapshotPart>) -> io::Result<bool> {
-    let mut file = File::open(path)?;
-    let mut offset = 0;
+impl Parts {
+    /// Nothing is read yet but the names.
+    pub(super) fn of(folder: &Path) -> io::Result<Self> {
+        let mut files = fs::read_dir(folder)?.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>()?;
+        files.sort_by(|a, b| b.cmp(a));
+        Ok(Self { files, open: None, ended: false })
+    }
+
+    fn step(&mut self) -> io::Result<Option<SnapshotPart>> {
+        loop {
+            if let Some((mut file, name, offset)) = self.open.take() {
+                let data = read_chunk(&mut file)?;
+                // An empty file is one empty chunk; a full one ends with its last bytes.
+                if data.is_empty() && offset > 0 {
+                    continue;
+                }
+                let crc32c = crc32c::crc32c(&data);
+                if data.len() == CHUNK_BYTES {
+                    self.open = Some((file, name.clone(), offset + data.len() as u64));
+                }
+                let chunk = SnapshotChunk { file: name, offset, crc32c, data };
+                return Ok(Some(SnapshotPart { part: Some(snapshot_part::Part::Chunk(chunk)) }));
+            }
+            let Some(path) = self.files.pop() else {
+                let end = (!self.ended).then_some(SnapshotPart { part: Some(snapshot_part::Part::End(true)) });
+                self.ended = true;
+                return Ok(end);
+            };
+            let name = path.file_name().and_then(|name| name.to_str());
+            let name = name.ok_or_else(|| io::Error::other(format!("file name {}", path.display())))?;
+            self.open = Some((File::open(&path)?, name.to_owned(), 0));
+        }
+    }
+}
+
+impl Iterator for Parts {
+    type Item = io::Result<SnapshotPart>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step().transpose()
+    }
+}
+
+/// Reads a folder part by part on threads that may block, and sends it; ends early when nobody listens any more.
+pub(super) async fn send_files(
+    folder: Folder,
+    parts: mpsc::Sender<SnapshotPart>,
+    maintenance: Blocking,
+) -> io::Result<()> {
+    let path = folder.path().to_owned();
+    // Held for one step; there is one reader.
+    let files = Arc::new(Mutex::new(on(&maintenance, move || Parts::of(&path)).await??));
     loop {
-        let data = read_chunk(&mut file)?;
-        let size = data.len();
-        // An empty file is one empty chunk; a full one ends with its last bytes.
-        if size == 0 && offset > 0 {
-            return Ok(true);
+        let files = Arc::clone(&files);
+        let read = move || files.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let Some(part) = on(&maintenance, read).await?.transpose()? else { return Ok(()) };
+        if parts.send(part).await.is_err() {
+            // What was heard is told by the answer.
+            return Ok(());
         }
-        let chunk = SnapshotChunk { file: name.to_owned(), offset, crc32c: crc32c::crc32c(&data), data };
-        if parts.blocking_send(SnapshotPart { part: Some(snapshot_part::Part::Chunk(chunk)) }).is_err() {
-            return Ok(false);
-        }
-        if size < CHUNK_BYTES {
-            return Ok(true);
-        }
-        offset += size as u64;
     }
 }
 
@@ -202,12 +239,9 @@ mod tests {
     const GROUP: GroupId = GroupId { tablet: TabletId::new(7), replica: ReplicaId::new(1) };
 
     fn travel(from: &Path, scratch: &Path, spoil: fn(&mut SnapshotChunk)) -> io::Result<Folder> {
-        let (sender, mut parts) = mpsc::channel(1024);
-        send_files(from, &sender)?;
-        drop(sender);
         let mut arrival = Arrival::begin(scratch, GROUP)?;
-        while let Ok(part) = parts.try_recv() {
-            match part.part {
+        for part in Parts::of(from)? {
+            match part?.part {
                 Some(snapshot_part::Part::Chunk(mut chunk)) => {
                     spoil(&mut chunk);
                     arrival = arrival.write(&chunk)?;

@@ -121,14 +121,13 @@ impl PeerLink for StreamLink {
             let first = wire::snapshot_header(header, &snapshot.vote, &snapshot.applied);
             let first = SnapshotPart { part: Some(snapshot_part::Part::Header(first)) };
             sender.try_send(first).map_err(|error| way.lost(error))?;
-            let folder = snapshot.folder;
             // When reading fails the stream ends without its end part, and the receiver refuses.
-            let read = move || {
-                if let Err(error) = send_files(folder.path(), &sender) {
+            let send = send_files(snapshot.folder, sender, way.maintenance.clone());
+            way.runtime.tasks.spawn_until_stopped("snapshot", async move {
+                if let Err(error) = send.await {
                     tracing::warn!(%error, "a checkpoint could not be read");
                 }
-            };
-            way.maintenance.submit(read).map_err(|error| way.lost(error))?;
+            });
             let reply = way.client()?.install_snapshot(ReceiverStream::new(parts)).await;
             wire::snapshot_reply_of(reply.map_err(|status| way.lost(status))?.into_inner())
         }

@@ -28,6 +28,7 @@ use ebla_model::mutation::Change;
 use ebla_model::schema::TableSchema;
 use ebla_model::session::Verdict;
 use ebla_model::time::Micros;
+use ebla_runtime::{Bug, planted};
 
 use crate::tablet::state::TabletState;
 
@@ -213,6 +214,7 @@ impl<'a, C: Cells> Applier<'a, C> {
         }
         let window = self.state.session(write.session);
         match window.judge(write.sequence) {
+            Verdict::Duplicate(_) if planted(Bug::AppliedTwice) => {}
             Verdict::Duplicate(result) => return Some(RowReply::Duplicate(result)),
             Verdict::Forgotten => {
                 let message = "the session has declared this write answered";
@@ -231,6 +233,11 @@ impl<'a, C: Cells> Applier<'a, C> {
     fn change(&mut self, row: &RowKey, change: Change) -> Result<(), Error> {
         match change {
             Change::SetCell { family, qualifier, timestamp, value } => {
+                let timestamp = if planted(Bug::ApplyReadsClock) {
+                    ebla_runtime::Clock::system().wall().truncate_to_millis()
+                } else {
+                    timestamp
+                };
                 let key = codec::encode_parts(row.as_bytes(), family, &qualifier, timestamp);
                 self.edits.push(Edit::Put(key, codec::encode_value(&value)));
                 // A delete further on in the same row must find it.

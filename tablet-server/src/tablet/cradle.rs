@@ -74,12 +74,6 @@ impl Nursery for Cradle {
 pub(super) fn begin_log(log: &CommitLog, id: GroupId) -> Result<(), Error> {
     let failed = |error: LogError| Error::internal(format!("begin the log of {id}: {error}"));
     log.add_group(id).map_err(failed)?;
-    let (sender, durable) = std::sync::mpsc::sync_channel(1);
-    let done = Box::new(move |outcome| {
-        let _unwanted = sender.send(outcome);
-    });
     // There is nothing to truncate: any first record will do.
-    log.submit(vec![Record::Truncate { group: id, after: 0 }], done);
-    let outcome = durable.recv().map_err(|_gone| Error::new(Reason::Cancelled, "the commit log has ended"))?;
-    outcome.map_err(failed)
+    log.submit_and_wait(vec![Record::Truncate { group: id, after: 0 }]).map_err(failed)
 }

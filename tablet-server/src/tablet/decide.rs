@@ -19,6 +19,7 @@ use ebla_model::rmw;
 use ebla_model::session::Verdict;
 use ebla_model::time::Micros;
 use ebla_proto::{convert, data};
+use ebla_runtime::{Bug, planted};
 use prost::Message;
 
 use crate::tablet::failure::Failure;
@@ -97,7 +98,8 @@ impl Tablet {
         D: FnOnce(&Machine, &Published, Micros) -> Result<Decision, Error> + Send + 'static,
     {
         let permit = Arc::new(self.admission.admit(bytes + 256, timeout).await?);
-        let latch = self.latches.acquire(&row, Mode::Exclusive).await;
+        let mode = if planted(Bug::DecisionUnlatched) { Mode::Shared } else { Mode::Exclusive };
+        let latch = self.latches.acquire(&row, mode).await;
         // Only now: a leadership that began while we waited may have been preceded by another's writes.
         let term = self.leading()?;
         let published = self.machine.published();
@@ -118,7 +120,11 @@ impl Tablet {
         let result = decision.result.clone();
         let write = row_write(id, row, decision.changes, Some(decision.result));
         let held = Held::new(latch, permit);
-        let answer = self.enqueue(self.queue.waiting(), term, write, held).await;
+        let answer = self.enqueue(self.queue.waiting(), term, write, held);
+        if planted(Bug::AnswerBeforeCommit) {
+            return Ok(result);
+        }
+        let answer = answer.await;
         match answer.unwrap_or_else(|_gone| Err(unknown()))? {
             RowReply::Applied => Ok(result),
             RowReply::Duplicate(result) => Ok(result.unwrap_or_default()),

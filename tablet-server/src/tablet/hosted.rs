@@ -16,7 +16,7 @@ use ebla_model::error::Error;
 use ebla_model::id::{Generation, LogId, ReplicaId, ServerId, TableId, TabletId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
-use ebla_runtime::{Blocking, Runtime};
+use ebla_runtime::{Blocking, Bug, Runtime, planted};
 use ebla_storage::log::{CommitLog, Record};
 use ebla_storage::registry::{Registry, ReplicaRecord, ReplicaState};
 use ebla_storage::tablet::{Shared, TabletStore};
@@ -462,7 +462,7 @@ impl Hosted {
         let mut config = GroupConfig::new(id, parts.server, parts.scratch.clone(), parts.pools.clone());
         config.timings = parts.timings;
         match birth {
-            Birth::Reopened if parts.wait_before_voting => {
+            Birth::Reopened if parts.wait_before_voting && !planted(Bug::VoteAfterRestart) => {
                 config.wait_before_voting = Some(parts.timings.election_max);
             }
             // One of the replicas need not wait for a silence that proves nothing: no leader can be alive.

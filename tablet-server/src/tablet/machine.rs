@@ -24,6 +24,7 @@ use ebla_model::metadata::{Membership, TabletDescriptor};
 use ebla_model::schema::TableSchema;
 use ebla_model::session::Verdict;
 use ebla_model::time::Micros;
+use ebla_runtime::{Bug, planted};
 use ebla_storage::tablet::cells::{self, Probe};
 use ebla_storage::tablet::layout::{self, MetaKey};
 use ebla_storage::tablet::{Batch, Direction, GcRules, Shared, StoreError, TabletStore};
@@ -169,7 +170,7 @@ impl Machine {
     pub fn judge(&self, id: &WriteId) -> Verdict {
         let state = self.state();
         match state.sessions.get(&id.session) {
-            Some(window) if !window.expired(state.time) => window.judge(id.sequence),
+            Some(window) if !window.expired(state.time) && !planted(Bug::AppliedTwice) => window.judge(id.sequence),
             _ => Verdict::Fresh,
         }
     }
@@ -260,7 +261,14 @@ impl Machine {
     fn bear(&self, store: &TabletStore, folder: &Path, state: &TabletState) -> Result<(), Error> {
         store.checkpoint(folder)?;
         let child = TabletStore::open(folder, &self.shared)?;
-        initialise(&child, state)
+        initialise(&child, state)?;
+        if planted(Bug::SplitForgetsSessions) {
+            let mut batch = Batch::new();
+            state.sessions.keys().for_each(|id| batch.delete_meta(MetaKey::Session(*id)));
+            child.write(&batch)?;
+            child.flush()?;
+        }
+        Ok(())
     }
 }
 
