@@ -17,7 +17,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EMULATOR ?= $(firstword $(wildcard /usr/lib/google-cloud-sdk/platform/bigtable-emulator/cbtemulator) $(shell command -v cbtemulator))
 ARGS ?=
 
-.PHONY: help install python build run test fmt clippy suites docs bench race cluster cluster-down
+.PHONY: help install python build run test fmt clippy suites sim planted docs bench race cluster cluster-down
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -53,9 +53,17 @@ fmt:
 
 clippy: install
 	cargo clippy --release --workspace --all-targets -- -D warnings
+	cargo clippy --release -p ebla-tests --features planted --test sim --test planted -- -D warnings
 
 suites: install python ## every test: unit, golden, property, power cuts, clusters, kills, clients
 	cargo test --release --workspace
+
+sim: install ## the system in simulation; SEED=N repeats a run, SEEDS=A..B runs many, SECONDS=N for how long
+	env $(if $(SEED),EBLA_SIM_SEED=$(SEED)) $(if $(SEEDS),EBLA_SIM_SEEDS=$(SEEDS)) $(if $(SECONDS),EBLA_SIM_SECONDS=$(SECONDS)) \
+	  cargo test --release -p ebla-tests --features simulation --test sim
+
+planted: install ## faults planted in the code: each must be found; BUG=Name tries one
+	env $(if $(BUG),EBLA_PLANTED=$(BUG)) cargo test --release -p ebla-tests --features planted --test planted
 
 docs: install
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps

@@ -1,0 +1,165 @@
+//! The way from a host to the lock service: slow, cut, or losing answers, as the nemesis says.
+//!
+//! The service itself never fails here: the embedded one keeps its files outside all hosts, as if five replicas of it stood
+//! elsewhere. A call that meets a cut waits its time out and fails; whether it was carried out before is by chance. A
+//! watch that meets a cut tells of a gap when the link is back. Leases of a host that is cut off for long are no
+//! longer renewed and end in their time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ebla_chubby::embedded::Embedded;
+use ebla_chubby::{
+    Chubby, Compare, Error, Event, File, LeaseId, Outcome, Revision, Session, SharedChubby, WatchStream, Write,
+};
+use ebla_runtime::{Rng, Tasks};
+use futures::future::BoxFuture;
+use tokio::sync::{mpsc, watch};
+
+/// What a call waits for before it is given up.
+const ATTEMPT: Duration = Duration::from_secs(1);
+/// About how long a message takes one way.
+const ONE_WAY: Duration = Duration::from_millis(1);
+/// Events that a watcher may be behind.
+const WATCH_EVENTS: usize = 1_024;
+
+/// The link of one host. It outlives the host's crashes; its leases do not.
+#[derive(Debug)]
+pub(crate) struct Link {
+    rng: Rng,
+    cut: watch::Sender<bool>,
+    /// Of a thousand answers so many are lost.
+    lost_per_mille: Mutex<u64>,
+    leases: Mutex<Vec<LeaseId>>,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link {
+    pub(crate) fn new(rng: Rng) -> Arc<Self> {
+        let (cut, _) = watch::channel(false);
+        Arc::new(Self { rng, cut, lost_per_mille: Mutex::new(0), leases: Mutex::default() })
+    }
+
+    /// Cuts or heals the link.
+    pub(crate) fn set_cut(&self, cut: bool) {
+        self.cut.send_replace(cut);
+    }
+
+    /// How many of a thousand answers are lost.
+    pub(crate) fn set_lost(&self, per_mille: u64) {
+        *held(&self.lost_per_mille) = per_mille;
+    }
+
+    /// Lets all leases of the host end in their time.
+    pub(crate) fn cut_off(&self, service: &Embedded) {
+        for lease in held(&self.leases).drain(..) {
+            service.cut_off(lease);
+        }
+    }
+
+    /// Forgets the leases of a process that is gone.
+    pub(crate) fn forget(&self) {
+        held(&self.leases).clear();
+    }
+
+    fn is_cut(&self) -> bool {
+        *self.cut.borrow()
+    }
+
+    fn loses(&self) -> bool {
+        self.rng.below(1_000) < *held(&self.lost_per_mille)
+    }
+}
+
+/// The service as one run of one host's process sees it.
+#[derive(Debug)]
+pub(crate) struct LinkedChubby {
+    service: Embedded,
+    link: Arc<Link>,
+    tasks: Tasks,
+}
+
+impl LinkedChubby {
+    /// `tasks`: where watches are carried, of the host's process.
+    pub(crate) fn shared(service: &Embedded, link: &Arc<Link>, tasks: &Tasks) -> SharedChubby {
+        Arc::new(Self { service: service.clone(), link: Arc::clone(link), tasks: tasks.clone() })
+    }
+
+    async fn call<T>(&self, call: impl Future<Output = Result<T, Error>> + Send) -> Result<T, Error> {
+        tokio::time::sleep(self.link.rng.jitter(ONE_WAY)).await;
+        if self.link.is_cut() || self.link.loses() {
+            return Err(silence().await);
+        }
+        let answer = call.await;
+        tokio::time::sleep(self.link.rng.jitter(ONE_WAY)).await;
+        if self.link.is_cut() || self.link.loses() {
+            return Err(silence().await);
+        }
+        answer
+    }
+}
+
+async fn silence() -> Error {
+    tokio::time::sleep(ATTEMPT).await;
+    Error::Unavailable("no answer".to_owned())
+}
+
+impl Chubby for LinkedChubby {
+    fn read<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Option<File>, Error>> {
+        Box::pin(self.call(self.service.read(path)))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<(Vec<File>, Revision), Error>> {
+        Box::pin(self.call(self.service.list(prefix)))
+    }
+
+    fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> BoxFuture<'_, Result<Outcome, Error>> {
+        Box::pin(self.call(self.service.transact(compares, writes)))
+    }
+
+    fn watch<'a>(&'a self, prefix: &'a str, after: Revision) -> BoxFuture<'a, Result<WatchStream, Error>> {
+        Box::pin(async move {
+            let events = self.call(self.service.watch(prefix, after)).await?;
+            let (sender, receiver) = mpsc::channel(WATCH_EVENTS);
+            let cut = self.link.cut.subscribe();
+            self.tasks.spawn_until_stopped("chubby-watch", carry(events, sender, cut));
+            Ok(WatchStream::new(receiver))
+        })
+    }
+
+    fn open_session(&self, ttl: Duration) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>> {
+        Box::pin(async move {
+            let session = self.call(self.service.open_session(ttl)).await?;
+            held(&self.link.leases).push(session.lease());
+            Ok(session)
+        })
+    }
+}
+
+/// Hands events on until the link is cut; then, when it is back, tells of a gap.
+async fn carry(mut events: WatchStream, sender: mpsc::Sender<Event>, mut cut: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            biased;
+            () = reaches(&mut cut, true) => break,
+            event = events.next() => {
+                let Some(event) = event else { return };
+                tokio::time::sleep(ONE_WAY).await;
+                if sender.send(event).await.is_err() {
+                    return;
+                }
+            }
+            () = sender.closed() => return,
+        }
+    }
+    reaches(&mut cut, false).await;
+    let _gone = sender.send(Event::Gap).await;
+}
+
+/// Returns when the link is cut, or is not. The link outlives whoever waits.
+async fn reaches(cut: &mut watch::Receiver<bool>, wanted: bool) {
+    let _held = cut.wait_for(|cut| *cut == wanted).await.map(drop);
+}

@@ -1,0 +1,44 @@
+//! The simulation: the whole system on one thread, on hosts that crash, over links that are cut, with disks that lose what was
+//! not synced and clocks that jump, all of it drawn from a seed. The same seed gives the same run.
+//!
+//! ```text
+//!   main      without EBLA_SIM_SEED: runs itself, seed by seed, two at a time; with it: one seed
+//!   run       one seed: hosts, faults, load, then peace and the proof
+//!   world     what outlives a crash; what runs on each host
+//!   nemesis   which faults, when
+//!   load      what the clients do;   history   whether the answers were right;   replicas   whether all hold the same
+//!   time, net, chubby   the seams;   trace   what happened, as a hash
+//! ```
+//!
+//! One seed a process: `mad-turmoil` replaces the process's clock and random numbers, so nothing else may live here.
+//! Seeds come from `EBLA_SIM_SEEDS=A..B`, and runs end when `EBLA_SIM_SECONDS` are over. A seed that fails prints the
+//! command that runs it again.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test may fail, and then says where"
+)]
+
+mod chubby;
+mod history;
+mod load;
+mod nemesis;
+mod net;
+mod process;
+mod replicas;
+mod run;
+mod swarm;
+mod time;
+mod trace;
+mod world;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match std::env::var("EBLA_SIM_SEED") {
+        Ok(seed) => process::one(seed.parse().unwrap()),
+        Err(_) => swarm::all(),
+    }
+}

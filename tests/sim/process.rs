@@ -1,0 +1,78 @@
+//! One seed in a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebla_runtime::spawn_thread;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use crate::run::{Plan, run};
+use crate::time::HostTime;
+use crate::trace::Trace;
+
+/// A run that takes longer than this has lost its way.
+const REAL_MAX: Duration = Duration::from_secs(600);
+/// What a run exits with when it took too long.
+const TOO_LONG: i32 = 3;
+/// What it exits with after a panic.
+const PANICKED: i32 = 4;
+
+/// One seed in this process.
+pub(crate) fn one(seed: u64) -> ExitCode {
+    // Before anything that draws a random number, and makes the keys of this thread's hash maps from it.
+    mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
+    watch_over();
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("{panic}\n{}", std::backtrace::Backtrace::force_capture());
+        std::process::exit(PANICKED);
+    }));
+    let folder = tempfile::Builder::new().prefix("ebla-sim-").tempdir_in(fast_folder()).unwrap();
+    assert!(ebla_runtime::clock::replace_machine(Arc::new(HostTime::default())));
+    let _clocks = mad_turmoil::time::SimClocksGuard::init();
+    // Always: whether there are logs must not make a difference to what draws random numbers.
+    ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_| "off".to_owned()));
+    let plan = Plan::named(&std::env::var("EBLA_SIM_PLAN").unwrap_or_default(), seed);
+    let trace = Trace::new(std::env::var("EBLA_SIM_TRACE").ok().as_deref());
+    let outcome = run(&plan, folder.path(), trace);
+    println!("{}", outcome.figures);
+    for wrong in &outcome.wrong {
+        println!("  {wrong}");
+    }
+    if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Ends the process when the run takes too long: a run that loops without time passing cannot end itself.
+fn watch_over() {
+    let watch = spawn_thread("watch", || {
+        #[expect(clippy::disallowed_methods, reason = "real time, outside of the simulation")]
+        std::thread::sleep(REAL_MAX);
+        eprintln!("not done after {REAL_MAX:?}");
+        std::process::exit(TOO_LONG);
+    });
+    drop(watch.unwrap());
+}
+
+/// Memory where there is some, because every flush syncs.
+fn fast_folder() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+}
+
+/// What came of a process.
+pub(crate) struct Ran {
+    pub(crate) seed: u64,
+    pub(crate) text: String,
+    pub(crate) succeeded: bool,
+}
+
+/// Runs a seed in a process of its own. `bug`: the fault to be planted, in a build that has them.
+pub(crate) fn start(seed: u64, plan: &str, bug: &str) -> Ran {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env("EBLA_SIM_SEED", seed.to_string()).env("EBLA_SIM_PLAN", plan).env("EBLA_PLANTED_BUG", bug);
+    let output = command.output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    Ran { seed, text, succeeded: output.status.success() }
+}

@@ -1,0 +1,58 @@
+//! Time in the simulation: one clock that runs evenly for all hosts, and a wall clock for each that may be wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ebla_model::time::Micros;
+use ebla_runtime::Clock;
+use ebla_runtime::clock::Time;
+
+/// The simulation begins when every host has been up for so long.
+pub(crate) const UP_BEFORE: Duration = Duration::from_secs(1_000);
+/// ... and at this moment of wall time, in microseconds.
+const EPOCH_MICROS: i64 = 1_700_000_000_000_000;
+
+/// The latest moment that was asked for: an answer for code that runs between two steps, such as a drop.
+static LATEST_NANOS: AtomicU64 = AtomicU64::new(0);
+
+/// How long the simulation has run.
+pub(crate) fn elapsed() -> Duration {
+    match turmoil::sim_elapsed() {
+        Some(now) => {
+            let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+            LATEST_NANOS.fetch_max(nanos, Ordering::Relaxed);
+            now
+        }
+        None => Duration::from_nanos(LATEST_NANOS.load(Ordering::Relaxed)),
+    }
+}
+
+/// A host's clock. Its wall time is off by what the nemesis says; time since boot is not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HostTime {
+    off_micros: Arc<AtomicI64>,
+}
+
+impl HostTime {
+    /// Sets how far the wall clock is off.
+    pub(crate) fn set_off(&self, micros: i64) {
+        self.off_micros.store(micros, Ordering::Relaxed);
+    }
+
+    /// As components take it.
+    pub(crate) fn clock(&self) -> Clock {
+        Clock::custom(Arc::new(self.clone()))
+    }
+}
+
+impl Time for HostTime {
+    fn wall(&self) -> Micros {
+        let since = i64::try_from(elapsed().as_micros()).unwrap_or(i64::MAX);
+        Micros::new(EPOCH_MICROS + since + self.off_micros.load(Ordering::Relaxed))
+    }
+
+    fn monotonic(&self) -> Duration {
+        UP_BEFORE + elapsed()
+    }
+}
