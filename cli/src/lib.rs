@@ -7,6 +7,7 @@
 //!   local       a whole cluster in this process: Chubby, master, tablet servers
 //!   webtable    a real data set: the home pages of a Debian package index
 //!   bench       load on Bigtable addresses, as ratios
+//!   verify      a load that checks what it was told, and the checkers
 //!   output      tables, JSON, exit codes
 //! ```
 //!
@@ -17,4 +18,5 @@ pub mod commands;
 pub mod local;
 pub mod output;
 pub mod process;
+pub mod verify;
 pub mod webtable;

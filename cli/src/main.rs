@@ -11,7 +11,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    ebla_runtime::telemetry::init(&arguments.log);
+    ebla_runtime::telemetry::init(&arguments.log_level);
     let Ok(runtime) = tokio::runtime::Builder::new_multi_thread().enable_all().build() else {
         eprintln!("ebla: cannot start the asynchronous runtime: are threads exhausted?");
         return ExitCode::from(1);

@@ -16,6 +16,7 @@ pub mod table;
 pub mod tablet;
 pub mod tablet_server;
 pub mod up;
+pub mod verify;
 pub mod wait;
 
 use clap::{Parser, Subcommand};
@@ -37,7 +38,7 @@ pub struct Arguments {
     pub command: Command,
     /// What is logged on stderr: error, warn, info, debug, or a filter such as ebla_master=debug,warn
     #[arg(long, global = true, env = "EBLA_LOG", default_value = "warn,openraft=error")]
-    pub log: String,
+    pub log_level: String,
 }
 
 /// Which cluster, and which tables of it.
@@ -121,6 +122,8 @@ pub enum Command {
     Load(load::Load),
     /// Measure reads, writes and scans, alone or beside another Bigtable
     Bench(bench::Bench),
+    /// Write, note every answer, read everything back: is anything lost, stale, doubled, half?
+    Verify(verify::Verify),
 }
 
 /// Carries out what the arguments ask.
@@ -143,5 +146,6 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
         Command::Load(load) => Box::pin(load::run(load, runtime)).await,
         Command::Bench(bench) => Box::pin(bench::run(bench, runtime)).await,
+        Command::Verify(verify) => Box::pin(verify::run(verify, runtime)).await,
     }
 }
