@@ -310,6 +310,8 @@ pub struct History {
     /// The highest sequence of each writer.
     last: BTreeMap<u32, u64>,
     kept: usize,
+    /// When the last operation ended.
+    end: Moment,
 }
 
 impl History {
@@ -320,6 +322,7 @@ impl History {
 
     /// Takes in an operation that ended. What failed leaves no trace.
     pub fn note(&mut self, row: &str, operation: Operation) {
+        self.end = operation.end.max(self.end);
         if let Some(token) = operation.token() {
             let last = self.last.entry(token.writer).or_default();
             *last = token.sequence.max(*last);
@@ -353,6 +356,11 @@ impl History {
         if text.len() > known.len() {
             text.clone_into(known);
         }
+    }
+
+    /// When the last operation ended: whatever is done from now on is later.
+    pub const fn end(&self) -> Moment {
+        self.end
     }
 
     /// Operations that are kept, each about 100 bytes.

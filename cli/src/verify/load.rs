@@ -86,6 +86,7 @@ impl Load {
     }
 
     fn of(plan: Plan, runtime: &Runtime, layout: Layout, history: History) -> Self {
+        let before = history.end().elapsed();
         let state = State {
             history: Arc::new(history),
             findings: Vec::new(),
@@ -98,6 +99,8 @@ impl Load {
             layout,
             clock: runtime.clock.clone(),
             origin: runtime.clock.monotonic(),
+            // An earlier load's times go on, so that what is read back now comes after all that was done then.
+            before,
             acknowledged: AtomicU64::new(0),
             log: None,
             log_is_broken: AtomicBool::new(false),
@@ -260,6 +263,7 @@ pub(super) struct Shared {
     pub(super) layout: Layout,
     pub(super) clock: Clock,
     origin: Duration,
+    before: Duration,
     acknowledged: AtomicU64,
     log: Option<LogFile>,
     log_is_broken: AtomicBool,
@@ -287,7 +291,7 @@ impl Shared {
     }
 
     pub(super) fn now(&self) -> Moment {
-        Moment::after(self.clock.monotonic().saturating_sub(self.origin))
+        Moment::after(self.before + self.clock.monotonic().saturating_sub(self.origin))
     }
 
     /// Whether the history has room for operations that are kept whole.
