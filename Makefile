@@ -53,7 +53,6 @@ fmt:
 
 clippy: install
 	cargo clippy --release --workspace --all-targets -- -D warnings
-	cargo clippy --release -p ebla-tests --features planted --test sim --test planted -- -D warnings
 
 suites: install python ## every test: unit, golden, property, power cuts, clusters, kills, clients
 	cargo test --release --workspace
