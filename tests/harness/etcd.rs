@@ -147,9 +147,6 @@ impl EtcdCluster {
             ("--initial-cluster", &all),
             ("--initial-cluster-state", "new"),
             ("--log-level", "warn"),
-            // Three members, their clients and a compiler share a disk: a slow sync is not a dead leader.
-            ("--heartbeat-interval", "300"),
-            ("--election-timeout", "3000"),
         ];
         pairs.iter().map(|(flag, value)| format!("{flag}={value}")).collect()
     }
