@@ -253,7 +253,7 @@ impl Load {
                         Err(_told) => page.unknown += 1,
                     }
                     number += 1;
-                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 drop(done.send(page));
             });
