@@ -192,6 +192,9 @@ fn broken_connection(status: &Status) -> Error {
         if error.is::<tonic::ConnectError>() {
             return Error::new(Reason::Unavailable, format!("cannot connect: {}", status.message()));
         }
+        if is_untaken(error) {
+            return Error::new(Reason::Unavailable, format!("the server takes no more requests: {}", status.message()));
+        }
         if error.is::<tonic::TimeoutExpired>() {
             return Error::new(Reason::Deadline, "no answer in time");
         }
@@ -199,6 +202,19 @@ fn broken_connection(status: &Status) -> Error {
     }
     let message = format!("connection broke: {}", status.message());
     Error { kind: ErrorKind::RetryElsewhere, reason: Reason::OutcomeUnknown, message }
+}
+
+/// Whether the request surely was not looked at: it never left, or came behind the last one that a server at its end
+/// takes. RFC 9113, 6.8 and 8.7: such a request may be sent again, whatever it asks for.
+fn is_untaken(error: &(dyn std::error::Error + 'static)) -> bool {
+    if let Some(error) = error.downcast_ref::<hyper::Error>() {
+        return error.is_canceled() || error.is_closed();
+    }
+    let Some(error) = error.downcast_ref::<h2::Error>() else { return false };
+    // Requests up to the last one taken are answered; only later ones hear of a farewell without an error.
+    let farewell = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+    let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    error.is_remote() && (farewell || refused)
 }
 
 /// As much of a message as a header should carry.
