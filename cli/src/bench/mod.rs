@@ -8,12 +8,13 @@
 //! ```
 //!
 //! A client is a task that sends its next request when the last one was answered (closed loop). Values cannot be
-//! compressed. [`target`] is a system, [`bigtable`] and [`etcd`] speak to one, [`mod@slice`] runs one slice,
+//! compressed. [`target`] is a system, [`bigtable`], [`etcd`] and [`postgres`] speak to one, [`mod@slice`] runs one slice,
 //! [`report`] turns slices into figures, [`statistics`] has the arithmetic.
 
 pub mod bigtable;
 pub mod counters;
 pub mod etcd;
+pub mod postgres;
 pub mod processes;
 pub mod report;
 pub mod slice;

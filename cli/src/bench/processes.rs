@@ -1,5 +1,6 @@
-//! The processor time of the processes that a system is made of, from /proc.
+//! The processor time of the processes that a system is made of, and of all that they have started, from /proc.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use ebla_model::error::Error;
@@ -30,20 +31,49 @@ impl Processes {
     /// Processor time since they were started, in microseconds; `None` when there are none, or one has ended.
     #[must_use]
     pub fn cpu_micros(&self) -> Option<u64> {
-        let times: Option<Vec<u64>> = self.0.iter().map(|pid| one(*pid)).collect();
-        times.filter(|times| !times.is_empty()).map(|times| times.iter().sum())
+        let all = all();
+        if self.0.is_empty() || self.0.iter().any(|pid| !all.contains_key(pid)) {
+            return None;
+        }
+        let ticks: u64 = all.iter().filter(|(pid, _)| self.started(**pid, &all)).map(|(_, one)| one.ticks).sum();
+        Some(ticks * TICK_MICROS)
+    }
+
+    /// Whether `pid` is one of them, or was started by one.
+    fn started(&self, pid: u32, all: &BTreeMap<u32, Stat>) -> bool {
+        let ancestors = std::iter::successors(Some(pid), |pid| all.get(pid).map(|one| one.parent));
+        // Numbers may be used again while they are read: no circle may keep this.
+        ancestors.take(all.len()).any(|one| self.0.contains(&one))
     }
 }
 
-fn one(pid: u32) -> Option<u64> {
-    ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|ticks| ticks * TICK_MICROS)
+/// The processes that `parent` itself has started and that have not ended.
+#[must_use]
+pub fn children(parent: u32) -> BTreeSet<u32> {
+    all().into_iter().filter(|(_, one)| one.parent == parent).map(|(pid, _)| pid).collect()
 }
 
-/// User and system time. The name of the program, in brackets, may hold anything; the 12th and 13th field after it count.
-fn ticks(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let mut next = || fields.next()?.parse::<u64>().ok();
-    Some(next()? + next()?)
+/// What is read of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    parent: u32,
+    /// Its own time and that of its children that have ended.
+    ticks: u64,
+}
+
+fn all() -> BTreeMap<u32, Stat> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| Some((pid, stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?))).collect()
+}
+
+/// The name of the program, in brackets, may hold anything. Of the fields after it the 2nd is the parent, the 12th to 15th
+/// are the times.
+fn stat(line: &str) -> Option<Stat> {
+    let mut fields = line.rsplit_once(')')?.1.split_whitespace().skip(1);
+    let parent = fields.next()?.parse().ok()?;
+    let times: Vec<u64> = fields.skip(9).take(4).map_while(|field| field.parse().ok()).collect();
+    (times.len() == 4).then(|| Stat { parent, ticks: times.iter().sum() })
 }
 
 #[cfg(test)]
@@ -52,9 +82,18 @@ mod tests {
 
     #[test]
     fn user_and_system_time_are_found_after_any_name() {
-        let stat = "42 (a ) b) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1";
-        assert_eq!(ticks(stat), Some(300));
-        assert_eq!(ticks("42 (a"), None);
+        let line = "42 (a ) b) S 1 2 3 4 5 6 7 8 9 10 250 50 7 3 20 0 1";
+        assert_eq!(stat(line), Some(Stat { parent: 1, ticks: 310 }));
+        assert_eq!(stat("42 (a"), None);
+        assert_eq!(stat("42 (a) S 1 2"), None);
+    }
+
+    #[test]
+    fn what_a_process_started_counts_as_its_own() {
+        let stat = |parent| Stat { parent, ticks: 1 };
+        let all = BTreeMap::from([(1, stat(0)), (7, stat(1)), (8, stat(7)), (9, stat(8)), (10, stat(1))]);
+        let of_seven: Vec<_> = all.keys().filter(|pid| Processes(vec![7]).started(**pid, &all)).copied().collect();
+        assert_eq!(of_seven, [7, 8, 9]);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Clients are spread over all addresses of a system, as programs behind a load balancer are. For etcd there are two
 //! ways: over all members, or all clients on the member that leads, which is etcd at its best for reads.
 
+use std::sync::Arc;
+
 use ebla_model::error::Error;
 use ebla_proto::status;
 use ebla_runtime::Runtime;
@@ -12,6 +14,7 @@ use tonic::transport::Channel;
 use super::bigtable::{self, Bigtable};
 use super::counters::{self, LogCounters};
 use super::etcd::{self, Etcd};
+use super::postgres::Postgres;
 use super::processes::Processes;
 use super::{Values, Workload};
 
@@ -27,6 +30,8 @@ pub enum Kind {
     Etcd,
     /// etcd's own API, all clients on the leader.
     EtcdLeader,
+    /// PostgreSQL's, a connection for each client.
+    Postgres,
 }
 
 /// A system under load, by the name that it has in the report.
@@ -39,14 +44,16 @@ pub struct Target {
     kind: Kind,
     addresses: Vec<String>,
     channels: Vec<Channel>,
+    /// In place of channels.
+    connections: Vec<Arc<Postgres>>,
 }
 
 impl Target {
-    /// Channels for up to `clients` clients to the places named: `HOST:PORT`, `etcd://HOST:PORT` or
-    /// `etcd-leader://HOST:PORT`, several of one kind with commas.
+    /// Channels for up to `clients` clients to the places named: `HOST:PORT`, `etcd://HOST:PORT`,
+    /// `etcd-leader://HOST:PORT` or `postgres://HOST:PORT`, several of one kind with commas.
     ///
     /// # Errors
-    /// When places of different kinds are mixed, or no leader of an etcd is found.
+    /// When places of different kinds are mixed, no leader of an etcd is found, or a PostgreSQL does not answer.
     pub async fn new(
         runtime: &Runtime,
         name: &str,
@@ -58,9 +65,16 @@ impl Target {
         if kind == Kind::EtcdLeader {
             addresses = vec![etcd::leader(runtime, &addresses).await?];
         }
-        let count = clients.div_ceil(CLIENTS_PER_CHANNEL).max(addresses.len());
-        let channels = addresses.iter().cycle().take(count).map(|address| runtime.net.channel(address)).collect();
-        Ok(Self { name: name.to_owned(), processes, kind, addresses, channels })
+        let (mut channels, mut connections) = (Vec::new(), Vec::new());
+        if kind == Kind::Postgres {
+            for address in addresses.iter().cycle().take(clients.max(1)) {
+                connections.push(Postgres::connect(runtime, address).await?);
+            }
+        } else {
+            let count = clients.div_ceil(CLIENTS_PER_CHANNEL).max(addresses.len());
+            channels.extend(addresses.iter().cycle().take(count).map(|address| runtime.net.channel(address)));
+        }
+        Ok(Self { name: name.to_owned(), processes, kind, addresses, channels, connections })
     }
 
     /// Makes the table anew and writes `rows` rows into it.
@@ -74,6 +88,9 @@ impl Target {
         {
             bigtable::create(channel.clone(), rows).await.map_err(read)?;
         }
+        if let Some(connection) = self.connections.first() {
+            connection.create().await.map_err(read)?;
+        }
         let mut client = self.client(0).ok_or_else(|| Error::internal("no address to fill"))?;
         let step = Workload::Batch.rows_per_request();
         for start in (0..rows).step_by(usize::try_from(step).unwrap_or(1)) {
@@ -83,12 +100,12 @@ impl Target {
         Ok(())
     }
 
-    /// A client over one of the channels; `None` without any.
+    /// A client over one of the channels or connections; `None` without any.
     pub fn client(&self, number: usize) -> Option<Client> {
-        let channel = self.channels.get(number % self.channels.len().max(1))?.clone();
         Some(match self.kind {
-            Kind::Bigtable => Client::Bigtable(Bigtable::new(channel)),
-            Kind::Etcd | Kind::EtcdLeader => Client::Etcd(Etcd::new(channel)),
+            Kind::Bigtable => Client::Bigtable(Bigtable::new(in_turn(&self.channels, number)?)),
+            Kind::Etcd | Kind::EtcdLeader => Client::Etcd(Etcd::new(in_turn(&self.channels, number)?)),
+            Kind::Postgres => Client::Postgres(in_turn(&self.connections, number)?),
         })
     }
 
@@ -96,9 +113,13 @@ impl Target {
     pub async fn log_counters(&self, runtime: &Runtime) -> Option<LogCounters> {
         match self.kind {
             Kind::Bigtable => counters::of_cluster(runtime, self.addresses.first()?).await,
-            Kind::Etcd | Kind::EtcdLeader => None,
+            Kind::Etcd | Kind::EtcdLeader | Kind::Postgres => None,
         }
     }
+}
+
+fn in_turn<T: Clone>(all: &[T], number: usize) -> Option<T> {
+    all.get(number % all.len().max(1)).cloned()
 }
 
 fn parse(places: &str) -> Result<(Kind, Vec<String>), Error> {
@@ -109,6 +130,7 @@ fn parse(places: &str) -> Result<(Kind, Vec<String>), Error> {
             None => (Kind::Bigtable, place),
             Some(("etcd", address)) => (Kind::Etcd, address),
             Some(("etcd-leader", address)) => (Kind::EtcdLeader, address),
+            Some(("postgres", address)) => (Kind::Postgres, address),
             Some((scheme, _)) => return Err(Error::invalid(format!("nothing here speaks {scheme}"))),
         };
         kinds.push(kind);
@@ -127,6 +149,8 @@ pub enum Client {
     Bigtable(Bigtable),
     /// To an etcd.
     Etcd(Etcd),
+    /// To a PostgreSQL.
+    Postgres(Arc<Postgres>),
 }
 
 impl Client {
@@ -139,6 +163,7 @@ impl Client {
             Workload::Write => match self {
                 Self::Bigtable(client) => client.write_row(number, values).await,
                 Self::Etcd(client) => client.write_row(number, values).await,
+                Self::Postgres(client) => client.write_row(number, values).await,
             },
             Workload::Read => self.read_rows(number, number + 1).await,
             Workload::Scan => {
@@ -157,6 +182,7 @@ impl Client {
         match self {
             Self::Bigtable(client) => client.write_rows(numbers, values).await,
             Self::Etcd(client) => client.write_rows(numbers, values).await,
+            Self::Postgres(client) => client.write_rows(numbers, values).await,
         }
     }
 
@@ -164,6 +190,7 @@ impl Client {
         let seen = match self {
             Self::Bigtable(client) => client.read_rows(start, end).await?,
             Self::Etcd(client) => client.read_rows(start, end).await?,
+            Self::Postgres(client) => client.read_rows(start, end).await?,
         };
         let wanted = usize::try_from(end - start).unwrap_or(usize::MAX);
         if seen == wanted { Ok(()) } else { Err(short("rows", seen, wanted)) }
@@ -183,6 +210,7 @@ mod tests {
     fn places_tell_what_is_spoken_there() {
         assert_eq!(parse("a:1,b:2").unwrap(), (Kind::Bigtable, vec!["a:1".to_owned(), "b:2".to_owned()]));
         assert_eq!(parse("etcd://a:1").unwrap(), (Kind::Etcd, vec!["a:1".to_owned()]));
+        assert_eq!(parse("postgres://a:1").unwrap(), (Kind::Postgres, vec!["a:1".to_owned()]));
         assert!(parse("etcd://a:1,b:2").is_err());
         assert!(parse("http://a:1").is_err());
     }

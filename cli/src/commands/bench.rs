@@ -15,8 +15,9 @@ use crate::output::{self, Failure, Format, Table};
 
 /// Measure reads, writes and scans. The table `bench` is made anew in the project and instance `bench`.
 ///
-/// A peer is a Bigtable (HOST:PORT), an etcd (etcd://HOST:PORT), or an etcd with all clients on its leader
-/// (etcd-leader://HOST:PORT); several members with commas. Its keys are overwritten.
+/// A peer is a Bigtable (HOST:PORT), an etcd (etcd://HOST:PORT), an etcd with all clients on its leader
+/// (etcd-leader://HOST:PORT); several members with commas. Its keys are overwritten. Or it is a PostgreSQL that trusts its user
+/// postgres (postgres://HOST:PORT); its table `bench` is made anew.
 ///
 /// Examples:
 ///   ebla bench --clients 1,16,128

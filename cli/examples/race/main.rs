@@ -4,6 +4,7 @@
 //!   ebla         three tablet servers, a master and an etcd of three members, each a process
 //!   up           the same in one process, `ebla up`
 //!   etcd         an etcd of three members, clients on all; etcd-leader: the same, clients on its leader
+//!   postgres     PostgreSQL, a primary with two standbys, on disk on two of the three before it answers
 //!   emulator     Google's, which keeps everything in memory and syncs nothing
 //! ```
 //!
@@ -14,6 +15,8 @@
 //! cargo run --release -p ebla-cli --example race -- target/release/ebla --emulator path/to/cbtemulator -- --rounds 6
 //! ```
 
+mod postgres;
+
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,6 +25,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::Parser as _;
+use ebla_cli::bench::processes::children;
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::Cluster as _;
 use ebla_tests::etcd::{Build, EtcdCluster};
@@ -42,7 +46,7 @@ struct Arguments {
     #[arg(long)]
     emulator: Option<PathBuf>,
     /// Who takes part
-    #[arg(long, value_delimiter = ',', default_value = "ebla,up,etcd,etcd-leader,emulator")]
+    #[arg(long, value_delimiter = ',', default_value = "ebla,up,etcd,etcd-leader,postgres,emulator")]
     systems: Vec<String>,
     /// Handed on to `ebla bench`
     #[arg(last = true)]
@@ -65,15 +69,15 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = Runtime::system("race");
     let mut systems = Vec::new();
-    for name in ["ebla", "up", "etcd", "emulator"] {
+    for name in ["ebla", "up", "etcd", "postgres", "emulator"] {
         let wanted = |one: &String| one == name || (name == "etcd" && one == "etcd-leader");
         if !arguments.systems.iter().any(wanted) {
             continue;
         }
-        let before = children();
+        let before = children(std::process::id());
         match start(name, &arguments, &runtime).await {
             Ok((places, kept)) => {
-                let processes = children().difference(&before).copied().collect();
+                let processes = children(std::process::id()).difference(&before).copied().collect();
                 systems.push(System { name, places, processes, _kept: kept });
             }
             Err(reason) => eprintln!("{name} takes no part: {reason}"),
@@ -87,6 +91,7 @@ async fn start(name: &str, arguments: &Arguments, runtime: &Runtime) -> Started 
         "ebla" => processes(&arguments.ebla, runtime).await,
         "up" => up(&arguments.ebla),
         "etcd" => etcd().await,
+        "postgres" => postgres::start(),
         _ => emulator(arguments.emulator.as_deref()),
     }
 }
@@ -164,19 +169,6 @@ fn race(arguments: &Arguments, systems: &[System]) -> ExitCode {
 fn counted(name: &str, processes: &BTreeSet<u32>) -> String {
     let list: Vec<_> = processes.iter().map(u32::to_string).collect();
     format!("--processes={name}={}", list.join(","))
-}
-
-/// The processes that this one has started.
-fn children() -> BTreeSet<u32> {
-    let own = std::process::id();
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| parent(*pid) == Some(own)).collect()
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Ends its process when dropped.
