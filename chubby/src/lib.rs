@@ -2,7 +2,8 @@
 //!
 //! The [`Chubby`] trait is what the cluster needs of such a service; [`embedded`] is an implementation inside this
 //! process, durable in a folder, for clusters that are one process and for simulation; [`etcd`] is the one for clusters of
-//! several. [`conformance`] is the one suite that every implementation passes.
+//! several. [`conformance`] is the one suite that every implementation passes; [`fleeting`] makes any of them go away, for
+//! tests.
 //!
 //! How it is used, everywhere:
 //! - What is decided is decided by a transaction that compares revisions, never by a read: a read may be old by the time
@@ -17,6 +18,7 @@ pub mod conformance;
 pub mod embedded;
 mod error;
 pub mod etcd;
+pub mod fleeting;
 mod helpers;
 pub mod paths;
 

@@ -100,14 +100,23 @@ impl LocalCluster {
             for server in &self.servers {
                 server.ready().await;
             }
+            Ok(())
         };
+        let refusals = self.servers.iter().map(|server| Box::pin(server.refused()));
+        let refused = async { Err(futures::future::select_all(refusals).await.0) };
         let late = |_| {
             Error::new(
                 Reason::Unavailable,
                 format!("not ready after {READY_MAX:?}; EBLA_LOG=info shows what it waits for"),
             )
         };
-        tokio::time::timeout(READY_MAX, all).await.map_err(late)
+        let either = async {
+            tokio::select! {
+                ready = all => ready,
+                refused = refused => refused,
+            }
+        };
+        tokio::time::timeout(READY_MAX, either).await.map_err(late)?
     }
 }
 

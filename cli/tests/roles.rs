@@ -8,18 +8,18 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
+use ebla_cli::verify::{Load, Plan as LoadPlan, Tally, create_table, through};
+use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
-use ebla_tests::api::Api;
 use ebla_tests::cluster::{Cluster as _, Node, Role};
 use ebla_tests::etcd::Build;
-use ebla_tests::load::{FAMILIES, Load};
 use ebla_tests::process::{Plan, ProcessCluster};
 use ebla_tests::site::Loopback;
 use serde_json::Value;
 
-const WRITERS: usize = 6;
-/// Splits that spread the load's rows, lists and counters over tablets.
-const SPLITS: [&str; 5] = ["count/003", "list/", "list/003", "w000", "w003"];
+/// Tablets of the table that the load works on, and of each other.
+const TABLETS: u32 = 4;
+const TABLETS_OF_OTHERS: u32 = 2;
 
 /// How long what must happen some time may take.
 const LIVE: Duration = Duration::from_secs(60);
@@ -28,6 +28,18 @@ const LIVE: Duration = Duration::from_secs(60);
 fn states(address: &str) -> Vec<String> {
     let servers: Value = serde_json::from_str(&support::run(address, &["server", "list", "-o", "json"])).unwrap();
     servers.as_array().unwrap().iter().map(|server| server["state"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Makes a table through `address`, cut into so many tablets.
+async fn make(table: &str, tablets: u32, address: &str, runtime: &Runtime) -> TableName {
+    let name = TableName::from_parts("test", "test", table).unwrap();
+    create_table(address, &name, tablets, runtime).await.unwrap();
+    name
+}
+
+/// Nobody who was spoken to meanwhile had to say no.
+fn unnoticed(round: &Tally, what: &str) {
+    assert!(round.acknowledged > 0 && round.errors.is_empty(), "{what} was noticed: {round:?}");
 }
 
 #[test]
@@ -46,23 +58,24 @@ async fn come_and_go() {
     let plan = Plan { etcd: 1, ..Plan::new(support::ebla(), 3) };
     let mut cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
     let addresses = cluster.addresses();
-    Api::new(&runtime.net, &addresses[0], "ledger").create(&FAMILIES, &SPLITS).await.unwrap();
-    let mut load = Load::new(&runtime, "ledger", WRITERS);
+    let ledger = make("ledger", TABLETS, &addresses[0], &runtime).await;
+    let ways = through(&addresses, &ledger, &runtime);
+    let mut load = Load::new(LoadPlan { writers: 6, readers: 2, slots: TABLETS, ..LoadPlan::default() }, &runtime);
 
     // The master in office dies: the standby takes over after its lease, and who called meanwhile need not know.
-    let running = load.start(&addresses[..2]);
+    let running = load.start(&ways[..2]).await.unwrap();
     let epoch = cluster.status().await.unwrap().master_epoch;
     let died = cluster.find(Role::MasterInOffice).await.unwrap();
     cluster.kill(died).await.unwrap();
-    Api::new(&runtime.net, &addresses[1], "second").create(&["f"], &[]).await.unwrap();
+    make("second", TABLETS_OF_OTHERS, &addresses[1], &runtime).await;
     assert!(cluster.status().await.unwrap().master_epoch > epoch);
     let round = load.finish(running).await;
-    assert_eq!((round.unknown, round.stale), (0, Vec::new()), "writers noticed the master");
+    unnoticed(&round, "the master's death");
     let without_master = round.longest_stall;
 
     // A tablet server stops in order: nobody who speaks to the others notices.
     let leaver = Node::TabletServer(2);
-    let running = load.start(&addresses[..2]);
+    let running = load.start(&ways[..2]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
     let began = runtime.clock.monotonic();
     cluster.stop(leaver).await.unwrap();
@@ -72,7 +85,7 @@ async fn come_and_go() {
     listed.sort();
     assert_eq!(listed, ["gone", "up", "up"], "its lease went with it");
     let round = load.finish(running).await;
-    assert_eq!((round.unknown, round.stale), (0, Vec::new()), "writers noticed an orderly stop");
+    unnoticed(&round, "an orderly stop");
     println!(
         "master killed: longest stall {without_master:?}; tablet server stopped in order in {took:?}: longest stall {:?}",
         round.longest_stall
@@ -83,27 +96,26 @@ async fn come_and_go() {
     cluster.restart(died).await.unwrap();
     cluster.whole().await.unwrap();
     assert_eq!(states(&addresses[2]), ["up"; 3]);
-    let running = load.start(&addresses[2..]);
-    Api::new(&runtime.net, &addresses[2], "third").create(&["f"], &[]).await.unwrap();
+    let running = load.start(&ways[2..]).await.unwrap();
+    make("third", TABLETS_OF_OTHERS, &addresses[2], &runtime).await;
     let office = cluster.find(Role::MasterInOffice).await.unwrap();
     cluster.stop(office).await.unwrap();
-    Api::new(&runtime.net, &addresses[2], "fourth").create(&["f"], &[]).await.unwrap();
+    make("fourth", TABLETS_OF_OTHERS, &addresses[2], &runtime).await;
     let round = load.finish(running).await;
-    assert!(round.acknowledged > 0);
-    assert_eq!((round.unknown, round.stale), (0, Vec::new()));
-    // METADATA's two tablets, the ledger's six, one of each other table: three servers have a replica of each.
+    unnoticed(&round, "the orderly stop of a master");
+    // METADATA's two tablets, the ledger's and those of three other tables: three servers have a replica of each.
+    let tablets = u64::from(2 + TABLETS + 3 * TABLETS_OF_OTHERS);
     let deadline = runtime.clock.monotonic() + LIVE;
     loop {
         let servers = cluster.status().await.unwrap().servers;
-        if servers.iter().all(|server| (server.replicas, server.assigned) == (11, 11)) {
+        if servers.iter().all(|server| (server.replicas, server.assigned) == (tablets, tablets)) {
             break;
         }
         assert!(runtime.clock.monotonic() < deadline, "replicas are missing: {servers:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    for address in &addresses {
-        assert_eq!(load.verify(address).await.unwrap(), Vec::<String>::new(), "through {address}");
-    }
+    let report = load.check(&ways).await.unwrap();
+    assert!(report.is_good() && report.read_through == addresses, "{}", report.text());
 }
 
 /// The exit code and what was said on stderr.

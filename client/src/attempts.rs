@@ -171,6 +171,9 @@ impl Attempts {
     async fn learn(&mut self, shared: &Shared, route: &Route, error: CallError) -> Result<(), Error> {
         let refusal = wire::refusal(&error, now(shared).saturating_sub(route.begun));
         self.tried.note(route.target.server, refusal.voice);
+        if refusal.voice != Voice::Server {
+            shared.options.directory.doubt(route.target.server);
+        }
         shared.lookups.refused(route, &refusal);
         if !self.tried.spoken && self.tried.next(&route.located, 0).is_none() {
             shared.lookups.unreachable(route);

@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ebla_proto::belonging::from_cluster;
 use ebla_proto::status::from_status;
 use ebla_proto::tablet;
 use ebla_proto::tablet::tablets_client::TabletsClient;
@@ -17,6 +18,7 @@ use futures::{FutureExt, StreamExt, TryFutureExt};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
+use crate::directory::Directory;
 use crate::transport::{CallError, ReadStream, Target, Transport};
 
 /// The largest message taken or sent: a row may be as large as the API allows.
@@ -54,15 +56,29 @@ impl Channels {
 }
 
 /// [`Transport`] over `ebla.tablet`.
-#[derive(Debug)]
 pub struct GrpcTransport {
     channels: Channels,
+    directory: Arc<dyn Directory>,
+}
+
+impl fmt::Debug for GrpcTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcTransport").field("channels", &self.channels).finish_non_exhaustive()
+    }
 }
 
 impl GrpcTransport {
-    /// A transport without connections yet.
-    pub fn new(net: Net) -> Self {
-        Self { channels: Channels::new(net) }
+    /// A transport to the servers of this directory's cluster, without connections yet.
+    pub fn new(net: Net, directory: Arc<dyn Directory>) -> Self {
+        Self { channels: Channels::new(net), directory }
+    }
+
+    /// The message with the time the caller waits, so that the server drops what nobody waits for, and with the cluster that it is
+    /// for: the address may be a stranger's by now.
+    fn request<T>(&self, message: T, limit: Duration) -> Request<T> {
+        let mut request = from_cluster(Request::new(message), self.directory.cluster());
+        request.set_timeout(limit);
+        request
     }
 
     fn client(&self, target: &Target) -> TabletsClient<Channel> {
@@ -70,13 +86,6 @@ impl GrpcTransport {
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
-}
-
-/// The message with the time the caller waits, so that the server drops what nobody waits for.
-fn request<T>(message: T, limit: Duration) -> Request<T> {
-    let mut request = Request::new(message);
-    request.set_timeout(limit);
-    request
 }
 
 fn failed(status: Status) -> CallError {
@@ -91,9 +100,9 @@ impl Transport for GrpcTransport {
         message: tablet::ReadRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<ReadStream, CallError>> {
-        let mut client = self.client(target);
+        let (mut client, request) = (self.client(target), self.request(message, limit));
         async move {
-            let stream = client.read(request(message, limit)).await.map_err(failed)?.into_inner();
+            let stream = client.read(request).await.map_err(failed)?.into_inner();
             Ok(stream.map(|reply| reply.map_err(failed)).boxed())
         }
         .boxed()
@@ -105,9 +114,8 @@ impl Transport for GrpcTransport {
         message: tablet::WriteRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<tablet::WriteReply, CallError>> {
-        let mut client = self.client(target);
-        async move { client.write(request(message, limit)).map_ok(tonic::Response::into_inner).map_err(failed).await }
-            .boxed()
+        let (mut client, request) = (self.client(target), self.request(message, limit));
+        async move { client.write(request).map_ok(tonic::Response::into_inner).map_err(failed).await }.boxed()
     }
 
     fn check<'a>(
@@ -116,9 +124,8 @@ impl Transport for GrpcTransport {
         message: tablet::CheckRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<tablet::CheckReply, CallError>> {
-        let mut client = self.client(target);
-        async move { client.check(request(message, limit)).map_ok(tonic::Response::into_inner).map_err(failed).await }
-            .boxed()
+        let (mut client, request) = (self.client(target), self.request(message, limit));
+        async move { client.check(request).map_ok(tonic::Response::into_inner).map_err(failed).await }.boxed()
     }
 
     fn modify<'a>(
@@ -127,9 +134,8 @@ impl Transport for GrpcTransport {
         message: tablet::ModifyRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<tablet::ModifyReply, CallError>> {
-        let mut client = self.client(target);
-        async move { client.modify(request(message, limit)).map_ok(tonic::Response::into_inner).map_err(failed).await }
-            .boxed()
+        let (mut client, request) = (self.client(target), self.request(message, limit));
+        async move { client.modify(request).map_ok(tonic::Response::into_inner).map_err(failed).await }.boxed()
     }
 
     fn sample<'a>(
@@ -138,8 +144,7 @@ impl Transport for GrpcTransport {
         message: tablet::SampleRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<tablet::SampleReply, CallError>> {
-        let mut client = self.client(target);
-        async move { client.sample(request(message, limit)).map_ok(tonic::Response::into_inner).map_err(failed).await }
-            .boxed()
+        let (mut client, request) = (self.client(target), self.request(message, limit));
+        async move { client.sample(request).map_ok(tonic::Response::into_inner).map_err(failed).await }.boxed()
     }
 }

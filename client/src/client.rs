@@ -23,7 +23,7 @@ use crate::admin::Admin;
 use crate::channel::{GrpcTransport, MESSAGE_BYTES_MAX};
 use crate::cluster::{Cluster, Lookup, Options};
 use crate::deadline::Deadline;
-use crate::directory::{Freshness, LocateDirectory};
+use crate::directory::{Directory, Freshness, LocateDirectory};
 use crate::locate::LeaderHint;
 use crate::table::Table;
 
@@ -59,12 +59,9 @@ impl Client {
     pub async fn connect_cluster(address: &str, runtime: Runtime) -> Result<Self, Error> {
         let directory = LocateDirectory::new(vec![address.to_owned()], &runtime);
         directory.ask().await?;
-        let options = Options {
-            directory: Arc::new(directory),
-            transport: Arc::new(GrpcTransport::new(runtime.net.clone())),
-            runtime,
-            home: None,
-        };
+        let directory: Arc<dyn Directory> = Arc::new(directory);
+        let transport = Arc::new(GrpcTransport::new(runtime.net.clone(), Arc::clone(&directory)));
+        let options = Options { directory, transport, runtime, home: None };
         Ok(Self { address: address.to_owned(), ..Self::cluster(options) })
     }
 

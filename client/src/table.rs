@@ -21,6 +21,7 @@ use ebla_runtime::Runtime;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt, TryStreamExt, iter};
 use prost::Message;
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
 use crate::client::{TIMEOUT, Way, no_such_table};
@@ -103,7 +104,8 @@ impl Table {
                 self.on_table(cluster, open).await
             }
             Way::Endpoint(client) => {
-                let request = self.request(read_request(&self.name, &rows, &options));
+                let mut request = self.request(read_request(&self.name, &rows, &options));
+                request.metadata_mut().insert(FEATURES_HEADER, MetadataValue::from_static(FEATURES));
                 let stream = client.clone().read_rows(request).await.map_err(failed)?.into_inner();
                 Ok(merged(stream.map_err(failed).boxed()))
             }
@@ -318,6 +320,11 @@ impl Table {
         request
     }
 }
+
+/// What this client understands: `FeatureFlags { reverse_scans: true }` in base64. Who does not say so is refused reversed
+/// reads.
+const FEATURES_HEADER: &str = "bigtable-features";
+const FEATURES: &str = "CAE=";
 
 fn failed(status: Status) -> Error {
     from_status(&status).0

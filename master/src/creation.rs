@@ -47,13 +47,12 @@ pub(crate) struct NewTable {
 /// Makes a table and returns its schema when it serves.
 ///
 /// # Errors
-/// `AlreadyExists`; `Deadline` when it will be finished later; what Chubby says.
+/// `AlreadyExists`; `Deadline` or `OutcomeUnknown` when it will be finished later; what Chubby says.
 pub(crate) async fn create(office: &Office, new: NewTable, deadline: Deadline) -> Result<TableSchema, Error> {
     let name = new.name.clone();
     let table = begin(office, new).await?;
-    let finished = finish(office, table, deadline).await;
-    finished.inspect_err(|_unfinished| office.leave_unfinished())?;
-    let stored = records::read_table(office.chubby(), table).await?;
+    finish(office, table, deadline).await.map_err(|error| office.leave(error))?;
+    let stored = records::read_table(office.chubby(), table).await.map_err(|error| office.leave(error))?;
     stored.map(|stored| stored.value).ok_or_else(|| records::not_found(&name))
 }
 
@@ -74,7 +73,7 @@ async fn begin(office: &Office, new: NewTable) -> Result<TableId, Error> {
         Write::put(paths::table(table), convert::schema_to_bytes(&schema)),
         Write::put(paths::plan(table), records::encode_plan(&plan)),
     ];
-    match office.transact(compares, writes).await? {
+    match office.begin(compares, writes).await? {
         Outcome::Done(_) => {
             info!(%table, name = %new.name, tablets = plan.len(), "creating table");
             Ok(table)

@@ -25,11 +25,11 @@ use crate::{cluster, observe, records};
 /// Deletes a table; it is gone for everyone when this returns.
 ///
 /// # Errors
-/// `NotFoundTable`; `FailedPrecondition` when it is protected or still being made; `Deadline` when the rest will be done later.
+/// `NotFoundTable`; `FailedPrecondition` when it is protected or still being made; `Deadline` or
+/// `OutcomeUnknown` when the rest will be done later.
 pub(crate) async fn delete(office: &Office, name: &TableName, deadline: Deadline) -> Result<(), Error> {
     let table = begin(office, name).await?;
-    let finished = finish(office, table, deadline).await;
-    finished.inspect_err(|_unfinished| office.leave_unfinished())
+    finish(office, table, deadline).await.map_err(|error| office.leave(error))
 }
 
 async fn begin(office: &Office, name: &TableName) -> Result<TableId, Error> {
@@ -49,7 +49,7 @@ async fn begin(office: &Office, name: &TableName) -> Result<TableId, Error> {
             Write::put(paths::operation(operation), records::encode_operation(operation, &drop)),
         ];
         let compare = Compare::Modified(paths::table(table), stored.modified);
-        if let Outcome::Done(_) = office.transact(vec![compare], writes).await? {
+        if let Outcome::Done(_) = office.begin(vec![compare], writes).await? {
             info!(%table, %name, "deleting table");
             return Ok(table);
         }

@@ -15,7 +15,7 @@ use crate::{records, schema};
 /// Removes all rows of `range`; those that are written while this runs may stay or go.
 ///
 /// # Errors
-/// `NotFoundTable`, or `Deadline` when the rest will be done later.
+/// `NotFoundTable`, or `Deadline` or `OutcomeUnknown` when the rest will be done later.
 pub(crate) async fn drop_range(
     office: &Office,
     name: &TableName,
@@ -23,8 +23,7 @@ pub(crate) async fn drop_range(
     deadline: Deadline,
 ) -> Result<(), Error> {
     let operation = begin(office, name, range).await?;
-    let finished = finish(office, operation, deadline).await;
-    finished.inspect_err(|_unfinished| office.leave_unfinished())
+    finish(office, operation, deadline).await.map_err(|error| office.leave(error))
 }
 
 async fn begin(office: &Office, name: &TableName, range: KeyRange) -> Result<OperationId, Error> {

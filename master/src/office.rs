@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use ebla_chubby::{Chubby, Compare, Outcome, Write};
 use ebla_client::{ChubbyDirectory, Cluster, Deadline, Directory, GrpcTransport, Metadata, Options};
-use ebla_model::error::Error;
+use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, MasterEpoch};
+use ebla_proto::status::is_unavailable;
 use ebla_runtime::Runtime;
 use tokio::sync::Notify;
 
@@ -40,7 +41,7 @@ impl Office {
     ) -> Self {
         let directory: Arc<dyn Directory> = Arc::new(directory.clone());
         let orders = Orders::new(runtime.net.clone(), Arc::clone(&directory), cluster, seat.epoch());
-        let transport = Arc::new(GrpcTransport::new(runtime.net.clone()));
+        let transport = Arc::new(GrpcTransport::new(runtime.net.clone(), Arc::clone(&directory)));
         let data = Cluster::new(Options { directory, transport, runtime: runtime.clone(), home: None });
         Self(Arc::new(Inner { seat, cluster, replicas, orders, data, runtime, unfinished: Notify::new() }))
     }
@@ -80,6 +81,28 @@ impl Office {
     /// As [`Seat::transact`].
     pub(crate) async fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> Result<Outcome, Error> {
         self.0.seat.transact(compares, writes).await
+    }
+
+    /// As [`Self::transact`], for the step with which a change begins. When the answer is lost the caller hears that nobody
+    /// knows: "unavailable" would promise that nothing was done, and the change would be asked for again.
+    pub(crate) async fn begin(&self, compares: Vec<Compare>, writes: Vec<Write>) -> Result<Outcome, Error> {
+        self.transact(compares, writes).await.map_err(|error| match error.reason {
+            Reason::Unavailable => {
+                self.leave_unfinished();
+                Error::new(Reason::OutcomeUnknown, error.message)
+            }
+            _ => error,
+        })
+    }
+
+    /// A change that has begun is left for the reconciler; what its caller is told then. Never "unavailable": see
+    /// [`Self::begin`].
+    pub(crate) fn leave(&self, error: Error) -> Error {
+        self.leave_unfinished();
+        if is_unavailable(error.reason) {
+            return Error::new(Reason::OutcomeUnknown, format!("it has begun and will be finished later: {error}"));
+        }
+        error
     }
 
     /// Something was left for the reconciler.

@@ -41,7 +41,14 @@ impl Operator {
 
     async fn status(&self) -> Result<operate::StatusReply, Error> {
         let office = in_office(&self.office)?;
-        let picture = observe::observe(&office).await?;
+        let (picture, trouble) = match observe::observe(&office).await {
+            Ok(picture) => (picture, String::new()),
+            // Who looks now wants to know which servers are left.
+            Err(error) => {
+                let servers = observe::observe_servers(&office).await?;
+                (Cluster { servers, ..Cluster::default() }, format!("METADATA cannot be read: {error}"))
+            }
+        };
         let leaders = picture.leaders();
         let led = picture.metadata.values().filter(|tablet| leaders.contains_key(&tablet.tablet)).count();
         let active = picture.tables.values().filter(|schema| schema.state == TableState::Active).count();
@@ -53,6 +60,7 @@ impl Operator {
             tablets: picture.metadata.len() as u64,
             tablets_led: led as u64,
             tables: active as u64,
+            trouble,
         })
     }
 }

@@ -26,7 +26,7 @@ pub(crate) async fn find_active(chubby: &dyn Chubby, name: &TableName) -> Result
 /// Makes all changes or none, and returns the new schema when every tablet has it.
 ///
 /// # Errors
-/// What [`TableSchema::apply`] refuses; `NotFoundTable`; `Deadline` when the rest will be done later.
+/// What [`TableSchema::apply`] refuses; `NotFoundTable`; `Deadline` or `OutcomeUnknown` when the rest will be done later.
 pub(crate) async fn change(
     office: &Office,
     name: &TableName,
@@ -38,13 +38,12 @@ pub(crate) async fn change(
         let changed = stored.value.apply(changes)?;
         let compare = Compare::Modified(paths::table(changed.table), stored.modified);
         let write = Write::put(paths::table(changed.table), convert::schema_to_bytes(&changed));
-        if let Outcome::Done(_) = office.transact(vec![compare], vec![write]).await? {
+        if let Outcome::Done(_) = office.begin(vec![compare], vec![write]).await? {
             break changed;
         }
     };
     info!(table = %schema.table, version = %schema.version, "schema changed");
-    let applied = apply(office, &schema, deadline).await;
-    applied.inspect_err(|_unfinished| office.leave_unfinished())?;
+    apply(office, &schema, deadline).await.map_err(|error| office.leave(error))?;
     Ok(schema)
 }
 

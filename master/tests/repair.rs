@@ -387,7 +387,6 @@ async fn a_new_master_finishes_what_a_repair_has_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-#[ignore = "fails: the replica is replaced, and then a tablet is not led for more than a minute; README, limits"]
 async fn a_damaged_replica_is_replaced_under_a_new_id() {
     let mut house = House::open(3, 3).await;
     let client = house.client(0).await;
@@ -435,5 +434,28 @@ async fn what_began_with_one_server_gets_replicas_when_others_join() {
     let load = Load::start(&client, &house.runtime, "after");
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(load.verify().await > 0);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_status_says_which_servers_are_left_when_metadata_cannot_be_read() {
+    let mut house = House::open(3, 3).await;
+    let client = house.client(0).await;
+    assert_eq!(client.admin().status().await.unwrap().trouble, "");
+    house.lose(1).await;
+    house.lose(2).await;
+    let asking = async {
+        loop {
+            let status = client.admin().status().await.unwrap();
+            let reachable = status.servers.iter().filter(|server| server.reachable).count();
+            // A leader that is left answers until its lease ends.
+            if !status.trouble.is_empty() && reachable == 1 {
+                return status;
+            }
+        }
+    };
+    let status = tokio::time::timeout(PATIENCE, asking).await.unwrap();
+    assert!(status.trouble.starts_with("METADATA cannot be read: "), "{}", status.trouble);
+    assert_eq!((status.tablets, status.tablets_led), (0, 0));
     house.close().await;
 }

@@ -7,12 +7,14 @@
 //! | [`services`] | servers and clients of the public services |
 //! | [`record`] [`command`] [`tablet`] [`raft`] [`control`] [`locate`] [`operate`] | our own protos, generated |
 //! | [`convert`] | messages to model and back; what is malformed or unknown is refused here |
+//! | [`belonging`] | which cluster a message comes from, so that a stranger's is refused |
 //! | [`status`] | the one table between `model::Error` and gRPC's codes |
 //!
 //! Invariants: gRPC codes are chosen in [`status`] alone. A message that this release does not fully understand is
 //! refused where ignoring a part of it could change an answer (filters, mutations, rules, commands, records).
 
 pub mod admin;
+pub mod belonging;
 pub mod convert;
 pub mod data;
 mod generated;

@@ -6,6 +6,7 @@
 //!   tablet     one RocksDB directory for each replica: cells and what the replica knows
 //!   flush      which store is flushed when, decided for the whole server
 //!   registry   who this server is, which replicas it has and had
+//!   kept       a small file of hints for the next start
 //!   disk       the files of the log, real and simulated
 //! ```
 //!
@@ -15,6 +16,7 @@
 pub mod disk;
 pub mod flush;
 mod folder;
+pub mod kept;
 pub mod log;
 pub mod registry;
 pub mod tablet;

@@ -8,7 +8,7 @@ use ebla_model::error::Error;
 use ebla_proto::locate::locate_server::Locate;
 use ebla_proto::locate::{ClusterReply, ClusterRequest, CountersReply, CountersRequest, TableName};
 use ebla_proto::tablet::tablets_server::Tablets;
-use ebla_proto::{convert, record, status, tablet as wire};
+use ebla_proto::{belonging, convert, record, status, tablet as wire};
 use ebla_storage::log::CommitLog;
 use futures::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
@@ -23,13 +23,21 @@ pub const MESSAGE_BYTES_MAX: usize = ebla_client::channel::MESSAGE_BYTES_MAX;
 #[derive(Clone, Debug)]
 pub struct TabletService {
     local: Local,
+    directory: ChubbyDirectory,
 }
 
 impl TabletService {
-    /// Answers for the replicas here.
+    /// Answers for the replicas here, to those who mean this directory's cluster.
     #[must_use]
-    pub const fn new(local: Local) -> Self {
-        Self { local }
+    pub const fn new(local: Local, directory: ChubbyDirectory) -> Self {
+        Self { local, directory }
+    }
+
+    /// The message, and how long its sender waits, unless another cluster is meant.
+    fn parts<T>(&self, request: Request<T>) -> Result<(T, Duration), Status> {
+        belonging::admit(request.metadata(), self.directory.cluster()).map_err(|error| status::to_status(&error))?;
+        let limit = limit(request.metadata());
+        Ok((request.into_inner(), limit))
     }
 }
 
@@ -42,38 +50,34 @@ pub fn call_status(error: &CallError) -> Status {
     }
 }
 
-fn parts<T>(request: Request<T>) -> (T, Duration) {
-    let limit = limit(request.metadata());
-    (request.into_inner(), limit)
-}
-
 #[tonic::async_trait]
 impl Tablets for TabletService {
     type ReadStream = Pin<Box<dyn Stream<Item = Result<wire::ReadReply, Status>> + Send>>;
 
     async fn read(&self, request: Request<wire::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
-        let (request, limit) = parts(request);
+        let (request, limit) = self.parts(request)?;
         let stream = self.local.read(request, limit).await.map_err(|error| call_status(&error))?;
         Ok(Response::new(stream.map(|part| part.map_err(|error| call_status(&error))).boxed()))
     }
 
     async fn write(&self, request: Request<wire::WriteRequest>) -> Result<Response<wire::WriteReply>, Status> {
-        let (request, limit) = parts(request);
+        let (request, limit) = self.parts(request)?;
         self.local.write(request, limit).await.map(Response::new).map_err(|error| call_status(&error))
     }
 
     async fn check(&self, request: Request<wire::CheckRequest>) -> Result<Response<wire::CheckReply>, Status> {
-        let (request, limit) = parts(request);
+        let (request, limit) = self.parts(request)?;
         self.local.check(request, limit).await.map(Response::new).map_err(|error| call_status(&error))
     }
 
     async fn modify(&self, request: Request<wire::ModifyRequest>) -> Result<Response<wire::ModifyReply>, Status> {
-        let (request, limit) = parts(request);
+        let (request, limit) = self.parts(request)?;
         self.local.modify(request, limit).await.map(Response::new).map_err(|error| call_status(&error))
     }
 
     async fn sample(&self, request: Request<wire::SampleRequest>) -> Result<Response<wire::SampleReply>, Status> {
-        self.local.sample(&request.into_inner()).map(Response::new).map_err(|error| call_status(&error))
+        let (request, _limit) = self.parts(request)?;
+        self.local.sample(&request).map(Response::new).map_err(|error| call_status(&error))
     }
 }
 

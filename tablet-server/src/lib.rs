@@ -1,9 +1,9 @@
 //! The tablet server: holds replicas of tablets, serves the rows of those it leads, hands on the rest.
 //!
 //! Data flows one way, `front -> router -> tablet -> raft -> storage`; no file names a layer above its own. `server`
-//! starts and stops it all, `lease` tells Chubby that this server lives, `control` takes the master's orders,
-//! `internal` answers fronts and clients, `announce` writes METADATA after a change, `flushing` decides when memory
-//! goes to disk, `leaving` hands leaderships over before an orderly end.
+//! starts and stops it all, `lease` tells Chubby that this server lives, `memory` keeps where the others are for the next
+//! start, `control` takes the master's orders, `internal` answers fronts and clients, `announce` writes METADATA after a
+//! change, `flushing` decides when memory goes to disk, `leaving` hands leaderships over before an orderly end.
 
 pub mod announce;
 pub mod config;
@@ -14,6 +14,7 @@ pub mod internal;
 pub mod lease;
 pub mod leaving;
 pub mod limits;
+mod memory;
 pub mod neighbours;
 pub mod raft;
 pub mod router;

@@ -19,7 +19,7 @@ use std::time::Duration;
 use ebla_chubby::SharedChubby;
 use ebla_client::{ChubbyDirectory, Cluster, Directory};
 use ebla_model::error::Error;
-use ebla_model::id::{Incarnation, ServerId};
+use ebla_model::id::{ClusterId, Incarnation, ServerId};
 use ebla_proto::control::control_server::ControlServer;
 use ebla_proto::locate::locate_server::LocateServer;
 use ebla_proto::tablet::tablets_server::TabletsServer;
@@ -38,8 +38,9 @@ use crate::control::ControlService;
 use crate::flushing::{self, FlushBudgets};
 use crate::front::{self, FrontConfig};
 use crate::internal::{LocateService, MESSAGE_BYTES_MAX, TabletService};
-use crate::lease::{self, Presence};
+use crate::lease::{self, Presence, Standing};
 use crate::leaving;
+use crate::memory::Memory;
 use crate::raft::{AddressBook, GroupId, Network, NetworkOptions, Pools};
 use crate::router::{Neighbours, Router};
 use crate::tablet::hosted::{Hosted, HostedParts};
@@ -71,7 +72,7 @@ pub struct TabletServer {
     log: CommitLog,
     cluster: Cluster,
     directory: ChubbyDirectory,
-    registered: watch::Receiver<bool>,
+    standing: watch::Receiver<Standing>,
     /// What stands in Chubby: given back first.
     lease: Runtime,
     /// What answers on the port: ended next, with what is under way.
@@ -95,7 +96,8 @@ impl TabletServer {
     /// Starts a server. Its tasks are children of `runtime.tasks`.
     ///
     /// # Errors
-    /// When the data folder is in use, foreign or damaged, the port is taken, or Chubby cannot be reached at a first start.
+    /// When the data folder is in use or damaged, or the port is taken. A first start waits for Chubby; a later one does not
+    /// need it, and whether the folder belongs to this cluster is found out [later](Self::refused).
     pub async fn start(config: ServerConfig, chubby: SharedChubby, runtime: Runtime) -> Result<Self, Error> {
         let listener = runtime.net.listen(&config.listen).await;
         let listener = listener.map_err(|error| Error::internal(format!("listen on {}: {error}", config.listen)))?;
@@ -105,7 +107,8 @@ impl TabletServer {
         let disk = open_disk(&config, &pools.raft.maintenance, &runtime.rng).await?;
         write_log(&disk.log, config.options.threads, &inner)?;
         let server = lease::identify(&disk.registry, &chubby).await?;
-        let directory = ChubbyDirectory::start(Arc::clone(&chubby), &outer);
+        let memory = remember(&config, &disk.registry, &pools.raft.maintenance).await?;
+        let directory = memory.directory(Arc::clone(&chubby), &outer);
         let shared = Shared::new(config.options.store.clone())?;
         let scratch = config.data_dir.join("scratch");
         let network = Network::new(
@@ -138,8 +141,9 @@ impl TabletServer {
         .await?;
         let local = Local::new(Arc::clone(&hosted), runtime.clock.clone());
         let neighbours = config.options.neighbours.tablets.clone();
-        let router = Router::new(server, local.clone(), neighbours.clone(), &outer);
-        let cluster = router.cluster(Arc::new(directory.clone()) as Arc<dyn Directory>, outer.clone());
+        let known = Arc::new(directory.clone()) as Arc<dyn Directory>;
+        let router = Router::new(server, local.clone(), neighbours.clone(), known, &outer);
+        let cluster = router.cluster(outer.clone());
         announcer.start(&hosted, cluster.clone());
         let incarnation = Incarnation::new(runtime.rng.u64());
         let services = Services {
@@ -148,14 +152,20 @@ impl TabletServer {
             directory: directory.clone(),
             control: ControlService::new(Arc::clone(&hosted), incarnation),
             network: Arc::clone(&network),
-            front: FrontConfig { cluster: cluster.clone(), chubby: Arc::clone(&chubby), runtime: outer.clone() },
+            front: FrontConfig {
+                cluster: cluster.clone(),
+                chubby: Arc::clone(&chubby),
+                directory: directory.clone(),
+                runtime: outer.clone(),
+            },
         };
         let (lease, serving) = (outer.child("lease"), outer.child("serving"));
         services.serve(listener, &serving);
         flushing::start(&hosted, budgets(&config.options), &outer);
         adopt_when_known(&hosted, &directory, &outer);
+        memory.keep(&directory, hosted.maintenance(), &outer);
         let presence = Presence { server, address: address.clone(), incarnation, ttl: config.options.lease_ttl };
-        let registered = lease::keep(presence, chubby, &lease);
+        let standing = lease::keep(presence, Arc::clone(&disk.registry), chubby, &lease);
         info!(%server, address, "tablet server started");
         let log = disk.log;
         Ok(Self {
@@ -167,7 +177,7 @@ impl TabletServer {
             log,
             cluster,
             directory,
-            registered,
+            standing,
             lease,
             serving,
             outer,
@@ -208,8 +218,21 @@ impl TabletServer {
     /// Returns when the server has registered and knows what stands in Chubby. Cancel-safe.
     pub async fn ready(&self) {
         // The sender lives as long as the server's tasks; when they have ended there is nothing to wait for.
-        let _ended = self.registered.clone().wait_for(|registered| *registered).await.map(drop);
+        let _ended = self.standing.clone().wait_for(|standing| *standing == Standing::Registered).await.map(drop);
         self.directory.ready().await;
+    }
+
+    /// Returns when Chubby has been found to be another cluster's: this server's folder has no place there, and it should
+    /// end. Cancel-safe.
+    pub async fn refused(&self) -> Error {
+        let mut standing = self.standing.clone();
+        let refused =
+            standing.wait_for(|standing| matches!(standing, Standing::Refused(_))).await.map(|now| now.clone());
+        match refused {
+            Ok(Standing::Refused(error)) => error,
+            // A server that has stopped is not refused any more.
+            _ => std::future::pending().await,
+        }
     }
 
     /// Prepares for [`TabletServer::stop`] while others stay: takes no orders that begin something, gives the lease back,
@@ -268,7 +291,7 @@ struct Services {
 
 impl Services {
     fn serve(self, listener: Listener, runtime: &Runtime) {
-        let tablets = TabletsServer::new(TabletService::new(self.local))
+        let tablets = TabletsServer::new(TabletService::new(self.local, self.directory.clone()))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let routes = Routes::new(tablets)
@@ -334,10 +357,21 @@ fn budgets(options: &ServerOptions) -> FlushBudgets {
 struct Addresses(ChubbyDirectory);
 
 impl AddressBook for Addresses {
+    fn cluster(&self) -> Option<ClusterId> {
+        self.0.cluster()
+    }
+
     fn address(&self, server: ServerId) -> Option<String> {
         // The copy of Chubby's files answers at once.
         self.0.address(server).now_or_never().flatten()
     }
+}
+
+/// What was kept of the cluster.
+async fn remember(config: &ServerConfig, registry: &Registry, maintenance: &Blocking) -> Result<Memory, Error> {
+    let (data_dir, cluster) = (config.data_dir.clone(), registry.identity().map(|identity| identity.cluster));
+    let loaded = maintenance.run(move || Memory::load(&data_dir, cluster)).await;
+    loaded.map_err(|error| Error::internal(error.to_string()))
 }
 
 /// What a server has on disk before its replicas are opened.

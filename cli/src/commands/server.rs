@@ -25,7 +25,11 @@ pub enum Server {
 pub async fn run(command: Server, runtime: Runtime) -> Result<(), Failure> {
     let Server::List { place } = command;
     let client = place.client(&runtime).await?;
-    let servers = client.admin().status().await?.servers;
+    let reply = client.admin().status().await?;
+    if !reply.trouble.is_empty() {
+        eprintln!("servers without a lease are not known: {}", reply.trouble);
+    }
+    let servers = reply.servers;
     match place.output {
         Format::Json => output::print_json(&servers.iter().map(to_json).collect()),
         Format::Table => output::print(&render(&servers)),

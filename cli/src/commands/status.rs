@@ -44,13 +44,15 @@ fn render(reply: &operate::StatusReply) -> String {
             output::size(one.log_bytes),
         ]);
     }
+    let tablets = if reply.trouble.is_empty() {
+        format!("tables {}   tablets {}/{} led", reply.tables, reply.tablets_led, reply.tablets)
+    } else {
+        format!("tables and tablets unknown: {}", reply.trouble)
+    };
     format!(
-        "cluster {}   master {master} (epoch {})   tables {}   tablets {}/{} led\n\n{}",
+        "cluster {}   master {master} (epoch {})   {tablets}\n\n{}",
         hex(&reply.cluster),
         reply.master_epoch,
-        reply.tables,
-        reply.tablets_led,
-        reply.tablets,
         table.render()
     )
 }
@@ -60,6 +62,7 @@ fn to_json(reply: &operate::StatusReply) -> Value {
         "cluster": hex(&reply.cluster),
         "master": reply.master.as_ref().map(|master| &master.address),
         "master_epoch": reply.master_epoch,
+        "trouble": reply.trouble,
         "tables": reply.tables,
         "tablets": reply.tablets,
         "tablets_led": reply.tablets_led,

@@ -35,7 +35,7 @@ pub struct TabletServer {
 /// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered where etcd is there.
 ///
 /// # Errors
-/// What kept it from starting, with one thing to do.
+/// What kept it from starting, or from taking part in the cluster, with one thing to do.
 pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     let chubby = server.role.begin(&runtime)?;
@@ -52,19 +52,25 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     // The server locks its folder itself.
     let start = ebla_tablet_server::TabletServer::start(config, chubby, runtime);
     let Some(running) = signals.unless_told(start).await.transpose()? else { return Ok(()) };
-    let registers = tokio::time::timeout(REGISTER_MAX, running.ready());
-    if signals.unless_told(registers).await.is_some() {
-        let (address, id) = (running.address(), running.id());
-        let ready =
-            json!({"role": "tablet-server", "bigtable": address, "pid": std::process::id(), "server": id.get()});
-        server.role.announce(&format!("tablet server {id}"), address, &ready)?;
-        signals.next().await;
-    }
+    let served = tokio::select! {
+        served = signals.unless_told(serve(&server.role, &running)) => served.unwrap_or(Ok(())),
+        refused = running.refused() => Err(refused.into()),
+    };
     eprintln!("stopping: handing tablets over, draining, flushing");
     let orderly = async {
         running.leave().await;
         running.stop().await;
     };
     signals.stop(orderly).await;
-    Ok(())
+    served
+}
+
+/// Tells that the server is ready, and ends only when that fails.
+async fn serve(role: &Role, running: &ebla_tablet_server::TabletServer) -> Result<(), Failure> {
+    // Not registered in time, it serves all the same.
+    let _late = tokio::time::timeout(REGISTER_MAX, running.ready()).await;
+    let (address, id) = (running.address(), running.id());
+    let ready = json!({"role": "tablet-server", "bigtable": address, "pid": std::process::id(), "server": id.get()});
+    role.announce(&format!("tablet server {id}"), address, &ready)?;
+    std::future::pending().await
 }

@@ -3,118 +3,35 @@
 //! While Chubby is away the copy stays as it was. A watch that missed something begins again with a list, which
 //! replaces the copy as a whole. What is not in the copy is read from Chubby once more before it is denied: the copy
 //! may be a moment behind a table that was just made.
+//!
+//! A server keeps the copy in its folder and begins with it after a restart, so it finds its cluster while Chubby is away. Then,
+//! as always, what the copy says is a hint: who leads, and what a tablet holds, is decided elsewhere.
+//!
+//! A copy is of one cluster for ever. Files of another one, or of none, are not let in: Chubby was emptied, or is not
+//! the one of this cluster, and servers would be looked for where strangers listen.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use ebla_chubby::{Event, File, Revision, SharedChubby, WatchStream, paths};
+use ebla_chubby::{Event, File, SharedChubby, WatchStream, paths};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ClusterId, Incarnation, MasterEpoch, ServerId, TableId};
+use ebla_model::id::{ClusterId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::{convert, record};
 use ebla_runtime::Runtime;
 use futures::future::BoxFuture;
-use prost::Message;
 use tokio::sync::watch;
 use tracing::warn;
 
+use super::picture::{MasterInOffice, Picture, parse_id};
 use super::{Directory, Freshness};
 
-/// The pause before Chubby is asked again after it failed.
+/// The pause before Chubby is asked again after a watch has ended or a call has failed.
 const PAUSE: Duration = Duration::from_millis(200);
-
-/// The master as its lock says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MasterInOffice {
-    /// Its `host:port`.
-    pub address: String,
-    /// One run of its process.
-    pub incarnation: Incarnation,
-    /// Its time in office.
-    pub epoch: MasterEpoch,
-}
-
-/// The files as last heard of. Pure.
-#[derive(Debug, Default)]
-struct Picture {
-    cluster: Option<record::Cluster>,
-    root: Option<TabletDescriptor>,
-    master: Option<MasterInOffice>,
-    servers: BTreeMap<ServerId, record::Server>,
-    /// Of all servers ever heard of: one that has lost its lease may still lead tablets.
-    addresses: BTreeMap<ServerId, String>,
-    /// By path.
-    names: BTreeMap<String, TableId>,
-    schemas: BTreeMap<TableId, Arc<TableSchema>>,
-}
-
-impl Picture {
-    fn of(files: &[File]) -> Self {
-        let mut picture = Self::default();
-        files.iter().for_each(|file| picture.put(file));
-        picture
-    }
-
-    /// A file was written. One that cannot be read is left out, and noted: the rest of the cluster goes on.
-    fn put(&mut self, file: &File) {
-        if let Err(error) = self.try_put(file) {
-            warn!(path = file.path, %error, "cannot read a file of Chubby's");
-        }
-    }
-
-    fn try_put(&mut self, file: &File) -> Result<(), Error> {
-        let path = file.path.as_str();
-        if path == paths::ROOT {
-            self.root = Some(convert::descriptor_from_bytes(file.value.clone())?);
-        } else if path == paths::CLUSTER {
-            self.cluster = Some(decode(file)?);
-        } else if path == paths::MASTER {
-            let master: record::Master = decode(file)?;
-            self.master = Some(MasterInOffice {
-                address: master.address,
-                incarnation: Incarnation::new(master.incarnation),
-                epoch: MasterEpoch::new(file.created.get()),
-            });
-        } else if let Some(server) = paths::parse_server(path) {
-            let registered: record::Server = decode(file)?;
-            self.addresses.insert(server, registered.address.clone());
-            self.servers.insert(server, registered);
-        } else if let Some(table) = paths::parse_table(path) {
-            self.schemas.insert(table, Arc::new(convert::schema_from_bytes(file.value.clone())?));
-        } else if path.starts_with(paths::NAMES) {
-            self.names.insert(path.to_owned(), parse_id(file)?);
-        }
-        Ok(())
-    }
-
-    fn deleted(&mut self, path: &str) {
-        if path == paths::MASTER {
-            self.master = None;
-        } else if let Some(server) = paths::parse_server(path) {
-            self.servers.remove(&server);
-        } else if let Some(table) = paths::parse_table(path) {
-            self.schemas.remove(&table);
-        } else {
-            self.names.remove(path);
-        }
-    }
-
-    fn schema(&self, name: &TableName) -> Option<&Arc<TableSchema>> {
-        self.schemas.get(self.names.get(&paths::name(name))?)
-    }
-}
-
-fn decode<M: Message + Default>(file: &File) -> Result<M, Error> {
-    M::decode(file.value.clone()).map_err(|error| Error::damaged(error.to_string()))
-}
-
-fn parse_id(file: &File) -> Result<TableId, Error> {
-    let text = std::str::from_utf8(&file.value).ok();
-    text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::damaged("it is no table id"))
-}
+/// The same after its files were not of this cluster, which will not pass by itself.
+const STRANGE_PAUSE: Duration = Duration::from_secs(5);
 
 /// A copy of Chubby's files. Clones share it.
 #[derive(Clone)]
@@ -135,11 +52,25 @@ impl fmt::Debug for ChubbyDirectory {
 impl ChubbyDirectory {
     /// Begins to watch; the task that does ends with `runtime.tasks`.
     pub fn start(chubby: SharedChubby, runtime: &Runtime) -> Self {
-        let picture = Arc::new(RwLock::new(Picture::default()));
+        Self::start_with(Picture::default(), chubby, runtime)
+    }
+
+    /// As [`Self::start`], with what an earlier run has [kept](Self::copy): known at once, until Chubby says better.
+    pub fn start_from(copy: record::DirectoryCopy, chubby: SharedChubby, runtime: &Runtime) -> Self {
+        Self::start_with(Picture::from_copy(copy), chubby, runtime)
+    }
+
+    fn start_with(picture: Picture, chubby: SharedChubby, runtime: &Runtime) -> Self {
+        let picture = Arc::new(RwLock::new(picture));
         let (changed, changes) = watch::channel(0);
         let directory = Self { chubby, picture, changes };
         runtime.tasks.spawn_until_stopped("directory", follow(directory.clone(), changed));
         directory
+    }
+
+    /// What is worth keeping for the next start.
+    pub fn copy(&self) -> record::DirectoryCopy {
+        self.read().to_copy()
     }
 
     /// Returns when the files were read for the first time. Cancel-safe.
@@ -156,7 +87,7 @@ impl ChubbyDirectory {
 
     /// Which cluster this is, once its first master has said so.
     pub fn cluster(&self) -> Option<ClusterId> {
-        self.read().cluster.as_ref().and_then(|cluster| ClusterId::from_bytes(&cluster.cluster))
+        self.read().cluster_id()
     }
 
     /// Whether the first start is over.
@@ -225,19 +156,63 @@ impl ChubbyDirectory {
         self.picture.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn replace(&self, mut fresh: Picture) {
+    /// Replaces the copy as a whole. Addresses of servers that are gone stay.
+    fn replace(&self, mut fresh: Picture) -> Result<(), Strange> {
         let mut picture = self.write();
-        for (server, address) in std::mem::take(&mut picture.addresses) {
-            fresh.addresses.entry(server).or_insert(address);
+        if let Some(own) = picture.cluster_id()
+            && fresh.cluster_id() != Some(own)
+        {
+            return Err(Strange { own, found: fresh.cluster_id() });
         }
+        fresh.remember(&picture);
         *picture = fresh;
+        Ok(())
+    }
+
+    /// A file was written; false: it makes this another cluster, and was not taken.
+    fn take(&self, file: &File) -> bool {
+        let mut picture = self.write();
+        let own = picture.cluster.clone();
+        let id = picture.cluster_id();
+        picture.put(file);
+        let is_ours = id.is_none() || picture.cluster_id() == id;
+        if !is_ours {
+            picture.cluster = own;
+        }
+        is_ours
     }
 
     /// Lists all files, replaces the copy, and begins to watch from there.
-    async fn begin(&self) -> Result<WatchStream, ebla_chubby::Error> {
-        let (files, revision): (Vec<File>, Revision) = self.chubby.list("").await?;
-        self.replace(Picture::of(&files));
-        self.chubby.watch("", revision).await
+    async fn begin(&self) -> Result<WatchStream, Trouble> {
+        let (files, revision) = self.chubby.list("").await?;
+        self.replace(Picture::of(&files))?;
+        Ok(self.chubby.watch("", revision).await?)
+    }
+}
+
+/// Chubby's files are not those of this cluster.
+#[derive(Debug, thiserror::Error)]
+#[error("this is cluster {own}, and the files are of {}", found.map_or_else(|| "none".to_owned(), |id| id.to_string()))]
+struct Strange {
+    own: ClusterId,
+    found: Option<ClusterId>,
+}
+
+/// Why there is no watch.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error(transparent)]
+    Away(#[from] ebla_chubby::Error),
+    #[error(transparent)]
+    Strange(#[from] Strange),
+}
+
+impl Trouble {
+    const fn pause(&self) -> Duration {
+        match self {
+            Self::Away(_) => PAUSE,
+            Self::Strange(_) => STRANGE_PAUSE,
+        }
     }
 }
 
@@ -245,27 +220,39 @@ impl ChubbyDirectory {
 async fn follow(directory: ChubbyDirectory, changed: watch::Sender<u64>) {
     let count = |changed: &watch::Sender<u64>| changed.send_modify(|changes| *changes += 1);
     loop {
+        let mut pause = PAUSE;
         match directory.begin().await {
             Ok(mut events) => {
                 count(&changed);
                 while let Some(event) = events.next().await {
                     match event {
-                        Event::Put(file) => directory.write().put(&file),
+                        Event::Put(file) if !directory.take(&file) => break,
+                        Event::Put(_) => {}
                         Event::Deleted { path, .. } => directory.write().deleted(&path),
                         Event::Gap => break,
                     }
                     count(&changed);
                 }
             }
-            Err(error) => warn!(%error, "cannot read Chubby's files; serving the copy"),
+            Err(trouble) => {
+                warn!(error = %trouble, "cannot read Chubby's files; serving the copy");
+                pause = trouble.pause();
+            }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
     }
 }
 
 impl Directory for ChubbyDirectory {
+    fn cluster(&self) -> Option<ClusterId> {
+        Self::cluster(self)
+    }
+
     fn root(&self) -> BoxFuture<'_, Result<TabletDescriptor, Error>> {
         Box::pin(async move {
+            if let Some(root) = self.root_tablet() {
+                return Ok(root);
+            }
             self.ready().await;
             self.root_tablet().ok_or_else(|| Error::new(Reason::NoLeader, "the cluster has no root tablet yet"))
         })

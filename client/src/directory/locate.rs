@@ -1,12 +1,12 @@
 //! The directory of a client outside: any tablet server tells it what it needs (`ebla.locate`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ServerId, TableId};
+use ebla_model::id::{ClusterId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableName;
 use ebla_proto::locate::locate_client::LocateClient;
@@ -21,16 +21,27 @@ use crate::channel::{Channels, MESSAGE_BYTES_MAX};
 
 /// How long one server may take to answer.
 const ANSWER: Duration = Duration::from_secs(1);
-/// What was heard so recently is not asked again for a missing address.
+/// What was heard so recently is not asked again for an address that is missing or in doubt.
 const RECENT: Duration = Duration::from_millis(50);
 
 /// What servers said last.
 #[derive(Debug, Default)]
 struct Heard {
     at: Option<Duration>,
+    /// The first one that was told of: an answer from another one is a stranger's.
+    cluster: Option<ClusterId>,
     servers: BTreeMap<ServerId, String>,
+    /// Those that did not answer where they were; they are asked for again.
+    doubted: BTreeSet<ServerId>,
     tables: HashMap<String, TableId>,
     master: Option<record::Master>,
+}
+
+impl Heard {
+    /// Whether there is an address of the server that nobody has reason to doubt.
+    fn knows(&self, server: ServerId) -> bool {
+        self.servers.contains_key(&server) && !self.doubted.contains(&server)
+    }
 }
 
 /// Asks the servers it knows of, those it was told of first.
@@ -64,8 +75,10 @@ impl LocateDirectory {
         for address in self.addresses() {
             match self.ask_at(&address).await {
                 Ok(reply) => {
-                    self.hear(&reply);
-                    return Ok(reply);
+                    if self.hear(&reply) {
+                        return Ok(reply);
+                    }
+                    last = Error::new(Reason::Unavailable, format!("another cluster is at {address}"));
                 }
                 Err(error) => last = Error::new(Reason::Unavailable, format!("ask {address}: {error}")),
             }
@@ -92,25 +105,37 @@ impl LocateDirectory {
         answer.map(tonic::Response::into_inner).map_err(|status| from_status(&status).0)
     }
 
+    /// Whom to ask, the servers in doubt last: a machine that is gone keeps the asker waiting.
     fn addresses(&self) -> Vec<String> {
+        let heard = self.heard();
         let mut addresses = self.seeds.clone();
-        for address in self.heard().servers.values() {
+        for address in heard.servers.values() {
             if !addresses.contains(address) {
                 addresses.push(address.clone());
             }
         }
+        let doubted: Vec<_> = heard.doubted.iter().filter_map(|server| heard.servers.get(server)).collect();
+        addresses.sort_by_key(|address| doubted.contains(&address));
         addresses
     }
 
-    fn hear(&self, reply: &ClusterReply) {
+    /// Takes an answer in; false when it is another cluster's.
+    fn hear(&self, reply: &ClusterReply) -> bool {
         let servers = reply.servers.iter().map(|server| (ServerId::new(server.server), server.address.clone()));
         let tables = reply.tables.iter().map(|table| (table.name.clone(), TableId::new(table.table)));
+        let cluster = ClusterId::from_bytes(&reply.cluster);
         let mut heard = self.heard();
+        if heard.cluster.is_some() && heard.cluster != cluster {
+            return false;
+        }
+        heard.cluster = cluster;
         heard.at = Some(self.clock.monotonic());
         // A server that has lost its lease may still lead tablets: its address is kept.
         heard.servers.extend(servers);
+        heard.doubted.clear();
         heard.tables = tables.collect();
         heard.master = reply.master.clone();
+        true
     }
 
     fn is_recent(&self) -> bool {
@@ -124,6 +149,10 @@ impl LocateDirectory {
 }
 
 impl Directory for LocateDirectory {
+    fn cluster(&self) -> Option<ClusterId> {
+        self.heard().cluster
+    }
+
     fn root(&self) -> BoxFuture<'_, Result<TabletDescriptor, Error>> {
         Box::pin(async move {
             let root = self.ask().await?.root;
@@ -134,14 +163,16 @@ impl Directory for LocateDirectory {
 
     fn address(&self, server: ServerId) -> BoxFuture<'_, Option<String>> {
         Box::pin(async move {
-            if let Some(address) = self.heard().servers.get(&server) {
-                return Some(address.clone());
-            }
-            if !self.is_recent() {
-                self.ask().await.ok()?;
+            if !self.heard().knows(server) && !self.is_recent() {
+                // Without an answer the last address has to do.
+                drop(self.ask().await);
             }
             self.heard().servers.get(&server).cloned()
         })
+    }
+
+    fn doubt(&self, server: ServerId) {
+        self.heard().doubted.insert(server);
     }
 
     fn table<'a>(&'a self, name: &'a TableName, freshness: Freshness) -> BoxFuture<'a, Result<Option<TableId>, Error>> {

@@ -1,14 +1,20 @@
 //! The directory over Chubby: it follows the files, and goes on when they are out of reach.
 
+use std::sync::{Arc, Mutex};
+
 use ebla_chubby::embedded::Embedded;
 use ebla_chubby::{Chubby, Write, paths};
 use ebla_model::id::{ServerId, TableId};
 use ebla_model::metadata::first_tablets;
 use ebla_model::schema::{TableName, TableSchema, TableState};
+use ebla_proto::locate::locate_server::{Locate, LocateServer};
+use ebla_proto::locate::{ClusterReply, ClusterRequest, CountersReply, CountersRequest};
 use ebla_proto::{convert, record};
-use ebla_runtime::Runtime;
+use ebla_runtime::{Runtime, ServeOptions, serve};
+use tonic::service::Routes;
+use tonic::{Request, Response, Status};
 
-use crate::directory::{ChubbyDirectory, Directory, Freshness};
+use crate::directory::{ChubbyDirectory, Directory, Freshness, LocateDirectory};
 
 fn server(id: u64, address: &str) -> Write {
     let server = record::Server { server: id, address: address.to_owned(), ..Default::default() };
@@ -56,4 +62,51 @@ async fn it_follows_chubby_and_remembers_servers_that_are_gone() {
     assert_eq!(directory.table(&absent, Freshness::Fresh).await.unwrap(), None);
     runtime.tasks.stop(std::time::Duration::from_secs(30)).await;
     assert_eq!(directory.table(&name, Freshness::Cached).await.unwrap(), Some(TableId::new(7)));
+}
+
+/// A tablet server that knows where server 1 is, and counts how often it was asked.
+#[derive(Clone, Default)]
+struct Told {
+    first: Arc<Mutex<String>>,
+    asked: Arc<Mutex<usize>>,
+}
+
+#[tonic::async_trait]
+impl Locate for Told {
+    async fn cluster(&self, _request: Request<ClusterRequest>) -> Result<Response<ClusterReply>, Status> {
+        *self.asked.lock().unwrap() += 1;
+        let server = record::Server { server: 1, address: self.first.lock().unwrap().clone(), ..Default::default() };
+        Ok(Response::new(ClusterReply { servers: vec![server], ..Default::default() }))
+    }
+
+    async fn counters(&self, _request: Request<CountersRequest>) -> Result<Response<CountersReply>, Status> {
+        Err(Status::unimplemented("nobody counts"))
+    }
+}
+
+#[tokio::test]
+async fn an_address_where_nobody_answered_is_asked_for_again() {
+    let runtime = Runtime::system("test");
+    let told = Told::default();
+    *told.first.lock().unwrap() = "one:1".to_owned();
+    let listener = runtime.net.listen("127.0.0.1:0").await.unwrap();
+    let seed = listener.local_addr().to_string();
+    serve(&runtime.tasks, listener, Routes::new(LocateServer::new(told.clone())), ServeOptions::default());
+
+    let first = ServerId::new(1);
+    let directory = LocateDirectory::new(vec![seed], &runtime);
+    assert_eq!(directory.address(first).await.as_deref(), Some("one:1"));
+    *told.first.lock().unwrap() = "elsewhere:1".to_owned();
+    assert_eq!(directory.address(first).await.as_deref(), Some("one:1"), "nobody has a reason to doubt it");
+    assert_eq!(*told.asked.lock().unwrap(), 1);
+
+    directory.doubt(first);
+    // What was heard a moment ago is not asked again, so that a dead server does not make everybody ask.
+    while directory.address(first).await.as_deref() != Some("elsewhere:1") {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(*told.asked.lock().unwrap(), 2);
+    assert_eq!(directory.address(first).await.as_deref(), Some("elsewhere:1"));
+    assert_eq!(*told.asked.lock().unwrap(), 2, "the new address is not in doubt");
+    runtime.tasks.stop(std::time::Duration::from_secs(30)).await;
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ebla_model::cell::{Cell, FamilyName, Row};
 use ebla_model::error::{Error, Reason};
 use ebla_model::filter::CompiledFilter;
-use ebla_model::id::{ServerId, TableId, TabletId};
+use ebla_model::id::{ClusterId, ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::metadata::{DESCRIPTOR_QUALIFIER, LOCATION_FAMILY, TabletDescriptor, first_tablets, root_range};
 use ebla_model::mutation::{Mutation, WriteTime};
@@ -443,6 +443,10 @@ impl Transport for Fake {
 }
 
 impl Directory for Fake {
+    fn cluster(&self) -> Option<ClusterId> {
+        None
+    }
+
     fn root(&self) -> BoxFuture<'_, Result<TabletDescriptor, Error>> {
         let mut state = self.state();
         state.root_asked += 1;

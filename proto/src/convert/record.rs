@@ -53,6 +53,7 @@ records! {
     TablePlan = "table plan";
     TabletEvent = "tablet event";
     Session = "session record";
+    DirectoryCopy = "copy of the directory";
 }
 
 /// Encodes a record with the present version, whatever stood in its place.

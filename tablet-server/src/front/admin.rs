@@ -9,6 +9,9 @@
 //! master is at work, only calls that may be repeated are: a table that was made twice would be an error to whoever
 //! made it once.
 //!
+//! When Chubby does not answer, the master that it named last is asked. That one leaves office when its lease ends, a few seconds
+//! later: then changes wait for Chubby, within their deadline, and are told so at its end.
+//!
 //! Which methods exist is the master's business; nothing here knows them. All are unary.
 
 use std::{
@@ -21,7 +24,7 @@ use std::{
 
 use bytes::{Buf, BufMut, Bytes};
 use ebla_chubby::{SharedChubby, paths};
-use ebla_client::{Deadline, channel::Channels};
+use ebla_client::{ChubbyDirectory, Deadline, channel::Channels};
 use ebla_model::{Error, Reason};
 use ebla_proto::{
     convert::decode_record,
@@ -43,6 +46,8 @@ const REQUEST_BYTES_MAX: usize = 16 << 20;
 
 /// How long to wait before the file is read again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long Chubby may take to name the master: two of its members may be silent.
+const NAMING_MAX: Duration = Duration::from_secs(2);
 
 /// The way to the master in office. Cheap to clone.
 #[derive(Clone)]
@@ -52,15 +57,16 @@ pub struct Master {
 
 struct Shared {
     chubby: SharedChubby,
+    directory: ChubbyDirectory,
     channels: Channels,
     runtime: Runtime,
 }
 
 impl Master {
-    /// The master that this Chubby names.
-    pub fn new(chubby: SharedChubby, runtime: Runtime) -> Self {
+    /// The master that this Chubby names; `directory` is a copy of its files.
+    pub fn new(chubby: SharedChubby, directory: ChubbyDirectory, runtime: Runtime) -> Self {
         let channels = Channels::new(runtime.net.clone());
-        Self { shared: Arc::new(Shared { chubby, channels, runtime }) }
+        Self { shared: Arc::new(Shared { chubby, directory, channels, runtime }) }
     }
 
     /// Hands over a call until the master answers or the deadline passes.
@@ -86,8 +92,20 @@ impl Master {
         message: Bytes,
         deadline: Deadline,
     ) -> Result<Bytes, Status> {
-        let address = self.address().await.map_err(|error| to_status(&error))?;
-        let mut grpc = tonic::client::Grpc::new(self.shared.channels.get(&address))
+        let named = self.named(deadline).await.map_err(|error| to_status(&error))?;
+        let answer = self.ask(&named.address, path, message, deadline).await;
+        let Some(away) = named.away else { return answer };
+        answer.map_err(|status| explained(status, &away))
+    }
+
+    async fn ask(
+        &self,
+        address: &str,
+        path: http::uri::PathAndQuery,
+        message: Bytes,
+        deadline: Deadline,
+    ) -> Result<Bytes, Status> {
+        let mut grpc = tonic::client::Grpc::new(self.shared.channels.get(address))
             .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
         let left = deadline.remaining(&self.shared.runtime.clock);
         let mut request = Request::new(message);
@@ -101,12 +119,43 @@ impl Master {
         tokio::time::timeout(left, call).await.map_err(silence)?
     }
 
-    /// Where the master in office is.
-    async fn address(&self) -> Result<String, Error> {
-        let file = self.shared.chubby.read(paths::MASTER).await.map_err(Error::from)?;
-        let file = file.ok_or_else(|| Error::new(Reason::Unavailable, "no master is in office"))?;
-        Ok(decode_record::<record::Master>(file.value)?.address)
+    /// The master in office, as Chubby says, or as it said last.
+    async fn named(&self, deadline: Deadline) -> Result<Named, Error> {
+        let limit = deadline.remaining(&self.shared.runtime.clock).min(NAMING_MAX);
+        let asked = tokio::time::timeout(limit, self.shared.chubby.read(paths::MASTER)).await;
+        let away = match asked {
+            Ok(Ok(Some(file))) => {
+                let address = decode_record::<record::Master>(file.value)?.address;
+                return Ok(Named { address, away: None });
+            }
+            Ok(Ok(None)) => return Err(Error::new(Reason::Unavailable, "no master is in office")),
+            Ok(Err(error)) => Error::from(error),
+            Err(_elapsed) => Error::new(Reason::Unavailable, "no answer in time"),
+        };
+        let known = self.shared.directory.master().filter(|_| !deadline.has_passed(&self.shared.runtime.clock));
+        match known {
+            Some(master) => Ok(Named { address: master.address, away: Some(away) }),
+            None => Err(waits(&away)),
+        }
     }
+}
+
+/// A master's address, and why it is an old one if it is.
+struct Named {
+    address: String,
+    away: Option<Error>,
+}
+
+/// What a caller hears who waited for Chubby in vain.
+fn waits(away: &Error) -> Error {
+    let message = format!("the lock service is away, and what the master does waits for it ({away})");
+    Error::new(Reason::Unavailable, message)
+}
+
+/// The answer of a master that Chubby named some time ago: that it is not there, or not in office, is not the whole story.
+fn explained(status: Status, away: &Error) -> Status {
+    let (error, _) = from_status(&status);
+    if is_unavailable(error.reason) { to_status(&waits(away)) } else { status }
 }
 
 /// Whether sending a call again cannot do it twice.

@@ -18,7 +18,7 @@ pub mod service;
 mod validate;
 
 use ebla_chubby::SharedChubby;
-use ebla_client::Cluster;
+use ebla_client::{ChubbyDirectory, Cluster};
 use ebla_proto::{
     operate::operate_server::OperateServer,
     services::{
@@ -41,6 +41,8 @@ pub struct FrontConfig {
     pub cluster: Cluster,
     /// Where the master's address stands.
     pub chubby: SharedChubby,
+    /// The copy of it, for when Chubby is away.
+    pub directory: ChubbyDirectory,
     /// Clock, random numbers, network.
     pub runtime: Runtime,
 }
@@ -48,7 +50,7 @@ pub struct FrontConfig {
 /// Adds the public services and the operator's to a server's routes.
 pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
     let data = DataService::new(config.cluster, config.runtime.clock.clone());
-    let master = Master::new(config.chubby, config.runtime);
+    let master = Master::new(config.chubby, config.directory, config.runtime);
     routes
         .add_service(BigtableServer::new(data).max_decoding_message_size(limits::MESSAGE_BYTES_MAX))
         .add_service(Relay::<BigtableTableAdminServer<()>>::new(master.clone()))

@@ -22,6 +22,7 @@ use openraft::{RaftMetrics, ReadPolicy, ServerState};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
 
+use super::acknowledged::Acknowledged;
 use super::config::{GroupConfig, RaftTimings, openraft_config};
 use super::crew::Crew;
 use super::driver;
@@ -45,6 +46,8 @@ pub struct Group {
     raft: Raft,
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     gate: ReadGate,
+    /// What the followers have accepted of this replica, when it leads.
+    acknowledged: Acknowledged,
     /// The replica that leadership is being handed to, or 0.
     handing_to: AtomicU64,
     voting: VotingWait,
@@ -77,14 +80,28 @@ impl Group {
         let tasks = runtime.tasks.child("raft-group");
         log.add_group(config.group).map_err(|error| StartError::Damaged(error.to_string()))?;
         let crew = network.crew(config.group.tablet);
-        let (raft, handle) = start_core(&config, log, machine, network, &crew).await?;
+        let acknowledged = Acknowledged::default();
+        let (raft, handle) = start_core(&config, log, machine, network, &crew, &acknowledged).await?;
         let (sender, status) = watch::channel(GroupStatus::default());
         let metrics = raft.metrics();
         let proposals = Semaphore::new(permits(config.proposal_bytes_max));
         let gate = ReadGate::default();
         let handing_to = AtomicU64::new(0);
-        let group =
-            Self { config, raft, metrics, gate, handing_to, voting, clock, status, proposals, tasks, crew, handle };
+        let group = Self {
+            config,
+            raft,
+            metrics,
+            gate,
+            acknowledged,
+            handing_to,
+            voting,
+            clock,
+            status,
+            proposals,
+            tasks,
+            crew,
+            handle,
+        };
         let group = Arc::new(group);
         driver::start(&group, sender);
         Ok(group)
@@ -173,13 +190,11 @@ impl Group {
         if metrics.state != ServerState::Leader {
             return None;
         }
-        let voters = metrics.membership_config.membership().get_joint_config();
-        let own = self.replica().get();
+        let term = metrics.current_term;
         Some(LeaderView {
-            term: metrics.current_term,
+            term,
             applied_term: metrics.last_applied.as_ref().map(|id| id.leader_id.term),
-            sole_voter: matches!(voters.as_slice(), [set] if set.len() == 1 && set.contains(&own)),
-            acknowledged: metrics.last_quorum_acked.map(|sent| sent.since_boot()),
+            acknowledged: self.accepted_since(&metrics, term),
         })
     }
 
@@ -191,8 +206,16 @@ impl Group {
     pub async fn read_barrier(&self, deadline: Duration) -> Result<(), ReadError> {
         let wait = deadline.saturating_sub(self.clock.monotonic());
         let confirmed = async {
-            let linearizer =
-                self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.map_err(|e| self.read_error(e))?;
+            let linearizer = loop {
+                let asked = self.clock.monotonic();
+                let linearizer =
+                    self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.map_err(|e| self.read_error(e))?;
+                // In whose term it is; openraft alone may take too much for acknowledged.
+                let term = linearizer.read_log_id().log_id().leader_id.term;
+                if self.accepted_since(&self.metrics.borrow_watched(), term) >= Some(asked) {
+                    break linearizer;
+                }
+            };
             match linearizer.try_await_ready(&self.raft, Some(wait)).await {
                 Ok(Ok(_ready)) => Ok(()),
                 Ok(Err(_behind)) => Err(ReadError::Timeout),
@@ -200,6 +223,12 @@ impl Group {
             }
         };
         tokio::time::timeout(wait, confirmed).await.unwrap_or(Err(ReadError::Timeout))
+    }
+
+    /// The latest moment from which on a majority has accepted something that was sent in this term.
+    fn accepted_since(&self, metrics: &RaftMetrics<TypeConfig>, term: u64) -> Option<Duration> {
+        let voters = metrics.membership_config.membership().get_joint_config();
+        self.acknowledged.by_majority(term, voters, self.replica().get())
     }
 
     fn read_error(&self, error: RaftError<TypeConfig, LinearizableReadError<TypeConfig>>) -> ReadError {
@@ -480,6 +509,7 @@ async fn start_core(
     machine: Arc<dyn StateMachine>,
     network: &Arc<Network>,
     crew: &Crew,
+    acknowledged: &Acknowledged,
 ) -> Result<(Raft, Handle), StartError> {
     let settings = openraft_config(config)?;
     let durability = Arc::new(Durability::default());
@@ -493,6 +523,7 @@ async fn start_core(
             scratch: config.scratch.clone(),
             maintenance: config.pools.maintenance.clone(),
         },
+        acknowledged: acknowledged.clone(),
     };
     let store = LogStore::new(log, config.group, Arc::clone(&durability));
     let machine = Machine::new(machine, durability, config.pools.clone());

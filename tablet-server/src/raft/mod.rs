@@ -25,6 +25,7 @@
 //! Absent on purpose: which replicas live here (a [`GroupDirectory`] knows), and when to snapshot: the tablet's store is
 //! its own snapshot (`state_machine`).
 
+mod acknowledged;
 mod boottime;
 mod config;
 mod crew;

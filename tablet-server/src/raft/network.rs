@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use ebla_model::id::{ReplicaId, ServerId, TabletId};
+use ebla_model::id::{ClusterId, ReplicaId, ServerId, TabletId};
 use ebla_proto::raft::raft_server::RaftServer;
 use ebla_runtime::{Blocking, Runtime};
 use futures::FutureExt;
@@ -27,6 +27,9 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 320 * 1024 * 1024;
 
 /// Where servers listen. Asked at every connection attempt.
 pub trait AddressBook: Send + Sync + 'static {
+    /// Whose addresses these are; `None` before that is known.
+    fn cluster(&self) -> Option<ClusterId>;
+
     /// `host:port` of a server, as last heard of.
     fn address(&self, server: ServerId) -> Option<String>;
 }

@@ -12,7 +12,6 @@ use std::time::Duration;
 use ebla_model::id::{ReplicaId, ServerId};
 use ebla_storage::log::GroupId;
 use futures::{Stream, StreamExt, stream};
-use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{
     NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable as RaftUnreachable,
@@ -20,7 +19,10 @@ use openraft::errors::{
 use openraft::network::{RPCOption, RPCTypes, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{SnapshotResponse, StreamAppendResult, TransferLeaderResponse};
 use openraft::type_config::alias::SnapshotOf;
+use openraft::{Instant as _, OptionalSend};
 
+use super::acknowledged::Acknowledged;
+use super::boottime::BootInstant;
 use super::link::{Answer, Ask, Header, Lane, Origin, PeerLink, SentSnapshot, Unreachable};
 use super::network::Network;
 use super::snapshot::Checkpoints;
@@ -45,6 +47,7 @@ pub(super) struct Peers {
     pub(super) group: GroupId,
     pub(super) origin: Origin,
     pub(super) checkpoints: Checkpoints,
+    pub(super) acknowledged: Acknowledged,
 }
 
 impl Peers {
@@ -61,6 +64,7 @@ impl Peers {
             lane,
             answer_wait: self.network.options().answer_wait,
             checkpoints: self.checkpoints.clone(),
+            acknowledged: self.acknowledged.clone(),
         }
     }
 }
@@ -84,6 +88,7 @@ pub(super) struct Peer {
     lane: Lane,
     answer_wait: Duration,
     checkpoints: Checkpoints,
+    acknowledged: Acknowledged,
 }
 
 impl Peer {
@@ -108,19 +113,37 @@ impl Peer {
 
     /// Hands the request over at once; the future is its outcome.
     fn append(&self, request: AppendRequest, wait: Duration) -> impl Future<Output = AppendResult> + Send + use<> {
-        let header = self.header;
         let previous = request.prev_log_id;
         let last = request.entries.last().map(|entry| entry.log_id).or(previous);
-        let answer = self.link.append(self.lane, header, request);
+        let answer = self.answered(request, wait);
         async move {
-            match tokio::time::timeout(wait, answer).await {
-                Ok(Ok(AppendResponse::Conflict)) if previous.is_none() => {
+            match answer.await? {
+                AppendResponse::Conflict if previous.is_none() => {
                     Err(NetworkError::from_string("a conflict with nothing").into())
                 }
-                Ok(Ok(response)) => Ok(response.into_stream_result(previous, last)),
-                Ok(Err(unreachable)) => Err(failed(unreachable)),
-                Err(_elapsed) => Err(timed_out(&header, RPCTypes::AppendEntries, wait)),
+                response => Ok(response.into_stream_result(previous, last)),
             }
+        }
+    }
+
+    /// The request is handed over at once; its answer is noted as its own.
+    fn answered(
+        &self,
+        request: AppendRequest,
+        wait: Duration,
+    ) -> impl Future<Output = Result<AppendResponse, Failed>> + Send + use<> {
+        let (header, acknowledged) = (self.header, self.acknowledged.clone());
+        let (term, sent) = (request.vote.leader_id.term, BootInstant::now().since_boot());
+        let answer = self.link.append(self.lane, header, request);
+        async move {
+            let response = match tokio::time::timeout(wait, answer).await {
+                Ok(answer) => answer.map_err(failed)?,
+                Err(_elapsed) => return Err(timed_out(&header, RPCTypes::AppendEntries, wait)),
+            };
+            if !matches!(response, AppendResponse::HigherVote(_)) {
+                acknowledged.note(term, header.to.get(), sent);
+            }
+            Ok(response)
         }
     }
 
@@ -192,12 +215,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
     type SnapshotData = SnapshotData;
 
     async fn append_entries(&mut self, request: AppendRequest, option: RPCOption) -> Result<AppendResponse, Failed> {
-        let answer = self.link.append(self.lane, self.header, request);
-        let wait = self.wait(&option);
-        match tokio::time::timeout(wait, answer).await {
-            Ok(answer) => answer.map_err(failed),
-            Err(_elapsed) => Err(timed_out(&self.header, RPCTypes::AppendEntries, wait)),
-        }
+        self.answered(request, self.wait(&option)).await
     }
 
     fn stream_append<'s, S>(

@@ -26,9 +26,8 @@ pub(super) struct LeaderView {
     pub(super) term: u64,
     /// The term of the last applied entry.
     pub(super) applied_term: Option<u64>,
-    /// It is the only voter, so no one else can be elected.
-    pub(super) sole_voter: bool,
-    /// When the last message was sent that a majority has acknowledged, as time since boot.
+    /// When the last message was sent that a majority has acknowledged, as time since boot: see `acknowledged`. A sole
+    /// voter has its own word for ever, for no one else can be elected.
     pub(super) acknowledged: Option<Duration>,
 }
 
@@ -40,7 +39,7 @@ impl LeaderView {
         }
         let share = if planted(Bug::LeaseTooLong) { (20, 1) } else { LEASE_SHARE };
         let lease = election_max * share.0 / share.1;
-        self.sole_voter || self.acknowledged.is_some_and(|sent| now < sent.saturating_add(lease))
+        self.acknowledged.is_some_and(|sent| now < sent.saturating_add(lease))
     }
 }
 
@@ -90,7 +89,7 @@ mod tests {
     const ELECTION_MAX: Duration = Duration::from_secs(2);
 
     fn view(acknowledged: Option<Duration>) -> LeaderView {
-        LeaderView { term: 3, applied_term: Some(3), sole_voter: false, acknowledged }
+        LeaderView { term: 3, applied_term: Some(3), acknowledged }
     }
 
     #[test]
@@ -107,7 +106,7 @@ mod tests {
         assert!(!view(None).lease_holds(Duration::ZERO, ELECTION_MAX));
         let early = LeaderView { applied_term: Some(2), ..view(Some(Duration::ZERO)) };
         assert!(!early.lease_holds(Duration::ZERO, ELECTION_MAX));
-        let alone = LeaderView { sole_voter: true, ..view(None) };
+        let alone = view(Some(Duration::MAX));
         assert!(alone.lease_holds(Duration::from_secs(9), ELECTION_MAX));
     }
 

@@ -6,8 +6,10 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use ebla_proto::belonging::admit;
 use ebla_proto::raft::raft_server::Raft;
 use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
+use ebla_proto::status::to_status;
 use ebla_storage::log::GroupId;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -34,6 +36,13 @@ pub struct Service {
 impl Service {
     pub(super) fn new(network: Arc<Network>) -> Self {
         Self { network }
+    }
+
+    /// What a request holds, unless a server of another cluster sent it.
+    fn admit<T>(&self, request: Request<T>) -> Result<T, Status> {
+        let own = self.network.options().addresses.cluster();
+        admit(request.metadata(), own).map_err(|error| to_status(&error))?;
+        Ok(request.into_inner())
     }
 }
 
@@ -87,7 +96,7 @@ impl Raft for Service {
     async fn exchange(&self, request: Request<Streaming<Frame>>) -> Result<Response<ReplyStream>, Status> {
         let exchange = Exchange {
             network: Arc::clone(&self.network),
-            frames: request.into_inner(),
+            frames: self.admit(request)?,
             open: true,
             in_flight: FuturesUnordered::new(),
         };
@@ -100,14 +109,14 @@ impl Raft for Service {
     }
 
     async fn call(&self, request: Request<Frame>) -> Result<Response<FrameReply>, Status> {
-        Ok(Response::new(dispatch(&self.network, request.into_inner()).await))
+        Ok(Response::new(dispatch(&self.network, self.admit(request)?).await))
     }
 
     async fn install_snapshot(
         &self,
         request: Request<Streaming<SnapshotPart>>,
     ) -> Result<Response<FrameReply>, Status> {
-        let outcome = self.receive(request.into_inner()).await;
+        let outcome = self.receive(self.admit(request)?).await;
         Ok(Response::new(wire::snapshot_reply(outcome)))
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebla_model::id::ServerId;
+use ebla_proto::belonging::from_cluster;
 use ebla_proto::raft::raft_client::RaftClient;
 use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
 use ebla_runtime::Runtime;
@@ -65,6 +66,11 @@ impl Way {
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
 
+    /// A message as it leaves: an address may be a stranger's by now, so it says which cluster it is for.
+    fn request<T>(&self, message: T) -> tonic::Request<T> {
+        from_cluster(tonic::Request::new(message), self.addresses.cluster())
+    }
+
     fn lost(&self, what: impl std::fmt::Display) -> Unreachable {
         Unreachable(format!("server {}: {what}", self.server))
     }
@@ -108,7 +114,7 @@ impl PeerLink for StreamLink {
     fn ask(&self, header: Header, ask: Ask) -> BoxFuture<'static, Result<Answer, Unreachable>> {
         let way = Arc::clone(&self.way);
         async move {
-            let reply = way.client()?.call(wire::ask_frame(header, ask)).await;
+            let reply = way.client()?.call(way.request(wire::ask_frame(header, ask))).await;
             wire::answer_of(reply.map_err(|status| way.lost(status))?.into_inner())
         }
         .boxed()
@@ -128,7 +134,7 @@ impl PeerLink for StreamLink {
                     tracing::warn!(%error, "a checkpoint could not be read");
                 }
             });
-            let reply = way.client()?.install_snapshot(ReceiverStream::new(parts)).await;
+            let reply = way.client()?.install_snapshot(way.request(ReceiverStream::new(parts))).await;
             wire::snapshot_reply_of(reply.map_err(|status| way.lost(status))?.into_inner())
         }
         .boxed()
@@ -191,7 +197,7 @@ impl Stream {
 
     /// Runs until the stream breaks; tells why.
     async fn exchange(&self, mut client: RaftClient<Channel>, frames: mpsc::Receiver<Frame>) -> String {
-        let mut replies = match client.exchange(ReceiverStream::new(frames)).await {
+        let mut replies = match client.exchange(self.way.request(ReceiverStream::new(frames))).await {
             Ok(response) => response.into_inner(),
             Err(status) => return status.to_string(),
         };

@@ -421,6 +421,47 @@ async fn without_the_wait_before_voting_the_promise_is_broken() {
     assert!(two_leaders_read_at_once(None).await, "this test would not notice a missing wait");
 }
 
+/// The followers have a command in their memory and answer only after the leader can send them nothing more: what
+/// they promised counts from when they got it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_answer_that_comes_late_prolongs_no_lease_and_confirms_no_read() {
+    let cluster = Cluster::start(3, Links::Direct, PATIENT).await;
+    let old = cluster.leader().await;
+    let others: Vec<_> = cluster.servers.iter().copied().filter(|server| *server != old).collect();
+    cluster.write("before").await;
+    cluster.settled().await;
+    let group = &cluster.node(old).group;
+    for other in &others {
+        cluster.stick(*other, true);
+    }
+    let (arrived, half) = (PATIENT.heartbeat * 2, PATIENT.election_max / 2);
+    let write = group.propose(vec![Bytes::from_static(b"slow")], None);
+    // It comes when the promises are half over, and nobody can be asked about it.
+    let read = async {
+        tokio::time::sleep(arrived + half).await;
+        group.read_barrier(now() + PATIENT.election_max).await
+    };
+    let script = async {
+        tokio::time::sleep(arrived).await;
+        for other in &others {
+            cluster.hood.cut(old, *other);
+        }
+        let promised = now() + PATIENT.election_max;
+        tokio::time::sleep(half + PATIENT.heartbeat).await;
+        // One answer commits the entry, which is news for the other follower; then that one answers, to the entry.
+        cluster.stick(others[0], false);
+        until("the entry is applied", || cluster.node(old).machine.count() == 2).await;
+        tokio::time::sleep(PATIENT.heartbeat).await;
+        cluster.stick(others[1], false);
+        until("the end of all promises", || now() > promised).await;
+        group.read_permit(now())
+    };
+    let (written, read, permit) = tokio::join!(write, read, script);
+    assert!(written[0].is_ok(), "two of three have it");
+    assert_eq!(permit, None, "the lease is longer than what was promised");
+    assert!(read.is_err(), "nobody was asked");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "a measurement, not a check"]
 async fn proposals_per_second() {

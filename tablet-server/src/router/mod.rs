@@ -21,28 +21,41 @@ pub use self::neighbours::Neighbours;
 use crate::tablet::serve::Local;
 
 /// Carries requests to the tablets of this server and of others.
-#[derive(Debug)]
 pub struct Router {
     home: ServerId,
     local: Arc<Local>,
     neighbours: Neighbours,
+    directory: Arc<dyn Directory>,
     remote: GrpcTransport,
 }
 
+impl std::fmt::Debug for Router {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Router").field("home", &self.home).finish_non_exhaustive()
+    }
+}
+
 impl Router {
-    /// A router on the server `home`, whose tablets `local` answers for, also to its `neighbours`.
+    /// A router on the server `home`, whose tablets `local` answers for, also to its `neighbours`; `directory` tells where
+    /// the other servers are.
     #[must_use]
-    pub fn new(home: ServerId, local: Local, neighbours: Neighbours, runtime: &Runtime) -> Self {
+    pub fn new(
+        home: ServerId,
+        local: Local,
+        neighbours: Neighbours,
+        directory: Arc<dyn Directory>,
+        runtime: &Runtime,
+    ) -> Self {
         let local = Arc::new(local);
         neighbours.enter(home, &local, runtime.tasks.killed());
-        Self { home, local, neighbours, remote: GrpcTransport::new(runtime.net.clone()) }
+        let remote = GrpcTransport::new(runtime.net.clone(), Arc::clone(&directory));
+        Self { home, local, neighbours, directory, remote }
     }
 
-    /// The cluster as seen from this server. `directory` tells where the other servers are; lookups run as tasks of
-    /// `runtime`.
+    /// The cluster as seen from this server; lookups run as tasks of `runtime`.
     #[must_use]
-    pub fn cluster(self, directory: Arc<dyn Directory>, runtime: Runtime) -> Cluster {
-        let home = Some(self.home);
+    pub fn cluster(self, runtime: Runtime) -> Cluster {
+        let (home, directory) = (Some(self.home), Arc::clone(&self.directory));
         Cluster::new(Options { directory, transport: Arc::new(self), runtime, home })
     }
 }

@@ -1,6 +1,6 @@
 //! The hand-over between a client, a relay and masters that do what a test wants, over real sockets.
 
-use ebla_chubby::{Write, embedded::Embedded};
+use ebla_chubby::{Chubby as _, Write, embedded::Embedded, fleeting::Fleeting};
 use ebla_proto::{
     admin,
     convert::encode_record,
@@ -74,19 +74,22 @@ impl BigtableTableAdmin for Fake {
 /// A relay with its Chubby, and a client of the relay.
 struct House {
     runtime: Runtime,
-    chubby: SharedChubby,
+    chubby: Arc<Fleeting>,
+    directory: ChubbyDirectory,
     client: BigtableTableAdminClient<Channel>,
 }
 
 impl House {
     async fn new() -> Self {
         let runtime = Runtime::system("test");
-        let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
-        let master = Master::new(chubby.clone(), runtime.clone());
+        let embedded = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
+        let chubby = Fleeting::new(embedded);
+        let directory = ChubbyDirectory::start(chubby.shared(), &runtime);
+        let master = Master::new(chubby.shared(), directory.clone(), runtime.clone());
         let relay = Relay::<BigtableTableAdminServer<()>>::new(master);
         let address = listen(&runtime, Routes::new(relay)).await;
         let client = BigtableTableAdminClient::new(runtime.net.channel(&address));
-        Self { runtime, chubby, client }
+        Self { runtime, chubby, directory, client }
     }
 
     /// Starts a master and returns its address, and the runtime that it ends with.
@@ -100,6 +103,16 @@ impl House {
     async fn elect(&self, address: &str) {
         let record = record::Master { address: address.to_owned(), ..Default::default() };
         self.chubby.transact(Vec::new(), vec![Write::put(paths::MASTER, encode_record(record))]).await.unwrap();
+    }
+
+    /// As [`Self::elect`], and Chubby goes away when that is known here.
+    async fn elect_and_leave(&self, address: &str) {
+        let mut changes = self.directory.changes();
+        self.elect(address).await;
+        while self.directory.master().is_none() {
+            changes.changed().await.unwrap();
+        }
+        self.chubby.leave();
     }
 
     async fn create(&self, limit: Duration) -> Result<String, Status> {
@@ -191,6 +204,34 @@ async fn a_master_that_dies_at_work_is_asked_again_only_for_what_may_be_repeated
     let status = made.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
     assert!(status.message().contains("look before trying again"), "{status}");
+}
+
+#[tokio::test]
+async fn while_chubby_is_away_the_last_master_is_asked() {
+    let house = House::new().await;
+    let (address, _alive) = house.master(Fake::new(Answer::Name("last"))).await;
+    house.elect_and_leave(&address).await;
+    assert_eq!(house.create(LONG).await.unwrap(), "last");
+}
+
+#[tokio::test]
+async fn who_waits_for_chubby_in_vain_is_told_so_and_else_finds_the_next_master() {
+    let house = House::new().await;
+    let over = Fake::new(Answer::Refuse(Reason::NotMaster));
+    let (old, _old) = house.master(over.clone()).await;
+    house.elect_and_leave(&old).await;
+    let status = house.create(Duration::from_millis(300)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains("the lock service is away"), "{status}");
+    let begun = *over.begun.borrow();
+    let (new, _new) = house.master(Fake::new(Answer::Name("new"))).await;
+    let change = async {
+        over.has_begun(begun + 1).await;
+        house.chubby.come_back();
+        house.elect(&new).await;
+    };
+    let (answer, ()) = tokio::join!(house.create(LONG), change);
+    assert_eq!(answer.unwrap(), "new");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use ebla_client::{CallError, Directory, Options, ReadStream, Target, Transport};
 use ebla_model::{
-    Cell, FamilyName, KeyRange, Micros, Row, RowKey, ServerId, TabletDescriptor, TabletId,
+    Cell, ClusterId, FamilyName, KeyRange, Micros, Row, RowKey, ServerId, TabletDescriptor, TabletId,
     metadata::{self, first_tablets},
     mutation::{Mutation, WriteTime},
 };
@@ -148,6 +148,10 @@ fn metadata_row(tablet: &TabletDescriptor) -> Row {
 }
 
 impl Directory for Fake {
+    fn cluster(&self) -> Option<ClusterId> {
+        None
+    }
+
     fn root(&self) -> BoxFuture<'_, Result<TabletDescriptor, Error>> {
         let [root, _] = first_tablets(&[SERVER]);
         Box::pin(async move { Ok(root) })

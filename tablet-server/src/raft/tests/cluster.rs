@@ -1,5 +1,7 @@
 //! Three replicas in one process over real commit logs in temporary folders, with a state machine that is a list.
 
+mod slow;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -7,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_model::id::{LogId, ReplicaId, ServerId, TabletId};
+use ebla_model::id::{ClusterId, LogId, ReplicaId, ServerId, TabletId};
 use ebla_model::metadata::{Membership, Replica};
 use ebla_runtime::{Blocking, Clock, Runtime, ServeOptions, serve};
 use ebla_storage::disk::RealDisk;
@@ -15,6 +17,7 @@ use ebla_storage::log::{CommitLog, LogOptions, MemoryWitness, OnFailure};
 use tempfile::TempDir;
 use tonic::service::Routes;
 
+use self::slow::{SlowDisk, Stuck};
 use crate::raft::{
     AddressBook, Applied, CommittedEntry, Fault, Group, GroupConfig, GroupDirectory, GroupId, Lookup, Neighbours,
     Network, NetworkOptions, Origin, Payload, Pools, ProposeError, RaftTimings, StateMachine,
@@ -144,6 +147,10 @@ impl StateMachine for List {
 struct Book(Mutex<BTreeMap<ServerId, String>>);
 
 impl AddressBook for Book {
+    fn cluster(&self) -> Option<ClusterId> {
+        None
+    }
+
     fn address(&self, server: ServerId) -> Option<String> {
         self.0.lock().unwrap().get(&server).cloned()
     }
@@ -184,6 +191,8 @@ struct Kept {
     folder: TempDir,
     witness: MemoryWitness,
     machine: Arc<List>,
+    /// Whether the disk of its log is stuck.
+    stuck: Stuck,
 }
 
 pub(super) struct Cluster {
@@ -218,7 +227,8 @@ impl Cluster {
 
     fn keep(&mut self, server: ServerId, machine: List) {
         let folder = tempfile::tempdir().unwrap();
-        self.kept.insert(server, Kept { folder, witness: MemoryWitness::default(), machine: Arc::new(machine) });
+        let (witness, stuck) = (MemoryWitness::default(), Stuck::default());
+        self.kept.insert(server, Kept { folder, witness, machine: Arc::new(machine), stuck });
     }
 
     /// Adds a server with an empty replica.
@@ -284,6 +294,11 @@ impl Cluster {
         self.kept.get_mut(&server).unwrap().machine = Arc::new(node.machine.after_crash());
     }
 
+    /// Lets what a server writes to its log wait, or go on.
+    pub(super) fn stick(&self, server: ServerId, stuck: bool) {
+        self.kept[&server].stuck.set(stuck);
+    }
+
     pub(super) fn node(&self, server: ServerId) -> &Node {
         &self.nodes[&server]
     }
@@ -334,7 +349,7 @@ impl Cluster {
 fn open_log(kept: &Kept) -> CommitLog {
     let folder = kept.folder.path().join("log");
     fs::create_dir_all(&folder).unwrap();
-    let disk = Arc::new(RealDisk::open(&folder).unwrap());
+    let disk = Arc::new(SlowDisk::new(RealDisk::open(&folder).unwrap(), &kept.stuck));
     let options = LogOptions { on_failure: OnFailure::Report, ..LogOptions::default() };
     let (log, recovered) = CommitLog::open(disk, Arc::new(kept.witness.clone()), options).unwrap();
     assert!(recovered.quarantined.is_empty() && !recovered.all_quarantined, "the log is whole");
