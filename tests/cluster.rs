@@ -1,16 +1,20 @@
 //! A cluster in this process under a verifying load while parts of it disappear.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
 use std::path::Path;
 use std::time::Duration;
 
-use ebla_cli::local::{LocalCluster, LocalConfig};
+use ebla_cli::verify::{Access, Load, Plan, Tally, create_table, through};
+use ebla_client::{Client, Table};
+use ebla_model::key::RowKey;
+use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
-use ebla_tests::api::Api;
-use ebla_tests::load::{FAMILIES, Load};
+use ebla_tests::cluster::{Cluster as _, Node};
+use ebla_tests::in_process::InProcess;
 
-const WRITERS: usize = 12;
+/// Places inside the load's tablets, between its kinds of rows.
+const SPLITS: [&str; 5] = ["00/list", "00/row", "01/row", "02/list", "03/count"];
 
 fn run(test: impl Future<Output = ()>) {
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -18,48 +22,53 @@ fn run(test: impl Future<Output = ()>) {
     tokio.shutdown_background();
 }
 
-async fn start(data: &Path, runtime: &Runtime) -> LocalCluster {
-    let config = LocalConfig { data: data.into(), servers: 3, listen: "127.0.0.1:0".into(), split_bytes: None };
-    LocalCluster::start(config, runtime).await.unwrap()
+fn table() -> TableName {
+    TableName::from_parts("test", "test", "ledger").unwrap()
 }
 
-/// Splits that spread the load's rows, lists and counters over tablets.
-const SPLITS: [&str; 5] = ["count/006", "list/", "list/006", "w000", "w006"];
+/// Three servers and a master, with the load's table; the ways to the servers `through`.
+async fn start(data: &Path, through_first: usize, runtime: &Runtime) -> (InProcess, Load, Vec<Access<Table>>) {
+    let cluster = InProcess::start(1, 3, data, runtime).await.unwrap();
+    let addresses = cluster.addresses();
+    let plan = Plan::default();
+    create_table(&addresses[0], &table(), plan.slots, runtime).await.unwrap();
+    let ways = through(&addresses[..through_first], &table(), runtime);
+    (cluster, Load::new(plan, runtime), ways)
+}
+
+/// The load runs for so long.
+async fn round(load: &mut Load, ways: &[Access<Table>], millis: u64) -> Tally {
+    let running = load.start(ways).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+    let round = load.finish(running).await;
+    assert!(round.acknowledged > 0, "nothing was written");
+    round
+}
+
+/// Reads everything back through all `ways`: nothing may be wrong.
+async fn check(load: &mut Load, ways: &[Access<Table>]) {
+    let report = load.check(ways).await.unwrap();
+    assert!(report.is_good() && report.read_through.len() == ways.len(), "{}", report.text());
+}
 
 #[test]
 fn a_lost_tablet_server_costs_a_pause_and_nothing_else() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::system("lost");
-        let mut cluster = start(folder.path(), &runtime).await;
-        let addresses = cluster.addresses();
-        Api::new(&runtime.net, &addresses[0], "ledger").create(&FAMILIES, &SPLITS).await.unwrap();
         // Only servers that stay are spoken to: what is measured is the cluster, not a dead connection.
-        let survivors = addresses[..2].to_vec();
-        let mut load = Load::new(&runtime, "ledger", WRITERS);
+        let (mut cluster, mut load, survivors) = start(folder.path(), 2, &runtime).await;
+        let quiet = round(&mut load, &survivors, 2_000).await;
 
-        let running = load.start(&survivors);
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let quiet = load.finish(running).await;
-
-        let running = load.start(&survivors);
+        let running = load.start(&survivors).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let lost = cluster.servers.pop().unwrap();
-        lost.abort().await;
+        cluster.kill(Node::TabletServer(2)).await.unwrap();
         tokio::time::sleep(Duration::from_secs(6)).await;
         let during = load.finish(running).await;
+        assert!(during.acknowledged > 0, "nothing was written");
 
-        let running = load.start(&survivors);
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let after = load.finish(running).await;
-
-        for (name, round) in [("before", &quiet), ("during", &during), ("after", &after)] {
-            assert_eq!(round.stale, Vec::<String>::new(), "stale {name}");
-            assert!(round.acknowledged > 0, "nothing written {name}");
-        }
-        for address in &survivors {
-            assert_eq!(load.verify(address).await.unwrap(), Vec::<String>::new(), "through {address}");
-        }
+        let after = round(&mut load, &survivors, 2_000).await;
+        check(&mut load, &survivors).await;
         println!(
             "one of three servers lost: longest stall {:?} (before {:?}, after {:?}); {} acknowledged, {} unknown, 0 lost, 0 stale",
             during.longest_stall,
@@ -68,7 +77,7 @@ fn a_lost_tablet_server_costs_a_pause_and_nothing_else() {
             load.acknowledged(),
             quiet.unknown + during.unknown + after.unknown
         );
-        cluster.stop().await;
+        cluster.stop_all().await;
     });
 }
 
@@ -77,15 +86,11 @@ fn a_tablet_server_that_stops_in_order_is_not_missed() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::system("leaves");
-        let mut cluster = start(folder.path(), &runtime).await;
-        let addresses = cluster.addresses();
-        Api::new(&runtime.net, &addresses[0], "ledger").create(&FAMILIES, &SPLITS).await.unwrap();
-        let survivors = addresses[..2].to_vec();
-        let mut load = Load::new(&runtime, "ledger", WRITERS);
-        let running = load.start(&survivors);
+        let (mut cluster, mut load, survivors) = start(folder.path(), 2, &runtime).await;
+        let running = load.start(&survivors).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
 
-        let leaver = cluster.servers.pop().unwrap();
+        let leaver = cluster.server(2).unwrap();
         let led = || leaver.hosted().tablets().iter().filter(|tablet| tablet.leads()).count();
         let led_before = led();
         let began = runtime.clock.monotonic();
@@ -93,23 +98,21 @@ fn a_tablet_server_that_stops_in_order_is_not_missed() {
         let left = runtime.clock.monotonic() - began;
         assert_eq!(led(), 0, "leaderships stayed");
         let lease = ebla_chubby::paths::server(leaver.id());
-        assert_eq!(cluster.chubby.read(&lease).await.unwrap(), None, "the lease stayed");
-        leaver.stop().await;
+        assert_eq!(cluster.chubby().read(&lease).await.unwrap(), None, "the lease stayed");
+        cluster.stop(Node::TabletServer(2)).await.unwrap();
         let stopped = runtime.clock.monotonic() - began;
 
         tokio::time::sleep(Duration::from_secs(2)).await;
         let round = load.finish(running).await;
-        assert_eq!((round.unknown, round.stale), (0, Vec::new()), "a writer noticed");
-        for address in &survivors {
-            assert_eq!(load.verify(address).await.unwrap(), Vec::<String>::new(), "through {address}");
-        }
+        assert!(round.errors.is_empty(), "it was noticed: {:?}", round.errors);
+        check(&mut load, &survivors).await;
         println!(
             "one of three servers stopped in order: {led_before} leaderships handed over in {left:?}, stopped after \
              {stopped:?}; longest stall {:?}, {} acknowledged, 0 errors",
             round.longest_stall,
             load.acknowledged()
         );
-        cluster.stop().await;
+        cluster.stop_all().await;
     });
 }
 
@@ -118,51 +121,34 @@ fn splits_under_load_lose_nothing() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::system("splits");
-        let cluster = start(folder.path(), &runtime).await;
-        let addresses = cluster.addresses();
-        let mut api = Api::new(&runtime.net, &addresses[0], "ledger");
-        api.create(&FAMILIES, &[]).await.unwrap();
-        let mut load = Load::new(&runtime, "ledger", WRITERS);
-        let running = load.start(&addresses);
-        let client = ebla_client::Client::connect_cluster(&addresses[0], runtime.clone()).await.unwrap();
-        let name = ebla_model::schema::TableName::from_parts("test", "test", "ledger").unwrap();
+        let (cluster, mut load, ways) = start(folder.path(), 3, &runtime).await;
+        let running = load.start(&ways).await.unwrap();
+        let admin = Client::endpoint(&cluster.addresses()[0], runtime.clone()).admin();
         for at in SPLITS {
             tokio::time::sleep(Duration::from_millis(300)).await;
-            let at = ebla_model::key::RowKey::copy_from_slice(at.as_bytes());
-            client.admin().split(&name, Some(&at), &ebla_model::key::RowKey::EMPTY).await.unwrap();
+            admin.split(&table(), Some(&RowKey::copy_from_slice(at.as_bytes())), &RowKey::EMPTY).await.unwrap();
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
         let round = load.finish(running).await;
-        assert_eq!(round.stale, Vec::<String>::new());
-        let ends: Vec<_> = api.tablet_ends().await.unwrap();
-        assert_eq!(ends.len(), SPLITS.len() + 1, "{ends:?}");
-        for address in &addresses {
-            assert_eq!(load.verify(address).await.unwrap(), Vec::<String>::new(), "through {address}");
-        }
+        let ends = ways[0].store.sample_row_keys().await.unwrap();
+        assert_eq!(ends.len(), Plan::default().slots as usize + SPLITS.len(), "{ends:?}");
+        check(&mut load, &ways).await;
         println!("5 splits under load: longest stall {:?}, {} acknowledged", round.longest_stall, load.acknowledged());
-        cluster.stop().await;
+        cluster.stop_all().await;
     });
 }
 
 #[test]
-fn without_master_and_lock_service_loaded_tablets_serve() {
+fn without_master_loaded_tablets_serve() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::system("headless");
-        let cluster = start(folder.path(), &runtime).await;
-        let addresses = cluster.addresses();
-        Api::new(&runtime.net, &addresses[0], "ledger").create(&FAMILIES, &SPLITS).await.unwrap();
-        let mut load = Load::new(&runtime, "ledger", WRITERS);
-        let running = load.start(&addresses);
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        load.finish(running).await;
-        cluster.master.abort().await;
-        let running = load.start(&addresses);
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let round = load.finish(running).await;
-        assert_eq!((round.unknown, round.stale), (0, Vec::new()), "the data path noticed that the master is gone");
-        assert!(round.acknowledged > 0);
-        assert_eq!(load.verify(&addresses[1]).await.unwrap(), Vec::<String>::new());
-        cluster.stop().await;
+        let (mut cluster, mut load, ways) = start(folder.path(), 3, &runtime).await;
+        round(&mut load, &ways, 500).await;
+        cluster.kill(Node::Master(0)).await.unwrap();
+        let headless = round(&mut load, &ways, 2_000).await;
+        assert!(headless.errors.is_empty(), "the data path noticed that the master is gone: {:?}", headless.errors);
+        check(&mut load, &ways).await;
+        cluster.stop_all().await;
     });
 }

@@ -43,6 +43,7 @@ fn a_quiet_run_finds_nothing_and_a_second_one_uses_the_table() {
     let up = Up::start(&folder.path().join("data"), &[]);
     for _ in 0..2 {
         let report = good(&up, &["--for", "2"]);
+        assert_eq!(report["errors"], serde_json::json!({}), "a kind of call that is always refused checks nothing");
         let count = |field: &str| report[field].as_u64().unwrap();
         assert!(count("acknowledged") > 0 && count("longest_stall_ms") > 0, "{report:#}");
         assert_eq!(count("attempted"), count("acknowledged") + count("unknown") + count("failed"));

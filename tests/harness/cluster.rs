@@ -72,6 +72,16 @@ pub trait Cluster {
     /// Ends a node at once: no drain, no flush, no goodbye. Without effect on one that does not run.
     fn kill(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
 
+    /// Ends these nodes at once, as nearly at the same moment as this kind of cluster can.
+    fn kill_all(&mut self, nodes: &[Node]) -> impl Future<Output = io::Result<()>> {
+        async move {
+            for node in nodes {
+                self.kill(*node).await?;
+            }
+            Ok(())
+        }
+    }
+
     /// Tells a node to end in order and waits until it has; a member of etcd is killed, it knows no other end here.
     fn stop(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
 

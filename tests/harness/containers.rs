@@ -30,6 +30,8 @@ const ETCD: usize = 3;
 const MASTERS: usize = 2;
 const TABLET_SERVERS: usize = 5;
 const PREFIX: &str = "ebla-test-";
+/// How often a container is told to stand still when it cannot at once.
+const PAUSES_MAX: u32 = 10;
 /// What a failure shows of each container, in lines.
 const TAIL: &str = "40";
 
@@ -72,14 +74,6 @@ impl ContainerCluster {
         up.arg("up").arg(program);
         output("start a cluster of containers", up, START_MAX).await?;
         Ok(cluster)
-    }
-
-    /// `docker stop`: SIGTERM, and SIGKILL when the grace of deploy/compose.yaml is over. Returns when it has ended.
-    ///
-    /// # Errors
-    /// As [`Cluster::kill`].
-    pub async fn stop(&self, node: Node) -> io::Result<()> {
-        docker(&["stop", &self.container(node)]).await.map(drop)
     }
 
     /// Starts `ebla verify` with these arguments in a container of its own on the cluster's network.
@@ -146,7 +140,14 @@ impl Cluster for ContainerCluster {
     }
 
     async fn kill(&mut self, node: Node) -> io::Result<()> {
-        match docker(&["kill", &self.container(node)]).await {
+        self.kill_all(&[node]).await
+    }
+
+    /// One call for all: they are killed within a moment, where a call each would take seconds.
+    async fn kill_all(&mut self, nodes: &[Node]) -> io::Result<()> {
+        let containers: Vec<_> = nodes.iter().map(|node| self.container(*node)).collect();
+        let line: Vec<_> = ["kill"].into_iter().chain(containers.iter().map(String::as_str)).collect();
+        match docker(&line).await {
             Err(error) if !error.to_string().contains("is not running") => Err(error),
             _ => Ok(()),
         }
@@ -160,7 +161,15 @@ impl Cluster for ContainerCluster {
         docker(&["start", &self.container(node)]).await.map(drop)
     }
 
+    /// The kernel freezes a group of processes only while none of them is in the middle of something that cannot be
+    /// interrupted. Docker waits a moment for that and then gives up, with the container thawed: asked again, it works.
     async fn pause(&mut self, node: Node) -> io::Result<()> {
+        for _ in 1..PAUSES_MAX {
+            match docker(&["pause", &self.container(node)]).await {
+                Err(error) if error.to_string().contains("unable to freeze") => continue,
+                other => return other.map(drop),
+            }
+        }
         docker(&["pause", &self.container(node)]).await.map(drop)
     }
 
@@ -236,11 +245,10 @@ impl Cluster for ContainerCluster {
         self.all_run().await?;
         self.ready(&(0..ETCD).map(Node::Etcd).collect::<Vec<_>>()).await?;
         self.ready(&(0..MASTERS).map(Node::Master).collect::<Vec<_>>()).await?;
-        let (servers, seconds) = (TABLET_SERVERS.to_string(), WHOLE_SECONDS.to_string());
-        for address in self.addresses() {
-            let command = ["ebla", "wait", "--addr", &address, "--servers", &servers, "--for", &seconds];
-            self.ask(Node::TabletServer(0), &command).await?;
-        }
+        // One call for all: entering a container takes longer than the question.
+        let wait = |address| format!("ebla wait --addr {address} --servers {TABLET_SERVERS} --for {WHOLE_SECONDS}");
+        let all = self.addresses().into_iter().map(wait).collect::<Vec<_>>().join(" && ");
+        self.ask(Node::TabletServer(0), &["sh", "-c", &all]).await?;
         // Whoever ended meanwhile did so by itself.
         self.all_run().await
     }

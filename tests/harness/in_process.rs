@@ -54,11 +54,23 @@ impl InProcess {
     }
 
     /// Stops everything in order: nothing new, drain, flush, release.
-    pub async fn stop(mut self) {
+    pub async fn stop_all(mut self) {
         for master in self.masters.iter_mut().filter_map(Option::take) {
             master.stop().await;
         }
         futures::future::join_all(self.servers.iter_mut().filter_map(Option::take).map(TabletServer::stop)).await;
+    }
+
+    /// The lock service.
+    #[must_use]
+    pub fn chubby(&self) -> &SharedChubby {
+        &self.chubby
+    }
+
+    /// A tablet server that runs, to look into.
+    #[must_use]
+    pub fn server(&self, number: usize) -> Option<&TabletServer> {
+        self.servers.get(number)?.as_ref()
     }
 
     async fn start_server(&self, node: Node) -> io::Result<TabletServer> {

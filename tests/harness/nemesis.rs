@@ -10,7 +10,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use ebla_runtime::{Clock, Rng};
+use ebla_model::time::Micros;
+use ebla_runtime::{Clock, Rng, Runtime};
 
 use crate::cluster::{Cluster, Direction, Node, Role};
 
@@ -34,6 +35,8 @@ pub enum Victim {
     Node(Node),
     /// Whoever plays this role when it begins.
     Role(Role),
+    /// These nodes, at once.
+    Nodes(Vec<Node>),
     /// All members of etcd.
     Etcd,
     /// Every node, at once.
@@ -64,14 +67,15 @@ impl Nemesis {
     #[must_use]
     pub fn kind(&self) -> String {
         let whom = match &self.victim {
-            Victim::Node(Node::TabletServer(_)) => "a tablet server",
-            Victim::Node(Node::Master(_)) => "a master",
-            Victim::Node(Node::Etcd(_)) => "an etcd member",
-            Victim::Role(Role::MasterInOffice) => "the master in office",
-            Victim::Role(Role::EtcdLeader) => "etcd's leader",
-            Victim::Role(Role::BusiestTabletServer) => "the busiest tablet server",
-            Victim::Etcd => "all of etcd",
-            Victim::Everything => "everything at once",
+            Victim::Node(Node::TabletServer(_)) => "a tablet server".to_owned(),
+            Victim::Node(Node::Master(_)) => "a master".to_owned(),
+            Victim::Node(Node::Etcd(_)) => "an etcd member".to_owned(),
+            Victim::Role(Role::MasterInOffice) => "the master in office".to_owned(),
+            Victim::Role(Role::EtcdLeader) => "etcd's leader".to_owned(),
+            Victim::Role(Role::BusiestTabletServer) => "the busiest tablet server".to_owned(),
+            Victim::Nodes(nodes) => format!("{} nodes at once", nodes.len()),
+            Victim::Etcd => "all of etcd".to_owned(),
+            Victim::Everything => "everything at once".to_owned(),
         };
         let what = match self.fault {
             Fault::Kill => "kill".to_owned(),
@@ -87,8 +91,13 @@ impl Nemesis {
 impl fmt::Display for Nemesis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind())?;
-        if let Victim::Node(node) = &self.victim {
-            write!(f, " ({node})")?;
+        match &self.victim {
+            Victim::Node(node) => write!(f, " ({node})")?,
+            Victim::Nodes(nodes) => {
+                let names: Vec<_> = nodes.iter().map(Node::to_string).collect();
+                write!(f, " ({})", names.join(", "))?;
+            }
+            _ => (),
         }
         write!(f, " for {:.1} s", self.lasts.as_secs_f64())
     }
@@ -135,6 +144,26 @@ pub fn schedule(seed: u64, items: &[Item]) -> Vec<Nemesis> {
 fn between(rng: &Rng, (least, most): (Duration, Duration)) -> Duration {
     let span = u64::try_from(most.saturating_sub(least).as_millis()).unwrap_or(u64::MAX);
     least + Duration::from_millis(rng.below(span.saturating_add(1)))
+}
+
+/// How often a kind of fault is asked for: the environment variable `name`, or else `usual`.
+///
+/// # Panics
+/// When the variable is not a number: a long run must not turn into a short one by a slip.
+#[must_use]
+#[expect(clippy::panic, reason = "a test that was asked for something else must not pass")]
+pub fn times(name: &str, usual: usize) -> usize {
+    let Ok(text) = std::env::var(name) else { return usual };
+    text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}"))
+}
+
+/// The seed of a schedule: `EBLA_CHAOS_SEED`, or else a fresh one.
+#[must_use]
+pub fn seed(runtime: &Runtime) -> u64 {
+    u64::try_from(times("EBLA_CHAOS_SEED", 0))
+        .ok()
+        .filter(|seed| *seed > 0)
+        .unwrap_or_else(|| runtime.rng.below(1 << 32))
 }
 
 /// A fault that was carried out; times as the driver's clock tells them.
@@ -185,9 +214,12 @@ impl<'a, C: Cluster> Driver<'a, C> {
     async fn strike(&mut self, nemesis: &Nemesis) -> io::Result<(Duration, Duration)> {
         let victims = self.victims(&nemesis.victim).await?;
         let began = self.clock.monotonic();
+        if nemesis.fault == Fault::Kill {
+            self.cluster.kill_all(&victims).await?;
+        }
         for node in &victims {
             match nemesis.fault {
-                Fault::Kill => self.cluster.kill(*node).await?,
+                Fault::Kill => (),
                 Fault::Stop => self.cluster.stop(*node).await?,
                 Fault::Pause => self.cluster.pause(*node).await?,
                 Fault::Cut(direction) => self.cluster.cut(*node, direction).await?,
@@ -225,6 +257,7 @@ impl<'a, C: Cluster> Driver<'a, C> {
         let all = self.cluster.nodes();
         Ok(match victim {
             Victim::Node(node) => vec![*node],
+            Victim::Nodes(nodes) => nodes.clone(),
             Victim::Etcd => all.into_iter().filter(|node| matches!(node, Node::Etcd(_))).collect(),
             Victim::Everything => all,
             Victim::Role(role) => {
@@ -248,34 +281,60 @@ pub struct Stall {
     pub until: Duration,
 }
 
+/// Stalls as a load tells them, by the machine's clock since boot: the load began at `began`; each stall began so long after
+/// that, and lasted so long.
+#[must_use]
+pub fn since_boot(clock: &Clock, began: Micros, told: impl IntoIterator<Item = (Duration, Duration)>) -> Vec<Stall> {
+    let began = clock.monotonic().saturating_sub(clock.wall().since(began));
+    told.into_iter().map(|(at, lasted)| Stall { from: began + at, until: began + at + lasted }).collect()
+}
+
 /// What a kind of fault cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// How often it happened.
-    pub times: usize,
     /// The longest time from its beginning until it was lifted.
     pub lasted: Duration,
-    /// The longest time without an answer that overlaps one of them.
-    pub stall: Duration,
+    /// For each time that it happened, the longest stall that is laid at its door: zero when none is.
+    pub stalls: Vec<Duration>,
     /// The longest time from its lifting until everything served.
     pub recovery: Duration,
+}
+
+impl Cost {
+    /// The longest stall.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        self.stalls.iter().copied().max().unwrap_or_default()
+    }
+
+    /// The stall that as many were shorter than as longer.
+    #[must_use]
+    pub fn median(&self) -> Duration {
+        let mut sorted = self.stalls.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+    }
 }
 
 /// Lays each stall at the door of the last fault that began before it ended, when it began before that was over.
 /// What no fault explains stands under `none`.
 #[must_use]
 pub fn blame(happened: &[Happened], stalls: &[Stall]) -> BTreeMap<String, Cost> {
+    let mut each = vec![Duration::ZERO; happened.len()];
     let mut costs: BTreeMap<String, Cost> = BTreeMap::new();
-    for one in happened {
+    for stall in stalls {
+        let lasted = stall.until.saturating_sub(stall.from);
+        let culprit = happened.iter().rposition(|one| one.began <= stall.until && stall.from <= one.whole);
+        match culprit.and_then(|number| each.get_mut(number)) {
+            Some(longest) => *longest = lasted.max(*longest),
+            None => costs.entry("none".to_owned()).or_default().stalls.push(lasted),
+        }
+    }
+    for (one, stall) in happened.iter().zip(each) {
         let cost = costs.entry(one.kind.clone()).or_default();
-        cost.times += 1;
+        cost.stalls.push(stall);
         cost.lasted = cost.lasted.max(one.lifted.saturating_sub(one.began));
         cost.recovery = cost.recovery.max(one.whole.saturating_sub(one.lifted));
-    }
-    for stall in stalls {
-        let culprit = happened.iter().rev().find(|one| one.began <= stall.until && stall.from <= one.whole);
-        let cost = costs.entry(culprit.map_or_else(|| "none".to_owned(), |one| one.kind.clone())).or_default();
-        cost.stall = cost.stall.max(stall.until.saturating_sub(stall.from));
     }
     costs
 }
@@ -284,12 +343,15 @@ pub fn blame(happened: &[Happened], stalls: &[Stall]) -> BTreeMap<String, Cost> 
 #[must_use]
 pub fn table(costs: &BTreeMap<String, Cost>) -> String {
     let mut text = String::from(
-        "| fault | times | lasted, longest | writer's longest stall | all serves again after |\n|---|---:|---:|---:|---:|\n",
+        "| fault | times | lasted, longest | writer's longest stall, median | of all | all serves again after |\n\
+         |---|---:|---:|---:|---:|---:|\n",
     );
     let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
     for (kind, cost) in costs {
-        let (lasted, stall, recovery) = (seconds(cost.lasted), seconds(cost.stall), seconds(cost.recovery));
-        text.push_str(&format!("| {kind} | {} | {lasted} | {stall} | {recovery} |\n", cost.times));
+        let times = cost.stalls.len();
+        let [lasted, median, longest, recovery] =
+            [cost.lasted, cost.median(), cost.longest(), cost.recovery].map(seconds);
+        text.push_str(&format!("| {kind} | {times} | {lasted} | {median} | {longest} | {recovery} |\n"));
     }
     text
 }
@@ -358,10 +420,10 @@ mod tests {
         let happened = [at("kill", 10, 11, 14), at("pause", 20, 35, 36), at("kill", 50, 52, 53)];
         let stall = |from, until| Stall { from: seconds(from), until: seconds(until) };
         let costs = blame(&happened, &[stall(9, 12), stall(13, 15), stall(21, 23), stall(40, 41)]);
-        assert_eq!(costs["kill"].stall, seconds(3));
-        assert_eq!((costs["kill"].times, costs["kill"].recovery), (2, seconds(3)));
-        assert_eq!(costs["pause"].stall, seconds(2));
-        assert_eq!(costs["none"], Cost { stall: seconds(1), ..Cost::default() });
-        assert!(table(&costs).contains("| pause | 1 | 15.0 s | 2.0 s | 1.0 s |"));
+        assert_eq!((costs["kill"].longest(), costs["kill"].recovery), (seconds(3), seconds(3)));
+        assert_eq!(costs["kill"].stalls, [seconds(3), Duration::ZERO]);
+        assert_eq!(costs["pause"].longest(), seconds(2));
+        assert_eq!(costs["none"], Cost { stalls: vec![seconds(1)], ..Cost::default() });
+        assert!(table(&costs).contains("| pause | 1 | 15.0 s | 2.0 s | 2.0 s | 1.0 s |"));
     }
 }

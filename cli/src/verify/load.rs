@@ -192,6 +192,7 @@ impl Load {
         }
         findings.extend(verdict.findings);
         Ok(Report {
+            began: self.runtime.clock.wall().minus(self.now().elapsed()),
             tally: self.total.clone(),
             findings,
             undecided: verdict.undecided,

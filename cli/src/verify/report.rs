@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ebla_model::time::Micros;
 use serde_json::{Value, json};
 
 use super::finding::{Anomaly, Finding};
@@ -105,6 +106,8 @@ impl Tally {
 /// The whole result.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// When the load's clock showed zero: to set stalls beside what else happened.
+    pub began: Micros,
     /// What was done.
     pub tally: Tally,
     /// What is wrong.
@@ -167,6 +170,7 @@ impl Report {
             })
         };
         let mut report = json!({
+            "began_micros": self.began.get(),
             "attempted": tally.attempted,
             "acknowledged": tally.acknowledged,
             "unknown": tally.unknown,

@@ -1,0 +1,136 @@
+//! Faults of every kind on a cluster of processes, three members of etcd, two masters and five tablet servers, under a
+//! verifying load: nothing acknowledged is lost, nothing is applied twice, no read is stale, no row is half written.
+//!
+//! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` gives it back. How often each kind comes is set by
+//! the variables named in `items` and `cuts`; `make chaos` asks for many. Where no network can be made, nothing is cut.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
+#![expect(clippy::panic, reason = "a test may fail, and then says where")]
+
+mod support;
+
+use std::time::Duration;
+
+use ebla_cli::verify::{Load, Plan as LoadPlan, Running, create_table, through};
+use ebla_model::schema::TableName;
+use ebla_runtime::{Clock, Runtime};
+use ebla_tests::cluster::{Cluster as _, Direction, Node, Role};
+use ebla_tests::etcd::Build;
+use ebla_tests::nemesis::{Driver, Fault, Item, Victim, blame, schedule, seed, since_boot, table, times};
+use ebla_tests::netns::NetNs;
+use ebla_tests::process::{Plan, ProcessCluster};
+use ebla_tests::site::{Loopback, Site};
+
+const TABLET_SERVERS: usize = 5;
+/// Small enough that the load's tablets split while faults come.
+const SPLIT_BYTES: u64 = 2 << 20;
+/// Acknowledged after each fault, before the next one comes: the load must be there to notice.
+const BETWEEN: u64 = 200;
+/// What a cluster in trouble may answer. Whatever else it says is a fault: the requests are all right.
+const TROUBLE: [&str; 3] = ["DEADLINE", "OUTCOME_UNKNOWN", "UNAVAILABLE"];
+/// When that takes longer, the cluster is not whole, whatever it says.
+const LIVE: Duration = Duration::from_secs(120);
+
+#[test]
+fn faults_of_every_kind_lose_nothing_and_double_nothing() {
+    if let Err(skip) = Build::Debian.program() {
+        println!("skipped: {skip}");
+        return;
+    }
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    tokio.block_on(Box::pin(async {
+        let plan = Plan { split_bytes: Some(SPLIT_BYTES), ..Plan::new(support::ebla(), TABLET_SERVERS) };
+        match NetNs::available() {
+            Ok(()) => {
+                let network = NetNs::start(&plan.nodes()).unwrap();
+                chaos(plan, network, [items(), cuts()].concat()).await;
+            }
+            Err(reason) => {
+                println!("cuts are skipped: {reason}");
+                chaos(plan, Loopback::claim().unwrap(), items()).await;
+            }
+        }
+    }));
+    tokio.shutdown_background();
+}
+
+/// Faults that every machine can make, and the variables that set how often each comes.
+fn items() -> Vec<Item> {
+    let one = |node: fn(usize) -> Node, count| (0..count).map(|number| Victim::Node(node(number))).collect::<Vec<_>>();
+    let role = |role| vec![Victim::Role(role)];
+    let item = |fault, victims, lasts, times| Item { fault, victims, lasts, times };
+    vec![
+        item(Fault::Kill, one(Node::TabletServer, TABLET_SERVERS), SHORT, times("EBLA_CHAOS_KILLS", 5)),
+        item(Fault::Stop, one(Node::TabletServer, TABLET_SERVERS), SHORT, times("EBLA_CHAOS_STOPS", 1)),
+        item(Fault::Kill, role(Role::MasterInOffice), SHORT, times("EBLA_CHAOS_MASTERS", 1)),
+        item(Fault::Kill, one(Node::Etcd, 3), SHORT, times("EBLA_CHAOS_ETCD", 2)),
+        item(Fault::Kill, role(Role::EtcdLeader), SHORT, times("EBLA_CHAOS_ETCD_LEADERS", 1)),
+        item(Fault::Kill, vec![Victim::Everything], SHORT, times("EBLA_CHAOS_EVERYTHING", 2)),
+        item(Fault::Pause, role(Role::BusiestTabletServer), LONG, times("EBLA_CHAOS_PAUSES", 1)),
+        item(Fault::Pause, role(Role::MasterInOffice), LONG, times("EBLA_CHAOS_MASTER_PAUSES", 1)),
+    ]
+}
+
+/// Cuts, and the variables that set how often each comes.
+fn cuts() -> Vec<Item> {
+    let busiest = || vec![Victim::Role(Role::BusiestTabletServer)];
+    let cut = |direction, victims, times| Item { fault: Fault::Cut(direction), victims, lasts: LONG, times };
+    let each = times("EBLA_CHAOS_CUTS", 1);
+    vec![
+        cut(Direction::Both, busiest(), each),
+        cut(Direction::In, busiest(), each),
+        cut(Direction::Out, busiest(), each),
+        cut(Direction::Both, vec![Victim::Role(Role::MasterInOffice)], each),
+    ]
+}
+
+/// A process that is started again, by a person or by a supervisor.
+const SHORT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+/// Longer than every lease (10 s) and every promise.
+const LONG: (Duration, Duration) = (Duration::from_secs(12), Duration::from_secs(14));
+
+async fn chaos<S: Site>(plan: Plan, site: S, items: Vec<Item>) {
+    let runtime = Runtime::system("chaos");
+    let seed = seed(&runtime);
+    let schedule = schedule(seed, &items);
+    println!("EBLA_CHAOS_SEED={seed}: {} faults", schedule.len());
+    let began = runtime.clock.monotonic();
+    let mut cluster = ProcessCluster::start(plan, site, &runtime).await.unwrap();
+    let addresses = cluster.addresses();
+    let name = TableName::from_parts("test", "test", "ledger").unwrap();
+    let load_plan = LoadPlan { writers: 8, readers: 2, ..LoadPlan::default() };
+    create_table(&addresses[0], &name, load_plan.slots, &runtime).await.unwrap();
+    let mut load = Load::new(load_plan, &runtime);
+    let ways = through(&addresses, &name, &runtime);
+    let running = load.start(&ways).await.unwrap();
+    goes_on(&running, &runtime.clock).await;
+
+    let mut driver = Driver::new(&mut cluster, runtime.clock.clone());
+    for (number, nemesis) in schedule.iter().enumerate() {
+        let at = (runtime.clock.monotonic() - began).as_secs_f64();
+        println!("{at:6.1} s, {} of {}: {nemesis}", number + 1, schedule.len());
+        driver.carry_out(nemesis).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
+        goes_on(&running, &runtime.clock).await;
+    }
+    let happened = driver.finish();
+    load.finish(running).await;
+    let report = load.check(&ways).await.unwrap();
+
+    let told = report.tally.stalls.iter().map(|stall| (stall.at.elapsed(), stall.lasted));
+    let stalls = since_boot(&runtime.clock, report.began, told);
+    println!("{}\n{}", table(&blame(&happened, &stalls)), report.text());
+    assert!(report.is_good(), "EBLA_CHAOS_SEED={seed}\n{}", report.text());
+    let blamed = report.tally.errors.keys().find(|reason| !TROUBLE.contains(&reason.as_str()));
+    assert_eq!(blamed, None, "EBLA_CHAOS_SEED={seed}: requests were refused\n{}", report.text());
+    assert_eq!(report.read_through, addresses, "EBLA_CHAOS_SEED={seed}: not every address reads back");
+    assert!(report.tally.acknowledged > BETWEEN * schedule.len() as u64, "{}", report.text());
+}
+
+/// Waits until the load has written a little more.
+async fn goes_on(running: &Running, clock: &Clock) {
+    let (enough, deadline) = (running.acknowledged() + BETWEEN, clock.monotonic() + LIVE);
+    while running.acknowledged() < enough {
+        assert!(clock.monotonic() < deadline, "nothing is written any more: {} acknowledged", running.acknowledged());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

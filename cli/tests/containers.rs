@@ -1,0 +1,100 @@
+//! `ebla verify` as a container among the containers of `deploy/compose.yaml`, while tablet servers are killed, stopped,
+//! paused, cut off, two of five at once, and everything at once.
+//!
+//! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` gives it back. How often each kind comes is set by
+//! the variables named in `items`; `make chaos` asks for many. Skipped, with the reason, where there is no Docker.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
+#![expect(clippy::panic, reason = "a test may fail, and then says where")]
+
+mod support;
+
+use std::path::Path;
+use std::time::Duration;
+
+use ebla_model::time::Micros;
+use ebla_runtime::{Clock, Runtime};
+use ebla_tests::cluster::{Direction, Node};
+use ebla_tests::containers::{ContainerCluster, missing};
+use ebla_tests::nemesis::{Driver, Fault, Item, Stall, Victim, blame, schedule, seed, since_boot, table, times};
+use serde_json::Value;
+
+const TABLET_SERVERS: usize = 5;
+/// Acknowledged for each fault, on the average, on a machine that has other things to do.
+const EACH: u64 = 200;
+
+/// What a cluster in trouble may answer. Whatever else it says is a fault: the requests are all right.
+const TROUBLE: [&str; 3] = ["DEADLINE", "OUTCOME_UNKNOWN", "UNAVAILABLE"];
+
+#[test]
+fn containers_come_and_go_and_nothing_is_lost() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    tokio.block_on(Box::pin(come_and_go()));
+    tokio.shutdown_background();
+}
+
+/// What is done to tablet servers, and the variables that set how often.
+fn items(seed: u64) -> Vec<Item> {
+    let servers = || (0..TABLET_SERVERS).map(Node::TabletServer);
+    let each = || servers().map(Victim::Node).collect::<Vec<_>>();
+    let pairs = servers().flat_map(|one| servers().map(move |other| (one, other))).filter(|(one, other)| one < other);
+    let mut pairs = pairs.map(|(one, other)| Victim::Nodes(vec![one, other])).collect::<Vec<_>>();
+    // A short run has few of the ten: other ones with each seed.
+    pairs.rotate_left((seed % 10) as usize);
+    let (short, long) = ((Duration::from_millis(200), Duration::from_secs(2)), (LEASE, LEASE + Duration::from_secs(2)));
+    let item = |fault, victims, lasts, times| Item { fault, victims, lasts, times };
+    vec![
+        item(Fault::Kill, each(), short, times("EBLA_CHAOS_CONTAINER_KILLS", 6)),
+        item(Fault::Kill, pairs, short, times("EBLA_CHAOS_CONTAINER_PAIRS", 1)),
+        item(Fault::Kill, vec![Victim::Everything], short, times("EBLA_CHAOS_CONTAINER_EVERYTHING", 1)),
+        item(Fault::Stop, each(), short, times("EBLA_CHAOS_CONTAINER_STOPS", 1)),
+        item(Fault::Pause, each(), long, times("EBLA_CHAOS_CONTAINER_PAUSES", 1)),
+        item(Fault::Cut(Direction::Both), each(), long, times("EBLA_CHAOS_CONTAINER_CUTS", 1)),
+    ]
+}
+
+/// A little longer than every lease.
+const LEASE: Duration = Duration::from_secs(11);
+
+async fn come_and_go() {
+    let runtime = Runtime::system("containers");
+    let seed = seed(&runtime);
+    let schedule = schedule(seed, &items(seed));
+    println!("EBLA_CHAOS_SEED={seed}: {} faults", schedule.len());
+    let began = runtime.clock.monotonic();
+    let mut cluster = ContainerCluster::start(Path::new(support::ebla())).await.unwrap();
+    let verifier = cluster.verify(&["--for", "86400", "--writers", "8", "--readers", "2"]).await.unwrap();
+
+    let mut driver = Driver::new(&mut cluster, runtime.clock.clone());
+    for (number, nemesis) in schedule.iter().enumerate() {
+        let at = (runtime.clock.monotonic() - began).as_secs_f64();
+        println!("{at:6.1} s, {} of {}: {nemesis}", number + 1, schedule.len());
+        driver.carry_out(nemesis).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
+    }
+    let happened = driver.finish();
+    let report = verifier.finish().await.unwrap();
+
+    let costs = blame(&happened, &stalls(&report, &runtime.clock));
+    let shown = |field: &str| format!("{} {field}", report[field]);
+    let counts =
+        ["acknowledged", "unknown", "failed", "reads", "lost", "stale", "doubled", "half", "invented", "undecided"];
+    println!("{}\n{}\nerrors: {}", table(&costs), counts.map(shown).join(", "), report["errors"]);
+    for anomaly in ["lost", "stale", "doubled", "half", "invented"] {
+        assert_eq!(report[anomaly], 0, "EBLA_CHAOS_SEED={seed}: {anomaly}: {report:#}");
+    }
+    let mut reasons = report["errors"].as_object().unwrap().keys();
+    assert!(reasons.all(|reason| TROUBLE.contains(&reason.as_str())), "EBLA_CHAOS_SEED={seed}: {report:#}");
+    assert_eq!(report["silent"], serde_json::json!([]), "EBLA_CHAOS_SEED={seed}: not every address reads back");
+    assert!(report["acknowledged"].as_u64().unwrap() > EACH * schedule.len() as u64, "{report:#}");
+}
+
+/// The stalls that the report lists, by the machine's clock since boot, which containers share.
+fn stalls(report: &Value, clock: &Clock) -> Vec<Stall> {
+    let millis = |value: &Value| Duration::from_millis(value.as_u64().unwrap());
+    let told = report["stalls"].as_array().unwrap().iter().map(|stall| (millis(&stall["at_ms"]), millis(&stall["ms"])));
+    since_boot(clock, Micros::new(report["began_micros"].as_i64().unwrap()), told)
+}
