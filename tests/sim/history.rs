@@ -50,6 +50,14 @@ pub(crate) struct Sweep {
     pub(crate) rows: Vec<String>,
 }
 
+/// A row that one worker alone writes, with growing numbers, until a write's fate is unknown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Own {
+    /// The last number that was sent, and the last that was acknowledged: the two differ by the write under way, or lost.
+    pub(crate) sent: u64,
+    pub(crate) acknowledged: u64,
+}
+
 /// All operations.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
@@ -57,6 +65,7 @@ pub(crate) struct History {
     pub(crate) looks: Vec<Look>,
     pub(crate) puts: Vec<Put>,
     pub(crate) sweeps: Vec<Sweep>,
+    pub(crate) owns: BTreeMap<String, Own>,
     /// What was found wrong while the load ran.
     pub(crate) wrong: Vec<String>,
 }
@@ -82,7 +91,19 @@ impl History {
         self.check_looks(end, &mut wrong);
         self.check_puts(end, &mut wrong);
         self.check_sweeps(&mut wrong);
+        for row in self.owns.keys() {
+            let seen = end.rows.get(row).and_then(|values| values.first());
+            wrong.extend(self.judge_own(row, seen.map_or("0", String::as_str), 0));
+        }
         wrong
+    }
+
+    /// What is wrong with this number in a row of one writer. `at_least`: what was acknowledged before the read began.
+    pub(crate) fn judge_own(&self, row: &str, seen: &str, at_least: u64) -> Option<String> {
+        let own = self.owns.get(row)?;
+        let least = if at_least > 0 { at_least } else { own.acknowledged };
+        let is_right = seen.parse().is_ok_and(|seen: u64| (least..=own.sent).contains(&seen));
+        (!is_right).then(|| format!("stale: row {row} holds {seen}, not {least} to {}", own.sent))
     }
 
     fn check_appends(&self, end: &Final, wrong: &mut Vec<String>) {
@@ -155,7 +176,8 @@ impl History {
             }
         }
         let known: BTreeSet<&str> = self.puts.iter().map(|put| put.row.as_str()).collect();
-        for row in end.rows.keys().filter(|row| !known.contains(row.as_str())) {
+        let is_known = |row: &&String| known.contains(row.as_str()) || self.owns.contains_key(row.as_str());
+        for row in end.rows.keys().filter(|row| !is_known(row)) {
             wrong.push(format!("invented: row {row}"));
         }
     }

@@ -49,7 +49,8 @@ pub(crate) async fn client(world: Arc<World>, number: u64) -> turmoil::Result {
     wait_for(&world, Phase::Load).await;
     let workers = (0..WORKERS).map(|worker| {
         let rng = runtime.rng.fork();
-        Worker { world: Arc::clone(&world), runtime: runtime.clone(), rng, id: number * WORKERS + worker, sent: 0 }
+        let (id, own) = (number * WORKERS + worker, None);
+        Worker { world: Arc::clone(&world), runtime: runtime.clone(), rng, id, sent: 0, own }
     });
     futures::future::join_all(workers.map(Worker::run)).await;
     world.drained.fetch_add(1, Ordering::Relaxed);
@@ -69,6 +70,8 @@ struct Worker {
     rng: Rng,
     id: u64,
     sent: u64,
+    /// The row that it alone writes, until a write fails.
+    own: Option<String>,
 }
 
 impl Worker {
@@ -108,6 +111,9 @@ impl Worker {
 
     /// One operation by chance; whether it succeeded.
     async fn operate(&mut self, table: &Table) -> bool {
+        if self.world.owns && self.rng.below(100) < 40 {
+            return self.overwrite(table).await;
+        }
         match self.rng.below(100) {
             0..40 => self.append(table).await,
             40..65 => self.look(table).await,
@@ -174,6 +180,44 @@ impl Worker {
         let fates: Vec<bool> = answers.iter().map(Result::is_ok).collect();
         self.acknowledge(&places, &fates);
         fates.iter().all(|fate| *fate)
+    }
+
+    /// Writes the next number to the row of its own, and reads it.
+    async fn overwrite(&mut self, table: &Table) -> bool {
+        let row = match self.own.take() {
+            Some(row) => row,
+            None => self.fresh().0,
+        };
+        let number = {
+            let mut history = held(&self.world.history);
+            let own = history.owns.entry(row.clone()).or_default();
+            own.sent += 1;
+            own.sent
+        };
+        let value = Bytes::from(number.to_string());
+        let set = Mutation::SetCell {
+            family: "v".to_owned(),
+            qualifier: Bytes::from_static(b"q"),
+            timestamp: WriteTime::Server,
+            value,
+        };
+        let answer = table.mutate_row(&key(&row), &[set]).await;
+        self.note("overwrite", &row, answer.as_ref().err());
+        if answer.is_err() {
+            return false;
+        }
+        self.own = Some(row.clone());
+        if let Some(own) = held(&self.world.history).owns.get_mut(&row) {
+            own.acknowledged = number;
+        }
+        let read = table.read_row(&key(&row), None).await;
+        self.note("look-own", &row, read.as_ref().err());
+        let Ok(read) = read else { return false };
+        let seen = read.map(|row| values(&row).1.concat()).unwrap_or_default();
+        let mut history = held(&self.world.history);
+        let wrong = history.judge_own(&row, &seen, number);
+        history.wrong.extend(wrong);
+        true
     }
 
     async fn sweep(&self, table: &Table) -> bool {

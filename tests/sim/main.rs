@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   main      without EBLA_SIM_SEED: runs itself, seed by seed, two at a time; with it: one seed
+//!   swarm     many seeds;   catalogue   the planted faults, and which run finds each
 //!   run       one seed: hosts, faults, load, then peace and the proof
 //!   world     what outlives a crash; what runs on each host
 //!   nemesis   which faults, when
@@ -11,8 +12,8 @@
 //! ```
 //!
 //! One seed a process: `mad-turmoil` replaces the process's clock and random numbers, so nothing else may live here.
-//! Seeds come from `EBLA_SIM_SEEDS=A..B`, and runs end when `EBLA_SIM_SECONDS` are over. A seed that fails prints the
-//! command that runs it again.
+//! `EBLA_SIM_TASK` is `seeds`, `planted`, or `all`. Seeds come from `EBLA_SIM_SEEDS=A..B`, and no new run begins when
+//! `EBLA_SIM_SECONDS` are over. A seed that fails prints the command that runs it again.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -21,6 +22,7 @@
     reason = "a test may fail, and then says where"
 )]
 
+mod catalogue;
 mod chubby;
 mod history;
 mod load;
@@ -36,9 +38,21 @@ mod world;
 
 use std::process::ExitCode;
 
+use self::swarm::Choice;
+
 fn main() -> ExitCode {
     match std::env::var("EBLA_SIM_SEED") {
         Ok(seed) => process::one(seed.parse().unwrap()),
-        Err(_) => swarm::all(),
+        Err(_) => tasks(),
     }
+}
+
+fn tasks() -> ExitCode {
+    let task = std::env::var("EBLA_SIM_TASK").unwrap_or_else(|_| "all".to_owned());
+    let is_fine = match task.as_str() {
+        "seeds" => swarm::all(Choice::Fresh),
+        "planted" => catalogue::all(),
+        _ => [swarm::all(Choice::Fixed), catalogue::all()] == [true; 2],
+    };
+    if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -9,7 +9,7 @@ use ebla_runtime::Rng;
 use ebla_storage::disk::sim::{Fault, Loss};
 use turmoil::Sim;
 
-use crate::world::{Machine, World, held};
+use crate::world::{Machine, TIMINGS, World, held};
 
 /// How often each fault comes, as the mean time between two; absent: never in this run.
 #[derive(Clone, Debug)]
@@ -19,6 +19,7 @@ pub(crate) struct Swarm {
     master_crash: Option<Duration>,
     cut: Option<Duration>,
     isolate: Option<Duration>,
+    betray: Option<Duration>,
     slow: Option<Duration>,
     clock: Option<Duration>,
     chubby: Option<Duration>,
@@ -39,6 +40,7 @@ impl Swarm {
             master_crash: None,
             cut: None,
             isolate: None,
+            betray: None,
             slow: None,
             clock: None,
             chubby: None,
@@ -48,10 +50,10 @@ impl Swarm {
         }
     }
 
-    /// Restarts of a few milliseconds and links that are cut: what a forgotten promise needs to be noticed.
+    /// Restarts of a few milliseconds while links are cut: what a forgotten promise or vote needs to be noticed.
     pub(crate) const fn votes() -> Self {
-        let (crash, isolate) = (Some(Duration::from_millis(500)), Some(Duration::from_millis(1_500)));
-        Self { crash, isolate, ..Self::calm() }
+        let (crash, betray) = (Some(Duration::from_secs(3)), Some(Duration::from_secs(2)));
+        Self { crash, betray, ..Self::calm() }
     }
 
     /// All machines lose their power at once, again and again.
@@ -62,6 +64,11 @@ impl Swarm {
     /// Clocks that jump, and leaders that change.
     pub(crate) const fn clocks() -> Self {
         Self { clock: Some(Duration::from_millis(700)), crash: Some(Duration::from_secs(3)), ..Self::calm() }
+    }
+
+    /// Servers that die while requests are on their way.
+    pub(crate) const fn kills() -> Self {
+        Self { crash: Some(Duration::from_secs(1)), ..Self::calm() }
     }
 
     /// Links that are cut while requests are on their way.
@@ -84,6 +91,7 @@ impl Swarm {
             master_crash: often(40, 5_000, 20_000),
             cut: often(60, 2_000, 10_000),
             isolate: often(50, 4_000, 15_000),
+            betray: often(30, 4_000, 15_000),
             slow: often(40, 3_000, 10_000),
             clock: often(40, 2_000, 10_000),
             chubby: often(40, 4_000, 15_000),
@@ -100,6 +108,7 @@ impl Swarm {
             Kind::MasterCrash => self.master_crash,
             Kind::Cut => self.cut,
             Kind::Isolate => self.isolate,
+            Kind::Betray => self.betray,
             Kind::Slow => self.slow,
             Kind::Clock => self.clock,
             Kind::Chubby => self.chubby,
@@ -119,13 +128,23 @@ enum Kind {
     MasterCrash,
     Cut,
     Isolate,
+    Betray,
     Slow,
     Clock,
     Chubby,
 }
 
-const KINDS: [Kind; 8] =
-    [Kind::Crash, Kind::CrashAll, Kind::MasterCrash, Kind::Cut, Kind::Isolate, Kind::Slow, Kind::Clock, Kind::Chubby];
+const KINDS: [Kind; 9] = [
+    Kind::Crash,
+    Kind::CrashAll,
+    Kind::MasterCrash,
+    Kind::Cut,
+    Kind::Isolate,
+    Kind::Betray,
+    Kind::Slow,
+    Kind::Clock,
+    Kind::Chubby,
+];
 
 /// Something to do at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,6 +154,8 @@ enum Act {
     /// The process ends; the machine too, when its power goes.
     Crash(String),
     Start(String),
+    /// What is sent between the two is lost for so long.
+    Cut(String, String, Duration),
     Heal(String, String),
     Quicken(String, String),
     Reconnect(String),
@@ -224,6 +245,8 @@ impl Nemesis {
                     self.crash(now, sim, world, machine, Power::Goes);
                 }
                 Act::Start(name) => self.start(sim, &name),
+                Act::Cut(..) if self.over => {}
+                Act::Cut(a, b, long) => self.cut(now, sim, world, (&a, &b), CutKind::Both, long),
                 Act::Heal(a, b) => self.heal(sim, world, &a, &b),
                 Act::Quicken(a, b) => sim.set_link_latency(a.as_str(), b.as_str(), LATENCY),
                 Act::Reconnect(name) => world.machines()[name.as_str()].link.set_cut(false),
@@ -249,6 +272,7 @@ impl Nemesis {
             }
             Kind::Cut => self.cut_one(now, sim, world),
             Kind::Isolate => self.isolate(now, sim, world),
+            Kind::Betray => self.betray(now, sim, world),
             Kind::Slow => self.slow(now, sim, world),
             Kind::Clock => self.step_clock(now, world),
             Kind::Chubby => self.cut_chubby(now, world),
@@ -323,6 +347,30 @@ impl Nemesis {
             let pair = if outward { (alone.as_str(), other.as_str()) } else { (other.as_str(), alone.as_str()) };
             self.cut(now, sim, world, pair, kind, long);
         }
+    }
+
+    /// A leader loses one follower for longer than that one's promise, and then the other, which restarts at this moment. If
+    /// it has forgotten its own promise, the two elect a leader while the first still reads by its lease.
+    fn betray(&mut self, now: Duration, sim: &Sim<'_>, world: &World) {
+        let leads = |machine: &&Machine| {
+            let hosted = machine.hosted();
+            hosted.is_some_and(|hosted| hosted.tablets().iter().any(|tablet| tablet.group().leadership().is_some()))
+        };
+        let leaders: Vec<&Machine> = world.servers.iter().filter(leads).collect();
+        if leaders.is_empty() {
+            return;
+        }
+        let leader = &leaders[index(&self.rng, leaders.len())].name;
+        let others: Vec<&String> =
+            world.servers.iter().map(|machine| &machine.name).filter(|name| *name != leader).collect();
+        let first = index(&self.rng, others.len());
+        let (lost, restarts) = (others[first], others[(first + 1) % others.len()]);
+        let (alone, both) = (TIMINGS.election_max * 5 / 4, TIMINGS.election_max * 3 / 2);
+        self.cut(now, sim, world, (leader, lost), CutKind::Both, alone + both);
+        self.at(now + alone, Act::Cut(leader.clone(), restarts.clone(), both));
+        self.at(now + alone, Act::Crash(restarts.clone()));
+        let down = self.between(Duration::from_millis(2), Duration::from_millis(30));
+        self.at(now + alone + down, Act::Start(restarts.clone()));
     }
 
     fn cut(&mut self, now: Duration, sim: &Sim<'_>, world: &World, pair: (&str, &str), kind: CutKind, long: Duration) {

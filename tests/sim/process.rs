@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use ebla_runtime::spawn_thread;
@@ -75,4 +75,31 @@ pub(crate) fn start(seed: u64, plan: &str, bug: &str) -> Ran {
     let output = command.output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     Ran { seed, text, succeeded: output.status.success() }
+}
+
+/// Runs at once.
+const AT_ONCE: usize = 2;
+
+/// Does each piece of work, two at a time, and hands the outcomes over as they come.
+pub(crate) fn side_by_side<W: Send, R: Send>(
+    work: impl Iterator<Item = W> + Send,
+    run: impl Fn(W) -> R + Sync,
+    outcome: impl FnMut(R),
+) {
+    let work = Mutex::new(work);
+    let next = || work.lock().unwrap_or_else(PoisonError::into_inner).next();
+    std::thread::scope(|scope| {
+        let (sender, outcomes) = mpsc::channel();
+        for _ in 0..AT_ONCE {
+            let (sender, next, run) = (sender.clone(), &next, &run);
+            scope.spawn(move || {
+                while let Some(piece) = next() {
+                    // Whoever waits for outcomes waits for all.
+                    let _taken = sender.send(run(piece));
+                }
+            });
+        }
+        drop(sender);
+        outcomes.iter().for_each(outcome);
+    });
 }

@@ -1,12 +1,13 @@
 //! One run of one seed: hosts, faults, load, then peace and the proof.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use ebla_model::id::TabletId;
 use ebla_runtime::Rng;
+use ebla_tablet_server::raft::GroupId;
 
 use crate::load;
 use crate::nemesis::{Nemesis, Swarm};
@@ -25,6 +26,8 @@ pub(crate) struct Plan {
     /// How long the load runs under faults.
     pub(crate) load: Duration,
     pub(crate) swarm: Swarm,
+    /// Whether workers also write the same row again and again: what times that go back need to be noticed.
+    pub(crate) owns: bool,
     /// When a split is ordered, and where.
     pub(crate) splits: Vec<(Duration, String)>,
     /// Whether the run ends with the first thing that is found wrong.
@@ -50,6 +53,7 @@ impl Plan {
             clients: 1 + rng.below(3),
             load,
             swarm: Swarm::draw(&rng),
+            owns: seed.is_multiple_of(2),
             splits,
             stops_early: false,
         }
@@ -57,13 +61,15 @@ impl Plan {
 
     /// The plan of this name: `swarm`, or one that has much of one thing.
     pub(crate) fn named(name: &str, seed: u64) -> Self {
-        let plan = Self { load: Duration::from_secs(20), stops_early: true, ..Self::draw(seed) };
+        let plan = Self { load: Duration::from_secs(20), owns: false, stops_early: true, ..Self::draw(seed) };
         match name {
             "calm" => Self::calm(seed),
             "votes" => Self { swarm: Swarm::votes(), splits: Vec::new(), ..plan },
             "power" => Self { swarm: Swarm::power(), splits: Vec::new(), ..plan },
-            "clocks" => Self { swarm: Swarm::clocks(), ..plan },
+            "clocks" => Self { swarm: Swarm::clocks(), owns: true, ..plan },
             "parts" => Self { swarm: Swarm::parts(), splits: many_splits(), ..plan },
+            "splits" => Self { swarm: Swarm::calm(), splits: many_splits(), clients: 3, ..plan },
+            "kills" => Self { swarm: Swarm::kills(), splits: many_splits(), clients: 3, ..plan },
             _ => Self::draw(seed),
         }
     }
@@ -103,9 +109,9 @@ const EQUAL: Duration = Duration::from_secs(40);
 
 /// Runs the plan.
 pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcome {
-    let world = World::new(plan.seed, plan.servers, plan.masters, folder, trace);
+    let world = World::new(plan.seed, plan.servers, plan.masters, plan.owns, folder, trace);
     let mut sim = build(plan, &world);
-    let mut steps = Steps { sim: &mut sim, world: &world, stops_early: plan.stops_early };
+    let mut steps = Steps { sim: &mut sim, world: &world, stops_early: plan.stops_early, terms: BTreeMap::new() };
     let mut wrong = Vec::new();
     if !steps.until(BOOT, None, |world| world.phase() == Phase::Load) {
         wrong.push(format!("not live: no table after {BOOT:?}"));
@@ -173,10 +179,14 @@ struct Steps<'s, 'a> {
     world: &'s Arc<World>,
     /// Whether a run ends with the first thing that is found wrong.
     stops_early: bool,
+    /// The latest term that each replica has told.
+    terms: BTreeMap<(usize, GroupId), u64>,
 }
 
 /// The state of all groups enters the trace so often.
 const LOOK: Duration = Duration::from_millis(100);
+/// The terms of all groups are compared with the earlier ones so often.
+const TERMS: Duration = Duration::from_millis(20);
 
 impl Steps<'_, '_> {
     /// Steps until the condition holds (true) or the time is over (false).
@@ -194,6 +204,9 @@ impl Steps<'_, '_> {
                 nemesis.act(now, self.sim, self.world);
             }
             self.compare_leaders(now);
+            if now.as_millis().is_multiple_of(TERMS.as_millis()) {
+                self.compare_terms(now);
+            }
             if now.as_millis() % LOOK.as_millis() == 0 {
                 self.look(now);
             }
@@ -207,8 +220,25 @@ impl Steps<'_, '_> {
         false
     }
 
+    /// No replica may forget a term that it has told, not over a restart either.
+    fn compare_terms(&mut self, now: Duration) {
+        for (number, machine) in self.world.servers.iter().enumerate() {
+            for tablet in machine.hosted().iter().flat_map(|hosted| hosted.tablets()) {
+                let group = tablet.group();
+                let term = group.status().term;
+                let known = self.terms.entry((number, group.id())).or_default();
+                if term < *known {
+                    let (name, tablet) = (&machine.name, tablet.id());
+                    let wrong = format!("forgotten: term {known} of tablet {tablet} by {name}, in {term} at {now:?}");
+                    held(&self.world.history).wrong.push(wrong);
+                }
+                *known = term;
+            }
+        }
+    }
+
     /// Nobody may answer reads by its lease while another leads in a later term: it may have committed what the first one
-    /// does not know.
+    /// does not know. In one term one leads.
     fn compare_leaders(&self, now: Duration) {
         let mut leaders: BTreeMap<TabletId, Vec<(u64, &str, bool)>> = BTreeMap::new();
         for machine in &self.world.servers {
@@ -219,7 +249,12 @@ impl Steps<'_, '_> {
             }
         }
         for (tablet, leaders) in leaders.into_iter().filter(|(_, leaders)| leaders.len() > 1) {
-            let last = leaders.iter().map(|(term, _, _)| *term).max();
+            let terms: BTreeSet<u64> = leaders.iter().map(|(term, _, _)| *term).collect();
+            if terms.len() < leaders.len() {
+                let wrong = format!("split: {leaders:?} lead tablet {tablet} at {now:?}");
+                held(&self.world.history).wrong.push(wrong);
+            }
+            let last = terms.last().copied();
             for (term, name, _) in leaders.iter().filter(|(term, _, reads)| *reads && Some(*term) != last) {
                 let wrong = format!(
                     "stale: {name} reads tablet {tablet} by its lease of term {term} at {now:?}, {leaders:?} lead"

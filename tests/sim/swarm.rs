@@ -2,45 +2,49 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ebla_runtime::Clock;
 
-use crate::process::{Ran, start};
-
-/// Runs at once.
-const AT_ONCE: usize = 2;
+use crate::process::{Ran, side_by_side, start};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// A figure of a run's line.
-fn figure<'r>(ran: &'r Ran, name: &str) -> Option<&'r str> {
-    ran.text.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+/// The figures of a run's line.
+fn figures(ran: &Ran) -> impl Iterator<Item = (&str, &str)> {
+    ran.text.lines().next().unwrap_or_default().split_whitespace().filter_map(|word| word.split_once('='))
 }
 
-/// First that a seed repeats itself, then as many seeds as there is time for.
-pub(crate) fn all() -> ExitCode {
+/// Which seeds to run when none are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// From 1 on: the same code gives the same verdict.
+    Fixed,
+    /// Such as nobody has run.
+    Fresh,
+}
+
+/// First that a seed repeats itself, then as many seeds as there is time for; whether nothing was wrong.
+pub(crate) fn all(choice: Choice) -> bool {
     let seconds = number("EBLA_SIM_SECONDS");
-    let seeds = seeds();
+    let named = seeds();
     let mut failed = Vec::new();
-    if seeds.is_none() {
+    if named.is_none() {
         failed.extend(repeats(1, "calm"));
         failed.extend(repeats(2, "swarm"));
     }
-    let fresh = Clock::system().wall().get().unsigned_abs() % 1_000_000_000;
-    let (seeds, seconds) = match seeds {
-        Some(seeds) => (seeds, seconds.unwrap_or(u64::MAX)),
-        None => (fresh..fresh + 1_000_000, seconds.unwrap_or(180)),
+    let first = match choice {
+        Choice::Fixed => 1,
+        Choice::Fresh => Clock::system().wall().get().unsigned_abs() % 1_000_000_000,
     };
-    failed.extend(many(seeds, Duration::from_secs(seconds)));
+    let limit = seconds.unwrap_or(if named.is_some() { u64::MAX } else { 180 });
+    failed.extend(many(named.unwrap_or(first..u64::MAX), Duration::from_secs(limit)));
     for ran in &failed {
         println!("FAILED: seed {}\n{}\nrun it again: make sim SEED={}", ran.seed, ran.text, ran.seed);
     }
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    failed.is_empty()
 }
 
 /// `EBLA_SIM_SEEDS=A..B`.
@@ -52,64 +56,62 @@ fn seeds() -> Option<Range<u64>> {
 
 /// Runs a seed twice; fails when a run fails, or the second differs from the first.
 fn repeats(seed: u64, plan: &str) -> Vec<Ran> {
-    let runs = [start(seed, plan, ""), start(seed, plan, "")];
-    let hashes = runs.each_ref().map(|ran| figure(ran, "hash").map(str::to_owned));
+    let mut runs = Vec::new();
+    side_by_side(0..2, |_turn| start(seed, plan, ""), |ran| runs.push(ran));
+    let hashes: Vec<_> = runs.iter().map(|ran| figures(ran).find(|(name, _)| *name == "hash")).collect();
     println!("{plan} {}", runs[0].text.trim_end());
     if hashes[0].is_some() && hashes[0] == hashes[1] {
         return runs.into_iter().filter(|ran| !ran.succeeded).take(1).collect();
     }
     println!("seed {seed} does not repeat itself: {hashes:?}");
-    runs.into_iter().collect()
+    runs
 }
 
-/// Runs seeds until they, or the time, are at their end; gives those that failed, at most a few.
+/// Runs seeds until they, or the time, are at their end; gives those that failed.
 fn many(seeds: Range<u64>, limit: Duration) -> Vec<Ran> {
     let clock = Clock::system();
     let end = clock.monotonic().saturating_add(limit);
-    let next = AtomicU64::new(seeds.start);
-    let (sender, results) = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            let (sender, next, seeds, clock) = (sender.clone(), &next, &seeds, &clock);
-            scope.spawn(move || {
-                while clock.monotonic() < end {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if !seeds.contains(&seed) || sender.send(start(seed, "swarm", "")).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        tally(results.iter())
-    })
+    let mut tally = Tally::default();
+    let in_time = seeds.take_while(|_seed| clock.monotonic() < end);
+    side_by_side(in_time, |seed| start(seed, "swarm", ""), |ran| tally.add(ran));
+    tally.print(clock.monotonic().saturating_add(limit).saturating_sub(end));
+    tally.failed
 }
 
-fn tally(results: impl Iterator<Item = Ran>) -> Vec<Ran> {
-    let (mut runs, mut simulated, mut failed) = (0_u64, 0_u64, Vec::new());
-    let mut figures: BTreeMap<String, u64> = BTreeMap::new();
-    for ran in results {
-        runs += 1;
-        for (name, value) in
-            ran.text.lines().next().unwrap_or_default().split_whitespace().filter_map(|w| w.split_once('='))
-        {
+/// What the runs so far add up to.
+#[derive(Default)]
+struct Tally {
+    runs: u64,
+    simulated_seconds: u64,
+    figures: BTreeMap<String, u64>,
+    failed: Vec<Ran>,
+}
+
+impl Tally {
+    fn add(&mut self, ran: Ran) {
+        self.runs += 1;
+        for (name, value) in figures(&ran) {
             match (name, value.parse::<u64>()) {
                 ("seed" | "hash" | "events", _) | (_, Err(_)) => {}
-                ("simulated_s", Ok(seconds)) => simulated += seconds,
-                (name, Ok(count)) => *figures.entry(name.to_owned()).or_default() += count,
+                ("simulated_s", Ok(seconds)) => self.simulated_seconds += seconds,
+                (name, Ok(count)) => *self.figures.entry(name.to_owned()).or_default() += count,
             }
         }
         if !ran.succeeded {
-            println!("seed {} failed", ran.seed);
-            failed.push(ran);
+            println!("seed {} failed:\n{}", ran.seed, ran.text);
+            self.failed.push(ran);
         }
     }
-    let figures: Vec<String> = figures.iter().map(|(name, count)| format!("{name}={count}")).collect();
-    println!(
-        "{runs} seeds, {} failed, {:.1} simulated hours: {}",
-        failed.len(),
-        simulated as f64 / 3600.0,
-        figures.join(" ")
-    );
-    failed
+
+    fn print(&self, took: Duration) {
+        let figures: Vec<String> = self.figures.iter().map(|(name, count)| format!("{name}={count}")).collect();
+        println!(
+            "{} seeds, {} failed, {:.1} simulated hours in {:.1} minutes: {}",
+            self.runs,
+            self.failed.len(),
+            self.simulated_seconds as f64 / 3600.0,
+            took.as_secs_f64() / 60.0,
+            figures.join(" ")
+        );
+    }
 }

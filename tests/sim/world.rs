@@ -70,6 +70,8 @@ pub(crate) struct Machine {
 /// Everything that hosts share.
 pub(crate) struct World {
     seed: u64,
+    /// Whether workers also write the same row again and again.
+    pub(crate) owns: bool,
     pub(crate) trace: Mutex<Trace>,
     pub(crate) history: Mutex<History>,
     pub(crate) phase: Mutex<Phase>,
@@ -112,13 +114,14 @@ impl Machine {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, servers: usize, masters: usize, folder: &Path, trace: Trace) -> Arc<Self> {
+    pub(crate) fn new(seed: u64, servers: usize, masters: usize, owns: bool, folder: &Path, trace: Trace) -> Arc<Self> {
         let rng = Rng::seeded(seed ^ 0x5eed_11e5);
         let machines = |kind: &str, count: usize| -> Vec<Machine> {
             (1..=count).map(|number| Machine::new(format!("{kind}-{number}"), folder, &rng)).collect()
         };
         Arc::new(Self {
             seed,
+            owns,
             trace: Mutex::new(trace),
             history: Mutex::default(),
             phase: Mutex::new(Phase::Boot),
