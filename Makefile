@@ -16,8 +16,13 @@ PACKAGES := g++ make pkg-config clang libclang-dev protobuf-compiler libprotobuf
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EMULATOR ?= $(firstword $(wildcard /usr/lib/google-cloud-sdk/platform/bigtable-emulator/cbtemulator) $(shell command -v cbtemulator))
 ARGS ?=
+# The whole workspace, or other features of other crates would be chosen and RocksDB compiled once more.
+PLANTED := --features ebla-tests/planted
+SIMULATION := cargo test --release --workspace $(PLANTED) --test sim
+# Of `make simulation`: for so long seeds are begun.
+SIM_SECONDS ?= 150
 
-.PHONY: help install python build run test fmt clippy suites sim planted docs bench race cluster cluster-down
+.PHONY: help install python base-image build run test fmt clippy suites chaos simulation sim planted docs bench race cluster cluster-down
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -52,17 +57,39 @@ fmt:
 	cargo fmt --all --check
 
 clippy: install
-	cargo clippy --release --workspace --all-targets -- -D warnings
+	cargo clippy --release --workspace --all-targets $(PLANTED) -- -D warnings
 
-suites: install python ## every test: unit, golden, property, power cuts, clusters, kills, clients
+suites: install python base-image ## every test: unit, golden, property, power cuts, clusters, kills, clients
 	cargo test --release --workspace
 
+# How often each kind of fault comes; without these the suites are as short as in `make test`.
+chaos: export EBLA_CHAOS_KILLS ?= 60
+chaos: export EBLA_CHAOS_STOPS ?= 10
+chaos: export EBLA_CHAOS_MASTERS ?= 10
+chaos: export EBLA_CHAOS_ETCD ?= 12
+chaos: export EBLA_CHAOS_ETCD_LEADERS ?= 6
+chaos: export EBLA_CHAOS_EVERYTHING ?= 20
+chaos: export EBLA_CHAOS_PAUSES ?= 5
+chaos: export EBLA_CHAOS_MASTER_PAUSES ?= 3
+chaos: export EBLA_CHAOS_CUTS ?= 4
+chaos: export EBLA_CHAOS_CONTAINER_KILLS ?= 30
+chaos: export EBLA_CHAOS_CONTAINER_STOPS ?= 5
+chaos: export EBLA_CHAOS_CONTAINER_PAUSES ?= 5
+chaos: export EBLA_CHAOS_CONTAINER_CUTS ?= 5
+chaos: export EBLA_CHAOS_CONTAINER_PAIRS ?= 10
+chaos: export EBLA_CHAOS_CONTAINER_EVERYTHING ?= 3
+chaos: install base-image ## long runs of the suites that make clusters fail; EBLA_CHAOS_SEED=N repeats a schedule
+	cargo test --release --workspace --test chaos --test containers -- --nocapture
+
+simulation: install ## seeds of the simulation for SIM_SECONDS, then the planted faults
+	env EBLA_SIM_TASK=all EBLA_SIM_SECONDS=$(SIM_SECONDS) $(SIMULATION)
+
 sim: install ## the system in simulation; SEED=N repeats a run, SEEDS=A..B runs many, SECONDS=N for how long
-	env $(if $(SEED),EBLA_SIM_SEED=$(SEED)) $(if $(SEEDS),EBLA_SIM_SEEDS=$(SEEDS)) $(if $(SECONDS),EBLA_SIM_SECONDS=$(SECONDS)) \
-	  cargo test --release -p ebla-tests --features simulation --test sim
+	env EBLA_SIM_TASK=seeds $(if $(SEED),EBLA_SIM_SEED=$(SEED)) $(if $(SEEDS),EBLA_SIM_SEEDS=$(SEEDS)) \
+	  $(if $(SECONDS),EBLA_SIM_SECONDS=$(SECONDS)) $(SIMULATION)
 
 planted: install ## faults planted in the code: each must be found; BUG=Name tries one
-	env $(if $(BUG),EBLA_PLANTED=$(BUG)) cargo test --release -p ebla-tests --features planted --test planted
+	env EBLA_SIM_TASK=planted $(if $(BUG),EBLA_PLANTED=$(BUG)) $(SIMULATION)
 
 docs: install
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
@@ -76,6 +103,9 @@ python: install ## Google's Python client and etcd 3.5, in a virtual environment
 	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check $(PYTHON_ETCD) || \
 	  echo "etcd 3.5 could not be installed: tests use Debian's alone"
 
+base-image: ## what containers of the tests stand on, pulled or made with debootstrap; nothing where there is no Docker
+	@if docker version >/dev/null 2>&1; then deploy/base-image.sh; else echo "no Docker engine answers: no containers in the tests"; fi
+
 bench: build ## figures of docs/benchmarks.md: storage, start, and load beside Google's emulator where it is installed
 	$(CARGO_TARGET_DIR)/release/examples/log_bench
 	$(CARGO_TARGET_DIR)/release/examples/store_bench
@@ -86,5 +116,5 @@ bench: build ## figures of docs/benchmarks.md: storage, start, and load beside G
 race: export ETCD_AUTO_COMPACTION_MODE = revision
 race: export ETCD_AUTO_COMPACTION_RETENTION = 1000
 race: export ETCD_QUOTA_BACKEND_BYTES = 8589934592
-race: build python ## reads and writes beside etcd and Google's emulator, in alternation, below ten minutes
+race: build python ## reads and writes beside etcd, PostgreSQL and Google's emulator, in alternation, about ten minutes
 	$(CARGO_TARGET_DIR)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" -- --workloads write,read --seconds 2.5 --rounds 6 $(ARGS)
