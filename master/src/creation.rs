@@ -47,21 +47,41 @@ pub(crate) struct NewTable {
 /// Makes a table and returns its schema when it serves.
 ///
 /// # Errors
-/// `AlreadyExists`; `Deadline` or `OutcomeUnknown` when it will be finished later; what Chubby says.
+/// `AlreadyExists` when there is one that serves; `Deadline` or `OutcomeUnknown` when it will be finished later;
+/// `Unavailable` while somebody else's table of that name is being made; what Chubby says.
 pub(crate) async fn create(office: &Office, new: NewTable, deadline: Deadline) -> Result<TableSchema, Error> {
     let name = new.name.clone();
-    let table = begin(office, new).await?;
+    let Some(table) = begin(office, new).await? else { return Err(taken(office, &name, deadline).await) };
     finish(office, table, deadline).await.map_err(|error| office.leave(error))?;
     let stored = records::read_table(office.chubby(), table).await.map_err(|error| office.leave(error))?;
     stored.map(|stored| stored.value).ok_or_else(|| records::not_found(&name))
 }
 
-/// Records the intent. From here on the table will be made, by this master or another.
-async fn begin(office: &Office, new: NewTable) -> Result<TableId, Error> {
+/// What is said of a name that is taken, once its table serves: whoever hears that it exists is going to use it. A table that
+/// was begun by a call that was lost with its master is finished by the reconciler.
+async fn taken(office: &Office, name: &TableName, deadline: Deadline) -> Error {
+    office.leave_unfinished();
+    loop {
+        match records::find_table(office.chubby(), name).await {
+            Ok(stored) if stored.value.state == TableState::Creating => {}
+            Ok(_serves) => return Error::new(Reason::AlreadyExists, format!("table {name} already exists")),
+            Err(error) if error.reason == Reason::NotFoundTable => {
+                return Error::new(Reason::Unavailable, format!("table {name} was deleted just now"));
+            }
+            Err(error) => return error,
+        }
+        if deadline.has_passed(&office.runtime().clock) {
+            return Error::new(Reason::Unavailable, format!("table {name} is still being created"));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Records the intent. From here on the table will be made, by this master or another. `None` when the name is taken.
+async fn begin(office: &Office, new: NewTable) -> Result<Option<TableId>, Error> {
     let chubby = office.chubby();
-    let exists = || Error::new(Reason::AlreadyExists, format!("table {} already exists", new.name));
     if chubby.read(&paths::name(&new.name)).await?.is_some() {
-        return Err(exists());
+        return Ok(None);
     }
     let table = TableId::new(next_ids(chubby, Counter::Tables, 1).await?.start);
     let mut schema = TableSchema::new(table, new.name.clone(), new.families.iter().cloned())?;
@@ -76,9 +96,9 @@ async fn begin(office: &Office, new: NewTable) -> Result<TableId, Error> {
     match office.begin(compares, writes).await? {
         Outcome::Done(_) => {
             info!(%table, name = %new.name, tablets = plan.len(), "creating table");
-            Ok(table)
+            Ok(Some(table))
         }
-        Outcome::Conflict => Err(exists()),
+        Outcome::Conflict => Ok(None),
     }
 }
 
