@@ -9,6 +9,8 @@
 
 mod support;
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use ebla_runtime::{Clock, Runtime};
 use ebla_tests::cluster::{Direction, Node};
 use ebla_tests::containers::{ContainerCluster, missing};
 use ebla_tests::nemesis::{Driver, Fault, Item, Stall, Victim, blame, schedule, seed, since_boot, table, times};
+use futures::FutureExt as _;
 use serde_json::Value;
 
 const TABLET_SERVERS: usize = 5;
@@ -33,8 +36,18 @@ fn containers_come_and_go_and_nothing_is_lost() {
         return;
     }
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    tokio.block_on(Box::pin(come_and_go()));
+    let outcome = tokio.block_on(AssertUnwindSafe(Box::pin(come_and_go())).catch_unwind());
     tokio.shutdown_background();
+    if let Err(reason) = outcome {
+        // Said before, but then came the logs of all containers, and people look at the end.
+        println!("{}", said(reason.as_ref()));
+        resume_unwind(reason);
+    }
+}
+
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text")
 }
 
 /// What is done to tablet servers, and the variables that set how often.

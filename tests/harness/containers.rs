@@ -25,6 +25,10 @@ const DOCKER_MAX: Duration = Duration::from_secs(180);
 const START_MAX: Duration = Duration::from_secs(15 * 60);
 /// A cluster that does not serve by then never will: leases have run out many times over.
 const WHOLE_SECONDS: u64 = 150;
+/// A load on a cluster that serves begins in a second.
+const BEGIN_MAX: Duration = Duration::from_secs(60);
+/// What `ebla verify` says when it begins to write.
+const WRITES: &str = "writing to";
 /// As deploy/compose.yaml has them.
 const ETCD: usize = 3;
 const MASTERS: usize = 2;
@@ -32,8 +36,8 @@ const TABLET_SERVERS: usize = 5;
 const PREFIX: &str = "ebla-test-";
 /// How often a container is told to stand still when it cannot at once.
 const PAUSES_MAX: u32 = 10;
-/// What a failure shows of each container, in lines.
-const TAIL: &str = "40";
+/// What a failure shows of a container, in lines: ten containers must not bury the reason.
+const TAIL: &str = "12";
 
 /// Why there can be no containers here; `None` when there can be.
 #[must_use]
@@ -56,7 +60,7 @@ pub fn missing() -> Option<String> {
 }
 
 /// A running cluster of three etcd, two masters and five tablet servers. Dropped, it is removed with its data; in a failing
-/// test the ends of its logs are printed first.
+/// test the ends of its logs are printed before that.
 pub struct ContainerCluster {
     project: String,
     cut: BTreeSet<Node>,
@@ -76,10 +80,11 @@ impl ContainerCluster {
         Ok(cluster)
     }
 
-    /// Starts `ebla verify` with these arguments in a container of its own on the cluster's network.
+    /// Starts `ebla verify` with these arguments in a container of its own on the cluster's network, and returns when it
+    /// writes: a load that has no table yet is no witness.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When it cannot be started, or does not begin; with what it said.
     pub async fn verify(&self, arguments: &[&str]) -> io::Result<Verifier> {
         let container = format!("{}-verify", self.project);
         let addresses = self.addresses().join(",");
@@ -89,6 +94,18 @@ impl ContainerCluster {
         line.extend(["--name", &container, &image, "ebla", "verify", "-o", "json", "--addr", &addresses]);
         line.extend(arguments);
         docker(&line).await?;
+        let begins = async {
+            while !log_tail(&container).contains(WRITES) {
+                if docker(&["ps", "--quiet", "--filter", &format!("name=^{container}$")]).await?.is_empty() {
+                    return Err(io::Error::other("the load has ended before it began"));
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Ok(())
+        };
+        let late = |_elapsed| io::Error::new(io::ErrorKind::TimedOut, "the load does not begin");
+        let begun = tokio::time::timeout(BEGIN_MAX, begins).await.map_err(late).flatten();
+        begun.map_err(|error| io::Error::new(error.kind(), format!("{error}: {}", log_tail(&container))))?;
         Ok(Verifier { container })
     }
 
