@@ -7,7 +7,7 @@
 //! | wait, retry here | with back-off, or after what the server asked for when that is longer |
 //! | fix the request, give up | never |
 //!
-//! Back-off doubles from 5 ms to 500 ms; the caller adds jitter and never waits past its deadline. A server that is
+//! Back-off doubles from 5 ms to 250 ms; the caller adds jitter and never waits past its deadline. A server that is
 //! too busy and names a time to come back is met with a budget too: retries may be a tenth of the calls, and a call that finds the budget empty waits
 //! the longest back-off instead of the next one, so a thousand clients cannot keep an overloaded server down.
 //! A leader change costs no budget: it is nobody's overload.
@@ -19,7 +19,7 @@ use ebla_model::error::ErrorKind;
 /// The first delay.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(5);
 /// The longest delay.
-pub const BACKOFF_MAX: Duration = Duration::from_millis(500);
+pub const BACKOFF_MAX: Duration = Duration::from_millis(250);
 
 /// Whether a replica is left that this call has not asked since it last waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

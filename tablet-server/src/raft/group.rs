@@ -5,7 +5,7 @@
 //! term, and a read to a lease that outlives every moment before it ends.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -51,6 +51,8 @@ pub struct Group {
     /// The replica that leadership is being handed to, or 0.
     handing_to: AtomicU64,
     voting: VotingWait,
+    /// The server is about to end.
+    abstains: AtomicBool,
     clock: Clock,
     status: watch::Receiver<GroupStatus>,
     proposals: Semaphore,
@@ -95,6 +97,7 @@ impl Group {
             acknowledged,
             handing_to,
             voting,
+            abstains: AtomicBool::new(false),
             clock,
             status,
             proposals,
@@ -251,9 +254,10 @@ impl Group {
         self.gate.close()
     }
 
-    /// Stands for election unless a live leader is known; for a fresh group, so that it need not wait its time out.
+    /// Stands for election unless a live leader is known: for a fresh group, and for one that has surely lost its leader, so
+    /// that it need not wait its time out.
     pub async fn elect(&self) {
-        if self.voting.left(self.clock.monotonic()).is_none() {
+        if self.voting.left(self.clock.monotonic()).is_none() && !self.abstains.load(Ordering::Relaxed) {
             // A core that has stopped tells so at the next proposal.
             let _stopped = self.raft.trigger().elect(true).await;
         }
@@ -261,6 +265,7 @@ impl Group {
 
     /// Stands for no election any more: for a server that is about to end.
     pub fn abstain(&self) {
+        self.abstains.store(true, Ordering::Relaxed);
         self.raft.runtime_config().elect(false);
     }
 

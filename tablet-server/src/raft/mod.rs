@@ -44,6 +44,7 @@ mod snapshot;
 mod state_machine;
 mod status;
 mod stream;
+mod succession;
 #[cfg(test)]
 mod tests;
 mod types;

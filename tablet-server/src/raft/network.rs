@@ -20,6 +20,7 @@ use super::group::Group;
 use super::link::{Answer, Ask, Header, Link, LocalLink, Origin, PeerLink, SentSnapshot, Unreachable};
 use super::service::Service;
 use super::stream::StreamLink;
+use super::succession;
 use super::types::{AppendRequest, AppendResponse, RaftVote};
 
 /// Largest message between servers: a row may be as large as the public API allows, and travels alone.
@@ -178,6 +179,14 @@ impl Network {
 
     pub(super) async fn receive_ask(&self, header: Header, ask: Ask) -> Result<Answer, Unreachable> {
         self.group(&header)?.receive_ask(ask).await
+    }
+
+    /// The connection that brought this message has broken.
+    pub(super) fn line_broke(&self, header: &Header) {
+        let ends = self.doors.tasks.token().is_cancelled();
+        if let (false, Ok(group)) = (ends, self.group(header)) {
+            succession::prepare(&group, header, &self.runtime.rng);
+        }
     }
 
     /// Whether a snapshot for this replica would be taken: asked before its files are.

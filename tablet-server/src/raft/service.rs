@@ -20,6 +20,7 @@ use super::link::{Header, SentSnapshot, Unreachable, started};
 use super::network::Network;
 use super::snapshot::{Arrival, Folder, sane};
 use super::state_machine::{Applied, on};
+use super::succession::Voices;
 use super::types::RaftVote;
 use super::wire::{self, Incoming};
 
@@ -46,11 +47,14 @@ impl Service {
     }
 }
 
-/// Hands a frame to its group at once; the future is the reply.
-fn dispatch(network: &Arc<Network>, frame: Frame) -> BoxFuture<'static, FrameReply> {
+/// Hands a frame to its group at once; the future is the reply. `voices`: of the stream that it came by.
+fn dispatch(network: &Arc<Network>, frame: Frame, voices: Option<&mut Voices>) -> BoxFuture<'static, FrameReply> {
     let call = frame.call;
     match wire::incoming(frame) {
         Ok((header, Incoming::Append(request))) => {
+            if let Some(voices) = voices {
+                voices.heard(header);
+            }
             let answer = network.receive_append(header, request);
             started(async move { wire::append_reply(call, answer.await) }.boxed())
         }
@@ -68,6 +72,7 @@ struct Exchange {
     frames: Streaming<Frame>,
     open: bool,
     in_flight: FuturesUnordered<BoxFuture<'static, FrameReply>>,
+    voices: Voices,
 }
 
 impl Exchange {
@@ -79,7 +84,7 @@ impl Exchange {
                 biased;
                 Some(reply) = self.in_flight.next() => return Some(Ok(reply)),
                 frame = self.frames.next(), if read => match frame {
-                    Some(Ok(frame)) => self.in_flight.push(dispatch(&self.network, frame)),
+                    Some(Ok(frame)) => self.in_flight.push(dispatch(&self.network, frame, Some(&mut self.voices))),
                     Some(Err(status)) => return Some(Err(status)),
                     None => self.open = false,
                 },
@@ -99,6 +104,7 @@ impl Raft for Service {
             frames: self.admit(request)?,
             open: true,
             in_flight: FuturesUnordered::new(),
+            voices: Voices::new(Arc::clone(&self.network)),
         };
         let replies = stream::unfold(exchange, |mut exchange| async move {
             let reply = exchange.next().await?;
@@ -109,7 +115,7 @@ impl Raft for Service {
     }
 
     async fn call(&self, request: Request<Frame>) -> Result<Response<FrameReply>, Status> {
-        Ok(Response::new(dispatch(&self.network, self.admit(request)?).await))
+        Ok(Response::new(dispatch(&self.network, self.admit(request)?, None).await))
     }
 
     async fn install_snapshot(

@@ -28,6 +28,13 @@ const SEDATE: RaftTimings = RaftTimings {
     election_max: Duration::from_secs(25),
 };
 
+/// The random part of an election's time is as long as the promise, and both are long for a busy machine.
+const EVEN: RaftTimings = RaftTimings {
+    heartbeat: Duration::from_millis(100),
+    election_min: Duration::from_millis(5_900),
+    election_max: Duration::from_secs(6),
+};
+
 fn replica(server: ServerId) -> ReplicaId {
     replica_on(server).replica
 }
@@ -111,6 +118,23 @@ async fn nothing_acknowledged_is_lost_with_a_leader() {
             assert!(acknowledged.is_subset(&applied), "an acknowledged command is gone");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_leader_whose_connection_breaks_is_succeeded_when_the_promise_to_it_ends() {
+    let mut cluster = Cluster::start(3, Links::Grpc, EVEN).await;
+    let first = cluster.leader().await;
+    cluster.write("before").await;
+    cluster.settled().await;
+    let term = cluster.node(first).group.status().term;
+    cluster.kill(first).await;
+    let lost = now();
+    until("another leader", || cluster.leader_now().is_some_and(|leader| leader != first)).await;
+    let took = now() - lost;
+    println!("another leader after {took:?}");
+    assert!(took < EVEN.election_max + EVEN.election_min, "as late as for a leader that is silent");
+    assert!(cluster.nodes().all(|node| node.group.status().term > term));
+    cluster.write("after").await;
 }
 
 /// Batches with records that each server has written: what was synced beside marks and new segments.
