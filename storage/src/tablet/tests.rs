@@ -6,6 +6,7 @@ mod reads;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 
 use ebla_model::codec;
 use ebla_model::id::{FamilyId, LogId};
