@@ -29,7 +29,7 @@ mod sizes;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -64,6 +64,7 @@ pub struct TabletStore {
     database: DB,
     rules: Arc<SharedRules>,
     unflushed: Unflushed,
+    brake: Brake,
     /// Held over a flush: two at once would take the same bytes off the count.
     flushing: Mutex<()>,
     _shared: Arc<Shared>,
@@ -76,9 +77,28 @@ struct Unflushed {
     range_tombstones: AtomicU64,
 }
 
+/// Whether the engine held up writers when it was asked last.
+#[derive(Default)]
+struct Brake {
+    is_on: AtomicBool,
+    calls: AtomicU32,
+}
+
+/// While the engine holds nobody up it is asked at each of so many calls only: asking costs as much as a small write, and a
+/// write that has to wait after all waits for milliseconds.
+const BRAKE_CALLS: u32 = 32;
+
 impl TabletStore {
     fn assemble(dir: PathBuf, database: DB, rules: Arc<SharedRules>, shared: Arc<Shared>) -> Self {
-        Self { dir, database, rules, unflushed: Unflushed::default(), flushing: Mutex::new(()), _shared: shared }
+        Self {
+            dir,
+            database,
+            rules,
+            unflushed: Unflushed::default(),
+            brake: Brake::default(),
+            flushing: Mutex::new(()),
+            _shared: shared,
+        }
     }
 
     /// The folder it lives in.
@@ -124,9 +144,19 @@ impl TabletStore {
         Ok(())
     }
 
-    /// Whether the engine makes writers wait, until flushes or compactions have caught up.
+    /// Whether the engine makes writers wait, until flushes or compactions have caught up; may be some calls old.
     #[must_use]
     pub fn holds_up_writers(&self) -> bool {
+        let call = self.brake.calls.fetch_add(1, Ordering::Relaxed);
+        if !self.brake.is_on.load(Ordering::Relaxed) && !call.is_multiple_of(BRAKE_CALLS) {
+            return false;
+        }
+        let is_on = self.engine_holds_up_writers();
+        self.brake.is_on.store(is_on, Ordering::Relaxed);
+        is_on
+    }
+
+    fn engine_holds_up_writers(&self) -> bool {
         let says = |property| self.database.property_int_value(property).ok().flatten().is_none_or(|value| value > 0);
         says(properties::IS_WRITE_STOPPED) || says(properties::ACTUAL_DELAYED_WRITE_RATE)
     }
