@@ -6,7 +6,7 @@
 //!   swarm     many seeds;   catalogue   the planted faults, and which run finds each
 //!   run       one seed: hosts, faults, load, then peace and the proof
 //!   world     what outlives a crash; what runs on each host
-//!   nemesis   which faults, when
+//!   nemesis   which faults, when;   image   what a crash leaves in a folder
 //!   load      what the clients do;   history   whether the answers were right;   replicas   whether all hold the same
 //!   time, net, chubby   the seams;   trace   what happened, as a hash
 //! ```
@@ -25,6 +25,7 @@
 mod catalogue;
 mod chubby;
 mod history;
+mod image;
 mod load;
 mod nemesis;
 mod net;

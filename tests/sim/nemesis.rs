@@ -9,6 +9,7 @@ use ebla_runtime::Rng;
 use ebla_storage::disk::sim::{Fault, Loss};
 use turmoil::Sim;
 
+use crate::image;
 use crate::world::{Machine, TIMINGS, World, held};
 
 /// How often each fault comes, as the mean time between two; absent: never in this run.
@@ -306,16 +307,16 @@ impl Nemesis {
             Power::Stays => "kill",
         };
         held(&world.trace).count(now, &machine.name, kind, "");
-        // The engine flushes when it is closed, and a crashed process does not: out of its sight, its folder keeps what it
-        // held at this moment.
-        let aside = machine.folder.with_extension("aside");
-        let there = machine.folder.exists();
-        if there {
-            std::fs::rename(&machine.folder, &aside).unwrap();
+        // The engine flushes when it is closed, and a crashed process does not: the folder is put back as it was before that.
+        // (Taken away instead, the engine would wait a second in each store for a disk that may come back.)
+        let image = machine.folder.with_extension("image");
+        if machine.folder.exists() {
+            image::take(&machine.folder, &image);
         }
         sim.crash(machine.name.as_str());
-        if there {
-            std::fs::rename(&aside, &machine.folder).unwrap();
+        if image.exists() {
+            std::fs::remove_dir_all(&machine.folder).unwrap();
+            std::fs::rename(&image, &machine.folder).unwrap();
         }
         match power {
             Power::Goes => machine.disk.power_cut(self.swarm.loss, &self.rng),
