@@ -207,6 +207,16 @@ mod tests {
     }
 
     #[test]
+    fn labels_stay_with_their_cells() {
+        let labelled = |chunk: CellChunk, label: &str| CellChunk { labels: vec![label.to_owned()], ..chunk };
+        let whole = labelled(chunk("a", Some(("f", "q")), "1"), "one");
+        let first = labelled(CellChunk { value_size: 6, ..chunk("", None, "two") }, "two");
+        let rows = merge(vec![whole, first, chunk("", None, "two"), commit(chunk("", None, "3"))]).unwrap();
+        let labels: Vec<_> = rows[0].cells.iter().map(|cell| cell.labels.join(",")).collect();
+        assert_eq!(labels, ["one", "two", ""]);
+    }
+
+    #[test]
     fn a_reset_row_is_forgotten() {
         let reset = CellChunk { row_status: Some(RowStatus::ResetRow(true)), ..CellChunk::default() };
         let rows = merge(vec![chunk("a", Some(("f", "q")), "1"), reset, commit(chunk("a", Some(("f", "q")), "2"))]);

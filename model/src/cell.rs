@@ -105,7 +105,8 @@ impl Cell {
 
     /// About how much memory its content takes, in bytes.
     pub fn size_bytes(&self) -> usize {
-        self.family.as_str().len() + self.qualifier.len() + self.value.len() + size_of::<Micros>()
+        let labels: usize = self.labels.iter().map(|label| label.len()).sum();
+        self.family.as_str().len() + self.qualifier.len() + self.value.len() + labels + size_of::<Micros>()
     }
 }
 

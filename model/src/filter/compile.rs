@@ -45,6 +45,7 @@ pub(super) enum Leaf {
     RowLimit(usize),
     ColumnLimit(usize),
     StripValue,
+    Label(Arc<str>),
 }
 
 impl CompiledFilter {
@@ -163,10 +164,10 @@ fn compile_leaf(filter: &Filter) -> Result<Leaf, Error> {
         Filter::CellsPerRowLimit(count) => Leaf::RowLimit(count_of(*count)?),
         Filter::CellsPerColumnLimit(count) => Leaf::ColumnLimit(count_of(*count)?),
         Filter::StripValue => Leaf::StripValue,
+        Filter::ApplyLabel(label) => Leaf::Label(label.as_str().into()),
         Filter::Sink => return Err(not_served("sink")),
         Filter::RowSample(_) => return Err(not_served("row_sample_filter")),
         Filter::ValueBitmask(_) => return Err(not_served("value_bitmask_filter")),
-        Filter::ApplyLabel(_) => return Err(not_served("apply_label_transformer")),
         Filter::Chain(_) | Filter::Interleave(_) | Filter::Condition { .. } => {
             return Err(Error::internal("compile filter: a filter with members is no leaf"));
         }

@@ -1,10 +1,11 @@
 //! Running a filter on a row. This is on the path of every read.
 //!
 //! Leaves sift the row's own vector of cells in place, chains and conditions pass it on. Only an interleave needs its
-//! input several times: inside one, cells are [`Pick`]s, two words each, and what comes out in the end is cloned; a
+//! input several times: inside one, cells are [`Pick`]s, three words each, and what comes out in the end is cloned; a
 //! clone shares the bytes. A predicate stops at the first cell that passes.
 
 use std::ops::RangeBounds;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -47,14 +48,15 @@ pub(super) fn matches(node: &Node, row: &Row) -> bool {
     }
 }
 
-/// A cell on its way through a filter.
-trait Candidate: Clone {
+/// A cell on its way through a filter that lives as long as `'a`.
+trait Candidate<'a>: Clone {
     fn cell(&self) -> &Cell;
     fn value(&self) -> &[u8];
     fn strip(&mut self);
+    fn label(&mut self, label: &'a Arc<str>);
 }
 
-impl Candidate for Cell {
+impl<'a> Candidate<'a> for Cell {
     fn cell(&self) -> &Cell {
         self
     }
@@ -66,13 +68,18 @@ impl Candidate for Cell {
     fn strip(&mut self) {
         self.value = Bytes::new();
     }
+
+    fn label(&mut self, label: &'a Arc<str>) {
+        self.labels = vec![Arc::clone(label)];
+    }
 }
 
-/// A cell of the row that the filter runs on, and whether it has lost its value.
+/// A cell of the row that the filter runs on, whether it has lost its value, and the label that it got.
 #[derive(Clone, Copy)]
 struct Pick<'a> {
     cell: &'a Cell,
     value: Value,
+    label: Option<&'a Arc<str>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,7 +90,7 @@ enum Value {
 
 impl<'a> Pick<'a> {
     const fn new(cell: &'a Cell) -> Self {
-        Self { cell, value: Value::Kept }
+        Self { cell, value: Value::Kept, label: None }
     }
 
     fn into_cell(self) -> Cell {
@@ -92,7 +99,7 @@ impl<'a> Pick<'a> {
             qualifier: self.cell.qualifier.clone(),
             timestamp: self.cell.timestamp,
             value: Bytes::new(),
-            labels: self.cell.labels.clone(),
+            labels: self.label.map_or_else(|| self.cell.labels.clone(), |label| vec![Arc::clone(label)]),
         };
         if self.value == Value::Kept {
             cell.value.clone_from(&self.cell.value);
@@ -101,7 +108,7 @@ impl<'a> Pick<'a> {
     }
 }
 
-impl Candidate for Pick<'_> {
+impl<'a> Candidate<'a> for Pick<'a> {
     fn cell(&self) -> &Cell {
         self.cell
     }
@@ -116,10 +123,14 @@ impl Candidate for Pick<'_> {
     fn strip(&mut self) {
         self.value = Value::Stripped;
     }
+
+    fn label(&mut self, label: &'a Arc<str>) {
+        self.label = Some(label);
+    }
 }
 
 /// Leaves in `cells` what `node` lets pass of them.
-fn run<C: Candidate>(node: &Node, key: &[u8], cells: &mut Vec<C>) {
+fn run<'a, C: Candidate<'a>>(node: &'a Node, key: &[u8], cells: &mut Vec<C>) {
     if cells.is_empty() {
         return;
     }
@@ -136,7 +147,7 @@ fn run<C: Candidate>(node: &Node, key: &[u8], cells: &mut Vec<C>) {
 
 /// Leaves in `cells` what each member lets pass of them, together and in order. A cell that several let pass stands
 /// there several times.
-fn pool<C: Candidate>(members: &[Node], key: &[u8], cells: &mut Vec<C>) {
+fn pool<'a, C: Candidate<'a>>(members: &'a [Node], key: &[u8], cells: &mut Vec<C>) {
     let input = std::mem::take(cells);
     let mut outputs = 0;
     for member in members {
@@ -156,7 +167,7 @@ fn pool<C: Candidate>(members: &[Node], key: &[u8], cells: &mut Vec<C>) {
 }
 
 /// Whether `node` lets any of `cells` pass.
-fn yields<C: Candidate>(node: &Node, key: &[u8], cells: &[C]) -> bool {
+fn yields<'a, C: Candidate<'a>>(node: &'a Node, key: &[u8], cells: &[C]) -> bool {
     match node {
         Node::Leaf(leaf) => any(leaf, key, cells),
         Node::Chain(members) => chain_yields(members, key, cells),
@@ -168,7 +179,7 @@ fn yields<C: Candidate>(node: &Node, key: &[u8], cells: &[C]) -> bool {
     }
 }
 
-fn chain_yields<C: Candidate>(members: &[Node], key: &[u8], cells: &[C]) -> bool {
+fn chain_yields<'a, C: Candidate<'a>>(members: &'a [Node], key: &[u8], cells: &[C]) -> bool {
     let is_local = |member: &Node| matches!(member, Node::Leaf(leaf) if leaf.is_local());
     if members.iter().all(is_local) {
         let passes = |cell: &C| members.iter().all(|member| matches!(member, Node::Leaf(leaf) if leaf.passes(cell)));
@@ -183,10 +194,12 @@ fn chain_yields<C: Candidate>(members: &[Node], key: &[u8], cells: &[C]) -> bool
 }
 
 /// Whether a leaf lets any of `cells` pass.
-fn any<C: Candidate>(leaf: &Leaf, key: &[u8], cells: &[C]) -> bool {
+fn any<'a, C: Candidate<'a>>(leaf: &'a Leaf, key: &[u8], cells: &[C]) -> bool {
     match leaf {
         Leaf::BlockAll => false,
-        Leaf::PassAll | Leaf::RowLimit(_) | Leaf::ColumnLimit(_) | Leaf::StripValue => !cells.is_empty(),
+        Leaf::PassAll | Leaf::RowLimit(_) | Leaf::ColumnLimit(_) | Leaf::StripValue | Leaf::Label(_) => {
+            !cells.is_empty()
+        }
         Leaf::RowOffset(count) => cells.len() > *count,
         Leaf::RowKey(pattern) => !cells.is_empty() && pattern.is_match(key),
         _ => cells.iter().any(|cell| leaf.passes(cell)),
@@ -194,7 +207,7 @@ fn any<C: Candidate>(leaf: &Leaf, key: &[u8], cells: &[C]) -> bool {
 }
 
 /// Leaves in `cells` what a leaf lets pass of them.
-fn sift<C: Candidate>(leaf: &Leaf, key: &[u8], cells: &mut Vec<C>) {
+fn sift<'a, C: Candidate<'a>>(leaf: &'a Leaf, key: &[u8], cells: &mut Vec<C>) {
     match leaf {
         Leaf::PassAll => {}
         Leaf::BlockAll => cells.clear(),
@@ -208,6 +221,7 @@ fn sift<C: Candidate>(leaf: &Leaf, key: &[u8], cells: &mut Vec<C>) {
         Leaf::RowLimit(count) => cells.truncate(*count),
         Leaf::ColumnLimit(count) => limit_columns(*count, cells),
         Leaf::StripValue => cells.iter_mut().for_each(Candidate::strip),
+        Leaf::Label(label) => cells.iter_mut().for_each(|cell| cell.label(label)),
         Leaf::Qualifier(_) | Leaf::Columns { .. } | Leaf::Timestamps { .. } | Leaf::Value(_) | Leaf::Values { .. } => {
             cells.retain(|cell| leaf.passes(cell));
         }
@@ -215,7 +229,7 @@ fn sift<C: Candidate>(leaf: &Leaf, key: &[u8], cells: &mut Vec<C>) {
 }
 
 /// Matches each family's name once, not once per cell.
-fn sift_families<C: Candidate>(pattern: &Matcher, cells: &mut Vec<C>) {
+fn sift_families<'a, C: Candidate<'a>>(pattern: &Matcher, cells: &mut Vec<C>) {
     let mut judged: Option<(FamilyName, bool)> = None;
     cells.retain(|cell| {
         let family = &cell.cell().family;
@@ -231,7 +245,7 @@ fn sift_families<C: Candidate>(pattern: &Matcher, cells: &mut Vec<C>) {
 }
 
 /// Keeps the first so many, at least one, of each run of cells of one column.
-fn limit_columns<C: Candidate>(count: usize, cells: &mut Vec<C>) {
+fn limit_columns<'a, C: Candidate<'a>>(count: usize, cells: &mut Vec<C>) {
     let mut kept = 1;
     // The second argument is the last cell that stayed: its column is that of the cell before.
     cells.dedup_by(|cell, last| {
@@ -259,7 +273,7 @@ impl Leaf {
     }
 
     /// Whether it lets this cell pass, for those that judge each cell by itself; the others let it.
-    fn passes<C: Candidate>(&self, candidate: &C) -> bool {
+    fn passes<'a, C: Candidate<'a>>(&self, candidate: &C) -> bool {
         let cell = candidate.cell();
         match self {
             Self::Family(pattern) => pattern.is_match(cell.family.as_str().as_bytes()),
@@ -276,7 +290,8 @@ impl Leaf {
             | Self::RowOffset(_)
             | Self::RowLimit(_)
             | Self::ColumnLimit(_)
-            | Self::StripValue => true,
+            | Self::StripValue
+            | Self::Label(_) => true,
         }
     }
 }

@@ -74,6 +74,13 @@ pub(super) fn versions_needed(node: &Node) -> Option<usize> {
 const fn takes_whole_columns(node: &Node) -> bool {
     matches!(
         node,
-        Node::Leaf(Leaf::RowKey(_) | Leaf::Family(_) | Leaf::Qualifier(_) | Leaf::Columns { .. } | Leaf::StripValue)
+        Node::Leaf(
+            Leaf::RowKey(_)
+                | Leaf::Family(_)
+                | Leaf::Qualifier(_)
+                | Leaf::Columns { .. }
+                | Leaf::StripValue
+                | Leaf::Label(_)
+        )
     )
 }

@@ -4,7 +4,7 @@
 //! [`CompiledFilter::compile`] makes of it what runs. Leaves let cells pass or not; `Chain` feeds one filter's output
 //! to the next; `Interleave` pools the outputs of several; `Condition` takes one of two ways.
 //!
-//! Not served yet, and refused by name when compiled: `Sink`, `RowSample`, `ApplyLabel`, `ValueBitmask`.
+//! Not served yet, and refused by name when compiled: `Sink`, `RowSample`, `ValueBitmask`.
 
 mod compile;
 mod eval;
@@ -33,7 +33,7 @@ pub enum Filter {
     PassAll,
     /// Lets none pass.
     BlockAll,
-    /// Applies its members one after the other; at least two.
+    /// Applies its members one after the other; at least two, of which at most one holds an `ApplyLabel`.
     Chain(Vec<Self>),
     /// Applies each member to the same input and pools what they let pass, duplicates included; at least two.
     Interleave(Vec<Self>),
@@ -92,7 +92,7 @@ pub enum Filter {
     CellsPerColumnLimit(i32),
     /// Every cell, with an empty value.
     StripValue,
-    /// Every cell, with this label only.
+    /// Every cell, with this label only: 1 to 15 of `a-z`, `0-9` and `-`.
     ApplyLabel(String),
 }
 
@@ -112,10 +112,13 @@ impl Filter {
             return Err(Error::invalid(format!("Row filter is nested deeper than {FILTER_DEPTH_MAX}")));
         }
         match self {
-            Self::Chain(members) => validate_members("Chain", members, depth),
+            Self::Chain(members) => {
+                validate_members("Chain", members, depth)?;
+                validate_labels(members)
+            }
             Self::Interleave(members) => validate_members("Interleave", members, depth),
             Self::Condition { predicate, then, otherwise } => {
-                if predicate.contains_sink() {
+                if predicate.contains(Self::is_sink) {
                     return Err(Error::invalid("a sink is not allowed in the predicate of a condition filter"));
                 }
                 [Some(predicate), then.as_ref(), otherwise.as_ref()]
@@ -150,23 +153,31 @@ impl Filter {
             Self::CellsPerColumnLimit(count) if *count <= 0 => {
                 Err(Error::invalid("cells_per_column_limit_filter must be positive"))
             }
-            Self::ApplyLabel(label) if !is_label(label) => {
+            Self::ApplyLabel(label) if !is_legal_label(label) => {
                 Err(Error::invalid(format!("invalid label {label:?}: 1 to 15 of a-z, 0-9 and -")))
             }
             _ => Ok(()),
         }
     }
 
-    fn contains_sink(&self) -> bool {
+    /// Whether it or any filter inside it is such a one.
+    fn contains(&self, is_such: fn(&Self) -> bool) -> bool {
         match self {
-            Self::Sink => true,
-            Self::Chain(members) | Self::Interleave(members) => members.iter().any(Self::contains_sink),
+            Self::Chain(members) | Self::Interleave(members) => members.iter().any(|member| member.contains(is_such)),
             Self::Condition { predicate, then, otherwise } => [Some(predicate), then.as_ref(), otherwise.as_ref()]
                 .into_iter()
                 .flatten()
-                .any(|member| member.contains_sink()),
-            _ => false,
+                .any(|member| member.contains(is_such)),
+            leaf => is_such(leaf),
         }
+    }
+
+    const fn is_sink(&self) -> bool {
+        matches!(self, Self::Sink)
+    }
+
+    const fn is_label(&self) -> bool {
+        matches!(self, Self::ApplyLabel(_))
     }
 }
 
@@ -175,6 +186,14 @@ fn validate_members(name: &str, members: &[Filter], depth: usize) -> Result<(), 
         return Err(Error::invalid(format!("{name} must contain at least two filters")));
     }
     members.iter().try_for_each(|member| member.validate_at(depth + 1))
+}
+
+/// No cell meets two labels: an interleave gives each of its members copies of their own, a chain would not.
+fn validate_labels(chain: &[Filter]) -> Result<(), Error> {
+    if chain.iter().filter(|member| member.contains(Filter::is_label)).count() > 1 {
+        return Err(Error::invalid("Chain must not contain more than one filter that applies a label"));
+    }
+    Ok(())
 }
 
 /// Refuses a range that is inverted. One that is merely empty lets nothing pass.
@@ -200,7 +219,7 @@ fn validate_timestamps(start: Micros, end: Option<Micros>) -> Result<(), Error> 
     Ok(())
 }
 
-fn is_label(label: &str) -> bool {
+fn is_legal_label(label: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=15).contains(&label.len()) && label.bytes().all(legal)
 }

@@ -1,4 +1,4 @@
-//! How scripts write values: byte strings with `\xHH`, cells as `family:qualifier@millis=value`.
+//! How scripts write values: byte strings with `\xHH`, cells as `family:qualifier@millis=value#label`.
 
 use bytes::Bytes;
 use ebla_model::cell::{Cell, FamilyName};
@@ -55,10 +55,11 @@ pub(crate) fn cell(text: &str) -> Cell {
     Cell::new(FamilyName::new(&family).unwrap(), qualifier, millis(time), bytes(value))
 }
 
-/// The reverse of [`cell`].
+/// The reverse of [`cell`], with each label that it has.
 pub(crate) fn cell_text(cell: &Cell) -> String {
-    let Cell { family, qualifier, timestamp, value, .. } = cell;
-    format!("{family}:{}@{}={}", text(qualifier), millis_text(*timestamp), text(value))
+    let Cell { family, qualifier, timestamp, value, labels } = cell;
+    let labels: String = labels.iter().map(|label| format!("#{label}")).collect();
+    format!("{family}:{}@{}={}{labels}", text(qualifier), millis_text(*timestamp), text(value))
 }
 
 /// Cells in a line, or `nothing`.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ebla_model::cell::{Cell, Row};
 use ebla_model::filter::{CompiledFilter, Filter};
 use proptest::collection::vec;
-use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
+use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_assume, prop_oneof, proptest};
 use proptest::sample::select;
 
 use crate::values::{row, text, time};
@@ -34,6 +34,7 @@ fn leaf() -> impl Strategy<Value = Filter> {
         (0_i32..5).prop_map(Filter::CellsPerRowOffset),
         (1_i32..5).prop_map(Filter::CellsPerRowLimit),
         (1_i32..4).prop_map(Filter::CellsPerColumnLimit),
+        select(vec!["l", "m-9"]).prop_map(|label| Filter::ApplyLabel(label.into())),
     ]
 }
 
@@ -54,12 +55,28 @@ fn filter() -> impl Strategy<Value = Filter> {
     leaf().prop_recursive(4, 16, 3, |inner| {
         let branch = || proptest::option::of(inner.clone().prop_map(Box::new));
         prop_oneof![
-            vec(inner.clone(), 2..4).prop_map(Filter::Chain),
+            vec(inner.clone(), 2..4).prop_filter("two labels", |chain| is_legal(chain)).prop_map(Filter::Chain),
             vec(inner.clone(), 2..4).prop_map(Filter::Interleave),
             (inner.clone().prop_map(Box::new), branch(), branch())
                 .prop_map(|(predicate, then, otherwise)| Filter::Condition { predicate, then, otherwise }),
         ]
     })
+}
+
+/// Whether these may stand in one chain: at most one of them labels.
+fn is_legal(chain: &[Filter]) -> bool {
+    chain.iter().filter(|member| labels(member)).count() < 2
+}
+
+fn labels(filter: &Filter) -> bool {
+    match filter {
+        Filter::ApplyLabel(_) => true,
+        Filter::Chain(members) | Filter::Interleave(members) => members.iter().any(labels),
+        Filter::Condition { predicate, then, otherwise } => {
+            labels(predicate) || then.as_deref().is_some_and(labels) || otherwise.as_deref().is_some_and(labels)
+        }
+        _ => false,
+    }
 }
 
 /// The definition: each filter a function from cells to cells.
@@ -97,7 +114,10 @@ fn naive(filter: &Filter, key: &[u8], cells: Vec<Cell>) -> Vec<Cell> {
         Filter::CellsPerRowLimit(count) => cells.into_iter().take(size(*count)).collect(),
         Filter::CellsPerColumnLimit(count) => first_of_columns(cells, size(*count)),
         Filter::StripValue => cells.into_iter().map(|cell| Cell { value: Bytes::new(), ..cell }).collect(),
-        Filter::Sink | Filter::RowSample(_) | Filter::ValueBitmask(_) | Filter::ApplyLabel(_) => Vec::new(),
+        Filter::ApplyLabel(label) => {
+            cells.into_iter().map(|cell| Cell { labels: vec![label.as_str().into()], ..cell }).collect()
+        }
+        Filter::Sink | Filter::RowSample(_) | Filter::ValueBitmask(_) => Vec::new(),
     }
 }
 
@@ -156,6 +176,7 @@ proptest! {
 
     #[test]
     fn chains_associate(f in filter(), g in filter(), h in filter(), row in row()) {
+        prop_assume!(is_legal(&[f.clone(), g.clone(), h.clone()]));
         let left = Filter::Chain(vec![Filter::Chain(vec![f.clone(), g.clone()]), h.clone()]);
         let right = Filter::Chain(vec![f.clone(), Filter::Chain(vec![g.clone(), h.clone()])]);
         prop_assert_eq!(apply(&left, &row), apply(&right, &row));
@@ -165,7 +186,7 @@ proptest! {
     #[test]
     fn interleaves_commute_but_for_equal_versions(f in filter(), g in filter(), row in row()) {
         let sorted = |mut cells: Vec<Cell>| {
-            cells.sort_by(|a, b| a.order(b).then_with(|| a.value.cmp(&b.value)));
+            cells.sort_by(|a, b| a.order(b).then_with(|| (&a.value, &a.labels).cmp(&(&b.value, &b.labels))));
             cells
         };
         let pool = |a: &Filter, b: &Filter| sorted(apply(&Filter::Interleave(vec![a.clone(), b.clone()]), &row));
