@@ -1,7 +1,8 @@
 //! From the tree of a request to the program that runs on rows.
 //!
 //! Compiling does all that need not be done for each row: patterns, numbers, and the parts of the tree that do nothing.
-//! What comes out has no `Chain` directly inside a `Chain`, no `PassAll` inside one, and no branch that is absent.
+//! What comes out has no `Chain` directly inside a `Chain`, no `PassAll` inside one, nothing behind a `BlockAll`, and no
+//! branch that is absent.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -17,7 +18,14 @@ use crate::time::Micros;
 /// A filter that is ready to run on rows. Cheap to clone; may be used by several threads.
 #[derive(Clone, Debug)]
 pub struct CompiledFilter {
-    program: Arc<Node>,
+    program: Arc<Program>,
+}
+
+/// What runs.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) root: Node,
+    pub(super) has_sink: bool,
 }
 
 /// A step of the program.
@@ -46,6 +54,24 @@ pub(super) enum Leaf {
     ColumnLimit(usize),
     StripValue,
     Label(Arc<str>),
+    Sink,
+}
+
+impl Node {
+    /// Whether it or any step inside it is a sink.
+    pub(super) fn has_sink(&self) -> bool {
+        match self {
+            Self::Leaf(leaf) => matches!(leaf, Leaf::Sink),
+            Self::Chain(members) | Self::Interleave(members) => members.iter().any(Self::has_sink),
+            Self::Condition { predicate, then, otherwise } => {
+                predicate.has_sink() || then.has_sink() || otherwise.has_sink()
+            }
+        }
+    }
+
+    const fn is_block_all(&self) -> bool {
+        matches!(self, Self::Leaf(Leaf::BlockAll))
+    }
 }
 
 impl CompiledFilter {
@@ -56,12 +82,17 @@ impl CompiledFilter {
     /// does not serve.
     pub fn compile(filter: Filter) -> Result<Self, Error> {
         filter.validate()?;
-        Ok(Self { program: Arc::new(compile(&filter)?) })
+        Ok(Self::new(compile(&filter)?))
     }
 
     /// The filter that lets everything pass.
     pub fn pass_all() -> Self {
-        Self { program: Arc::new(Node::Leaf(Leaf::PassAll)) }
+        Self::new(Node::Leaf(Leaf::PassAll))
+    }
+
+    fn new(root: Node) -> Self {
+        let has_sink = root.has_sink();
+        Self { program: Arc::new(Program { root, has_sink }) }
     }
 
     /// What it lets pass of `row`, whose cells must stand in the order of [`crate::cell::Cell::order`]; maybe nothing.
@@ -76,17 +107,17 @@ impl CompiledFilter {
 
     /// Whether it may let anything of the row with this key pass. If not, the row need not be read.
     pub fn needs_row(&self, key: &[u8]) -> bool {
-        hint::needs_row(&self.program, key)
+        hint::needs_row(&self.program.root, key)
     }
 
     /// Whether its answer may depend on cells of this family. If not, they may be left out of the row.
     pub fn needs_family(&self, family: &str) -> bool {
-        hint::needs_family(&self.program, family)
+        hint::needs_family(&self.program.root, family)
     }
 
     /// How many of the newest versions of each column its answer depends on; `None`: all of them.
     pub fn versions_needed(&self) -> Option<usize> {
-        hint::versions_needed(&self.program)
+        hint::versions_needed(&self.program.root)
     }
 }
 
@@ -111,7 +142,7 @@ fn branch(filter: Option<&Filter>) -> Result<Node, Error> {
     filter.map_or(Ok(Node::Leaf(Leaf::BlockAll)), compile)
 }
 
-/// A chain without members that do nothing, and without chains inside.
+/// A chain without members that do nothing, without chains inside, and without what no cell reaches.
 fn chain(members: Vec<Node>) -> Node {
     let mut flat = Vec::with_capacity(members.len());
     for member in members {
@@ -121,15 +152,19 @@ fn chain(members: Vec<Node>) -> Node {
             other => flat.push(other),
         }
     }
-    if flat.iter().any(|member| matches!(member, Node::Leaf(Leaf::BlockAll))) {
-        return Node::Leaf(Leaf::BlockAll);
+    if let Some(block) = flat.iter().position(Node::is_block_all) {
+        flat.truncate(block + 1);
+        // What a sink took before still goes out.
+        if !flat.iter().any(Node::has_sink) {
+            return Node::Leaf(Leaf::BlockAll);
+        }
     }
     only_member(flat, Leaf::PassAll, Node::Chain)
 }
 
 /// An interleave without members that let nothing pass.
 fn interleave(mut members: Vec<Node>) -> Node {
-    members.retain(|member| !matches!(member, Node::Leaf(Leaf::BlockAll)));
+    members.retain(|member| !member.is_block_all());
     only_member(members, Leaf::BlockAll, Node::Interleave)
 }
 
@@ -164,8 +199,8 @@ fn compile_leaf(filter: &Filter) -> Result<Leaf, Error> {
         Filter::CellsPerRowLimit(count) => Leaf::RowLimit(count_of(*count)?),
         Filter::CellsPerColumnLimit(count) => Leaf::ColumnLimit(count_of(*count)?),
         Filter::StripValue => Leaf::StripValue,
+        Filter::Sink => Leaf::Sink,
         Filter::ApplyLabel(label) => Leaf::Label(label.as_str().into()),
-        Filter::Sink => return Err(not_served("sink")),
         Filter::RowSample(_) => return Err(not_served("row_sample_filter")),
         Filter::ValueBitmask(_) => return Err(not_served("value_bitmask_filter")),
         Filter::Chain(_) | Filter::Interleave(_) | Filter::Condition { .. } => {

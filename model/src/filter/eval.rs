@@ -3,6 +3,9 @@
 //! Leaves sift the row's own vector of cells in place, chains and conditions pass it on. Only an interleave needs its
 //! input several times: inside one, cells are [`Pick`]s, three words each, and what comes out in the end is cloned; a
 //! clone shares the bytes. A predicate stops at the first cell that passes.
+//!
+//! A sink takes cells out of the tree, past all that comes after it, into the answer. A program that has one runs on
+//! picks throughout. No predicate has one.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -10,41 +13,60 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::cell::{Cell, FamilyName, Row};
-use crate::filter::compile::{Leaf, Node};
+use crate::filter::compile::{Leaf, Node, Program};
 use crate::filter::regex::Matcher;
 
-/// What `node` lets pass of `row`.
-pub(super) fn apply(node: &Node, mut row: Row) -> Row {
+/// What `program` lets pass of `row`.
+pub(super) fn apply(program: &Program, row: Row) -> Row {
+    if program.has_sink { apply_to_picks(&program.root, row) } else { apply_in_place(&program.root, row) }
+}
+
+/// Whether `program` lets any cell of `row` pass.
+pub(super) fn matches(program: &Program, row: &Row) -> bool {
+    if program.has_sink {
+        return !passing(&program.root, row).is_empty();
+    }
+    yields(&program.root, row)
+}
+
+/// For a node without sinks.
+fn apply_in_place(node: &Node, mut row: Row) -> Row {
     if row.cells.is_empty() {
         return row;
     }
     match node {
         Node::Leaf(leaf) => {
-            sift(leaf, row.key.as_bytes(), &mut row.cells);
+            Run::new(row.key.as_bytes()).sift(leaf, &mut row.cells);
             row
         }
-        Node::Chain(members) => members.iter().fold(row, |row, member| apply(member, row)),
-        Node::Interleave(_) => {
-            let mut picks: Vec<_> = row.cells.iter().map(Pick::new).collect();
-            run(node, row.key.as_bytes(), &mut picks);
-            let cells = picks.into_iter().map(Pick::into_cell).collect();
-            Row { key: row.key, cells }
-        }
+        Node::Chain(members) => members.iter().fold(row, |row, member| apply_in_place(member, row)),
+        Node::Interleave(_) => apply_to_picks(node, row),
         Node::Condition { predicate, then, otherwise } => {
-            let way = if matches(predicate, &row) { then } else { otherwise };
-            apply(way, row)
+            let way = if yields(predicate, &row) { then } else { otherwise };
+            apply_in_place(way, row)
         }
     }
 }
 
-/// Whether `node` lets any cell of `row` pass.
-pub(super) fn matches(node: &Node, row: &Row) -> bool {
+fn apply_to_picks(node: &Node, row: Row) -> Row {
+    let cells = passing(node, &row).into_iter().map(Pick::into_cell).collect();
+    Row { key: row.key, cells }
+}
+
+/// What `node` lets pass of `row`, with what its sinks took, in order.
+fn passing<'a>(node: &'a Node, row: &'a Row) -> Vec<Pick<'a>> {
+    let mut run = Run::new(row.key.as_bytes());
+    let mut picks = row.cells.iter().map(Pick::new).collect();
+    run.pass(node, &mut picks);
+    run.answer(picks)
+}
+
+/// Whether `node`, which has no sinks, lets any cell of `row` pass.
+fn yields(node: &Node, row: &Row) -> bool {
+    let key = row.key.as_bytes();
     match node {
-        Node::Leaf(leaf) => any(leaf, row.key.as_bytes(), &row.cells),
-        _ => {
-            let picks: Vec<_> = row.cells.iter().map(Pick::new).collect();
-            yields(node, row.key.as_bytes(), &picks)
-        }
+        Node::Leaf(leaf) => Run::new(key).any(leaf, &row.cells),
+        _ => Run::new(key).yields(node, &row.cells.iter().map(Pick::new).collect::<Vec<_>>()),
     }
 }
 
@@ -129,103 +151,137 @@ impl<'a> Candidate<'a> for Pick<'a> {
     }
 }
 
-/// Leaves in `cells` what `node` lets pass of them.
-fn run<'a, C: Candidate<'a>>(node: &'a Node, key: &[u8], cells: &mut Vec<C>) {
-    if cells.is_empty() {
-        return;
-    }
-    match node {
-        Node::Leaf(leaf) => sift(leaf, key, cells),
-        Node::Chain(members) => members.iter().for_each(|member| run(member, key, cells)),
-        Node::Interleave(members) => pool(members, key, cells),
-        Node::Condition { predicate, then, otherwise } => {
-            let way = if yields(predicate, key, cells) { then } else { otherwise };
-            run(way, key, cells);
-        }
-    }
+/// One run of a program on the cells of one row.
+struct Run<'a, C> {
+    /// The row's key.
+    key: &'a [u8],
+    /// What sinks took.
+    sunk: Vec<C>,
 }
 
-/// Leaves in `cells` what each member lets pass of them, together and in order. A cell that several let pass stands
-/// there several times.
-fn pool<'a, C: Candidate<'a>>(members: &'a [Node], key: &[u8], cells: &mut Vec<C>) {
-    let input = std::mem::take(cells);
-    let mut outputs = 0;
-    for member in members {
-        let mut part = input.clone();
-        run(member, key, &mut part);
-        outputs += usize::from(!part.is_empty());
+impl<'a, C: Candidate<'a>> Run<'a, C> {
+    const fn new(key: &'a [u8]) -> Self {
+        Self { key, sunk: Vec::new() }
+    }
+
+    /// What came through the program, and what its sinks took, in order.
+    fn answer(self, mut passed: Vec<C>) -> Vec<C> {
+        if !self.sunk.is_empty() {
+            passed.extend(self.sunk);
+            sort(&mut passed);
+        }
+        passed
+    }
+
+    /// Leaves in `cells` what `node` lets pass of them.
+    fn pass(&mut self, node: &'a Node, cells: &mut Vec<C>) {
         if cells.is_empty() {
-            *cells = part;
-        } else {
-            cells.append(&mut part);
+            return;
         }
-    }
-    if outputs > 1 {
-        // Stable, and quick on what is sorted in runs.
-        cells.sort_by(|a, b| a.cell().order(b.cell()));
-    }
-}
-
-/// Whether `node` lets any of `cells` pass.
-fn yields<'a, C: Candidate<'a>>(node: &'a Node, key: &[u8], cells: &[C]) -> bool {
-    match node {
-        Node::Leaf(leaf) => any(leaf, key, cells),
-        Node::Chain(members) => chain_yields(members, key, cells),
-        Node::Interleave(members) => members.iter().any(|member| yields(member, key, cells)),
-        Node::Condition { predicate, then, otherwise } => {
-            let way = if yields(predicate, key, cells) { then } else { otherwise };
-            yields(way, key, cells)
-        }
-    }
-}
-
-fn chain_yields<'a, C: Candidate<'a>>(members: &'a [Node], key: &[u8], cells: &[C]) -> bool {
-    let is_local = |member: &Node| matches!(member, Node::Leaf(leaf) if leaf.is_local());
-    if members.iter().all(is_local) {
-        let passes = |cell: &C| members.iter().all(|member| matches!(member, Node::Leaf(leaf) if leaf.passes(cell)));
-        return cells.iter().any(passes);
-    }
-    let Some((last, first)) = members.split_last() else { return !cells.is_empty() };
-    let mut cells = cells.to_vec();
-    for member in first {
-        run(member, key, &mut cells);
-    }
-    yields(last, key, &cells)
-}
-
-/// Whether a leaf lets any of `cells` pass.
-fn any<'a, C: Candidate<'a>>(leaf: &'a Leaf, key: &[u8], cells: &[C]) -> bool {
-    match leaf {
-        Leaf::BlockAll => false,
-        Leaf::PassAll | Leaf::RowLimit(_) | Leaf::ColumnLimit(_) | Leaf::StripValue | Leaf::Label(_) => {
-            !cells.is_empty()
-        }
-        Leaf::RowOffset(count) => cells.len() > *count,
-        Leaf::RowKey(pattern) => !cells.is_empty() && pattern.is_match(key),
-        _ => cells.iter().any(|cell| leaf.passes(cell)),
-    }
-}
-
-/// Leaves in `cells` what a leaf lets pass of them.
-fn sift<'a, C: Candidate<'a>>(leaf: &'a Leaf, key: &[u8], cells: &mut Vec<C>) {
-    match leaf {
-        Leaf::PassAll => {}
-        Leaf::BlockAll => cells.clear(),
-        Leaf::RowKey(pattern) => {
-            if !pattern.is_match(key) {
-                cells.clear();
+        match node {
+            Node::Leaf(leaf) => self.sift(leaf, cells),
+            Node::Chain(members) => members.iter().for_each(|member| self.pass(member, cells)),
+            Node::Interleave(members) => self.pool(members, cells),
+            Node::Condition { predicate, then, otherwise } => {
+                let way = if self.yields(predicate, cells) { then } else { otherwise };
+                self.pass(way, cells);
             }
         }
-        Leaf::Family(pattern) => sift_families(pattern, cells),
-        Leaf::RowOffset(count) => drop(cells.drain(..cells.len().min(*count))),
-        Leaf::RowLimit(count) => cells.truncate(*count),
-        Leaf::ColumnLimit(count) => limit_columns(*count, cells),
-        Leaf::StripValue => cells.iter_mut().for_each(Candidate::strip),
-        Leaf::Label(label) => cells.iter_mut().for_each(|cell| cell.label(label)),
-        Leaf::Qualifier(_) | Leaf::Columns { .. } | Leaf::Timestamps { .. } | Leaf::Value(_) | Leaf::Values { .. } => {
-            cells.retain(|cell| leaf.passes(cell));
+    }
+
+    /// Leaves in `cells` what each member lets pass of them, together and in order. A cell that several let pass
+    /// stands there several times.
+    fn pool(&mut self, members: &'a [Node], cells: &mut Vec<C>) {
+        let input = std::mem::take(cells);
+        let mut outputs = 0;
+        for member in members {
+            let mut part = input.clone();
+            self.pass(member, &mut part);
+            outputs += usize::from(!part.is_empty());
+            if cells.is_empty() {
+                *cells = part;
+            } else {
+                cells.append(&mut part);
+            }
+        }
+        if outputs > 1 {
+            sort(cells);
         }
     }
+
+    /// Whether `node`, which has no sinks, lets any of `cells` pass.
+    fn yields(&mut self, node: &'a Node, cells: &[C]) -> bool {
+        match node {
+            Node::Leaf(leaf) => self.any(leaf, cells),
+            Node::Chain(members) => self.chain_yields(members, cells),
+            Node::Interleave(members) => members.iter().any(|member| self.yields(member, cells)),
+            Node::Condition { predicate, then, otherwise } => {
+                let way = if self.yields(predicate, cells) { then } else { otherwise };
+                self.yields(way, cells)
+            }
+        }
+    }
+
+    fn chain_yields(&mut self, members: &'a [Node], cells: &[C]) -> bool {
+        let is_local = |member: &Node| matches!(member, Node::Leaf(leaf) if leaf.is_local());
+        if members.iter().all(is_local) {
+            let passes =
+                |cell: &C| members.iter().all(|member| matches!(member, Node::Leaf(leaf) if leaf.passes(cell)));
+            return cells.iter().any(passes);
+        }
+        let Some((last, first)) = members.split_last() else { return !cells.is_empty() };
+        let mut cells = cells.to_vec();
+        for member in first {
+            self.pass(member, &mut cells);
+        }
+        self.yields(last, &cells)
+    }
+
+    /// Whether a leaf lets any of `cells` pass.
+    fn any(&self, leaf: &Leaf, cells: &[C]) -> bool {
+        match leaf {
+            Leaf::BlockAll => false,
+            Leaf::PassAll
+            | Leaf::RowLimit(_)
+            | Leaf::ColumnLimit(_)
+            | Leaf::StripValue
+            | Leaf::Label(_)
+            | Leaf::Sink => !cells.is_empty(),
+            Leaf::RowOffset(count) => cells.len() > *count,
+            Leaf::RowKey(pattern) => !cells.is_empty() && pattern.is_match(self.key),
+            _ => cells.iter().any(|cell| leaf.passes(cell)),
+        }
+    }
+
+    /// Leaves in `cells` what a leaf lets pass of them.
+    fn sift(&mut self, leaf: &'a Leaf, cells: &mut Vec<C>) {
+        match leaf {
+            Leaf::PassAll => {}
+            Leaf::BlockAll => cells.clear(),
+            Leaf::RowKey(pattern) => {
+                if !pattern.is_match(self.key) {
+                    cells.clear();
+                }
+            }
+            Leaf::Family(pattern) => sift_families(pattern, cells),
+            Leaf::RowOffset(count) => drop(cells.drain(..cells.len().min(*count))),
+            Leaf::RowLimit(count) => cells.truncate(*count),
+            Leaf::ColumnLimit(count) => limit_columns(*count, cells),
+            Leaf::StripValue => cells.iter_mut().for_each(Candidate::strip),
+            Leaf::Label(label) => cells.iter_mut().for_each(|cell| cell.label(label)),
+            Leaf::Sink => self.sunk.append(cells),
+            Leaf::Qualifier(_)
+            | Leaf::Columns { .. }
+            | Leaf::Timestamps { .. }
+            | Leaf::Value(_)
+            | Leaf::Values { .. } => cells.retain(|cell| leaf.passes(cell)),
+        }
+    }
+}
+
+/// Puts cells of several sources in order. Stable, and quick on what is sorted in runs.
+fn sort<'a, C: Candidate<'a>>(cells: &mut [C]) {
+    cells.sort_by(|a, b| a.cell().order(b.cell()));
 }
 
 /// Matches each family's name once, not once per cell.
@@ -291,7 +347,8 @@ impl Leaf {
             | Self::RowLimit(_)
             | Self::ColumnLimit(_)
             | Self::StripValue
-            | Self::Label(_) => true,
+            | Self::Label(_)
+            | Self::Sink => true,
         }
     }
 }

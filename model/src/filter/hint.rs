@@ -11,11 +11,24 @@ pub(super) fn needs_row(node: &Node, key: &[u8]) -> bool {
         Node::Leaf(Leaf::BlockAll) => false,
         Node::Leaf(Leaf::RowKey(pattern)) => pattern.is_match(key),
         Node::Leaf(_) => true,
-        Node::Chain(members) => members.iter().all(|member| needs_row(member, key)),
+        Node::Chain(members) => chain_needs_row(members, key),
         Node::Interleave(members) => members.iter().any(|member| needs_row(member, key)),
         // The predicate's way is not known before the row is read.
         Node::Condition { then, otherwise, .. } => needs_row(then, key) || needs_row(otherwise, key),
     }
+}
+
+/// A member that lets nothing pass ends a chain, but what a sink before it took goes out.
+fn chain_needs_row(members: &[Node], key: &[u8]) -> bool {
+    for member in members {
+        if !needs_row(member, key) {
+            return false;
+        }
+        if member.has_sink() {
+            return true;
+        }
+    }
+    true
 }
 
 /// Whether the answer may depend on cells of this family.
@@ -33,16 +46,17 @@ pub(super) fn needs_family(node: &Node, family: &str) -> bool {
     }
 }
 
-/// A member of a chain that drops a family hides it from all that follow, but a count before it has seen the family.
+/// A member of a chain that drops a family hides it from all that follow, but a count or a sink before it has
+/// seen the family.
 fn chain_needs_family(members: &[Node], family: &str) -> bool {
     for member in members {
         if !needs_family(member, family) {
             return false;
         }
         match member {
-            Node::Leaf(Leaf::RowOffset(_) | Leaf::RowLimit(_)) => return true,
+            Node::Leaf(Leaf::RowOffset(_) | Leaf::RowLimit(_) | Leaf::Sink) => return true,
             Node::Leaf(_) => {}
-            // Its inside may count.
+            // Its inside may count, or be a sink.
             _ => return true,
         }
     }

@@ -2,9 +2,10 @@
 //!
 //! A [`Filter`] is the tree that a request carries. [`Filter::validate`] checks all of it before any row is read;
 //! [`CompiledFilter::compile`] makes of it what runs. Leaves let cells pass or not; `Chain` feeds one filter's output
-//! to the next; `Interleave` pools the outputs of several; `Condition` takes one of two ways.
+//! to the next; `Interleave` pools the outputs of several; `Condition` takes one of two ways; `Sink` sends cells past all
+//! that comes after it into the answer.
 //!
-//! Not served yet, and refused by name when compiled: `Sink`, `RowSample`, `ValueBitmask`.
+//! Not served yet, and refused by name when compiled: `RowSample`, `ValueBitmask`.
 
 mod compile;
 mod eval;
@@ -47,7 +48,7 @@ pub enum Filter {
         /// When it lets none pass.
         otherwise: Option<Box<Self>>,
     },
-    /// Sends cells straight to the final output.
+    /// Sends cells straight to the final output and lets none pass to what comes after it. Not inside a `Condition`.
     Sink,
     /// All cells of rows whose key matches as a whole; not empty.
     RowKeyRegex(Bytes),
@@ -118,8 +119,8 @@ impl Filter {
             }
             Self::Interleave(members) => validate_members("Interleave", members, depth),
             Self::Condition { predicate, then, otherwise } => {
-                if predicate.contains(Self::is_sink) {
-                    return Err(Error::invalid("a sink is not allowed in the predicate of a condition filter"));
+                if self.contains(Self::is_sink) {
+                    return Err(Error::invalid("Condition must not contain a sink"));
                 }
                 [Some(predicate), then.as_ref(), otherwise.as_ref()]
                     .into_iter()

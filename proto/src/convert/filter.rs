@@ -233,14 +233,14 @@ mod tests {
             Filter::CellsPerColumnLimit(1),
             Filter::StripValue,
             Filter::ApplyLabel("seen".into()),
-            Filter::Sink,
         ];
         let condition = Filter::Condition {
             predicate: Box::new(Filter::PassAll),
             then: None,
             otherwise: Some(Box::new(Filter::Interleave(leaves.clone()))),
         };
-        for sent in leaves.into_iter().chain([condition.clone(), Filter::Chain(vec![condition, Filter::PassAll])]) {
+        let chain = Filter::Chain(vec![condition.clone(), Filter::Sink]);
+        for sent in leaves.into_iter().chain([condition, Filter::Sink, chain]) {
             assert_eq!(filter_from_bytes(&filter_to_bytes(&sent)), Ok(sent));
         }
     }
