@@ -49,6 +49,7 @@ pub(super) enum Leaf {
     Timestamps { start: Micros, end: Option<Micros> },
     Value(Matcher),
     Values { bounds: (Bound<Bytes>, Bound<Bytes>) },
+    Bits(Bytes),
     RowOffset(usize),
     RowLimit(usize),
     ColumnLimit(usize),
@@ -195,6 +196,7 @@ fn compile_leaf(filter: &Filter) -> Result<Leaf, Error> {
         }
         Filter::TimestampRange { start, end } => Leaf::Timestamps { start: *start, end: *end },
         Filter::ValueRange { start, end } => Leaf::Values { bounds: (start.clone(), end.clone()) },
+        Filter::ValueBitmask(mask) => Leaf::Bits(mask.clone()),
         Filter::CellsPerRowOffset(count) => Leaf::RowOffset(count_of(*count)?),
         Filter::CellsPerRowLimit(count) => Leaf::RowLimit(count_of(*count)?),
         Filter::CellsPerColumnLimit(count) => Leaf::ColumnLimit(count_of(*count)?),
@@ -202,7 +204,6 @@ fn compile_leaf(filter: &Filter) -> Result<Leaf, Error> {
         Filter::Sink => Leaf::Sink,
         Filter::ApplyLabel(label) => Leaf::Label(label.as_str().into()),
         Filter::RowSample(_) => return Err(not_served("row_sample_filter")),
-        Filter::ValueBitmask(_) => return Err(not_served("value_bitmask_filter")),
         Filter::Chain(_) | Filter::Interleave(_) | Filter::Condition { .. } => {
             return Err(Error::internal("compile filter: a filter with members is no leaf"));
         }

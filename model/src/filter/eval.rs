@@ -274,7 +274,8 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
             | Leaf::Columns { .. }
             | Leaf::Timestamps { .. }
             | Leaf::Value(_)
-            | Leaf::Values { .. } => cells.retain(|cell| leaf.passes(cell)),
+            | Leaf::Values { .. }
+            | Leaf::Bits(_) => cells.retain(|cell| leaf.passes(cell)),
         }
     }
 }
@@ -325,6 +326,7 @@ impl Leaf {
                 | Self::Timestamps { .. }
                 | Self::Value(_)
                 | Self::Values { .. }
+                | Self::Bits(_)
         )
     }
 
@@ -340,6 +342,7 @@ impl Leaf {
             Self::Timestamps { start, end } => *start <= cell.timestamp && end.is_none_or(|end| cell.timestamp < end),
             Self::Value(pattern) => pattern.is_match(candidate.value()),
             Self::Values { bounds } => bounds.contains::<[u8]>(candidate.value()),
+            Self::Bits(mask) => has_bits(candidate.value(), mask),
             Self::PassAll
             | Self::BlockAll
             | Self::RowKey(_)
@@ -351,4 +354,9 @@ impl Leaf {
             | Self::Sink => true,
         }
     }
+}
+
+/// Whether `value` has the length of `mask` and all of its bits.
+fn has_bits(value: &[u8], mask: &[u8]) -> bool {
+    value.len() == mask.len() && value.iter().zip(mask).all(|(value, mask)| value & mask == *mask)
 }

@@ -5,7 +5,7 @@
 //! to the next; `Interleave` pools the outputs of several; `Condition` takes one of two ways; `Sink` sends cells past all
 //! that comes after it into the answer.
 //!
-//! Not served yet, and refused by name when compiled: `RowSample`, `ValueBitmask`.
+//! Not served yet, and refused by name when compiled: `RowSample`.
 
 mod compile;
 mod eval;
@@ -83,7 +83,7 @@ pub enum Filter {
         /// The upper bound.
         end: Bound<Bytes>,
     },
-    /// Cells whose value has all bits of the mask set, and its length.
+    /// Cells whose value has the mask's length and all of its bits set. An empty mask is met by empty values only.
     ValueBitmask(Bytes),
     /// All but the first so many cells of the row.
     CellsPerRowOffset(i32),

@@ -1,7 +1,8 @@
 //! `row KEY CELL...`, then filters, one a line: the cells each lets pass.
 //!
-//! A filter is `name` or `name(argument, ...)`; patterns and strings stand in `'...'`, in which nothing is escaped;
-//! bounds are `['a', 'b')`, `-` where open; times are milliseconds; `-` is an absent branch of `if`.
+//! A filter is `name` or `name(argument, ...)`; patterns and strings stand in `'...'`, in which nothing is escaped, but
+//! `\xHH` in bounds and masks; bounds are `['a', 'b')`, `-` where open; times are milliseconds; `-` is an absent branch of
+//! `if`.
 
 use std::ops::Bound;
 
@@ -90,7 +91,7 @@ impl Parser<'_> {
             "family" => Filter::FamilyNameRegex(self.string()),
             "qualifier" => Filter::ColumnQualifierRegex(self.string()),
             "value" => Filter::ValueRegex(self.string()),
-            "mask" => Filter::ValueBitmask(self.string()),
+            "mask" => Filter::ValueBitmask(bytes(std::str::from_utf8(&self.string()).unwrap())),
             "label" => Filter::ApplyLabel(String::from_utf8(self.string().to_vec()).unwrap()),
             "sample" => Filter::RowSample(self.word().parse().unwrap()),
             "offset" => Filter::CellsPerRowOffset(self.word().parse().unwrap()),

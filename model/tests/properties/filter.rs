@@ -34,6 +34,8 @@ fn leaf() -> impl Strategy<Value = Filter> {
         (0_i32..5).prop_map(Filter::CellsPerRowOffset),
         (1_i32..5).prop_map(Filter::CellsPerRowLimit),
         (1_i32..4).prop_map(Filter::CellsPerColumnLimit),
+        vec(select(vec![0, b'a', b'b', b'a' & b'b', b'a' | b'b', 0xff]), 0..3)
+            .prop_map(|mask| Filter::ValueBitmask(mask.into())),
         Just(Filter::Sink),
         select(vec!["l", "m-9"]).prop_map(|label| Filter::ApplyLabel(label.into())),
     ]
@@ -146,8 +148,16 @@ fn naive(filter: &Filter, key: &[u8], cells: Vec<Cell>, sunk: &mut Vec<Cell>) ->
             sunk.extend(cells);
             Vec::new()
         }
-        Filter::RowSample(_) | Filter::ValueBitmask(_) => Vec::new(),
+        Filter::ValueBitmask(mask) => {
+            only(&|cell| bits(&cell.value) & bits(mask) == bits(mask) && cell.value.len() == mask.len())
+        }
+        Filter::RowSample(_) => Vec::new(),
     }
+}
+
+/// Bytes as one number, for there are few.
+fn bits(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
 }
 
 fn first_of_columns(cells: Vec<Cell>, count: usize) -> Vec<Cell> {
