@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::cell::Row;
 use crate::error::Error;
 use crate::filter::regex::Matcher;
+use crate::filter::sample::Sample;
 use crate::filter::{Filter, eval, hint};
 use crate::time::Micros;
 
@@ -43,6 +44,7 @@ pub(super) enum Leaf {
     PassAll,
     BlockAll,
     RowKey(Matcher),
+    Sample(Sample),
     Family(Matcher),
     Qualifier(Matcher),
     Columns { family: String, bounds: (Bound<Bytes>, Bound<Bytes>) },
@@ -79,11 +81,10 @@ impl CompiledFilter {
     /// Checks a filter and makes it ready.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is wrong with it, patterns included; `Unimplemented` for filters that this release
-    /// does not serve.
+    /// `InvalidArgument` for what is wrong with it, patterns included.
     pub fn compile(filter: Filter) -> Result<Self, Error> {
         filter.validate()?;
-        Ok(Self::new(compile(&filter)?))
+        Ok(Self::new(Compiler::default().compile(&filter)?))
     }
 
     /// The filter that lets everything pass.
@@ -122,25 +123,39 @@ impl CompiledFilter {
     }
 }
 
-fn compile(filter: &Filter) -> Result<Node, Error> {
-    match filter {
-        Filter::Chain(members) => Ok(chain(compile_all(members)?)),
-        Filter::Interleave(members) => Ok(interleave(compile_all(members)?)),
-        Filter::Condition { predicate, then, otherwise } => Ok(Node::Condition {
-            predicate: Box::new(compile(predicate)?),
-            then: Box::new(branch(then.as_deref())?),
-            otherwise: Box::new(branch(otherwise.as_deref())?),
-        }),
-        leaf => compile_leaf(leaf).map(Node::Leaf),
+/// What compiling needs to remember from leaf to leaf.
+#[derive(Default)]
+struct Compiler {
+    /// Samples met so far.
+    samples: u64,
+}
+
+impl Compiler {
+    fn compile(&mut self, filter: &Filter) -> Result<Node, Error> {
+        match filter {
+            Filter::Chain(members) => Ok(chain(self.compile_all(members)?)),
+            Filter::Interleave(members) => Ok(interleave(self.compile_all(members)?)),
+            Filter::Condition { predicate, then, otherwise } => Ok(Node::Condition {
+                predicate: Box::new(self.compile(predicate)?),
+                then: Box::new(self.branch(then.as_deref())?),
+                otherwise: Box::new(self.branch(otherwise.as_deref())?),
+            }),
+            Filter::RowSample(share) => {
+                let place = self.samples;
+                self.samples += 1;
+                Ok(Node::Leaf(Leaf::Sample(Sample::new(*share, place))))
+            }
+            leaf => compile_leaf(leaf).map(Node::Leaf),
+        }
     }
-}
 
-fn compile_all(filters: &[Filter]) -> Result<Vec<Node>, Error> {
-    filters.iter().map(compile).collect()
-}
+    fn compile_all(&mut self, filters: &[Filter]) -> Result<Vec<Node>, Error> {
+        filters.iter().map(|filter| self.compile(filter)).collect()
+    }
 
-fn branch(filter: Option<&Filter>) -> Result<Node, Error> {
-    filter.map_or(Ok(Node::Leaf(Leaf::BlockAll)), compile)
+    fn branch(&mut self, filter: Option<&Filter>) -> Result<Node, Error> {
+        filter.map_or(Ok(Node::Leaf(Leaf::BlockAll)), |filter| self.compile(filter))
+    }
 }
 
 /// A chain without members that do nothing, without chains inside, and without what no cell reaches.
@@ -203,17 +218,12 @@ fn compile_leaf(filter: &Filter) -> Result<Leaf, Error> {
         Filter::StripValue => Leaf::StripValue,
         Filter::Sink => Leaf::Sink,
         Filter::ApplyLabel(label) => Leaf::Label(label.as_str().into()),
-        Filter::RowSample(_) => return Err(not_served("row_sample_filter")),
-        Filter::Chain(_) | Filter::Interleave(_) | Filter::Condition { .. } => {
-            return Err(Error::internal("compile filter: a filter with members is no leaf"));
+        Filter::Chain(_) | Filter::Interleave(_) | Filter::Condition { .. } | Filter::RowSample(_) => {
+            return Err(Error::internal("compile filter: not a leaf that stands for itself"));
         }
     })
 }
 
 fn count_of(count: i32) -> Result<usize, Error> {
     usize::try_from(count).map_err(|_| Error::invalid("a filter's cell count must not be negative"))
-}
-
-fn not_served(name: &str) -> Error {
-    Error::unimplemented(format!("the filter {name} is not supported yet"))
 }

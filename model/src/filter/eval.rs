@@ -249,6 +249,7 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
             | Leaf::Sink => !cells.is_empty(),
             Leaf::RowOffset(count) => cells.len() > *count,
             Leaf::RowKey(pattern) => !cells.is_empty() && pattern.is_match(self.key),
+            Leaf::Sample(sample) => !cells.is_empty() && sample.holds(self.key),
             _ => cells.iter().any(|cell| leaf.passes(cell)),
         }
     }
@@ -260,6 +261,11 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
             Leaf::BlockAll => cells.clear(),
             Leaf::RowKey(pattern) => {
                 if !pattern.is_match(self.key) {
+                    cells.clear();
+                }
+            }
+            Leaf::Sample(sample) => {
+                if !sample.holds(self.key) {
                     cells.clear();
                 }
             }
@@ -346,6 +352,7 @@ impl Leaf {
             Self::PassAll
             | Self::BlockAll
             | Self::RowKey(_)
+            | Self::Sample(_)
             | Self::RowOffset(_)
             | Self::RowLimit(_)
             | Self::ColumnLimit(_)

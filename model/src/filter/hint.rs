@@ -10,6 +10,7 @@ pub(super) fn needs_row(node: &Node, key: &[u8]) -> bool {
     match node {
         Node::Leaf(Leaf::BlockAll) => false,
         Node::Leaf(Leaf::RowKey(pattern)) => pattern.is_match(key),
+        Node::Leaf(Leaf::Sample(sample)) => sample.holds(key),
         Node::Leaf(_) => true,
         Node::Chain(members) => chain_needs_row(members, key),
         Node::Interleave(members) => members.iter().any(|member| needs_row(member, key)),
@@ -90,6 +91,7 @@ const fn takes_whole_columns(node: &Node) -> bool {
         node,
         Node::Leaf(
             Leaf::RowKey(_)
+                | Leaf::Sample(_)
                 | Leaf::Family(_)
                 | Leaf::Qualifier(_)
                 | Leaf::Columns { .. }

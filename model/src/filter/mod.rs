@@ -4,13 +4,12 @@
 //! [`CompiledFilter::compile`] makes of it what runs. Leaves let cells pass or not; `Chain` feeds one filter's output
 //! to the next; `Interleave` pools the outputs of several; `Condition` takes one of two ways; `Sink` sends cells past all
 //! that comes after it into the answer.
-//!
-//! Not served yet, and refused by name when compiled: `RowSample`.
 
 mod compile;
 mod eval;
 mod hint;
 mod regex;
+mod sample;
 mod translate;
 
 use std::ops::Bound;
@@ -52,7 +51,7 @@ pub enum Filter {
     Sink,
     /// All cells of rows whose key matches as a whole; not empty.
     RowKeyRegex(Bytes),
-    /// All cells of a random part of the rows: more than 0, less than 1.
+    /// All cells of a part of the rows, as if drawn with this probability: more than 0, less than 1. Always the same rows.
     RowSample(f64),
     /// Cells whose family's name matches as a whole.
     FamilyNameRegex(Bytes),
@@ -98,7 +97,7 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// Checks the whole tree: depth, numbers of members, arguments of leaves. What is legal but not served yet passes.
+    /// Checks the whole tree: depth, numbers of members, arguments of leaves.
     ///
     /// Patterns are checked when compiled.
     ///

@@ -12,6 +12,10 @@ use proptest::sample::select;
 
 use crate::values::{row, text, time};
 
+/// A sample of so little holds no row that a test meets, one of so much holds each.
+const NEARLY_NONE: f64 = 1e-15;
+const NEARLY_ALL: f64 = 1.0 - 1e-15;
+
 fn leaf() -> impl Strategy<Value = Filter> {
     let pattern = select(vec!["", "a", "b", "f", "g", "a.*", "[ab]", "f|g", "a?b", ".*"]).prop_map(Bytes::from);
     prop_oneof![
@@ -36,6 +40,7 @@ fn leaf() -> impl Strategy<Value = Filter> {
         (1_i32..4).prop_map(Filter::CellsPerColumnLimit),
         vec(select(vec![0, b'a', b'b', b'a' & b'b', b'a' | b'b', 0xff]), 0..3)
             .prop_map(|mask| Filter::ValueBitmask(mask.into())),
+        select(vec![NEARLY_NONE, NEARLY_ALL]).prop_map(Filter::RowSample),
         Just(Filter::Sink),
         select(vec!["l", "m-9"]).prop_map(|label| Filter::ApplyLabel(label.into())),
     ]
@@ -151,7 +156,7 @@ fn naive(filter: &Filter, key: &[u8], cells: Vec<Cell>, sunk: &mut Vec<Cell>) ->
         Filter::ValueBitmask(mask) => {
             only(&|cell| bits(&cell.value) & bits(mask) == bits(mask) && cell.value.len() == mask.len())
         }
-        Filter::RowSample(_) => Vec::new(),
+        Filter::RowSample(share) => only(&|_| *share > 0.5),
     }
 }
 
