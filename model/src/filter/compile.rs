@@ -11,10 +11,14 @@ use bytes::Bytes;
 
 use crate::cell::Row;
 use crate::error::Error;
-use crate::filter::regex::Matcher;
+use crate::filter::regex::{Matcher, Weighed};
 use crate::filter::sample::Sample;
 use crate::filter::{Filter, eval, hint};
 use crate::time::Micros;
+
+/// All patterns of a filter together may weigh so much, in instructions of their programs before they are built. More than
+/// a filter of legal size can hold without counted repetitions.
+const PATTERNS_WEIGHT_MAX: usize = 1 << 16;
 
 /// A filter that is ready to run on rows. Cheap to clone; may be used by several threads.
 #[derive(Clone, Debug)]
@@ -128,6 +132,8 @@ impl CompiledFilter {
 struct Compiler {
     /// Samples met so far.
     samples: u64,
+    /// What the patterns so far weigh.
+    weight: usize,
 }
 
 impl Compiler {
@@ -140,13 +146,32 @@ impl Compiler {
                 then: Box::new(self.branch(then.as_deref())?),
                 otherwise: Box::new(self.branch(otherwise.as_deref())?),
             }),
-            Filter::RowSample(share) => {
-                let place = self.samples;
-                self.samples += 1;
-                Ok(Node::Leaf(Leaf::Sample(Sample::new(*share, place))))
+            Filter::RowSample(share) => Ok(Node::Leaf(Leaf::Sample(self.sample(*share)))),
+            Filter::RowKeyRegex(pattern) => self.matcher("row_key_regex_filter", pattern, Leaf::RowKey),
+            Filter::FamilyNameRegex(pattern) => self.matcher("family_name_regex_filter", pattern, Leaf::Family),
+            Filter::ColumnQualifierRegex(pattern) => {
+                self.matcher("column_qualifier_regex_filter", pattern, Leaf::Qualifier)
             }
-            leaf => compile_leaf(leaf).map(Node::Leaf),
+            Filter::ValueRegex(pattern) => self.matcher("value_regex_filter", pattern, Leaf::Value),
+            leaf => compile_simple(leaf).map(Node::Leaf),
         }
+    }
+
+    fn sample(&mut self, share: f64) -> Sample {
+        let place = self.samples;
+        self.samples += 1;
+        Sample::new(share, place)
+    }
+
+    fn matcher(&mut self, field: &str, pattern: &[u8], leaf: fn(Matcher) -> Leaf) -> Result<Node, Error> {
+        let weighed = Weighed::new(field, pattern)?;
+        self.weight = self.weight.saturating_add(weighed.weight());
+        if self.weight > PATTERNS_WEIGHT_MAX {
+            return Err(Error::invalid(
+                "Row filter holds too large or too many patterns, counted repetitions multiplied",
+            ));
+        }
+        Ok(Node::Leaf(leaf(weighed.compile()?)))
     }
 
     fn compile_all(&mut self, filters: &[Filter]) -> Result<Vec<Node>, Error> {
@@ -196,16 +221,11 @@ fn only_member(mut members: Vec<Node>, none: Leaf, join: impl FnOnce(Vec<Node>) 
     }
 }
 
-fn compile_leaf(filter: &Filter) -> Result<Leaf, Error> {
+/// A leaf that needs nothing but its own arguments.
+fn compile_simple(filter: &Filter) -> Result<Leaf, Error> {
     Ok(match filter {
         Filter::PassAll => Leaf::PassAll,
         Filter::BlockAll => Leaf::BlockAll,
-        Filter::RowKeyRegex(pattern) => Leaf::RowKey(Matcher::compile("row_key_regex_filter", pattern)?),
-        Filter::FamilyNameRegex(pattern) => Leaf::Family(Matcher::compile("family_name_regex_filter", pattern)?),
-        Filter::ColumnQualifierRegex(pattern) => {
-            Leaf::Qualifier(Matcher::compile("column_qualifier_regex_filter", pattern)?)
-        }
-        Filter::ValueRegex(pattern) => Leaf::Value(Matcher::compile("value_regex_filter", pattern)?),
         Filter::ColumnRange { family, start, end } => {
             Leaf::Columns { family: family.clone(), bounds: (start.clone(), end.clone()) }
         }
@@ -218,12 +238,19 @@ fn compile_leaf(filter: &Filter) -> Result<Leaf, Error> {
         Filter::StripValue => Leaf::StripValue,
         Filter::Sink => Leaf::Sink,
         Filter::ApplyLabel(label) => Leaf::Label(label.as_str().into()),
-        Filter::Chain(_) | Filter::Interleave(_) | Filter::Condition { .. } | Filter::RowSample(_) => {
-            return Err(Error::internal("compile filter: not a leaf that stands for itself"));
-        }
+        Filter::Chain(_) | Filter::Interleave(_) | Filter::Condition { .. } => return Err(not_simple()),
+        Filter::RowSample(_)
+        | Filter::RowKeyRegex(_)
+        | Filter::FamilyNameRegex(_)
+        | Filter::ColumnQualifierRegex(_)
+        | Filter::ValueRegex(_) => return Err(not_simple()),
     })
 }
 
 fn count_of(count: i32) -> Result<usize, Error> {
     usize::try_from(count).map_err(|_| Error::invalid("a filter's cell count must not be negative"))
+}
+
+fn not_simple() -> Error {
+    Error::internal("compile filter: this one is compiled with what came before it")
 }

@@ -5,6 +5,7 @@
 //! to the next; `Interleave` pools the outputs of several; `Condition` takes one of two ways; `Sink` sends cells past all
 //! that comes after it into the answer.
 
+mod byte_set;
 mod compile;
 mod eval;
 mod hint;
@@ -51,7 +52,7 @@ pub enum Filter {
     Sink,
     /// All cells of rows whose key matches as a whole; not empty.
     RowKeyRegex(Bytes),
-    /// All cells of a part of the rows, as if drawn with this probability: more than 0, less than 1. Always the same rows.
+    /// All cells of a part of the rows, always the same ones, as if drawn with this probability: more than 0, less than 1.
     RowSample(f64),
     /// Cells whose family's name matches as a whole.
     FamilyNameRegex(Bytes),
@@ -59,7 +60,7 @@ pub enum Filter {
     ColumnQualifierRegex(Bytes),
     /// Cells of one family's columns between two qualifiers.
     ColumnRange {
-        /// The family's name.
+        /// The family's name; not empty.
         family: String,
         /// The lower bound.
         start: Bound<Bytes>,
@@ -141,6 +142,9 @@ impl Filter {
             Self::FamilyNameRegex(pattern) if pattern.contains(&b':') => {
                 Err(Error::invalid("family_name_regex_filter must not contain ':'"))
             }
+            Self::ColumnRange { family, .. } if family.is_empty() => {
+                Err(Error::invalid("column_range_filter must name a family"))
+            }
             Self::ColumnRange { start, end, .. } => validate_bounds("column_range_filter", start, end),
             Self::ValueRange { start, end } => validate_bounds("value_range_filter", start, end),
             Self::TimestampRange { start, end } => validate_timestamps(*start, *end),
@@ -209,12 +213,12 @@ fn validate_bounds(name: &str, start: &Bound<Bytes>, end: &Bound<Bytes>) -> Resu
 }
 
 fn validate_timestamps(start: Micros, end: Option<Micros>) -> Result<(), Error> {
-    let end = end.unwrap_or(Micros::from_millis(i64::MAX / 1000));
-    if start < Micros::ZERO || end < start {
-        return Err(Error::invalid(format!("timestamp_range_filter [{start}, {end}) is inverted or negative")));
-    }
-    if !start.is_whole_millis() || !end.is_whole_millis() {
+    if !start.is_whole_millis() || !end.is_none_or(Micros::is_whole_millis) {
         return Err(Error::invalid("timestamp_range_filter: bounds must be whole milliseconds"));
+    }
+    if start < Micros::ZERO || end.is_some_and(|end| end < start) {
+        let end = end.map_or_else(|| "-".to_owned(), |end| end.to_string());
+        return Err(Error::invalid(format!("timestamp_range_filter [{start}, {end}) is inverted or negative")));
     }
     Ok(())
 }

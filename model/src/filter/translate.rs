@@ -4,9 +4,13 @@
 //! to both: every literal becomes `\xHH`, every group loses its number (nothing captures), every class is rebuilt. What
 //! this reader does not know is refused; nothing is handed through in the hope that it means the same.
 //!
-//! Refused though RE2 takes it: Unicode classes (`\p`), `\x{...}` beyond one byte. With `(?i)` only ASCII letters fold.
+//! Refused though RE2 takes it: Unicode classes (`\p`).
+//!
+//! A counted repetition multiplies the program, so a pattern's weight is reckoned before anything is built.
 
-/// RE2's bound on counted repetition.
+use crate::filter::byte_set::{ByteSet, perl_class, posix_class, push_byte};
+
+/// RE2's bound on counted repetition, also on the product of counts that are nested.
 const REPEAT_MAX: u32 = 1000;
 
 /// A pattern in the engine's syntax.
@@ -15,12 +19,14 @@ pub(super) struct Translated {
     pub(super) pattern: String,
     /// What the pattern spells, if it holds nothing but literals.
     pub(super) literal: Option<Vec<u8>>,
+    /// About how many instructions it takes.
+    pub(super) weight: usize,
 }
 
 /// Translates a pattern, or says why not.
 pub(super) fn translate(pattern: &[u8]) -> Result<Translated, Refused> {
-    let Translator { out, literal, .. } = Translator::new(pattern).run()?;
-    Ok(Translated { pattern: out, literal })
+    let Translator { out, literal, scope, .. } = Translator::new(pattern).run()?;
+    Ok(Translated { pattern: out, literal, weight: scope.whole.weight })
 }
 
 /// Why a pattern is not taken.
@@ -36,10 +42,39 @@ struct Translator<'a> {
     out: String,
     /// What the pattern spells, as long as it holds nothing but literals.
     literal: Option<Vec<u8>>,
-    /// Groups that are open.
-    depth: usize,
+    /// The innermost group that is open.
+    scope: Scope,
+    /// The groups around it.
+    outer: Vec<Scope>,
     /// What was read last.
     last: Last,
+}
+
+/// A group, or the whole pattern.
+#[derive(Clone, Copy, Default)]
+struct Scope {
+    case: Case,
+    /// All of it so far.
+    whole: Piece,
+    /// What a repetition would repeat.
+    atom: Piece,
+}
+
+/// Whether letters match in both cases.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Case {
+    #[default]
+    Told,
+    Folded,
+}
+
+/// How a part of a pattern grows.
+#[derive(Clone, Copy, Default)]
+struct Piece {
+    /// About how many instructions it takes.
+    weight: usize,
+    /// The largest product of nested counts inside.
+    count: u32,
 }
 
 /// RE2 takes no repetition of a repetition, as in `a**`; the engine would.
@@ -52,21 +87,28 @@ enum Last {
 /// What an escape stands for.
 enum Escape {
     Byte(u8),
-    /// `\d`, `\s` and `\w`, or with a capital letter their complements: the inside of a class.
-    Class(&'static str),
+    /// `\d`, `\s` and `\w`, or with a capital letter their complements.
+    Class(Box<ByteSet>),
     Other(u8),
 }
 
 impl<'a> Translator<'a> {
-    const fn new(pattern: &'a [u8]) -> Self {
-        Self { rest: pattern, out: String::new(), literal: Some(Vec::new()), depth: 0, last: Last::Other }
+    fn new(pattern: &'a [u8]) -> Self {
+        Self {
+            rest: pattern,
+            out: String::new(),
+            literal: Some(Vec::new()),
+            scope: Scope::default(),
+            outer: Vec::new(),
+            last: Last::Other,
+        }
     }
 
     fn run(mut self) -> Result<Self, Refused> {
         while let Some(byte) = self.next() {
             self.step(byte)?;
         }
-        if self.depth > 0 {
+        if !self.outer.is_empty() {
             return refused("missing closing )");
         }
         Ok(self)
@@ -96,8 +138,10 @@ impl<'a> Translator<'a> {
             b'[' => self.class(),
             b'(' => self.group(),
             b')' => {
-                self.depth = self.depth.checked_sub(1).ok_or_else(|| Refused("unexpected )".into()))?;
+                let outer = self.outer.pop().ok_or_else(|| Refused("unexpected )".into()))?;
+                let group = std::mem::replace(&mut self.scope, outer).whole;
                 self.syntax(")");
+                self.atom(group);
                 Ok(())
             }
             b'*' => self.repetition("*", last),
@@ -107,6 +151,7 @@ impl<'a> Translator<'a> {
             b'.' | b'|' | b'^' | b'$' => {
                 self.literal = None;
                 self.out.push(char::from(byte));
+                self.atom(Piece::ONE);
                 Ok(())
             }
             _ => {
@@ -122,30 +167,56 @@ impl<'a> Translator<'a> {
         self.out.push_str(text);
     }
 
+    /// Counts what was written and may be repeated now.
+    fn atom(&mut self, piece: Piece) {
+        self.scope.atom = piece;
+        self.scope.whole = self.scope.whole.and(piece);
+    }
+
     /// Writes a byte that stands for itself.
     fn byte(&mut self, byte: u8) {
+        if self.scope.case == Case::Folded {
+            return self.set(&ByteSet::of(byte).folded());
+        }
         push_byte(&mut self.out, byte);
         if let Some(literal) = &mut self.literal {
             literal.push(byte);
+        }
+        self.atom(Piece::ONE);
+    }
+
+    /// Writes a class.
+    fn set(&mut self, set: &ByteSet) {
+        self.literal = None;
+        let ranges = set.write(&mut self.out);
+        self.atom(Piece { weight: ranges.max(1), ..Piece::ONE });
+    }
+
+    /// `set` as the present flags read it.
+    fn cased(&self, set: ByteSet) -> ByteSet {
+        match self.scope.case {
+            Case::Told => set,
+            Case::Folded => set.folded(),
         }
     }
 
     fn escape(&mut self) -> Result<(), Refused> {
         match self.escaped()? {
             Escape::Byte(byte) => self.byte(byte),
-            Escape::Class(class) => {
-                self.syntax("[");
-                self.out.push_str(class);
-                self.out.push(']');
-            }
-            Escape::Other(b'A') => self.syntax(r"(?:\A)"),
-            Escape::Other(b'z') => self.syntax(r"(?:\z)"),
-            // In a group of its own, or the engine would read `\b{...}` as a word boundary of another kind.
-            Escape::Other(b'b') => self.syntax(r"(?:\b)"),
-            Escape::Other(b'B') => self.syntax(r"(?:\B)"),
-            Escape::Other(b'C') => self.syntax("(?s:.)"),
+            Escape::Class(set) => self.set(&set),
             Escape::Other(b'Q') => self.quoted(),
-            Escape::Other(other) => return bad_escape(other),
+            Escape::Other(other) => {
+                self.syntax(match other {
+                    b'A' => r"(?:\A)",
+                    b'z' => r"(?:\z)",
+                    // In a group of its own, or the engine would read `\b{...}` as a word boundary of another kind.
+                    b'b' => r"(?:\b)",
+                    b'B' => r"(?:\B)",
+                    b'C' => "(?s:.)",
+                    _ => return bad_escape(other),
+                });
+                self.atom(Piece::ONE);
+            }
         }
         Ok(())
     }
@@ -169,13 +240,10 @@ impl<'a> Translator<'a> {
             b'n' => Escape::Byte(b'\n'),
             b'r' => Escape::Byte(b'\r'),
             b'v' => Escape::Byte(0x0b),
-            b'd' => Escape::Class("0-9"),
-            b'D' => Escape::Class("^0-9"),
-            // Without \v, unlike the engine's own \s.
-            b's' => Escape::Class(r"\t\n\f\r\x20"),
-            b'S' => Escape::Class(r"^\t\n\f\r\x20"),
-            b'w' => Escape::Class("0-9A-Za-z_"),
-            b'W' => Escape::Class("^0-9A-Za-z_"),
+            b'd' | b's' | b'w' | b'D' | b'S' | b'W' => {
+                let Some(set) = perl_class(byte.to_ascii_lowercase()) else { return bad_escape(byte) };
+                Escape::Class(Box::new(if byte.is_ascii_uppercase() { set.complement() } else { set }))
+            }
             b'x' => Escape::Byte(self.hexadecimal()?),
             b'0'..=b'7' => Escape::Byte(self.octal(byte)?),
             b'p' | b'P' => return refused("Unicode classes (\\p) are not supported"),
@@ -229,8 +297,7 @@ impl<'a> Translator<'a> {
     /// A group, whose `(` has been read, or flags.
     fn group(&mut self) -> Result<(), Refused> {
         if !self.skip(b"?") {
-            self.depth += 1;
-            self.syntax("(?:");
+            self.open(self.scope.case, "(?:");
             return Ok(());
         }
         if self.skip(b"P<") || self.skip(b"<") {
@@ -238,25 +305,25 @@ impl<'a> Translator<'a> {
             if name.is_empty() || !self.skip(b">") {
                 return refused("look-behind and malformed group names are not supported");
             }
-            self.depth += 1;
-            self.syntax("(?:");
+            self.open(self.scope.case, "(?:");
             return Ok(());
         }
         let flags = self.take_while(|byte| matches!(byte, b'i' | b'm' | b's' | b'U' | b'-'));
-        self.syntax("(?");
-        self.out.extend(flags.iter().map(|byte| char::from(*byte)));
+        let (text, case) = flags_of(flags, self.scope.case)?;
         match self.next() {
-            Some(b':') => {
-                self.depth += 1;
-                self.out.push(':');
-                Ok(())
-            }
+            Some(b':') => self.open(case, &format!("(?{text}:")),
             Some(b')') => {
-                self.out.push(')');
-                Ok(())
+                self.scope.case = case;
+                self.syntax(&if text.is_empty() { String::new() } else { format!("(?{text})") });
             }
-            _ => refused("invalid or unsupported syntax after (?"),
+            _ => return refused("invalid or unsupported syntax after (?"),
         }
+        Ok(())
+    }
+
+    fn open(&mut self, case: Case, syntax: &str) {
+        self.outer.push(std::mem::replace(&mut self.scope, Scope { case, ..Scope::default() }));
+        self.syntax(syntax);
     }
 
     fn take_while(&mut self, belongs: impl Fn(u8) -> bool) -> &'a [u8] {
@@ -292,71 +359,66 @@ impl<'a> Translator<'a> {
             return refused(format!("invalid repetition {{{inside}}}: at most {REPEAT_MAX}"));
         }
         self.rest = rest;
+        let counts = inside.split(',').filter_map(|count| count.parse().ok());
+        let piece = self.scope.atom.times(counts.max().unwrap_or(1));
+        if piece.count > REPEAT_MAX {
+            return refused(format!("invalid repetition {{{inside}}}: with those inside it more than {REPEAT_MAX}"));
+        }
+        self.atom(piece);
         self.repetition(&format!("{{{inside}}}"), last)
     }
 
-    /// A class, whose `[` has been read. Everything in it is written as single bytes and ranges of them, because the
-    /// engine knows more operators inside classes than RE2 does.
+    /// A class, whose `[` has been read.
     fn class(&mut self) -> Result<(), Refused> {
-        self.syntax("[");
-        if self.skip(b"^") {
-            self.out.push('^');
-        }
+        let is_negated = self.skip(b"^");
+        let mut set = ByteSet::EMPTY;
         let mut is_first = true;
         while is_first || !self.skip(b"]") {
             is_first = false;
-            if !self.posix_class()? {
-                self.class_item()?;
-            }
+            let item = match self.named_class()? {
+                Some(named) => named,
+                None => self.class_item()?,
+            };
+            set = set.union(&item);
         }
-        self.out.push(']');
+        self.set(&if is_negated { set.complement() } else { set });
         Ok(())
     }
 
-    /// `[:name:]` or `[:^name:]`; whether there was one.
-    fn posix_class(&mut self) -> Result<bool, Refused> {
-        let Some(inside) = self.rest.strip_prefix(b"[:") else { return Ok(false) };
-        let Some(end) = inside.windows(2).position(|pair| pair == b":]") else { return Ok(false) };
-        let Some((name, rest)) = inside.split_at_checked(end) else { return Ok(false) };
+    /// `[:name:]` or `[:^name:]`, if that comes next.
+    fn named_class(&mut self) -> Result<Option<ByteSet>, Refused> {
+        let Some(inside) = self.rest.strip_prefix(b"[:") else { return Ok(None) };
+        let Some(end) = inside.windows(2).position(|pair| pair == b":]") else { return Ok(None) };
+        let Some((name, rest)) = inside.split_at_checked(end) else { return Ok(None) };
         let plain = name.strip_prefix(b"^").unwrap_or(name);
-        let Some(known) = POSIX_CLASSES.iter().find(|class| class.as_bytes() == plain) else {
+        let Some(set) = posix_class(plain) else {
             return refused(format!("invalid character class [:{}:]", name.escape_ascii()));
         };
         self.rest = rest.strip_prefix(b":]").unwrap_or(rest);
-        self.out.push_str(if plain.len() < name.len() { "[:^" } else { "[:" });
-        self.out.push_str(known);
-        self.out.push_str(":]");
-        Ok(true)
+        let set = self.cased(set);
+        Ok(Some(if plain.len() < name.len() { set.complement() } else { set }))
     }
 
     /// One byte, one range or one escaped class.
-    fn class_item(&mut self) -> Result<(), Refused> {
+    fn class_item(&mut self) -> Result<ByteSet, Refused> {
         let low = match self.class_byte()? {
             Escape::Byte(low) => low,
-            Escape::Class(class) => {
-                self.out.push('[');
-                self.out.push_str(class);
-                self.out.push(']');
-                return Ok(());
-            }
+            Escape::Class(set) => return Ok(*set),
             Escape::Other(other) => return bad_escape(other),
         };
-        push_byte(&mut self.out, low);
-        match self.rest {
+        let high = match self.rest {
             // A hyphen before the end stands for itself.
-            [b'-', b']', ..] | [b'-'] => Ok(()),
-            [b'-', ..] => {
+            [b'-', next, ..] if *next != b']' => {
                 self.skip(b"-");
                 let Escape::Byte(high) = self.class_byte()? else { return refused("invalid character class range") };
-                if high < low {
-                    return refused("invalid character class range");
-                }
-                self.out.push('-');
-                push_byte(&mut self.out, high);
-                Ok(())
+                high
             }
-            _ => Ok(()),
+            _ => low,
+        };
+        if high < low {
+            return refused("invalid character class range");
         }
+        Ok(self.cased(ByteSet::of_ranges(&[(low, high)])))
     }
 
     fn class_byte(&mut self) -> Result<Escape, Refused> {
@@ -368,15 +430,39 @@ impl<'a> Translator<'a> {
     }
 }
 
-const POSIX_CLASSES: [&str; 14] = [
-    "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word",
-    "xdigit",
-];
+impl Piece {
+    const ONE: Self = Self { weight: 1, count: 1 };
 
-fn push_byte(out: &mut String, byte: u8) {
-    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    out.push_str("\\x");
-    out.extend([byte >> 4, byte & 15].iter().filter_map(|digit| DIGITS.get(usize::from(*digit))));
+    fn and(self, next: Self) -> Self {
+        Self { weight: self.weight.saturating_add(next.weight), count: self.count.max(next.count) }
+    }
+
+    fn times(self, count: u32) -> Self {
+        // None at all still has to be written.
+        let count = count.max(1);
+        let weight = usize::try_from(count).map_or(usize::MAX, |count| self.weight.saturating_mul(count));
+        Self { weight, count: self.count.max(1).saturating_mul(count) }
+    }
+}
+
+/// What flags say to the engine, each once, and what they make of `case`. The engine never hears of case: it folds ASCII
+/// letters only, and complements too.
+fn flags_of(flags: &[u8], case: Case) -> Result<(String, Case), Refused> {
+    let (on, off) = match flags.split(|byte| *byte == b'-').collect::<Vec<_>>().as_slice() {
+        [on] => (*on, b"".as_slice()),
+        [on, off] if !off.is_empty() => (*on, *off),
+        _ => return refused("invalid or unsupported syntax after (?"),
+    };
+    // What is both set and cleared is cleared: that comes later.
+    let is_on = |flag: &u8| on.contains(flag) && !off.contains(flag);
+    let case = match (is_on(&b'i'), off.contains(&b'i')) {
+        (true, _) => Case::Folded,
+        (_, true) => Case::Told,
+        _ => case,
+    };
+    let text = |is: &dyn Fn(&u8) -> bool| b"msU".iter().filter(|flag| is(flag)).map(|flag| char::from(*flag)).collect();
+    let (on, off): (String, String) = (text(&is_on), text(&|flag| off.contains(flag)));
+    Ok((if off.is_empty() { on } else { format!("{on}-{off}") }, case))
 }
 
 /// The inside of `{n}`, `{n,}` or `{n,m}`, whose brace has been read, and what follows it.
@@ -385,7 +471,9 @@ fn counts(text: &[u8]) -> Option<(&str, &[u8])> {
     let (inside, rest) = text.split_at_checked(end)?;
     let inside = std::str::from_utf8(inside).ok()?;
     let (low, high) = inside.split_once(',').unwrap_or((inside, ""));
-    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    // With a zero in front it is no number to RE2.
+    let is_number =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && !(text.len() > 1 && text.starts_with('0'));
     (!low.is_empty() && is_number(low) && is_number(high)).then_some((inside, rest.strip_prefix(b"}")?))
 }
 
