@@ -293,7 +293,9 @@ impl State {
             .rows
             .iter()
             .filter(|((of, key), _row)| *of == table && wanted.contains(key.as_bytes()))
-            .map(|(_key, row)| filter.as_ref().map_or_else(|| row.clone(), |filter| filter.apply(row.clone())))
+            .map(|(_key, row)| {
+                filter.as_ref().map_or_else(|| row.clone(), |filter| filter.apply(row.clone(), &|| false).unwrap())
+            })
             .filter(|row| !row.cells.is_empty())
             .collect();
         if request.reversed {
@@ -411,7 +413,7 @@ impl Transport for Fake {
                 state.rows.get(&(descriptor.table, row.clone())).cloned().unwrap_or_else(|| Row::empty(row.clone()));
             let predicate = request.predicate.as_ref().map(|filter| convert::filter_from_bytes(filter).unwrap());
             let matched = match predicate {
-                Some(predicate) => CompiledFilter::compile(predicate).unwrap().matches(&held),
+                Some(predicate) => CompiledFilter::compile(predicate).unwrap().matches(&held, &|| false).unwrap(),
                 None => !held.cells.is_empty(),
             };
             let chosen = if matched { request.then } else { request.otherwise };

@@ -102,13 +102,21 @@ impl CompiledFilter {
     }
 
     /// What it lets pass of `row`, whose cells must stand in the order of [`crate::cell::Cell::order`]; maybe nothing.
-    pub fn apply(&self, row: Row) -> Row {
-        eval::apply(&self.program, row)
+    ///
+    /// `is_late` is asked now and then whether the request's time is over.
+    ///
+    /// # Errors
+    /// `Deadline` when it is; `FailedPrecondition` when interleaves make too many copies of the row's cells.
+    pub fn apply(&self, row: Row, is_late: &dyn Fn() -> bool) -> Result<Row, Error> {
+        eval::apply(&self.program, row, is_late)
     }
 
     /// Whether it lets any cell of `row` pass.
-    pub fn matches(&self, row: &Row) -> bool {
-        eval::matches(&self.program, row)
+    ///
+    /// # Errors
+    /// As [`CompiledFilter::apply`].
+    pub fn matches(&self, row: &Row, is_late: &dyn Fn() -> bool) -> Result<bool, Error> {
+        eval::matches(&self.program, row, is_late)
     }
 
     /// Whether it may let anything of the row with this key pass. If not, the row need not be read.

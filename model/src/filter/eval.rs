@@ -13,60 +13,75 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::cell::{Cell, FamilyName, Row};
+use crate::error::Error;
 use crate::filter::compile::{Leaf, Node, Program};
+use crate::filter::effort::Effort;
 use crate::filter::regex::Matcher;
 
 /// What `program` lets pass of `row`.
-pub(super) fn apply(program: &Program, row: Row) -> Row {
-    if program.has_sink { apply_to_picks(&program.root, row) } else { apply_in_place(&program.root, row) }
+pub(super) fn apply(program: &Program, row: Row, is_late: &dyn Fn() -> bool) -> Result<Row, Error> {
+    let effort = Effort::new(row.cells.len(), is_late);
+    let row = if program.has_sink {
+        apply_to_picks(&program.root, row, &effort)
+    } else {
+        apply_in_place(&program.root, row, &effort)
+    };
+    effort.finish(row)
 }
 
 /// Whether `program` lets any cell of `row` pass.
-pub(super) fn matches(program: &Program, row: &Row) -> bool {
-    if program.has_sink {
-        return !passing(&program.root, row).is_empty();
-    }
-    yields(&program.root, row)
+pub(super) fn matches(program: &Program, row: &Row, is_late: &dyn Fn() -> bool) -> Result<bool, Error> {
+    let effort = Effort::new(row.cells.len(), is_late);
+    let matches = if program.has_sink {
+        !passing(&program.root, row, &effort).is_empty()
+    } else {
+        yields(&program.root, row, &effort)
+    };
+    effort.finish(matches)
 }
 
 /// For a node without sinks.
-fn apply_in_place(node: &Node, mut row: Row) -> Row {
-    if row.cells.is_empty() {
+fn apply_in_place(node: &Node, mut row: Row, effort: &Effort<'_>) -> Row {
+    if row.cells.is_empty() || effort.is_over() {
         return row;
     }
     match node {
         Node::Leaf(leaf) => {
-            Run::new(row.key.as_bytes()).sift(leaf, &mut row.cells);
+            Run::new(row.key.as_bytes(), effort).sift(leaf, &mut row.cells);
             row
         }
-        Node::Chain(members) => members.iter().fold(row, |row, member| apply_in_place(member, row)),
-        Node::Interleave(_) => apply_to_picks(node, row),
+        Node::Chain(members) => members.iter().fold(row, |row, member| apply_in_place(member, row, effort)),
+        Node::Interleave(_) => apply_to_picks(node, row, effort),
         Node::Condition { predicate, then, otherwise } => {
-            let way = if yields(predicate, &row) { then } else { otherwise };
-            apply_in_place(way, row)
+            let way = if yields(predicate, &row, effort) { then } else { otherwise };
+            apply_in_place(way, row, effort)
         }
     }
 }
 
-fn apply_to_picks(node: &Node, row: Row) -> Row {
-    let cells = passing(node, &row).into_iter().map(Pick::into_cell).collect();
+fn apply_to_picks(node: &Node, row: Row, effort: &Effort<'_>) -> Row {
+    let picks = passing(node, &row, effort);
+    if effort.is_over() {
+        return Row::empty(row.key);
+    }
+    let cells = picks.into_iter().map(Pick::into_cell).collect();
     Row { key: row.key, cells }
 }
 
 /// What `node` lets pass of `row`, with what its sinks took, in order.
-fn passing<'a>(node: &'a Node, row: &'a Row) -> Vec<Pick<'a>> {
-    let mut run = Run::new(row.key.as_bytes());
+fn passing<'a>(node: &'a Node, row: &'a Row, effort: &'a Effort<'a>) -> Vec<Pick<'a>> {
+    let mut run = Run::new(row.key.as_bytes(), effort);
     let mut picks = row.cells.iter().map(Pick::new).collect();
     run.pass(node, &mut picks);
     run.answer(picks)
 }
 
 /// Whether `node`, which has no sinks, lets any cell of `row` pass.
-fn yields(node: &Node, row: &Row) -> bool {
+fn yields(node: &Node, row: &Row, effort: &Effort<'_>) -> bool {
     let key = row.key.as_bytes();
     match node {
-        Node::Leaf(leaf) => Run::new(key).any(leaf, &row.cells),
-        _ => Run::new(key).yields(node, &row.cells.iter().map(Pick::new).collect::<Vec<_>>()),
+        Node::Leaf(leaf) => Run::new(key, effort).any(leaf, &row.cells),
+        _ => Run::new(key, effort).yields(node, &row.cells.iter().map(Pick::new).collect::<Vec<_>>()),
     }
 }
 
@@ -157,11 +172,13 @@ struct Run<'a, C> {
     key: &'a [u8],
     /// What sinks took.
     sunk: Vec<C>,
+    /// What it may take. Once that is over, what comes out means nothing.
+    effort: &'a Effort<'a>,
 }
 
 impl<'a, C: Candidate<'a>> Run<'a, C> {
-    const fn new(key: &'a [u8]) -> Self {
-        Self { key, sunk: Vec::new() }
+    const fn new(key: &'a [u8], effort: &'a Effort<'a>) -> Self {
+        Self { key, sunk: Vec::new(), effort }
     }
 
     /// What came through the program, and what its sinks took, in order.
@@ -175,7 +192,7 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
 
     /// Leaves in `cells` what `node` lets pass of them.
     fn pass(&mut self, node: &'a Node, cells: &mut Vec<C>) {
-        if cells.is_empty() {
+        if cells.is_empty() || self.effort.is_over() {
             return;
         }
         match node {
@@ -195,8 +212,14 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
         let input = std::mem::take(cells);
         let mut outputs = 0;
         for member in members {
+            if !self.effort.looks_at(input.len()) {
+                return;
+            }
             let mut part = input.clone();
             self.pass(member, &mut part);
+            if !self.effort.holds(cells.len() + part.len() + self.sunk.len()) {
+                return;
+            }
             outputs += usize::from(!part.is_empty());
             if cells.is_empty() {
                 *cells = part;
@@ -226,7 +249,7 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
         let is_local = |member: &Node| matches!(member, Node::Leaf(leaf) if leaf.is_local());
         if members.iter().all(is_local) {
             let passes =
-                |cell: &C| members.iter().all(|member| matches!(member, Node::Leaf(leaf) if leaf.passes(cell)));
+                |cell: &C| members.iter().all(|member| matches!(member, Node::Leaf(leaf) if self.passes(leaf, cell)));
             return cells.iter().any(passes);
         }
         let Some((last, first)) = members.split_last() else { return !cells.is_empty() };
@@ -250,12 +273,24 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
             Leaf::RowOffset(count) => cells.len() > *count,
             Leaf::RowKey(pattern) => !cells.is_empty() && pattern.is_match(self.key),
             Leaf::Sample(sample) => !cells.is_empty() && sample.holds(self.key),
-            _ => cells.iter().any(|cell| leaf.passes(cell)),
+            _ => cells.iter().any(|cell| self.passes(leaf, cell)),
         }
+    }
+
+    /// Whether a leaf that judges each cell by itself lets this one pass.
+    fn passes(&self, leaf: &Leaf, cell: &C) -> bool {
+        let goes_on = match leaf {
+            Leaf::Value(_) => self.effort.reads(cell.value().len()),
+            _ => self.effort.looks_at(1),
+        };
+        goes_on && leaf.passes(cell)
     }
 
     /// Leaves in `cells` what a leaf lets pass of them.
     fn sift(&mut self, leaf: &'a Leaf, cells: &mut Vec<C>) {
+        if !leaf.is_local() && !self.effort.looks_at(cells.len()) {
+            return;
+        }
         match leaf {
             Leaf::PassAll => {}
             Leaf::BlockAll => cells.clear(),
@@ -269,42 +304,48 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
                     cells.clear();
                 }
             }
-            Leaf::Family(pattern) => sift_families(pattern, cells),
+            Leaf::Family(pattern) => self.sift_families(pattern, cells),
             Leaf::RowOffset(count) => drop(cells.drain(..cells.len().min(*count))),
             Leaf::RowLimit(count) => cells.truncate(*count),
             Leaf::ColumnLimit(count) => limit_columns(*count, cells),
             Leaf::StripValue => cells.iter_mut().for_each(Candidate::strip),
             Leaf::Label(label) => cells.iter_mut().for_each(|cell| cell.label(label)),
-            Leaf::Sink => self.sunk.append(cells),
+            Leaf::Sink => {
+                self.sunk.append(cells);
+                self.effort.holds(self.sunk.len());
+            }
             Leaf::Qualifier(_)
             | Leaf::Columns { .. }
             | Leaf::Timestamps { .. }
             | Leaf::Value(_)
             | Leaf::Values { .. }
-            | Leaf::Bits(_) => cells.retain(|cell| leaf.passes(cell)),
+            | Leaf::Bits(_) => cells.retain(|cell| self.passes(leaf, cell)),
         }
+    }
+
+    /// Matches each family's name once, not once per cell.
+    fn sift_families(&self, pattern: &Matcher, cells: &mut Vec<C>) {
+        if !self.effort.looks_at(cells.len()) {
+            return;
+        }
+        let mut judged: Option<(FamilyName, bool)> = None;
+        cells.retain(|cell| {
+            let family = &cell.cell().family;
+            match &judged {
+                Some((last, passes)) if last.is_same(family) => *passes,
+                _ => {
+                    let passes = pattern.is_match(family.as_str().as_bytes());
+                    judged = Some((family.clone(), passes));
+                    passes
+                }
+            }
+        });
     }
 }
 
 /// Puts cells of several sources in order. Stable, and quick on what is sorted in runs.
 fn sort<'a, C: Candidate<'a>>(cells: &mut [C]) {
     cells.sort_by(|a, b| a.cell().order(b.cell()));
-}
-
-/// Matches each family's name once, not once per cell.
-fn sift_families<'a, C: Candidate<'a>>(pattern: &Matcher, cells: &mut Vec<C>) {
-    let mut judged: Option<(FamilyName, bool)> = None;
-    cells.retain(|cell| {
-        let family = &cell.cell().family;
-        match &judged {
-            Some((last, passes)) if last.is_same(family) => *passes,
-            _ => {
-                let passes = pattern.is_match(family.as_str().as_bytes());
-                judged = Some((family.clone(), passes));
-                passes
-            }
-        }
-    });
 }
 
 /// Keeps the first so many, at least one, of each run of cells of one column.

@@ -7,6 +7,7 @@
 
 mod byte_set;
 mod compile;
+mod effort;
 mod eval;
 mod hint;
 mod regex;

@@ -52,8 +52,12 @@ impl Tablet {
     pub async fn check(&self, request: CheckRequest, timeout: Duration) -> Result<bool, Failure> {
         let (generation, id, row) = (request.generation, request.id, request.row.clone());
         let bytes = mutations_bytes(&request.then).max(mutations_bytes(&request.otherwise));
-        let decide =
-            move |machine: &Machine, published: &Published, now| decide_check(machine, published, &request, now);
+        let clock = self.runtime.clock.clone();
+        let deadline = clock.monotonic().saturating_add(timeout);
+        let decide = move |machine: &Machine, published: &Published, now| {
+            let is_late = || clock.monotonic() >= deadline;
+            decide_check(machine, published, &request, now, &is_late)
+        };
         let result = self.decided(generation, (id, row), bytes, decide, timeout).await?;
         Ok(result.first() == Some(&MATCHED))
     }
@@ -143,10 +147,11 @@ fn decide_check(
     published: &Published,
     request: &CheckRequest,
     now: Micros,
+    is_late: &dyn Fn() -> bool,
 ) -> Result<Decision, Error> {
     let row = read_row(machine, &request.row)?;
     let matched = match &request.predicate {
-        Some(predicate) => predicate.matches(&row),
+        Some(predicate) => predicate.matches(&row, is_late)?,
         None => !row.is_empty(),
     };
     let schema = &published.shape.schema;

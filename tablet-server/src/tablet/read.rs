@@ -7,6 +7,9 @@
 //! A batch ends after about 1 MiB of rows, at the limit, or when much was looked at and little found, and says how far it
 //! came; the next one takes a new lease check and a new view. So a long scan holds nothing for long, and each row is a
 //! consistent snapshot while the scan as a whole is not.
+//!
+//! A filter may take long on one row. It is asked to stop when the request's time is over, and where it keeps others
+//! waiting, after a moment: then the row is read again by a thread that may take its time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +34,8 @@ const BATCH_BYTES: usize = 1024 * 1024;
 const SCANNED_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// A batch that found little ends after this time.
 const SCAN_TIME_MAX: Duration = Duration::from_millis(100);
+/// A filter that runs on the threads of the connections has so long; elsewhere the request's time.
+const FILTER_TIME_INLINE: Duration = Duration::from_millis(1);
 /// The clock is looked at once for so many cells.
 const CELLS_PER_LOOK: u64 = 512;
 /// A view that expired before its iterator was made is taken again so often. Rules change seldom.
@@ -43,7 +48,8 @@ impl Tablet {
     ///
     /// # Errors
     /// `NotLeader`, `NoLeader`, `WrongTablet` with the present descriptor, `TabletDropped`, `Busy`, `Deadline`;
-    /// `DataDamaged` when stored bytes cannot be read. Safe to repeat.
+    /// `DataDamaged` when stored bytes cannot be read; `FailedPrecondition` when the filter makes too many copies of a
+    /// row's cells. Safe to repeat.
     pub async fn read(
         &self,
         request: Arc<ReadRequest>,
@@ -61,19 +67,27 @@ impl Tablet {
         resume: Resume,
         timeout: Duration,
     ) -> Result<ReadBatch, Failure> {
+        let deadline = self.runtime.clock.monotonic().saturating_add(timeout);
         self.permit_read(timeout).await?;
         self.want_time();
         // One row is mostly in memory, and then quicker read than handed to another thread.
         if is_point(&request.rows)
-            && let Some(batch) = batch(&self.machine, &self.runtime.clock, &request, &resume, Reach::Cache)?
+            && let Some(batch) = self.read_inline(&request, &resume)?
         {
             return Ok(batch);
         }
         let machine = Arc::clone(&self.machine);
         let clock = self.runtime.clock.clone();
-        let read = move || batch(&machine, &clock, &request, &resume, Reach::Disk);
+        let read = move || batch(&machine, &clock, &request, &resume, Leave { reach: Reach::Disk, deadline });
         let read = self.reads.run(read).await.map_err(pool_failure)??;
         read.ok_or_else(|| Failure::new(Reason::Internal, "a read from disk asked for the cache"))
+    }
+
+    /// A batch that neither the disk nor the filter holds up; `None` if one of them would.
+    fn read_inline(&self, request: &ReadRequest, resume: &Resume) -> Result<Option<ReadBatch>, Failure> {
+        let clock = &self.runtime.clock;
+        let deadline = clock.monotonic().saturating_add(FILTER_TIME_INLINE);
+        batch(&self.machine, clock, request, resume, Leave { reach: Reach::Cache, deadline })
     }
 
     /// Returns when this replica may answer a read that has arrived by now.
@@ -150,13 +164,22 @@ fn is_single(range: &KeyRange) -> bool {
     end.and_then(|end| end.strip_prefix(start)).is_some_and(|rest| rest == [0])
 }
 
-/// Reads one batch from a fresh view; blocking, unless it keeps to the cache: then `None` says that this was not enough.
+/// What a batch may make its thread wait for.
+#[derive(Clone, Copy)]
+struct Leave {
+    reach: Reach,
+    /// Until when filters may run, on the monotonic clock.
+    deadline: Duration,
+}
+
+/// Reads one batch from a fresh view; blocking, unless it keeps to the cache: then `None` says that this, or the time for
+/// filters, was not enough.
 fn batch(
     machine: &Machine,
     clock: &Clock,
     request: &ReadRequest,
     resume: &Resume,
-    reach: Reach,
+    leave: Leave,
 ) -> Result<Option<ReadBatch>, Failure> {
     let store = machine.store();
     for _ in 0..VIEWS_MAX {
@@ -168,7 +191,7 @@ fn batch(
         let mut batch = Batch {
             request,
             view: &view,
-            reach,
+            leave,
             clock,
             gatherer,
             started: clock.monotonic(),
@@ -184,7 +207,10 @@ fn batch(
             // Without progress the caller would come again for the same rows: take a new view at once.
             Err(StoreOr::Store(StoreError::Expired)) if batch.out.last_row.is_none() => {}
             Err(StoreOr::Store(StoreError::Expired)) => return Ok(Some(batch.out)),
-            Err(StoreOr::Store(StoreError::NotCached)) if reach == Reach::Cache => return Ok(None),
+            Err(StoreOr::Store(StoreError::NotCached)) if leave.reach == Reach::Cache => return Ok(None),
+            Err(StoreOr::Other(error)) if leave.reach == Reach::Cache && error.reason == Reason::Deadline => {
+                return Ok(None);
+            }
             Err(StoreOr::Store(error)) => return Err(Error::from(error).into()),
             Err(StoreOr::Other(error)) => return Err(error.into()),
             Ok(()) => return Ok(Some(batch.out)),
@@ -247,7 +273,7 @@ enum Progress {
 struct Batch<'a, 'v> {
     request: &'a ReadRequest,
     view: &'a View<'v>,
-    reach: Reach,
+    leave: Leave,
     clock: &'a Clock,
     gatherer: Gatherer<'a>,
     started: Duration,
@@ -277,12 +303,12 @@ impl Batch<'_, '_> {
     fn fill_range(&mut self, range: &KeyRange) -> Result<Progress, StoreOr> {
         let (lower, upper) = codec::range_bounds(range);
         let direction = if self.request.reversed { Direction::Reverse } else { Direction::Forward };
-        let plan = ScanPlan::new(&lower, upper.as_deref()).toward(direction).within(self.reach);
+        let plan = ScanPlan::new(&lower, upper.as_deref()).toward(direction).within(self.leave.reach);
         let mut scan = self.view.scan(&plan)?;
         loop {
             let row = self.next_row(&mut scan)?;
             let Some(row) = row else { break };
-            if self.take_row(row) == Progress::Full {
+            if self.take_row(row)? == Progress::Full {
                 return Ok(Progress::Full);
             }
         }
@@ -306,13 +332,13 @@ impl Batch<'_, '_> {
         Ok(self.gatherer.finish()?)
     }
 
-    fn take_row(&mut self, row: Row) -> Progress {
+    fn take_row(&mut self, row: Row) -> Result<Progress, Error> {
         let key = row.key.clone();
         if !row.is_empty() {
             self.out.rows_seen += 1;
             self.out.cells_seen += row.cells.len() as u64;
             let row = match &self.request.filter {
-                Some(filter) => filter.apply(row),
+                Some(filter) => filter.apply(row, &|| self.clock.monotonic() >= self.leave.deadline)?,
                 None => row,
             };
             self.keep(row);
@@ -320,9 +346,9 @@ impl Batch<'_, '_> {
         self.out.last_row = Some(key);
         if self.is_at_limit() {
             self.out.finished = true;
-            return Progress::Full;
+            return Ok(Progress::Full);
         }
-        if self.returned_bytes >= BATCH_BYTES || self.is_spent() { Progress::Full } else { Progress::Open }
+        Ok(if self.returned_bytes >= BATCH_BYTES || self.is_spent() { Progress::Full } else { Progress::Open })
     }
 
     fn keep(&mut self, row: Row) {
