@@ -7,5 +7,6 @@ mod filter;
 mod gc;
 mod key;
 mod metadata;
+mod pattern;
 mod session;
 mod values;

@@ -279,6 +279,59 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_of_the_largest_size_is_taken() {
+        let of_pattern = |length| filter_to_bytes(&Filter::ValueRegex(vec![b'a'; length].into()));
+        let overhead = of_pattern(FILTER_BYTES_MAX).len() - FILTER_BYTES_MAX;
+        let largest = of_pattern(FILTER_BYTES_MAX - overhead);
+        assert_eq!(largest.len(), FILTER_BYTES_MAX);
+        assert!(filter_from_bytes(&largest).is_ok());
+        let error = filter_from_bytes(&of_pattern(FILTER_BYTES_MAX - overhead + 1)).unwrap_err();
+        assert!(error.message.starts_with("Row filter exceeds maximum size"), "{error}");
+    }
+
+    #[test]
+    fn nesting_beyond_any_decoder_is_refused() {
+        // Written from the inside out, because encoders call themselves.
+        let mut deep = filter_to_bytes(&Filter::PassAll).to_vec();
+        for _ in 0..2000 {
+            let chain = field(1, &field(1, &deep));
+            if chain.len() > FILTER_BYTES_MAX {
+                break;
+            }
+            deep = chain;
+        }
+        let error = filter_from_bytes(&Bytes::from(deep)).unwrap_err();
+        assert_eq!(error.reason, Reason::InvalidArgument);
+        assert!(error.message.contains("nested too deeply"), "{error}");
+    }
+
+    /// A field that holds a message.
+    fn field(tag: u8, inside: &[u8]) -> Vec<u8> {
+        let mut out = vec![tag << 3 | 2];
+        prost::encoding::encode_varint(inside.len() as u64, &mut out);
+        out.extend(inside);
+        out
+    }
+
+    #[test]
+    fn an_unset_member_passes_everything() {
+        let chain = row_filter::Chain { filters: vec![data::RowFilter::default(), wire(Wire::BlockAllFilter(true))] };
+        let taken = filter_from_bytes(&Bytes::from(wire(Wire::Chain(chain)).encode_to_vec()));
+        assert_eq!(taken, Ok(Filter::Chain(vec![Filter::PassAll, Filter::BlockAll])));
+    }
+
+    #[test]
+    fn a_time_of_zero_is_an_open_end() {
+        let range = data::TimestampRange { start_timestamp_micros: 5000, end_timestamp_micros: 0 };
+        let taken = filter_from_bytes(&Bytes::from(wire(Wire::TimestampRangeFilter(range)).encode_to_vec()));
+        assert_eq!(taken, Ok(Filter::TimestampRange { start: Micros::new(5000), end: None }));
+        for (start, end) in [(5001, 0), (0, 1), (5000, 4000), (-1000, 0), (0, -1000)] {
+            let range = data::TimestampRange { start_timestamp_micros: start, end_timestamp_micros: end };
+            assert_eq!(refusal(wire(Wire::TimestampRangeFilter(range))), Reason::InvalidArgument, "[{start}, {end})");
+        }
+    }
+
+    #[test]
     fn an_unknown_filter_is_refused() {
         // RowFilter { field 21: true }
         let error = filter_from_bytes(&Bytes::from_static(&[0xa8, 0x01, 0x01])).unwrap_err();
