@@ -1,0 +1,131 @@
+//! What the mounttable refuses, why, and what the caller should do about it.
+//!
+//! A [`Reason`] has a stable name that travels in an answer's details; what to do follows from it. The gRPC code of a reason
+//! is the wire's business.
+
+use std::fmt;
+
+use ebla_model::ErrorKind;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $reason:ident = $name:literal => $kind:ident,)*) => {
+        /// What happened. Names are stable: they travel on the wire.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Reason {
+            $($(#[$doc])* $reason,)*
+        }
+
+        impl Reason {
+            /// Every reason there is.
+            pub const ALL: &'static [Self] = &[$(Self::$reason),*];
+
+            /// The stable name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $name,)*
+                }
+            }
+
+            /// The reason of this name, if this release knows it.
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$reason),)*
+                    _ => None,
+                }
+            }
+
+            /// What a caller who meets it should do.
+            pub const fn kind(self) -> ErrorKind {
+                match self {
+                    $(Self::$reason => ErrorKind::$kind,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Nothing is mounted under this name.
+    NoSuchName = "NO_SUCH_NAME" => FixRequest,
+    /// Nothing is mounted on the root that was asked for, or the table was never set up.
+    NoSuchNameRoot = "NO_SUCH_NAME_ROOT" => FixRequest,
+    /// The client has no roots to resolve a relative name against.
+    NoMountTable = "NO_MOUNT_TABLE" => FixRequest,
+    /// Mount tables lead to mount tables without an end.
+    DepthExceeded = "DEPTH_EXCEEDED" => FixRequest,
+    /// The caller may not do that. Says nothing about whether the name exists.
+    NoAccess = "NO_ACCESS" => FixRequest,
+    /// The permissions are not those of the version that the caller has seen.
+    BadVersion = "BAD_VERSION" => RefreshAndRetry,
+    /// The text is not a server's address.
+    BadAddress = "BAD_ADDRESS" => FixRequest,
+    /// The text cannot be the name of a node.
+    BadName = "BAD_NAME" => FixRequest,
+    /// The text is not a glob pattern.
+    BadPattern = "BAD_PATTERN" => FixRequest,
+    /// The text is not an access list, a set of permissions or a file of them.
+    BadPermissions = "BAD_PERMISSIONS" => FixRequest,
+    /// The node has children and was to be deleted alone.
+    NotEmpty = "NOT_EMPTY" => FixRequest,
+    /// The root cannot be deleted.
+    Root = "ROOT" => FixRequest,
+    /// A live server of the node is mounted with other flags.
+    FlagsConflict = "FLAGS_CONFLICT" => FixRequest,
+    /// A node above has live servers, so nothing below it can be reached.
+    ShadowedByMount = "SHADOWED_BY_MOUNT" => FixRequest,
+    /// The user has as many nodes as he may have.
+    NodeQuota = "NODE_QUOTA" => GiveUp,
+    /// The user has as many servers mounted as he may have.
+    ServerQuota = "SERVER_QUOTA" => GiveUp,
+    /// Others changed the same nodes at the same time, again and again.
+    Contention = "CONTENTION" => Wait,
+    /// The server that was asked is not a mount table.
+    NotAMountTable = "NOT_A_MOUNT_TABLE" => FixRequest,
+    /// Some matches might be hidden by access lists. Deliberately vague.
+    MatchesOmitted = "MATCHES_OMITTED" => FixRequest,
+    /// What is stored is not what the mounttable stores.
+    Damaged = "DAMAGED" => GiveUp,
+    /// The storage cannot be reached, or did not answer in time.
+    Unavailable = "UNAVAILABLE" => Wait,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A refusal or failure, for a person to read and a program to act on.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// What happened.
+    pub reason: Reason,
+    /// The facts, in a sentence without a full stop.
+    pub message: String,
+}
+
+impl Error {
+    /// An error of this reason.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+
+    /// What the caller should do.
+    pub const fn kind(&self) -> ErrorKind {
+        self.reason.kind()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_found_by_its_name() {
+        for reason in Reason::ALL {
+            assert_eq!(Reason::from_name(reason.name()), Some(*reason));
+        }
+        assert_eq!(Reason::from_name("NEWS"), None);
+    }
+}

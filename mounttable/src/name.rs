@@ -1,0 +1,148 @@
+//! [`NodeName`]: the name of a node, relative to its table's root, as a table accepts it.
+//!
+//! A request's text is parsed once, before any storage is touched; afterwards the type is the proof that every element is
+//! within bounds and ordinary. Elements that begin with `__` belong to a server's own debug tree, and `.` and `..` are refused
+//! because people and tools disagree about what they mean.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::error::{Error, Reason};
+use crate::naming;
+
+/// Longest element, in bytes.
+pub const ELEMENT_BYTES_MAX: usize = 512;
+
+/// Longest name, cleaned and without a leading slash, in bytes: a row key holds it and nine bytes more.
+pub const NAME_BYTES_MAX: usize = 3_072;
+
+/// Most elements of a name.
+pub const DEPTH_MAX: usize = 64;
+
+/// What the names of a server's own debug tree begin with.
+pub const RESERVED_PREFIX: &str = "__";
+
+/// The name of a node: elements joined with single slashes; the root's is empty. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct NodeName(Arc<str>);
+
+impl NodeName {
+    /// The name of the root.
+    pub fn root() -> Self {
+        Self::default()
+    }
+
+    /// The whole name, without a leading slash.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is the root's.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The elements from the root down.
+    pub fn elements(&self) -> impl Iterator<Item = &str> {
+        naming::elements(&self.0)
+    }
+
+    /// How many elements there are.
+    pub fn depth(&self) -> usize {
+        self.elements().count()
+    }
+
+    /// The parent's name and the last element; `None` for the root.
+    pub fn split_last(&self) -> Option<(Self, &str)> {
+        if self.is_root() {
+            return None;
+        }
+        let (parent, element) = self.0.rsplit_once('/').unwrap_or(("", &self.0));
+        Some((Self(parent.into()), element))
+    }
+
+    /// The name of the child called `element`.
+    ///
+    /// # Errors
+    /// `BAD_NAME` when `element` cannot be one, or the whole becomes too long or too deep.
+    pub fn child(&self, element: &str) -> Result<Self, Error> {
+        check_element(element)?;
+        if self.is_root() { element.parse() } else { format!("{}/{element}", self.0).parse() }
+    }
+
+    /// The root, then each node down to this one, itself included.
+    pub fn path(&self) -> Vec<Self> {
+        let ends = self.0.match_indices('/').map(|(at, _)| at).chain((!self.is_root()).then_some(self.0.len()));
+        let below = ends.filter_map(|end| self.0.get(..end)).map(|prefix| Self(prefix.into()));
+        std::iter::once(Self::root()).chain(below).collect()
+    }
+
+    /// What remains of this name below `ancestor`: empty if it is the same node, `None` if it is not below it.
+    pub fn suffix_below(&self, ancestor: &Self) -> Option<&str> {
+        if ancestor.is_root() {
+            return Some(&self.0);
+        }
+        match self.0.strip_prefix(&*ancestor.0)? {
+            "" => Some(""),
+            rest => rest.strip_prefix('/'),
+        }
+    }
+}
+
+impl FromStr for NodeName {
+    type Err = Error;
+
+    /// Reads a name as a request gives it: slashes in front, behind and in runs do not matter.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let elements: Vec<_> = naming::elements(text).collect();
+        if elements.len() > DEPTH_MAX {
+            return Err(bad_name(
+                text,
+                &format!("it has {} elements, at most {DEPTH_MAX} are allowed", elements.len()),
+            ));
+        }
+        elements.iter().try_for_each(|element| check_element(element))?;
+        let name = elements.join("/");
+        if name.len() > NAME_BYTES_MAX {
+            return Err(bad_name(text, &format!("it has {} bytes, at most {NAME_BYTES_MAX} are allowed", name.len())));
+        }
+        Ok(Self(name.into()))
+    }
+}
+
+fn check_element(element: &str) -> Result<(), Error> {
+    let wrong = if element.is_empty() || element.contains('/') {
+        "an element has at least one byte and no slash"
+    } else if element.len() > ELEMENT_BYTES_MAX {
+        "an element has at most 512 bytes"
+    } else if element.chars().any(char::is_control) {
+        "an element has no control characters"
+    } else if matches!(element, "." | "..") {
+        "an element is not . or .."
+    } else if element.starts_with(RESERVED_PREFIX) {
+        "an element that begins with __ is reserved for the server"
+    } else {
+        return Ok(());
+    };
+    Err(bad_name(element, wrong))
+}
+
+fn bad_name(text: &str, wrong: &str) -> Error {
+    // A refused name may be very long, and the error need not be.
+    let shown: String = text.chars().take(64).collect();
+    let dots = if shown.len() < text.len() { "..." } else { "" };
+    Error::new(Reason::BadName, format!("invalid name {shown:?}{dots}: {wrong}"))
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &self.0)
+    }
+}

@@ -1,0 +1,41 @@
+//! Words of the scripts.
+
+use ebla_mounttable::Error;
+
+/// A word of a script; `""` stands for nothing, `\s` for a blank, and `x*520` for a letter many times.
+pub(crate) fn word(text: &str) -> String {
+    let text = text.replace("\\s", " ").replace("\\0", "\0").replace("\\n", "\n");
+    let parts: Vec<_> = text.split('/').map(repeated).collect();
+    if text == "\"\"" { String::new() } else { parts.join("/") }
+}
+
+/// `x*520` is a letter many times, `x/*65` an element many times.
+fn repeated(part: &str) -> String {
+    match part.split_once('*').map(|(unit, times)| (unit, times.parse::<usize>())) {
+        Some((unit, Ok(times))) if !unit.is_empty() => {
+            unit.replace('+', "/").repeat(times).trim_end_matches('/').to_string()
+        }
+        _ => part.to_string(),
+    }
+}
+
+/// The words of a line behind its first.
+pub(crate) fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().skip(1).map(word).collect()
+}
+
+/// A text as scripts show it: `""` when empty.
+pub(crate) fn shown(text: &str) -> String {
+    if text.is_empty() { "\"\"".to_string() } else { text.to_string() }
+}
+
+/// `head` and the texts behind it, or nothing when there are none.
+pub(crate) fn line(head: &str, texts: &[String]) -> Option<String> {
+    let texts: Vec<_> = texts.iter().map(|text| shown(text)).collect();
+    (!texts.is_empty()).then(|| format!("{head} {}", texts.join(" ")))
+}
+
+/// A refusal: its reason and its words.
+pub(crate) fn refusal(error: &Error) -> String {
+    format!("{}: {error}", error.reason)
+}
