@@ -4,7 +4,9 @@
 //!   error                         what is refused, and what the caller should do
 //!   naming  name  address         names as text, names of nodes, where servers are
 //!   glob                          patterns that ask for many names
-//!   key                           where a node's row is
+//!   identity  access              who calls; access lists, permissions, templates
+//!   rules  file                   who may do what; what a table begins with
+//!   mount  key                    what is mounted on a node; where its row is
 //! ```
 //!
 //! Invariants: everything here is a function of values: no IO, no clock, no randomness. A name, a pattern and an address
@@ -12,15 +14,23 @@
 //!
 //! What is absent: the service, and the storage beneath it.
 
+pub mod access;
 pub mod address;
 pub mod error;
+pub mod file;
 pub mod glob;
+pub mod identity;
 pub mod key;
+pub mod mount;
 pub mod name;
 pub mod naming;
+pub mod rules;
 
+pub use crate::access::{AccessList, Permissions, Tag};
 pub use crate::address::ServerAddress;
 pub use crate::error::{Error, Reason};
 pub use crate::glob::Pattern;
+pub use crate::identity::{BlessingName, BlessingPattern, Caller, Standing, UserId};
 pub use crate::key::row_key;
+pub use crate::mount::{Deadline, MountMode, MountedServer, Target};
 pub use crate::name::NodeName;

@@ -10,8 +10,11 @@
     reason = "a test may fail, and then says where"
 )]
 
+mod access;
 mod glob;
+mod mount;
 mod names;
 mod notation;
+mod rules;
 #[path = "../../../model/tests/golden/runner.rs"]
 mod runner;

@@ -1,6 +1,6 @@
 //! Words of the scripts.
 
-use ebla_mounttable::Error;
+use ebla_mounttable::{BlessingName, Caller, Error};
 
 /// A word of a script; `""` stands for nothing, `\s` for a blank, and `x*520` for a letter many times.
 pub(crate) fn word(text: &str) -> String {
@@ -38,4 +38,14 @@ pub(crate) fn line(head: &str, texts: &[String]) -> Option<String> {
 /// A refusal: its reason and its words.
 pub(crate) fn refusal(error: &Error) -> String {
     format!("{}: {error}", error.reason)
+}
+
+/// The names of a caller, between commas or blanks.
+pub(crate) fn names(text: &str) -> Vec<BlessingName> {
+    text.split([',', ' ']).filter(|name| !name.is_empty() && *name != "-").map(|name| name.parse().unwrap()).collect()
+}
+
+/// A caller of these names, who is no superuser; `-` has none.
+pub(crate) fn caller(text: &str) -> Caller {
+    Caller::new(names(text), &[])
 }

@@ -1,6 +1,7 @@
-//! Laws that hold for every input: of names as text, of names of nodes and of patterns.
+//! Laws that hold for every input: of names as text, of names of nodes, of patterns and of access lists.
 
-#![expect(clippy::indexing_slicing, reason = "a test may fail, and then says where")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
+mod access;
 mod glob;
 mod names;
