@@ -133,6 +133,11 @@ impl UserId {
         Self("self:?:Unauthenticated".to_owned())
     }
 
+    /// The id that stands in storage as `text`.
+    pub fn stored(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
     /// The id as it stands in storage.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -6,13 +6,15 @@
 //!   glob                          patterns that ask for many names
 //!   identity  access              who calls; access lists, permissions, templates
 //!   rules  file                   who may do what; what a table begins with
-//!   mount  key                    what is mounted on a node; where its row is
+//!   mount  key  node              what is mounted on a node; where its row is, and what it says
+//!   store                         the storage that is asked for, and one in memory
+//!   table                         the tree in a storage: the fenced protocol
 //! ```
 //!
-//! Invariants: everything here is a function of values: no IO, no clock, no randomness. A name, a pattern and an address
-//! are parsed once; afterwards the type is the proof.
+//! Invariants: all but `store` and `table` are functions of values: no IO, no clock, no randomness. Those two take them from
+//! outside. A name, a pattern and an address are parsed once; afterwards the type is the proof.
 //!
-//! What is absent: the service, and the storage beneath it.
+//! What is absent: the service, and the storage of a real Bigtable beneath it.
 
 pub mod access;
 pub mod address;
@@ -24,7 +26,10 @@ pub mod key;
 pub mod mount;
 pub mod name;
 pub mod naming;
+pub mod node;
 pub mod rules;
+pub mod store;
+pub mod table;
 
 pub use crate::access::{AccessList, Permissions, Tag};
 pub use crate::address::ServerAddress;
@@ -34,3 +39,5 @@ pub use crate::identity::{BlessingName, BlessingPattern, Caller, Standing, UserI
 pub use crate::key::row_key;
 pub use crate::mount::{Deadline, MountMode, MountedServer, Target};
 pub use crate::name::NodeName;
+pub use crate::store::{Store, Surroundings};
+pub use crate::table::Table;

@@ -1,0 +1,150 @@
+//! The storage that the mounttable asks for: rows of cells, read by key, changed one row at a time under a condition.
+//!
+//! This is a small part of what a Bigtable offers, and each piece has its counterpart there: a read is ReadRows with point keys and
+//! a filter on qualifiers, a [`Predicate`] is the filter of CheckAndMutateRow, a [`Change`] a mutation. Every family keeps
+//! one version, the one with the latest timestamp.
+//!
+//! | family | column | value | timestamp |
+//! |---|---|---|---|
+//! | m | `i` | the row's incarnation: 16 hex digits, new each time it is created | creation |
+//! | m | `v` | its version: 16 hex digits, new at every change | change |
+//! | m | `e` | its epoch: `<i>.<generation of its permissions>`, or `dead` while it is deleted | change |
+//! | m | `q` | its parent's incarnation | creation |
+//! | m | `c` | who created it | creation |
+//! | m | `s` | `1` when it is sticky | change |
+//! | m | `p` | its permissions, JSON | change |
+//! | s | a server's address | JSON: what it is, who is charged | its deadline |
+//! | c | a child's last element | `P<i>` while the child is made, `C<i>` from then on | the child's creation |
+//!
+//! Invariant asked of an implementation: a change of one row is atomic with its condition, and is not applied any more once an
+//! error said so. Nothing is asked about two rows: those of one read may be of different moments.
+
+pub mod memory;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use ebla_model::Micros;
+
+use crate::error::Error;
+
+/// A column family of the table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Family {
+    /// `m`: what the node is.
+    Meta,
+    /// `s`: its servers.
+    Servers,
+    /// `c`: references to its children.
+    Children,
+}
+
+/// One cell: the latest version of its column.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cell {
+    /// When, in whole milliseconds; for a server, until when.
+    pub timestamp: Micros,
+    /// What.
+    pub value: String,
+}
+
+/// A row: its cells by family and qualifier.
+pub type Row = BTreeMap<(Family, String), Cell>;
+
+/// Which references to children a read brings; the other families come whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Children {
+    /// All of them.
+    All,
+    /// Those of these names only: a walk looks for one child in each row, however many there are.
+    Named(Vec<String>),
+}
+
+/// What must hold of a row for a change to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Predicate {
+    /// The row has no cell at all.
+    RowAbsent,
+    /// The column has a cell.
+    Has(Family, String),
+    /// The column has no cell, or the row is absent.
+    HasNot(Family, String),
+    /// The column's value is this.
+    Is(Family, String, String),
+    /// The column's value begins with this.
+    Begins(Family, String, String),
+    /// All of these hold.
+    All(Vec<Predicate>),
+}
+
+impl Predicate {
+    /// Whether it holds of `row`.
+    pub fn holds(&self, row: Option<&Row>) -> bool {
+        let value = |family: &Family, column: &String| {
+            row.and_then(|row| row.get(&(*family, column.clone()))).map(|cell| cell.value.as_str())
+        };
+        match self {
+            Self::RowAbsent => row.is_none_or(BTreeMap::is_empty),
+            Self::Has(family, column) => value(family, column).is_some(),
+            Self::HasNot(family, column) => value(family, column).is_none(),
+            Self::Is(family, column, wanted) => value(family, column) == Some(wanted),
+            Self::Begins(family, column, head) => value(family, column).is_some_and(|value| value.starts_with(head)),
+            Self::All(parts) => parts.iter().all(|part| part.holds(row)),
+        }
+    }
+}
+
+/// One step of a change; steps are made in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Writes a cell. A version with a later timestamp hides it.
+    Set(Family, String, Cell),
+    /// Removes all versions of a column.
+    DeleteColumn(Family, String),
+    /// Removes a whole family.
+    DeleteFamily(Family),
+    /// Removes the row.
+    DeleteRow,
+}
+
+/// The table's storage.
+pub trait Store: Send + Sync {
+    /// The rows of these keys, in their order, each as it was at some moment of the call; `None` for one that is absent.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`.
+    fn read(
+        &self,
+        keys: &[String],
+        children: &Children,
+    ) -> impl Future<Output = Result<Vec<Option<Row>>, Error>> + Send;
+
+    /// Makes the changes if the predicate holds, as one; whether it did.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`: then the changes may have been made or not.
+    fn change_if(
+        &self,
+        key: &str,
+        when: Predicate,
+        then: Vec<Change>,
+    ) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Up to `limit` keys of rows after `after`, in order.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`.
+    fn keys(&self, after: Option<&str>, limit: usize) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+}
+
+/// Time and chance, which come from outside.
+pub trait Surroundings: Send + Sync {
+    /// The time.
+    fn now(&self) -> Micros;
+
+    /// 64 bits that nobody has drawn before, or will.
+    fn fresh(&self) -> u64;
+
+    /// Waits a little before a try that follows `tries` others.
+    fn pause(&self, tries: u32) -> impl Future<Output = ()> + Send;
+}

@@ -1,0 +1,142 @@
+//! Storage in memory, for tests: it yields before every call, and a read of several rows before every row, so that whoever polls
+//! the callers decides who comes next.
+//!
+//! Its clock moves only when somebody pauses, or a test moves it.
+
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use ebla_model::Micros;
+
+use crate::error::Error;
+use crate::store::{Cell, Change, Children, Family, Predicate, Row, Store, Surroundings};
+
+/// How far a pause moves the clock.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Rows in memory; clones are the same rows.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// Held for one step, never while anybody waits.
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rows: BTreeMap<String, Row>,
+    now: Micros,
+    drawn: u64,
+}
+
+impl Memory {
+    /// No rows, at the time `now`.
+    pub fn at(now: Micros) -> Self {
+        Self { state: Arc::new(Mutex::new(State { now, ..State::default() })) }
+    }
+
+    /// Moves the clock.
+    pub fn advance(&self, by: Duration) {
+        let mut state = self.lock();
+        state.now = state.now.plus(by);
+    }
+
+    /// All rows as they are, without waiting.
+    pub fn rows(&self) -> BTreeMap<String, Row> {
+        self.lock().rows.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets others go first, once.
+fn yielded() -> impl Future<Output = ()> + Send {
+    let mut has_yielded = false;
+    poll_fn(move |context| {
+        if has_yielded {
+            return Poll::Ready(());
+        }
+        has_yielded = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+}
+
+impl Store for Memory {
+    async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
+        let mut rows = Vec::with_capacity(keys.len());
+        for key in keys {
+            yielded().await;
+            rows.push(self.lock().rows.get(key).map(|row| seen(row, children)));
+        }
+        Ok(rows)
+    }
+
+    async fn change_if(&self, key: &str, when: Predicate, then: Vec<Change>) -> Result<bool, Error> {
+        yielded().await;
+        let mut state = self.lock();
+        if !when.holds(state.rows.get(key)) {
+            return Ok(false);
+        }
+        let mut row = state.rows.remove(key).unwrap_or_default();
+        then.into_iter().for_each(|change| apply(&mut row, change));
+        if !row.is_empty() {
+            state.rows.insert(key.to_owned(), row);
+        }
+        Ok(true)
+    }
+
+    async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
+        yielded().await;
+        let state = self.lock();
+        let behind = state.rows.keys().filter(|key| after.is_none_or(|after| key.as_str() > after));
+        Ok(behind.take(limit).cloned().collect())
+    }
+}
+
+impl Surroundings for Memory {
+    fn now(&self) -> Micros {
+        self.lock().now
+    }
+
+    fn fresh(&self) -> u64 {
+        let mut state = self.lock();
+        state.drawn = state.drawn.wrapping_add(1);
+        state.drawn
+    }
+
+    async fn pause(&self, _tries: u32) {
+        yielded().await;
+        self.advance(PAUSE);
+    }
+}
+
+fn seen(row: &Row, children: &Children) -> Row {
+    let is_seen = |family: Family, column: &String| match children {
+        Children::Named(names) if family == Family::Children => names.contains(column),
+        _ => true,
+    };
+    let cells = row.iter().filter(|((family, column), _)| is_seen(*family, column));
+    cells.map(|(key, cell)| (key.clone(), cell.clone())).collect()
+}
+
+/// One version a column: the latest, as a Bigtable shows it. A delete in front of a write lets an earlier one be seen.
+fn apply(row: &mut Row, change: Change) {
+    match change {
+        Change::Set(family, column, cell) => {
+            let is_latest = |old: &Cell| old.timestamp <= cell.timestamp;
+            if row.get(&(family, column.clone())).is_none_or(is_latest) {
+                row.insert((family, column), cell);
+            }
+        }
+        Change::DeleteColumn(family, column) => {
+            row.remove(&(family, column));
+        }
+        Change::DeleteFamily(family) => row.retain(|(of, _), _| *of != family),
+        Change::DeleteRow => row.clear(),
+    }
+}
