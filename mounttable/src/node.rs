@@ -247,6 +247,15 @@ pub fn die(at: Micros) -> Vec<Change> {
     vec![Change::DeleteColumn(Family::Meta, "e".to_owned()), set("e", DEAD.to_owned(), at)]
 }
 
+/// Writes the node's permissions and epoch, and makes it stay.
+pub fn permit(node: &Node, at: Micros) -> Vec<Change> {
+    let cells = [("p", node.permissions.to_json()), ("e", node.epoch_text()), ("s", "1".to_owned())];
+    let steps = |(column, value): (&str, String)| {
+        [Change::DeleteColumn(Family::Meta, column.to_owned()), set(column, value, at)]
+    };
+    cells.into_iter().flat_map(steps).collect()
+}
+
 /// Mounts a server, whatever was there under its address.
 pub fn mount(server: &MountedServer) -> Vec<Change> {
     let column = || server.address.as_str().to_owned();

@@ -21,6 +21,7 @@
 //! What is absent: quotas, paging of large directories, and repair of rows that this protocol cannot have written.
 
 mod create;
+mod permissions;
 mod remove;
 mod serve;
 mod sweep;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::access::Permissions;
 use crate::address::ServerAddress;
 use crate::error::{Error, Reason};
-use crate::identity::Caller;
+use crate::identity::{Caller, Standing};
 use crate::mount::{Deadline, MountMode, MountedServer, Target, check_target, live};
 use crate::name::NodeName;
 use crate::node::{self, Node, Reference};
@@ -69,10 +69,14 @@ impl<S: Store + Surroundings> Table<S> {
     /// # Errors
     /// `NO_ACCESS` before anything is made, `SHADOWED_BY_MOUNT`, `FLAGS_CONFLICT`, `CONTENTION`, `UNAVAILABLE`.
     pub async fn mount(&self, caller: &Caller, name: &NodeName, mount: &Mount) -> Result<Mounted, Error> {
+        // A server on the root answers for every name there is.
+        if name.is_root() && caller.standing != Standing::Superuser {
+            return Err(rules::no_access());
+        }
         let mut tries = 0;
         loop {
             let path = self.walk(name).await?;
-            let created = self.authorise(caller, name, &path)?;
+            let created = self.authorise(caller, name, &path, Action::Mount)?;
             let Some(node) = path.last() else { return Err(rules::no_access()) };
             if let Some((element, permissions)) = created {
                 self.create(node, &element, permissions, caller.user_id()).await?;
@@ -84,11 +88,12 @@ impl<S: Store + Surroundings> Table<S> {
     }
 
     /// Checks the whole way before anything is made; the child that is to be made next, if one is missing.
-    fn authorise(
+    pub(super) fn authorise(
         &self,
         caller: &Caller,
         name: &NodeName,
         path: &[Node],
+        action: Action,
     ) -> Result<Option<(String, Permissions)>, Error> {
         let now = self.store.now();
         for above in path.iter().filter(|node| node.name != *name) {
@@ -105,7 +110,7 @@ impl<S: Store + Surroundings> Table<S> {
             permissions = rules::create_child(caller, &permissions, element)?;
             next.get_or_insert_with(|| (element.to_owned(), permissions.clone()));
         }
-        rules::check(Action::Mount, caller, &permissions)?;
+        rules::check(action, caller, &permissions)?;
         Ok(next)
     }
 

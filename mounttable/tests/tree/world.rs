@@ -1,0 +1,167 @@
+//! A table over storage in memory that counts its calls, and callers known by one name each; the superuser is `server`, so that nothing is hidden by its rights.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use ebla_model::Micros;
+use ebla_mounttable::store::memory::Memory;
+use ebla_mounttable::store::{Change, Children, Predicate, Row};
+use ebla_mounttable::table::{Mount, Mounted, Options, Subtree};
+use ebla_mounttable::{
+    BlessingPattern, Caller, Deadline, Error, MountMode, MountedServer, NodeName, Permissions, Reason, Store,
+    Surroundings, Table, Target,
+};
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// Storage in memory that counts reads and changes.
+#[derive(Clone)]
+struct Counted {
+    memory: Memory,
+    calls: Arc<[AtomicUsize; 2]>,
+}
+
+impl Store for Counted {
+    async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
+        self.calls[0].fetch_add(1, Ordering::Relaxed);
+        self.memory.read(keys, children).await
+    }
+
+    async fn change_if(&self, key: &str, when: Predicate, then: Vec<Change>) -> Result<bool, Error> {
+        self.calls[1].fetch_add(1, Ordering::Relaxed);
+        self.memory.change_if(key, when, then).await
+    }
+
+    async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
+        self.memory.keys(after, limit).await
+    }
+}
+
+impl Surroundings for Counted {
+    fn now(&self) -> Micros {
+        self.memory.now()
+    }
+
+    fn fresh(&self) -> u64 {
+        self.memory.fresh()
+    }
+
+    /// Nobody is waited for here, and the deadlines of a test are exact.
+    async fn pause(&self, _tries: u32) {}
+}
+
+pub(crate) struct World {
+    pub(crate) memory: Memory,
+    calls: Arc<[AtomicUsize; 2]>,
+    table: Table<Counted>,
+}
+
+fn caller(name: &str) -> Caller {
+    Caller::new(vec![name.parse().unwrap()], &[BlessingPattern::new("server")])
+}
+
+fn name(text: &str) -> NodeName {
+    text.parse().unwrap()
+}
+
+fn alone<T>(future: impl Future<Output = T>) -> T {
+    let mut future = Box::pin(future);
+    for _ in 0..10_000 {
+        if let Poll::Ready(out) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return out;
+        }
+    }
+    panic!("a call does not end");
+}
+
+impl World {
+    pub(crate) fn open() -> Self {
+        Self::with(&Permissions::open().to_json())
+    }
+
+    /// A root with these permissions; empty nodes are collected at once.
+    pub(crate) fn with(permissions: &str) -> Self {
+        let memory = Memory::at(Micros::from_millis(1_000_000));
+        let calls = Arc::default();
+        let options = Options { grace: Duration::ZERO, ..Options::default() };
+        let table = Table::new(Counted { memory: memory.clone(), calls: Arc::clone(&calls) }, options);
+        alone(table.setup(Permissions::from_json(permissions).unwrap())).unwrap();
+        Self { memory, calls, table }
+    }
+
+    pub(crate) fn mount(&self, by: &str, at: &str, server: &str, ttl_seconds: u32) -> Result<Mounted, Error> {
+        self.mount_as(by, at, server, ttl_seconds, MountMode::Add)
+    }
+
+    pub(crate) fn mount_as(
+        &self,
+        by: &str,
+        at: &str,
+        server: &str,
+        ttl: u32,
+        mode: MountMode,
+    ) -> Result<Mounted, Error> {
+        let mount = Mount { address: server.parse()?, target: Target::Object, ttl: SECOND * ttl, mode };
+        alone(self.table.mount(&caller(by), &name(at), &mount))
+    }
+
+    pub(crate) fn refresh(&self, mounted: &Mounted, server: &str, ttl: u32) -> Option<Deadline> {
+        let server = MountedServer {
+            address: server.parse().unwrap(),
+            target: Target::Object,
+            deadline: mounted.deadline,
+            mounter: caller("root").user_id(),
+        };
+        alone(self.table.refresh(&mounted.node, &server, SECOND * ttl)).unwrap()
+    }
+
+    pub(crate) fn unmount(&self, by: &str, at: &str, server: Option<&str>) -> Result<usize, Error> {
+        let server = server.map(|server| server.parse().unwrap());
+        alone(self.table.unmount(&caller(by), &name(at), server.as_ref()))
+    }
+
+    pub(crate) fn delete(&self, by: &str, at: &str, subtree: Subtree) -> Result<(), Error> {
+        alone(self.table.delete(&caller(by), &name(at), subtree))
+    }
+
+    /// The servers, and the suffix behind a plus if there is one.
+    pub(crate) fn resolve(&self, by: &str, at: &str) -> Result<String, Error> {
+        let found = alone(self.table.resolve(&caller(by), &name(at)))?;
+        let servers: Vec<_> = found.servers.iter().map(|server| server.address.to_string()).collect();
+        let suffix = if found.suffix.is_empty() { String::new() } else { format!(" + {}", found.suffix) };
+        Ok(servers.join(" ") + &suffix)
+    }
+
+    pub(crate) fn permissions(&self, by: &str, at: &str) -> Result<(Permissions, String), Error> {
+        alone(self.table.permissions(&caller(by), &name(at)))
+    }
+
+    pub(crate) fn set_permissions(&self, by: &str, at: &str, json: &str, version: Option<&str>) -> Result<(), Error> {
+        let permissions = Permissions::from_json(json)?;
+        alone(self.table.set_permissions(&caller(by), &name(at), &permissions, version))
+    }
+
+    /// The names of all nodes below the root, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = alone(self.table.children(&NodeName::root())).unwrap();
+        let mut at = 0;
+        while at < names.len() {
+            names.extend(alone(self.table.children(&names[at])).unwrap());
+            at += 1;
+        }
+        names.sort();
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    pub(crate) fn reason<T>(&self, outcome: Result<T, Error>) -> Reason {
+        outcome.err().unwrap().reason
+    }
+
+    /// Reads and changes since this was last asked.
+    pub(crate) fn take_calls(&self) -> (usize, usize) {
+        (self.calls[0].swap(0, Ordering::Relaxed), self.calls[1].swap(0, Ordering::Relaxed))
+    }
+}
