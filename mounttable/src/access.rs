@@ -1,14 +1,14 @@
 //! Access lists and permissions: who may do what with one node.
 //!
-//! [`Permissions`] give each [`Tag`] a list, and may hold a template: the permissions of children yet to be made. As JSON a
-//! template's tags stand beside the others, with `%%/` in front, and templates nest:
+//! [`Permissions`] give each [`Tag`] a list, and may hold a template: the permissions of children yet to be made. As
+//! JSON a template's tags stand beside the others, with `%%/` in front, and templates nest:
 //!
 //! ```text
 //! {"Admin":{"In":["root"]}, "Create":{"In":["..."]}, "%%/Admin":{"In":["%%"],"NotIn":["mallory"]}}
 //! ```
 //!
-//! Invariant: the lists are sorted, without doubles, and a tag whose list is empty grants nothing whether it is there or
-//! not. Permissions without any tag are closed: only superusers pass.
+//! Invariant: the lists are sorted, without doubles, and a tag whose list is empty grants nothing whether it is there
+//! or not. Permissions without any tag are closed: only superusers pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -183,8 +183,8 @@ impl Permissions {
         }
     }
 
-    /// The permissions that a template gives to the child `child`: every `%%` in the lists becomes its name, in those of
-    /// nested templates too.
+    /// The permissions that a template gives to the child `child`: every `%%` in the lists becomes its name, in those
+    /// of nested templates too.
     #[must_use]
     pub fn for_child(&self, child: &str) -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! What the mounttable refuses, why, and what the caller should do about it.
 //!
-//! A [`Reason`] has a stable name that travels in an answer's details; what to do follows from it. The gRPC code of a reason
-//! is the wire's business.
+//! A [`Reason`] has a stable name that travels in an answer's details; what to do follows from it. The gRPC code of a
+//! reason is the wire's business.
 
 use std::fmt;
 

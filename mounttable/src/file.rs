@@ -1,7 +1,7 @@
 //! The permissions file: what a table begins with.
 //!
-//! A JSON object from names to permissions; the empty name is the root. Old files give a node's template as the permissions of
-//! its child `%%`:
+//! A JSON object from names to permissions; the empty name is the root. Old files give a node's template as the
+//! permissions of its child `%%`:
 //!
 //! ```text
 //! {"": {"Read":{"In":["..."]}, "Admin":{"In":["root"]}},
@@ -9,8 +9,8 @@
 //!  "users/%%": {"Admin":{"In":["%%"]}}}
 //! ```
 //!
-//! Listed nodes are sticky and have exactly what is listed; nothing is merged with what they would inherit. Nodes that are only on
-//! the way have what a parent gives its children, and are not sticky.
+//! Listed nodes are sticky and have exactly what is listed; nothing is merged with what they would inherit. Nodes that
+//! are only on the way have what a parent gives its children, and are not sticky.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Who calls: blessing names, the patterns that match them, and the user whom things are charged to.
 //!
-//! A blessing name is components joined with `:`, such as `idp:u:alice:phone`; what stands behind was delegated by what stands
-//! before. A caller has any number of names, and the transport has made sure of each.
+//! A blessing name is components joined with `:`, such as `idp:u:alice:phone`; what stands behind was delegated by what
+//! stands before. A caller has any number of names, and the transport has made sure of each.
 //!
 //! | pattern | matches |
 //! |---|---|

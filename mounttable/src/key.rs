@@ -1,7 +1,7 @@
 //! Where a node's row is: eight hex digits of a hash of its name, then the name with a slash in front.
 //!
-//! The hash spreads siblings over the whole table, so that no tablet holds a directory that is being filled. SHA-256, because
-//! a weaker hash leaves names that differ in their last digit together.
+//! The hash spreads siblings over the whole table, so that no tablet holds a directory that is being filled. SHA-256,
+//! because a weaker hash leaves names that differ in their last digit together.
 
 use std::fmt::Write as _;
 

@@ -11,8 +11,8 @@
 //!   table                         the tree in a storage: the fenced protocol
 //! ```
 //!
-//! Invariants: all but `store` and `table` are functions of values: no IO, no clock, no randomness. Those two take them from
-//! outside. A name, a pattern and an address are parsed once; afterwards the type is the proof.
+//! Invariants: all but `store` and `table` are functions of values: no IO, no clock, no randomness. Those two take them
+//! from outside. A name, a pattern and an address are parsed once; afterwards the type is the proof.
 //!
 //! What is absent: the service, and the storage of a real Bigtable beneath it.
 

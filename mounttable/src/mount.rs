@@ -37,7 +37,8 @@ impl Deadline {
     /// No deadline.
     pub const FOREVER: Self = Self(FOREVER);
 
-    /// `ttl` after `now`, down to the millisecond; a `ttl` of zero is for ever, and so is one that reaches beyond the year 9999.
+    /// `ttl` after `now`, down to the millisecond; a `ttl` of zero is for ever, and so is one that reaches beyond the
+    /// year 9999.
     pub fn after(now: Micros, ttl: Duration) -> Self {
         if ttl.is_zero() { Self::FOREVER } else { Self::at(now.plus(ttl).truncate_to_millis()) }
     }
@@ -87,8 +88,8 @@ pub fn live(servers: &[MountedServer], now: Micros) -> impl Iterator<Item = &Mou
 
 /// Checks that a server that is a `target` can be mounted beside those of `servers` that are live.
 ///
-/// Those who resolve through a node take any of its servers, so all must be of one sort. A server that is live and changes its
-/// own sort conflicts with itself: it has to replace.
+/// Those who resolve through a node take any of its servers, so all must be of one sort. A server that is live and
+/// changes its own sort conflicts with itself: it has to replace.
 ///
 /// # Errors
 /// `FLAGS_CONFLICT`.

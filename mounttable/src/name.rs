@@ -1,8 +1,8 @@
 //! [`NodeName`]: the name of a node, relative to its table's root, as a table accepts it.
 //!
-//! A request's text is parsed once, before any storage is touched; afterwards the type is the proof that every element is
-//! within bounds and ordinary. Elements that begin with `__` belong to a server's own debug tree, and `.` and `..` are refused
-//! because people and tools disagree about what they mean.
+//! A request's text is parsed once, before any storage is touched; afterwards the type is the proof that every element
+//! is within bounds and ordinary. Elements that begin with `__` belong to a server's own debug tree, and `.` and `..`
+//! are refused because people and tools disagree about what they mean.
 
 use std::fmt;
 use std::str::FromStr;

@@ -5,7 +5,8 @@
 //!   /host:8101/a/b      rooted: the first element is a server, the rest a name there
 //! ```
 //!
-//! Nothing here refuses anything, and `.` and `..` mean nothing here. What a table accepts is [`crate::name`]'s business.
+//! Nothing here refuses anything, and `.` and `..` mean nothing here. What a table accepts is [`crate::name`]'s
+//! business.
 
 /// The name with each run of slashes made one and a last slash dropped. `/` and the empty name stay.
 pub fn clean(name: &str) -> String {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | pass through a node | Read, Resolve or Create on it: whoever may make children must be able to get there |
 //! | resolve a node | Read or Resolve on it |
-//! | make a child | Create on the parent, and Create from the parent's template, if it has one, for a child of that name |
+//! | make a child | Create on the parent, and Create from its template, if it has one, for a child of that name |
 //! | mount, unmount | Mount |
 //! | delete a node | Admin on it or on its parent; nothing on what is below it |
 //! | list a node's children | Read; Resolve or Create will do to look for a child by its whole name |
@@ -12,7 +12,8 @@
 //! | read permissions | Read |
 //! | set permissions | Admin |
 //!
-//! Admin grants everything, and superusers pass always. Whoever is refused learns nothing else: not even whether the name exists.
+//! Admin grants everything, and superusers pass always. Whoever is refused learns nothing else: not even whether the
+//! name exists.
 
 use crate::access::{Permissions, Tag};
 use crate::error::{Error, Reason};
@@ -106,8 +107,8 @@ pub fn inherited(parent: &Permissions, child: &str) -> Permissions {
 
 /// The permissions that are stored when `caller` replaces `old` by `new`: nobody can lock himself out.
 ///
-/// If `new` would not give the caller Admin, those of his names that had it are put back. `old` is `None` for a node that is
-/// made by this call: then all his names are.
+/// If `new` would not give the caller Admin, those of his names that had it are put back. `old` is `None` for a node
+/// that is made by this call: then all his names are.
 ///
 /// # Errors
 /// `BAD_PERMISSIONS` when the caller would be kept out all the same, because `new` denies his names by name.

@@ -1,8 +1,8 @@
 //! The storage that the mounttable asks for: rows of cells, read by key, changed one row at a time under a condition.
 //!
-//! This is a small part of what a Bigtable offers, and each piece has its counterpart there: a read is ReadRows with point keys and
-//! a filter on qualifiers, a [`Predicate`] is the filter of CheckAndMutateRow, a [`Change`] a mutation. Every family keeps
-//! one version, the one with the latest timestamp.
+//! This is a small part of what a Bigtable offers, and each piece has its counterpart there: a read is ReadRows with
+//! point keys and a filter on qualifiers, a [`Predicate`] is the filter of CheckAndMutateRow, a [`Change`] a mutation.
+//! Every family keeps one version, the one with the latest timestamp.
 //!
 //! | family | column | value | timestamp |
 //! |---|---|---|---|
@@ -16,8 +16,8 @@
 //! | s | a server's address | JSON: what it is, who is charged | its deadline |
 //! | c | a child's last element | `P<i>` while the child is made, `C<i>` from then on | the child's creation |
 //!
-//! Invariant asked of an implementation: a change of one row is atomic with its condition, and is not applied any more once an
-//! error said so. Nothing is asked about two rows: those of one read may be of different moments.
+//! Invariant asked of an implementation: a change of one row is atomic with its condition, and is not applied any more
+//! once an error said so. Nothing is asked about two rows: those of one read may be of different moments.
 
 pub mod memory;
 
@@ -109,7 +109,8 @@ pub enum Change {
 
 /// The table's storage.
 pub trait Store: Send + Sync {
-    /// The rows of these keys, in their order, each as it was at some moment of the call; `None` for one that is absent.
+    /// The rows of these keys, in their order, each as it was at some moment of the call; `None` for one that is
+    /// absent.
     ///
     /// # Errors
     /// `UNAVAILABLE`.

@@ -5,18 +5,18 @@
 //!            child:  whole row, i = x  if absent, or stale while the intent still stands
 //!            parent: c:name = C<x>     if the parent is the same and alive and the intent still stands: now it is live
 //!   delete   child:  e = dead          from here on nobody mounts on it or creates below it
-//!            child's references        pending ones are taken back, committed ones deleted in turn, until there are none
+//!            child's references        pending ones are taken back, committed ones deleted, till none is left
 //!            parent: no c:name         if it is C<x>
 //!            child:  no row            if it is x, and dead
 //! ```
 //!
-//! Why it is right: an incarnation is never used again, so "still `P<x>`" after a row was read proves that the row was not live
-//! under another incarnation; only the commit makes a row live, under a condition that only its own intent meets; and the
-//! reference goes before the row, so no reader finds one that leads to a successor's.
+//! Why it is right: an incarnation is never used again, so "still `P<x>`" after a row was read proves that the row was
+//! not live under another incarnation; only the commit makes a row live, under a condition that only its own intent
+//! meets; and the reference goes before the row, so no reader finds one that leads to a successor's.
 //!
-//! Whoever comes upon a node that is dead and still referred to goes on with its deletion, and an intent that is older than
-//! [`Options::takeover`] may be replaced: nobody who crashes blocks the others. Mounts do not conflict with each other:
-//! their condition is the epoch, which only deletion and new permissions change.
+//! Whoever comes upon a node that is dead and still referred to goes on with its deletion, and an intent that is older
+//! than [`Options::takeover`] may be replaced: nobody who crashes blocks the others. Mounts do not conflict with each
+//! other: their condition is the epoch, which only deletion and new permissions change.
 //!
 //! What is absent: quotas, paging of large directories, and repair of rows that this protocol cannot have written.
 

@@ -63,8 +63,8 @@ impl Element {
 
     /// Whether the whole of `name` is what the element describes.
     ///
-    /// Takes time in proportion to the product of both lengths at worst: a run gives back characters one by one, and only
-    /// the latest run does.
+    /// Takes time in proportion to the product of both lengths at worst: a run gives back characters one by one, and
+    /// only the latest run does.
     pub fn matches(&self, name: &str) -> bool {
         let (mut tokens, mut rest) = (self.tokens.as_slice(), name);
         // Where to go on after the latest run has taken one character more.

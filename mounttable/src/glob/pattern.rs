@@ -61,8 +61,8 @@ impl Pattern {
 
     /// Whether a child called `name` is asked for.
     ///
-    /// Without elements left a recursive pattern asks for all children and another for none. A name of a server's debug tree
-    /// is meant only by an element that spells its two underscores.
+    /// Without elements left a recursive pattern asks for all children and another for none. A name of a server's debug
+    /// tree is meant only by an element that spells its two underscores.
     pub fn head_matches(&self, name: &str) -> bool {
         match self.left().first() {
             Some(head) if name.starts_with(RESERVED_PREFIX) => {

@@ -1,5 +1,5 @@
-//! Storage in memory, for tests: it yields before every call, and a read of several rows before every row, so that whoever polls
-//! the callers decides who comes next.
+//! Storage in memory, for tests: it yields before every call, and a read of several rows before every row, so that
+//! whoever polls the callers decides who comes next.
 //!
 //! Its clock moves only when somebody pauses, or a test moves it.
 

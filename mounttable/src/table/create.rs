@@ -10,8 +10,8 @@ use crate::store::{Change, Children, Family, Predicate, Store, Surroundings};
 use crate::table::Table;
 
 impl<S: Store + Surroundings> Table<S> {
-    /// One try at making the child `element` of `parent`, as read, with these permissions. Whoever calls walks again: the child
-    /// may be there, made by this call or another's, or not.
+    /// One try at making the child `element` of `parent`, as read, with these permissions. Whoever calls walks again:
+    /// the child may be there, made by this call or another's, or not.
     pub(super) async fn create(
         &self,
         parent: &Node,
@@ -52,7 +52,8 @@ impl<S: Store + Surroundings> Table<S> {
             return Ok(());
         }
         self.commit(&parent.name, element, parent.incarnation, child.incarnation).await?;
-        // Whether or not it was this commit: if the reference is not there now, it never will be, and the row is litter.
+        // Whether or not it was this commit: if the reference is not there now, it never will be, and the row is
+        // litter.
         let reread = self.parent(&parent.name, element).await?;
         if reread.is_none_or(|parent| parent.reference(element) != Some(Reference::Committed(child.incarnation))) {
             let mine = node::is_incarnation(child.incarnation);

@@ -26,8 +26,8 @@ impl<S: Store + Surroundings> Table<S> {
         Ok((node.permissions, version))
     }
 
-    /// Replaces a node's permissions, if `version` is theirs or `None`. The node is made if it is missing, and is sticky from here on.
-    /// Whatever is conditional on the permissions before does not take effect any more.
+    /// Replaces a node's permissions, if `version` is theirs or `None`. The node is made if it is missing, and is
+    /// sticky from here on. Whatever is conditional on the permissions before does not take effect any more.
     ///
     /// # Errors
     /// `BAD_VERSION`, `NO_ACCESS`, `BAD_PERMISSIONS`, `CONTENTION`, `UNAVAILABLE`.

@@ -26,7 +26,8 @@ impl<S: Store + Surroundings> Table<S> {
     /// Deletes a node. One that is not there is deleted already.
     ///
     /// # Errors
-    /// `ROOT`, `NO_ACCESS`, `NOT_EMPTY`, `CONTENTION`, `UNAVAILABLE`: then it may be deleted in part, and whoever comes by goes on.
+    /// `ROOT`, `NO_ACCESS`, `NOT_EMPTY`, `CONTENTION`, `UNAVAILABLE`: then it may be deleted in part, and whoever comes
+    /// by goes on.
     pub async fn delete(&self, caller: &Caller, name: &NodeName, subtree: Subtree) -> Result<(), Error> {
         let mut tries = 0;
         loop {

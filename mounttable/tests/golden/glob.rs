@@ -7,7 +7,8 @@ use ebla_mounttable::{NodeName, Pattern};
 use crate::notation::{line, refusal, shown, word, words};
 use crate::runner;
 
-/// `pattern P` alone is parsed; with `heads NAMES` the children that match are told; with `names NAMES` the whole names.
+/// `pattern P` alone is parsed; with `heads NAMES` the children that match are told; with `names NAMES` the whole
+/// names.
 #[test]
 fn patterns_match_elements() {
     runner::run("glob", |input| {

@@ -1,7 +1,8 @@
 //! Golden scripts: `mounttable/testdata/<subject>/*.txt`, read as transcripts of what the pure library decides.
 //!
 //! A comment that begins with a number such as T072 names the conformance case it stands for. The runner is the one of
-//! `model`: `UPDATE=1 cargo test -p ebla-mounttable --test golden` writes what comes out now; the change is reviewed as code.
+//! `model`: `UPDATE=1 cargo test -p ebla-mounttable --test golden` writes what comes out now; the change is reviewed as
+//! code.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! `now T`, `server ADDRESS TARGET DEADLINE` for what is mounted, then `mount ADDRESS TARGET TTL MODE`; times in milliseconds.
+//! `now T`, `server ADDRESS TARGET DEADLINE` for what is mounted, then `mount ADDRESS TARGET TTL MODE`; times in
+//! milliseconds.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Names as text (`naming`), names of nodes (`name`) and addresses (`address`): a line of words, and what becomes of each.
+//! Names as text (`naming`), names of nodes (`name`) and addresses (`address`): a line of words, and what becomes of
+//! each.
 
 use ebla_mounttable::{NodeName, ServerAddress, naming};
 

@@ -1,5 +1,5 @@
-//! The protocol that this one replaces, in as few words as it needs: a parent refers to a child, the child's row is written if there is
-//! none, and nothing compares the two. It is here to fail.
+//! The protocol that this one replaces, in as few words as it needs: a parent refers to a child, the child's row is
+//! written if there is none, and nothing compares the two. It is here to fail.
 
 use std::time::Duration;
 
@@ -95,7 +95,8 @@ impl Old {
         self.0.change_if(name, when, vec![Change::DeleteRow]).await.unwrap()
     }
 
-    /// The children first, a missing one made for the purpose; then the row, if no child was there and none has come since.
+    /// The children first, a missing one made for the purpose; then the row, if no child was there and none has come
+    /// since.
     async fn delete(&self, parent: &str) {
         loop {
             let root = self.read("").await.unwrap();

@@ -1,15 +1,17 @@
-//! The protocol between parents and children under many orders of its steps, each made from a seed: the real code over the storage
-//! in memory, which yields before every call; a scheduler draws who goes on, and whose process ends there.
+//! The protocol between parents and children under many orders of its steps, each made from a seed: the real code over
+//! the storage in memory, which yields before every call; a scheduler draws who goes on, and whose process ends there.
 //!
 //! ```text
 //!   scheduler   draws the next step from a seed
 //!   workload    what is done at the same time, and what was promised
 //!   verdict     what must hold afterwards
+//!   rights      a change of permissions beside a mount
+//!   crash       one process that dies at one place, at each in turn
 //!   control     the two-step protocol this one replaces, under the same schedules: it must fail
 //! ```
 //!
-//! An ordinary run makes a few thousand schedules for each share of crashes; `SCHEDULES=250000` makes as many as that. A
-//! failure prints the seed, and `SEED=n` runs that one alone.
+//! An ordinary run makes a few thousand schedules for each share of crashes; `SCHEDULES=250000` makes as many as that.
+//! A failure prints the seed, and `SEED=n` runs that one alone.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,13 +22,18 @@
 )]
 
 mod control;
+mod crash;
+mod rights;
 mod scheduler;
 mod verdict;
 mod workload;
 
 use std::panic::catch_unwind;
 
+use crate::rights::Order;
+use crate::scheduler::Draw;
 use crate::verdict::Verdict;
+use crate::workload::{Call, World, caller, name};
 
 /// Schedules for each share of crashes, unless `SCHEDULES` says otherwise.
 const SCHEDULES: u64 = 4_000;
@@ -71,6 +78,28 @@ fn nothing_comes_back_and_nothing_is_lost_with_many_crashes() {
     assert!(number("SEED").is_some() || sum.residue > 0, "no crash left anything behind: {sum:?}");
 }
 
+/// T112: a crash before each single storage call of a create, a delete and a collection.
+#[test]
+fn a_crash_at_any_place_blocks_nobody() {
+    let mounted = [Call::Mount("p/c", "h:1"), Call::Mount("p/d", "h:3")];
+    assert!(crash::everywhere(&[], &Call::Mount("p/c", "h:1")) > 10);
+    assert!(crash::everywhere(&mounted, &Call::Delete("p")) > 10);
+    assert!(crash::everywhere(&mounted[..1], &Call::Unmount("p/c", "h:1")) > 10);
+}
+
+/// T124: two who make the same nodes at the same time make them once, and both mounts are there.
+#[test]
+fn two_creators_make_one_node() {
+    for seed in 0..number("SCHEDULES").unwrap_or(SCHEDULES) {
+        let world = World::new();
+        let calls = [Call::Mount("p/c", "h:1"), Call::Mount("p/c", "h:2")];
+        let tasks = calls.into_iter().map(|call| world.task(call, 0)).collect();
+        assert!(scheduler::run(tasks, &mut Draw::seeded(seed), 0), "stuck: seed {seed}");
+        let found = scheduler::alone(world.table.resolve(&caller("root"), &name("p/c"))).unwrap();
+        assert_eq!((found.servers.len(), world.memory.rows().len()), (2, 3), "seed {seed}");
+    }
+}
+
 /// T113: the check can fail. The protocol of two steps lets rows of a deleted directory come back.
 #[test]
 fn the_control_fails() {
@@ -78,4 +107,19 @@ fn the_control_fails() {
     let resurrected = (0..schedules).filter(|seed| control::resurrects(*seed)).count();
     eprintln!("control: {resurrected} of {schedules} schedules bring a deleted node back");
     assert!(resurrected > 0, "the two-step protocol passed {schedules} schedules: they are too tame");
+}
+
+/// T115
+#[test]
+fn nobody_mounts_after_the_right_was_taken_away() {
+    let seeds = number("SEED").map_or(0..number("SCHEDULES").unwrap_or(SCHEDULES), |seed| seed..seed + 1);
+    let (mut refused, mut mounted) = (0, 0);
+    for seed in seeds {
+        match rights::order_of(seed) {
+            Order::Refused => refused += 1,
+            Order::MountFirst => mounted += 1,
+            Order::Wrong => panic!("SEED={seed}: a server came after the permissions that do not allow it"),
+        }
+    }
+    assert!(number("SEED").is_some() || refused > 0 && mounted > 0, "{refused} refused, {mounted} mounted: too tame");
 }

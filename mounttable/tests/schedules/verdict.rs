@@ -77,7 +77,8 @@ fn is_expected(reason: Reason) -> bool {
     matches!(reason, Reason::NoSuchName | Reason::ShadowedByMount)
 }
 
-/// Every acknowledged mount is there, unless somebody may have taken it away: whose call did not end before the mount began.
+/// Every acknowledged mount is there, unless somebody may have taken it away: whose call did not end before the mount
+/// began.
 fn promises(world: &World, notes: &[Note], verdict: &mut Verdict) {
     for mount in notes.iter().filter(|note| note.outcome == Some(Ok(()))) {
         let Call::Mount(at, server) = mount.call else { continue };
@@ -115,7 +116,7 @@ fn rows(world: &World) -> Vec<NodeName> {
 }
 
 /// Whatever resolves is listed.
-fn visible(world: &World, verdict: &mut Verdict) {
+pub(crate) fn visible(world: &World, verdict: &mut Verdict) {
     let before = rows(world);
     let shown = listed(world);
     verdict.listed += shown.len() - 1;
@@ -128,7 +129,7 @@ fn visible(world: &World, verdict: &mut Verdict) {
 }
 
 /// `p` is deleted and made again by somebody else: nothing of what was below it may be there.
-fn resurrection(world: &World, verdict: &mut Verdict) {
+pub(crate) fn resurrection(world: &World, verdict: &mut Verdict) {
     alone(world.call(Call::Delete("p"))).unwrap();
     alone(world.call(Call::Mount("p/other", "h:8"))).unwrap();
     for old in ["p/c", "p/d", "p/c/e"] {
@@ -138,7 +139,7 @@ fn resurrection(world: &World, verdict: &mut Verdict) {
 }
 
 /// After a sweep every row is listed and no intent is left.
-fn sweep(world: &World, verdict: &mut Verdict) {
+pub(crate) fn sweep(world: &World, verdict: &mut Verdict) {
     world.memory.advance(Duration::from_secs(60));
     // A row below an orphan is an orphan only when that is gone: each round sees to one more level.
     for _ in 0..3 {

@@ -95,7 +95,7 @@ impl World {
     }
 
     /// A task that lets others go first for a while, and then makes its call.
-    fn task(&self, call: Call, delay: u64) -> Task<'_> {
+    pub(crate) fn task(&self, call: Call, delay: u64) -> Task<'_> {
         Box::pin(async move {
             for _ in 0..delay {
                 self.memory.pause(0).await;

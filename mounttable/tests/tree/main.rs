@@ -1,4 +1,5 @@
-//! The tree over storage in memory, one call after the other: what the conformance cases say of single calls, and what calls cost.
+//! The tree over storage in memory, one call after the other: what the conformance cases say of single calls, and what
+//! calls cost.
 
 #![expect(
     clippy::unwrap_used,

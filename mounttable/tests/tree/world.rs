@@ -1,4 +1,5 @@
-//! A table over storage in memory that counts its calls, and callers known by one name each; the superuser is `server`, so that nothing is hidden by its rights.
+//! A table over storage in memory that counts its calls, and callers known by one name each; the superuser is `server`,
+//! so that nothing is hidden by its rights.
 
 use std::future::Future;
 use std::sync::Arc;

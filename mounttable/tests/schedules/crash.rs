@@ -1,0 +1,47 @@
+//! A process that dies at one place: each call is cut off before each of its storage calls in turn, and then others
+//! work.
+
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
+
+use crate::scheduler::alone;
+use crate::verdict::{self, Verdict};
+use crate::workload::{Call, World, caller, name};
+
+/// Polls a call this often and drops it; whether it had come to its end by then.
+fn cut_off(world: &World, call: Call, polls: usize) -> bool {
+    let mut call = Box::pin(world.call(call));
+    let mut context = Context::from_waker(Waker::noop());
+    (0..polls).any(|_| matches!(call.as_mut().poll(&mut context), Poll::Ready(_)))
+}
+
+/// Cuts the call off at every place there is, each time on a table of its own; at how many places.
+pub(crate) fn everywhere(before: &[Call], call: &Call) -> usize {
+    for polls in 0.. {
+        let world = World::new();
+        before.iter().for_each(|call| alone(world.call(call.clone())).unwrap());
+        let is_over = cut_off(&world, call.clone(), polls);
+        let verdict = others_work(&world, polls % 2 == 0);
+        assert!(verdict.is_good(), "{call:?} cut off after {polls} polls: {verdict:?}");
+        if is_over {
+            return polls;
+        }
+    }
+    0
+}
+
+/// Another client mounts beside what was left behind, finds it, deletes it, and sweeps, before that or after.
+fn others_work(world: &World, sweeps_first: bool) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict::visible(world, &mut verdict);
+    if sweeps_first {
+        verdict::sweep(world, &mut verdict);
+    }
+    alone(world.call(Call::Mount("p/c", "h:2"))).unwrap();
+    let found = alone(world.table.resolve(&caller("root"), &name("p/c"))).unwrap();
+    verdict.lost += usize::from(!found.servers.iter().any(|server| server.address.as_str() == "h:2"));
+    verdict::visible(world, &mut verdict);
+    verdict::resurrection(world, &mut verdict);
+    verdict::sweep(world, &mut verdict);
+    verdict
+}
