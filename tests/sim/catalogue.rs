@@ -11,7 +11,7 @@ use crate::process::{Ran, side_by_side, start};
 /// found yet.
 const CATALOGUE: [(Bug, &str); 14] = [
     (Bug::VoteAfterRestart, "votes"),
-    (Bug::AckBeforeSync, "power"),
+    (Bug::AckBeforeSync, "kills"),
     (Bug::VoteNotSaved, "votes"),
     (Bug::LogTailLost, "power"),
     (Bug::ReadWithoutLease, "parts"),
