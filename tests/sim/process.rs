@@ -29,7 +29,7 @@ pub(crate) fn one(seed: u64) -> ExitCode {
         eprintln!("{panic}\n{}", std::backtrace::Backtrace::force_capture());
         std::process::exit(PANICKED);
     }));
-    let folder = tempfile::Builder::new().prefix("ebla-sim-").tempdir_in(fast_folder()).unwrap();
+    let folder = own_folder();
     assert!(ebla_runtime::clock::replace_machine(Arc::new(HostTime::default())));
     let _clocks = mad_turmoil::time::SimClocksGuard::init();
     // Always: whether there are logs must not make a difference to what draws random numbers.
@@ -53,6 +53,15 @@ fn watch_over() {
         std::process::exit(TOO_LONG);
     });
     drop(watch.unwrap());
+}
+
+/// A folder that is removed at the end. Its name is not drawn: two processes with one seed would draw the same one, and the
+/// second would draw again, which makes another run of it.
+fn own_folder() -> tempfile::TempDir {
+    let name = format!("ebla-sim-{}", std::process::id());
+    // What a process of this number left that was ended from outside.
+    drop(std::fs::remove_dir_all(fast_folder().join(&name)));
+    tempfile::Builder::new().prefix(&name).rand_bytes(0).tempdir_in(fast_folder()).unwrap()
 }
 
 /// Memory where there is some, because every flush syncs.
