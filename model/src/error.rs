@@ -3,8 +3,6 @@
 //! [`Reason`] says what happened and has a stable name that travels between processes; [`ErrorKind`] follows from it
 //! and is all that a retry loop may look at. The gRPC code of a reason is the wire's business, not ours.
 
-use std::fmt;
-
 /// What the caller should do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ErrorKind {
@@ -22,6 +20,11 @@ pub enum ErrorKind {
     GiveUp,
 }
 
+/// Declares the reasons of a part of the system: `enum Reason` with a stable name and an [`ErrorKind`] for each.
+///
+/// A line is `Reason = "STABLE_NAME" => Kind,` with a document comment before it. Names travel on the wire: they are
+/// added, never changed.
+#[macro_export]
 macro_rules! reasons {
     ($($(#[$doc:meta])* $reason:ident = $name:literal => $kind:ident,)*) => {
         /// What happened. Names are stable: they travel on the wire.
@@ -50,10 +53,16 @@ macro_rules! reasons {
             }
 
             /// What a caller who meets it should do.
-            pub const fn kind(self) -> ErrorKind {
+            pub const fn kind(self) -> $crate::ErrorKind {
                 match self {
-                    $(Self::$reason => ErrorKind::$kind,)*
+                    $(Self::$reason => $crate::ErrorKind::$kind,)*
                 }
+            }
+        }
+
+        impl ::std::fmt::Display for Reason {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(self.name())
             }
         }
     };
@@ -108,12 +117,6 @@ reasons! {
     DataDamaged = "DATA_DAMAGED" => GiveUp,
     /// A rule of this program was broken.
     Internal = "INTERNAL" => GiveUp,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// A refusal or failure, for a person to read and a program to act on.

@@ -3,48 +3,9 @@
 //! A [`Reason`] has a stable name that travels in an answer's details; what to do follows from it. The gRPC code of a
 //! reason is the wire's business.
 
-use std::fmt;
-
 use ebla_model::ErrorKind;
 
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $reason:ident = $name:literal => $kind:ident,)*) => {
-        /// What happened. Names are stable: they travel on the wire.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub enum Reason {
-            $($(#[$doc])* $reason,)*
-        }
-
-        impl Reason {
-            /// Every reason there is.
-            pub const ALL: &'static [Self] = &[$(Self::$reason),*];
-
-            /// The stable name.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$reason => $name,)*
-                }
-            }
-
-            /// The reason of this name, if this release knows it.
-            pub fn from_name(name: &str) -> Option<Self> {
-                match name {
-                    $($name => Some(Self::$reason),)*
-                    _ => None,
-                }
-            }
-
-            /// What a caller who meets it should do.
-            pub const fn kind(self) -> ErrorKind {
-                match self {
-                    $(Self::$reason => ErrorKind::$kind,)*
-                }
-            }
-        }
-    };
-}
-
-reasons! {
+ebla_model::reasons! {
     /// Nothing is mounted under this name.
     NoSuchName = "NO_SUCH_NAME" => FixRequest,
     /// Nothing is mounted on the root that was asked for, or the table was never set up.
@@ -89,12 +50,6 @@ reasons! {
     Unavailable = "UNAVAILABLE" => Wait,
 }
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// A refusal or failure, for a person to read and a program to act on.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
@@ -114,18 +69,5 @@ impl Error {
     /// What the caller should do.
     pub const fn kind(&self) -> ErrorKind {
         self.reason.kind()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_reason_is_found_by_its_name() {
-        for reason in Reason::ALL {
-            assert_eq!(Reason::from_name(reason.name()), Some(*reason));
-        }
-        assert_eq!(Reason::from_name("NEWS"), None);
     }
 }
