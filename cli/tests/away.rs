@@ -148,14 +148,12 @@ fn the_data_path_does_not_notice_that_etcd_is_away() {
         eprintln!("skipped: {skip}");
         return;
     }
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    tokio.block_on(Box::pin(async {
+    support::block_on(async {
         let mut house = House::start().await;
         Box::pin(killed_under_load(&mut house)).await;
         Box::pin(frozen_while_a_server_restarts(&mut house)).await;
         Box::pin(killed_while_all_servers_restart(&mut house)).await;
-    }));
-    tokio.shutdown_background();
+    });
 }
 
 /// No error on the data path; a change of the map is refused with the reason, or waits and is made.

@@ -121,8 +121,7 @@ fn the_client_library_speaks_the_public_api_at_one_address() {
     let up = Up::start(&folder.path().join("data"), &[]);
     let address = up.addresses[0].as_str();
     run(address, &["table", "create", "plain", "--family", "f"]);
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    tokio.block_on(Box::pin(async {
+    support::block_on(async {
         let client = Client::endpoint(address, Runtime::system("endpoint"));
         let table = client.table(&TableName::from_parts("dev", "dev", "plain").unwrap());
         let key = RowKey::copy_from_slice(b"row");
@@ -139,6 +138,5 @@ fn the_client_library_speaks_the_public_api_at_one_address() {
         assert_eq!(row.newest("f", b"q").unwrap().value, "v");
         assert_eq!(table.read_rows(RowSet::all(), ReadOptions::default()).await.unwrap().len(), 2);
         assert_eq!(table.sample_row_keys().await.unwrap().len(), 1);
-    }));
-    tokio.shutdown_background();
+    });
 }

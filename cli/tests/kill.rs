@@ -17,9 +17,7 @@ use support::Up;
 #[test]
 fn fifty_kills_lose_nothing_and_double_nothing() {
     let rounds: u64 = std::env::var("EBLA_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    tokio.block_on(Box::pin(kills(rounds)));
-    tokio.shutdown_background();
+    support::block_on(kills(rounds));
 }
 
 async fn kills(rounds: u64) {

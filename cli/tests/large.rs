@@ -60,9 +60,7 @@ fn set(number: u64) -> (RowKey, Vec<Mutation>) {
 #[test]
 fn a_growing_table_splits_itself_and_scans_stay_exact() {
     let mebibytes: u64 = std::env::var("EBLA_LARGE_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(1024);
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    tokio.block_on(Box::pin(grow(mebibytes)));
-    tokio.shutdown_background();
+    support::block_on(grow(mebibytes));
 }
 
 async fn grow(mebibytes: u64) {

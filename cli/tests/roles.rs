@@ -48,9 +48,7 @@ fn processes_meet_through_etcd_and_come_and_go() {
         eprintln!("skipped: {skip}");
         return;
     }
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    tokio.block_on(Box::pin(come_and_go()));
-    tokio.shutdown_background();
+    support::block_on(come_and_go());
 }
 
 async fn come_and_go() {

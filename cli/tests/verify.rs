@@ -90,8 +90,7 @@ fn forge(log: &Path) -> String {
 
 #[test]
 fn a_load_goes_on_after_sigkill_and_restart_and_finds_nothing_lost() {
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    tokio.block_on(Box::pin(async {
+    support::block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         let runtime = Runtime::system("verify");
@@ -111,6 +110,5 @@ fn a_load_goes_on_after_sigkill_and_restart_and_finds_nothing_lost() {
         }
         let report = load.check(&through(&up.addresses, &table, &runtime)).await.unwrap();
         assert!(report.is_good() && report.read_through.len() == up.addresses.len(), "{}", report.text());
-    }));
-    tokio.shutdown_background();
+    });
 }

@@ -18,6 +18,17 @@ use serde_json::Value;
 /// A process that has not come up by then never will: recovery of a gigabyte takes seconds.
 const READY_MAX: Duration = Duration::from_secs(120);
 
+/// What a cluster in trouble may answer. Whatever else it says is a fault: the requests are all right.
+pub(crate) const TROUBLE: [&str; 3] = ["DEADLINE", "OUTCOME_UNKNOWN", "UNAVAILABLE"];
+
+/// Carries out `test` on threads of its own. Tasks that it leaves behind do not hold up the end.
+pub(crate) fn block_on<T>(test: impl Future<Output = T>) -> T {
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let outcome = tokio.block_on(Box::pin(test));
+    tokio.shutdown_background();
+    outcome
+}
+
 /// The program under test.
 pub(crate) fn ebla() -> &'static str {
     env!("CARGO_BIN_EXE_ebla")
