@@ -22,12 +22,14 @@ use ebla_tests::process::{Plan, ProcessCluster};
 use ebla_tests::site::{Loopback, Site};
 
 const TABLET_SERVERS: usize = 5;
+/// Tablets of the load, a writer each: a fault of one server is to be noticed by those that it leads, and by no others.
+const TABLETS: u32 = 8;
+/// What is called a stall.
+const STALL: Duration = Duration::from_millis(300);
 /// Small enough that the load's tablets split while faults come.
 const SPLIT_BYTES: u64 = 2 << 20;
 /// Acknowledged after each fault, before the next one comes: the load must be there to notice.
 const BETWEEN: u64 = 200;
-/// What a cluster in trouble may answer. Whatever else it says is a fault: the requests are all right.
-const TROUBLE: [&str; 3] = ["DEADLINE", "OUTCOME_UNKNOWN", "UNAVAILABLE"];
 /// When that takes longer, the cluster is not whole, whatever it says.
 const LIVE: Duration = Duration::from_secs(120);
 
@@ -37,8 +39,7 @@ fn faults_of_every_kind_lose_nothing_and_double_nothing() {
         println!("skipped: {skip}");
         return;
     }
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    tokio.block_on(Box::pin(async {
+    support::block_on(async {
         let plan = Plan { split_bytes: Some(SPLIT_BYTES), ..Plan::new(support::ebla(), TABLET_SERVERS) };
         match NetNs::available() {
             Ok(()) => {
@@ -50,8 +51,7 @@ fn faults_of_every_kind_lose_nothing_and_double_nothing() {
                 chaos(plan, Loopback::claim().unwrap(), items()).await;
             }
         }
-    }));
-    tokio.shutdown_background();
+    });
 }
 
 /// Faults that every machine can make, and the variables that set how often each comes.
@@ -98,7 +98,7 @@ async fn chaos<S: Site>(plan: Plan, site: S, items: Vec<Item>) {
     let mut cluster = ProcessCluster::start(plan, site, &runtime).await.unwrap();
     let addresses = cluster.addresses();
     let name = TableName::from_parts("test", "test", "ledger").unwrap();
-    let load_plan = LoadPlan { writers: 8, readers: 2, ..LoadPlan::default() };
+    let load_plan = LoadPlan { writers: 8, readers: 2, slots: TABLETS, stall_listed: STALL, ..LoadPlan::default() };
     create_table(&addresses[0], &name, load_plan.slots, &runtime).await.unwrap();
     let mut load = Load::new(load_plan, &runtime);
     let ways = through(&addresses, &name, &runtime);
@@ -116,11 +116,15 @@ async fn chaos<S: Site>(plan: Plan, site: S, items: Vec<Item>) {
     load.finish(running).await;
     let report = load.check(&ways).await.unwrap();
 
-    let told = report.tally.stalls.iter().map(|stall| (stall.at.elapsed(), stall.lasted));
+    let told = report.tally.stalls.iter().map(|stall| (stall.at.elapsed(), stall.lasted, stall.slot.0));
     let stalls = since_boot(&runtime.clock, report.began, told);
-    println!("{}\n{}", table(&blame(&happened, &stalls)), report.text());
+    println!(
+        "stalls of {STALL:?} and more, {TABLETS} tablets\n{}\n{}",
+        table(&blame(&happened, &stalls)),
+        report.text()
+    );
     assert!(report.is_good(), "EBLA_CHAOS_SEED={seed}\n{}", report.text());
-    let blamed = report.tally.errors.keys().find(|reason| !TROUBLE.contains(&reason.as_str()));
+    let blamed = report.tally.errors.keys().find(|reason| !support::TROUBLE.contains(&reason.as_str()));
     assert_eq!(blamed, None, "EBLA_CHAOS_SEED={seed}: requests were refused\n{}", report.text());
     assert_eq!(report.read_through, addresses, "EBLA_CHAOS_SEED={seed}: not every address reads back");
     assert!(report.tally.acknowledged > BETWEEN * schedule.len() as u64, "{}", report.text());

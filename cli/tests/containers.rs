@@ -26,18 +26,13 @@ const TABLET_SERVERS: usize = 5;
 /// Acknowledged for each fault, on the average, on a machine that has other things to do.
 const EACH: u64 = 200;
 
-/// What a cluster in trouble may answer. Whatever else it says is a fault: the requests are all right.
-const TROUBLE: [&str; 3] = ["DEADLINE", "OUTCOME_UNKNOWN", "UNAVAILABLE"];
-
 #[test]
 fn containers_come_and_go_and_nothing_is_lost() {
     if let Some(reason) = missing() {
         println!("skipped: {reason}");
         return;
     }
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let outcome = tokio.block_on(AssertUnwindSafe(Box::pin(come_and_go())).catch_unwind());
-    tokio.shutdown_background();
+    let outcome = support::block_on(AssertUnwindSafe(come_and_go()).catch_unwind());
     if let Err(reason) = outcome {
         // Said before, but then came the logs of all containers, and people look at the end.
         println!("{}", said(reason.as_ref()));
@@ -100,7 +95,7 @@ async fn come_and_go() {
         assert_eq!(report[anomaly], 0, "EBLA_CHAOS_SEED={seed}: {anomaly}: {report:#}");
     }
     let mut reasons = report["errors"].as_object().unwrap().keys();
-    assert!(reasons.all(|reason| TROUBLE.contains(&reason.as_str())), "EBLA_CHAOS_SEED={seed}: {report:#}");
+    assert!(reasons.all(|reason| support::TROUBLE.contains(&reason.as_str())), "EBLA_CHAOS_SEED={seed}: {report:#}");
     assert_eq!(report["silent"], serde_json::json!([]), "EBLA_CHAOS_SEED={seed}: not every address reads back");
     assert!(report["acknowledged"].as_u64().unwrap() > EACH * schedule.len() as u64, "{report:#}");
 }
@@ -108,6 +103,8 @@ async fn come_and_go() {
 /// The stalls that the report lists, by the machine's clock since boot, which containers share.
 fn stalls(report: &Value, clock: &Clock) -> Vec<Stall> {
     let millis = |value: &Value| Duration::from_millis(value.as_u64().unwrap());
-    let told = report["stalls"].as_array().unwrap().iter().map(|stall| (millis(&stall["at_ms"]), millis(&stall["ms"])));
+    let slot = |stall: &Value| u32::try_from(stall["slot"].as_u64().unwrap()).unwrap();
+    let told = report["stalls"].as_array().unwrap().iter();
+    let told = told.map(|stall| (millis(&stall["at_ms"]), millis(&stall["ms"]), slot(stall)));
     since_boot(clock, Micros::new(report["began_micros"].as_i64().unwrap()), told)
 }

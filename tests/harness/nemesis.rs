@@ -5,7 +5,7 @@
 //!   Item x times  --schedule(seed)-->  Nemesis …  --Driver-->  Happened …  --blame(stalls)-->  a table by kind
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -279,14 +279,21 @@ pub struct Stall {
     pub from: Duration,
     /// The first one after it.
     pub until: Duration,
+    /// The tablet that did not answer, as the load numbers its own.
+    pub tablet: u32,
 }
 
 /// Stalls as a load tells them, by the machine's clock since boot: the load began at `began`; each stall began so long after
-/// that, and lasted so long.
+/// that, lasted so long, and was of this tablet.
 #[must_use]
-pub fn since_boot(clock: &Clock, began: Micros, told: impl IntoIterator<Item = (Duration, Duration)>) -> Vec<Stall> {
+pub fn since_boot(
+    clock: &Clock,
+    began: Micros,
+    told: impl IntoIterator<Item = (Duration, Duration, u32)>,
+) -> Vec<Stall> {
     let began = clock.monotonic().saturating_sub(clock.wall().since(began));
-    told.into_iter().map(|(at, lasted)| Stall { from: began + at, until: began + at + lasted }).collect()
+    let stall = |(at, lasted, tablet)| Stall { from: began + at, until: began + at + lasted, tablet };
+    told.into_iter().map(stall).collect()
 }
 
 /// What a kind of fault cost.
@@ -296,6 +303,8 @@ pub struct Cost {
     pub lasted: Duration,
     /// For each time that it happened, the longest stall that is laid at its door: zero when none is.
     pub stalls: Vec<Duration>,
+    /// For each time that it happened, how many tablets stalled for long enough to be told.
+    pub tablets: Vec<usize>,
     /// The longest time from its lifting until everything served.
     pub recovery: Duration,
 }
@@ -310,29 +319,41 @@ impl Cost {
     /// The stall that as many were shorter than as longer.
     #[must_use]
     pub fn median(&self) -> Duration {
-        let mut sorted = self.stalls.clone();
-        sorted.sort_unstable();
-        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+        median(&self.stalls)
     }
+}
+
+fn median<T: Copy + Ord + Default>(values: &[T]) -> T {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }
 
 /// Lays each stall at the door of the last fault that began before it ended, when it began before that was over.
 /// What no fault explains stands under `none`.
 #[must_use]
 pub fn blame(happened: &[Happened], stalls: &[Stall]) -> BTreeMap<String, Cost> {
-    let mut each = vec![Duration::ZERO; happened.len()];
+    let mut each = vec![(Duration::ZERO, BTreeSet::new()); happened.len()];
     let mut costs: BTreeMap<String, Cost> = BTreeMap::new();
     for stall in stalls {
         let lasted = stall.until.saturating_sub(stall.from);
         let culprit = happened.iter().rposition(|one| one.began <= stall.until && stall.from <= one.whole);
         match culprit.and_then(|number| each.get_mut(number)) {
-            Some(longest) => *longest = lasted.max(*longest),
-            None => costs.entry("none".to_owned()).or_default().stalls.push(lasted),
+            Some((longest, tablets)) => {
+                *longest = lasted.max(*longest);
+                tablets.insert(stall.tablet);
+            }
+            None => {
+                let unexplained = costs.entry("none".to_owned()).or_default();
+                unexplained.stalls.push(lasted);
+                unexplained.tablets.push(1);
+            }
         }
     }
-    for (one, stall) in happened.iter().zip(each) {
+    for (one, (stall, tablets)) in happened.iter().zip(each) {
         let cost = costs.entry(one.kind.clone()).or_default();
         cost.stalls.push(stall);
+        cost.tablets.push(tablets.len());
         cost.lasted = cost.lasted.max(one.lifted.saturating_sub(one.began));
         cost.recovery = cost.recovery.max(one.whole.saturating_sub(one.lifted));
     }
@@ -343,15 +364,15 @@ pub fn blame(happened: &[Happened], stalls: &[Stall]) -> BTreeMap<String, Cost> 
 #[must_use]
 pub fn table(costs: &BTreeMap<String, Cost>) -> String {
     let mut text = String::from(
-        "| fault | times | lasted, longest | writer's longest stall, median | of all | all serves again after |\n\
-         |---|---:|---:|---:|---:|---:|\n",
+        "| fault | times | lasted, longest | writer's longest stall, median | of all | tablets that stalled, median | all serves again after |\n\
+         |---|---:|---:|---:|---:|---:|---:|\n",
     );
     let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
     for (kind, cost) in costs {
-        let times = cost.stalls.len();
+        let (times, tablets) = (cost.stalls.len(), median(&cost.tablets));
         let [lasted, median, longest, recovery] =
             [cost.lasted, cost.median(), cost.longest(), cost.recovery].map(seconds);
-        text.push_str(&format!("| {kind} | {times} | {lasted} | {median} | {longest} | {recovery} |\n"));
+        text.push_str(&format!("| {kind} | {times} | {lasted} | {median} | {longest} | {tablets} | {recovery} |\n"));
     }
     text
 }
@@ -418,12 +439,13 @@ mod tests {
             whole: seconds(whole),
         };
         let happened = [at("kill", 10, 11, 14), at("pause", 20, 35, 36), at("kill", 50, 52, 53)];
-        let stall = |from, until| Stall { from: seconds(from), until: seconds(until) };
-        let costs = blame(&happened, &[stall(9, 12), stall(13, 15), stall(21, 23), stall(40, 41)]);
+        let stall = |from, until, tablet| Stall { from: seconds(from), until: seconds(until), tablet };
+        let costs = blame(&happened, &[stall(9, 12, 1), stall(13, 15, 2), stall(21, 23, 1), stall(40, 41, 1)]);
         assert_eq!((costs["kill"].longest(), costs["kill"].recovery), (seconds(3), seconds(3)));
         assert_eq!(costs["kill"].stalls, [seconds(3), Duration::ZERO]);
+        assert_eq!(costs["kill"].tablets, [2, 0]);
         assert_eq!(costs["pause"].longest(), seconds(2));
-        assert_eq!(costs["none"], Cost { stalls: vec![seconds(1)], ..Cost::default() });
-        assert!(table(&costs).contains("| pause | 1 | 15.0 s | 2.0 s | 2.0 s | 1.0 s |"));
+        assert_eq!(costs["none"], Cost { stalls: vec![seconds(1)], tablets: vec![1], ..Cost::default() });
+        assert!(table(&costs).contains("| pause | 1 | 15.0 s | 2.0 s | 2.0 s | 1 | 1.0 s |"));
     }
 }
