@@ -7,6 +7,7 @@
 //! | `applied` | version 1, term (u64 BE), index (u64 BE): the last log entry whose effect is in this store |
 //! | `last_time` | version 1, microseconds (i64 BE): the greatest log time applied |
 //! | `gc_time` | version 1, microseconds (i64 BE): the time at which reads judge garbage |
+//! | `leapt` | version 1, microseconds (i64 BE): what of the log's time was leaps; absent: none |
 //! | `floors` | version 1, then per family in rising order: id (u32 BE), microseconds (i64 BE) |
 //! | `sessions/` + 16 bytes | `ebla.record.Session`, opaque here |
 //! | `operations/` + u64 BE | the answer of an applied admin operation, opaque here |
@@ -40,6 +41,8 @@ pub enum MetaKey {
     GcTime,
     /// `floors`: [`encode_floors`].
     Floors,
+    /// `leapt`: [`encode_micros`].
+    Leapt,
     /// `sessions/<id>`: what a session has done here; `ebla.record.Session`.
     Session(SessionId),
     /// `operations/<id>`: an admin operation that was applied, with its answer.
@@ -62,6 +65,7 @@ impl MetaKey {
             Self::LastTime => b"last_time".to_vec(),
             Self::GcTime => b"gc_time".to_vec(),
             Self::Floors => b"floors".to_vec(),
+            Self::Leapt => b"leapt".to_vec(),
             Self::Session(id) => [Self::SESSIONS, &id.to_bytes()].concat(),
             Self::Operation(id) => [Self::OPERATIONS, &id.get().to_be_bytes()].concat(),
         }
@@ -77,6 +81,7 @@ impl MetaKey {
             b"last_time" => Some(Self::LastTime),
             b"gc_time" => Some(Self::GcTime),
             b"floors" => Some(Self::Floors),
+            b"leapt" => Some(Self::Leapt),
             _ => Self::decode_numbered(bytes),
         }
     }
@@ -109,7 +114,7 @@ pub fn decode_log_id(value: &[u8]) -> Result<LogId, StoreError> {
     whole(id, rest, "decode applied index")
 }
 
-/// The value of `last_time` and `gc_time`.
+/// The value of `last_time`, `gc_time` and `leapt`.
 #[must_use]
 pub fn encode_micros(time: Micros) -> Bytes {
     let mut value = vec![VERSION];
@@ -117,7 +122,7 @@ pub fn encode_micros(time: Micros) -> Bytes {
     value.into()
 }
 
-/// Reads the value of `last_time` or `gc_time`.
+/// Reads the value of `last_time`, `gc_time` or `leapt`.
 ///
 /// # Errors
 /// [`StoreError::Damaged`] when it is not one.
@@ -194,6 +199,7 @@ mod tests {
             MetaKey::LastTime,
             MetaKey::GcTime,
             MetaKey::Floors,
+            MetaKey::Leapt,
             MetaKey::Session(SessionId::new(7)),
             MetaKey::Operation(OperationId::new(9)),
         ];

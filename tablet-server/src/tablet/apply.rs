@@ -192,7 +192,7 @@ impl<'a, C: Cells> Applier<'a, C> {
         for change in write.changes {
             self.change(&write.row, change)?;
         }
-        let time = self.state.time;
+        let time = self.state.session_time();
         let window = self.state.session(write.session);
         window.record(write.sequence, write.lowest_outstanding, write.result, time);
         self.touched.insert(write.row);

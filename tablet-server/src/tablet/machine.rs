@@ -170,7 +170,9 @@ impl Machine {
     pub fn judge(&self, id: &WriteId) -> Verdict {
         let state = self.state();
         match state.sessions.get(&id.session) {
-            Some(window) if !window.expired(state.time) && !planted(Bug::AppliedTwice) => window.judge(id.sequence),
+            Some(window) if !window.expired(state.session_time()) && !planted(Bug::AppliedTwice) => {
+                window.judge(id.sequence)
+            }
             _ => Verdict::Fresh,
         }
     }

@@ -32,6 +32,10 @@ const OPERATIONS_MAX: usize = 1024;
 /// Age floors are raised in steps of the GC time: each raise makes running views expire.
 const FLOOR_STEP: Duration = Duration::from_secs(60);
 
+/// What the log's time advances by beyond this, from one command to the next, is no time in which sessions were idle: it may
+/// be that a leader's clock is ahead, and a write whose answer was lost under the old leader comes again under the new one.
+const IDLE_STEP_MAX: Duration = Duration::from_secs(60);
+
 /// A change of the meta keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetaEdit {
@@ -58,6 +62,8 @@ pub struct TabletState {
     pub floors: BTreeMap<FamilyId, Micros>,
     /// What was applied lately of each session that writes here.
     pub sessions: BTreeMap<SessionId, SessionWindow>,
+    /// How much of the log's time was leaps: see [`TabletState::session_time`].
+    pub leapt: Duration,
     /// Operations applied, so that a repetition does nothing.
     pub operations: BTreeSet<OperationId>,
     /// The operation that ended this tablet.
@@ -75,6 +81,7 @@ struct Changed {
     schema: bool,
     floors: bool,
     ended: bool,
+    leapt: bool,
     sessions: BTreeSet<SessionId>,
     operations: BTreeSet<OperationId>,
 }
@@ -91,6 +98,7 @@ impl TabletState {
             gc_time: Micros::ZERO,
             floors: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            leapt: Duration::ZERO,
             operations: BTreeSet::new(),
             dropped: None,
             floors_drawn: Micros::ZERO,
@@ -141,6 +149,7 @@ impl TabletState {
             schema: true,
             floors: true,
             ended: true,
+            leapt: true,
             sessions: self.sessions.keys().copied().collect(),
             operations: self.operations.clone(),
         };
@@ -166,6 +175,9 @@ impl TabletState {
         if changed.floors {
             edits.push(MetaEdit::Put(MetaKey::Floors, layout::encode_floors(&self.floors)));
         }
+        if changed.leapt {
+            edits.push(MetaEdit::Put(MetaKey::Leapt, layout::encode_micros(Micros::ZERO.plus(self.leapt))));
+        }
         edits.extend(changed.sessions.iter().map(|id| self.session_edit(*id)));
         edits.extend(changed.operations.iter().map(|id| self.operation_edit(*id)));
         edits
@@ -173,12 +185,24 @@ impl TabletState {
 
     /// Takes a command's time: neither the log's time nor the GC time goes back. Age floors follow in steps.
     pub fn advance_time(&mut self, time: Micros) {
+        let leap = time.since(self.time).saturating_sub(IDLE_STEP_MAX);
+        if !leap.is_zero() && self.time > Micros::ZERO {
+            self.leapt = self.leapt.saturating_add(leap);
+            self.changed.leapt = true;
+        }
         self.time = self.time.max(time);
         self.gc_time = self.gc_time.max(time);
         if self.gc_time.since(self.floors_drawn) >= FLOOR_STEP {
             self.draw_floors();
             self.forget_idle_sessions();
         }
+    }
+
+    /// The time by which sessions are idle: the log's time without its leaps. It may be slow, which keeps sessions for longer,
+    /// and is never fast by more than [`IDLE_STEP_MAX`] a command.
+    #[must_use]
+    pub fn session_time(&self) -> Micros {
+        self.time.minus(self.leapt)
     }
 
     /// Whether something changed since the last [`TabletState::take_edits`] that readers or compactions must know.
@@ -234,7 +258,7 @@ impl TabletState {
     /// The session's window, made when the session is new here or was idle for so long that it counts as new.
     pub fn session(&mut self, id: SessionId) -> &mut SessionWindow {
         self.changed.sessions.insert(id);
-        let time = self.time;
+        let time = self.session_time();
         let window = self.sessions.entry(id).or_default();
         if window.expired(time) {
             *window = SessionWindow::default();
@@ -245,7 +269,7 @@ impl TabletState {
     /// Forgets sessions that were idle for too long. Which ones are still kept changes no answer: see
     /// [`TabletState::session`].
     fn forget_idle_sessions(&mut self) {
-        let time = self.time;
+        let time = self.session_time();
         let changed = &mut self.changed.sessions;
         self.sessions.retain(|id, window| {
             let idle = window.expired(time);
@@ -309,6 +333,7 @@ struct Loading {
     gc_time: Micros,
     floors: BTreeMap<FamilyId, Micros>,
     sessions: BTreeMap<SessionId, SessionWindow>,
+    leapt: Duration,
     operations: BTreeSet<OperationId>,
     dropped: Option<OperationId>,
 }
@@ -320,6 +345,7 @@ impl Loading {
             MetaKey::Applied => self.applied = Some(layout::decode_log_id(value)?),
             MetaKey::LastTime => self.time = layout::decode_micros(value)?,
             MetaKey::GcTime => self.gc_time = layout::decode_micros(value)?,
+            MetaKey::Leapt => self.leapt = layout::decode_micros(value)?.since(Micros::ZERO),
             MetaKey::Floors => self.floors = layout::decode_floors(value)?,
             MetaKey::Descriptor => self.descriptor = Some(convert::descriptor_from_bytes(value.clone())?),
             MetaKey::Schema => self.schema = Some(convert::schema_from_bytes(value.clone())?),
@@ -347,6 +373,7 @@ impl Loading {
             gc_time: self.gc_time,
             floors: self.floors,
             sessions: self.sessions,
+            leapt: self.leapt,
             operations: self.operations,
             dropped: self.dropped,
             floors_drawn: Micros::ZERO,
