@@ -11,10 +11,10 @@ use crate::process::{Ran, side_by_side, start};
 /// found yet.
 const CATALOGUE: [(Bug, &str); 14] = [
     (Bug::VoteAfterRestart, "votes"),
-    (Bug::AckBeforeSync, "kills"),
+    (Bug::AckBeforeSync, "outage"),
     (Bug::VoteNotSaved, "votes"),
     (Bug::LogTailLost, "power"),
-    (Bug::ReadWithoutLease, "parts"),
+    (Bug::ReadWithoutLease, "alone"),
     (Bug::LeaseTooLong, "parts"),
     (Bug::AnswerBeforeCommit, "parts"),
     (Bug::AppliedTwice, "parts"),

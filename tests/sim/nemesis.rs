@@ -17,6 +17,8 @@ use crate::world::{Machine, TIMINGS, World, held};
 pub(crate) struct Swarm {
     crash: Option<Duration>,
     crash_all: Option<Duration>,
+    /// A server is gone until others have taken its place.
+    lose: Option<Duration>,
     master_crash: Option<Duration>,
     cut: Option<Duration>,
     isolate: Option<Duration>,
@@ -38,6 +40,7 @@ impl Swarm {
         Self {
             crash: None,
             crash_all: None,
+            lose: None,
             master_crash: None,
             cut: None,
             isolate: None,
@@ -62,6 +65,11 @@ impl Swarm {
         Self { crash_all: Some(Duration::from_secs(4)), crash: Some(Duration::from_secs(2)), ..Self::calm() }
     }
 
+    /// All machines at once, again and again, and nothing between: who writes much has something under way each time.
+    pub(crate) const fn outage() -> Self {
+        Self { crash_all: Some(Duration::from_millis(1_500)), ..Self::calm() }
+    }
+
     /// Clocks that jump, and leaders that change.
     pub(crate) const fn clocks() -> Self {
         Self { clock: Some(Duration::from_millis(700)), crash: Some(Duration::from_secs(3)), ..Self::calm() }
@@ -78,6 +86,11 @@ impl Swarm {
         Self { cut, isolate, ..Self::calm() }
     }
 
+    /// Servers that are alone, and whom clients still reach.
+    pub(crate) const fn alone() -> Self {
+        Self { isolate: Some(Duration::from_secs(5)), ..Self::calm() }
+    }
+
     /// Faults by chance.
     pub(crate) fn draw(rng: &Rng) -> Self {
         let often = |chance: u64, from_ms: u64, to_ms: u64| {
@@ -89,6 +102,7 @@ impl Swarm {
         Self {
             crash: often(75, 1_500, 10_000),
             crash_all: often(25, 10_000, 30_000),
+            lose: None,
             master_crash: often(40, 5_000, 20_000),
             cut: often(60, 2_000, 10_000),
             isolate: often(50, 4_000, 15_000),
@@ -102,10 +116,16 @@ impl Swarm {
         }
     }
 
+    /// The same, and servers that are given up.
+    pub(crate) fn with_losses(self, rng: &Rng) -> Self {
+        Self { lose: Some(Duration::from_millis(4_000 + rng.below(6_000))), ..self }
+    }
+
     fn mean(&self, kind: Kind) -> Option<Duration> {
         match kind {
             Kind::Crash => self.crash,
             Kind::CrashAll => self.crash_all,
+            Kind::Lose => self.lose,
             Kind::MasterCrash => self.master_crash,
             Kind::Cut => self.cut,
             Kind::Isolate => self.isolate,
@@ -117,6 +137,15 @@ impl Swarm {
     }
 }
 
+/// The servers that lead some tablet.
+fn leaders(world: &World) -> Vec<&Machine> {
+    let leads = |machine: &&Machine| {
+        let hosted = machine.hosted();
+        hosted.is_some_and(|hosted| hosted.tablets().iter().any(|tablet| tablet.group().leadership().is_some()))
+    };
+    world.servers.iter().filter(leads).collect()
+}
+
 fn index(rng: &Rng, length: usize) -> usize {
     usize::try_from(rng.below(length as u64)).unwrap()
 }
@@ -126,6 +155,7 @@ fn index(rng: &Rng, length: usize) -> usize {
 enum Kind {
     Crash,
     CrashAll,
+    Lose,
     MasterCrash,
     Cut,
     Isolate,
@@ -135,9 +165,10 @@ enum Kind {
     Chubby,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Crash,
     Kind::CrashAll,
+    Kind::Lose,
     Kind::MasterCrash,
     Kind::Cut,
     Kind::Isolate,
@@ -267,6 +298,16 @@ impl Nemesis {
                     self.crash_for_a_while(now, sim, world, machine);
                 }
             }
+            Kind::Lose => {
+                let machine = &world.servers[index(&self.rng, world.servers.len())];
+                let Some(given_up) = world.patience.end() else { return };
+                if !self.down.contains_key(&machine.name) {
+                    held(&world.trace).count(now, "nemesis", "lose", &machine.name);
+                    self.crash(now, sim, world, machine, Power::Stays);
+                    let back = self.between(given_up, given_up + Duration::from_secs(8));
+                    self.at(now + back, Act::Start(machine.name.clone()));
+                }
+            }
             Kind::MasterCrash => {
                 let machine = &world.masters[index(&self.rng, world.masters.len())];
                 self.crash_for_a_while(now, sim, world, machine);
@@ -338,9 +379,13 @@ impl Nemesis {
         self.cut(now, sim, world, (a.as_str(), b.as_str()), kind, long);
     }
 
-    /// Parts one server from all other servers; masters and clients may still reach it.
+    /// Parts one server from all other servers, half of the time one that leads; masters and clients may still reach it.
     fn isolate(&mut self, now: Duration, sim: &Sim<'_>, world: &World) {
-        let alone = &world.servers[index(&self.rng, world.servers.len())].name;
+        let leaders = leaders(world);
+        let alone = match self.rng.below(2) {
+            0 if !leaders.is_empty() => &leaders[index(&self.rng, leaders.len())].name,
+            _ => &world.servers[index(&self.rng, world.servers.len())].name,
+        };
         let kind = [CutKind::Both, CutKind::OneWay, CutKind::Hold][index(&self.rng, 3)];
         let outward = self.rng.below(2) == 0;
         let long = self.between(Duration::from_millis(300), Duration::from_secs(8));
@@ -353,11 +398,7 @@ impl Nemesis {
     /// A leader loses one follower for longer than that one's promise, and then the other, which restarts at this moment. If
     /// it has forgotten its own promise, the two elect a leader while the first still reads by its lease.
     fn betray(&mut self, now: Duration, sim: &Sim<'_>, world: &World) {
-        let leads = |machine: &&Machine| {
-            let hosted = machine.hosted();
-            hosted.is_some_and(|hosted| hosted.tablets().iter().any(|tablet| tablet.group().leadership().is_some()))
-        };
-        let leaders: Vec<&Machine> = world.servers.iter().filter(leads).collect();
+        let leaders = leaders(world);
         if leaders.is_empty() {
             return;
         }

@@ -42,7 +42,7 @@ pub(crate) fn differences(world: &World) -> Vec<String> {
         if contents.any(|other| Some(other) != first) {
             wrong.push(format!("replicas of tablet {tablet} differ: {replicas:?}"));
         }
-        if replicas.len() < world.servers.len().min(3) {
+        if replicas.len() != world.servers.len().min(3) {
             wrong.push(format!("tablet {tablet} has {} replicas", replicas.len()));
         }
     }

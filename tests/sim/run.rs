@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use ebla_model::id::TabletId;
+use ebla_model::id::{ReplicaId, TabletId};
 use ebla_runtime::Rng;
 use ebla_tablet_server::raft::GroupId;
 
@@ -14,7 +14,7 @@ use crate::nemesis::{Nemesis, Swarm};
 use crate::replicas;
 use crate::time::UP_BEFORE;
 use crate::trace::Trace;
-use crate::world::{self, Phase, World, held};
+use crate::world::{self, Patience, Phase, World, held};
 
 /// What a run is.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) owns: bool,
     /// When a split is ordered, and where.
     pub(crate) splits: Vec<(Duration, String)>,
+    /// How soon a server that is silent is given up.
+    pub(crate) patience: Patience,
     /// Whether the run ends with the first thing that is found wrong.
     pub(crate) stops_early: bool,
 }
@@ -46,28 +48,46 @@ impl Plan {
             })
             .collect();
         splits.sort();
+        let masters = 1 + usize::try_from(rng.below(2)).unwrap();
+        let clients = 1 + rng.below(3);
+        let swarm = Swarm::draw(&rng);
+        // In a third of the runs there is a server to spare, and replicas move to it from others that are gone.
+        let (servers, swarm, patience) = match rng.below(3) {
+            0 => (4, swarm.with_losses(&rng), Patience::short(&rng)),
+            _ => (3, swarm, Patience::default()),
+        };
         Self {
             seed,
-            servers: 3,
-            masters: 1 + usize::try_from(rng.below(2)).unwrap(),
-            clients: 1 + rng.below(3),
+            servers,
+            masters,
+            clients,
             load,
-            swarm: Swarm::draw(&rng),
+            swarm,
             owns: seed.is_multiple_of(2),
             splits,
+            patience,
             stops_early: false,
         }
     }
 
     /// The plan of this name: `swarm`, or one that has much of one thing.
     pub(crate) fn named(name: &str, seed: u64) -> Self {
-        let plan = Self { load: Duration::from_secs(20), owns: false, stops_early: true, ..Self::draw(seed) };
+        let plan = Self {
+            servers: 3,
+            patience: Patience::default(),
+            load: Duration::from_secs(20),
+            owns: false,
+            stops_early: true,
+            ..Self::draw(seed)
+        };
         match name {
             "calm" => Self::calm(seed),
             "votes" => Self { swarm: Swarm::votes(), splits: Vec::new(), ..plan },
             "power" => Self { swarm: Swarm::power(), splits: Vec::new(), ..plan },
+            "outage" => Self { swarm: Swarm::outage(), splits: Vec::new(), clients: 8, ..plan },
             "clocks" => Self { swarm: Swarm::clocks(), owns: true, ..plan },
             "parts" => Self { swarm: Swarm::parts(), splits: many_splits(), ..plan },
+            "alone" => Self { swarm: Swarm::alone(), splits: Vec::new(), clients: 8, ..plan },
             "splits" => Self { swarm: Swarm::calm(), splits: many_splits(), clients: 3, ..plan },
             "kills" => Self { swarm: Swarm::kills(), splits: many_splits(), clients: 3, ..plan },
             _ => Self::draw(seed),
@@ -109,9 +129,15 @@ const EQUAL: Duration = Duration::from_secs(40);
 
 /// Runs the plan.
 pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcome {
-    let world = World::new(plan.seed, plan.servers, plan.masters, plan.owns, folder, trace);
+    let world = World::new(plan, folder, trace);
     let mut sim = build(plan, &world);
-    let mut steps = Steps { sim: &mut sim, world: &world, stops_early: plan.stops_early, terms: BTreeMap::new() };
+    let mut steps = Steps {
+        sim: &mut sim,
+        world: &world,
+        stops_early: plan.stops_early,
+        terms: BTreeMap::new(),
+        voters: BTreeMap::new(),
+    };
     let mut wrong = Vec::new();
     if !steps.until(BOOT, None, |world| world.phase() == Phase::Load) {
         wrong.push(format!("not live: no table after {BOOT:?}"));
@@ -181,6 +207,8 @@ struct Steps<'s, 'a> {
     stops_early: bool,
     /// The latest term that each replica has told.
     terms: BTreeMap<(usize, GroupId), u64>,
+    /// All voters that each tablet has had.
+    voters: BTreeMap<TabletId, BTreeSet<ReplicaId>>,
 }
 
 /// The state of all groups enters the trace so often.
@@ -264,13 +292,24 @@ impl Steps<'_, '_> {
         }
     }
 
-    /// Notes how the groups stand.
-    fn look(&self, now: Duration) {
+    /// Notes how the groups stand, and counts replicas that tablets did not have when they were made.
+    fn look(&mut self, now: Duration) {
         for machine in &self.world.servers {
             for report in machine.hosted().iter().flat_map(|hosted| hosted.report()) {
                 let (tablet, generation) = (report.descriptor.tablet, report.descriptor.generation);
                 let state = format!("{tablet} g{generation} t{} {} a{}", report.term, report.leads, report.applied);
                 held(&self.world.trace).note(now, &machine.name, "group", &state);
+                let voters = report.descriptor.membership.voters.into_iter().flatten();
+                let Some(known) = self.voters.get_mut(&tablet) else {
+                    self.voters.insert(tablet, voters.collect());
+                    continue;
+                };
+                for replica in voters {
+                    if known.insert(replica) {
+                        let what = format!("{tablet} {replica}");
+                        held(&self.world.trace).count(now, &machine.name, "replica-added", &what);
+                    }
+                }
             }
         }
     }

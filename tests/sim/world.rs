@@ -21,6 +21,7 @@ use ebla_tablet_server::{Restart, ServerConfig, ServerOptions, TabletServer};
 use crate::chubby::{Link, LinkedChubby};
 use crate::history::History;
 use crate::net::SimNet;
+use crate::run::Plan;
 use crate::time::{self, HostTime};
 use crate::trace::Trace;
 
@@ -38,6 +39,27 @@ pub(crate) const TIMINGS: RaftTimings = RaftTimings {
 const SYNC: Duration = Duration::from_millis(2);
 /// Small, so that a run turns over a few segments.
 const SEGMENT_BYTES: u64 = 256 << 10;
+
+/// How soon a server that is silent is given up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Patience {
+    /// How long leases outlive their holder, and how long a server may be gone then before its replicas are made elsewhere;
+    /// `None`: as in production, so nearly never within a run.
+    short: Option<(Duration, Duration)>,
+}
+
+impl Patience {
+    /// A few seconds.
+    pub(crate) fn short(rng: &Rng) -> Self {
+        let lease = Duration::from_millis(1_500 + rng.below(1_500));
+        Self { short: Some((lease, Duration::from_millis(500 + rng.below(2_500)))) }
+    }
+
+    /// After this a server that says nothing has been given up.
+    pub(crate) fn end(self) -> Option<Duration> {
+        self.short.map(|(lease, grace)| lease + grace)
+    }
+}
 
 /// What the client hosts are told to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +94,7 @@ pub(crate) struct World {
     seed: u64,
     /// Whether workers also write the same row again and again.
     pub(crate) owns: bool,
+    pub(crate) patience: Patience,
     pub(crate) trace: Mutex<Trace>,
     pub(crate) history: Mutex<History>,
     pub(crate) phase: Mutex<Phase>,
@@ -114,20 +137,21 @@ impl Machine {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, servers: usize, masters: usize, owns: bool, folder: &Path, trace: Trace) -> Arc<Self> {
-        let rng = Rng::seeded(seed ^ 0x5eed_11e5);
+    pub(crate) fn new(plan: &Plan, folder: &Path, trace: Trace) -> Arc<Self> {
+        let rng = Rng::seeded(plan.seed ^ 0x5eed_11e5);
         let machines = |kind: &str, count: usize| -> Vec<Machine> {
             (1..=count).map(|number| Machine::new(format!("{kind}-{number}"), folder, &rng)).collect()
         };
         Arc::new(Self {
-            seed,
-            owns,
+            seed: plan.seed,
+            owns: plan.owns,
+            patience: plan.patience,
             trace: Mutex::new(trace),
             history: Mutex::default(),
             phase: Mutex::new(Phase::Boot),
             chubby: OnceLock::new(),
-            servers: machines("server", servers),
-            masters: machines("master", masters),
+            servers: machines("server", plan.servers),
+            masters: machines("master", plan.masters),
             drained: AtomicU64::new(0),
             verdict: Mutex::default(),
         })
@@ -186,6 +210,9 @@ pub(crate) async fn tablet_server(world: Arc<World>, number: usize) -> turmoil::
     let mut options = ServerOptions::server();
     options.store = StoreOptions { cache_bytes: 8 << 20, memtable_bytes: 16 << 20, ..StoreOptions::up() };
     options.timings = TIMINGS;
+    if let Some((lease, _grace)) = world.patience.short {
+        options.lease_ttl = lease;
+    }
     options.restart = Restart::Alone;
     options.segment_bytes = ByteSize::new(SEGMENT_BYTES);
     options.threads = Threads::None { sync: SYNC };
@@ -222,6 +249,9 @@ pub(crate) async fn master(world: Arc<World>, number: usize) -> turmoil::Result 
     let replicas = world.servers.len().min(3);
     let mut config = MasterConfig::new(&format!("0.0.0.0:{MASTER_PORT}"), replicas);
     config.advertise = Some(format!("{}:{MASTER_PORT}", machine.name));
+    if let Some((lease, grace)) = world.patience.short {
+        (config.lease_ttl, config.repair_grace) = (lease, grace);
+    }
     match Master::start(config, chubby, runtime).await {
         Ok(_master) => std::future::pending().await,
         Err(error) => give_up(&world, machine, &error).await,
