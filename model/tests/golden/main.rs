@@ -20,3 +20,4 @@ mod rmw;
 mod runner;
 mod schema;
 mod session;
+mod tree;
