@@ -21,8 +21,10 @@ PLANTED := --features ebla-tests/planted
 SIMULATION := cargo test --release --workspace $(PLANTED) --test sim
 # Of `make simulation`: for so long seeds are begun, two at a time.
 SIM_SECONDS ?= 60
+# Of `make fuzz`, for each function.
+FUZZ_SECONDS ?= 60
 
-.PHONY: help install python base-image build run test fmt clippy suites chaos simulation sim planted docs bench race cluster cluster-down
+.PHONY: help install python base-image build run test fmt clippy suites chaos simulation sim planted docs bench race cluster cluster-down fuzz
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -80,6 +82,10 @@ chaos: export EBLA_CHAOS_CONTAINER_PAIRS ?= 10
 chaos: export EBLA_CHAOS_CONTAINER_EVERYTHING ?= 3
 chaos: install base-image ## long runs of the suites that make clusters fail; EBLA_CHAOS_SEED=N repeats a schedule
 	cargo test --release --workspace --test chaos --test containers -- --nocapture
+
+fuzz: install ## each function of fuzz/targets.rs for FUZZ_SECONDS; needs a nightly compiler and cargo-fuzz
+	@cargo fuzz --version >/dev/null 2>&1 || { echo "no cargo-fuzz: cargo install cargo-fuzz, and rustup toolchain install nightly"; exit 1; }
+	for target in $$(cargo fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); done
 
 simulation: install ## seeds of the simulation for SIM_SECONDS, then the planted faults
 	env EBLA_SIM_TASK=all EBLA_SIM_SECONDS=$(SIM_SECONDS) $(SIMULATION)

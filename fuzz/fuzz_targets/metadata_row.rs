@@ -1,0 +1,11 @@
+//! `cargo +nightly fuzz run metadata_row`: see `targets::metadata_row`.
+
+#![no_main]
+
+#[path = "../targets.rs"]
+#[allow(dead_code, reason = "each target is a program of its own and runs one function")]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    targets::metadata_row(bytes);
+});

@@ -1,0 +1,230 @@
+//! What is done with bytes that came from outside, as functions that must hold for every input.
+//!
+//! Each takes any bytes, fails by a panic, and says whether the bytes meant something. `cargo fuzz` looks for inputs
+//! with coverage as its guide; `proto/tests/fuzz.rs` runs the same functions on random bytes in every test run.
+
+use bytes::Bytes;
+use ebla_model::cell::{Cell, FamilyName, Row};
+use ebla_model::codec::{CellKey, ColumnKey, decode_value, encode_value, escaped_len, unescape};
+use ebla_model::filter::{CompiledFilter, Filter};
+use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::time::Micros;
+use ebla_model::{Error, Reason, metadata};
+use ebla_proto::{convert, data};
+use prost::Message;
+
+/// Whether the bytes meant something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Met {
+    /// They were taken for what they are.
+    Sense,
+    /// They were refused.
+    Nonsense,
+}
+
+/// A name and what it does.
+pub(crate) type Target = (&'static str, fn(&[u8]) -> Met);
+
+/// All of them.
+pub(crate) const TARGETS: [Target; 7] = [
+    ("filter_tree", filter_tree),
+    ("pattern", pattern),
+    ("row_set", row_set),
+    ("cell_codec", cell_codec),
+    ("metadata_row", metadata_row),
+    ("request", request),
+    ("log_command", log_command),
+];
+
+/// A filter of a request: what is taken comes back the same, compiles or is refused, and says of a row whether it passes.
+pub(crate) fn filter_tree(bytes: &[u8]) -> Met {
+    let Ok(filter) = convert::filter_from_bytes(&Bytes::copy_from_slice(bytes)) else { return Met::Nonsense };
+    let encoded = convert::filter_to_bytes(&filter);
+    let again = convert::filter_from_bytes(&encoded).expect("what was written can be read");
+    assert_eq!(again, filter, "a filter does not come back");
+    run(filter);
+    Met::Sense
+}
+
+/// A regular expression, as the filter of a value.
+pub(crate) fn pattern(bytes: &[u8]) -> Met {
+    run(Filter::ValueRegex(Bytes::copy_from_slice(bytes)))
+}
+
+/// Compiles a filter and puts a row through it.
+fn run(filter: Filter) -> Met {
+    let compiled = match CompiledFilter::compile(filter) {
+        Ok(compiled) => compiled,
+        Err(error) => {
+            assert_eq!(error.reason, Reason::InvalidArgument, "{error}");
+            return Met::Nonsense;
+        }
+    };
+    let row = sample_row();
+    let matches = compiled.matches(&row, &|| false);
+    match (compiled.apply(row, &|| false), matches) {
+        (Ok(passed), Ok(matches)) => {
+            assert_eq!(matches, !passed.cells.is_empty(), "matches and apply disagree");
+            assert!(passed.cells.is_sorted_by(|a, b| a.order(b).is_le()), "out of order");
+        }
+        // Too many copies; a match may be found before there are.
+        (Err(error), _) | (_, Err(error)) => assert_eq!(error.reason, Reason::FailedPrecondition, "{error}"),
+    }
+    Met::Sense
+}
+
+fn sample_row() -> Row {
+    let values: [&[u8]; 5] = [b"", b"a", b"b\n", b"\x00\xff", b"\x00\x00\x00\x00\x00\x00\x00\x01"];
+    let cells = ["f", "g"].iter().flat_map(|family| {
+        values.iter().zip(0..).flat_map(move |(value, number)| {
+            [3_000, 1_000].map(|time| {
+                let qualifier = Bytes::copy_from_slice(&[b'a' + number]);
+                Cell::new(
+                    FamilyName::new(family).expect("a name"),
+                    qualifier,
+                    Micros::new(time),
+                    Bytes::from_static(value),
+                )
+            })
+        })
+    });
+    Row { key: RowKey::new("row"), cells: cells.collect() }
+}
+
+/// The rows of a read: ranges in order that neither overlap nor touch, each key in them, and no other.
+pub(crate) fn row_set(bytes: &[u8]) -> Met {
+    let Ok(message) = data::RowSet::decode(bytes) else { return Met::Nonsense };
+    let Ok(rows) = convert::row_set_from_proto(Some(&message)) else { return Met::Nonsense };
+    let ranges = rows.ranges();
+    for (one, next) in ranges.iter().zip(ranges.iter().skip(1)) {
+        assert!(one.end().is_some_and(|end| end < next.start()), "{one:?} and {next:?}");
+    }
+    for key in &message.row_keys {
+        assert!(rows.contains(key));
+        let key = RowKey::new(key.clone());
+        let (before, after) = (rows.before(&key), rows.after(&key));
+        assert!(!before.contains(key.as_bytes()) && !after.contains(key.as_bytes()));
+        assert!(before.ranges().iter().chain(after.ranges()).all(|part| ranges.iter().any(|range| range.covers(part))));
+    }
+    for range in &message.row_ranges {
+        let range: KeyRange = convert::row_range_from_proto(range).expect("it was taken");
+        assert!(ranges.iter().any(|whole| whole.covers(&range)));
+    }
+    Met::Sense
+}
+
+/// The key of a stored cell: what decodes encodes to the same bytes, and keys order as what they stand for.
+pub(crate) fn cell_codec(bytes: &[u8]) -> Met {
+    if let Ok((plain, rest)) = unescape(bytes) {
+        let length = escaped_len(bytes).expect("what was unescaped has a length");
+        assert_eq!(length + rest.len(), bytes.len());
+        assert!(plain.len() < length);
+    }
+    if let Ok(value) = decode_value(Bytes::copy_from_slice(bytes)) {
+        assert_eq!(encode_value(&value), bytes);
+    }
+    drop(ColumnKey::decode(bytes));
+    let Ok(key) = CellKey::decode(bytes) else { return Met::Nonsense };
+    assert_eq!(key.encode(), bytes);
+    let next = CellKey { row: key.row.successor(), ..key.clone() };
+    assert!(next.encode().as_slice() > bytes, "rows are out of order");
+    Met::Sense
+}
+
+/// A row of METADATA: its key and the descriptor in it.
+pub(crate) fn metadata_row(bytes: &[u8]) -> Met {
+    let key = RowKey::copy_from_slice(bytes);
+    let parsed = metadata::parse_row_key(&key);
+    if let Ok((table, end)) = &parsed {
+        assert_eq!(metadata::row_key(*table, end.as_ref()), key);
+        if end.as_ref().is_none_or(|end| !end.is_empty()) {
+            assert!(metadata::table_range(*table).contains(bytes));
+        }
+    }
+    let descriptor = convert::descriptor_from_bytes(bytes);
+    if let Ok(descriptor) = &descriptor {
+        let again = convert::descriptor_to_bytes(descriptor);
+        assert_eq!(convert::descriptor_from_bytes(again).as_ref(), Ok(descriptor), "a descriptor does not come back");
+    }
+    drop(convert::schema_from_bytes(bytes));
+    if parsed.is_ok() || descriptor.is_ok() { Met::Sense } else { Met::Nonsense }
+}
+
+/// A public request of any kind, and what stands encoded in it.
+pub(crate) fn request(bytes: &[u8]) -> Met {
+    let bytes = Bytes::copy_from_slice(bytes);
+    mutation(&bytes);
+    rule(&bytes);
+    let known = [read(&bytes), sample(&bytes), write(&bytes), bulk_write(&bytes), check(&bytes), modify(&bytes)];
+    if known.iter().any(Option::is_some) { Met::Sense } else { Met::Nonsense }
+}
+
+fn read(bytes: &Bytes) -> Option<()> {
+    let read = data::ReadRowsRequest::decode(bytes.clone()).ok()?;
+    filter_tree(&read.filter.unwrap_or_default());
+    drop(convert::row_set_from_proto(read.rows.as_ref()));
+    Some(())
+}
+
+fn sample(bytes: &Bytes) -> Option<()> {
+    let sample = data::SampleRowKeysRequest::decode(bytes.clone()).ok()?;
+    drop(sample.row_range.as_ref().map(convert::row_range_from_proto));
+    Some(())
+}
+
+fn write(bytes: &Bytes) -> Option<()> {
+    data::MutateRowRequest::decode(bytes.clone()).ok()?.mutations.iter().for_each(mutation);
+    Some(())
+}
+
+fn bulk_write(bytes: &Bytes) -> Option<()> {
+    let writes = data::MutateRowsRequest::decode(bytes.clone()).ok()?;
+    writes.entries.iter().flat_map(|entry| &entry.mutations).for_each(mutation);
+    Some(())
+}
+
+fn check(bytes: &Bytes) -> Option<()> {
+    let check = data::CheckAndMutateRowRequest::decode(bytes.clone()).ok()?;
+    filter_tree(&check.predicate_filter.unwrap_or_default());
+    check.true_mutations.iter().chain(&check.false_mutations).for_each(mutation);
+    Some(())
+}
+
+fn modify(bytes: &Bytes) -> Option<()> {
+    data::ReadModifyWriteRowRequest::decode(bytes.clone()).ok()?.rules.iter().for_each(rule);
+    Some(())
+}
+
+fn mutation(bytes: &Bytes) {
+    match convert::mutation_from_bytes(bytes) {
+        Ok(mutation) => {
+            let again = convert::mutation_from_bytes(&convert::mutation_to_bytes(&mutation));
+            assert_eq!(again.as_ref(), Ok(&mutation), "a mutation does not come back");
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+fn rule(bytes: &Bytes) {
+    match convert::rule_from_bytes(bytes) {
+        Ok(rule) => {
+            let again = convert::rule_from_bytes(&convert::rule_to_bytes(&rule));
+            assert_eq!(again.as_ref(), Ok(&rule), "a rule does not come back");
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+/// What a client sent is refused as its own fault, or as more than this release knows.
+fn refused(error: &Error) {
+    assert!(matches!(error.reason, Reason::InvalidArgument | Reason::Unimplemented), "{error}");
+}
+
+/// What stands in a tablet's log: what is read is written the same.
+pub(crate) fn log_command(bytes: &[u8]) -> Met {
+    drop(convert::command::decode_reply(bytes));
+    let Ok(command) = convert::command::decode(bytes) else { return Met::Nonsense };
+    let again = convert::command::decode(convert::command::encode(&command));
+    assert_eq!(again.as_ref(), Ok(&command), "a command does not come back");
+    Met::Sense
+}
