@@ -69,16 +69,37 @@ impl Counting {
     }
 }
 
+/// Whether a client hears how far a read has come that finds nothing for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It announced that it understands: after a break it goes on from there.
+    Told,
+    /// It would take the message for a fault: Google's Python client does.
+    Untold,
+}
+
+impl Progress {
+    /// What the client announced.
+    pub(super) const fn for_client(features: &data::FeatureFlags) -> Self {
+        if features.last_scanned_row_responses { Self::Told } else { Self::Untold }
+    }
+}
+
 /// A read on its way to the client.
 struct Reading {
     parts: ReadParts,
     totals: Totals,
     counting: Option<Counting>,
+    progress: Progress,
 }
 
 /// The stream that a client gets: messages with rows as the tablets encoded them, then the statistics.
-pub(super) fn rows(parts: ReadParts, counting: Option<Counting>) -> BoxStream<Encoded<data::ReadRowsResponse>> {
-    let reading = Reading { parts, totals: Totals::default(), counting };
+pub(super) fn rows(
+    parts: ReadParts,
+    counting: Option<Counting>,
+    progress: Progress,
+) -> BoxStream<Encoded<data::ReadRowsResponse>> {
+    let reading = Reading { parts, totals: Totals::default(), counting, progress };
     Box::pin(stream::try_unfold(reading, |mut reading| async move {
         let next = reading.next().await.map_err(|error| to_status(&error))?;
         Ok(next.map(|message| (message, reading)))
@@ -89,9 +110,14 @@ impl Reading {
     async fn next(&mut self) -> Result<Option<Encoded<data::ReadRowsResponse>>, Error> {
         while let Some(part) = self.parts.next().await.transpose()? {
             self.totals.add(&part);
-            // Messages without rows only tell the router how far the read has come.
+            // Messages without rows tell how far the read has come: in the middle of a tablet the client too, alone in a
+            // message, and always beyond the last row that it has.
             if part.rows > 0 {
                 return Ok(Some(Encoded::from_bytes(part.response)));
+            }
+            if self.progress == Progress::Told && !part.finished && !part.last_row.is_empty() {
+                let last_scanned_row_key = part.last_row;
+                return Ok(Some(Encoded::new(&data::ReadRowsResponse { last_scanned_row_key, ..Default::default() })));
             }
         }
         let counting = self.counting.take();
@@ -167,7 +193,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_messages_with_rows_reach_the_client() {
-        let answer = rows(parts(vec![part(1, "a"), part(0, "never"), part(2, "b")]), None);
+        let answer = rows(parts(vec![part(1, "a"), part(0, "never"), part(2, "b")]), None, Progress::Told);
         let messages: Vec<_> = answer.map_ok(|message| message.bytes().clone()).try_collect().await.unwrap();
         assert_eq!(messages, [Bytes::from("a"), Bytes::from("b")]);
     }
@@ -175,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn statistics_come_last_and_always() {
         let counting = Counting::begin(&Clock::manual());
-        let answer = rows(parts(vec![part(1, "a"), part(0, ""), part(2, "b")]), Some(counting));
+        let answer = rows(parts(vec![part(1, "a"), part(0, ""), part(2, "b")]), Some(counting), Progress::Untold);
         let messages: Vec<_> = answer.try_collect().await.unwrap();
         assert_eq!(messages.len(), 3);
         let last = data::ReadRowsResponse::decode(messages.last().unwrap().bytes().clone()).unwrap();
@@ -190,10 +216,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn how_far_a_read_has_come_is_told_to_those_who_asked() {
+        let so_far = |finished| {
+            let last_row = Bytes::from("k");
+            Ok(tablet::ReadReply { last_row, finished, ..Default::default() })
+        };
+        let scanned = async |progress, finished| -> Vec<Bytes> {
+            let answer = rows(parts(vec![part(1, ""), so_far(finished), part(1, "")]), None, progress);
+            let messages: Vec<_> = answer.try_collect().await.unwrap();
+            let read = |message: &Encoded<_>| data::ReadRowsResponse::decode(message.bytes().clone()).unwrap();
+            messages.iter().map(read).map(|message| message.last_scanned_row_key).collect()
+        };
+        assert_eq!(scanned(Progress::Told, false).await, ["", "k", ""]);
+        assert_eq!(scanned(Progress::Untold, false).await, ["", ""]);
+        assert_eq!(scanned(Progress::Told, true).await, ["", ""], "the next tablet says more at once");
+    }
+
+    #[tokio::test]
     async fn an_error_ends_the_stream_without_statistics() {
         let counting = Counting::begin(&Clock::manual());
         let failing = parts(vec![part(1, "a"), Err(Error::new(Reason::Deadline, "too slow"))]);
-        let answers: Vec<_> = rows(failing, Some(counting)).collect().await;
+        let answers: Vec<_> = rows(failing, Some(counting), Progress::Told).collect().await;
         let codes: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(tonic::Status::code)).collect();
         assert_eq!(codes, [None, Some(tonic::Code::DeadlineExceeded)]);
     }

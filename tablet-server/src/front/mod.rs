@@ -15,6 +15,7 @@ mod answer;
 mod features;
 pub mod limits;
 pub mod service;
+mod timing;
 mod validate;
 
 use ebla_chubby::SharedChubby;
@@ -49,10 +50,12 @@ pub struct FrontConfig {
 
 /// Adds the public services and the operator's to a server's routes.
 pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
-    let data = DataService::new(config.cluster, config.runtime.clock.clone());
+    let clock = config.runtime.clock.clone();
+    let data = DataService::new(config.cluster, clock.clone());
+    let data = BigtableServer::new(data).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
     let master = Master::new(config.chubby, config.directory, config.runtime);
     routes
-        .add_service(BigtableServer::new(data).max_decoding_message_size(limits::MESSAGE_BYTES_MAX))
+        .add_service(timing::Timed::new(data, clock))
         .add_service(Relay::<BigtableTableAdminServer<()>>::new(master.clone()))
         .add_service(Relay::<BigtableInstanceAdminServer<()>>::new(master.clone()))
         .add_service(Relay::<OperationsServer<()>>::new(master.clone()))

@@ -18,7 +18,7 @@ use futures::{StreamExt, stream};
 use tonic::{Request, Response, Status, codegen::BoxStream, metadata::MetadataMap};
 
 use super::{
-    answer::{self, Counting},
+    answer::{self, Counting, Progress},
     features::features,
     limits,
     validate::{self, Checked, ReadAsk},
@@ -125,9 +125,10 @@ impl Bigtable for DataService {
         let (metadata, _, message) = request.into_parts();
         let deadline = self.deadline(&metadata, limits::READ);
         let begin = || async {
-            let read = validate::read(message, &features(&metadata))?;
+            let features = features(&metadata);
+            let read = validate::read(message, &features)?;
             let counting = (read.ask.stats == Stats::Count).then(|| Counting::begin(&self.clock));
-            Ok(answer::rows(self.read(&read, deadline).await?, counting))
+            Ok(answer::rows(self.read(&read, deadline).await?, counting, Progress::for_client(&features)))
         };
         respond(begin().await)
     }
