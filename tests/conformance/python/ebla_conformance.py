@@ -1,0 +1,168 @@
+"""A pytest plugin that runs the system tests of google-cloud-bigtable against a server that does more than an emulator.
+
+The tests look at BIGTABLE_EMULATOR_HOST twice: when they are collected, to skip what Google's emulator lacks, and when a
+client is made, to find the server. Here the variable is set between the two, so that nothing is skipped for an emulator's
+sake. What is left out instead stands in a list, one line a test or a group, each with its reason.
+
+    EBLA_CONFORMANCE_ADDRESS   host:port of the server
+    EBLA_CONFORMANCE_LISTS     files of tests that are left out, with a colon between; none: everything runs
+    EBLA_CONFORMANCE_REPORT    where the outcome of each test is written, as JSON, and how many tests each line fits
+
+A line of a list is a test's id, in which * stands for anything, then blanks, then the reason. Whoever reads the report
+takes a line that fits no test for an error, so that the lists stay true, and a test that skips itself too.
+"""
+
+import json
+import os
+import re
+
+import pytest
+
+ADDRESS = os.environ["EBLA_CONFORMANCE_ADDRESS"]
+EMULATOR = "BIGTABLE_EMULATOR_HOST"
+NAME = "ebla-conformance"
+
+# While these are left out, what other tests need of them is left out too: an instance need not be made to be used, and
+# tables are made without a family of aggregates.
+INSTANCES = "v2_client/test_instance_admin.py::*"
+AGGREGATES = "*::test_mutation_add_to_cell*"
+AGGREGATE_FAMILY = "test-aggregate-family"
+# What a client with credentials sets, and one that speaks to an emulator does not: a row may be larger than 4 MiB.
+NO_LIMIT = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+class Left:
+    """A line of a list: which tests are left out, and why."""
+
+    def __init__(self, line):
+        parts = line.split(None, 1)
+        self.pattern = parts[0]
+        self.reason = parts[1].strip() if len(parts) == 2 else ""
+        pieces = [re.escape(piece) for piece in self.pattern.split("*")]
+        self.expression = re.compile(".*".join(pieces) + r"\Z")
+        self.count = 0
+
+
+def read_list(path):
+    """The lines of a list, without comments and empty ones."""
+    with open(path, encoding="utf-8") as lines:
+        texts = [line.strip() for line in lines]
+    return [Left(text) for text in texts if text and not text.startswith("#")]
+
+
+class Plugin:
+    """Leaves out what is listed, and keeps account of the rest."""
+
+    def __init__(self):
+        paths = [path for path in os.environ.get("EBLA_CONFORMANCE_LISTS", "").split(":") if path]
+        self.left = [line for path in paths for line in read_list(path)]
+        self.outcomes = {}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config, items):
+        """Takes the listed tests away."""
+        kept, gone = [], []
+        for item in items:
+            lines = [line for line in self.left if line.expression.match(name(item.nodeid))]
+            for line in lines:
+                line.count += 1
+            (gone if lines else kept).append(item)
+            if lines:
+                self.outcomes[name(item.nodeid)] = ("deselected", lines[0].reason)
+        config.hook.pytest_deselected(items=gone)
+        items[:] = kept
+
+    def pytest_collection_finish(self):
+        """From here on clients find the server."""
+        os.environ[EMULATOR] = ADDRESS
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef, request):
+        """What the tests' own fixtures would take from the variable."""
+        answers = {"skip_on_emulator": None, "in_emulator": self.leaves_out(INSTANCES)}
+        if fixturedef.argname not in answers:
+            return None
+        answer = answers[fixturedef.argname]
+        fixturedef.cached_result = (answer, fixturedef.cache_key(request), None)
+        return True
+
+    def leaves_out(self, pattern):
+        """Whether a list has this line."""
+        return any(line.pattern == pattern for line in self.left)
+
+    def pytest_runtest_logreport(self, report):
+        """Notes how a test went: the worst of its three parts."""
+        test = name(report.nodeid)
+        if report.failed:
+            self.outcomes[test] = ("failed", f"{report.when}: {report.longreprtext}")
+        elif report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self.outcomes.setdefault(test, ("skipped", reason))
+        elif report.when == "call":
+            self.outcomes.setdefault(test, ("passed", f"{report.duration:.1f}"))
+
+    def pytest_sessionfinish(self):
+        """Writes the report."""
+        tests = [{"test": test, "outcome": what, "detail": detail} for test, (what, detail) in self.outcomes.items()]
+        lines = [{"pattern": line.pattern, "reason": line.reason, "tests": line.count} for line in self.left]
+        with open(os.environ["EBLA_CONFORMANCE_REPORT"], "w", encoding="utf-8") as report:
+            json.dump({"tests": tests, "lines": lines}, report, indent=1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """Takes the family of aggregates from those that the tests' table is made with."""
+    result = yield
+    if fixturedef.argname == "column_family_config" and request.config.pluginmanager.get_plugin(NAME).leaves_out(AGGREGATES):
+        result.pop(AGGREGATE_FAMILY)
+    return result
+
+
+def name(nodeid):
+    """A test's id without the folders that all have in common."""
+    return nodeid.removeprefix("tests/system/")
+
+
+def without_limit(channel):
+    """The same way to make a channel, with messages of any size."""
+
+    def make(target, options=None, **rest):
+        return channel(target, options=[*(options or []), *NO_LIMIT], **rest)
+
+    return make
+
+
+def reach_the_server():
+    """The admin clients of the overlay know no emulator: their channels lead to the server here, without credentials."""
+    import grpc
+
+    # Before anything of Google's is imported: it takes these by name.
+    grpc.insecure_channel = without_limit(grpc.insecure_channel)
+    grpc.aio.insecure_channel = without_limit(grpc.aio.insecure_channel)
+
+    import google.auth
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.bigtable_admin_v2.services import bigtable_instance_admin, bigtable_table_admin
+
+    project = os.environ["GOOGLE_CLOUD_PROJECT"]
+    google.auth.default = lambda *_args, **_kwargs: (AnonymousCredentials(), project)
+    for service in (bigtable_table_admin, bigtable_instance_admin):
+        for kind, transport in service.transports._transport_registry.items():
+            if kind == "grpc":
+                transport.create_channel = lambda *_args, **_kwargs: grpc.insecure_channel(ADDRESS)
+            elif kind == "grpc_asyncio":
+                transport.create_channel = lambda *_args, **kwargs: grpc.aio.insecure_channel(
+                    ADDRESS, interceptors=kwargs.get("interceptors")
+                )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests():
+    """Begins before the tests' own configuration, which imports Google's client."""
+    os.environ.pop(EMULATOR, None)
+    reach_the_server()
+
+
+def pytest_configure(config):
+    """Takes part from the start."""
+    config.pluginmanager.register(Plugin(), NAME)
