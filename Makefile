@@ -89,7 +89,7 @@ chaos: install base-image ## long runs of the suites that make clusters fail; EB
 
 # What is longer than in `make test`: Google's slow tests.
 conformance: export EBLA_CONFORMANCE_WHOLE ?= 1
-conformance: install google-tests ## Google's system tests, every method with nonsense
+conformance: install google-tests ## Google's system tests, every method with nonsense, golden scripts
 	cargo test --release --workspace --test conformance -- --nocapture --test-threads 1
 
 fuzz: install ## each function of fuzz/targets.rs for FUZZ_SECONDS; needs a nightly compiler and cargo-fuzz

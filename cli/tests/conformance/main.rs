@@ -4,13 +4,29 @@
 //! |---|---|
 //! | [`google`] | the system tests of Google's Python client, as published |
 //! | [`probe`] | every method of every public service, with requests that say nothing or make no sense |
+//! | [`examples`] | golden scripts: a case for each filter, mutation, error and limit |
 //!
 //! All speak to `ebla up` over real connections. What needs something that is not installed says so and is skipped.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may fail, and then says where"
+)]
 
+mod examples;
 mod google;
 mod noise;
+#[path = "../../../model/tests/golden/notation.rs"]
+#[expect(dead_code, reason = "the model's scripts write more than these")]
+mod notation;
 mod probe;
+mod rows;
+#[path = "../../../model/tests/golden/runner.rs"]
+mod runner;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../../../model/tests/golden/tree.rs"]
+mod tree;
