@@ -87,9 +87,10 @@ chaos: export EBLA_CHAOS_CONTAINER_EVERYTHING ?= 3
 chaos: install base-image ## long runs of the suites that make clusters fail; EBLA_CHAOS_SEED=N repeats a schedule
 	cargo test --release --workspace --test chaos --test containers -- --nocapture
 
-# What is longer than in `make test`: Google's slow tests.
+# What is longer than in `make test`: Google's slow tests, and random programs for ten minutes.
 conformance: export EBLA_CONFORMANCE_WHOLE ?= 1
-conformance: install google-tests ## Google's system tests, every method with nonsense, golden scripts
+conformance: export EBLA_DIFFERENTIAL_SECONDS ?= 600
+conformance: install google-tests ## Google's system tests, every method with nonsense, golden scripts, random programs beside Google's emulator
 	cargo test --release --workspace --test conformance -- --nocapture --test-threads 1
 
 fuzz: install ## each function of fuzz/targets.rs for FUZZ_SECONDS; needs a nightly compiler and cargo-fuzz

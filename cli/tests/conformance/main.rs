@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`google`] | the system tests of Google's Python client, as published |
 //! | [`probe`] | every method of every public service, with requests that say nothing or make no sense |
+//! | [`differential`] | random programs against a model and against Google's emulator |
 //! | [`examples`] | golden scripts: a case for each filter, mutation, error and limit |
 //!
 //! All speak to `ebla up` over real connections. What needs something that is not installed says so and is skipped.
@@ -16,6 +17,7 @@
     reason = "a test may fail, and then says where"
 )]
 
+mod differential;
 mod examples;
 mod google;
 mod noise;
