@@ -87,7 +87,7 @@ chaos: export EBLA_CHAOS_CONTAINER_EVERYTHING ?= 3
 chaos: install base-image ## long runs of the suites that make clusters fail; EBLA_CHAOS_SEED=N repeats a schedule
 	cargo test --release --workspace --test chaos --test containers -- --nocapture
 
-# What is longer than in `make test`: Google's slow tests, and random programs for ten minutes.
+# What is longer than in `make test`: Google's tests that hang on the clock, and random programs for ten minutes.
 conformance: export EBLA_CONFORMANCE_WHOLE ?= 1
 conformance: export EBLA_DIFFERENTIAL_SECONDS ?= 600
 conformance: install google-tests ## Google's system tests, every method with nonsense, golden scripts, random programs beside Google's emulator

@@ -85,7 +85,7 @@ fn start(python: &Path, tests: &Path, folder: &Path, address: &str, (name, paths
     let (report, output) = (folder.join(format!("{name}.json")), folder.join(format!("{name}.txt")));
     let mut lists = vec![ours().join("deselected.txt")];
     if std::env::var_os("EBLA_CONFORMANCE_WHOLE").is_none() {
-        lists.push(ours().join("slow.txt"));
+        lists.push(ours().join("timed.txt"));
     }
     let lists: Vec<_> = lists.iter().map(|list| list.to_str().unwrap()).collect();
     let log = std::fs::File::create(&output).unwrap();
