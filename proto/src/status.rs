@@ -292,6 +292,20 @@ mod tests {
     }
 
     #[test]
+    fn only_what_may_be_sent_again_says_when() {
+        let delay = |status: &Status| {
+            let details = rpc::Status::decode(status.details()).unwrap().details;
+            find::<rpc::RetryInfo>(&details, RETRY_INFO).map(|info| info.retry_delay.unwrap())
+        };
+        let busy = Error::new(Reason::Busy, "busy");
+        let detail = TabletError { retry_after_micros: Some(20_000), ..Default::default() };
+        let millis = |count: i32| prost_types::Duration { seconds: 0, nanos: count * 1_000_000 };
+        assert_eq!(delay(&to_status_with(&busy, &detail)), Some(millis(20)));
+        assert_eq!(delay(&to_status(&busy)), Some(millis(100)));
+        assert_eq!(delay(&to_status(&Error::invalid("x"))), None);
+    }
+
+    #[test]
     fn hints_too_large_for_a_header_are_left_out() {
         let range = record::KeyRange { start: vec![7; 9000].into(), end: None };
         let descriptor = record::TabletDescriptor { range: Some(range), ..Default::default() };
