@@ -13,13 +13,11 @@ use std::time::Duration;
 use ebla_chubby::{Compare, Counter, Outcome, Write, next_ids, paths};
 use ebla_client::Deadline;
 use ebla_client::metadata::Note;
-use ebla_model::cell::FamilyName;
 use ebla_model::error::{Error, Reason};
-use ebla_model::gc::GcRule;
 use ebla_model::id::{TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{Replica, TabletDescriptor};
-use ebla_model::schema::{TableName, TableSchema, TableState};
+use ebla_model::schema::{NewFamily, TableName, TableSchema, TableState};
 use ebla_proto::convert;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use tracing::{info, warn};
@@ -38,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(crate) struct NewTable {
     pub(crate) name: TableName,
-    pub(crate) families: Vec<(FamilyName, Option<GcRule>)>,
+    pub(crate) families: Vec<NewFamily>,
     /// First keys of all tablets but the first, ascending and different.
     pub(crate) splits: Vec<RowKey>,
     pub(crate) deletion_protection: bool,
@@ -84,7 +82,7 @@ async fn begin(office: &Office, new: NewTable) -> Result<Option<TableId>, Error>
         return Ok(None);
     }
     let table = TableId::new(next_ids(chubby, Counter::Tables, 1).await?.start);
-    let mut schema = TableSchema::new(table, new.name.clone(), new.families.iter().cloned())?;
+    let mut schema = TableSchema::with_families(table, new.name.clone(), new.families.iter().cloned())?;
     schema.deletion_protection = new.deletion_protection;
     let plan = plan_tablets(office, table, &new.splits).await?;
     let compares = vec![Compare::Absent(paths::name(&new.name))];

@@ -4,7 +4,8 @@
 //! ```text
 //!   id  time  error                          the words
 //!   key  cell  codec                         rows, families, columns, versions, and their order on disk
-//!   schema  gc  mutation  rmw  filter        what a table allows, what a request asks, what is seen
+//!   schema  gc  mutation  aggregate  rmw     what a table allows, what a request asks
+//!   filter                                   what is seen
 //!   metadata  command  session               tablets, what stands in their logs, writes applied once
 //! ```
 //!
@@ -13,6 +14,7 @@
 //!
 //! What is absent: message types of any wire (crate `proto` is the translator) and anything that waits.
 
+pub mod aggregate;
 pub mod cell;
 pub mod codec;
 pub mod command;
@@ -28,6 +30,7 @@ pub mod schema;
 pub mod session;
 pub mod time;
 
+pub use crate::aggregate::Aggregator;
 pub use crate::cell::{Cell, FamilyName, Row};
 pub use crate::error::{Error, ErrorKind, Reason};
 pub use crate::filter::{CompiledFilter, Filter};
@@ -38,5 +41,5 @@ pub use crate::id::{
 };
 pub use crate::key::{KeyRange, RowKey, RowSet};
 pub use crate::metadata::{Membership, Replica, TabletDescriptor};
-pub use crate::schema::{Family, TableName, TableSchema};
+pub use crate::schema::{Family, NewFamily, TableName, TableSchema};
 pub use crate::time::Micros;

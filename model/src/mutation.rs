@@ -2,14 +2,16 @@
 //!
 //! A [`Mutation`] names families and may leave the time to the server. A [`Change`] is resolved: families are ids and
 //! every timestamp is given, so that applying it is the same on each replica. Between them stand [`validate`], which
-//! needs no table, and [`resolve`], which the leader calls. Nothing of a row's mutations is resolved unless all can be.
+//! needs no table, and [`resolve`], which the leader calls; what adds to an aggregate is then settled by what the row
+//! holds ([`Resolution`]). Nothing of a row's mutations is resolved unless all can be.
 
 use bytes::Bytes;
 
+use crate::aggregate::{Aggregator, Resolution, Step, decode_state};
 use crate::error::Error;
 use crate::id::FamilyId;
 use crate::key::RowKey;
-use crate::schema::TableSchema;
+use crate::schema::{Family, TableSchema};
 use crate::time::Micros;
 
 /// Longest row key of a user's table, in bytes.
@@ -43,6 +45,28 @@ pub enum Mutation {
         timestamp: WriteTime,
         /// The content.
         value: Bytes,
+    },
+    /// Adds to a cell of an aggregate family.
+    AddToCell {
+        /// The family's name.
+        family: String,
+        /// The column.
+        qualifier: Bytes,
+        /// The version: not negative, whole milliseconds.
+        timestamp: Micros,
+        /// What is added.
+        input: i64,
+    },
+    /// Brings the state of another aggregate into a cell of an aggregate family.
+    MergeToCell {
+        /// The family's name.
+        family: String,
+        /// The column.
+        qualifier: Bytes,
+        /// The version: not negative, whole milliseconds.
+        timestamp: Micros,
+        /// The encoded state; `None` has no effect.
+        state: Option<Bytes>,
     },
     /// Deletes the versions of a column with `start <= timestamp < end`.
     DeleteColumn {
@@ -93,6 +117,13 @@ pub enum Change {
     DeleteFamily(FamilyId),
     /// Deletes a row's cells.
     DeleteRow,
+}
+
+impl Mutation {
+    /// Whether it adds to what its row holds.
+    pub const fn is_aggregation(&self) -> bool {
+        matches!(self, Self::AddToCell { .. } | Self::MergeToCell { .. })
+    }
 }
 
 impl Change {
@@ -156,6 +187,10 @@ fn validate_one(mutation: &Mutation) -> Result<(), Error> {
                 WriteTime::At(timestamp) => validate_timestamp(*timestamp),
             }
         }
+        Mutation::AddToCell { qualifier, timestamp, .. } | Mutation::MergeToCell { qualifier, timestamp, .. } => {
+            validate_qualifier(qualifier)?;
+            validate_timestamp(*timestamp)
+        }
         Mutation::DeleteColumn { qualifier, start, end, .. } => {
             validate_qualifier(qualifier)?;
             validate_timestamp(*start)?;
@@ -191,12 +226,14 @@ pub fn validate_qualifier(qualifier: &[u8]) -> Result<(), Error> {
 /// `InvalidArgument` when it is too large.
 pub fn validate_value(value: &[u8]) -> Result<(), Error> {
     if value.len() > VALUE_BYTES_MAX {
-        return Err(Error::invalid(format!(
-            "Cell value has {} bytes, of which at most {VALUE_BYTES_MAX} are allowed",
-            value.len()
-        )));
+        return Err(too_large(value.len()));
     }
     Ok(())
+}
+
+/// The refusal of a value of so many bytes.
+pub(crate) fn too_large(length: usize) -> Error {
+    Error::invalid(format!("Cell value has {length} bytes, of which at most {VALUE_BYTES_MAX} are allowed"))
 }
 
 fn validate_timestamp(timestamp: Micros) -> Result<(), Error> {
@@ -212,20 +249,24 @@ fn validate_timestamp(timestamp: Micros) -> Result<(), Error> {
     Ok(())
 }
 
-/// The changes that a row's mutations mean in this table, in their order.
+/// What a row's mutations mean in this table, in their order.
 ///
 /// `now` is the time given to writes that leave it to the server; it is cut to whole milliseconds.
 ///
 /// # Errors
-/// `NotFoundFamily` when a family that is named, by a delete too, does not exist. Then nothing may be applied.
-pub fn resolve(schema: &TableSchema, mutations: &[Mutation], now: Micros) -> Result<Vec<Change>, Error> {
-    mutations.iter().map(|mutation| resolve_one(schema, mutation, now)).collect()
+/// `NotFoundFamily` when a family that is named, by a delete too, does not exist; `InvalidArgument` when an aggregate
+/// family is written to, another one added to, or a state is not one. Then nothing may be applied.
+pub fn resolve(schema: &TableSchema, mutations: &[Mutation], now: Micros) -> Result<Resolution, Error> {
+    let steps: Result<_, _> =
+        mutations.iter().filter_map(|mutation| resolve_one(schema, mutation, now).transpose()).collect();
+    steps.map(Resolution::new)
 }
 
-fn resolve_one(schema: &TableSchema, mutation: &Mutation, now: Micros) -> Result<Change, Error> {
-    Ok(match mutation {
+/// `None` for what has no effect.
+fn resolve_one(schema: &TableSchema, mutation: &Mutation, now: Micros) -> Result<Option<Step>, Error> {
+    let change = match mutation {
         Mutation::SetCell { family, qualifier, timestamp, value } => Change::SetCell {
-            family: schema.require_family(family)?.id,
+            family: plain(schema.require_family(family)?)?,
             qualifier: qualifier.clone(),
             timestamp: match timestamp {
                 WriteTime::Server => now.truncate_to_millis(),
@@ -233,6 +274,18 @@ fn resolve_one(schema: &TableSchema, mutation: &Mutation, now: Micros) -> Result
             },
             value: value.clone(),
         },
+        Mutation::AddToCell { family, qualifier, timestamp, input } => {
+            let (family, aggregator) = aggregate(schema.require_family(family)?)?;
+            let (qualifier, timestamp, operand) = (qualifier.clone(), *timestamp, *input);
+            return Ok(Some(Step::Merge { family, aggregator, qualifier, timestamp, operand }));
+        }
+        Mutation::MergeToCell { family, qualifier, timestamp, state } => {
+            let (family, aggregator) = aggregate(schema.require_family(family)?)?;
+            let Some(state) = state else { return Ok(None) };
+            let operand = decode_state(state).ok_or_else(|| not_a_state(state))?;
+            let (qualifier, timestamp) = (qualifier.clone(), *timestamp);
+            return Ok(Some(Step::Merge { family, aggregator, qualifier, timestamp, operand }));
+        }
         Mutation::DeleteColumn { family, qualifier, start, end } => Change::DeleteColumn {
             family: schema.require_family(family)?.id,
             qualifier: qualifier.clone(),
@@ -241,5 +294,29 @@ fn resolve_one(schema: &TableSchema, mutation: &Mutation, now: Micros) -> Result
         },
         Mutation::DeleteFamily { family } => Change::DeleteFamily(schema.require_family(family)?.id),
         Mutation::DeleteRow => Change::DeleteRow,
-    })
+    };
+    Ok(Some(Step::Change(change)))
+}
+
+/// The id of a family whose cells are written as they are.
+///
+/// # Errors
+/// `InvalidArgument` when it is an aggregate family.
+pub(crate) fn plain(family: &Family) -> Result<FamilyId, Error> {
+    match family.aggregator {
+        None => Ok(family.id),
+        Some(aggregator) => Err(Error::invalid(format!(
+            "column family {} is an aggregate ({aggregator}): use AddToCell or MergeToCell",
+            family.name
+        ))),
+    }
+}
+
+fn aggregate(family: &Family) -> Result<(FamilyId, Aggregator), Error> {
+    let not_one = || Error::invalid(format!("column family {} is not an aggregate: use SetCell", family.name));
+    Ok((family.id, family.aggregator.ok_or_else(not_one)?))
+}
+
+fn not_a_state(state: &[u8]) -> Error {
+    Error::invalid(format!("the state to merge has {} bytes: it is a big-endian integer of 8 bytes", state.len()))
 }

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::cell::{Cell, FamilyName, Row};
 use crate::error::{Error, Reason};
 use crate::id::FamilyId;
 use crate::key::RowKey;
-use crate::mutation::{Change, MUTATIONS_MAX, validate_qualifier, validate_row_key, validate_value};
+use crate::mutation::{Change, MUTATIONS_MAX, VALUE_BYTES_MAX, plain, too_large, validate_qualifier, validate_row_key};
 use crate::schema::TableSchema;
 use crate::time::Micros;
 
@@ -42,6 +42,14 @@ pub enum Operation {
 /// `InvalidArgument` when the row key is empty, there is no rule, or a limit is exceeded.
 pub fn validate(row: &RowKey, rules: &[Rule]) -> Result<(), Error> {
     validate_row_key(row)?;
+    validate_rules(rules)
+}
+
+/// Checks rules of a row whose key was checked, as [`validate`] does.
+///
+/// # Errors
+/// As [`validate`].
+pub fn validate_rules(rules: &[Rule]) -> Result<(), Error> {
     if rules.is_empty() {
         return Err(Error::invalid("No rules provided"));
     }
@@ -56,7 +64,8 @@ pub fn validate(row: &RowKey, rules: &[Rule]) -> Result<(), Error> {
 struct Column {
     family: FamilyId,
     timestamp: Micros,
-    value: Bytes,
+    /// Grows in place: appends cost what they append, however many there are.
+    value: BytesMut,
 }
 
 /// What the rules make of a row: the writes for the log, and the cells for the answer. Each column that was touched
@@ -67,7 +76,7 @@ struct Column {
 ///
 /// # Errors
 /// `NotFoundFamily`; `FailedPrecondition` when a counter is not 8 bytes long; `InvalidArgument` when a value grows too
-/// large. Then nothing may be applied.
+/// large or a family is an aggregate. Then nothing may be applied.
 pub fn evaluate(
     schema: &TableSchema,
     current: &Row,
@@ -77,10 +86,11 @@ pub fn evaluate(
     let mut columns: BTreeMap<(FamilyName, Bytes), Column> = BTreeMap::new();
     for rule in rules {
         let family = schema.require_family(&rule.family)?;
+        plain(family)?;
         let column = columns
             .entry((family.name.clone(), rule.qualifier.clone()))
             .or_insert_with(|| present(current, family.id, rule, now.truncate_to_millis()));
-        column.value = operate(&column.value, rule)?;
+        operate(&mut column.value, rule)?;
     }
     Ok(columns.into_iter().map(|((name, qualifier), column)| outcome(name, qualifier, column)).unzip())
 }
@@ -88,35 +98,38 @@ pub fn evaluate(
 /// A column before the first rule, its timestamp already that of the version to be written.
 fn present(current: &Row, family: FamilyId, rule: &Rule, now: Micros) -> Column {
     match current.newest(&rule.family, &rule.qualifier) {
-        Some(cell) => Column { family, timestamp: now.max(cell.timestamp), value: cell.value.clone() },
+        Some(cell) => Column { family, timestamp: now.max(cell.timestamp), value: cell.value.as_ref().into() },
         None => Column { family, timestamp: now, value: missing(&rule.operation) },
     }
 }
 
 /// What stands for a value that is not there.
-fn missing(operation: &Operation) -> Bytes {
+fn missing(operation: &Operation) -> BytesMut {
     match operation {
-        Operation::Append(_) => Bytes::new(),
-        Operation::Increment(_) => Bytes::from_static(&[0; 8]),
+        Operation::Append(_) => BytesMut::new(),
+        Operation::Increment(_) => BytesMut::zeroed(8),
     }
 }
 
-fn operate(value: &Bytes, rule: &Rule) -> Result<Bytes, Error> {
+fn operate(value: &mut BytesMut, rule: &Rule) -> Result<(), Error> {
     match &rule.operation {
         Operation::Append(suffix) => {
-            let value = Bytes::from([value.as_ref(), suffix.as_ref()].concat());
-            validate_value(&value)?;
-            Ok(value)
+            let length = value.len().saturating_add(suffix.len());
+            if length > VALUE_BYTES_MAX {
+                return Err(too_large(length));
+            }
+            value.extend_from_slice(suffix);
         }
         Operation::Increment(amount) => {
             let counter = <[u8; 8]>::try_from(value.as_ref()).map_err(|_| not_a_counter(value, rule))?;
             let sum = i64::from_be_bytes(counter).wrapping_add(*amount);
-            Ok(Bytes::copy_from_slice(&sum.to_be_bytes()))
+            value.copy_from_slice(&sum.to_be_bytes());
         }
     }
+    Ok(())
 }
 
-fn not_a_counter(value: &Bytes, rule: &Rule) -> Error {
+fn not_a_counter(value: &[u8], rule: &Rule) -> Error {
     let message = format!(
         "Increment operations can only be performed on 64-bit values: column {}:{} holds {} bytes",
         rule.family,
@@ -128,6 +141,7 @@ fn not_a_counter(value: &Bytes, rule: &Rule) -> Error {
 
 fn outcome(name: FamilyName, qualifier: Bytes, column: Column) -> (Change, Cell) {
     let Column { family, timestamp, value } = column;
+    let value = value.freeze();
     let change = Change::SetCell { family, qualifier: qualifier.clone(), timestamp, value: value.clone() };
     (change, Cell::new(name, qualifier, timestamp, value))
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::aggregate::Aggregator;
 use crate::cell::FamilyName;
 use crate::error::{Error, Reason};
 use crate::gc::GcRule;
@@ -112,6 +113,26 @@ pub struct Family {
     pub gc: Option<GcRule>,
     /// Families of one number are stored together.
     pub locality_group: u32,
+    /// How its cells aggregate, from its beginning to its end; `None`: they hold what is written.
+    pub aggregator: Option<Aggregator>,
+}
+
+/// A family that is to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewFamily {
+    /// Its name.
+    pub name: FamilyName,
+    /// Its rule.
+    pub gc: Option<GcRule>,
+    /// How its cells aggregate, if they do.
+    pub aggregator: Option<Aggregator>,
+}
+
+impl NewFamily {
+    /// One whose cells hold what is written.
+    pub const fn plain(name: FamilyName, gc: Option<GcRule>) -> Self {
+        Self { name, gc, aggregator: None }
+    }
 }
 
 /// Where a table is in its life.
@@ -148,18 +169,15 @@ pub struct TableSchema {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FamilyChange {
     /// A new family.
-    Create {
-        /// Its name.
-        name: FamilyName,
-        /// Its rule.
-        gc: Option<GcRule>,
-    },
+    Create(NewFamily),
     /// Another rule for a family.
     Update {
         /// Its name.
         name: FamilyName,
         /// The rule that replaces the present one; `None` clears it.
         gc: Option<GcRule>,
+        /// How the caller says that its cells aggregate, which does not change; `None` says nothing.
+        aggregator: Option<Aggregator>,
     },
     /// A family goes, with all its cells.
     Drop {
@@ -169,7 +187,7 @@ pub enum FamilyChange {
 }
 
 impl TableSchema {
-    /// A new table with these families, being created.
+    /// A new table with these families, none of them an aggregate, being created.
     ///
     /// # Errors
     /// As [`Self::apply`].
@@ -177,6 +195,19 @@ impl TableSchema {
         table: TableId,
         name: TableName,
         families: impl IntoIterator<Item = (FamilyName, Option<GcRule>)>,
+    ) -> Result<Self, Error> {
+        let plain = |(name, gc)| NewFamily::plain(name, gc);
+        Self::with_families(table, name, families.into_iter().map(plain))
+    }
+
+    /// A new table with these families, being created.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn with_families(
+        table: TableId,
+        name: TableName,
+        families: impl IntoIterator<Item = NewFamily>,
     ) -> Result<Self, Error> {
         let mut schema = Self {
             table,
@@ -187,8 +218,8 @@ impl TableSchema {
             deletion_protection: false,
             state: TableState::Creating,
         };
-        for (name, gc) in families {
-            schema.create_family(name, gc)?;
+        for family in families {
+            schema.create_family(family)?;
         }
         Ok(schema)
     }
@@ -200,6 +231,7 @@ impl TableSchema {
             name: FamilyName::from_static(name),
             gc: Some(GcRule::MaxVersions(1)),
             locality_group: 0,
+            aggregator: None,
         };
         Self {
             table: TableId::METADATA,
@@ -239,34 +271,43 @@ impl TableSchema {
     ///
     /// # Errors
     /// `AlreadyExists` for a family that exists, `NotFoundFamily` for one that does not, `InvalidArgument` for a bad
-    /// rule, `FailedPrecondition` for a drop in a protected table.
+    /// rule or another way of aggregating, `FailedPrecondition` for a drop in a protected table.
     pub fn apply(&self, changes: &[FamilyChange]) -> Result<Self, Error> {
         let mut next = self.clone();
         next.version = self.version.next();
         for change in changes {
             match change.clone() {
-                FamilyChange::Create { name, gc } => next.create_family(name, gc)?,
-                FamilyChange::Update { name, gc } => next.update_family(&name, gc)?,
+                FamilyChange::Create(family) => next.create_family(family)?,
+                FamilyChange::Update { name, gc, aggregator } => next.update_family(&name, gc, aggregator)?,
                 FamilyChange::Drop { name } => next.drop_family(&name)?,
             }
         }
         Ok(next)
     }
 
-    fn create_family(&mut self, name: FamilyName, gc: Option<GcRule>) -> Result<(), Error> {
+    fn create_family(&mut self, family: NewFamily) -> Result<(), Error> {
+        let NewFamily { name, gc, aggregator } = family;
         if self.family_by_name(name.as_str()).is_some() {
             return Err(Error::new(Reason::AlreadyExists, format!("column family {name} already exists")));
         }
         gc.as_ref().map_or(Ok(()), GcRule::validate)?;
         let id = self.next_family;
         self.next_family = id.next();
-        self.families.push(Family { id, name, gc, locality_group: 0 });
+        self.families.push(Family { id, name, gc, locality_group: 0, aggregator });
         Ok(())
     }
 
-    fn update_family(&mut self, name: &FamilyName, gc: Option<GcRule>) -> Result<(), Error> {
+    fn update_family(
+        &mut self,
+        name: &FamilyName,
+        gc: Option<GcRule>,
+        aggregator: Option<Aggregator>,
+    ) -> Result<(), Error> {
         gc.as_ref().map_or(Ok(()), GcRule::validate)?;
         let family = self.families.iter_mut().find(|family| family.name == *name).ok_or_else(|| absent(name))?;
+        if aggregator.is_some() && family.aggregator != aggregator {
+            return Err(Error::invalid(format!("the value_type of column family {name} cannot be changed")));
+        }
         family.gc = gc;
         Ok(())
     }

@@ -49,6 +49,7 @@ fn schema() -> TableSchema {
             name: FamilyName::new("cf").unwrap(),
             gc: None,
             locality_group: 0,
+            aggregator: None,
         }],
         next_family: FamilyId::new(2),
         deletion_protection: false,

@@ -1,13 +1,14 @@
 //! What table admin requests ask for, checked and as values of the model. Pure.
 
+use ebla_model::aggregate::Aggregator;
 use ebla_model::cell::FamilyName;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::schema::{FamilyChange, TableName, TableSchema};
+use ebla_model::schema::{FamilyChange, NewFamily, TableName, TableSchema};
 use ebla_proto::admin::modify_column_families_request::{Modification, modification::Mod};
 use ebla_proto::admin::{self, drop_row_range_request::Target, table::View};
-use ebla_proto::convert::admin::gc_rule_from_admin;
+use ebla_proto::convert::admin::{gc_rule_from_admin, value_type_from_admin};
 
 use crate::creation::NewTable;
 
@@ -41,10 +42,10 @@ pub(crate) fn new_table(request: admin::CreateTableRequest) -> Result<NewTable, 
     let name = TableName::from_parts(&parent.project, &parent.instance, &request.table_id)?;
     let table = request.table.unwrap_or_default();
     refuse_unserved(&table)?;
-    let families = table.column_families.iter().map(|(name, family)| Ok((FamilyName::new(name)?, rule(family)?)));
+    let families = table.column_families.iter().map(|(name, family)| new_family(FamilyName::new(name)?, family));
     let mut families: Vec<_> = families.collect::<Result<_, Error>>()?;
     // The message is a map without an order; ids are given by name, so that equal requests make equal tables.
-    families.sort_by(|a, b| a.0.cmp(&b.0));
+    families.sort_by(|a, b| a.name.cmp(&b.name));
     let splits = splits(request.initial_splits.into_iter().map(|split| RowKey::new(split.key)).collect())?;
     Ok(NewTable { name, families, splits, deletion_protection: table.deletion_protection })
 }
@@ -63,10 +64,15 @@ fn refuse_unserved(table: &admin::Table) -> Result<(), Error> {
     }
 }
 
+fn new_family(name: FamilyName, family: &admin::ColumnFamily) -> Result<NewFamily, Error> {
+    Ok(NewFamily { name, gc: rule(family)?, aggregator: aggregator(family)? })
+}
+
+fn aggregator(family: &admin::ColumnFamily) -> Result<Option<Aggregator>, Error> {
+    family.value_type.as_ref().map(value_type_from_admin).transpose().map(Option::flatten)
+}
+
 fn rule(family: &admin::ColumnFamily) -> Result<Option<ebla_model::gc::GcRule>, Error> {
-    if family.value_type.is_some() {
-        return Err(Error::unimplemented("families with a value_type are not served by this release"));
-    }
     family.gc_rule.as_ref().map(gc_rule_from_admin).transpose().map(Option::flatten)
 }
 
@@ -96,10 +102,10 @@ pub(crate) fn changes(modifications: Vec<Modification>) -> Result<Vec<FamilyChan
 fn change(modification: Modification) -> Result<FamilyChange, Error> {
     let name = FamilyName::new(&modification.id)?;
     match modification.r#mod {
-        Some(Mod::Create(family)) => Ok(FamilyChange::Create { name, gc: rule(&family)? }),
+        Some(Mod::Create(family)) => Ok(FamilyChange::Create(new_family(name, &family)?)),
         Some(Mod::Update(family)) => {
             refuse_other_fields(modification.update_mask.as_ref())?;
-            Ok(FamilyChange::Update { name, gc: rule(&family)? })
+            Ok(FamilyChange::Update { name, gc: rule(&family)?, aggregator: aggregator(&family)? })
         }
         Some(Mod::Drop(true)) => Ok(FamilyChange::Drop { name }),
         Some(Mod::Drop(false)) | None => Err(Error::invalid(format!("modification of family {name} does nothing"))),

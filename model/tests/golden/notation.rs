@@ -1,12 +1,13 @@
 //! How scripts write values: byte strings with `\xHH`, cells as `family:qualifier@millis=value#label`.
 
 use bytes::Bytes;
+use ebla_model::aggregate::Aggregator;
 use ebla_model::cell::{Cell, FamilyName};
 use ebla_model::error::Error;
 use ebla_model::gc::GcRule;
 use ebla_model::id::TableId;
 use ebla_model::key::RowKey;
-use ebla_model::schema::{TableName, TableSchema};
+use ebla_model::schema::{NewFamily, TableName, TableSchema};
 use ebla_model::time::Micros;
 use std::time::Duration;
 
@@ -72,11 +73,26 @@ pub(crate) fn error_text(error: &Error) -> String {
     format!("{}: {}", error.reason, error.message)
 }
 
-/// A table with families of these names and no rules.
+/// A table with families of these names and no rules; `name:sum`, `name:min` and `name:max` are aggregates.
 pub(crate) fn table(families: &str) -> TableSchema {
     let name = TableName::from_parts("p", "i", "t").unwrap();
-    let families = families.split_whitespace().map(|name| (FamilyName::new(name).unwrap(), None));
-    TableSchema::new(TableId::new(1), name, families).unwrap()
+    let families = families.split_whitespace().map(|family| new_family(family, None));
+    TableSchema::with_families(TableId::new(1), name, families).unwrap()
+}
+
+/// A family as [`table`] writes it, with this rule.
+pub(crate) fn new_family(text: &str, gc: Option<GcRule>) -> NewFamily {
+    let (name, aggregator) = text.split_once(':').map_or((text, None), |(name, kind)| (name, Some(aggregator(kind))));
+    NewFamily { name: FamilyName::new(name).unwrap(), gc, aggregator }
+}
+
+fn aggregator(text: &str) -> Aggregator {
+    match text {
+        "sum" => Aggregator::Sum,
+        "min" => Aggregator::Min,
+        "max" => Aggregator::Max,
+        _ => panic!("not an aggregator: {text}"),
+    }
 }
 
 /// The numbers and words after `name=` in a line, if it is there.

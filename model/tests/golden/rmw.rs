@@ -1,4 +1,4 @@
-//! `row CELL...` as it is, `now T`, then rules: the writes for the log, and the answer.
+//! `table FAMILY...`, `row CELL...` as it is, `now T`, then rules: the writes for the log, and the answer.
 
 use ebla_model::cell::Row;
 use ebla_model::rmw::{Operation, Rule, evaluate, validate};
@@ -11,13 +11,14 @@ use crate::runner;
 #[test]
 fn rules_read_modify_and_write() {
     runner::run("rmw", |input| {
-        let schema = table("f g");
+        let mut schema = table("f g");
         let mut row = Row::empty(key("k"));
         let mut now = Micros::from_millis(1000);
         let mut rules = Vec::new();
         for line in input {
             match line.split_whitespace().collect::<Vec<_>>().as_slice() {
                 ["row", cells @ ..] => row.cells = cells.iter().map(|text| cell(text)).collect(),
+                ["table", ..] => schema = table(line.trim_start_matches("table")),
                 ["now", time] => now = millis(time),
                 ["append", place, suffix] => rules.push(rule(place, Operation::Append(bytes(suffix)))),
                 ["increment", place, amount] => rules.push(rule(place, Operation::Increment(amount.parse().unwrap()))),

@@ -1,9 +1,10 @@
-//! `create NAME RULE`, `update NAME RULE`, `drop NAME`, `protect`: each `apply` takes the changes above it at once.
+//! `create NAME RULE`, `update NAME RULE`, `drop NAME`, `protect`: each `apply` takes the changes above it at once. A name
+//! may say how its family aggregates: `NAME:sum`.
 
 use ebla_model::cell::FamilyName;
 use ebla_model::schema::{FamilyChange, TableSchema};
 
-use crate::notation::{error_text, rule, table};
+use crate::notation::{error_text, new_family, rule, table};
 use crate::runner;
 
 #[test]
@@ -31,11 +32,11 @@ fn families_change() {
 
 fn change(word: &str, rest: &str) -> FamilyChange {
     let (name, gc) = rest.split_once(' ').unwrap_or((rest, "none"));
-    let name = FamilyName::new(name).unwrap();
+    let family = new_family(name, rule(gc));
     match word {
-        "create" => FamilyChange::Create { name, gc: rule(gc) },
-        "update" => FamilyChange::Update { name, gc: rule(gc) },
-        "drop" => FamilyChange::Drop { name },
+        "create" => FamilyChange::Create(family),
+        "update" => FamilyChange::Update { name: family.name, gc: family.gc, aggregator: family.aggregator },
+        "drop" => FamilyChange::Drop { name: FamilyName::new(name).unwrap() },
         _ => panic!("not a line of a schema script: {word}"),
     }
 }
@@ -46,7 +47,8 @@ fn schema_text(schema: &TableSchema) -> String {
         .iter()
         .map(|family| {
             let gc = family.gc.as_ref().map_or("keep all".into(), ToString::to_string);
-            format!("{} {}: {gc}", family.id, family.name)
+            let aggregates = family.aggregator.map(|aggregator| format!(" ({aggregator})")).unwrap_or_default();
+            format!("{} {}{aggregates}: {gc}", family.id, family.name)
         })
         .collect();
     format!("version {} next {} [{}]", schema.version, schema.next_family, families.join(", "))

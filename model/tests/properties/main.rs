@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
+mod aggregate;
 mod codec;
 mod filter;
 mod gc;

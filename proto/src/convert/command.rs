@@ -12,7 +12,7 @@ use ebla_model::{
 use prost::Message;
 
 use super::{
-    VERSION, check_version,
+    VERSION, check_versions,
     record::{
         descriptor_from_proto, descriptor_to_proto, key_range_from_proto, key_range_to_proto, schema_from_proto,
         schema_to_proto,
@@ -34,7 +34,7 @@ pub fn encode(command: &Command) -> Bytes {
 /// `DataDamaged` when any of it is not known to this release. The replica must stop.
 pub fn decode(bytes: impl Buf) -> Result<Command, Error> {
     let command = wire::Command::decode(bytes).map_err(|error| Error::damaged(format!("read command: {error}")))?;
-    check_version(command.version, "command")?;
+    check_versions(command.version, VERSION, "command")?;
     Ok(Command {
         time: Micros::new(command.time_micros),
         kind: kind_from_proto(required(command.kind, "command: kind")?)?,

@@ -125,14 +125,37 @@ pub(super) static MUTATION: Shape = Shape {
         (2, Message(&DELETE_FROM_COLUMN)),
         (3, Message(&DELETE_FROM_FAMILY)),
         (4, Message(&DELETE_FROM_ROW)),
-        // Aggregates are refused as a whole for now, so nothing in them can be overlooked.
-        (5, Leaf),
-        (6, Leaf),
+        (5, Message(&AGGREGATE_TO_CELL)),
+        (6, Message(&AGGREGATE_TO_CELL)),
         (7, Leaf),
     ],
 };
 
 static SET_CELL: Shape = Shape { name: "Mutation.SetCell", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf)] };
+
+/// `Mutation.AddToCell` and `Mutation.MergeToCell`.
+static AGGREGATE_TO_CELL: Shape = Shape {
+    name: "Mutation.AddToCell",
+    fields: &[(1, Leaf), (2, Message(&VALUE)), (3, Message(&VALUE)), (4, Message(&VALUE))],
+};
+
+/// Of a value's kinds only plain ones are taken, and its type only says what they are.
+static VALUE: Shape = Shape {
+    name: "Value",
+    fields: &[
+        (2, Leaf),
+        (3, Leaf),
+        (4, Leaf),
+        (6, Leaf),
+        (7, Leaf),
+        (8, Leaf),
+        (9, Leaf),
+        (10, Leaf),
+        (11, Leaf),
+        (12, Leaf),
+        (13, Leaf),
+    ],
+};
 
 static DELETE_FROM_COLUMN: Shape =
     Shape { name: "Mutation.DeleteFromColumn", fields: &[(1, Leaf), (2, Leaf), (3, Message(&TIMESTAMP_RANGE))] };
@@ -196,6 +219,7 @@ mod tests {
     fn unknown_parts_of_mutations_and_rules_are_found() {
         assert_eq!(reason(&MUTATION, &field(8, b"")), Some(Reason::Unimplemented));
         assert_eq!(reason(&MUTATION, &field(1, &field(5, b""))), Some(Reason::Unimplemented));
+        assert_eq!(reason(&MUTATION, &field(6, &field(4, &field(14, b"")))), Some(Reason::Unimplemented));
         assert_eq!(reason(&READ_MODIFY_WRITE_RULE, &field(5, b"")), Some(Reason::Unimplemented));
     }
 }

@@ -36,7 +36,8 @@ pub use self::{
     rows::{row_from_proto, row_range_from_proto, row_set_from_proto, row_to_proto, rows_to_response},
 };
 
-/// The version that this release writes into records and commands, and the only one it reads.
+/// The version of records and commands. The few that have more than one say so where they are converted: what needs a
+/// later one is written with it, so that an older release stops instead of overlooking it.
 pub const VERSION: u32 = 1;
 
 /// A part that every writer sets.
@@ -44,9 +45,9 @@ fn required<T>(part: Option<T>, name: &str) -> Result<T, Error> {
     part.ok_or_else(|| Error::damaged(format!("{name} is missing")))
 }
 
-fn check_version(version: u32, name: &str) -> Result<(), Error> {
-    if version == VERSION {
+fn check_versions(version: u32, newest: u32, name: &str) -> Result<(), Error> {
+    if (VERSION..=newest).contains(&version) {
         return Ok(());
     }
-    Err(Error::damaged(format!("{name} has version {version}, and this release reads version {VERSION}")))
+    Err(Error::damaged(format!("{name} has version {version}, and this release reads up to version {newest}")))
 }

@@ -7,19 +7,25 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use ebla_model::{
-    Error, Family, FamilyId, FamilyName, GcRule, Generation, KeyRange, LogId, Membership, Micros, ReplicaId, RowKey,
-    SchemaVersion, Sequence, ServerId, TableId, TableSchema, TabletDescriptor, TabletId, schema::TableState,
-    session::SessionWindow,
+    Aggregator, Error, Family, FamilyId, FamilyName, GcRule, Generation, KeyRange, LogId, Membership, Micros,
+    ReplicaId, RowKey, SchemaVersion, Sequence, ServerId, TableId, TableSchema, TabletDescriptor, TabletId,
+    schema::TableState, session::SessionWindow,
 };
 use prost::Message;
 
-use super::{VERSION, check_version, required};
+use super::{VERSION, check_versions, required};
 use crate::record;
+
+/// The version of a table schema that has an aggregate family.
+const AGGREGATES_VERSION: u32 = 2;
 
 /// A message that is kept by itself and so carries a version.
 pub trait Record: Message + Default {
     /// What to call it in an error.
     const NAME: &'static str;
+
+    /// The last version that this release reads, from the first on.
+    const VERSION_MAX: u32 = VERSION;
 
     /// The version that its writer set.
     fn version(&self) -> u32;
@@ -29,9 +35,10 @@ pub trait Record: Message + Default {
 }
 
 macro_rules! records {
-    ($($kind:ident = $name:literal;)*) => {$(
+    ($($kind:ident = $name:literal $(up to $version:expr)?;)*) => {$(
         impl Record for record::$kind {
             const NAME: &'static str = $name;
+            $(const VERSION_MAX: u32 = $version;)?
 
             fn version(&self) -> u32 {
                 self.version
@@ -46,7 +53,7 @@ macro_rules! records {
 
 records! {
     TabletDescriptor = "tablet descriptor";
-    TableSchema = "table schema";
+    TableSchema = "table schema" up to AGGREGATES_VERSION;
     Server = "server record";
     Master = "master record";
     Cluster = "cluster record";
@@ -56,7 +63,8 @@ records! {
     DirectoryCopy = "copy of the directory";
 }
 
-/// Encodes a record with the present version, whatever stood in its place.
+/// Encodes a record with the first version, whatever stood in its place. Records that have several are encoded by the
+/// functions of their own below.
 pub fn encode_record<R: Record>(mut record: R) -> Bytes {
     *record.version_mut() = VERSION;
     record.encode_to_vec().into()
@@ -68,8 +76,12 @@ pub fn encode_record<R: Record>(mut record: R) -> Bytes {
 /// `DataDamaged` when it does not decode or has another version.
 pub fn decode_record<R: Record>(bytes: impl Buf) -> Result<R, Error> {
     let record = R::decode(bytes).map_err(|error| Error::damaged(format!("read {}: {error}", R::NAME)))?;
-    check_version(record.version(), R::NAME)?;
+    check_record::<R>(record.version())?;
     Ok(record)
+}
+
+fn check_record<R: Record>(version: u32) -> Result<(), Error> {
+    check_versions(version, R::VERSION_MAX, R::NAME)
 }
 
 /// A position in a tablet's log.
@@ -142,7 +154,7 @@ pub fn descriptor_to_proto(descriptor: &TabletDescriptor) -> record::TabletDescr
 /// # Errors
 /// `DataDamaged` when a part is missing or the version is another.
 pub fn descriptor_from_proto(descriptor: &record::TabletDescriptor) -> Result<TabletDescriptor, Error> {
-    check_version(descriptor.version, record::TabletDescriptor::NAME)?;
+    check_record::<record::TabletDescriptor>(descriptor.version)?;
     let range = required(descriptor.range.as_ref(), "tablet descriptor: range")?;
     let membership = required(descriptor.membership.as_ref(), "tablet descriptor: membership")?;
     let log_id = required(descriptor.membership_log_id.as_ref(), "tablet descriptor: membership log id")?;
@@ -202,8 +214,9 @@ pub fn gc_rule_from_proto(rule: &record::GcRule) -> Result<GcRule, Error> {
 
 /// A table.
 pub fn schema_to_proto(schema: &TableSchema) -> record::TableSchema {
+    let aggregates = schema.families.iter().any(|family| family.aggregator.is_some());
     record::TableSchema {
-        version: VERSION,
+        version: if aggregates { AGGREGATES_VERSION } else { VERSION },
         table: schema.table.get(),
         name: schema.name.to_string(),
         schema_version: schema.version.get(),
@@ -219,7 +232,7 @@ pub fn schema_to_proto(schema: &TableSchema) -> record::TableSchema {
 /// # Errors
 /// `DataDamaged` when a part is missing or not legal, or the version is another.
 pub fn schema_from_proto(schema: &record::TableSchema) -> Result<TableSchema, Error> {
-    check_version(schema.version, record::TableSchema::NAME)?;
+    check_record::<record::TableSchema>(schema.version)?;
     let table = TableId::new(schema.table);
     if table == TableId::METADATA {
         return Ok(TableSchema::metadata());
@@ -254,6 +267,7 @@ fn family_to_proto(family: &Family) -> record::Family {
         name: family.name.to_string(),
         gc: family.gc.as_ref().map(gc_rule_to_proto),
         locality_group: family.locality_group,
+        value_type: value_type_to_proto(family.aggregator).into(),
     }
 }
 
@@ -263,7 +277,28 @@ fn family_from_proto(family: &record::Family) -> Result<Family, Error> {
         name: FamilyName::new(&family.name).map_err(|error| damaged("table schema: family", &error))?,
         gc: family.gc.as_ref().map(gc_rule_from_proto).transpose()?,
         locality_group: family.locality_group,
+        aggregator: value_type_from_proto(family.value_type)?,
     })
+}
+
+const fn value_type_to_proto(aggregator: Option<Aggregator>) -> record::ValueType {
+    match aggregator {
+        None => record::ValueType::Plain,
+        Some(Aggregator::Sum) => record::ValueType::Int64Sum,
+        Some(Aggregator::Min) => record::ValueType::Int64Min,
+        Some(Aggregator::Max) => record::ValueType::Int64Max,
+    }
+}
+
+/// A number that this release does not know must not be taken for plain cells.
+fn value_type_from_proto(number: i32) -> Result<Option<Aggregator>, Error> {
+    match record::ValueType::try_from(number) {
+        Ok(record::ValueType::Plain) => Ok(None),
+        Ok(record::ValueType::Int64Sum) => Ok(Some(Aggregator::Sum)),
+        Ok(record::ValueType::Int64Min) => Ok(Some(Aggregator::Min)),
+        Ok(record::ValueType::Int64Max) => Ok(Some(Aggregator::Max)),
+        Err(_unknown) => Err(Error::damaged(format!("table schema: unknown value type {number}"))),
+    }
 }
 
 const fn state_to_proto(state: TableState) -> record::TableState {
@@ -302,7 +337,7 @@ pub fn session_to_proto(session: &SessionWindow) -> record::Session {
 /// # Errors
 /// `DataDamaged` when the version is another.
 pub fn session_from_proto(session: &record::Session) -> Result<SessionWindow, Error> {
-    check_version(session.version, record::Session::NAME)?;
+    check_record::<record::Session>(session.version)?;
     Ok(SessionWindow {
         lowest_outstanding: Sequence::new(session.lowest_outstanding),
         applied: session.applied.iter().map(|entry| (Sequence::new(entry.sequence), entry.result.clone())).collect(),
@@ -317,7 +352,7 @@ fn damaged(part: &str, error: &Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::schema::FamilyChange;
+    use ebla_model::schema::{FamilyChange, NewFamily};
 
     use super::*;
 
@@ -358,9 +393,27 @@ mod tests {
     #[test]
     fn schemas_come_back() {
         let sent = schema();
+        assert_eq!(schema_to_proto(&sent).version, VERSION, "older releases read it");
         assert_eq!(schema_from_bytes(schema_to_bytes(&sent)), Ok(sent));
         let metadata = TableSchema::metadata();
         assert_eq!(schema_from_bytes(schema_to_bytes(&metadata)), Ok(metadata));
+    }
+
+    #[test]
+    fn aggregate_families_come_back_and_stop_older_releases() {
+        let kinds =
+            [("p", None), ("s", Some(Aggregator::Sum)), ("n", Some(Aggregator::Min)), ("x", Some(Aggregator::Max))];
+        let families =
+            kinds.map(|(name, aggregator)| NewFamily { name: FamilyName::new(name).unwrap(), gc: None, aggregator });
+        let name = "projects/p/instances/i/tables/t".parse().unwrap();
+        let sent = TableSchema::with_families(TableId::new(7), name, families).unwrap();
+        assert_eq!(schema_from_bytes(schema_to_bytes(&sent)), Ok(sent.clone()));
+        let mut record = schema_to_proto(&sent);
+        assert_eq!(record.version, AGGREGATES_VERSION);
+        record.families[1].value_type = 99;
+        assert!(schema_from_proto(&record).is_err(), "a value type of the future");
+        record.version = AGGREGATES_VERSION + 1;
+        assert!(schema_from_proto(&record).is_err(), "a version of the future");
     }
 
     #[test]

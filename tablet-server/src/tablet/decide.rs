@@ -1,4 +1,4 @@
-//! Writes that are decided by what their row holds: CheckAndMutate and ReadModifyWrite.
+//! Writes that are decided by what their row holds: CheckAndMutate, ReadModifyWrite, and mutations that add to aggregates.
 //!
 //! They hold their row alone from the decision to the apply. All writes that came before them are applied by then, so
 //! this replica's own store is what they decide by; that it still leads is proved when the proposal, bound to the term, is
@@ -14,34 +14,51 @@ use ebla_model::command::RowReply;
 use ebla_model::error::Error;
 use ebla_model::id::Generation;
 use ebla_model::key::RowKey;
-use ebla_model::mutation::{self, Change};
-use ebla_model::rmw;
+use ebla_model::mutation::{self, Change, Mutation};
+use ebla_model::rmw::{self, Operation, Rule};
 use ebla_model::session::Verdict;
 use ebla_model::time::Micros;
 use ebla_proto::{convert, data};
 use ebla_runtime::{Bug, planted};
 use prost::Message;
+use tokio::sync::oneshot;
 
 use crate::tablet::failure::Failure;
 use crate::tablet::latch::Mode;
 use crate::tablet::machine::{Machine, Published};
-use crate::tablet::queue::Held;
-use crate::tablet::read::{pool_failure, read_row};
+use crate::tablet::queue::{Answer, Held};
+use crate::tablet::read::{pool_failure, read_columns, read_row};
 use crate::tablet::write::{mutations_bytes, row_write, unknown};
 use crate::tablet::{CheckRequest, ModifyRequest, Tablet, WriteId};
 
 /// What a decided write comes to.
-struct Decision {
+pub(super) struct Decision {
     changes: Vec<Change>,
-    result: Bytes,
+    /// The answer to keep, where it cannot be computed again.
+    result: Option<Bytes>,
 }
 
 /// What is known of a decided write before it is proposed.
 enum Decided {
-    /// It was applied before, with this answer.
-    Before(Bytes),
+    /// It was applied before, with this answer where one was kept.
+    Before(Option<Bytes>),
     /// It is to be proposed.
     Now(Decision),
+}
+
+/// A decided write on its way.
+pub(super) enum Proposed {
+    /// It was applied before, with this answer where one was kept.
+    Before(Option<Bytes>),
+    /// It is queued, and this is its answer once it is applied.
+    Queued(oneshot::Receiver<Answer>, Option<Bytes>),
+}
+
+impl Proposed {
+    /// One that keeps no answer.
+    pub(super) const fn queued(answer: oneshot::Receiver<Answer>) -> Self {
+        Self::Queued(answer, None)
+    }
 }
 
 impl Tablet {
@@ -69,7 +86,7 @@ impl Tablet {
     /// As a row of [`Tablet::write`], and `FailedPrecondition` when a value is no counter.
     pub async fn modify(&self, request: ModifyRequest, timeout: Duration) -> Result<Bytes, Failure> {
         let (generation, id, row) = (request.generation, request.id, request.row.clone());
-        let bytes = request.rules.iter().map(|rule| rule.qualifier.len() + 64).sum();
+        let bytes = request.rules.iter().map(rule_bytes).sum();
         let decide =
             move |machine: &Machine, published: &Published, now| decide_modify(machine, published, &request, now);
         self.decided(generation, (id, row), bytes, decide, timeout).await
@@ -104,27 +121,11 @@ impl Tablet {
         let permit = Arc::new(self.admission.admit(bytes + 256, timeout).await?);
         let mode = if planted(Bug::DecisionUnlatched) { Mode::Shared } else { Mode::Exclusive };
         let latch = self.latches.acquire(&row, mode).await;
-        // Only now: a leadership that began while we waited may have been preceded by another's writes.
-        let term = self.leading()?;
-        let published = self.machine.published();
-        self.expect_shape(&published.shape, generation)?;
-        self.expect_row(&published, &row)?;
-        let now = self.queue.waiting().stamp(self.runtime.clock.wall(), published.time);
-        let machine = Arc::clone(&self.machine);
-        let work = move || match machine.judge(&id) {
-            Verdict::Duplicate(result) => Ok(Decided::Before(result.unwrap_or_default())),
-            Verdict::Forgotten => Err(forgotten()),
-            Verdict::Fresh => decide(&machine, &published, now).map(Decided::Now),
-        };
-        let decision = match self.reads.run(work).await.map_err(pool_failure)?? {
-            // Known from the replicated state of this term's leader, or of one that it follows: applied for good.
-            Decided::Before(result) => return Ok(result),
-            Decided::Now(decision) => decision,
-        };
-        let result = decision.result.clone();
-        let write = row_write(id, row, decision.changes, Some(decision.result));
         let held = Held::new(latch, permit);
-        let answer = self.enqueue(self.queue.waiting(), term, write, held);
+        let (answer, result) = match self.propose_decided(generation, (id, row), held, decide).await? {
+            Proposed::Before(result) => return Ok(result.unwrap_or_default()),
+            Proposed::Queued(answer, result) => (answer, result.unwrap_or_default()),
+        };
         if planted(Bug::AnswerBeforeCommit) {
             return Ok(result);
         }
@@ -134,6 +135,39 @@ impl Tablet {
             RowReply::Duplicate(result) => Ok(result.unwrap_or_default()),
             RowReply::Refused(refusal) => Err(self.refusal_failure(&refusal)),
         }
+    }
+
+    /// Decides a write whose row is held, and queues it. Cancelled before it returns, nothing was queued.
+    pub(super) async fn propose_decided<D>(
+        &self,
+        generation: Generation,
+        (id, row): (WriteId, RowKey),
+        held: Held,
+        decide: D,
+    ) -> Result<Proposed, Failure>
+    where
+        D: FnOnce(&Machine, &Published, Micros) -> Result<Decision, Error> + Send + 'static,
+    {
+        // Only now: a leadership that began while we waited may have been preceded by another's writes.
+        let term = self.leading()?;
+        let published = self.machine.published();
+        self.expect_shape(&published.shape, generation)?;
+        self.expect_row(&published, &row)?;
+        let now = self.queue.waiting().stamp(self.runtime.clock.wall(), published.time);
+        let machine = Arc::clone(&self.machine);
+        let work = move || match machine.judge(&id) {
+            Verdict::Duplicate(result) => Ok(Decided::Before(result)),
+            Verdict::Forgotten => Err(forgotten()),
+            Verdict::Fresh => decide(&machine, &published, now).map(Decided::Now),
+        };
+        let decision = match self.reads.run(work).await.map_err(pool_failure)?? {
+            // Known from the replicated state of this term's leader, or of one that it follows: applied for good.
+            Decided::Before(result) => return Ok(Proposed::Before(result)),
+            Decided::Now(decision) => decision,
+        };
+        let result = decision.result.clone();
+        let write = row_write(id, row, decision.changes, decision.result);
+        Ok(Proposed::Queued(self.enqueue(self.queue.waiting(), term, write, held), result))
     }
 }
 
@@ -158,8 +192,21 @@ fn decide_check(
     // Both ways are resolved: a family that does not exist is told whichever way is taken.
     let then = mutation::resolve(schema, &request.then, now)?;
     let otherwise = mutation::resolve(schema, &request.otherwise, now)?;
-    let (changes, answer) = if matched { (then, MATCHED) } else { (otherwise, NOT_MATCHED) };
-    Ok(Decision { changes, result: Bytes::copy_from_slice(&[answer]) })
+    let (taken, answer) = if matched { (then, MATCHED) } else { (otherwise, NOT_MATCHED) };
+    Ok(Decision { changes: taken.settle(schema, &row)?, result: Some(Bytes::copy_from_slice(&[answer])) })
+}
+
+/// What mutations come to, some of which add to what the row holds.
+pub(super) fn decide_mutations(
+    machine: &Machine,
+    published: &Published,
+    (row, mutations): (&RowKey, &[Mutation]),
+    now: Micros,
+) -> Result<Decision, Error> {
+    let schema = &published.shape.schema;
+    let resolution = mutation::resolve(schema, mutations, now)?;
+    let current = read_columns(machine, row, &resolution.columns())?;
+    Ok(Decision { changes: resolution.settle(schema, &current)?, result: None })
 }
 
 fn decide_modify(
@@ -168,11 +215,22 @@ fn decide_modify(
     request: &ModifyRequest,
     now: Micros,
 ) -> Result<Decision, Error> {
-    let row = read_row(machine, &request.row)?;
-    let (changes, cells) = rmw::evaluate(&published.shape.schema, &row, &request.rules, now)?;
+    let schema = &published.shape.schema;
+    // A family that does not exist is told by the evaluation.
+    let column = |rule: &Rule| Some((schema.family_by_name(&rule.family)?.id, rule.qualifier.clone()));
+    let row = read_columns(machine, &request.row, &request.rules.iter().filter_map(column).collect())?;
+    let (changes, cells) = rmw::evaluate(schema, &row, &request.rules, now)?;
     let answer = convert::row_to_proto(&Row { key: request.row.clone(), cells });
     let answer = data::ReadModifyWriteRowResponse { row: Some(answer) };
-    Ok(Decision { changes, result: answer.encode_to_vec().into() })
+    Ok(Decision { changes, result: Some(answer.encode_to_vec().into()) })
+}
+
+fn rule_bytes(rule: &Rule) -> usize {
+    let operand = match &rule.operation {
+        Operation::Append(suffix) => suffix.len(),
+        Operation::Increment(_) => 8,
+    };
+    rule.qualifier.len() + operand + 64
 }
 
 fn forgotten() -> Error {

@@ -11,13 +11,16 @@
 //! A filter may take long on one row. It is asked to stop when the request's time is over, and where it keeps others
 //! waiting, after a moment: then the row is read again by a thread that may take its time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ebla_model::Reason;
 use ebla_model::cell::Row;
 use ebla_model::codec;
 use ebla_model::error::Error;
+use ebla_model::id::FamilyId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_runtime::{BlockingError, Bug, Clock, planted};
 use ebla_storage::tablet::{Direction, Reach, Scan, ScanPlan, StoreError, View};
@@ -40,6 +43,8 @@ const FILTER_TIME_INLINE: Duration = Duration::from_millis(1);
 const CELLS_PER_LOOK: u64 = 512;
 /// A view that expired before its iterator was made is taken again so often. Rules change seldom.
 const VIEWS_MAX: usize = 8;
+/// So many columns of a row are sought one by one; for more the whole row is read.
+const COLUMNS_SOUGHT_MAX: usize = 64;
 /// A tablet whose time is older than this asks for a tick when it is read.
 const TIME_AGE_MAX: Duration = Duration::from_secs(1);
 
@@ -131,24 +136,56 @@ pub(crate) fn pool_failure(error: BlockingError) -> Failure {
 
 /// One row as it stands now, all of its visible cells. For the leader, under the row's latch.
 pub(crate) fn read_row(machine: &Machine, key: &RowKey) -> Result<Row, Error> {
+    read_between(machine, key, &[codec::range_bounds(&KeyRange::single(key.clone()))])
+}
+
+/// The visible cells of some columns of one row as they stand now. For the leader, under the row's latch.
+pub(crate) fn read_columns(
+    machine: &Machine,
+    key: &RowKey,
+    columns: &BTreeSet<(FamilyId, Bytes)>,
+) -> Result<Row, Error> {
+    if columns.len() > COLUMNS_SOUGHT_MAX {
+        return read_row(machine, key);
+    }
+    let bounds = columns.iter().map(|(family, qualifier)| {
+        let prefix = codec::column_prefix(key, *family, qualifier);
+        let end = codec::prefix_end(&prefix);
+        (prefix, end)
+    });
+    read_between(machine, key, &bounds.collect::<Vec<_>>())
+}
+
+/// The visible cells of a row between some bounds, which ascend and part no column; all from one view.
+fn read_between(machine: &Machine, key: &RowKey, bounds: &[(Vec<u8>, Option<Vec<u8>>)]) -> Result<Row, Error> {
     let store = machine.store();
     for _ in 0..VIEWS_MAX {
         let view = store.view();
         let published = machine.published();
-        let (lower, upper) = codec::range_bounds(&KeyRange::single(key.clone()));
-        let mut scan = match view.cells(&lower, upper.as_deref(), Direction::Forward) {
-            Ok(scan) => scan,
-            Err(StoreError::Expired) => continue,
-            Err(error) => return Err(error.into()),
-        };
         let mut gatherer = Gatherer::new(&published.shape.families, published.gc_time, CellOrder::Rising);
+        match gather_between(&view, &mut gatherer, bounds) {
+            Ok(()) => return Ok(gatherer.finish()?.unwrap_or_else(|| Row::empty(key.clone()))),
+            Err(StoreOr::Store(StoreError::Expired)) => {}
+            Err(StoreOr::Store(error)) => return Err(error.into()),
+            Err(StoreOr::Other(error)) => return Err(error),
+        }
+    }
+    Err(expired())
+}
+
+fn gather_between(
+    view: &View<'_>,
+    gatherer: &mut Gatherer<'_>,
+    bounds: &[(Vec<u8>, Option<Vec<u8>>)],
+) -> Result<(), StoreOr> {
+    for (lower, upper) in bounds {
+        let mut scan = view.cells(lower, upper.as_deref(), Direction::Forward)?;
         while let Some((key, value)) = scan.entry() {
             gatherer.take(key, value)?;
             scan.step()?;
         }
-        return Ok(gatherer.finish()?.unwrap_or_else(|| Row::empty(key.clone())));
     }
-    Err(expired())
+    Ok(())
 }
 
 fn expired() -> Error {

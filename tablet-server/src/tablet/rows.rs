@@ -193,6 +193,7 @@ mod tests {
             name: FamilyName::new(name).unwrap(),
             gc,
             locality_group: 0,
+            aggregator: None,
         };
         TableSchema {
             table: TableId::new(7),

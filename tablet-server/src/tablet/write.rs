@@ -7,13 +7,15 @@
 //! ```
 //!
 //! A row's latch travels with its write and is released when that is answered, also when the caller has gone. Blind
-//! writes, here, share it; those that are decided by what the row holds (`decide`) hold it alone.
+//! writes share it; those that are decided by what the row holds (`decide`), additions to aggregates among them, hold it
+//! alone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::Reason;
+use ebla_model::cell::Row;
 use ebla_model::command::{Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
 use ebla_model::id::Generation;
 use ebla_model::key::RowKey;
@@ -22,9 +24,10 @@ use tokio::sync::oneshot;
 
 use crate::raft::ProposeError;
 use crate::tablet::command;
+use crate::tablet::decide::{Proposed, decide_mutations};
 use crate::tablet::failure::Failure;
 use crate::tablet::latch::Mode;
-use crate::tablet::machine::Published;
+use crate::tablet::machine::{Machine, Published};
 use crate::tablet::queue::{Answer, Held};
 use crate::tablet::{RowMutations, Tablet, WriteId};
 
@@ -52,10 +55,12 @@ impl Tablet {
         tokio::pin!(deadline);
         let mut queued = Vec::with_capacity(rows.len());
         for row in rows {
-            let latch = match self.latches.try_acquire(&row.row, Mode::Shared) {
+            let is_blind = !row.mutations.iter().any(Mutation::is_aggregation);
+            let mode = if is_blind { Mode::Shared } else { Mode::Exclusive };
+            let latch = match self.latches.try_acquire(&row.row, mode) {
                 Some(latch) => latch,
                 None => tokio::select! {
-                    latch = self.latches.acquire(&row.row, Mode::Shared) => latch,
+                    latch = self.latches.acquire(&row.row, mode) => latch,
                     () = &mut deadline => {
                         queued.push(Err(Failure::deadline()));
                         continue;
@@ -63,17 +68,25 @@ impl Tablet {
                 },
             };
             let held = Held::new(latch, Arc::clone(&permit));
-            queued.push(self.queue_blind(term, row, held));
+            queued.push(if is_blind {
+                self.queue_blind(term, row, held).map(Proposed::queued)
+            } else {
+                tokio::select! {
+                    proposed = self.queue_decided(generation, row, held) => proposed,
+                    () = &mut deadline => Err(Failure::deadline()),
+                }
+            });
         }
         drop(permit);
         let mut results = Vec::with_capacity(queued.len());
         for answer in queued {
             results.push(match answer {
-                Ok(mut answer) => tokio::select! {
+                Ok(Proposed::Queued(mut answer, _none)) => tokio::select! {
                     biased;
-                    answer = &mut answer => self.blind_result(answer),
+                    answer = &mut answer => self.write_result(answer),
                     () = &mut deadline => Err(Failure::deadline()),
                 },
+                Ok(Proposed::Before(_none)) => Ok(()),
                 Err(failure) => Err(failure),
             });
         }
@@ -117,9 +130,19 @@ impl Tablet {
         self.expect_row(&published, &row.row)?;
         let mut waiting = self.queue.waiting();
         let now = waiting.stamp(self.runtime.clock.wall(), published.time);
-        let changes = mutation::resolve(&published.shape.schema, &row.mutations, now)?;
+        let schema = &published.shape.schema;
+        let changes = mutation::resolve(schema, &row.mutations, now)?.settle(schema, &Row::empty(row.row.clone()))?;
         let write = row_write(row.id, row.row, changes, None);
         Ok(self.enqueue(waiting, term, write, held))
+    }
+
+    async fn queue_decided(&self, generation: Generation, row: RowMutations, held: Held) -> Result<Proposed, Failure> {
+        let RowMutations { id, row, mutations } = row;
+        let key = row.clone();
+        let decide = move |machine: &Machine, published: &Published, now| {
+            decide_mutations(machine, published, (&key, &mutations), now)
+        };
+        self.propose_decided(generation, (id, row), held, decide).await
     }
 
     pub(super) fn expect_row(&self, published: &Published, row: &RowKey) -> Result<(), Failure> {
@@ -127,7 +150,7 @@ impl Tablet {
         if descriptor.range.contains(row.as_bytes()) { Ok(()) } else { Err(Failure::wrong_tablet(descriptor.clone())) }
     }
 
-    fn blind_result(&self, answer: Result<Answer, oneshot::error::RecvError>) -> Result<(), Failure> {
+    fn write_result(&self, answer: Result<Answer, oneshot::error::RecvError>) -> Result<(), Failure> {
         match answer.unwrap_or_else(|_gone| Err(unknown()))? {
             RowReply::Applied | RowReply::Duplicate(_) => Ok(()),
             RowReply::Refused(refusal) => Err(self.refusal_failure(&refusal)),
@@ -177,7 +200,8 @@ fn request_bytes(row: &RowMutations) -> usize {
 pub(super) fn mutations_bytes(mutations: &[Mutation]) -> usize {
     let size = |mutation: &Mutation| match mutation {
         Mutation::SetCell { qualifier, value, .. } => qualifier.len() + value.len() + 64,
-        Mutation::DeleteColumn { qualifier, .. } => qualifier.len() + 64,
+        Mutation::MergeToCell { qualifier, state, .. } => qualifier.len() + state.as_ref().map_or(0, Bytes::len) + 64,
+        Mutation::AddToCell { qualifier, .. } | Mutation::DeleteColumn { qualifier, .. } => qualifier.len() + 64,
         Mutation::DeleteFamily { .. } | Mutation::DeleteRow => 64,
     };
     mutations.iter().map(size).sum()

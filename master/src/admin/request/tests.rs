@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use ebla_model::gc::GcRule;
 use ebla_proto::admin::create_table_request::Split;
+use ebla_proto::admin::r#type::{Aggregate, Kind, aggregate};
 use ebla_proto::admin::{ColumnFamily, gc_rule};
 
 use super::*;
@@ -25,7 +26,7 @@ fn a_new_table_has_sorted_splits_and_families() {
     let new = new_table(request(&["p", "g", "p"], &["b", "a"])).unwrap();
     assert_eq!(new.name.as_str(), "projects/p/instances/i/tables/t");
     assert_eq!(new.splits, [RowKey::new("g"), RowKey::new("p")]);
-    let families: Vec<_> = new.families.iter().map(|(name, rule)| (name.as_str(), rule.clone())).collect();
+    let families: Vec<_> = new.families.iter().map(|family| (family.name.as_str(), family.gc.clone())).collect();
     assert_eq!(families, [("a", Some(GcRule::MaxVersions(2))), ("b", Some(GcRule::MaxVersions(2)))]);
 }
 
@@ -46,11 +47,35 @@ fn bad_tables_are_refused() {
     for request in bad {
         assert_eq!(new_table(request).unwrap_err().reason, Reason::InvalidArgument);
     }
+    assert_eq!(new_table(typed(Kind::BoolType(Default::default()))).unwrap_err().reason, Reason::InvalidArgument);
+}
+
+fn typed(kind: Kind) -> admin::CreateTableRequest {
     let mut typed = request(&[], &["f"]);
     for family in typed.table.as_mut().unwrap().column_families.values_mut() {
-        family.value_type = Some(admin::Type::default());
+        family.value_type = Some(admin::Type { kind: Some(kind.clone()) });
     }
-    assert_eq!(new_table(typed).unwrap_err().reason, Reason::Unimplemented);
+    typed
+}
+
+fn sum() -> Kind {
+    let input = admin::Type { kind: Some(Kind::Int64Type(Default::default())) };
+    Kind::AggregateType(Box::new(Aggregate {
+        input_type: Some(Box::new(input)),
+        state_type: None,
+        aggregator: Some(aggregate::Aggregator::Sum(Default::default())),
+    }))
+}
+
+#[test]
+fn families_may_aggregate() {
+    let families = new_table(typed(sum())).unwrap().families;
+    assert_eq!(families[0].aggregator, Some(Aggregator::Sum));
+    let family = ColumnFamily { gc_rule: None, value_type: Some(admin::Type { kind: Some(sum()) }) };
+    let create = changes(modification(Some(Mod::Create(family.clone())))).unwrap();
+    assert!(matches!(&create[..], [FamilyChange::Create(NewFamily { aggregator: Some(Aggregator::Sum), .. })]));
+    let update = changes(modification(Some(Mod::Update(family)))).unwrap();
+    assert!(matches!(&update[..], [FamilyChange::Update { aggregator: Some(Aggregator::Sum), .. }]));
 }
 
 fn modification(r#mod: Option<Mod>) -> Vec<Modification> {
@@ -62,9 +87,9 @@ fn modifications_become_changes() {
     let name = FamilyName::new("f").unwrap();
     let empty = ColumnFamily::default();
     let create = changes(modification(Some(Mod::Create(empty.clone())))).unwrap();
-    assert_eq!(create, [FamilyChange::Create { name: name.clone(), gc: None }]);
+    assert_eq!(create, [FamilyChange::Create(NewFamily::plain(name.clone(), None))]);
     let update = changes(modification(Some(Mod::Update(empty)))).unwrap();
-    assert_eq!(update, [FamilyChange::Update { name: name.clone(), gc: None }]);
+    assert_eq!(update, [FamilyChange::Update { name: name.clone(), gc: None, aggregator: None }]);
     assert_eq!(changes(modification(Some(Mod::Drop(true)))).unwrap(), [FamilyChange::Drop { name }]);
     assert!(changes(modification(Some(Mod::Drop(false)))).is_err());
     assert!(changes(modification(None)).is_err());

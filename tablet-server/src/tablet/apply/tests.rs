@@ -73,7 +73,7 @@ fn family(name: &str) -> Family {
         "o" => Some(GcRule::MaxAge(Duration::from_micros(10))),
         _ => None,
     };
-    Family { id: family_id(name), name: FamilyName::new(name).unwrap(), gc, locality_group: 0 }
+    Family { id: family_id(name), name: FamilyName::new(name).unwrap(), gc, locality_group: 0, aggregator: None }
 }
 
 fn family_id(name: &str) -> FamilyId {
