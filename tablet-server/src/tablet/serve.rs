@@ -15,6 +15,7 @@ use ebla_model::filter::CompiledFilter;
 use ebla_model::id::{Generation, Sequence, SessionId, TableId, TabletId};
 use ebla_model::key::{RowKey, RowSet};
 use ebla_model::mutation::{self, Mutation};
+use ebla_model::rmw;
 use ebla_proto::{convert, record, tablet as wire};
 use ebla_runtime::Clock;
 use futures::StreamExt as _;
@@ -221,9 +222,7 @@ fn check_request(request: wire::CheckRequest, generation: Generation) -> Result<
 fn modify_request(request: wire::ModifyRequest, generation: Generation) -> Result<ModifyRequest, Error> {
     let row = RowKey::new(request.row);
     let rules = request.rules.iter().map(convert::rule_from_bytes).collect::<Result<Vec<_>, _>>()?;
-    if rules.is_empty() {
-        return Err(Error::invalid("no rules provided"));
-    }
+    rmw::validate_rules(&rules)?;
     Ok(ModifyRequest { generation, id: write_id(request.id)?, row, rules })
 }
 
