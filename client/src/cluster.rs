@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ServerId, SessionId, TableId};
+use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_proto::tablet;
 use ebla_runtime::Runtime;
@@ -75,6 +76,8 @@ pub struct RowWrite {
     pub row: RowKey,
     /// Encoded `google.bigtable.v2.Mutation`s, in order.
     pub mutations: Vec<Bytes>,
+    /// The caller's own name for the write, by which it is known also when it comes through another handle.
+    pub token: Option<IdempotencyToken>,
 }
 
 /// A write that depends on what its row holds.
@@ -88,6 +91,19 @@ pub struct Check {
     pub then: Vec<Bytes>,
     /// Encoded mutations for when it does not.
     pub otherwise: Vec<Bytes>,
+    /// As [`RowWrite::token`].
+    pub token: Option<IdempotencyToken>,
+}
+
+/// A write whose values are computed from what its row holds.
+#[derive(Clone, Debug)]
+pub struct Modify {
+    /// The row.
+    pub row: RowKey,
+    /// Encoded `google.bigtable.v2.ReadModifyWriteRule`s, in order.
+    pub rules: Vec<Bytes>,
+    /// As [`RowWrite::token`].
+    pub token: Option<IdempotencyToken>,
 }
 
 /// A tablet that was looked up, and what that cost.
@@ -172,6 +188,7 @@ impl Cluster {
                 predicate: check.predicate.clone(),
                 then: check.then.clone(),
                 otherwise: check.otherwise.clone(),
+                token: check.token.as_ref().map(wire::token),
             };
             let (transport, target, limit) =
                 (Arc::clone(&self.shared.options.transport), call.target.clone(), call.limit);
@@ -182,25 +199,19 @@ impl Cluster {
     }
 
     /// Computes new values from a row's present ones; answers an encoded `google.bigtable.v2.ReadModifyWriteRowResponse`.
-    /// `rules`: encoded `google.bigtable.v2.ReadModifyWriteRule`s, in order.
     ///
     /// # Errors
     /// What the tablet says; at the deadline see the module's text.
-    pub async fn modify(
-        &self,
-        table: TableId,
-        row: &RowKey,
-        rules: &[Bytes],
-        deadline: Deadline,
-    ) -> Result<Bytes, Error> {
+    pub async fn modify(&self, table: TableId, modify: &Modify, deadline: Deadline) -> Result<Bytes, Error> {
         let ticket = self.shared.session.begin();
-        let position = Position::at(table, row.clone());
+        let position = Position::at(table, modify.row.clone());
         let send = |call: Call<'_>| {
             let request = tablet::ModifyRequest {
                 header: Some(call.header),
                 id: Some(ticket.write_id()),
-                row: row.bytes().clone(),
-                rules: rules.to_vec(),
+                row: modify.row.bytes().clone(),
+                rules: modify.rules.clone(),
+                token: modify.token.as_ref().map(wire::token),
             };
             let (transport, target, limit) =
                 (Arc::clone(&self.shared.options.transport), call.target.clone(), call.limit);
@@ -332,5 +343,6 @@ pub(crate) fn row_mutations(ticket: &Ticket, write: &RowWrite) -> tablet::RowMut
         id: Some(ticket.write_id()),
         row: write.row.bytes().clone(),
         mutations: write.mutations.clone(),
+        token: write.token.as_ref().map(wire::token),
     }
 }

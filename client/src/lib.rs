@@ -39,7 +39,7 @@ mod wire;
 pub use admin::Admin;
 pub use channel::GrpcTransport;
 pub use client::Client;
-pub use cluster::{Check, Cluster, Lookup, Options, RowWrite};
+pub use cluster::{Check, Cluster, Lookup, Modify, Options, RowWrite};
 pub use deadline::Deadline;
 pub use directory::{ChubbyDirectory, Directory, Freshness, LocateDirectory};
 pub use metadata::Metadata;

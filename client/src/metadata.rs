@@ -164,6 +164,7 @@ impl Metadata {
             predicate: Some(encode(&descriptor_column())),
             then: vec![set(LOCATION_FAMILY, LEADER_QUALIFIER, 0, leader_value(leader))],
             otherwise: Vec::new(),
+            token: None,
         };
         self.cluster.check(TableId::METADATA, check, deadline).await.map(drop)
     }
@@ -210,12 +211,14 @@ impl Metadata {
                 predicate: Some(encode(&chain(vec![descriptor_column(), exactly(value)]))),
                 then: mutations,
                 otherwise: Vec::new(),
+                token: None,
             },
             None => Check {
                 row: row.clone(),
                 predicate: Some(encode(&descriptor_column())),
                 then: Vec::new(),
                 otherwise: mutations,
+                token: None,
             },
         };
         let matched = self.cluster.check(TableId::METADATA, check, deadline).await?;

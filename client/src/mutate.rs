@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     fn write(row: &'static str) -> RowWrite {
-        RowWrite { row: RowKey::new(Bytes::from_static(row.as_bytes())), mutations: Vec::new() }
+        RowWrite { row: RowKey::new(Bytes::from_static(row.as_bytes())), mutations: Vec::new(), token: None }
     }
 
     #[test]

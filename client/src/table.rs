@@ -25,7 +25,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
 use crate::client::{TIMEOUT, Way, no_such_table};
-use crate::cluster::{Check, Cluster, RowWrite};
+use crate::cluster::{Check, Cluster, Modify, RowWrite};
 use crate::deadline::Deadline;
 use crate::directory::Freshness;
 use crate::read::{RowMerger, whole_rows};
@@ -144,7 +144,7 @@ impl Table {
         match &self.way {
             Way::Cluster(cluster) => {
                 let call = |table| -> BoxFuture<'_, _> {
-                    let write = RowWrite { row: key.clone(), mutations: mutations.clone() };
+                    let write = RowWrite { row: key.clone(), mutations: mutations.clone(), token: None };
                     Box::pin(cluster.mutate_row(table, write, self.deadline()))
                 };
                 self.on_table(cluster, call).await
@@ -169,6 +169,7 @@ impl Table {
         let writes = rows.iter().map(|(row, mutations)| RowWrite {
             row: row.clone(),
             mutations: mutations.iter().map(convert::mutation_to_bytes).collect(),
+            token: None,
         });
         let writes: Vec<RowWrite> = writes.collect();
         match &self.way {
@@ -219,6 +220,7 @@ impl Table {
             predicate: predicate.as_ref().map(convert::filter_to_bytes),
             then: then.iter().map(convert::mutation_to_bytes).collect(),
             otherwise: otherwise.iter().map(convert::mutation_to_bytes).collect(),
+            token: None,
         };
         match &self.way {
             Way::Cluster(cluster) => {
@@ -246,11 +248,11 @@ impl Table {
     /// # Errors
     /// As [`Self::mutate_row`]; `FailedPrecondition` when a column to be incremented is no counter.
     pub async fn read_modify_write(&self, key: &RowKey, rules: &[Rule]) -> Result<Row, Error> {
-        let rules: Vec<Bytes> = rules.iter().map(convert::rule_to_bytes).collect();
+        let rules = rules.iter().map(convert::rule_to_bytes).collect();
+        let modify = Modify { row: key.clone(), rules, token: None };
         let answer = match &self.way {
             Way::Cluster(cluster) => {
-                let call =
-                    |table| -> BoxFuture<'_, _> { Box::pin(cluster.modify(table, key, &rules, self.deadline())) };
+                let call = |table| -> BoxFuture<'_, _> { Box::pin(cluster.modify(table, &modify, self.deadline())) };
                 let encoded = self.on_table(cluster, call).await?;
                 data::ReadModifyWriteRowResponse::decode(encoded)
                     .map_err(|error| Error::internal(format!("decode row: {error}")))?
@@ -259,7 +261,7 @@ impl Table {
                 let message = data::ReadModifyWriteRowRequest {
                     table_name: self.name.as_str().to_owned(),
                     row_key: key.bytes().clone(),
-                    rules,
+                    rules: modify.rules,
                     ..Default::default()
                 };
                 let answer = client.clone().read_modify_write_row(self.request(message)).await;

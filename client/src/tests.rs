@@ -57,7 +57,7 @@ fn set(row: &RowKey, value: &str) -> RowWrite {
         timestamp: WriteTime::Server,
         value: Bytes::copy_from_slice(value.as_bytes()),
     };
-    RowWrite { row: row.clone(), mutations: vec![convert::mutation_to_bytes(&mutation)] }
+    RowWrite { row: row.clone(), mutations: vec![convert::mutation_to_bytes(&mutation)], token: None }
 }
 
 /// Splits and changes of leader in the midst of a scan of 100 rows, which takes some 40 messages.

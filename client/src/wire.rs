@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
+use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::RowSet;
 use ebla_model::metadata::TabletDescriptor;
+use ebla_model::time::Micros;
 use ebla_proto::{convert, record, tablet};
 
 use crate::locate::resolver::{Refusal, Voice};
@@ -26,6 +28,11 @@ pub(crate) fn header(located: &Located) -> tablet::Header {
 /// Rows for a read request.
 pub(crate) fn key_ranges(rows: &RowSet) -> Vec<record::KeyRange> {
     rows.ranges().iter().map(convert::key_range_to_proto).collect()
+}
+
+/// A caller's own name for a write.
+pub(crate) fn token(token: &IdempotencyToken) -> tablet::IdempotencyToken {
+    tablet::IdempotencyToken { token: token.token.clone(), started_micros: token.started.map(Micros::get) }
 }
 
 /// A descriptor that must be there.

@@ -5,6 +5,7 @@
 use bytes::Bytes;
 
 use crate::id::{OperationId, Sequence, SessionId, TabletId};
+use crate::idempotency::{CallKind, IdempotencyToken};
 use crate::key::{KeyRange, RowKey};
 use crate::metadata::TabletDescriptor;
 use crate::mutation::Change;
@@ -70,8 +71,26 @@ pub struct RowWrite {
     pub row: RowKey,
     /// Taken in order.
     pub changes: Vec<Change>,
-    /// Kept with the session, to answer the same request again.
+    /// Kept with the session and the token, to answer the same request again.
     pub result: Option<Bytes>,
+    /// The caller's own name for the write.
+    pub token: Option<CallToken>,
+}
+
+/// An idempotency token, and what kind of call it was given to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CallToken {
+    /// The kind of call.
+    pub kind: CallKind,
+    /// The token.
+    pub token: IdempotencyToken,
+}
+
+impl CallToken {
+    /// What a tablet knows a write of this row by.
+    pub fn key(&self, row: &RowKey) -> Bytes {
+        self.token.key(row, self.kind)
+    }
 }
 
 /// What applying a command answers.
@@ -125,4 +144,6 @@ pub enum RefusalKind {
     SessionForgotten,
     /// The tablet's state forbids it for now.
     NotNow,
+    /// Its idempotency token may have been forgotten, or would be too early.
+    TokenOutOfTime,
 }

@@ -6,7 +6,8 @@
 //!   key  cell  codec                         rows, families, columns, versions, and their order on disk
 //!   schema  gc  mutation  aggregate  rmw     what a table allows, what a request asks
 //!   filter                                   what is seen
-//!   metadata  command  session               tablets, what stands in their logs, writes applied once
+//!   metadata  command                        tablets, what stands in their logs
+//!   session  idempotency                     writes applied once
 //! ```
 //!
 //! Invariants: no IO, no clock, no randomness, no global state. What is equal in is equal out, on every replica and in
@@ -22,6 +23,7 @@ pub mod error;
 pub mod filter;
 pub mod gc;
 pub mod id;
+pub mod idempotency;
 pub mod key;
 pub mod metadata;
 pub mod mutation;

@@ -9,15 +9,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_chubby::embedded::Embedded;
 use ebla_chubby::{SharedChubby, Write, paths};
-use ebla_client::{Check, Cluster, Read, RowWrite};
+use ebla_client::{Check, Cluster, Modify, Read, RowWrite};
+use ebla_model::aggregate::{Aggregator, decode_state};
 use ebla_model::cell::FamilyName;
 use ebla_model::id::{ClusterId, OperationId, ServerId, TableId, TabletId};
+use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::metadata::{TabletDescriptor, first_tablets};
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::rmw::{Operation, Rule};
 use ebla_model::schema::{Family, TableName, TableSchema, TableState};
-use ebla_model::{FamilyId, Reason, SchemaVersion};
+use ebla_model::{FamilyId, Micros, Reason, SchemaVersion};
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{control, convert, data, record};
 use ebla_runtime::{Clock, Runtime, Tasks};
@@ -44,14 +46,23 @@ fn schema() -> TableSchema {
         table: TABLE,
         name: TableName::from_parts("p", "inst", "t").unwrap(),
         version: SchemaVersion::new(1),
-        families: vec![Family {
-            id: FamilyId::new(1),
-            name: FamilyName::new("cf").unwrap(),
-            gc: None,
-            locality_group: 0,
-            aggregator: None,
-        }],
-        next_family: FamilyId::new(2),
+        families: vec![
+            Family {
+                id: FamilyId::new(1),
+                name: FamilyName::new("cf").unwrap(),
+                gc: None,
+                locality_group: 0,
+                aggregator: None,
+            },
+            Family {
+                id: FamilyId::new(2),
+                name: FamilyName::new("sum").unwrap(),
+                gc: None,
+                locality_group: 0,
+                aggregator: Some(Aggregator::Sum),
+            },
+        ],
+        next_family: FamilyId::new(3),
         deletion_protection: false,
         state: TableState::Active,
     }
@@ -217,7 +228,9 @@ fn set(qualifier: &'static str, value: impl Into<Bytes>) -> Bytes {
 }
 
 async fn write(cluster: &Cluster, from: u32, to: u32, size: usize) {
-    let rows = (from..to).map(|n| RowWrite { row: key(n), mutations: vec![set("q", payload(n, size))] }).collect();
+    let rows = (from..to)
+        .map(|n| RowWrite { row: key(n), mutations: vec![set("q", payload(n, size))], token: None })
+        .collect();
     let results = cluster.mutate_rows(TABLE, rows, cluster.deadline(LIVE)).await;
     for result in results {
         result.unwrap();
@@ -267,8 +280,8 @@ fn expect_rows(rows: &[(RowKey, Bytes)], count: u32, size: usize) {
 async fn increment(cluster: &Cluster, row: &RowKey) -> i64 {
     let rule =
         Rule { family: "cf".to_owned(), qualifier: Bytes::from_static(b"n"), operation: Operation::Increment(1) };
-    let rules = [convert::rule_to_bytes(&rule)];
-    let answer = cluster.modify(TABLE, row, &rules, cluster.deadline(LIVE)).await.unwrap();
+    let modify = Modify { row: row.clone(), rules: vec![convert::rule_to_bytes(&rule)], token: None };
+    let answer = cluster.modify(TABLE, &modify, cluster.deadline(LIVE)).await.unwrap();
     let row = data::ReadModifyWriteRowResponse::decode(answer).unwrap().row.unwrap();
     let value = convert::row_from_proto(&row).unwrap().cells[0].value.clone();
     i64::from_be_bytes(value.as_ref().try_into().unwrap())
@@ -286,8 +299,13 @@ async fn rows_are_written_and_read_through_every_server() {
         assert_eq!(increment(cluster, &RowKey::new("counter")).await, n);
     }
     let cluster = house.server(1).cluster();
-    let check =
-        |then: Vec<Bytes>, otherwise: Vec<Bytes>| Check { row: RowKey::new("once"), predicate: None, then, otherwise };
+    let check = |then: Vec<Bytes>, otherwise: Vec<Bytes>| Check {
+        row: RowKey::new("once"),
+        predicate: None,
+        then,
+        otherwise,
+        token: None,
+    };
     let first = cluster.check(TABLE, check(Vec::new(), vec![set("q", "x")]), cluster.deadline(LIVE)).await;
     assert!(!first.unwrap());
     let second = cluster.check(TABLE, check(vec![set("q", "y")], Vec::new()), cluster.deadline(LIVE)).await;
@@ -295,9 +313,107 @@ async fn rows_are_written_and_read_through_every_server() {
     let unknown = RowWrite {
         row: key(1),
         mutations: vec![convert::mutation_to_bytes(&Mutation::DeleteFamily { family: "nope".to_owned() })],
+        token: None,
     };
     let refused = cluster.mutate_row(TABLE, unknown, cluster.deadline(LIVE)).await.unwrap_err();
     assert_eq!(refused.reason, Reason::NotFoundFamily);
+    house.stop().await;
+}
+
+fn add(input: i64) -> Bytes {
+    convert::mutation_to_bytes(&Mutation::AddToCell {
+        family: "sum".to_owned(),
+        qualifier: Bytes::from_static(b"q"),
+        timestamp: Micros::ZERO,
+        input,
+    })
+}
+
+fn token(text: &'static str) -> Option<IdempotencyToken> {
+    Some(IdempotencyToken { token: Bytes::from_static(text.as_bytes()), started: None })
+}
+
+async fn sum(cluster: &Cluster, row: u32) -> i64 {
+    let rows = scan(cluster).await;
+    let value = &rows.iter().find(|(found, _)| *found == key(row)).unwrap().1;
+    decode_state(value).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn additions_from_everywhere_count_once_each_and_outlive_a_leader() {
+    let mut house = House::start(1 << 20).await;
+    let mut adders = tokio::task::JoinSet::new();
+    for at in 0..3 {
+        let cluster = house.server(at).cluster().clone();
+        adders.spawn(async move {
+            for _ in 0..20 {
+                let rows = (1..4).map(|n| RowWrite { row: key(n), mutations: vec![add(1), add(2)], token: None });
+                for result in cluster.mutate_rows(TABLE, rows.collect(), cluster.deadline(LIVE)).await {
+                    result.unwrap();
+                }
+            }
+        });
+    }
+    adders.join_all().await;
+    let lost = house.leader(TABLET).await;
+    house.servers[lost].take().unwrap().abort().await;
+    let cluster = house.server((lost + 1) % 3).cluster();
+    for row in 1..4 {
+        assert_eq!(sum(cluster, row).await, 180);
+    }
+    // Plain writes and increments have no place among them.
+    let set = convert::mutation_to_bytes(&Mutation::SetCell {
+        family: "sum".to_owned(),
+        qualifier: Bytes::new(),
+        timestamp: WriteTime::Server,
+        value: Bytes::new(),
+    });
+    let write = RowWrite { row: key(1), mutations: vec![add(1), set], token: None };
+    let refused = cluster.mutate_row(TABLE, write, cluster.deadline(LIVE)).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::InvalidArgument);
+    assert_eq!(sum(cluster, 1).await, 180, "nothing of it was written");
+    house.stop().await;
+}
+
+/// Each server has a session of its own: only the token can tell that a write is the same again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_token_is_known_to_every_front_after_a_split_and_a_failover() {
+    let mut house = House::start(1 << 20).await;
+    let rule =
+        Rule { family: "cf".to_owned(), qualifier: Bytes::from_static(b"n"), operation: Operation::Increment(1) };
+    let modify = Modify { row: key(300), rules: vec![convert::rule_to_bytes(&rule)], token: token("an increment") };
+    let added = RowWrite { row: key(100), mutations: vec![add(7)], token: token("an addition") };
+    let check = Check {
+        row: key(300),
+        predicate: None,
+        then: vec![set("checked", "again")],
+        otherwise: vec![set("checked", "once")],
+        token: token("a condition"),
+    };
+    let first = {
+        let cluster = house.server(0).cluster();
+        let deadline = || cluster.deadline(LIVE);
+        assert!(!cluster.check(TABLE, check.clone(), deadline()).await.unwrap());
+        cluster.mutate_row(TABLE, added.clone(), deadline()).await.unwrap();
+        cluster.modify(TABLE, &modify, deadline()).await.unwrap()
+    };
+    let leader = house.leader(TABLET).await;
+    let tablet = house.server(leader).hosted().tablet(TABLET).unwrap();
+    tablet.split(Some(key(200)), LIVE).await.unwrap();
+    drop(tablet);
+    let leader = house.leader(TABLET).await;
+    house.servers[leader].take().unwrap().abort().await;
+    for at in (0..3).filter(|at| *at != leader) {
+        let cluster = house.server(at).cluster();
+        let deadline = || cluster.deadline(LIVE);
+        assert_eq!(cluster.modify(TABLE, &modify, deadline()).await.unwrap(), first);
+        assert!(!cluster.check(TABLE, check.clone(), deadline()).await.unwrap(), "the row has cells by now");
+        cluster.mutate_row(TABLE, added.clone(), deadline()).await.unwrap();
+        assert_eq!(sum(cluster, 100).await, 7);
+    }
+    let cluster = house.server((leader + 1) % 3).cluster();
+    let other = Modify { token: token("another increment"), ..modify };
+    assert_ne!(cluster.modify(TABLE, &other, cluster.deadline(LIVE)).await.unwrap(), first);
     house.stop().await;
 }
 
@@ -508,7 +624,7 @@ async fn a_dropped_tablet_takes_nothing_any_more() {
     assert_eq!(scan(cluster).await.len(), 10);
     tablet.drop_table(OperationId::new(2), LIVE).await.unwrap();
     tablet.drop_table(OperationId::new(2), LIVE).await.unwrap();
-    let write = RowWrite { row: key(1), mutations: vec![set("q", "x")] };
+    let write = RowWrite { row: key(1), mutations: vec![set("q", "x")], token: None };
     let refused = cluster.mutate_row(TABLE, write, cluster.deadline(Duration::from_secs(2))).await;
     assert!(refused.is_err());
     house.stop().await;
@@ -588,7 +704,8 @@ async fn calls_per_second() {
                             let mut parts = cluster.read_rows(Read::new(TABLE, rows), cluster.deadline(LIVE));
                             while parts.try_next().await.unwrap().is_some() {}
                         } else {
-                            let write = RowWrite { row: key(row), mutations: vec![set("q", payload(row, 1000))] };
+                            let write =
+                                RowWrite { row: key(row), mutations: vec![set("q", payload(row, 1000))], token: None };
                             cluster.mutate_row(TABLE, write, cluster.deadline(LIVE)).await.unwrap();
                         }
                     }

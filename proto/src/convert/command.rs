@@ -6,7 +6,8 @@
 use bytes::{Buf, Bytes};
 use ebla_model::{
     Error, FamilyId, Micros, OperationId, RowKey, Sequence, SessionId, TabletId,
-    command::{Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite},
+    command::{CallToken, Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite},
+    idempotency::{CallKind, IdempotencyToken},
     mutation::Change,
 };
 use prost::Message;
@@ -21,10 +22,16 @@ use super::{
 };
 use crate::command as wire;
 
+/// The version of a command with an idempotency token in it.
+const TOKENS_VERSION: u32 = 2;
+
 /// The bytes of a command, as they stand in the log.
 pub fn encode(command: &Command) -> Bytes {
-    let message =
-        wire::Command { version: VERSION, time_micros: command.time.get(), kind: Some(kind_to_proto(&command.kind)) };
+    let message = wire::Command {
+        version: version_of(&command.kind),
+        time_micros: command.time.get(),
+        kind: Some(kind_to_proto(&command.kind)),
+    };
     message.encode_to_vec().into()
 }
 
@@ -34,11 +41,18 @@ pub fn encode(command: &Command) -> Bytes {
 /// `DataDamaged` when any of it is not known to this release. The replica must stop.
 pub fn decode(bytes: impl Buf) -> Result<Command, Error> {
     let command = wire::Command::decode(bytes).map_err(|error| Error::damaged(format!("read command: {error}")))?;
-    check_versions(command.version, VERSION, "command")?;
+    check_versions(command.version, TOKENS_VERSION, "command")?;
     Ok(Command {
         time: Micros::new(command.time_micros),
         kind: kind_from_proto(required(command.kind, "command: kind")?)?,
     })
+}
+
+fn version_of(kind: &CommandKind) -> u32 {
+    match kind {
+        CommandKind::Write(rows) if rows.iter().any(|row| row.token.is_some()) => TOKENS_VERSION,
+        _ => VERSION,
+    }
 }
 
 fn kind_to_proto(kind: &CommandKind) -> wire::command::Kind {
@@ -89,6 +103,7 @@ fn row_write_to_proto(write: &RowWrite) -> wire::RowWrite {
         row: write.row.bytes().clone(),
         changes: write.changes.iter().map(change_to_proto).collect(),
         result: write.result.clone(),
+        token: write.token.as_ref().map(call_token_to_proto),
     }
 }
 
@@ -100,6 +115,23 @@ fn row_write_from_proto(write: wire::RowWrite) -> Result<RowWrite, Error> {
         row: RowKey::new(write.row),
         changes: write.changes.into_iter().map(change_from_proto).collect::<Result<_, _>>()?,
         result: write.result,
+        token: write.token.map(call_token_from_proto).transpose()?,
+    })
+}
+
+fn call_token_to_proto(token: &CallToken) -> wire::IdempotencyToken {
+    wire::IdempotencyToken {
+        call: token.kind.number().into(),
+        token: token.token.token.clone(),
+        started_micros: token.token.started.map(Micros::get),
+    }
+}
+
+fn call_token_from_proto(token: wire::IdempotencyToken) -> Result<CallToken, Error> {
+    let kind = u8::try_from(token.call).ok().and_then(CallKind::from_number);
+    Ok(CallToken {
+        kind: required(kind, "write command: kind of a token's call")?,
+        token: IdempotencyToken { token: token.token, started: token.started_micros.map(Micros::new) },
     })
 }
 
@@ -203,6 +235,7 @@ fn refusal_to_proto(refusal: &Refusal) -> wire::Refusal {
         RefusalKind::Dropped => wire::RefusalKind::Dropped,
         RefusalKind::SessionForgotten => wire::RefusalKind::SessionForgotten,
         RefusalKind::NotNow => wire::RefusalKind::NotNow,
+        RefusalKind::TokenOutOfTime => wire::RefusalKind::TokenOutOfTime,
     };
     wire::Refusal { kind: kind.into(), message: refusal.message.clone() }
 }
@@ -214,6 +247,7 @@ fn refusal_from_proto(refusal: wire::Refusal) -> Result<Refusal, Error> {
         wire::RefusalKind::Dropped => RefusalKind::Dropped,
         wire::RefusalKind::SessionForgotten => RefusalKind::SessionForgotten,
         wire::RefusalKind::NotNow => RefusalKind::NotNow,
+        wire::RefusalKind::TokenOutOfTime => RefusalKind::TokenOutOfTime,
         wire::RefusalKind::Unspecified => return Err(Error::damaged("refusal of no known kind")),
     };
     Ok(Refusal { kind, message: refusal.message })
@@ -245,16 +279,26 @@ mod tests {
     }
 
     fn row_write() -> impl Strategy<Value = RowWrite> {
-        (any::<u128>(), any::<u64>(), any::<u64>(), bytes(), vec(change(), 0..4), option::of(bytes())).prop_map(
-            |(session, sequence, lowest, row, changes, result)| RowWrite {
+        let id = (any::<u128>(), any::<u64>(), any::<u64>());
+        (id, bytes(), vec(change(), 0..4), option::of(bytes()), option::of(call_token())).prop_map(
+            |((session, sequence, lowest), row, changes, result, token)| RowWrite {
                 session: SessionId::new(session),
                 sequence: Sequence::new(sequence),
                 lowest_outstanding: Sequence::new(lowest),
                 row: RowKey::new(row),
                 changes,
                 result,
+                token,
             },
         )
+    }
+
+    fn call_token() -> impl Strategy<Value = CallToken> {
+        let kind = prop_oneof![Just(CallKind::Mutate), Just(CallKind::Check), Just(CallKind::Modify)];
+        (kind, bytes(), option::of(any::<i64>())).prop_map(|(kind, token, started)| CallToken {
+            kind,
+            token: IdempotencyToken { token, started: started.map(Micros::new) },
+        })
     }
 
     proptest! {
@@ -293,13 +337,35 @@ mod tests {
     #[test]
     fn a_command_of_a_newer_release_is_refused() {
         let newer = wire::Command {
-            version: VERSION + 1,
+            version: TOKENS_VERSION + 1,
             time_micros: 1,
             kind: Some(wire::command::Kind::Tick(wire::Tick {})),
         };
         assert_eq!(decode(Bytes::from(newer.encode_to_vec())).unwrap_err().reason, Reason::DataDamaged);
         // Version 1, and a kind with a number that this release does not have.
         assert!(decode(&[8, 1, 0x92, 0x03, 0][..]).is_err());
+    }
+
+    #[test]
+    fn only_a_command_with_a_token_stops_older_releases() {
+        let token = CallToken {
+            kind: CallKind::Check,
+            token: IdempotencyToken { token: Bytes::from("tokentoken"), started: None },
+        };
+        for (token, version) in [(None, VERSION), (Some(token), TOKENS_VERSION)] {
+            let row = RowWrite {
+                session: SessionId::new(1),
+                sequence: Sequence::new(1),
+                lowest_outstanding: Sequence::new(1),
+                row: RowKey::new("r"),
+                changes: Vec::new(),
+                result: None,
+                token,
+            };
+            let sent = Command { time: Micros::new(3), kind: CommandKind::Write(vec![row]) };
+            assert_eq!(wire::Command::decode(encode(&sent)).unwrap().version, version);
+            assert_eq!(decode(encode(&sent)), Ok(sent));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`record`] | what is kept: descriptors, schemas, sessions; checks versions |
 //! | [`command`] | what stands in a tablet's log, and what apply answers |
-//! | [`filter`] [`mutation`] | what public requests ask for; refuses what this release does not know |
+//! | [`filter`] [`mutation`] [`idempotency`] | what public requests ask for; refuses what this release does not know |
 //! | [`rows`] | row sets of requests, rows of answers |
 //! | [`admin`] | tables and families as the public admin API shows them |
 //!
@@ -14,6 +14,7 @@
 pub mod admin;
 pub mod command;
 pub mod filter;
+pub mod idempotency;
 mod known;
 pub mod mutation;
 pub mod record;
@@ -23,6 +24,7 @@ use ebla_model::Error;
 
 pub use self::{
     filter::{filter_from_bytes, filter_from_proto, filter_to_bytes, filter_to_proto},
+    idempotency::{idempotency_from_proto, idempotency_token},
     mutation::{
         mutation_from_bytes, mutation_from_proto, mutation_to_bytes, mutation_to_proto, rule_from_bytes,
         rule_from_proto, rule_to_bytes, rule_to_proto,
@@ -30,8 +32,9 @@ pub use self::{
     record::{
         Record, decode_record, descriptor_from_bytes, descriptor_from_proto, descriptor_to_bytes, descriptor_to_proto,
         encode_record, gc_rule_from_proto, gc_rule_to_proto, key_range_from_proto, key_range_to_proto,
-        log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto, schema_from_bytes,
-        schema_from_proto, schema_to_bytes, schema_to_proto, session_from_proto, session_to_proto,
+        log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto, remembered_from_bytes,
+        remembered_to_bytes, schema_from_bytes, schema_from_proto, schema_to_bytes, schema_to_proto,
+        session_from_proto, session_to_proto,
     },
     rows::{row_from_proto, row_range_from_proto, row_set_from_proto, row_to_proto, rows_to_response},
 };

@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use ebla_model::{
     Aggregator, Error, Family, FamilyId, FamilyName, GcRule, Generation, KeyRange, LogId, Membership, Micros,
     ReplicaId, RowKey, SchemaVersion, Sequence, ServerId, TableId, TableSchema, TabletDescriptor, TabletId,
-    schema::TableState, session::SessionWindow,
+    idempotency::Remembered, schema::TableState, session::SessionWindow,
 };
 use prost::Message;
 
@@ -60,6 +60,7 @@ records! {
     TablePlan = "table plan";
     TabletEvent = "tablet event";
     Session = "session record";
+    IdempotencyToken = "idempotency token";
     DirectoryCopy = "copy of the directory";
 }
 
@@ -345,6 +346,24 @@ pub fn session_from_proto(session: &record::Session) -> Result<SessionWindow, Er
     })
 }
 
+/// What a tablet remembers of a write with a token.
+pub fn remembered_to_bytes(remembered: &Remembered) -> Bytes {
+    encode_record(record::IdempotencyToken {
+        version: VERSION,
+        until_micros: remembered.until.get(),
+        result: remembered.result.clone(),
+    })
+}
+
+/// What a tablet remembers of a write with a token.
+///
+/// # Errors
+/// `DataDamaged` when it does not decode or the version is another.
+pub fn remembered_from_bytes(bytes: impl Buf) -> Result<Remembered, Error> {
+    let token = decode_record::<record::IdempotencyToken>(bytes)?;
+    Ok(Remembered { until: Micros::new(token.until_micros), result: token.result })
+}
+
 /// A value that was legal when it was written and is not when it is read.
 fn damaged(part: &str, error: &Error) -> Error {
     Error::damaged(format!("{part}: {error}"))
@@ -422,6 +441,15 @@ mod tests {
         sent.record(Sequence::new(4), Sequence::new(2), Some(Bytes::from("answer")), Micros::new(50));
         sent.record(Sequence::new(5), Sequence::new(2), None, Micros::new(60));
         assert_eq!(session_from_proto(&session_to_proto(&sent)), Ok(sent));
+    }
+
+    #[test]
+    fn remembered_tokens_come_back() {
+        for result in [None, Some(Bytes::new()), Some(Bytes::from("answer"))] {
+            let sent = Remembered { until: Micros::new(50), result };
+            assert_eq!(remembered_from_bytes(remembered_to_bytes(&sent)), Ok(sent));
+        }
+        assert!(remembered_from_bytes(&b""[..]).is_err(), "no version at all");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | `floors` | version 1, then per family in rising order: id (u32 BE), microseconds (i64 BE) |
 //! | `sessions/` + 16 bytes | `ebla.record.Session`, opaque here |
 //! | `operations/` + u64 BE | the answer of an applied admin operation, opaque here |
+//! | `tokens/` + escaped row, kind of call, token | `ebla.record.IdempotencyToken`, opaque here |
 //!
 //! `applied` travels in the same write batch as the data it covers, and families are only flushed together, so after any
 //! crash it tells exactly what the cells hold. Keys are ASCII so that a dump can be read. No name is a prefix of another.
@@ -27,7 +28,7 @@ use super::error::StoreError;
 const VERSION: u8 = 1;
 
 /// A key of the `default` column family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MetaKey {
     /// `descriptor`: range, generation and membership; `ebla.record.TabletDescriptor`.
     Descriptor,
@@ -47,6 +48,8 @@ pub enum MetaKey {
     Session(SessionId),
     /// `operations/<id>`: an admin operation that was applied, with its answer.
     Operation(OperationId),
+    /// `tokens/<row, kind of call, token>`: a write that came with an idempotency token; `ebla.record.IdempotencyToken`.
+    Token(Bytes),
 }
 
 impl MetaKey {
@@ -54,6 +57,8 @@ impl MetaKey {
     pub const SESSIONS: &'static [u8] = b"sessions/";
     /// What all operation keys begin with.
     pub const OPERATIONS: &'static [u8] = b"operations/";
+    /// What all keys of idempotency tokens begin with.
+    pub const TOKENS: &'static [u8] = b"tokens/";
 
     /// The key's bytes.
     #[must_use]
@@ -68,6 +73,7 @@ impl MetaKey {
             Self::Leapt => b"leapt".to_vec(),
             Self::Session(id) => [Self::SESSIONS, &id.to_bytes()].concat(),
             Self::Operation(id) => [Self::OPERATIONS, &id.get().to_be_bytes()].concat(),
+            Self::Token(key) => [Self::TOKENS, key].concat(),
         }
     }
 
@@ -82,11 +88,14 @@ impl MetaKey {
             b"gc_time" => Some(Self::GcTime),
             b"floors" => Some(Self::Floors),
             b"leapt" => Some(Self::Leapt),
-            _ => Self::decode_numbered(bytes),
+            _ => Self::decode_named(bytes),
         }
     }
 
-    fn decode_numbered(bytes: &[u8]) -> Option<Self> {
+    fn decode_named(bytes: &[u8]) -> Option<Self> {
+        if let Some(key) = bytes.strip_prefix(Self::TOKENS) {
+            return Some(Self::Token(Bytes::copy_from_slice(key)));
+        }
         if let Some(id) = bytes.strip_prefix(Self::SESSIONS) {
             return SessionId::from_bytes(id).map(Self::Session);
         }
@@ -202,6 +211,7 @@ mod tests {
             MetaKey::Leapt,
             MetaKey::Session(SessionId::new(7)),
             MetaKey::Operation(OperationId::new(9)),
+            MetaKey::Token(Bytes::from_static(b"row\0\x01\x01token")),
         ];
         for key in keys {
             assert_eq!(MetaKey::decode(&key.encode()), Some(key));

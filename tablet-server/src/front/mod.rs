@@ -13,6 +13,7 @@
 pub mod admin;
 mod answer;
 mod features;
+mod idempotency;
 pub mod limits;
 pub mod service;
 mod timing;

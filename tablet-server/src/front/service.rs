@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status, codegen::BoxStream, metadata::MetadataMap
 use super::{
     answer::{self, Counting, Progress},
     features::features,
-    limits,
+    idempotency, limits,
     validate::{self, Checked, ReadAsk},
 };
 
@@ -151,9 +151,10 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::MutateRowRequest>,
     ) -> Result<Response<data::MutateRowResponse>, Status> {
-        let deadline = self.deadline(request.metadata(), limits::CALL);
+        let (metadata, _, message) = request.into_parts();
+        let deadline = self.deadline(&metadata, limits::CALL);
         let write = || async {
-            let Checked { table, ask } = validate::mutate_row(request.into_inner())?;
+            let Checked { table, ask } = validate::mutate_row(message, idempotency::of_headers(&metadata)?)?;
             self.at_table(&table, |table| self.cluster.mutate_row(table, ask.clone(), deadline)).await?;
             Ok(data::MutateRowResponse {})
         };
@@ -164,9 +165,10 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::MutateRowsRequest>,
     ) -> Result<Response<BoxStream<data::MutateRowsResponse>>, Status> {
-        let deadline = self.deadline(request.metadata(), limits::CALL);
+        let (metadata, _, message) = request.into_parts();
+        let deadline = self.deadline(&metadata, limits::CALL);
         let write = || async {
-            let writes = validate::mutate_rows(request.into_inner())?;
+            let writes = validate::mutate_rows(message, idempotency::of_headers(&metadata)?)?;
             Ok(answer::outcomes(&self.write_many(writes, deadline).await?))
         };
         respond(write().await)
@@ -176,9 +178,10 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::CheckAndMutateRowRequest>,
     ) -> Result<Response<data::CheckAndMutateRowResponse>, Status> {
-        let deadline = self.deadline(request.metadata(), limits::CALL);
+        let (metadata, _, message) = request.into_parts();
+        let deadline = self.deadline(&metadata, limits::CALL);
         let check = || async {
-            let Checked { table, ask } = validate::check(request.into_inner())?;
+            let Checked { table, ask } = validate::check(message, idempotency::of_headers(&metadata)?)?;
             let matched = self.at_table(&table, |table| self.cluster.check(table, ask.clone(), deadline)).await?;
             Ok(data::CheckAndMutateRowResponse { predicate_matched: matched })
         };
@@ -196,10 +199,11 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::ReadModifyWriteRowRequest>,
     ) -> Result<Response<Encoded<data::ReadModifyWriteRowResponse>>, Status> {
-        let deadline = self.deadline(request.metadata(), limits::CALL);
+        let (metadata, _, message) = request.into_parts();
+        let deadline = self.deadline(&metadata, limits::CALL);
         let modify = || async {
-            let Checked { table, ask } = validate::modify(request.into_inner())?;
-            let call = |table| self.cluster.modify(table, &ask.row, &ask.rules, deadline);
+            let Checked { table, ask } = validate::modify(message, idempotency::of_headers(&metadata)?)?;
+            let call = |table| self.cluster.modify(table, &ask, deadline);
             Ok(Encoded::from_bytes(self.at_table(&table, call).await?))
         };
         respond(modify().await)

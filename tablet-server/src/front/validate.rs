@@ -6,19 +6,22 @@
 //! | refused here | with |
 //! |---|---|
 //! | a name that is no table's, an empty or long row key, an empty range, a negative limit | INVALID_ARGUMENT |
-//! | no mutations, no entries, no rules, or too many | INVALID_ARGUMENT |
-//! | views, idempotency tokens, reversed reads for clients that did not announce them | UNIMPLEMENTED |
+//! | no mutations, no entries, no rules, or too many; an idempotency token that is none | INVALID_ARGUMENT |
+//! | views, reversed reads for clients that did not announce them | UNIMPLEMENTED |
 
 use bytes::Bytes;
-use ebla_client::{Check, Direction, Read, RowWrite, Stats};
+use ebla_client::{Check, Direction, Modify, Read, RowWrite, Stats};
 use ebla_model::{
     Error, KeyRange, RowKey, RowSet, TableId, TableName,
+    idempotency::IdempotencyToken,
     mutation::{MUTATIONS_MAX, validate_row_key},
 };
 use ebla_proto::{
     convert::{row_range_from_proto, row_set_from_proto},
     data::{self, FeatureFlags, read_rows_request::RequestStatsView},
 };
+
+use super::idempotency;
 
 /// A request that is in order, and the table it names.
 #[derive(Debug)]
@@ -43,13 +46,6 @@ impl ReadAsk {
         let Self { rows, filter, limit, direction, stats } = self.clone();
         Read { table, rows, filter, limit, direction, stats }
     }
-}
-
-/// Values to compute for one row.
-#[derive(Debug)]
-pub(super) struct Modify {
-    pub(super) row: RowKey,
-    pub(super) rules: Vec<Bytes>,
 }
 
 pub(super) fn read(request: data::ReadRowsRequest, features: &FeatureFlags) -> Result<Checked<ReadAsk>, Error> {
@@ -80,14 +76,28 @@ fn direction(reversed: bool, features: &FeatureFlags) -> Result<Direction, Error
     }
 }
 
-pub(super) fn mutate_row(request: data::MutateRowRequest) -> Result<Checked<RowWrite>, Error> {
+pub(super) fn mutate_row(
+    request: data::MutateRowRequest,
+    header: Option<IdempotencyToken>,
+) -> Result<Checked<RowWrite>, Error> {
     let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
-    refuse_token(request.idempotency.as_ref())?;
-    Ok(Checked { table, ask: row_write(request.row_key, request.mutations)? })
+    let token = match (idempotency::of_message(request.idempotency)?, header) {
+        (Some(_), Some(_)) => {
+            return Err(Error::invalid("the idempotency token is given twice: in message and header"));
+        }
+        (message, header) => message.or(header),
+    };
+    Ok(Checked { table, ask: row_write(request.row_key, request.mutations, token)? })
 }
 
 /// The rows of a bulk write. A row's own faults are told by its own outcome, except that none may be empty.
-pub(super) fn mutate_rows(request: data::MutateRowsRequest) -> Result<Checked<Vec<Result<RowWrite, Error>>>, Error> {
+pub(super) fn mutate_rows(
+    request: data::MutateRowsRequest,
+    header: Option<IdempotencyToken>,
+) -> Result<Checked<Vec<Result<RowWrite, Error>>>, Error> {
+    if header.is_some() {
+        return Err(Error::invalid("a bulk write has an idempotency token for each entry, and none in the header"));
+    }
     let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
     if request.entries.is_empty() {
         return Err(Error::invalid("No mutations provided"));
@@ -97,13 +107,16 @@ pub(super) fn mutate_rows(request: data::MutateRowsRequest) -> Result<Checked<Ve
     }
     check_count(request.entries.iter().map(|entry| entry.mutations.len()).sum(), "mutations")?;
     let entry = |entry: data::mutate_rows_request::Entry| {
-        refuse_token(entry.idempotency.as_ref())?;
-        row_write(entry.row_key, entry.mutations)
+        let token = idempotency::of_message(entry.idempotency)?;
+        row_write(entry.row_key, entry.mutations, token)
     };
     Ok(Checked { table, ask: request.entries.into_iter().map(entry).collect() })
 }
 
-pub(super) fn check(request: data::CheckAndMutateRowRequest) -> Result<Checked<Check>, Error> {
+pub(super) fn check(
+    request: data::CheckAndMutateRowRequest,
+    token: Option<IdempotencyToken>,
+) -> Result<Checked<Check>, Error> {
     let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
     if request.true_mutations.is_empty() && request.false_mutations.is_empty() {
         return Err(Error::invalid("No mutations provided"));
@@ -115,17 +128,21 @@ pub(super) fn check(request: data::CheckAndMutateRowRequest) -> Result<Checked<C
         predicate: request.predicate_filter,
         then: request.true_mutations,
         otherwise: request.false_mutations,
+        token,
     };
     Ok(Checked { table, ask })
 }
 
-pub(super) fn modify(request: data::ReadModifyWriteRowRequest) -> Result<Checked<Modify>, Error> {
+pub(super) fn modify(
+    request: data::ReadModifyWriteRowRequest,
+    token: Option<IdempotencyToken>,
+) -> Result<Checked<Modify>, Error> {
     let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
     if request.rules.is_empty() {
         return Err(Error::invalid("No rules provided"));
     }
     check_count(request.rules.len(), "rules")?;
-    Ok(Checked { table, ask: Modify { row: row_key(request.row_key)?, rules: request.rules } })
+    Ok(Checked { table, ask: Modify { row: row_key(request.row_key)?, rules: request.rules, token } })
 }
 
 pub(super) fn sample(request: &data::SampleRowKeysRequest) -> Result<Checked<KeyRange>, Error> {
@@ -153,12 +170,12 @@ fn table_name(table: &str, views: &[&String]) -> Result<TableName, Error> {
     table.parse()
 }
 
-fn row_write(row: Bytes, mutations: Vec<Bytes>) -> Result<RowWrite, Error> {
+fn row_write(row: Bytes, mutations: Vec<Bytes>, token: Option<IdempotencyToken>) -> Result<RowWrite, Error> {
     if mutations.is_empty() {
         return Err(Error::invalid("No mutations provided"));
     }
     check_count(mutations.len(), "mutations")?;
-    Ok(RowWrite { row: row_key(row)?, mutations })
+    Ok(RowWrite { row: row_key(row)?, mutations, token })
 }
 
 fn row_key(key: Bytes) -> Result<RowKey, Error> {
@@ -172,16 +189,6 @@ fn check_count(count: usize, name: &str) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::invalid(format!("too many {name}: {count}, of which at most {MUTATIONS_MAX} are allowed")))
-}
-
-/// A token promises more than is kept here: it must not look accepted.
-fn refuse_token(idempotency: Option<&data::Idempotency>) -> Result<(), Error> {
-    match idempotency {
-        Some(idempotency) if !idempotency.token.is_empty() => Err(Error::unimplemented(
-            "idempotency tokens are for aggregate families, which this release does not serve: send without one",
-        )),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -246,14 +253,52 @@ mod tests {
             mutations,
             ..Default::default()
         };
-        assert_eq!(reason(mutate_row(request("k", vec![Bytes::new()]))), None);
-        assert_eq!(reason(mutate_row(request("", vec![Bytes::new()]))), Some(Reason::InvalidArgument));
-        assert_eq!(reason(mutate_row(request("k", Vec::new()))), Some(Reason::InvalidArgument));
+        assert_eq!(reason(mutate_row(request("k", vec![Bytes::new()]), None)), None);
+        assert_eq!(reason(mutate_row(request("", vec![Bytes::new()]), None)), Some(Reason::InvalidArgument));
+        assert_eq!(reason(mutate_row(request("k", Vec::new()), None)), Some(Reason::InvalidArgument));
         let many = vec![Bytes::new(); MUTATIONS_MAX + 1];
-        assert_eq!(reason(mutate_row(request("k", many))), Some(Reason::InvalidArgument));
-        let idempotency = Some(data::Idempotency { token: "12345678".into(), start_time: None });
-        let with_token = data::MutateRowRequest { idempotency, ..request("k", vec![Bytes::new()]) };
-        assert_eq!(reason(mutate_row(with_token)), Some(Reason::Unimplemented));
+        assert_eq!(reason(mutate_row(request("k", many), None)), Some(Reason::InvalidArgument));
+    }
+
+    fn idempotency(token: &'static str) -> Option<data::Idempotency> {
+        Some(data::Idempotency { token: token.into(), start_time: None })
+    }
+
+    fn header() -> Option<IdempotencyToken> {
+        Some(IdempotencyToken { token: "12345678".into(), started: None })
+    }
+
+    #[test]
+    fn tokens_come_once_and_are_handed_on() {
+        let request = |idempotency| data::MutateRowRequest {
+            table_name: TABLE.into(),
+            row_key: "k".into(),
+            mutations: vec![Bytes::new()],
+            idempotency,
+            ..Default::default()
+        };
+        let token = |idempotency, header| mutate_row(request(idempotency), header).map(|checked| checked.ask.token);
+        assert_eq!(token(None, None), Ok(None));
+        assert_eq!(token(idempotency("12345678"), None), Ok(header()));
+        assert_eq!(token(None, header()), Ok(header()));
+        assert_eq!(reason(token(idempotency("12345678"), header())), Some(Reason::InvalidArgument));
+        assert_eq!(reason(token(idempotency("1234567"), None)), Some(Reason::InvalidArgument), "7 bytes");
+    }
+
+    #[test]
+    fn each_entry_of_a_bulk_write_has_its_own_token() {
+        let entry = |token| data::mutate_rows_request::Entry {
+            row_key: "k".into(),
+            mutations: vec![Bytes::new()],
+            idempotency: idempotency(token),
+        };
+        let entries = vec![entry("12345678"), entry("short")];
+        let request = data::MutateRowsRequest { table_name: TABLE.into(), entries, ..Default::default() };
+        assert_eq!(reason(mutate_rows(request.clone(), header())), Some(Reason::InvalidArgument));
+        let tokens: Vec<_> =
+            mutate_rows(request, None).unwrap().ask.into_iter().map(|row| row.map(|row| row.token)).collect();
+        assert_eq!(tokens[0], Ok(header()));
+        assert_eq!(reason(tokens[1].clone()), Some(Reason::InvalidArgument));
     }
 
     #[test]
@@ -265,9 +310,9 @@ mod tests {
         };
         let request = |entries| data::MutateRowsRequest { table_name: TABLE.into(), entries, ..Default::default() };
         for entries in [Vec::new(), vec![entry("a", 1), entry("b", 0)], vec![entry("a", 60_000), entry("b", 60_000)]] {
-            assert_eq!(reason(mutate_rows(request(entries))), Some(Reason::InvalidArgument));
+            assert_eq!(reason(mutate_rows(request(entries), None)), Some(Reason::InvalidArgument));
         }
-        let outcomes = mutate_rows(request(vec![entry("a", 1), entry("", 1)])).unwrap().ask;
+        let outcomes = mutate_rows(request(vec![entry("a", 1), entry("", 1)]), None).unwrap().ask;
         let reasons: Vec<_> = outcomes.into_iter().map(reason).collect();
         assert_eq!(reasons, [None, Some(Reason::InvalidArgument)], "one bad row does not hold up the others");
     }
@@ -281,12 +326,45 @@ mod tests {
             false_mutations: otherwise,
             ..Default::default()
         };
-        assert_eq!(reason(check(request(Vec::new(), vec![Bytes::new()]))), None);
-        let refused = check(request(Vec::new(), Vec::new())).unwrap_err();
+        assert_eq!(reason(check(request(Vec::new(), vec![Bytes::new()]), None)), None);
+        let refused = check(request(Vec::new(), Vec::new()), None).unwrap_err();
         assert_eq!(refused.message, "No mutations provided");
         let no_rules =
             data::ReadModifyWriteRowRequest { table_name: TABLE.into(), row_key: "k".into(), ..Default::default() };
-        assert_eq!(reason(modify(no_rules)), Some(Reason::InvalidArgument));
+        assert_eq!(reason(modify(no_rules, None)), Some(Reason::InvalidArgument));
+    }
+
+    /// The largest counts that are taken, and one more. What a request says about its rows, its tablets check again.
+    #[test]
+    fn counts_are_limited_to_100_000() {
+        for (count, outcome) in [(MUTATIONS_MAX, None), (MUTATIONS_MAX + 1, Some(Reason::InvalidArgument))] {
+            let many = vec![Bytes::new(); count];
+            let (table_name, row_key) = (TABLE.to_owned(), Bytes::from("k"));
+            let single = data::MutateRowRequest {
+                table_name: table_name.clone(),
+                row_key: row_key.clone(),
+                mutations: many.clone(),
+                ..Default::default()
+            };
+            assert_eq!(reason(mutate_row(single, None)), outcome);
+            let entry =
+                |mutations| data::mutate_rows_request::Entry { row_key: row_key.clone(), mutations, idempotency: None };
+            let entries = vec![entry(many[1..].to_vec()), entry(vec![Bytes::new()])];
+            let bulk = data::MutateRowsRequest { table_name: table_name.clone(), entries, ..Default::default() };
+            assert_eq!(reason(mutate_rows(bulk, None)), outcome);
+            for (then, otherwise) in [(many.clone(), Vec::new()), (Vec::new(), many.clone())] {
+                let conditional = data::CheckAndMutateRowRequest {
+                    table_name: table_name.clone(),
+                    row_key: row_key.clone(),
+                    true_mutations: then,
+                    false_mutations: otherwise,
+                    ..Default::default()
+                };
+                assert_eq!(reason(check(conditional, None)), outcome);
+            }
+            let computed = data::ReadModifyWriteRowRequest { table_name, row_key, rules: many, ..Default::default() };
+            assert_eq!(reason(modify(computed, None)), outcome);
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use ebla_model::command::{Command, CommandKind, Refusal, RefusalKind, Reply, Row
 use ebla_model::error::Error;
 use ebla_model::gc::Judge;
 use ebla_model::id::{FamilyId, TabletId};
+use ebla_model::idempotency;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::mutation::Change;
@@ -41,6 +42,11 @@ const OUTSTANDING_MAX: usize = 65_536;
 
 /// Sessions that a tablet remembers; more are refused until some have been idle for long enough.
 const SESSIONS_MAX: usize = 10_000;
+
+/// Why a write was refused that was first sent too long ago.
+pub(super) const LATE: &str = "start_time is more than 15 minutes ago: the idempotency token may have been forgotten";
+/// Why a write was refused that was first sent in the future.
+pub(super) const EARLY: &str = "start_time is more than 5 minutes ahead of the server's clock";
 
 /// The cells as they are in the store, without the edits gathered since.
 pub trait Cells {
@@ -192,6 +198,9 @@ impl<'a, C: Cells> Applier<'a, C> {
         for change in write.changes {
             self.change(&write.row, change)?;
         }
+        if let Some(token) = &write.token {
+            self.state.remember(&token.key(&write.row), token.token.started, write.result.as_ref());
+        }
         let time = self.state.session_time();
         let window = self.state.session(write.session);
         window.record(write.sequence, write.lowest_outstanding, write.result, time);
@@ -208,8 +217,7 @@ impl<'a, C: Cells> Applier<'a, C> {
         if !self.state.descriptor.range.contains(write.row.as_bytes()) {
             return Some(RowReply::Refused(refusal(RefusalKind::OutOfRange, "the row is not in this tablet")));
         }
-        let full = self.state.sessions.len() >= SESSIONS_MAX && !self.state.sessions.contains_key(&write.session);
-        if full {
+        if !self.state.has_room_for_session(write.session, SESSIONS_MAX) {
             return Some(RowReply::Refused(refusal(RefusalKind::NotNow, "too many sessions write to this tablet")));
         }
         let window = self.state.session(write.session);
@@ -225,9 +233,28 @@ impl<'a, C: Cells> Applier<'a, C> {
         if window.applied.len() >= OUTSTANDING_MAX {
             return Some(RowReply::Refused(refusal(RefusalKind::NotNow, "too many writes of the session are open")));
         }
+        if let Some(reply) = self.judge_token(write) {
+            return Some(reply);
+        }
         let unknown =
             write.changes.iter().filter_map(family_of).find(|id| self.state.schema.family_by_id(*id).is_none());
         unknown.map(|id| RowReply::Refused(refusal(RefusalKind::UnknownFamily, format!("no family with id {id}"))))
+    }
+
+    /// The answer to a write whose token says that it is not to be applied, or not now.
+    fn judge_token(&mut self, write: &RowWrite) -> Option<RowReply> {
+        let token = write.token.as_ref()?;
+        let key = token.key(&write.row);
+        match self.state.tokens.judge(&key, token.token.started, self.state.time) {
+            idempotency::Verdict::Duplicate(result) => Some(RowReply::Duplicate(result)),
+            idempotency::Verdict::Late => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, LATE))),
+            idempotency::Verdict::Early => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, EARLY))),
+            idempotency::Verdict::Fresh if !self.state.has_room_for_token(&key, write.result.as_ref()) => {
+                let message = "the tablet remembers as many idempotency tokens as it can";
+                Some(RowReply::Refused(refusal(RefusalKind::NotNow, message)))
+            }
+            idempotency::Verdict::Fresh => None,
+        }
     }
 
     fn change(&mut self, row: &RowKey, change: Change) -> Result<(), Error> {

@@ -69,5 +69,7 @@ pub const fn split(at: RowKey, child: TabletId) -> CommandKind {
 #[must_use]
 pub fn row_bytes(write: &RowWrite) -> usize {
     let changes: usize = write.changes.iter().map(Change::size_bytes).sum();
-    64 + write.row.as_bytes().len() + changes + write.result.as_ref().map_or(0, Bytes::len)
+    let kept =
+        write.result.as_ref().map_or(0, Bytes::len) + write.token.as_ref().map_or(0, |token| token.token.token.len());
+    64 + write.row.as_bytes().len() + changes + kept
 }

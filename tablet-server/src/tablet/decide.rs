@@ -2,7 +2,8 @@
 //!
 //! They hold their row alone from the decision to the apply. All writes that came before them are applied by then, so
 //! this replica's own store is what they decide by; that it still leads is proved when the proposal, bound to the term, is
-//! accepted. So no filter runs at apply. The answer is kept with the session: sent again, it is found there.
+//! accepted. So no filter runs at apply. The answer is kept with the session, and with the caller's token where there is
+//! one: sent again, it is found there. A write with a token is decided here whatever it does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_model::Reason;
 use ebla_model::cell::Row;
-use ebla_model::command::RowReply;
+use ebla_model::command::{CallToken, RowReply};
 use ebla_model::error::Error;
 use ebla_model::id::Generation;
+use ebla_model::idempotency::{self, CallKind, IdempotencyToken};
 use ebla_model::key::RowKey;
 use ebla_model::mutation::{self, Change, Mutation};
 use ebla_model::rmw::{self, Operation, Rule};
@@ -23,6 +25,7 @@ use ebla_runtime::{Bug, planted};
 use prost::Message;
 use tokio::sync::oneshot;
 
+use crate::tablet::apply::{EARLY, LATE};
 use crate::tablet::failure::Failure;
 use crate::tablet::latch::Mode;
 use crate::tablet::machine::{Machine, Published};
@@ -33,9 +36,10 @@ use crate::tablet::{CheckRequest, ModifyRequest, Tablet, WriteId};
 
 /// What a decided write comes to.
 pub(super) struct Decision {
-    changes: Vec<Change>,
+    /// What is written.
+    pub(super) changes: Vec<Change>,
     /// The answer to keep, where it cannot be computed again.
-    result: Option<Bytes>,
+    pub(super) result: Option<Bytes>,
 }
 
 /// What is known of a decided write before it is proposed.
@@ -44,6 +48,18 @@ enum Decided {
     Before(Option<Bytes>),
     /// It is to be proposed.
     Now(Decision),
+}
+
+/// A write that is to be decided.
+pub(super) struct Subject {
+    /// The tablet's generation as the caller knows it.
+    pub(super) generation: Generation,
+    /// Names the write.
+    pub(super) id: WriteId,
+    /// The row.
+    pub(super) row: RowKey,
+    /// The caller's own name for the write.
+    pub(super) token: Option<CallToken>,
 }
 
 /// A decided write on its way.
@@ -67,7 +83,12 @@ impl Tablet {
     /// # Errors
     /// As a row of [`Tablet::write`].
     pub async fn check(&self, request: CheckRequest, timeout: Duration) -> Result<bool, Failure> {
-        let (generation, id, row) = (request.generation, request.id, request.row.clone());
+        let subject = Subject {
+            generation: request.generation,
+            id: request.id,
+            row: request.row.clone(),
+            token: call_token(CallKind::Check, request.token.clone()),
+        };
         let bytes = mutations_bytes(&request.then).max(mutations_bytes(&request.otherwise));
         let clock = self.runtime.clock.clone();
         let deadline = clock.monotonic().saturating_add(timeout);
@@ -75,7 +96,7 @@ impl Tablet {
             let is_late = || clock.monotonic() >= deadline;
             decide_check(machine, published, &request, now, &is_late)
         };
-        let result = self.decided(generation, (id, row), bytes, decide, timeout).await?;
+        let result = self.decided(subject, bytes, decide, timeout).await?;
         Ok(result.first() == Some(&MATCHED))
     }
 
@@ -85,32 +106,29 @@ impl Tablet {
     /// # Errors
     /// As a row of [`Tablet::write`], and `FailedPrecondition` when a value is no counter.
     pub async fn modify(&self, request: ModifyRequest, timeout: Duration) -> Result<Bytes, Failure> {
-        let (generation, id, row) = (request.generation, request.id, request.row.clone());
+        let subject = Subject {
+            generation: request.generation,
+            id: request.id,
+            row: request.row.clone(),
+            token: call_token(CallKind::Modify, request.token.clone()),
+        };
         let bytes = request.rules.iter().map(rule_bytes).sum();
         let decide =
             move |machine: &Machine, published: &Published, now| decide_modify(machine, published, &request, now);
-        self.decided(generation, (id, row), bytes, decide, timeout).await
+        self.decided(subject, bytes, decide, timeout).await
     }
 
-    async fn decided<D>(
-        &self,
-        generation: Generation,
-        (id, row): (WriteId, RowKey),
-        bytes: usize,
-        decide: D,
-        timeout: Duration,
-    ) -> Result<Bytes, Failure>
+    async fn decided<D>(&self, subject: Subject, bytes: usize, decide: D, timeout: Duration) -> Result<Bytes, Failure>
     where
         D: FnOnce(&Machine, &Published, Micros) -> Result<Decision, Error> + Send + 'static,
     {
-        let work = self.decided_now(generation, (id, row), bytes, decide, timeout);
+        let work = self.decided_now(subject, bytes, decide, timeout);
         tokio::time::timeout(timeout, work).await.unwrap_or_else(|_elapsed| Err(Failure::deadline()))
     }
 
     async fn decided_now<D>(
         &self,
-        generation: Generation,
-        (id, row): (WriteId, RowKey),
+        subject: Subject,
         bytes: usize,
         decide: D,
         timeout: Duration,
@@ -120,9 +138,9 @@ impl Tablet {
     {
         let permit = Arc::new(self.admission.admit(bytes + 256, timeout).await?);
         let mode = if planted(Bug::DecisionUnlatched) { Mode::Shared } else { Mode::Exclusive };
-        let latch = self.latches.acquire(&row, mode).await;
+        let latch = self.latches.acquire(&subject.row, mode).await;
         let held = Held::new(latch, permit);
-        let (answer, result) = match self.propose_decided(generation, (id, row), held, decide).await? {
+        let (answer, result) = match self.propose_decided(subject, held, decide).await? {
             Proposed::Before(result) => return Ok(result.unwrap_or_default()),
             Proposed::Queued(answer, result) => (answer, result.unwrap_or_default()),
         };
@@ -138,16 +156,11 @@ impl Tablet {
     }
 
     /// Decides a write whose row is held, and queues it. Cancelled before it returns, nothing was queued.
-    pub(super) async fn propose_decided<D>(
-        &self,
-        generation: Generation,
-        (id, row): (WriteId, RowKey),
-        held: Held,
-        decide: D,
-    ) -> Result<Proposed, Failure>
+    pub(super) async fn propose_decided<D>(&self, subject: Subject, held: Held, decide: D) -> Result<Proposed, Failure>
     where
         D: FnOnce(&Machine, &Published, Micros) -> Result<Decision, Error> + Send + 'static,
     {
+        let Subject { generation, id, row, token } = subject;
         // Only now: a leadership that began while we waited may have been preceded by another's writes.
         let term = self.leading()?;
         let published = self.machine.published();
@@ -155,10 +168,22 @@ impl Tablet {
         self.expect_row(&published, &row)?;
         let now = self.queue.waiting().stamp(self.runtime.clock.wall(), published.time);
         let machine = Arc::clone(&self.machine);
+        let named = token.clone().map(|token| (row.clone(), token));
         let work = move || match machine.judge(&id) {
             Verdict::Duplicate(result) => Ok(Decided::Before(result)),
             Verdict::Forgotten => Err(forgotten()),
-            Verdict::Fresh => decide(&machine, &published, now).map(Decided::Now),
+            Verdict::Fresh => {
+                if let Some((row, token)) = &named
+                    && let Some(result) = known(machine.judge_token(row, token, now))?
+                {
+                    return Ok(Decided::Before(result));
+                }
+                let decision = decide(&machine, &published, now)?;
+                if named.is_some() {
+                    expect_bearable(decision.result.as_ref())?;
+                }
+                Ok(Decided::Now(decision))
+            }
         };
         let decision = match self.reads.run(work).await.map_err(pool_failure)?? {
             // Known from the replicated state of this term's leader, or of one that it follows: applied for good.
@@ -166,11 +191,13 @@ impl Tablet {
             Decided::Now(decision) => decision,
         };
         let result = decision.result.clone();
-        let write = row_write(id, row, decision.changes, decision.result);
+        let write = row_write(id, row, decision, token);
         Ok(Proposed::Queued(self.enqueue(self.queue.waiting(), term, write, held), result))
     }
 }
 
+/// The largest answer that is kept with a token, in bytes.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// The kept answer of a check that matched.
 const MATCHED: u8 = 1;
 /// The kept answer of a check that did not.
@@ -223,6 +250,32 @@ fn decide_modify(
     let answer = convert::row_to_proto(&Row { key: request.row.clone(), cells });
     let answer = data::ReadModifyWriteRowResponse { row: Some(answer) };
     Ok(Decision { changes, result: Some(answer.encode_to_vec().into()) })
+}
+
+/// The token as a tablet keeps it.
+pub(super) fn call_token(kind: CallKind, token: Option<IdempotencyToken>) -> Option<CallToken> {
+    token.map(|token| CallToken { kind, token })
+}
+
+/// The answer of a write that was applied before, by its token; `None` when it was not.
+fn known(verdict: idempotency::Verdict) -> Result<Option<Option<Bytes>>, Error> {
+    match verdict {
+        idempotency::Verdict::Fresh => Ok(None),
+        idempotency::Verdict::Duplicate(result) => Ok(Some(result)),
+        idempotency::Verdict::Late => Err(Error::new(Reason::FailedPrecondition, LATE)),
+        idempotency::Verdict::Early => Err(Error::new(Reason::FailedPrecondition, EARLY)),
+    }
+}
+
+/// A large answer would take the place of many tokens.
+fn expect_bearable(result: Option<&Bytes>) -> Result<(), Error> {
+    match result.map_or(0, Bytes::len) {
+        length if length > ANSWER_BYTES_MAX => Err(Error::new(
+            Reason::FailedPrecondition,
+            format!("the answer has {length} bytes, too many to be remembered with an idempotency token"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn rule_bytes(rule: &Rule) -> usize {

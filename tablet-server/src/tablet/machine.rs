@@ -16,9 +16,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
-use ebla_model::command::{Command, CommandKind, Reply};
+use ebla_model::command::{CallToken, Command, CommandKind, Reply};
 use ebla_model::error::Error;
 use ebla_model::id::{LogId, TabletId};
+use ebla_model::idempotency;
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{Membership, TabletDescriptor};
 use ebla_model::schema::TableSchema;
@@ -175,6 +176,14 @@ impl Machine {
             }
             _ => Verdict::Fresh,
         }
+    }
+
+    /// What is known of a write with this token, as far as this replica has applied, at the time `now` if the log's is not
+    /// later. Blocking: waits for an apply.
+    #[must_use]
+    pub fn judge_token(&self, row: &RowKey, token: &CallToken, now: Micros) -> idempotency::Verdict {
+        let state = self.state();
+        state.tokens.judge(&token.key(row), token.token.started, state.time.max(now))
     }
 
     /// Makes all that was applied durable in the store. Blocking.

@@ -48,6 +48,7 @@ use ebla_model::filter::CompiledFilter;
 use ebla_model::id::{
     Generation, LogId, OperationId, ReplicaId, SchemaVersion, Sequence, SessionId, TableId, TabletId,
 };
+use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::mutation::Mutation;
@@ -115,7 +116,7 @@ pub struct ReadBatch {
     pub cells_returned: u64,
 }
 
-/// A blind write of one row: all of its mutations, in their order, or none.
+/// A write of one row: all of its mutations, in their order, or none.
 #[derive(Clone, Debug)]
 pub struct RowMutations {
     /// Names the write.
@@ -124,6 +125,8 @@ pub struct RowMutations {
     pub row: RowKey,
     /// What to do, validated by the caller (`model::mutation::validate`).
     pub mutations: Vec<Mutation>,
+    /// The caller's own name for the write.
+    pub token: Option<IdempotencyToken>,
 }
 
 /// A write that depends on what a filter sees of the row.
@@ -141,6 +144,8 @@ pub struct CheckRequest {
     pub then: Vec<Mutation>,
     /// Applied without one.
     pub otherwise: Vec<Mutation>,
+    /// The caller's own name for the write.
+    pub token: Option<IdempotencyToken>,
 }
 
 /// A write whose values are computed from what the row holds.
@@ -154,6 +159,8 @@ pub struct ModifyRequest {
     pub row: RowKey,
     /// What to compute, in order.
     pub rules: Vec<Rule>,
+    /// The caller's own name for the write.
+    pub token: Option<IdempotencyToken>,
 }
 
 /// How large a tablet is, and what it covers.

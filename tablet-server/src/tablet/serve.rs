@@ -13,9 +13,11 @@ use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::filter::CompiledFilter;
 use ebla_model::id::{Generation, Sequence, SessionId, TableId, TabletId};
+use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::{RowKey, RowSet};
 use ebla_model::mutation::{self, Mutation};
 use ebla_model::rmw;
+use ebla_model::time::Micros;
 use ebla_proto::{convert, record, tablet as wire};
 use ebla_runtime::Clock;
 use futures::StreamExt as _;
@@ -216,6 +218,7 @@ fn check_request(request: wire::CheckRequest, generation: Generation) -> Result<
         predicate: filter(request.predicate.as_ref())?,
         then,
         otherwise,
+        token: token(request.token)?,
     })
 }
 
@@ -223,13 +226,20 @@ fn modify_request(request: wire::ModifyRequest, generation: Generation) -> Resul
     let row = RowKey::new(request.row);
     let rules = request.rules.iter().map(convert::rule_from_bytes).collect::<Result<Vec<_>, _>>()?;
     rmw::validate_rules(&rules)?;
-    Ok(ModifyRequest { generation, id: write_id(request.id)?, row, rules })
+    Ok(ModifyRequest { generation, id: write_id(request.id)?, row, rules, token: token(request.token)? })
 }
 
 fn row_mutations(row: wire::RowMutations) -> Result<RowMutations, Error> {
     let mutations = mutations(&row.mutations)?;
     mutation::validate_mutations(&mutations)?;
-    Ok(RowMutations { id: write_id(row.id)?, row: RowKey::new(row.row), mutations })
+    Ok(RowMutations { id: write_id(row.id)?, row: RowKey::new(row.row), mutations, token: token(row.token)? })
+}
+
+fn token(token: Option<wire::IdempotencyToken>) -> Result<Option<IdempotencyToken>, Error> {
+    let Some(token) = token else { return Ok(None) };
+    let token = IdempotencyToken { token: token.token, started: token.started_micros.map(Micros::new) };
+    token.validate()?;
+    Ok(Some(token))
 }
 
 fn filter(bytes: Option<&Bytes>) -> Result<Option<Arc<CompiledFilter>>, Error> {

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use ebla_model::error::Error;
 use ebla_model::gc::age_floor;
 use ebla_model::id::{FamilyId, Generation, LogId, OperationId, SessionId, TableId, TabletId};
+use ebla_model::idempotency::TokenMemory;
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{Membership, TabletDescriptor};
 use ebla_model::schema::{Family, TableSchema};
@@ -64,6 +65,8 @@ pub struct TabletState {
     pub sessions: BTreeMap<SessionId, SessionWindow>,
     /// How much of the log's time was leaps: see [`TabletState::session_time`].
     pub leapt: Duration,
+    /// What was applied lately with a token of its caller's.
+    pub tokens: TokenMemory,
     /// Operations applied, so that a repetition does nothing.
     pub operations: BTreeSet<OperationId>,
     /// The operation that ended this tablet.
@@ -83,6 +86,7 @@ struct Changed {
     ended: bool,
     leapt: bool,
     sessions: BTreeSet<SessionId>,
+    tokens: BTreeSet<Bytes>,
     operations: BTreeSet<OperationId>,
 }
 
@@ -99,6 +103,7 @@ impl TabletState {
             floors: BTreeMap::new(),
             sessions: BTreeMap::new(),
             leapt: Duration::ZERO,
+            tokens: TokenMemory::default(),
             operations: BTreeSet::new(),
             dropped: None,
             floors_drawn: Micros::ZERO,
@@ -122,10 +127,12 @@ impl TabletState {
     }
 
     /// The right half of a split of this tablet, applied up to the seed. What was applied of a session stays known, so
-    /// that a write sent again after the split is still recognised.
+    /// that a write sent again after the split is still recognised; so do the tokens of the rows that it gets.
     #[must_use]
     pub fn child(&self, descriptor: TabletDescriptor) -> Self {
-        Self { descriptor, applied: LogId::SEED, changed: Changed::default(), ..self.clone() }
+        let mut child = Self { descriptor, applied: LogId::SEED, changed: Changed::default(), ..self.clone() };
+        let _of_the_left_half = child.tokens.retain(&child.descriptor.range);
+        child
     }
 
     /// Reads what [`TabletState::save`] and the edits of later commands left.
@@ -151,6 +158,7 @@ impl TabletState {
             ended: true,
             leapt: true,
             sessions: self.sessions.keys().copied().collect(),
+            tokens: self.tokens.keys().cloned().collect(),
             operations: self.operations.clone(),
         };
         all.take_edits()
@@ -179,6 +187,7 @@ impl TabletState {
             edits.push(MetaEdit::Put(MetaKey::Leapt, layout::encode_micros(Micros::ZERO.plus(self.leapt))));
         }
         edits.extend(changed.sessions.iter().map(|id| self.session_edit(*id)));
+        edits.extend(changed.tokens.into_iter().map(|key| self.token_edit(key)));
         edits.extend(changed.operations.iter().map(|id| self.operation_edit(*id)));
         edits
     }
@@ -195,6 +204,7 @@ impl TabletState {
         if self.gc_time.since(self.floors_drawn) >= FLOOR_STEP {
             self.draw_floors();
             self.forget_idle_sessions();
+            self.forget_tokens();
         }
     }
 
@@ -211,8 +221,9 @@ impl TabletState {
         self.changed.descriptor || self.changed.schema || self.changed.floors || self.changed.ended
     }
 
-    /// Takes a new range and generation.
+    /// Takes a new range and generation. What is known of rows outside the range goes with them.
     pub fn set_descriptor(&mut self, descriptor: TabletDescriptor) {
+        self.changed.tokens.extend(self.tokens.retain(&descriptor.range));
         self.descriptor = descriptor;
         self.changed.descriptor = true;
     }
@@ -266,6 +277,36 @@ impl TabletState {
         window
     }
 
+    /// Whether a session that is not known can be taken in. It looks at those that are alive by the log's time, however
+    /// many others this replica still holds: all replicas come to the same.
+    pub fn has_room_for_session(&mut self, id: SessionId, sessions_max: usize) -> bool {
+        if self.sessions.len() < sessions_max || self.sessions.contains_key(&id) {
+            return true;
+        }
+        self.forget_idle_sessions();
+        self.sessions.len() < sessions_max
+    }
+
+    /// Whether one more token can be remembered. As with sessions, all replicas come to the same.
+    pub fn has_room_for_token(&mut self, key: &[u8], result: Option<&Bytes>) -> bool {
+        if !self.tokens.has_room(key, result) {
+            self.forget_tokens();
+        }
+        self.tokens.has_room(key, result)
+    }
+
+    /// Remembers a write with a token that is being applied.
+    pub fn remember(&mut self, key: &[u8], started: Option<Micros>, result: Option<&Bytes>) {
+        // Copied: a slice of the log's entry would keep all of it in memory.
+        let (key, result) = (Bytes::copy_from_slice(key), result.map(|result| Bytes::copy_from_slice(result)));
+        self.tokens.record(key.clone(), started, result, self.time);
+        self.changed.tokens.insert(key);
+    }
+
+    fn forget_tokens(&mut self) {
+        self.changed.tokens.extend(self.tokens.forget(self.time));
+    }
+
     /// Forgets sessions that were idle for too long. Which ones are still kept changes no answer: see
     /// [`TabletState::session`].
     fn forget_idle_sessions(&mut self) {
@@ -281,12 +322,13 @@ impl TabletState {
     }
 
     /// The state in the form that is the same on all replicas that have applied the same entries: floors are drawn now
-    /// and expired sessions forgotten, however long ago each replica has done so.
+    /// and expired sessions and tokens forgotten, however long ago each replica has done so.
     #[must_use]
     pub fn canonical(&self) -> Self {
         let mut state = self.clone();
         state.draw_floors();
         state.forget_idle_sessions();
+        state.forget_tokens();
         state
     }
 
@@ -313,6 +355,13 @@ impl TabletState {
         }
     }
 
+    fn token_edit(&self, key: Bytes) -> MetaEdit {
+        match self.tokens.get(&key).map(convert::remembered_to_bytes) {
+            Some(value) => MetaEdit::Put(MetaKey::Token(key), value),
+            None => MetaEdit::Delete(MetaKey::Token(key)),
+        }
+    }
+
     fn operation_edit(&self, id: OperationId) -> MetaEdit {
         let key = MetaKey::Operation(id);
         if !self.operations.contains(&id) {
@@ -334,6 +383,7 @@ struct Loading {
     floors: BTreeMap<FamilyId, Micros>,
     sessions: BTreeMap<SessionId, SessionWindow>,
     leapt: Duration,
+    tokens: TokenMemory,
     operations: BTreeSet<OperationId>,
     dropped: Option<OperationId>,
 }
@@ -353,6 +403,7 @@ impl Loading {
                 let session = convert::decode_record::<record::Session>(value.clone())?;
                 self.sessions.insert(id, convert::session_from_proto(&session)?);
             }
+            MetaKey::Token(key) => self.tokens.restore(key, convert::remembered_from_bytes(value.clone())?),
             MetaKey::Operation(id) => {
                 self.operations.insert(id);
                 if value.as_ref() == ENDED {
@@ -374,6 +425,7 @@ impl Loading {
             floors: self.floors,
             sessions: self.sessions,
             leapt: self.leapt,
+            tokens: self.tokens,
             operations: self.operations,
             dropped: self.dropped,
             floors_drawn: Micros::ZERO,

@@ -16,15 +16,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_model::Reason;
 use ebla_model::cell::Row;
-use ebla_model::command::{Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
+use ebla_model::command::{CallToken, Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
 use ebla_model::id::Generation;
+use ebla_model::idempotency::CallKind;
 use ebla_model::key::RowKey;
-use ebla_model::mutation::{self, Change, Mutation};
+use ebla_model::mutation::{self, Mutation};
 use tokio::sync::oneshot;
 
 use crate::raft::ProposeError;
 use crate::tablet::command;
-use crate::tablet::decide::{Proposed, decide_mutations};
+use crate::tablet::decide::{Decision, Proposed, Subject, call_token, decide_mutations};
 use crate::tablet::failure::Failure;
 use crate::tablet::latch::Mode;
 use crate::tablet::machine::{Machine, Published};
@@ -55,7 +56,7 @@ impl Tablet {
         tokio::pin!(deadline);
         let mut queued = Vec::with_capacity(rows.len());
         for row in rows {
-            let is_blind = !row.mutations.iter().any(Mutation::is_aggregation);
+            let is_blind = row.token.is_none() && !row.mutations.iter().any(Mutation::is_aggregation);
             let mode = if is_blind { Mode::Shared } else { Mode::Exclusive };
             let latch = match self.latches.try_acquire(&row.row, mode) {
                 Some(latch) => latch,
@@ -132,17 +133,18 @@ impl Tablet {
         let now = waiting.stamp(self.runtime.clock.wall(), published.time);
         let schema = &published.shape.schema;
         let changes = mutation::resolve(schema, &row.mutations, now)?.settle(schema, &Row::empty(row.row.clone()))?;
-        let write = row_write(row.id, row.row, changes, None);
+        let write = row_write(row.id, row.row, Decision { changes, result: None }, None);
         Ok(self.enqueue(waiting, term, write, held))
     }
 
     async fn queue_decided(&self, generation: Generation, row: RowMutations, held: Held) -> Result<Proposed, Failure> {
-        let RowMutations { id, row, mutations } = row;
+        let RowMutations { id, row, mutations, token } = row;
         let key = row.clone();
         let decide = move |machine: &Machine, published: &Published, now| {
             decide_mutations(machine, published, (&key, &mutations), now)
         };
-        self.propose_decided(generation, (id, row), held, decide).await
+        let subject = Subject { generation, id, row, token: call_token(CallKind::Mutate, token) };
+        self.propose_decided(subject, held, decide).await
     }
 
     pub(super) fn expect_row(&self, published: &Published, row: &RowKey) -> Result<(), Failure> {
@@ -165,6 +167,7 @@ impl Tablet {
             RefusalKind::Dropped => Failure::new(Reason::TabletDropped, message),
             RefusalKind::SessionForgotten => Failure::new(Reason::SessionForgotten, message),
             RefusalKind::NotNow => Failure::new(Reason::Busy, message),
+            RefusalKind::TokenOutOfTime => Failure::new(Reason::FailedPrecondition, message),
         }
     }
 
@@ -177,8 +180,9 @@ impl Tablet {
     }
 }
 
-/// The write as it stands in a command. `result`: the answer to keep with the session, where it cannot be computed again.
-pub(super) fn row_write(id: WriteId, row: RowKey, changes: Vec<Change>, result: Option<Bytes>) -> RowWrite {
+/// The write as it stands in a command.
+pub(super) fn row_write(id: WriteId, row: RowKey, decision: Decision, token: Option<CallToken>) -> RowWrite {
+    let Decision { changes, result } = decision;
     RowWrite {
         session: id.session,
         sequence: id.sequence,
@@ -186,6 +190,7 @@ pub(super) fn row_write(id: WriteId, row: RowKey, changes: Vec<Change>, result: 
         row,
         changes,
         result,
+        token,
     }
 }
 
@@ -194,7 +199,8 @@ pub(super) fn unknown() -> Failure {
 }
 
 fn request_bytes(row: &RowMutations) -> usize {
-    64 + row.row.as_bytes().len() + mutations_bytes(&row.mutations)
+    let token = row.token.as_ref().map_or(0, |token| token.token.len());
+    64 + row.row.as_bytes().len() + mutations_bytes(&row.mutations) + token
 }
 
 pub(super) fn mutations_bytes(mutations: &[Mutation]) -> usize {

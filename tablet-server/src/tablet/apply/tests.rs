@@ -5,6 +5,7 @@
 //!   families   f g       no rule            at 7                          time of the commands that follow
 //!              c         2 versions         write s1.3/2 row change; ...  session s1, sequence 3, lowest outstanding 2
 //!              o         age 10             set f:q@5=v   del f:q 5 9   delfam f   delrow   keep text
+//!   second 7           at 7 seconds         token text [3]   with this token, first sent in second 3
 //!   range a m                               schema 2 f c   droprange 9 a m   drop 9   collect a m 50   tick
 //!   split at child                          restart        what is kept is read back
 //! ```
@@ -16,7 +17,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::cell::FamilyName;
+use ebla_model::command::CallToken;
 use ebla_model::gc::GcRule;
+use ebla_model::idempotency::{CallKind, IdempotencyToken, MEMORY_BYTES_MAX};
 use ebla_model::schema::{Family, TableName, TableState};
 use ebla_model::{OperationId, SchemaVersion, Sequence, ServerId, SessionId, TableId};
 
@@ -127,6 +130,7 @@ impl History {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words.as_slice() {
                 ["at", time] => self.time = Micros::new(time.parse().unwrap()),
+                ["second", time] => self.time = Micros::from_millis(time.parse::<i64>().unwrap() * 1000),
                 ["range", from, to] => {
                     let descriptor = TabletDescriptor { range: key_range(from, to), ..self.state.descriptor.clone() };
                     self.state.set_descriptor(descriptor);
@@ -223,11 +227,13 @@ fn parse_write(id: &str, row: &str, changes: &str) -> RowWrite {
         row: RowKey::copy_from_slice(row.as_bytes()),
         changes: Vec::new(),
         result: None,
+        token: None,
     };
     for change in changes.split(';') {
         let words: Vec<&str> = change.split_whitespace().collect();
         match words.as_slice() {
             ["keep", text] => write.result = Some(Bytes::copy_from_slice(text.as_bytes())),
+            ["token", text, started @ ..] => write.token = Some(parse_token(text, started)),
             ["none"] => {}
             ["many", column, count] => {
                 let count: i64 = count.parse().unwrap();
@@ -237,6 +243,14 @@ fn parse_write(id: &str, row: &str, changes: &str) -> RowWrite {
         }
     }
     write
+}
+
+fn parse_token(text: &str, started: &[&str]) -> CallToken {
+    let started = started.first().map(|seconds| Micros::from_millis(seconds.parse::<i64>().unwrap() * 1000));
+    CallToken {
+        kind: CallKind::Mutate,
+        token: IdempotencyToken { token: Bytes::copy_from_slice(text.as_bytes()), started },
+    }
 }
 
 fn parse_change(words: &[&str]) -> Change {
@@ -356,4 +370,82 @@ fn a_state_reads_back_as_it_was_kept() {
     assert_eq!(format!("{:?}", (&history.state.sessions, &history.state.operations, &history.state.floors)), before);
     assert_eq!(history.state.schema.version, SchemaVersion::new(2));
     assert_eq!(history.state.time, Micros::new(100));
+}
+
+/// A write of a row of its own whose answer takes 1 MiB of the memory for tokens.
+fn heavy(row: u64) -> Command {
+    let mut write = parse_write(&format!("s1.{row}/{row}"), &row.to_string(), "token tokentoken");
+    write.result = Some(Bytes::from(vec![0; 1 << 20]));
+    Command { time: Micros::ZERO, kind: CommandKind::Write(vec![write]) }
+}
+
+/// A bound that is reached refuses; nothing is forgotten early, and room comes back with the log's time alone.
+#[test]
+fn tokens_are_refused_rather_than_forgotten() {
+    let mut history = History::new();
+    let mut applier = Applier::new(&mut history.state, &history.stored);
+    let mut row = 0;
+    let refused = loop {
+        row += 1;
+        match applier.apply(heavy(row)).unwrap() {
+            Reply::Write(rows) if rows == [RowReply::Applied] => assert!(row < 64),
+            reply => break show_reply(&reply),
+        }
+    };
+    assert_eq!(refused, ["refused NotNow: the tablet remembers as many idempotency tokens as it can"]);
+    assert_eq!(row, 64);
+    assert!(applier.state().tokens.size_bytes() <= MEMORY_BYTES_MAX);
+    let light = parse("write s1.100/100 other token tokentoken");
+    assert_eq!(
+        applier.apply(Command { time: Micros::ZERO, kind: light }).unwrap(),
+        Reply::Write(vec![RowReply::Applied])
+    );
+    let again = parse("write s2.1/1 1 token tokentoken");
+    let Reply::Write(known) = applier.apply(Command { time: Micros::ZERO, kind: again }).unwrap() else { panic!() };
+    assert!(matches!(known[..], [RowReply::Duplicate(Some(_))]), "the first of all is still known");
+    let later = Command { time: Micros::from_millis(901_000), ..heavy(row + 1) };
+    assert_eq!(applier.apply(later).unwrap(), Reply::Write(vec![RowReply::Applied]));
+}
+
+/// A replica that was restarted forgets at another moment than one that was not. Neither answers differently.
+#[test]
+fn when_a_replica_forgets_decides_nothing() {
+    let mut steady = History::new();
+    let script = ["second 0", "write s1.1/1 a set f:q@1=v; token tokentoken; keep x", "second 899", "tick"];
+    steady.run(&script);
+    let mut restarted = History::new();
+    restarted.run(&script);
+    restarted.restart();
+    for line in ["second 901", "tick"] {
+        restarted.run(&[line]);
+    }
+    let mut answers = Vec::new();
+    for history in [&mut steady, &mut restarted] {
+        answers.push(history.run(&["second 901", "write s2.1/1 a set f:q@2=v; token tokentoken"]));
+        let state = history.state.canonical();
+        assert_eq!(state.tokens.keys().count(), 1);
+    }
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[0].first().map(String::as_str), Some("applied"));
+    assert_eq!(steady.state.canonical().tokens, restarted.state.canonical().tokens);
+}
+
+/// Both halves of a split know what was applied in their rows, and nothing of the other's.
+#[test]
+fn a_split_divides_the_tokens() {
+    let mut history = History::new();
+    history.run(&["second 1", "write s1.1/1 a token tokentoken", "write s1.2/2 x token tokentoken; keep answer"]);
+    let (left, right) = split(&history.state, &RowKey::new("m"), TabletId::new(9)).unwrap();
+    let mut child = history.state.child(right);
+    history.state.set_descriptor(left);
+    let edits = history.state.take_edits();
+    history.keep(edits);
+    let kept = |meta: &BTreeMap<Vec<u8>, Bytes>| meta.keys().filter(|key| key.starts_with(b"tokens/")).count();
+    assert_eq!((history.state.tokens.keys().count(), kept(&history.meta)), (1, 1));
+    assert_eq!(child.tokens.keys().count(), 1);
+    let stored = Stored::default();
+    let mut applier = Applier::new(&mut child, &stored);
+    let again = parse("write s2.1/1 x set f:q@1=v; token tokentoken");
+    let reply = applier.apply(Command { time: Micros::from_millis(2000), kind: again }).unwrap();
+    assert_eq!(show_reply(&reply), ["duplicate answer"]);
 }
