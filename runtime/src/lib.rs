@@ -12,6 +12,7 @@
 //!     tasks     a tree of named tasks with an owner that stops and joins them
 //!   blocking    bounded pools of threads for calls that wait for a disk
 //!   serve       a gRPC server on a listener, stopped with its tasks
+//!   meter       how much is held of something
 //!   telemetry   logs, counters and histograms as text
 //!   planted     faults on purpose, in builds for tests of the tests
 //!   config      file < environment < flags, unknown keys are errors
@@ -20,6 +21,7 @@
 pub mod blocking;
 pub mod clock;
 pub mod config;
+pub mod meter;
 pub mod net;
 pub mod planted;
 pub mod rng;
@@ -29,10 +31,11 @@ pub mod telemetry;
 
 pub use blocking::{Blocking, BlockingError, Thread, spawn_thread};
 pub use clock::Clock;
+pub use meter::{Held, Meter};
 pub use net::{Connection, Listener, Net, Network};
 pub use planted::{Bug, planted};
 pub use rng::Rng;
-pub use serve::{ServeOptions, serve};
+pub use serve::{Origin, ServeOptions, serve};
 pub use tasks::Tasks;
 
 /// What a component needs of the machine; cheap to clone.

@@ -4,6 +4,7 @@
 //! over, connections are cut, so that a server stopped without warning looks like one that lost its power.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tracing::warn;
 
+use crate::meter::Meter;
 use crate::net::{
     CONNECTION_WINDOW_BYTES, Connection, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, Listener, STREAM_WINDOW_BYTES,
 };
@@ -61,16 +63,26 @@ pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOp
     });
 }
 
+/// Where a request came in: stands in the extensions of each.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// The address of the other side, for logs.
+    pub peer: Option<SocketAddr>,
+    /// What the requests of this connection hold; who counts what is up to the services.
+    pub held: Meter,
+}
+
 /// A connection that breaks when the server is killed: tonic's own tasks hold it, and nobody else can end them.
 struct Guarded {
     connection: Connection,
     killed: Pin<Box<WaitForCancellationFutureOwned>>,
     token: CancellationToken,
+    held: Meter,
 }
 
 impl Guarded {
     fn new(connection: Connection, token: CancellationToken) -> Self {
-        Self { connection, killed: Box::pin(token.clone().cancelled_owned()), token }
+        Self { connection, killed: Box::pin(token.clone().cancelled_owned()), token, held: Meter::default() }
     }
 
     fn broken() -> io::Error {
@@ -121,10 +133,10 @@ impl AsyncWrite for Guarded {
 }
 
 impl Connected for Guarded {
-    type ConnectInfo = <Connection as Connected>::ConnectInfo;
+    type ConnectInfo = Origin;
 
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.connection.connect_info()
+    fn connect_info(&self) -> Origin {
+        Origin { peer: self.connection.connect_info(), held: self.held.clone() }
     }
 }
 

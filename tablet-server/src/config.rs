@@ -9,6 +9,7 @@ use ebla_runtime::config::ByteSize;
 use ebla_storage::disk::{Disk, RealDisk};
 use ebla_storage::tablet::StoreOptions;
 
+use crate::front::RequestBytes;
 use crate::neighbours::Neighbours;
 use crate::raft::RaftTimings;
 
@@ -29,6 +30,8 @@ pub struct ServerOptions {
     pub restart: Restart,
     /// How long `servers/<id>` outlives a server that is silent.
     pub lease_ttl: Duration,
+    /// How many bytes of data requests it may hold.
+    pub request_bytes: RequestBytes,
     /// Threads that apply commands.
     pub apply_threads: usize,
     /// Threads that read.
@@ -89,6 +92,7 @@ impl ServerOptions {
             timings: RaftTimings::default(),
             restart: Restart::Alone,
             lease_ttl: Duration::from_secs(10),
+            request_bytes: RequestBytes::default(),
             apply_threads: 4,
             read_threads: 8,
             maintenance_threads: 4,

@@ -157,6 +157,7 @@ impl TabletServer {
                 chubby: Arc::clone(&chubby),
                 directory: directory.clone(),
                 runtime: outer.clone(),
+                request_bytes: config.options.request_bytes,
             },
         };
         let (lease, serving) = (outer.child("lease"), outer.child("serving"));

@@ -1,7 +1,7 @@
 //! The front: the public API on every tablet server.
 //!
 //! ```text
-//!   google.bigtable.v2.Bigtable    service -> validate -> ebla_client::Cluster -> answer
+//!   google.bigtable.v2.Bigtable    budget -> service -> validate -> ebla_client::Cluster -> answer
 //!   google.bigtable.admin.v2.*     admin: handed to the master in office
 //!   google.longrunning.Operations  the same
 //!   ebla.operate.Operate           the same
@@ -12,6 +12,7 @@
 
 pub mod admin;
 mod answer;
+mod budget;
 mod features;
 mod idempotency;
 pub mod limits;
@@ -31,8 +32,11 @@ use ebla_proto::{
 use ebla_runtime::Runtime;
 use tonic::service::Routes;
 
+use self::budget::{Budget, Budgeted};
+use self::timing::Timed;
 pub use self::{
     admin::{Master, Relay},
+    budget::RequestBytes,
     service::DataService,
 };
 
@@ -47,6 +51,8 @@ pub struct FrontConfig {
     pub directory: ChubbyDirectory,
     /// Clock, random numbers, network.
     pub runtime: Runtime,
+    /// How many bytes of data requests it may hold.
+    pub request_bytes: RequestBytes,
 }
 
 /// Adds the public services and the operator's to a server's routes.
@@ -56,7 +62,7 @@ pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
     let data = BigtableServer::new(data).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
     let master = Master::new(config.chubby, config.directory, config.runtime);
     routes
-        .add_service(timing::Timed::new(data, clock))
+        .add_service(Timed::new(Budgeted::new(data, Budget::new(config.request_bytes)), clock))
         .add_service(Relay::<BigtableTableAdminServer<()>>::new(master.clone()))
         .add_service(Relay::<BigtableInstanceAdminServer<()>>::new(master.clone()))
         .add_service(Relay::<OperationsServer<()>>::new(master.clone()))
