@@ -10,6 +10,7 @@ use crate::cell::FamilyName;
 use crate::error::{Error, Reason};
 use crate::gc::GcRule;
 use crate::id::{FamilyId, SchemaVersion, TableId};
+use crate::instance::{InstanceName, is_parent_id, is_resource_id};
 
 /// Longest last part of a table's name, in bytes.
 pub const TABLE_ID_BYTES_MAX: usize = 50;
@@ -52,6 +53,11 @@ impl TableName {
         self.part(5)
     }
 
+    /// Whether the table belongs to this instance.
+    pub fn is_in(&self, instance: &InstanceName) -> bool {
+        self.project() == instance.project() && self.instance() == instance.instance()
+    }
+
     fn part(&self, at: usize) -> &str {
         self.0.split('/').nth(at).unwrap_or_default()
     }
@@ -59,16 +65,7 @@ impl TableName {
 
 /// Whether `name` may be the last part of a table's name.
 fn is_table_id(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    name.len() <= TABLE_ID_BYTES_MAX
-        && bytes.next().is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-        && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
-}
-
-/// Whether `name` may be a project or an instance. Any name but `-`, which stands for "all" in the API: development
-/// clusters make projects and instances on first use, and clients send every kind of name.
-fn is_parent_id(name: &str) -> bool {
-    !name.is_empty() && name != "-" && name.len() <= 128 && !name.bytes().any(|byte| byte.is_ascii_control())
+    name.len() <= TABLE_ID_BYTES_MAX && is_resource_id(name)
 }
 
 impl FromStr for TableName {
@@ -186,6 +183,22 @@ pub enum FamilyChange {
     },
 }
 
+/// A change of what a table is beside its families.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TableUpdate {
+    /// Whether the table and its families are guarded against deletion.
+    DeletionProtection(Protection),
+}
+
+/// Whether something is guarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protection {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
 impl TableSchema {
     /// A new table with these families, none of them an aggregate, being created.
     ///
@@ -265,6 +278,14 @@ impl TableSchema {
                 format!("Table {}: Requested column family not found: {name}", self.name),
             )
         })
+    }
+
+    /// The schema after this update; its version is one higher.
+    #[must_use]
+    pub fn update(&self, update: TableUpdate) -> Self {
+        let TableUpdate::DeletionProtection(protection) = update;
+        let deletion_protection = protection == Protection::On;
+        Self { version: self.version.next(), deletion_protection, ..self.clone() }
     }
 
     /// The schema after these changes, taken in order, all or nothing; its version is one higher.

@@ -1,8 +1,8 @@
-//! `create NAME RULE`, `update NAME RULE`, `drop NAME`, `protect`: each `apply` takes the changes above it at once. A name
-//! may say how its family aggregates: `NAME:sum`.
+//! `create NAME RULE`, `update NAME RULE`, `drop NAME`: each `apply` takes the changes above it at once. A name may say how
+//! its family aggregates: `NAME:sum`. `protect` and `unprotect` are updates of the table.
 
 use ebla_model::cell::FamilyName;
-use ebla_model::schema::{FamilyChange, TableSchema};
+use ebla_model::schema::{FamilyChange, Protection, TableSchema, TableUpdate};
 
 use crate::notation::{error_text, new_family, rule, table};
 use crate::runner;
@@ -15,7 +15,8 @@ fn families_change() {
         let mut out = Vec::new();
         for line in input {
             match line.split_once(' ').unwrap_or((line, "")) {
-                ("protect", _) => schema.deletion_protection = true,
+                ("protect", _) => schema = schema.update(TableUpdate::DeletionProtection(Protection::On)),
+                ("unprotect", _) => schema = schema.update(TableUpdate::DeletionProtection(Protection::Off)),
                 ("apply", _) => {
                     match schema.apply(&std::mem::take(&mut changes)) {
                         Ok(next) => schema = next,

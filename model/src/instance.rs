@@ -1,0 +1,372 @@
+//! Instances and their clusters: the names that stand before a table's, and what is kept of them.
+//!
+//! An instance is a name. One that nobody created exists all the same, empty: clients of a development cluster begin
+//! with tables. What is kept here is what somebody said of it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::Error;
+use crate::time::Micros;
+
+/// Longest name of a project or an instance that a table may stand below, in bytes.
+const PARENT_ID_BYTES_MAX: usize = 128;
+/// Lengths of the name of an instance that is created, in bytes. Cloud Bigtable's limits.
+const INSTANCE_ID_BYTES: (usize, usize) = (6, 33);
+/// Lengths of the name of a cluster that is created, in bytes. Cloud Bigtable's limits.
+const CLUSTER_ID_BYTES: (usize, usize) = (6, 30);
+/// Longest text that describes an instance or an app profile, in bytes. It stands in a file of Chubby's.
+pub const DESCRIPTION_BYTES_MAX: usize = 4_096;
+/// Most labels of an instance. Cloud Bigtable's limit.
+pub const LABELS_MAX: usize = 64;
+/// Longest key or value of a label, in bytes. Cloud Bigtable's limit is "under 128".
+pub const LABEL_BYTES_MAX: usize = 127;
+
+/// Whether `name` may be a project or an instance. Any name but `-`, which stands for "all" in the API: development
+/// clusters make projects and instances on first use, and clients send every kind of name.
+pub(crate) fn is_parent_id(name: &str) -> bool {
+    !name.is_empty()
+        && name != "-"
+        && name.len() <= PARENT_ID_BYTES_MAX
+        && !name.bytes().any(|byte| byte.is_ascii_control() || byte == b'/')
+}
+
+/// Whether `name` begins with a small letter, goes on with small letters, digits and hyphens, does not end in a hyphen, and
+/// has a length within `bytes`.
+fn is_lower_id(name: &str, (min, max): (usize, usize)) -> bool {
+    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (min..=max).contains(&name.len())
+        && name.bytes().all(legal)
+        && name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase())
+        && !name.ends_with('-')
+}
+
+/// Whether `name` may be the last part of a table's or an app profile's name, up to its length.
+pub(crate) fn is_resource_id(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+/// A project's name, `projects/P`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ProjectName(String);
+
+impl ProjectName {
+    /// The name without `projects/`.
+    pub fn id(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ProjectName {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name.strip_prefix("projects/") {
+            Some(project) if is_parent_id(project) => Ok(Self(project.to_owned())),
+            _ => Err(Error::invalid(format!("invalid project name {name:?}: expected projects/P"))),
+        }
+    }
+}
+
+impl fmt::Display for ProjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "projects/{}", self.0)
+    }
+}
+
+/// An instance's name, `projects/P/instances/I`. Order is order of the project, then of the instance.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct InstanceName {
+    project: String,
+    instance: String,
+}
+
+impl InstanceName {
+    /// The name made of its two parts.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when a part is empty, too long, `-`, or holds a slash or a control character.
+    pub fn from_parts(project: &str, instance: &str) -> Result<Self, Error> {
+        if is_parent_id(project) && is_parent_id(instance) {
+            return Ok(Self { project: project.to_owned(), instance: instance.to_owned() });
+        }
+        Err(Error::invalid(format!(
+            "invalid instance name {:?}: expected projects/P/instances/I",
+            format!("projects/{project}/instances/{instance}")
+        )))
+    }
+
+    /// The project's name.
+    pub fn project(&self) -> &str {
+        &self.project
+    }
+
+    /// The instance's name within its project.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// Checks the name of an instance that is to be created. Others may be used without being created.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it is not what Cloud Bigtable allows.
+    pub fn check_new(&self) -> Result<(), Error> {
+        let (min, max) = INSTANCE_ID_BYTES;
+        if is_lower_id(&self.instance, INSTANCE_ID_BYTES) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "invalid instance id {:?}: {min} to {max} small letters, digits and hyphens, beginning with a letter and not \
+             ending with a hyphen",
+            self.instance
+        )))
+    }
+}
+
+impl FromStr for InstanceName {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name.split('/').collect::<Vec<_>>().as_slice() {
+            ["projects", project, "instances", instance] => Self::from_parts(project, instance),
+            _ => Err(Error::invalid(format!("invalid instance name {name:?}: expected projects/P/instances/I"))),
+        }
+    }
+}
+
+impl fmt::Display for InstanceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "projects/{}/instances/{}", self.project, self.instance)
+    }
+}
+
+/// One instance, or all of a project (`projects/P/instances/-`): what a list is asked of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Instances {
+    /// This one.
+    One(InstanceName),
+    /// All that are known in the project.
+    All(ProjectName),
+}
+
+impl Instances {
+    /// Whether the instance is among them.
+    pub fn contain(&self, name: &InstanceName) -> bool {
+        match self {
+            Self::One(one) => one == name,
+            Self::All(project) => project.id() == name.project(),
+        }
+    }
+}
+
+impl FromStr for Instances {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name.strip_suffix("/instances/-") {
+            Some(project) => project.parse().map(Self::All),
+            None => name.parse().map(Self::One),
+        }
+    }
+}
+
+/// What somebody who created an instance said of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Instance {
+    /// Its name.
+    pub name: InstanceName,
+    /// Its name for people.
+    pub display_name: String,
+    /// Whatever its users attach to it.
+    pub labels: BTreeMap<String, String>,
+    /// What it is for.
+    pub kind: InstanceKind,
+    /// The one cluster that serves it, as it was described.
+    pub cluster: ClusterDescription,
+    /// When.
+    pub created: Micros,
+}
+
+impl Instance {
+    /// Checks what Cloud Bigtable checks when an instance is created.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn validate(&self) -> Result<(), Error> {
+        self.name.check_new()?;
+        self.cluster.check_new()?;
+        let sizes = self.labels.iter().flat_map(|(key, value)| [key.len(), value.len()]);
+        if self.labels.len() > LABELS_MAX
+            || self.labels.contains_key("")
+            || sizes.into_iter().any(|size| size > LABEL_BYTES_MAX)
+        {
+            return Err(Error::invalid(format!(
+                "an instance has at most {LABELS_MAX} labels, with keys of 1 to {LABEL_BYTES_MAX} bytes and values of at most \
+                 {LABEL_BYTES_MAX}"
+            )));
+        }
+        check_description(&self.display_name)
+    }
+}
+
+/// What an instance is for. Both are served alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InstanceKind {
+    /// To be relied on.
+    Production,
+    /// To try things.
+    Development,
+}
+
+/// A cluster of an instance as whoever created it described it. It names a wish: what serves is the tablet servers that
+/// run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterDescription {
+    /// Its name within its instance.
+    pub id: String,
+    /// `projects/P/locations/Z`, or empty.
+    pub location: String,
+    /// How many servers; 0 when it was not said.
+    pub serve_nodes: u32,
+    /// What the data are kept on.
+    pub storage: StorageKind,
+}
+
+impl ClusterDescription {
+    fn check_new(&self) -> Result<(), Error> {
+        let (min, max) = CLUSTER_ID_BYTES;
+        if !is_lower_id(&self.id, CLUSTER_ID_BYTES) {
+            return Err(Error::invalid(format!(
+                "invalid cluster id {:?}: {min} to {max} small letters, digits and hyphens, beginning with a letter and not \
+                 ending with a hyphen",
+                self.id
+            )));
+        }
+        check_description(&self.location)
+    }
+}
+
+/// What data are said to be kept on. Nothing follows from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StorageKind {
+    /// It was not said.
+    Unspecified,
+    /// Flash.
+    Ssd,
+    /// Magnetic disks.
+    Hdd,
+}
+
+/// Checks the length of a text that people write.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn check_description(text: &str) -> Result<(), Error> {
+    if text.len() <= DESCRIPTION_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "a description has {} bytes, of which at most {DESCRIPTION_BYTES_MAX} are allowed",
+        text.len()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn created(instance: &str) -> Result<(), Error> {
+        InstanceName::from_parts("p", instance)?.check_new()
+    }
+
+    #[test]
+    fn names_come_back() {
+        for name in ["projects/p/instances/i", "projects/example.com:p/instances/Any_Name.1"] {
+            assert_eq!(name.parse::<InstanceName>().unwrap().to_string(), name);
+        }
+        assert_eq!("projects/p".parse::<ProjectName>().unwrap().to_string(), "projects/p");
+    }
+
+    #[test]
+    fn names_that_stand_for_nothing_are_refused() {
+        let long = "x".repeat(PARENT_ID_BYTES_MAX + 1);
+        for (project, instance) in
+            [("", "i"), ("p", ""), ("-", "i"), ("p", "-"), ("p", "a\n"), ("a/b", "i"), (&*long, "i")]
+        {
+            assert!(InstanceName::from_parts(project, instance).is_err(), "{project:?} {instance:?}");
+        }
+        assert!(InstanceName::from_parts(&"x".repeat(PARENT_ID_BYTES_MAX), "i").is_ok());
+        for name in ["", "projects/p", "projects/p/instances/i/", "instances/i/projects/p"] {
+            assert!(name.parse::<InstanceName>().is_err(), "{name}");
+        }
+        for name in ["projects/", "projects/-", "projects/a/b", "p"] {
+            assert!(name.parse::<ProjectName>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_of_one_instance_or_of_a_project() {
+        let name = |instance| InstanceName::from_parts("p", instance).unwrap();
+        let all: Instances = "projects/p/instances/-".parse().unwrap();
+        assert!(all.contain(&name("a")) && all.contain(&name("b")));
+        let one: Instances = "projects/p/instances/a".parse().unwrap();
+        assert!(one.contain(&name("a")) && !one.contain(&name("b")));
+        assert!("projects/-/instances/-".parse::<Instances>().is_err());
+    }
+
+    #[test]
+    fn instances_are_created_with_names_of_6_to_33() {
+        for good in ["abcdef", "a-1-b2", &"a".repeat(33)] {
+            assert_eq!(created(good), Ok(()), "{good}");
+        }
+        for bad in ["abcde", &"a".repeat(34), "1bcdef", "abcde-", "-bcdef", "Abcdef", "abc_ef"] {
+            assert!(created(bad).is_err(), "{bad}");
+        }
+    }
+
+    fn instance() -> Instance {
+        let cluster = ClusterDescription {
+            id: "cluster".to_owned(),
+            location: "projects/p/locations/z".to_owned(),
+            serve_nodes: 1,
+            storage: StorageKind::Ssd,
+        };
+        Instance {
+            name: InstanceName::from_parts("p", "instance").unwrap(),
+            display_name: "Instance".to_owned(),
+            labels: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
+            kind: InstanceKind::Production,
+            cluster,
+            created: Micros::new(1),
+        }
+    }
+
+    #[test]
+    fn an_instance_is_checked_at_its_limits() {
+        assert_eq!(instance().validate(), Ok(()));
+        let labelled = |count: usize, bytes: usize| {
+            let labels = (0..count).map(|n| (format!("k{n}"), "v".repeat(bytes))).collect();
+            Instance { labels, ..instance() }.validate()
+        };
+        assert_eq!(labelled(LABELS_MAX, LABEL_BYTES_MAX), Ok(()));
+        assert!(labelled(LABELS_MAX + 1, 1).is_err());
+        assert!(labelled(1, LABEL_BYTES_MAX + 1).is_err());
+        assert!(
+            Instance { labels: BTreeMap::from([(String::new(), String::new())]), ..instance() }.validate().is_err()
+        );
+
+        let shown = |bytes: usize| Instance { display_name: "x".repeat(bytes), ..instance() }.validate();
+        assert_eq!(shown(DESCRIPTION_BYTES_MAX), Ok(()));
+        assert!(shown(DESCRIPTION_BYTES_MAX + 1).is_err());
+
+        let cluster = |id: &str| {
+            let cluster = ClusterDescription { id: id.to_owned(), ..instance().cluster };
+            Instance { cluster, ..instance() }.validate()
+        };
+        assert_eq!((cluster("abcdef"), cluster(&"a".repeat(30))), (Ok(()), Ok(())));
+        assert!(cluster("abcde").is_err() && cluster(&"a".repeat(31)).is_err() && cluster("Cluster").is_err());
+    }
+}
