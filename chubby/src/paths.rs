@@ -10,9 +10,14 @@
 //! | `names/<project>/<instance>/<table>` | the table's id in decimal | the master |
 //! | `plans/<table>` | `ebla.record.TablePlan`, while replicas of a new table may be missing | the master |
 //! | `operations/<id>` | `ebla.control.ApplyRequest`, until every tablet has applied it | the master |
+//! | `finished/<id>` | `ebla.record.FinishedOperation`, the last hundred | the master |
+//! | `instances/<project>/<instance>` | `ebla.record.Instance`, of one that was created | the master |
+//! | `profiles/<project>/<instance>/<profile>` | `ebla.record.AppProfile` | the master |
 //! | `counters/<name>` | the next free id in decimal | whoever takes ids |
 
+use ebla_model::app_profile::AppProfileName;
 use ebla_model::id::{OperationId, ServerId, TableId};
+use ebla_model::instance::{InstanceName, Instances, ProjectName};
 use ebla_model::schema::TableName;
 
 /// The cluster's identity and state.
@@ -31,6 +36,12 @@ pub const NAMES: &str = "names/";
 pub const PLANS: &str = "plans/";
 /// Admin operations under way.
 pub const OPERATIONS: &str = "operations/";
+/// Operations that are done.
+pub const FINISHED: &str = "finished/";
+/// All instances that were created.
+pub const INSTANCES: &str = "instances/";
+/// All app profiles.
+pub const PROFILES: &str = "profiles/";
 /// All id counters.
 pub const COUNTERS: &str = "counters/";
 
@@ -82,6 +93,45 @@ pub fn parse_operation(path: &str) -> Option<OperationId> {
     path.strip_prefix(OPERATIONS)?.parse().ok()
 }
 
+/// An operation that is done.
+#[must_use]
+pub fn finished(id: OperationId) -> String {
+    format!("{FINISHED}{id}")
+}
+
+/// The operation that a path under [`FINISHED`] names.
+#[must_use]
+pub fn parse_finished(path: &str) -> Option<OperationId> {
+    path.strip_prefix(FINISHED)?.parse().ok()
+}
+
+/// An instance that was created.
+#[must_use]
+pub fn instance(name: &InstanceName) -> String {
+    format!("{INSTANCES}{}/{}", name.project(), name.instance())
+}
+
+/// All created instances of a project.
+#[must_use]
+pub fn instances(project: &ProjectName) -> String {
+    format!("{INSTANCES}{}/", project.id())
+}
+
+/// An app profile.
+#[must_use]
+pub fn profile(name: &AppProfileName) -> String {
+    format!("{}{}", profiles(&Instances::One(name.instance().clone())), name.id())
+}
+
+/// All app profiles of these instances.
+#[must_use]
+pub fn profiles(of: &Instances) -> String {
+    match of {
+        Instances::One(name) => format!("{PROFILES}{}/{}/", name.project(), name.instance()),
+        Instances::All(project) => format!("{PROFILES}{}/", project.id()),
+    }
+}
+
 /// Which table a name stands for.
 #[must_use]
 pub fn name(table: &TableName) -> String {
@@ -110,5 +160,15 @@ mod tests {
     fn a_name_keeps_project_and_instance_apart() {
         let table: TableName = "projects/p/instances/inst/tables/t".parse().unwrap();
         assert_eq!(name(&table), "names/p/inst/t");
+    }
+
+    #[test]
+    fn instances_and_profiles_have_places() {
+        let name: AppProfileName = "projects/p/instances/inst/appProfiles/a".parse().unwrap();
+        assert_eq!(profile(&name), "profiles/p/inst/a");
+        assert_eq!(instance(name.instance()), "instances/p/inst");
+        assert_eq!(instances(&"projects/p".parse().unwrap()), "instances/p/");
+        assert_eq!(profiles(&"projects/p/instances/-".parse().unwrap()), "profiles/p/");
+        assert_eq!(parse_finished(&finished(OperationId::new(3))), Some(OperationId::new(3)));
     }
 }
