@@ -6,17 +6,20 @@
 //! | [`command`] | what stands in a tablet's log, and what apply answers |
 //! | [`filter`] [`mutation`] [`idempotency`] | what public requests ask for; refuses what this release does not know |
 //! | [`rows`] | row sets of requests, rows of answers |
-//! | [`admin`] | tables and families as the public admin API shows them |
+//! | [`admin`] [`instance`] [`app_profile`] [`operation`] | what the public admin API shows and asks for, and how it is kept |
 //!
 //! Each pair is `x_to_proto` and `x_from_proto`, and the way back gives what went in. What comes from the wire or from
 //! disk is checked here once; afterwards the model's type is the proof.
 
 pub mod admin;
+pub mod app_profile;
 pub mod command;
 pub mod filter;
 pub mod idempotency;
+pub mod instance;
 mod known;
 pub mod mutation;
+pub mod operation;
 pub mod record;
 pub mod rows;
 

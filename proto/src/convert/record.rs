@@ -62,6 +62,9 @@ records! {
     Session = "session record";
     IdempotencyToken = "idempotency token";
     DirectoryCopy = "copy of the directory";
+    Instance = "instance record";
+    AppProfile = "app profile record";
+    FinishedOperation = "finished operation";
 }
 
 /// Encodes a record with the first version, whatever stood in its place. Records that have several are encoded by the

@@ -1,0 +1,277 @@
+//! Instances and clusters as the public admin API shows them, and as they are kept.
+
+use std::collections::BTreeMap;
+
+use bytes::{Buf, Bytes};
+use ebla_model::{
+    Error, Instance, InstanceName, Micros,
+    instance::{ClusterDescription, InstanceKind, StorageKind},
+};
+
+use super::{
+    record::{decode_record, encode_record},
+    required,
+};
+use crate::{admin, record};
+
+/// The name of a cluster that nobody named.
+pub const CLUSTER_NAME: &str = "ebla";
+
+/// The instance that a request creates, checked.
+///
+/// # Errors
+/// `InvalidArgument` when a name or a label is not legal, or no cluster is described; `Unimplemented` for more than one
+/// cluster, for keys of the caller's own, and for clusters that change their size by themselves.
+pub fn instance_from_admin(
+    request: &admin::CreateInstanceRequest,
+    name: InstanceName,
+    created: Micros,
+) -> Result<Instance, Error> {
+    let described = request.instance.clone().unwrap_or_default();
+    if !described.tags.is_empty() {
+        return Err(Error::unimplemented("instances with tags are not served by this release; use labels"));
+    }
+    let mut clusters = request.clusters.iter();
+    let cluster = match (clusters.next(), clusters.next()) {
+        (Some((id, cluster)), None) => cluster_from_admin(id, cluster)?,
+        (None, _) => return Err(Error::invalid("an instance needs a cluster")),
+        (Some(_), Some(_)) => {
+            return Err(Error::unimplemented(
+                "instances of several clusters are not served by this release: name one; each tablet has several \
+                 replicas in it",
+            ));
+        }
+    };
+    let kind = match described.r#type() {
+        admin::instance::Type::Development => InstanceKind::Development,
+        admin::instance::Type::Unspecified | admin::instance::Type::Production => InstanceKind::Production,
+    };
+    let display_name =
+        if described.display_name.is_empty() { name.instance().to_owned() } else { described.display_name };
+    let labels = described.labels.into_iter().collect();
+    let instance = Instance { name, display_name, labels, kind, cluster, created };
+    instance.validate()?;
+    Ok(instance)
+}
+
+fn cluster_from_admin(id: &str, cluster: &admin::Cluster) -> Result<ClusterDescription, Error> {
+    let unserved =
+        [("encryption_config", cluster.encryption_config.is_some()), ("cluster_config", cluster.config.is_some())];
+    if let Some((field, _set)) = unserved.iter().find(|(_field, is_set)| *is_set) {
+        return Err(Error::unimplemented(format!("clusters with {field} are not served by this release")));
+    }
+    let serve_nodes = u32::try_from(cluster.serve_nodes);
+    let serve_nodes = serve_nodes.map_err(|_negative| Error::invalid("serve_nodes must not be negative"))?;
+    let storage = match cluster.default_storage_type() {
+        admin::StorageType::Unspecified => StorageKind::Unspecified,
+        admin::StorageType::Ssd => StorageKind::Ssd,
+        admin::StorageType::Hdd => StorageKind::Hdd,
+    };
+    Ok(ClusterDescription { id: id.to_owned(), location: cluster.location.clone(), serve_nodes, storage })
+}
+
+/// An instance that somebody created.
+pub fn instance_to_admin(instance: &Instance) -> admin::Instance {
+    let kind = match instance.kind {
+        InstanceKind::Production => admin::instance::Type::Production,
+        InstanceKind::Development => admin::instance::Type::Development,
+    };
+    admin::Instance {
+        display_name: instance.display_name.clone(),
+        r#type: kind.into(),
+        labels: instance.labels.clone().into_iter().collect(),
+        create_time: Some(timestamp(instance.created)),
+        ..unsaid_instance_to_admin(&instance.name)
+    }
+}
+
+/// An instance of which nobody said anything: it is there and serves.
+pub fn unsaid_instance_to_admin(name: &InstanceName) -> admin::Instance {
+    admin::Instance {
+        name: name.to_string(),
+        display_name: name.instance().to_owned(),
+        state: admin::instance::State::Ready.into(),
+        r#type: admin::instance::Type::Production.into(),
+        ..Default::default()
+    }
+}
+
+/// A cluster of this instance, as it was described.
+pub fn cluster_to_admin(instance: &InstanceName, cluster: &ClusterDescription) -> admin::Cluster {
+    let storage = match cluster.storage {
+        StorageKind::Unspecified => admin::StorageType::Unspecified,
+        StorageKind::Ssd => admin::StorageType::Ssd,
+        StorageKind::Hdd => admin::StorageType::Hdd,
+    };
+    admin::Cluster {
+        name: format!("{instance}/clusters/{}", cluster.id),
+        location: cluster.location.clone(),
+        state: admin::cluster::State::Ready.into(),
+        serve_nodes: i32::try_from(cluster.serve_nodes).unwrap_or(i32::MAX),
+        default_storage_type: storage.into(),
+        ..Default::default()
+    }
+}
+
+/// A point in time.
+pub fn timestamp(time: Micros) -> prost_types::Timestamp {
+    let nanos = i32::try_from(time.get().rem_euclid(1_000_000) * 1_000).unwrap_or_default();
+    prost_types::Timestamp { seconds: time.get().div_euclid(1_000_000), nanos }
+}
+
+/// An instance, as Chubby keeps it.
+pub fn instance_to_bytes(instance: &Instance) -> Bytes {
+    let label = |(key, value): (&String, &String)| record::Label { key: key.clone(), value: value.clone() };
+    let kind = match instance.kind {
+        InstanceKind::Production => record::InstanceKind::Production,
+        InstanceKind::Development => record::InstanceKind::Development,
+    };
+    let storage = match instance.cluster.storage {
+        StorageKind::Unspecified => record::StorageKind::Unspecified,
+        StorageKind::Ssd => record::StorageKind::Ssd,
+        StorageKind::Hdd => record::StorageKind::Hdd,
+    };
+    encode_record(record::Instance {
+        name: instance.name.to_string(),
+        display_name: instance.display_name.clone(),
+        labels: instance.labels.iter().map(label).collect(),
+        kind: kind.into(),
+        cluster: Some(record::ClusterDescription {
+            id: instance.cluster.id.clone(),
+            location: instance.cluster.location.clone(),
+            serve_nodes: instance.cluster.serve_nodes,
+            storage: storage.into(),
+        }),
+        created_micros: instance.created.get(),
+        ..Default::default()
+    })
+}
+
+/// An instance, as Chubby keeps it.
+///
+/// # Errors
+/// `DataDamaged` when a part is missing or not legal, or the version is another.
+pub fn instance_from_bytes(bytes: impl Buf) -> Result<Instance, Error> {
+    let message: record::Instance = decode_record(bytes)?;
+    let kind = match message.kind() {
+        record::InstanceKind::Production => InstanceKind::Production,
+        record::InstanceKind::Development => InstanceKind::Development,
+        record::InstanceKind::Unspecified => return Err(Error::damaged("instance record: unknown kind")),
+    };
+    let cluster = required(message.cluster.as_ref(), "instance record: cluster")?;
+    let storage = match cluster.storage() {
+        record::StorageKind::Unspecified => StorageKind::Unspecified,
+        record::StorageKind::Ssd => StorageKind::Ssd,
+        record::StorageKind::Hdd => StorageKind::Hdd,
+    };
+    let name =
+        message.name.parse().map_err(|error: Error| Error::damaged(format!("instance record: name: {error}")))?;
+    Ok(Instance {
+        name,
+        display_name: message.display_name.clone(),
+        labels: message.labels.iter().map(|label| (label.key.clone(), label.value.clone())).collect::<BTreeMap<_, _>>(),
+        kind,
+        cluster: ClusterDescription {
+            id: cluster.id.clone(),
+            location: cluster.location.clone(),
+            serve_nodes: cluster.serve_nodes,
+            storage,
+        },
+        created: Micros::new(message.created_micros),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use ebla_model::Reason;
+
+    use super::*;
+
+    fn request(clusters: &[&str]) -> admin::CreateInstanceRequest {
+        let location = "projects/p/locations/z".to_owned();
+        let cluster = admin::Cluster { location, serve_nodes: 3, default_storage_type: 1, ..Default::default() };
+        let instance = admin::Instance {
+            display_name: "An instance".to_owned(),
+            r#type: admin::instance::Type::Development.into(),
+            labels: HashMap::from([("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1".to_owned())]),
+            ..Default::default()
+        };
+        admin::CreateInstanceRequest {
+            parent: "projects/p".to_owned(),
+            instance_id: "instance".to_owned(),
+            instance: Some(instance),
+            clusters: clusters.iter().map(|id| ((*id).to_owned(), cluster.clone())).collect(),
+        }
+    }
+
+    fn created(request: &admin::CreateInstanceRequest) -> Result<Instance, Error> {
+        let name = InstanceName::from_parts("p", &request.instance_id).unwrap();
+        instance_from_admin(request, name, Micros::new(1_500_001))
+    }
+
+    #[test]
+    fn instances_come_back_and_are_shown_as_they_were_described() {
+        let sent = created(&request(&["cluster"])).unwrap();
+        assert_eq!(instance_from_bytes(instance_to_bytes(&sent)), Ok(sent.clone()));
+        let shown = instance_to_admin(&sent);
+        assert_eq!(
+            (shown.name.as_str(), shown.display_name.as_str()),
+            ("projects/p/instances/instance", "An instance")
+        );
+        assert_eq!((shown.state, shown.r#type, shown.labels.len()), (1, 2, 2));
+        assert_eq!(shown.create_time, Some(prost_types::Timestamp { seconds: 1, nanos: 500_001_000 }));
+        let cluster = cluster_to_admin(&sent.name, &sent.cluster);
+        assert_eq!(cluster.name, "projects/p/instances/instance/clusters/cluster");
+        assert_eq!((cluster.serve_nodes, cluster.default_storage_type, cluster.state), (3, 1, 1));
+        assert_eq!(cluster.location, "projects/p/locations/z");
+    }
+
+    #[test]
+    fn what_would_be_left_out_is_refused() {
+        let reason = |request: &admin::CreateInstanceRequest| created(request).unwrap_err().reason;
+        assert_eq!(reason(&request(&[])), Reason::InvalidArgument);
+        assert_eq!(reason(&request(&["cluster-a", "cluster-b"])), Reason::Unimplemented);
+        assert_eq!(reason(&request(&["short"])), Reason::InvalidArgument);
+        assert_eq!(
+            reason(&admin::CreateInstanceRequest { instance_id: "short".into(), ..request(&["cluster"]) }),
+            Reason::InvalidArgument
+        );
+        let changed = |change: fn(&mut admin::Cluster)| {
+            let mut request = request(&["cluster"]);
+            request.clusters.values_mut().for_each(change);
+            reason(&request)
+        };
+        assert_eq!(changed(|cluster| cluster.serve_nodes = -1), Reason::InvalidArgument);
+        assert_eq!(changed(|cluster| cluster.encryption_config = Some(Default::default())), Reason::Unimplemented);
+        let scaled = admin::cluster::Config::ClusterConfig(Default::default());
+        let mut request = request(&["cluster"]);
+        request.clusters.values_mut().for_each(|cluster| cluster.config = Some(scaled));
+        assert_eq!(reason(&request), Reason::Unimplemented);
+    }
+
+    #[test]
+    fn damaged_instances_are_not_believed() {
+        let whole = record::Instance {
+            name: "projects/p/instances/i".to_owned(),
+            kind: record::InstanceKind::Production.into(),
+            cluster: Some(record::ClusterDescription::default()),
+            ..Default::default()
+        };
+        assert!(instance_from_bytes(encode_record(whole.clone())).is_ok());
+        let parts = [
+            record::Instance { name: "i".to_owned(), ..whole.clone() },
+            record::Instance { kind: 0, ..whole.clone() },
+            record::Instance { cluster: None, ..whole },
+        ];
+        for part in parts {
+            assert_eq!(instance_from_bytes(encode_record(part)).unwrap_err().reason, Reason::DataDamaged);
+        }
+    }
+
+    #[test]
+    fn times_before_the_epoch_have_positive_nanos() {
+        assert_eq!(timestamp(Micros::new(-1)), prost_types::Timestamp { seconds: -1, nanos: 999_999_000 });
+    }
+}
