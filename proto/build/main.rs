@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     own_protos(&out)?;
-    fs::write(out.join("services.rs"), services::stubs())?;
+    fs::write(out.join("services.rs"), services::stubs()?)?;
     Ok(())
 }
 

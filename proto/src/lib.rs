@@ -13,6 +13,7 @@
 //! Invariants: gRPC codes are chosen in [`status`] alone. A message that this release does not fully understand is
 //! refused where ignoring a part of it could change an answer (filters, mutations, rules, commands, records).
 
+mod action;
 pub mod admin;
 pub mod belonging;
 pub mod convert;

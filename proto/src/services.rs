@@ -7,6 +7,24 @@
 /// `google.protobuf.Empty`, by a name: the generator takes paths only.
 pub type Empty = ();
 
+/// A public service.
+#[derive(Clone, Copy, Debug)]
+pub struct PublicService {
+    /// Its full name.
+    pub name: &'static str,
+    /// Its calls.
+    pub calls: &'static [PublicCall],
+}
+
+/// A call of a public service.
+#[derive(Clone, Copy, Debug)]
+pub struct PublicCall {
+    /// Its name within the service.
+    pub name: &'static str,
+    /// What to do instead of it; `None` when it is served.
+    pub instead: Option<&'static str>,
+}
+
 include!(concat!(env!("OUT_DIR"), "/services.rs"));
 
 #[cfg(test)]
@@ -18,7 +36,7 @@ mod tests {
 
     use tonic::{Code, Request, Status};
 
-    use super::{bigtable_server::Bigtable, bigtable_table_admin_server::BigtableTableAdmin};
+    use super::{CATALOGUE, bigtable_server::Bigtable, bigtable_table_admin_server::BigtableTableAdmin};
 
     struct Nothing;
     impl Bigtable for Nothing {}
@@ -41,11 +59,23 @@ mod tests {
         );
         assert_eq!(
             refusal(Nothing.execute_query(Request::new(Default::default()))),
-            format!("{bigtable}/ExecuteQuery is not served by this release")
+            format!("{bigtable}/ExecuteQuery is not served by this release: read rows with ReadRows and a filter")
         );
         assert!(
             refusal(Nothing.delete_schema_bundle(Request::new(Default::default())))
                 .starts_with("google.bigtable.admin.v2.BigtableTableAdmin/DeleteSchemaBundle ")
         );
+    }
+
+    #[test]
+    fn every_call_is_in_the_catalogue() {
+        let counts: Vec<_> = CATALOGUE.iter().map(|service| (service.name, service.calls.len())).collect();
+        let expected = [
+            ("google.bigtable.v2.Bigtable", 11),
+            ("google.bigtable.admin.v2.BigtableTableAdmin", 35),
+            ("google.bigtable.admin.v2.BigtableInstanceAdmin", 31),
+            ("google.longrunning.Operations", 5),
+        ];
+        assert_eq!(counts, expected);
     }
 }

@@ -1,6 +1,6 @@
 //! The one table between `model::Error` and gRPC.
 //!
-//! A status carries the reason by name (`google.rpc.ErrorInfo`), for internal errors what the server knows about the
+//! A status carries the reason by name and what to do about it (`google.rpc.ErrorInfo`), for internal errors what the server knows about the
 //! tablet ([`TabletError`]), and for what may be retried a pause (`google.rpc.RetryInfo`). The way back reads the name,
 //! so that a reason survives any number of hops; codes alone are read only from servers that are not ours.
 //!
@@ -15,10 +15,13 @@ use prost::Message;
 use prost_types::Any;
 use tonic::{Code, Status};
 
-use crate::{admin::rpc, tablet::TabletError};
+use crate::{action::action, admin::rpc, tablet::TabletError};
 
 /// `ErrorInfo.domain` of our own errors.
 pub const DOMAIN: &str = "ebla";
+
+/// The key in `ErrorInfo.metadata` under which stands what to do, in words.
+pub const ACTION: &str = "action";
 
 /// Details travel in a header, and peers refuse header lists above 16 KiB. What is larger goes without hints.
 const DETAILS_BYTES_MAX: usize = 6 * 1024;
@@ -80,8 +83,23 @@ pub fn to_rpc_status(error: &Error) -> rpc::Status {
     rpc::Status {
         code: code(error.reason).into(),
         message: error.message.clone(),
-        details: vec![error_info(error.reason)],
+        details: vec![error_info(error.reason, action(error.reason))],
     }
+}
+
+/// The refusal of a call that this release does not serve. `instead`: what to do.
+///
+/// What generated servers answer for methods that nobody implements.
+pub fn not_served(method: &str, instead: Option<&str>) -> Status {
+    let action = instead.unwrap_or_else(|| action(Reason::Unimplemented));
+    let message = match instead {
+        Some(instead) => format!("{method} is not served by this release: {instead}"),
+        None => format!("{method} is not served by this release"),
+    };
+    let code = code(Reason::Unimplemented);
+    let details = vec![error_info(Reason::Unimplemented, action)];
+    let status = rpc::Status { code: code.into(), message: message.clone(), details };
+    Status::with_details(code, message, status.encode_to_vec().into())
 }
 
 /// The error that a status tells, and the tablet's detail when there is one.
@@ -110,7 +128,7 @@ pub fn from_rpc_status(status: &rpc::Status) -> Error {
 fn assemble(error: &Error, detail: Option<&TabletError>) -> Status {
     let code = code(error.reason);
     let message = shortened(&error.message);
-    let mut details = vec![error_info(error.reason)];
+    let mut details = vec![error_info(error.reason, action(error.reason))];
     if code == Code::Unavailable {
         details.push(retry_info(detail));
     }
@@ -134,11 +152,9 @@ fn with_hints(status: rpc::Status, detail: Option<&TabletError>) -> Bytes {
     status.encode_to_vec().into()
 }
 
-fn error_info(reason: Reason) -> Any {
-    any(
-        ERROR_INFO,
-        &rpc::ErrorInfo { reason: reason.name().to_owned(), domain: DOMAIN.to_owned(), ..Default::default() },
-    )
+fn error_info(reason: Reason, action: &str) -> Any {
+    let metadata = [(ACTION.to_owned(), action.to_owned())].into();
+    any(ERROR_INFO, &rpc::ErrorInfo { reason: reason.name().to_owned(), domain: DOMAIN.to_owned(), metadata })
 }
 
 fn retry_info(detail: Option<&TabletError>) -> Any {
@@ -246,6 +262,34 @@ mod tests {
         }
         let foreign = rpc::Status { code: Code::NotFound.into(), message: "no".into(), details: Vec::new() };
         assert_eq!(from_rpc_status(&foreign).reason, Reason::NotFound);
+    }
+
+    /// What `ErrorInfo` of a status says: reason, domain, what to do.
+    fn info(status: &Status) -> (String, String, String) {
+        let details = rpc::Status::decode(status.details()).unwrap().details;
+        let info: rpc::ErrorInfo = find(&details, ERROR_INFO).unwrap();
+        (info.reason, info.domain, info.metadata.get(ACTION).cloned().unwrap())
+    }
+
+    #[test]
+    fn every_status_says_why_and_what_to_do() {
+        for &reason in Reason::ALL {
+            let expected = (reason.name().to_owned(), DOMAIN.to_owned(), action(reason).to_owned());
+            assert_eq!(info(&to_status(&Error::new(reason, "said so"))), expected);
+            assert!(!expected.2.is_empty(), "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_served_says_what_to_do_instead() {
+        let refused = not_served("a.B/C", Some("do D"));
+        assert_eq!(
+            (refused.code(), refused.message()),
+            (Code::Unimplemented, "a.B/C is not served by this release: do D")
+        );
+        assert_eq!(info(&refused), ("UNIMPLEMENTED".to_owned(), DOMAIN.to_owned(), "do D".to_owned()));
+        assert_eq!(from_status(&refused).0.reason, Reason::Unimplemented);
+        assert_eq!(not_served("a.B/C", None).message(), "a.B/C is not served by this release");
     }
 
     #[test]

@@ -106,11 +106,6 @@ fn unless_all_gone(results: Vec<Result<(), Error>>) -> Result<Vec<Result<(), Err
     }
 }
 
-/// The refusal of a call that this release does not have.
-fn unserved(name: &str, advice: &str) -> Status {
-    to_status(&Error::unimplemented(format!("{name} is not served by this release: {advice}")))
-}
-
 /// The end of a call as gRPC wants it.
 fn respond<T>(answer: Result<T, Error>) -> Result<Response<T>, Status> {
     answer.map(Response::new).map_err(|error| to_status(&error))
@@ -207,34 +202,6 @@ impl Bigtable for DataService {
             Ok(Encoded::from_bytes(self.at_table(&table, call).await?))
         };
         respond(modify().await)
-    }
-
-    async fn generate_initial_change_stream_partitions(
-        &self,
-        _request: Request<data::GenerateInitialChangeStreamPartitionsRequest>,
-    ) -> Result<Response<BoxStream<data::GenerateInitialChangeStreamPartitionsResponse>>, Status> {
-        Err(unserved("GenerateInitialChangeStreamPartitions", "there are no change streams yet; poll with ReadRows"))
-    }
-
-    async fn read_change_stream(
-        &self,
-        _request: Request<data::ReadChangeStreamRequest>,
-    ) -> Result<Response<BoxStream<data::ReadChangeStreamResponse>>, Status> {
-        Err(unserved("ReadChangeStream", "there are no change streams yet; poll with ReadRows"))
-    }
-
-    async fn prepare_query(
-        &self,
-        _request: Request<data::PrepareQueryRequest>,
-    ) -> Result<Response<data::PrepareQueryResponse>, Status> {
-        Err(unserved("PrepareQuery", "there is no SQL yet; use ReadRows with a filter"))
-    }
-
-    async fn execute_query(
-        &self,
-        _request: Request<data::ExecuteQueryRequest>,
-    ) -> Result<Response<BoxStream<data::ExecuteQueryResponse>>, Status> {
-        Err(unserved("ExecuteQuery", "there is no SQL yet; use ReadRows with a filter"))
     }
 }
 

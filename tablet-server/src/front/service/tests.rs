@@ -377,5 +377,5 @@ async fn what_is_not_served_is_refused_with_its_name_and_advice() {
     let service = Fake::with_table(TableId::new(5), &[]).service();
     let status = service.prepare_query(Request::new(data::PrepareQueryRequest::default())).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
-    assert!(status.message().contains("PrepareQuery") && status.message().contains("use ReadRows"), "{status}");
+    assert!(status.message().contains("PrepareQuery") && status.message().contains("with ReadRows"), "{status}");
 }
