@@ -1,7 +1,7 @@
 //! The rules of the house that a machine can keep, as ordinary tests: each failure says what to do.
 //!
 //! What is kept: the edges between crates, the layers inside the tablet server, the purity of decisions, the single place
-//! of gRPC codes, and that documents name only what exists. `docs/style.md` lists the rules in words.
+//! of gRPC codes, that documents name only what exists, and that every call of the public API is described. `docs/style.md` lists the rules in words.
 
 #![expect(
     clippy::unwrap_used,
@@ -284,6 +284,36 @@ fn golden_files_are_used_and_end_in_a_newline() {
         }
     }
     report("golden files", wrong);
+}
+
+/// The rows of the table below `heading`, without its head: cells as they stand.
+fn table_below<'a>(document: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let lines = document.lines().skip_while(|line| *line != heading).skip(1);
+    let rows = lines.skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).skip(2);
+    rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+#[test]
+fn the_api_is_described_call_by_call() {
+    let document = read(root().join("docs/api.md"));
+    let mut wrong = Vec::new();
+    for service in ebla_proto::services::CATALOGUE {
+        let described = table_below(&document, &format!("## {}", service.name));
+        let expected: Vec<_> = service.calls.iter().map(|call| (call.name, call.instead)).collect();
+        if described.len() != expected.len() {
+            wrong.push(format!("{} has {} calls, described are {}", service.name, expected.len(), described.len()));
+        }
+        for (row, (name, instead)) in described.iter().zip(expected) {
+            let is_right = match instead {
+                Some(instead) => *row == [name, "refused", instead],
+                None => row.len() == 3 && row[..2] == [name, "served"],
+            };
+            if !is_right {
+                wrong.push(format!("{}/{name}: {row:?}", service.name));
+            }
+        }
+    }
+    report("make docs/api.md say what proto/build/services.rs says, in its order", wrong);
 }
 
 #[test]

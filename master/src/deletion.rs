@@ -56,7 +56,11 @@ async fn begin(office: &Office, name: &TableName) -> Result<TableId, Error> {
     }
 }
 
-fn refuse_guarded(schema: &TableSchema) -> Result<(), Error> {
+/// Passes a table that may be deleted.
+///
+/// # Errors
+/// `FailedPrecondition` when it is protected or still being made.
+pub(crate) fn refuse_guarded(schema: &TableSchema) -> Result<(), Error> {
     if schema.deletion_protection {
         let message = format!("table {} is protected against deletion", schema.name);
         return Err(Error::new(Reason::FailedPrecondition, message));

@@ -6,6 +6,7 @@
 //!   observe -> cluster (picture) -> plan (pure) -> execute     every minute, and when something was left
 //!   repair     changes of replicas that a plan has begun
 //!   creation  deletion  schema  drop_range                     changes: intent in Chubby first, then steps that repeat
+//!   instances  profiles  finished                              what is said of instances; outcomes of operations
 //!   route      an order to the leader of a tablet; a walk over a table by key
 //!   admin  operate                                             what is served
 //! ```
@@ -21,11 +22,14 @@ mod deletion;
 mod drop_range;
 mod election;
 mod execute;
+mod finished;
+mod instances;
 mod observe;
 mod office;
 mod operate;
 mod orders;
 pub mod plan;
+mod profiles;
 mod records;
 mod recover;
 mod repair;
@@ -176,12 +180,13 @@ impl Master {
 }
 
 fn routes(office: &watch::Receiver<Option<Office>>, master: &record::Master) -> Routes {
-    let tables = admin::tables::Tables::new(office.clone());
-    let operator = operate::Operator::new(office.clone(), master.clone());
+    let desk = admin::desk::Desk::new(office.clone());
+    let tables = admin::tables::Tables::new(desk.clone());
+    let operator = operate::Operator::new(desk.clone(), master.clone());
     Routes::new(BigtableTableAdminServer::new(tables))
         .add_service(OperateServer::new(operator))
-        .add_service(BigtableInstanceAdminServer::new(admin::Instances))
-        .add_service(OperationsServer::new(admin::NoOperations))
+        .add_service(BigtableInstanceAdminServer::new(admin::instances::Instances::new(desk.clone())))
+        .add_service(OperationsServer::new(admin::operations::Done::new(desk)))
 }
 
 /// The time in which the office may be open: it closes when this goes, also when the master is cut off in the middle.

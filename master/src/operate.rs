@@ -13,11 +13,10 @@ use ebla_model::schema::{TableName, TableState};
 use ebla_proto::operate::operate_server::Operate;
 use ebla_proto::{convert, operate, record};
 use futures::future::BoxFuture;
-use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
-use crate::admin::tables::{answer, in_office};
+use crate::admin::desk::{Desk, answer};
 use crate::cluster::{Cluster, Role};
 use crate::office::Office;
 use crate::route::TableMap;
@@ -29,18 +28,18 @@ const SPLIT_LIMIT: Duration = Duration::from_secs(60);
 /// The service, in office or not.
 #[derive(Debug)]
 pub(crate) struct Operator {
-    office: watch::Receiver<Option<Office>>,
+    desk: Desk,
     /// This master as its lock says.
     master: record::Master,
 }
 
 impl Operator {
-    pub(crate) fn new(office: watch::Receiver<Option<Office>>, master: record::Master) -> Self {
-        Self { office, master }
+    pub(crate) const fn new(desk: Desk, master: record::Master) -> Self {
+        Self { desk, master }
     }
 
     async fn status(&self) -> Result<operate::StatusReply, Error> {
-        let office = in_office(&self.office)?;
+        let office = self.desk.office()?;
         let (picture, trouble) = match observe::observe(&office).await {
             Ok(picture) => (picture, String::new()),
             // Who looks now wants to know which servers are left.
@@ -126,7 +125,7 @@ async fn split(
 impl Operate for Operator {
     async fn split(&self, request: Request<operate::SplitRequest>) -> Result<Response<operate::SplitReply>, Status> {
         let outcome = async {
-            let office = in_office(&self.office)?;
+            let office = self.desk.office()?;
             let request = request.into_inner();
             let name: TableName = request.table.parse()?;
             let at = request.at.map(RowKey::new);

@@ -4,11 +4,17 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use ebla_chubby::{Chubby, File, Revision, paths};
+use ebla_model::app_profile::{AppProfile, AppProfileName};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, OperationId, ServerId, TableId};
+use ebla_model::instance::{Instance, InstanceName, Instances, ProjectName};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::{TableName, TableSchema};
+use ebla_proto::admin::longrunning::Operation as Finished;
 use ebla_proto::control::apply_request::Kind;
+use ebla_proto::convert::app_profile::app_profile_from_bytes;
+use ebla_proto::convert::instance::instance_from_bytes;
+use ebla_proto::convert::operation::finished_operation_from_bytes;
 use ebla_proto::{control, convert, record};
 use prost::Message;
 
@@ -148,6 +154,43 @@ pub(crate) async fn list_operations(chubby: &dyn Chubby) -> Result<BTreeMap<Oper
     let (files, _revision) = chubby.list(paths::OPERATIONS).await?;
     let named = files.iter().filter_map(|file| Some((paths::parse_operation(&file.path)?, file)));
     named.map(|(id, file)| Ok((id, decode_operation(file)?))).collect()
+}
+
+/// An instance that was created.
+pub(crate) async fn read_instance(chubby: &dyn Chubby, name: &InstanceName) -> Result<Option<Stored<Instance>>, Error> {
+    let Some(file) = chubby.read(&paths::instance(name)).await? else { return Ok(None) };
+    Ok(Some(Stored { value: instance_from_bytes(file.value)?, modified: file.modified }))
+}
+
+/// The instances of a project that were created.
+pub(crate) async fn list_instances(chubby: &dyn Chubby, project: &ProjectName) -> Result<Vec<Instance>, Error> {
+    let (files, _revision) = chubby.list(&paths::instances(project)).await?;
+    files.into_iter().map(|file| instance_from_bytes(file.value)).collect()
+}
+
+pub(crate) async fn read_profile(
+    chubby: &dyn Chubby,
+    name: &AppProfileName,
+) -> Result<Option<Stored<AppProfile>>, Error> {
+    let Some(file) = chubby.read(&paths::profile(name)).await? else { return Ok(None) };
+    Ok(Some(Stored { value: app_profile_from_bytes(file.value)?, modified: file.modified }))
+}
+
+pub(crate) async fn list_profiles(chubby: &dyn Chubby, of: &Instances) -> Result<Vec<Stored<AppProfile>>, Error> {
+    let (files, _revision) = chubby.list(&paths::profiles(of)).await?;
+    let stored = |file: File| Ok(Stored { value: app_profile_from_bytes(file.value)?, modified: file.modified });
+    files.into_iter().map(stored).collect()
+}
+
+pub(crate) async fn read_finished(chubby: &dyn Chubby, id: OperationId) -> Result<Option<Finished>, Error> {
+    let file = chubby.read(&paths::finished(id)).await?;
+    file.map(|file| finished_operation_from_bytes(file.value)).transpose()
+}
+
+pub(crate) async fn list_finished(chubby: &dyn Chubby) -> Result<BTreeMap<OperationId, Finished>, Error> {
+    let (files, _revision) = chubby.list(paths::FINISHED).await?;
+    let named = files.into_iter().filter_map(|file| Some((paths::parse_finished(&file.path)?, file)));
+    named.map(|(id, file)| Ok((id, finished_operation_from_bytes(file.value)?))).collect()
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Changing a table's families: the new schema stands in Chubby first, then each tablet takes it over by an entry of its log.
+//! Changing a table's schema: the new one stands in Chubby first, then each tablet takes it over by an entry of its log.
 
 use ebla_chubby::{Chubby, Compare, Outcome, Write, paths};
 use ebla_client::Deadline;
 use ebla_model::error::Error;
 use ebla_model::id::TableId;
 use ebla_model::key::KeyRange;
-use ebla_model::schema::{FamilyChange, TableName, TableSchema, TableState};
+use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::control::apply_request::Kind;
 use ebla_proto::convert;
 use tracing::info;
@@ -23,19 +23,19 @@ pub(crate) async fn find_active(chubby: &dyn Chubby, name: &TableName) -> Result
     if stored.value.state == TableState::Active { Ok(stored) } else { Err(records::not_found(name)) }
 }
 
-/// Makes all changes or none, and returns the new schema when every tablet has it.
+/// Makes the schema into what `change` makes of it, at once, and returns it when every tablet has it.
 ///
 /// # Errors
-/// What [`TableSchema::apply`] refuses; `NotFoundTable`; `Deadline` or `OutcomeUnknown` when the rest will be done later.
+/// What `change` refuses; `NotFoundTable`; `Deadline` or `OutcomeUnknown` when the rest will be done later.
 pub(crate) async fn change(
     office: &Office,
     name: &TableName,
-    changes: &[FamilyChange],
+    change: impl Fn(&TableSchema) -> Result<TableSchema, Error> + Send + Sync,
     deadline: Deadline,
 ) -> Result<TableSchema, Error> {
     let schema = loop {
         let stored = find_active(office.chubby(), name).await?;
-        let changed = stored.value.apply(changes)?;
+        let changed = change(&stored.value)?;
         let compare = Compare::Modified(paths::table(changed.table), stored.modified);
         let write = Write::put(paths::table(changed.table), convert::schema_to_bytes(&changed));
         if let Outcome::Done(_) = office.begin(vec![compare], vec![write]).await? {

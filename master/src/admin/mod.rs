@@ -1,24 +1,19 @@
-//! What the master serves of google.bigtable.admin.v2.
+//! What the master serves of google.bigtable.admin.v2 and google.longrunning.
 //!
-//! [`tables`] is served; of the instance admin and of long-running operations nothing is yet: each call answers
-//! UNIMPLEMENTED with its name.
+//! | module | what |
+//! |---|---|
+//! | [`tables`] | tables and families |
+//! | [`instances`] | instances, clusters, app profiles |
+//! | [`operations`] | long-running operations, which have run when they are answered |
+//! | [`request`] [`update`] [`page`] | what requests ask for, checked; pure |
+//! | [`desk`] | where calls are taken while this master is in office |
+//!
+//! Calls that are not served answer UNIMPLEMENTED with their name: `docs/api.md`.
 
-pub(crate) mod request;
+pub(crate) mod desk;
+pub(crate) mod instances;
+pub(crate) mod operations;
+mod page;
+mod request;
 pub(crate) mod tables;
-
-use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdmin;
-use ebla_proto::services::operations_server::Operations;
-
-/// Instances, clusters and app profiles: not served by this release.
-#[derive(Debug)]
-pub(crate) struct Instances;
-
-#[tonic::async_trait]
-impl BigtableInstanceAdmin for Instances {}
-
-/// Operations that outlive their call: there are none in this release.
-#[derive(Debug)]
-pub(crate) struct NoOperations;
-
-#[tonic::async_trait]
-impl Operations for NoOperations {}
+mod update;

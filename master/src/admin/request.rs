@@ -4,10 +4,11 @@ use ebla_model::aggregate::Aggregator;
 use ebla_model::cell::FamilyName;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::TableId;
+use ebla_model::instance::InstanceName;
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::schema::{FamilyChange, NewFamily, TableName, TableSchema};
+use ebla_model::schema::{FamilyChange, NewFamily, TableName};
 use ebla_proto::admin::modify_column_families_request::{Modification, modification::Mod};
-use ebla_proto::admin::{self, drop_row_range_request::Target, table::View};
+use ebla_proto::admin::{self, drop_row_range_request::Target, table::TimestampGranularity};
 use ebla_proto::convert::admin::{gc_rule_from_admin, value_type_from_admin};
 
 use crate::creation::NewTable;
@@ -16,30 +17,12 @@ use crate::creation::NewTable;
 const ROW_KEY_BYTES_MAX: usize = 4_096;
 /// Most first tablets of a table: its plan is one file of Chubby's.
 const SPLITS_MAX: usize = 1_000;
-/// Tables in one answer, unless fewer are asked for.
-const PAGE_MAX: usize = 1_000;
 /// How consistency tokens begin; the rest is the table's id.
 const TOKEN_PREFIX: &str = "ebla-table-";
 
-/// An instance, `projects/P/instances/I`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Instance {
-    pub(crate) project: String,
-    pub(crate) instance: String,
-}
-
-pub(crate) fn instance(parent: &str) -> Result<Instance, Error> {
-    match parent.split('/').collect::<Vec<_>>().as_slice() {
-        ["projects", project, "instances", instance] if !project.is_empty() && !instance.is_empty() => {
-            Ok(Instance { project: (*project).to_owned(), instance: (*instance).to_owned() })
-        }
-        _ => Err(Error::invalid(format!("invalid instance name {parent:?}: expected projects/P/instances/I"))),
-    }
-}
-
 pub(crate) fn new_table(request: admin::CreateTableRequest) -> Result<NewTable, Error> {
-    let parent = instance(&request.parent)?;
-    let name = TableName::from_parts(&parent.project, &parent.instance, &request.table_id)?;
+    let parent: InstanceName = request.parent.parse()?;
+    let name = TableName::from_parts(parent.project(), parent.instance(), &request.table_id)?;
     let table = request.table.unwrap_or_default();
     refuse_unserved(&table)?;
     let families = table.column_families.iter().map(|(name, family)| new_family(FamilyName::new(name)?, family));
@@ -58,9 +41,12 @@ fn refuse_unserved(table: &admin::Table) -> Result<(), Error> {
         ("tiered_storage_config", table.tiered_storage_config.is_some()),
         ("row_key_schema", table.row_key_schema.is_some()),
     ];
-    match unserved.iter().find(|(_field, is_set)| *is_set) {
-        Some((field, _set)) => Err(Error::unimplemented(format!("tables with {field} are not served by this release"))),
-        None => Ok(()),
+    if let Some((field, _set)) = unserved.iter().find(|(_field, is_set)| *is_set) {
+        return Err(Error::unimplemented(format!("tables with {field} are not served by this release")));
+    }
+    match TimestampGranularity::try_from(table.granularity) {
+        Ok(TimestampGranularity::Unspecified | TimestampGranularity::Millis) => Ok(()),
+        Err(_unknown) => Err(Error::invalid(format!("granularity {}: tables have MILLIS", table.granularity))),
     }
 }
 
@@ -112,50 +98,26 @@ fn change(modification: Modification) -> Result<FamilyChange, Error> {
     }
 }
 
-/// An update replaces the rule, the one thing that can be updated.
+/// An update replaces the rule as a whole, the one thing that can be updated; so does one without a mask.
 fn refuse_other_fields(mask: Option<&prost_types::FieldMask>) -> Result<(), Error> {
-    let other = mask.and_then(|mask| mask.paths.iter().find(|path| path.split('.').next() != Some("gc_rule")));
+    let other = mask.and_then(|mask| mask.paths.iter().find(|path| *path != "gc_rule"));
     match other {
-        Some(path) => Err(Error::invalid(format!("field {path:?} of a family cannot be updated"))),
+        Some(path) => Err(Error::invalid(format!(
+            "field {path:?} of a column family cannot be updated: update_mask may name gc_rule, which is replaced as a whole"
+        ))),
         None => Ok(()),
     }
 }
 
-pub(crate) fn drop_range(target: Option<Target>) -> Result<KeyRange, Error> {
+/// The rows that are to go; `None` for a request that says "not all", which the API calls one without effect.
+pub(crate) fn drop_range(target: Option<Target>) -> Result<Option<KeyRange>, Error> {
     match target {
-        Some(Target::RowKeyPrefix(prefix)) if !prefix.is_empty() => Ok(KeyRange::prefix(&prefix)),
-        Some(Target::DeleteAllDataFromTable(true)) => Ok(KeyRange::all()),
-        _ => Err(Error::invalid("name the rows to drop: a row key prefix, or all data of the table")),
+        Some(Target::RowKeyPrefix(prefix)) if !prefix.is_empty() => Ok(Some(KeyRange::prefix(&prefix))),
+        Some(Target::DeleteAllDataFromTable(true)) => Ok(Some(KeyRange::all())),
+        Some(Target::DeleteAllDataFromTable(false)) => Ok(None),
+        Some(Target::RowKeyPrefix(_empty)) => Err(Error::invalid("the prefix of the rows to drop must not be empty")),
+        None => Err(Error::invalid("name the rows to drop: a row key prefix, or all data of the table")),
     }
-}
-
-/// The view that is asked for.
-pub(crate) fn view(number: i32, unspecified: View) -> Result<View, Error> {
-    match View::try_from(number) {
-        Ok(View::Unspecified) => Ok(unspecified),
-        Ok(view) => Ok(view),
-        Err(_unknown) => Err(Error::invalid(format!("unknown view {number}"))),
-    }
-}
-
-/// The tables of an answer, and the token that the next one begins with (empty: there is none).
-///
-/// `tables` ascend by name. A token is the last name of the page before, so tables that come and go between two pages
-/// neither repeat others nor hide them.
-pub(crate) fn page<'a>(
-    tables: &[&'a TableSchema],
-    size: i32,
-    token: &str,
-) -> Result<(Vec<&'a TableSchema>, String), Error> {
-    let size = usize::try_from(size).map_err(|_negative| Error::invalid("page_size must not be negative"))?;
-    let size = if size == 0 { PAGE_MAX } else { size.min(PAGE_MAX) };
-    let mut rest = tables.iter().copied().filter(|schema| schema.name.as_str() > token).peekable();
-    let shown: Vec<_> = rest.by_ref().take(size).collect();
-    let next = match rest.peek() {
-        Some(_more) => shown.last().map(|schema| schema.name.to_string()),
-        None => None,
-    };
-    Ok((shown, next.unwrap_or_default()))
 }
 
 /// A token that says: every write acknowledged before it was given. There is one cluster, so it is consistent at once.

@@ -1,91 +1,76 @@
 //! google.bigtable.admin.v2.BigtableTableAdmin: a shell that parses, hands over and answers.
-//!
-//! A change goes on when its caller has gone: the work is a task of the term, and the call only waits for it.
 
-use std::future::Future;
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use ebla_client::Deadline;
-use ebla_model::error::{Error, Reason};
+use ebla_model::error::Error;
+use ebla_model::instance::InstanceName;
 use ebla_model::schema::{TableName, TableSchema, TableState};
-use ebla_proto::admin::{self, table::View};
-use ebla_proto::convert::admin::table_to_admin;
+use ebla_proto::admin::{self, longrunning};
+use ebla_proto::convert::admin::{TableView, table_to_admin};
+use ebla_proto::convert::instance::{CLUSTER_NAME, timestamp};
 use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdmin;
-use ebla_proto::status::to_status;
-use tokio::sync::{oneshot, watch};
 use tonic::{Request, Response, Status};
 
-use super::request;
+use super::desk::{Desk, answer};
+use super::page::{Asked, page};
+use super::{request, update};
 use crate::office::Office;
-use crate::{creation, deletion, drop_range, election, records, schema};
-
-/// How long a change is worked on before its caller is told that the rest will be done later.
-const CHANGE_LIMIT: Duration = Duration::from_secs(60);
+use crate::{creation, deletion, drop_range, finished, instances, records, schema};
 
 /// The service, for as long as the process lives: in office or not.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    office: watch::Receiver<Option<Office>>,
+    desk: Desk,
 }
 
 impl Tables {
-    pub(crate) fn new(office: watch::Receiver<Option<Office>>) -> Self {
-        Self { office }
+    pub(crate) const fn new(desk: Desk) -> Self {
+        Self { desk }
     }
 
-    fn office(&self) -> Result<Office, Error> {
-        in_office(&self.office)
-    }
-
-    /// Runs a change as a task of the term and waits for it.
-    async fn change<T, F>(&self, change: impl FnOnce(Office, Deadline) -> F) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Error>> + Send + 'static,
-    {
-        let office = self.office()?;
-        let deadline = office.deadline(CHANGE_LIMIT);
-        let tasks = office.runtime().tasks.clone();
-        let (sender, done) = oneshot::channel();
-        let work = change(office, deadline);
-        tasks.spawn_until_stopped("admin change", async move {
-            // Whoever asked may have gone.
-            _ = sender.send(work.await);
-        });
-        done.await.unwrap_or_else(|_ended| Err(Error::new(Reason::OutcomeUnknown, "the master left office")))
+    async fn get(&self, request: admin::GetTableRequest) -> Result<admin::Table, Error> {
+        let view = TableView::from_number(request.view, TableView::Schema)?;
+        let schema = self.active(&request.name).await?;
+        let instance = InstanceName::from_parts(schema.name.project(), schema.name.instance())?;
+        let cluster = cluster_in(&self.desk.office()?, view, &instance).await?;
+        Ok(table_to_admin(&schema, view, &cluster))
     }
 
     async fn list(&self, request: admin::ListTablesRequest) -> Result<admin::ListTablesResponse, Error> {
-        let office = self.office()?;
-        let parent = request::instance(&request.parent)?;
-        let view = request::view(request.view, View::NameOnly)?;
-        let all = records::list_tables(office.chubby()).await?;
-        let shown = |schema: &&TableSchema| {
-            let TableSchema { name, state, .. } = schema;
-            *state == TableState::Active && name.project() == parent.project && name.instance() == parent.instance
-        };
-        let mut tables: Vec<_> = all.values().filter(shown).collect();
-        tables.sort_by(|a, b| a.name.cmp(&b.name));
-        let (page, next_page_token) = request::page(&tables, request.page_size, &request.page_token)?;
-        let tables = page.into_iter().map(|schema| table_to_admin(schema, view)).collect();
+        let office = self.desk.office()?;
+        let parent: InstanceName = request.parent.parse()?;
+        let view = TableView::from_number(request.view, TableView::Name)?;
+        let all = records::list_tables(office.chubby()).await?.into_values();
+        let shown = all.filter(|schema| schema.state == TableState::Active && schema.name.is_in(&parent));
+        let named: BTreeMap<_, _> = shown.map(|schema| (schema.name.to_string(), schema)).collect();
+        let prefix = format!("{parent}/tables/");
+        let asked = Asked { prefix: &prefix, size: request.page_size, token: &request.page_token };
+        let (schemas, next_page_token) = page(named, asked)?;
+        let cluster = cluster_in(&office, view, &parent).await?;
+        let tables = schemas.iter().map(|schema| table_to_admin(schema, view, &cluster)).collect();
         Ok(admin::ListTablesResponse { tables, next_page_token })
     }
 
     async fn active(&self, name: &str) -> Result<TableSchema, Error> {
-        let office = self.office()?;
+        let office = self.desk.office()?;
         let name: TableName = name.parse()?;
         Ok(schema::find_active(office.chubby(), &name).await?.value)
     }
 }
 
-/// The office, while this master holds it.
-pub(crate) fn in_office(office: &watch::Receiver<Option<Office>>) -> Result<Office, Error> {
-    office.borrow().clone().ok_or_else(election::deposed)
+/// The name of the instance's cluster, for views that show it.
+async fn cluster_in(office: &Office, view: TableView, instance: &InstanceName) -> Result<String, Error> {
+    match view {
+        TableView::Replication | TableView::Encryption | TableView::Full => {
+            instances::cluster_name(office, instance).await
+        }
+        TableView::Name | TableView::Schema | TableView::Stats => Ok(CLUSTER_NAME.to_owned()),
+    }
 }
 
-/// An outcome as gRPC tells it.
-pub(crate) fn answer<T>(outcome: Result<T, Error>) -> Result<Response<T>, Status> {
-    outcome.map(Response::new).map_err(|error| to_status(&error))
+/// A table as changes answer it.
+fn schema_view(schema: &TableSchema) -> admin::Table {
+    table_to_admin(schema, TableView::Schema, CLUSTER_NAME)
 }
 
 #[tonic::async_trait]
@@ -97,19 +82,13 @@ impl BigtableTableAdmin for Tables {
         let outcome = async {
             let new = request::new_table(request.into_inner())?;
             let create = |office, deadline| async move { creation::create(&office, new, deadline).await };
-            let made = self.change(create).await?;
-            Ok(table_to_admin(&made, View::SchemaView))
+            Ok(schema_view(&self.desk.change(create).await?))
         };
         answer(outcome.await)
     }
 
     async fn get_table(&self, request: Request<admin::GetTableRequest>) -> Result<Response<admin::Table>, Status> {
-        let outcome = async {
-            let request = request.into_inner();
-            let view = request::view(request.view, View::SchemaView)?;
-            Ok(table_to_admin(&self.active(&request.name).await?, view))
-        };
-        answer(outcome.await)
+        answer(self.get(request.into_inner()).await)
     }
 
     async fn list_tables(
@@ -119,10 +98,30 @@ impl BigtableTableAdmin for Tables {
         answer(self.list(request.into_inner()).await)
     }
 
+    async fn update_table(
+        &self,
+        request: Request<admin::UpdateTableRequest>,
+    ) -> Result<Response<longrunning::Operation>, Status> {
+        let outcome = async {
+            let (name, update) = update::update(request.into_inner())?;
+            let change = |office: Office, deadline| async move {
+                let start_time = Some(timestamp(office.runtime().clock.wall()));
+                let updated = |schema: &TableSchema| Ok(schema.update(update));
+                let schema = schema::change(&office, &name, updated, deadline).await?;
+                let end_time = Some(timestamp(office.runtime().clock.wall()));
+                let metadata = admin::UpdateTableMetadata { name: name.to_string(), start_time, end_time };
+                finished::keep(&office, name.as_str(), &metadata, &schema_view(&schema)).await
+            };
+            self.desk.change(change).await
+        };
+        answer(outcome.await)
+    }
+
     async fn delete_table(&self, request: Request<admin::DeleteTableRequest>) -> Result<Response<()>, Status> {
         let outcome = async {
             let name: TableName = request.into_inner().name.parse()?;
-            self.change(|office, deadline| async move { deletion::delete(&office, &name, deadline).await }).await
+            let delete = |office, deadline| async move { deletion::delete(&office, &name, deadline).await };
+            self.desk.change(delete).await
         };
         answer(outcome.await)
     }
@@ -135,8 +134,10 @@ impl BigtableTableAdmin for Tables {
             let request = request.into_inner();
             let name: TableName = request.name.parse()?;
             let changes = request::changes(request.modifications)?;
-            let change = |office, deadline| async move { schema::change(&office, &name, &changes, deadline).await };
-            Ok(table_to_admin(&self.change(change).await?, View::SchemaView))
+            let change = |office, deadline| async move {
+                schema::change(&office, &name, |schema| schema.apply(&changes), deadline).await
+            };
+            Ok(schema_view(&self.desk.change(change).await?))
         };
         answer(outcome.await)
     }
@@ -145,9 +146,11 @@ impl BigtableTableAdmin for Tables {
         let outcome = async {
             let request = request.into_inner();
             let name: TableName = request.name.parse()?;
-            let range = request::drop_range(request.target)?;
+            let Some(range) = request::drop_range(request.target)? else {
+                return self.active(name.as_str()).await.map(drop);
+            };
             let drop = |office, deadline| async move { drop_range::drop_range(&office, &name, range, deadline).await };
-            self.change(drop).await
+            self.desk.change(drop).await
         };
         answer(outcome.await)
     }

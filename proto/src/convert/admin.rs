@@ -19,13 +19,14 @@ use crate::admin::{
     },
 };
 
-/// The cluster's name in answers that speak of clusters. There is one.
-pub const CLUSTER_NAME: &str = "ebla";
+/// The longest age that a message can tell, in seconds: about 10,000 years (google/protobuf/duration.proto).
+const AGE_SECONDS_MAX: u64 = 315_576_000_000;
 
-/// A rule that a request sets. An empty rule is no rule: everything is kept.
+/// A rule that a request sets. An empty rule is no rule: everything is kept. Ages are cut to microseconds, as the API says.
 ///
 /// # Errors
-/// `InvalidArgument` when it is too large, a count or an age is not positive, or a union or intersection is empty.
+/// `InvalidArgument` when it is too large, a count is not positive, an age is under a millisecond or over 10,000 years, or a
+/// union or intersection is empty.
 pub fn gc_rule_from_admin(rule: &admin::GcRule) -> Result<Option<GcRule>, Error> {
     let size = rule.encoded_len();
     if size > GC_RULE_BYTES_MAX {
@@ -47,7 +48,10 @@ fn rule_from_wire(rule: &Wire) -> Result<GcRule, Error> {
         }
         Wire::MaxAge(age) => {
             let age = Duration::try_from(*age).map_err(|_| Error::invalid("max_age must be positive"))?;
-            GcRule::MaxAge(age)
+            if age > Duration::from_secs(AGE_SECONDS_MAX) {
+                return Err(Error::invalid(format!("max_age must be at most {AGE_SECONDS_MAX} seconds")));
+            }
+            GcRule::MaxAge(Duration::new(age.as_secs(), age.subsec_micros() * 1_000))
         }
         Wire::Intersection(all) => GcRule::All(members(&all.rules)?),
         Wire::Union(any) => GcRule::Any(members(&any.rules)?),
@@ -137,26 +141,73 @@ pub fn family_to_admin(family: &Family) -> admin::ColumnFamily {
     admin::ColumnFamily { gc_rule: Some(gc_rule), value_type: family.aggregator.map(value_type_to_admin) }
 }
 
-/// A table in the given view. Unspecified is the schema; statistics and encryption have nothing to show.
-pub fn table_to_admin(schema: &TableSchema, view: table::View) -> admin::Table {
-    use table::View;
+/// What of a table is shown. `google.bigtable.admin.v2.Table.View`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TableView {
+    /// Its name.
+    Name,
+    /// Families, granularity, protection.
+    Schema,
+    /// Where it is served.
+    Replication,
+    /// How it is encrypted at rest.
+    Encryption,
+    /// Families, with statistics where they are kept: nowhere yet.
+    Stats,
+    /// All of it.
+    Full,
+}
+
+impl TableView {
+    /// The number of the view of statistics, which the published messages do not name.
+    const STATS: i32 = 6;
+
+    /// The view of this number; `unspecified` for zero.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a number that stands for nothing.
+    pub fn from_number(number: i32, unspecified: Self) -> Result<Self, Error> {
+        use table::View;
+        if number == Self::STATS {
+            return Ok(Self::Stats);
+        }
+        match View::try_from(number) {
+            Ok(View::Unspecified) => Ok(unspecified),
+            Ok(View::NameOnly) => Ok(Self::Name),
+            Ok(View::SchemaView) => Ok(Self::Schema),
+            Ok(View::ReplicationView) => Ok(Self::Replication),
+            Ok(View::EncryptionView) => Ok(Self::Encryption),
+            Ok(View::Full) => Ok(Self::Full),
+            Err(_unknown) => Err(Error::invalid(format!("unknown view {number}"))),
+        }
+    }
+}
+
+/// A table in the given view. `cluster`: the name of the instance's one cluster.
+///
+/// Nothing is encrypted at rest, so the view of encryption names the cluster and says nothing of a key.
+pub fn table_to_admin(schema: &TableSchema, view: TableView, cluster: &str) -> admin::Table {
     let mut shown = admin::Table { name: schema.name.to_string(), ..Default::default() };
-    if matches!(view, View::Unspecified | View::SchemaView | View::Full) {
+    if matches!(view, TableView::Schema | TableView::Stats | TableView::Full) {
         let families = schema.families.iter().map(|family| (family.name.to_string(), family_to_admin(family)));
         shown.column_families = families.collect();
+    }
+    if matches!(view, TableView::Schema | TableView::Full) {
         shown.granularity = table::TimestampGranularity::Millis.into();
         shown.deletion_protection = schema.deletion_protection;
     }
-    if matches!(view, View::ReplicationView | View::EncryptionView | View::Full) {
-        shown.cluster_states = one_cluster();
+    match view {
+        TableView::Replication | TableView::Full => {
+            let ready = table::cluster_state::ReplicationState::Ready;
+            let state = table::ClusterState { replication_state: ready.into(), ..Default::default() };
+            shown.cluster_states = HashMap::from([(cluster.to_owned(), state)]);
+        }
+        TableView::Encryption => {
+            shown.cluster_states = HashMap::from([(cluster.to_owned(), table::ClusterState::default())]);
+        }
+        TableView::Name | TableView::Schema | TableView::Stats => {}
     }
     shown
-}
-
-fn one_cluster() -> HashMap<String, table::ClusterState> {
-    let ready = table::cluster_state::ReplicationState::Ready;
-    let state = table::ClusterState { replication_state: ready.into(), ..Default::default() };
-    HashMap::from([(CLUSTER_NAME.to_owned(), state)])
 }
 
 #[cfg(test)]
@@ -188,6 +239,8 @@ mod tests {
             rule(Wire::MaxNumVersions(-1)),
             rule(Wire::MaxAge(negative)),
             rule(Wire::MaxAge(prost_types::Duration { seconds: 0, nanos: 999_999 })),
+            rule(Wire::MaxAge(prost_types::Duration { seconds: 315_576_000_001, nanos: 0 })),
+            rule(Wire::Intersection(admin::gc_rule::Intersection { rules: Vec::new() })),
             rule(Wire::Union(admin::gc_rule::Union { rules: Vec::new() })),
             rule(Wire::Union(admin::gc_rule::Union { rules: vec![admin::GcRule::default()] })),
             rule(Wire::Union(admin::gc_rule::Union { rules: large })),
@@ -254,14 +307,47 @@ mod tests {
     }
 
     #[test]
+    fn rules_at_their_limits_are_taken() {
+        let age = |seconds, nanos| rule(Wire::MaxAge(prost_types::Duration { seconds, nanos }));
+        let shortest = gc_rule_from_admin(&age(0, 1_000_000));
+        assert_eq!(shortest, Ok(Some(GcRule::MaxAge(Duration::from_millis(1)))));
+        let longest = gc_rule_from_admin(&age(315_576_000_000, 0));
+        assert_eq!(longest, Ok(Some(GcRule::MaxAge(Duration::from_secs(AGE_SECONDS_MAX)))));
+        let finer = gc_rule_from_admin(&age(1, 1_999));
+        assert_eq!(finer, Ok(Some(GcRule::MaxAge(Duration::from_micros(1_000_001)))), "cut to microseconds");
+        let most = gc_rule_from_admin(&rule(Wire::MaxNumVersions(i32::MAX)));
+        assert_eq!(most, Ok(Some(GcRule::MaxVersions(2_147_483_647))));
+    }
+
+    #[test]
+    fn views_have_numbers() {
+        let views = [(1, TableView::Name), (2, TableView::Schema), (3, TableView::Replication), (4, TableView::Full)];
+        for (number, view) in views.into_iter().chain([(5, TableView::Encryption), (6, TableView::Stats)]) {
+            assert_eq!(TableView::from_number(number, TableView::Name), Ok(view));
+        }
+        assert_eq!(TableView::from_number(0, TableView::Schema), Ok(TableView::Schema));
+        assert!(
+            TableView::from_number(7, TableView::Name).is_err() && TableView::from_number(-1, TableView::Name).is_err()
+        );
+    }
+
+    #[test]
     fn views_show_what_they_are_for() {
         let families = [(FamilyName::new("f").unwrap(), Some(GcRule::MaxVersions(2)))];
         let name = "projects/p/instances/i/tables/t".parse().unwrap();
         let schema = TableSchema::new(TableId::new(1), name, families).unwrap();
-        let full = table_to_admin(&schema, table::View::Full);
-        assert_eq!((full.column_families.len(), full.cluster_states.len(), full.granularity), (1, 1, 1));
-        let name_only = table_to_admin(&schema, table::View::NameOnly);
-        assert_eq!(name_only, admin::Table { name: "projects/p/instances/i/tables/t".into(), ..Default::default() });
-        assert_eq!(table_to_admin(&schema, table::View::Unspecified).column_families.len(), 1);
+        let schema = TableSchema { deletion_protection: true, ..schema };
+        let shows = |view| {
+            let table = table_to_admin(&schema, view, "c");
+            assert_eq!(table.name, "projects/p/instances/i/tables/t");
+            let replication = table.cluster_states.get("c").map(|state| state.replication_state);
+            (table.column_families.len(), table.granularity, table.deletion_protection, replication)
+        };
+        assert_eq!(shows(TableView::Name), (0, 0, false, None));
+        assert_eq!(shows(TableView::Schema), (1, 1, true, None));
+        assert_eq!(shows(TableView::Stats), (1, 0, false, None));
+        assert_eq!(shows(TableView::Replication), (0, 0, false, Some(4)));
+        assert_eq!(shows(TableView::Encryption), (0, 0, false, Some(0)));
+        assert_eq!(shows(TableView::Full), (1, 1, true, Some(4)));
     }
 }

@@ -169,7 +169,9 @@ fn may_be_sent_again(error: &Error, path: &str) -> bool {
 /// Calls that change nothing, or nothing more the second time.
 fn is_repeatable(path: &str) -> bool {
     let method = path.rsplit('/').next().unwrap_or_default();
-    ["Get", "List", "Check", "Generate", "Test", "Status", "DropRowRange"].iter().any(|start| method.starts_with(start))
+    ["Get", "List", "Check", "Generate", "Test", "Wait", "Cancel", "Status", "DropRowRange"]
+        .iter()
+        .any(|start| method.starts_with(start))
 }
 
 /// What the client hears: the master's own words, or what became of the connection.

@@ -97,38 +97,60 @@ fn modifications_become_changes() {
 }
 
 #[test]
-fn rows_to_drop_must_be_named() {
-    let prefix = drop_range(Some(Target::RowKeyPrefix("ab".into()))).unwrap();
-    assert_eq!(prefix.to_string(), "[ab, ac)");
-    assert_eq!(drop_range(Some(Target::DeleteAllDataFromTable(true))), Ok(KeyRange::all()));
-    assert!(drop_range(Some(Target::RowKeyPrefix(Default::default()))).is_err());
-    assert!(drop_range(Some(Target::DeleteAllDataFromTable(false))).is_err());
-    assert!(drop_range(None).is_err());
-}
-
-fn tables(count: u64) -> Vec<TableSchema> {
-    let named = |n| format!("projects/p/instances/i/tables/t{n}").parse().unwrap();
-    (1..=count).map(|n| TableSchema::new(TableId::new(n), named(n), []).unwrap()).collect()
+fn an_update_replaces_the_rule_and_nothing_else() {
+    let masked = |change: fn(ColumnFamily) -> Mod, paths: &[&str]| {
+        let paths = paths.iter().map(|path| (*path).to_owned()).collect();
+        let mut asked = modification(Some(change(ColumnFamily::default())));
+        asked[0].update_mask = Some(prost_types::FieldMask { paths });
+        changes(asked)
+    };
+    assert!(masked(Mod::Update, &[]).is_ok() && masked(Mod::Update, &["gc_rule"]).is_ok());
+    for path in ["value_type", "gc_rule.max_age", "*", "", "colour"] {
+        let refused = masked(Mod::Update, &["gc_rule", path]).unwrap_err();
+        assert_eq!(refused.reason, Reason::InvalidArgument, "{path}");
+    }
+    assert!(masked(Mod::Create, &["value_type"]).is_ok(), "a mask is ignored where nothing is updated");
 }
 
 #[test]
-fn pages_follow_each_other_without_loss() {
-    let all = tables(5);
-    let all: Vec<_> = all.iter().collect();
-    let mut token = String::new();
-    let mut seen = Vec::new();
-    loop {
-        let (shown, next) = page(&all, 2, &token).unwrap();
-        seen.extend(shown.iter().map(|schema| schema.table.get()));
-        if next.is_empty() {
-            break;
-        }
-        token = next;
-    }
-    assert_eq!(seen, [1, 2, 3, 4, 5]);
-    assert_eq!(page(&all, 0, "").unwrap().0.len(), 5);
-    assert!(page(&all, 5, "").unwrap().1.is_empty());
-    assert!(page(&all, -1, "").is_err());
+fn splits_and_names_have_limits() {
+    let keys = |count: usize, bytes: usize| {
+        let split = |n: usize| Split { key: format!("{n:0bytes$}").into() };
+        admin::CreateTableRequest { initial_splits: (0..count).map(split).collect(), ..request(&[], &[]) }
+    };
+    assert_eq!(new_table(keys(SPLITS_MAX, 4)).unwrap().splits.len(), SPLITS_MAX);
+    assert!(new_table(keys(SPLITS_MAX + 1, 4)).is_err());
+    assert!(new_table(keys(1, ROW_KEY_BYTES_MAX)).is_ok());
+    assert!(new_table(keys(1, ROW_KEY_BYTES_MAX + 1)).is_err());
+    let named = |bytes: usize| admin::CreateTableRequest { table_id: "t".repeat(bytes), ..request(&[], &[]) };
+    assert!(new_table(named(50)).is_ok());
+    assert!(new_table(named(51)).is_err() && new_table(named(0)).is_err());
+    assert!(new_table(request(&[], &[&"f".repeat(64)])).is_ok());
+    assert!(new_table(request(&[], &[&"f".repeat(65)])).is_err() && new_table(request(&[], &[""])).is_err());
+}
+
+#[test]
+fn a_table_keeps_milliseconds() {
+    let of = |granularity| {
+        let table = Some(admin::Table { granularity, ..Default::default() });
+        new_table(admin::CreateTableRequest { table, ..request(&[], &[]) }).map(drop)
+    };
+    assert_eq!((of(0), of(1)), (Ok(()), Ok(())));
+    assert_eq!(of(2).unwrap_err().reason, Reason::InvalidArgument);
+}
+
+#[test]
+fn rows_to_drop_must_be_named() {
+    let prefix = drop_range(Some(Target::RowKeyPrefix("ab".into()))).unwrap();
+    assert_eq!(prefix.map(|range| range.to_string()).as_deref(), Some("[ab, ac)"));
+    let last = drop_range(Some(Target::RowKeyPrefix(b"a\xff\xff".as_slice().into()))).unwrap();
+    assert_eq!(last.and_then(|range| range.end().cloned()), Some(RowKey::new("b")));
+    let open = drop_range(Some(Target::RowKeyPrefix(b"\xff".as_slice().into()))).unwrap();
+    assert_eq!(open.map(|range| range.end().cloned()), Some(None), "to the end of the table");
+    assert_eq!(drop_range(Some(Target::DeleteAllDataFromTable(true))), Ok(Some(KeyRange::all())));
+    assert_eq!(drop_range(Some(Target::DeleteAllDataFromTable(false))), Ok(None));
+    assert!(drop_range(Some(Target::RowKeyPrefix(Default::default()))).is_err());
+    assert!(drop_range(None).is_err());
 }
 
 #[test]
