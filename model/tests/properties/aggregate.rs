@@ -92,7 +92,7 @@ fn act(cells: &mut Cells, mutation: &Mutation) {
         }
         Mutation::DeleteFamily { family } => cells.retain(|(at, ..), _| KINDS[*at].0 != family.as_str()),
         Mutation::DeleteRow => cells.clear(),
-        Mutation::SetCell { .. } => panic!("an aggregate family is not written to"),
+        Mutation::SetCell { .. } => unreachable!("an aggregate family is not written to"),
     }
 }
 

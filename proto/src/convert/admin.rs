@@ -120,7 +120,7 @@ fn is_big_endian_integer(input: &Type) -> bool {
 /// A value type as it is shown, with the state that it leads to.
 fn value_type_to_admin(aggregator: Aggregator) -> Type {
     let encoding = Encoding { encoding: Some(IntEncoding::BigEndianBytes(BigEndianBytes::default())) };
-    let integer = || Type { kind: Some(Kind::Int64Type(Int64 { encoding: Some(encoding.clone()) })) };
+    let integer = || Type { kind: Some(Kind::Int64Type(Int64 { encoding: Some(encoding) })) };
     let aggregator = match aggregator {
         Aggregator::Sum => WireAggregator::Sum(Sum {}),
         Aggregator::Min => WireAggregator::Min(Min {}),
