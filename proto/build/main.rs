@@ -13,8 +13,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const PROTOS: [&str; 7] =
-    ["record.proto", "command.proto", "tablet.proto", "raft.proto", "control.proto", "locate.proto", "operate.proto"];
+const PROTOS: [&str; 8] = [
+    "record.proto",
+    "command.proto",
+    "tablet.proto",
+    "raft.proto",
+    "control.proto",
+    "locate.proto",
+    "operate.proto",
+    "mounttable.proto",
+];
 
 #[expect(clippy::print_stdout, reason = "this is how a build script speaks to cargo")]
 fn main() -> Result<(), Box<dyn Error>> {

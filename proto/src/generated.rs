@@ -4,16 +4,16 @@
 
 macro_rules! generated {
     ($($kind:ident $name:ident: $doc:literal $(+ $lint:path)*;)*) => {$(
-        generated!(@$kind $name $doc [$($lint)*]);
+        generated!(@$kind $name concat!("ebla.", stringify!($name)), $doc [$($lint)*]);
     )*};
-    (@messages $name:ident $doc:literal [$($lint:path)*]) => {
+    (@messages $name:ident $package:expr, $doc:literal [$($lint:path)*]) => {
         #[doc = $doc]
         #[expect(missing_docs, $($lint,)* reason = "generated: documented in the proto")]
         pub mod $name {
-            include!(concat!(env!("OUT_DIR"), "/ebla.", stringify!($name), ".rs"));
+            include!(concat!(env!("OUT_DIR"), "/", $package, ".rs"));
         }
     };
-    (@service $name:ident $doc:literal []) => {
+    (@service $name:ident $package:expr, $doc:literal []) => {
         #[doc = $doc]
         #[expect(missing_docs, clippy::missing_errors_doc, reason = "generated: documented in the proto")]
         #[expect(
@@ -22,7 +22,7 @@ macro_rules! generated {
             reason = "generated: tonic excuses its own code by `allow`"
         )]
         pub mod $name {
-            include!(concat!(env!("OUT_DIR"), "/ebla.", stringify!($name), ".rs"));
+            include!(concat!(env!("OUT_DIR"), "/", $package, ".rs"));
         }
     };
 }
@@ -36,3 +36,6 @@ generated! {
     service locate: "What any tablet server tells anyone who looks for the cluster.";
     service operate: "What an operator asks of the cluster.";
 }
+
+// A tenant: its package is its own.
+generated!(@service mounttable "mounttable.v1", "A hierarchical name service." []);

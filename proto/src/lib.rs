@@ -6,6 +6,7 @@
 //! | [`admin`] | the public admin API's messages, from published crates |
 //! | [`services`] | servers and clients of the public services |
 //! | [`record`] [`command`] [`tablet`] [`raft`] [`control`] [`locate`] [`operate`] | our own protos, generated |
+//! | [`mounttable`] | the messages of the tenant of that name, generated |
 //! | [`convert`] | messages to model and back; what is malformed or unknown is refused here |
 //! | [`belonging`] | which cluster a message comes from, so that a stranger's is refused |
 //! | [`status`] | the one table between `model::Error` and gRPC's codes |
@@ -22,4 +23,4 @@ mod generated;
 pub mod services;
 pub mod status;
 
-pub use generated::{command, control, locate, operate, raft, record, tablet};
+pub use generated::{command, control, locate, mounttable, operate, raft, record, tablet};

@@ -102,6 +102,27 @@ pub fn not_served(method: &str, instead: Option<&str>) -> Status {
     Status::with_details(code, message, status.encode_to_vec().into())
 }
 
+/// The status of a tenant's error: its own reason by name, under its own domain, with the code of the reason of ours that
+/// is most like it.
+pub fn to_tenant_status(domain: &str, reason: &str, like: Reason, message: &str) -> Status {
+    let code = code(like);
+    let message = shortened(message);
+    let info = rpc::ErrorInfo { reason: reason.to_owned(), domain: domain.to_owned(), ..Default::default() };
+    let mut details = vec![any(ERROR_INFO, &info)];
+    if code == Code::Unavailable {
+        details.push(retry_info(None));
+    }
+    let status = rpc::Status { code: code.into(), message: message.to_owned(), details };
+    Status::with_details(code, message, status.encode_to_vec().into())
+}
+
+/// The reason of a tenant's error by its name, if the status tells one of that domain.
+pub fn tenant_reason(status: &Status, domain: &str) -> Option<String> {
+    let details = rpc::Status::decode(status.details()).map(|status| status.details).unwrap_or_default();
+    let info = find::<rpc::ErrorInfo>(&details, ERROR_INFO)?;
+    (info.domain == domain).then_some(info.reason)
+}
+
 /// The error that a status tells, and the tablet's detail when there is one.
 ///
 /// A status without our [`DOMAIN`] comes from the connection or from another maker's server. A connection that broke
@@ -252,6 +273,15 @@ mod tests {
             assert_eq!(read, sent, "{reason:?}");
             assert_eq!(detail, None);
         }
+    }
+
+    #[test]
+    fn a_tenants_reason_survives_a_hop_and_is_not_ours() {
+        let status = to_tenant_status("names", "NO_SUCH_NAME", Reason::NotFound, "nothing there");
+        assert_eq!((status.code(), status.message()), (Code::NotFound, "nothing there"));
+        assert_eq!(tenant_reason(&status, "names").as_deref(), Some("NO_SUCH_NAME"));
+        assert_eq!(tenant_reason(&status, DOMAIN), None);
+        assert_eq!(from_status(&status).0.reason, Reason::NotFound);
     }
 
     #[test]
