@@ -106,9 +106,14 @@ impl AccessList {
 
     /// Whether somebody known by `names` is let in: with a name that is not kept out, nor delegated by one that is.
     pub fn grants(&self, names: &[BlessingName]) -> bool {
+        self.granting(names).is_some()
+    }
+
+    /// The first pattern that lets them in.
+    fn granting(&self, names: &[BlessingName]) -> Option<&BlessingPattern> {
         let is_left = |name: &&BlessingName| !self.kept_out.iter().any(|pattern| pattern.matches(name));
         let left: Vec<_> = names.iter().filter(is_left).collect();
-        self.let_in.iter().any(|pattern| pattern.matches_any(left.iter().copied()))
+        self.let_in.iter().find(|pattern| pattern.matches_any(left.iter().copied()))
     }
 
     fn for_child(&self, child: &str) -> Self {
@@ -159,6 +164,13 @@ impl Permissions {
             || std::iter::once(&Tag::Admin)
                 .chain(tags)
                 .any(|tag| self.list(*tag).is_some_and(|list| list.grants(&caller.names)))
+    }
+
+    /// Why an ordinary caller has `tag`: the tag that decides, itself or Admin, and the pattern that means him. `None` if he
+    /// has it not.
+    pub fn granting(&self, caller: &Caller, tag: Tag) -> Option<(Tag, &BlessingPattern)> {
+        let decides = |tag| Some((tag, self.list(tag)?.granting(&caller.names)?));
+        [tag, Tag::Admin].into_iter().find_map(decides)
     }
 
     /// Lets `pattern` in under each of `tags`.

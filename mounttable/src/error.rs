@@ -26,6 +26,8 @@ ebla_model::reasons! {
     BadPattern = "BAD_PATTERN" => FixRequest,
     /// The text is not an access list, a set of permissions or a file of them.
     BadPermissions = "BAD_PERMISSIONS" => FixRequest,
+    /// The request asks for what cannot be asked for.
+    BadRequest = "BAD_REQUEST" => FixRequest,
     /// The node has children and was to be deleted alone.
     NotEmpty = "NOT_EMPTY" => FixRequest,
     /// The root cannot be deleted.
@@ -46,6 +48,8 @@ ebla_model::reasons! {
     MatchesOmitted = "MATCHES_OMITTED" => FixRequest,
     /// What is stored is not what the mounttable stores.
     Damaged = "DAMAGED" => GiveUp,
+    /// Whoever asked does not wait for the answer any more.
+    Cancelled = "CANCELLED" => GiveUp,
     /// The storage cannot be reached, or did not answer in time.
     Unavailable = "UNAVAILABLE" => Wait,
 }

@@ -10,6 +10,7 @@ use ebla_model::Micros;
 use serde::{Deserialize, Serialize};
 
 use crate::access::Permissions;
+use crate::address::ServerAddress;
 use crate::error::{Error, Reason};
 use crate::file::Stickiness;
 use crate::identity::UserId;
@@ -179,6 +180,11 @@ impl Node {
         }
     }
 
+    /// The value of its version column.
+    pub fn version_text(&self) -> String {
+        digits(self.version)
+    }
+
     /// Still this creation, alive, with these permissions.
     pub fn alive(&self) -> Predicate {
         Predicate::Is(Family::Meta, "e".to_owned(), self.epoch_text())
@@ -229,6 +235,15 @@ pub fn refers(element: &str, to: Option<Reference>) -> Predicate {
     }
 }
 
+/// What the row says of the server at an address: that of `as_read`, its deadline apart, or nothing.
+pub fn holds(address: &ServerAddress, as_read: Option<&MountedServer>) -> Predicate {
+    let column = address.as_str().to_owned();
+    match as_read {
+        Some(server) => Predicate::Is(Family::Servers, column, server_text(server)),
+        None => Predicate::HasNot(Family::Servers, column),
+    }
+}
+
 /// Makes the row's reference to `element` this one.
 pub fn refer(element: &str, to: Reference, at: Micros) -> Vec<Change> {
     let column = || element.to_owned();
@@ -259,12 +274,15 @@ pub fn permit(node: &Node, at: Micros) -> Vec<Change> {
 /// Mounts a server, whatever was there under its address.
 pub fn mount(server: &MountedServer) -> Vec<Change> {
     let column = || server.address.as_str().to_owned();
-    let cell = ServerCell { target: server.target, mounter: server.mounter.as_str().to_owned() };
-    // Two strings and an enum have no way to fail.
-    let value = serde_json::to_string(&cell).unwrap_or_default();
-    let cell = Cell { timestamp: server.deadline.as_micros(), value };
+    let cell = Cell { timestamp: server.deadline.as_micros(), value: server_text(server) };
     // An earlier deadline is an earlier version, which the cell that is there would hide.
     vec![Change::DeleteColumn(Family::Servers, column()), Change::Set(Family::Servers, column(), cell)]
+}
+
+fn server_text(server: &MountedServer) -> String {
+    let cell = ServerCell { target: server.target, mounter: server.mounter.as_str().to_owned() };
+    // Two strings and an enum have no way to fail.
+    serde_json::to_string(&cell).unwrap_or_default()
 }
 
 fn set(column: &str, value: String, at: Micros) -> Change {

@@ -2,7 +2,8 @@
 //!
 //! This is a small part of what a Bigtable offers, and each piece has its counterpart there: a read is ReadRows with
 //! point keys and a filter on qualifiers, a [`Predicate`] is the filter of CheckAndMutateRow, a [`Change`] a mutation.
-//! Every family keeps one version, the one with the latest timestamp.
+//! Every family keeps one version, the one with the latest timestamp. Beside the rows stand counters: numbers by name,
+//! each a row of a second table, changed by ReadModifyWriteRow.
 //!
 //! | family | column | value | timestamp |
 //! |---|---|---|---|
@@ -51,13 +52,33 @@ pub struct Cell {
 /// A row: its cells by family and qualifier.
 pub type Row = BTreeMap<(Family, String), Cell>;
 
-/// Which references to children a read brings; the other families come whole.
+/// Which references to children a read brings; the other families come whole. Never all of them: a directory may be
+/// larger than memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Children {
-    /// All of them.
-    All,
-    /// Those of these names only: a walk looks for one child in each row, however many there are.
+    /// Those of these names: a walk looks for one child in each row, however many there are.
     Named(Vec<String>),
+    /// The first `limit` (at least 1), in order, of those that begin with `prefix` and come after `after`.
+    Page {
+        /// What their names begin with.
+        prefix: String,
+        /// The last one of the page before.
+        after: Option<String>,
+        /// How many at most.
+        limit: usize,
+    },
+}
+
+impl Children {
+    /// The first `limit` of all.
+    pub const fn first(limit: usize) -> Self {
+        Self::Page { prefix: String::new(), after: None, limit }
+    }
+
+    /// None.
+    pub const fn none() -> Self {
+        Self::Named(Vec::new())
+    }
 }
 
 /// What must hold of a row for a change to be made.
@@ -136,6 +157,34 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// `UNAVAILABLE`.
     fn keys(&self, after: Option<&str>, limit: usize) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+
+    /// Adds to a counter, which is 0 before its first time; what it is then.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`: then it may have been added or not.
+    fn add(&self, counter: &str, by: i64) -> impl Future<Output = Result<i64, Error>> + Send;
+
+    /// What a counter is, if it ever was set or added to.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`.
+    fn counter(&self, counter: &str) -> impl Future<Output = Result<Option<i64>, Error>> + Send;
+
+    /// Makes a counter this number, or as if it had never been.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`: then it may have been set or not.
+    fn set_counter(&self, counter: &str, to: Option<i64>) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Up to `limit` counters after `after`, in order.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`.
+    fn counters(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<(String, i64)>, Error>> + Send;
 }
 
 /// Time and chance, which come from outside.

@@ -18,12 +18,19 @@
 //! than [`Options::takeover`] may be replaced: nobody who crashes blocks the others. Mounts do not conflict with each
 //! other: their condition is the epoch, which only deletion and new permissions change.
 //!
-//! What is absent: quotas, paging of large directories, and repair of rows that this protocol cannot have written.
+//! What is absent: charges in blocks, a rate limit for users, and repair of rows that this protocol cannot have written.
 
+mod check;
+mod collect;
 mod create;
+mod dump;
+mod glob;
+mod inspect;
 mod permissions;
+mod quota;
 mod remove;
 mod serve;
+mod setup;
 mod sweep;
 mod walk;
 
@@ -31,7 +38,12 @@ use std::time::Duration;
 
 use crate::error::{Error, Reason};
 use crate::store::{Store, Surroundings};
+use crate::table::collect::Visits;
 
+pub use check::{Correction, Finding, Trouble};
+pub use glob::{Found, Receive, Summary};
+pub use inspect::{CHILDREN_COUNTED_MAX, Facts};
+pub use quota::{Charge, Usage};
 pub use remove::Subtree;
 pub use serve::{Mount, Mounted, Resolved};
 pub use sweep::Swept;
@@ -46,11 +58,20 @@ pub struct Options {
     pub takeover: Duration,
     /// How old a node must be before it is collected when it is empty, and an intent before it is swept.
     pub grace: Duration,
+    /// How many nodes a user may have made, unless he has a limit of his own; 0: any number.
+    pub nodes_per_user: i64,
+    /// How many servers a user may have mounted, unless he has a limit of his own; 0: any number.
+    pub servers_per_user: i64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { takeover: Duration::from_secs(2), grace: Duration::from_secs(60) }
+        Self {
+            takeover: Duration::from_secs(2),
+            grace: Duration::from_secs(60),
+            nodes_per_user: 10_000,
+            servers_per_user: 10_000,
+        }
     }
 }
 
@@ -59,12 +80,16 @@ impl Default for Options {
 pub struct Table<S> {
     store: S,
     options: Options,
+    /// When expired servers were last removed from nodes.
+    expiries: Visits,
+    /// When nodes were last collected.
+    collections: Visits,
 }
 
 impl<S: Store + Surroundings> Table<S> {
     /// The tree in `store`.
     pub fn new(store: S, options: Options) -> Self {
-        Self { store, options }
+        Self { store, options, expiries: Visits::default(), collections: Visits::default() }
     }
 
     /// Pauses before another try.

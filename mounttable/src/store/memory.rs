@@ -27,6 +27,7 @@ pub struct Memory {
 #[derive(Debug, Default)]
 struct State {
     rows: BTreeMap<String, Row>,
+    counters: BTreeMap<String, i64>,
     now: Micros,
     drawn: u64,
 }
@@ -96,6 +97,36 @@ impl Store for Memory {
         let behind = state.rows.keys().filter(|key| after.is_none_or(|after| key.as_str() > after));
         Ok(behind.take(limit).cloned().collect())
     }
+
+    async fn add(&self, counter: &str, by: i64) -> Result<i64, Error> {
+        yielded().await;
+        let mut state = self.lock();
+        let held = state.counters.entry(counter.to_owned()).or_default();
+        *held = held.wrapping_add(by);
+        Ok(*held)
+    }
+
+    async fn counter(&self, counter: &str) -> Result<Option<i64>, Error> {
+        yielded().await;
+        Ok(self.lock().counters.get(counter).copied())
+    }
+
+    async fn set_counter(&self, counter: &str, to: Option<i64>) -> Result<(), Error> {
+        yielded().await;
+        let counters = &mut self.lock().counters;
+        match to {
+            Some(to) => counters.insert(counter.to_owned(), to),
+            None => counters.remove(counter),
+        };
+        Ok(())
+    }
+
+    async fn counters(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
+        yielded().await;
+        let state = self.lock();
+        let behind = state.counters.iter().filter(|(name, _)| after.is_none_or(|after| name.as_str() > after));
+        Ok(behind.take(limit).map(|(name, held)| (name.clone(), *held)).collect())
+    }
 }
 
 impl Surroundings for Memory {
@@ -116,9 +147,20 @@ impl Surroundings for Memory {
 }
 
 fn seen(row: &Row, children: &Children) -> Row {
-    let is_seen = |family: Family, column: &String| match children {
-        Children::Named(names) if family == Family::Children => names.contains(column),
-        _ => true,
+    let mut room = match children {
+        Children::Named(_) => usize::MAX,
+        Children::Page { limit, .. } => *limit,
+    };
+    let mut is_seen = |family: Family, column: &String| {
+        let is_meant = match children {
+            _ if family != Family::Children => return true,
+            Children::Named(names) => names.contains(column),
+            Children::Page { prefix, after, .. } => {
+                column.starts_with(prefix) && after.as_ref().is_none_or(|after| column > after) && room > 0
+            }
+        };
+        room = room.saturating_sub(usize::from(is_meant));
+        is_meant
     };
     let cells = row.iter().filter(|((family, column), _)| is_seen(*family, column));
     cells.map(|(key, cell)| (key.clone(), cell.clone())).collect()

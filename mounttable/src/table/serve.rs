@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use crate::access::Permissions;
 use crate::address::ServerAddress;
 use crate::error::{Error, Reason};
+use crate::file::Stickiness;
 use crate::identity::{Caller, Standing};
 use crate::mount::{Deadline, MountMode, MountedServer, Target, check_target, live};
 use crate::name::NodeName;
 use crate::node::{self, Node, Reference};
 use crate::rules::{self, Action};
-use crate::store::{Change, Family, Predicate, Store, Surroundings};
+use crate::store::{Change, Children, Family, Predicate, Store, Surroundings};
 use crate::table::Table;
+use crate::table::create::Blueprint;
+use crate::table::quota::Purse;
 
 /// What is to be mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,7 +35,15 @@ pub struct Mounted {
     pub deadline: Deadline,
     /// The node as it was read, for [`Table::refresh`].
     pub node: Node,
+    /// How many nodes this call made on the way.
+    pub created: usize,
+    /// Whether the node has children, which the mount hides. Not looked for when the server was there before.
+    pub hides_children: bool,
 }
+
+/// Tries after which a change of all servers of a node does not wait any more for a moment in which nobody else changes
+/// one: what it then removes besides those it has read is not given back to who was charged, until a recount.
+const EXACT_TRIES: u32 = 10;
 
 /// What a name leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,13 +55,14 @@ pub struct Resolved {
 }
 
 impl<S: Store + Surroundings> Table<S> {
-    /// Follows a name to the first node with live servers. One read, however deep.
+    /// Follows a name to the first node with live servers. One read, however deep, unless something is to be collected.
     ///
     /// # Errors
     /// `NO_ACCESS`, `NO_SUCH_NAME`, `NO_SUCH_NAME_ROOT`, `CONTENTION`, `UNAVAILABLE`, `DAMAGED`.
     pub async fn resolve(&self, caller: &Caller, name: &NodeName) -> Result<Resolved, Error> {
         let now = self.store.now();
-        for node in self.walk(name).await? {
+        let path = self.visit(name).await?;
+        for node in &path {
             let servers: Vec<_> = live(&node.servers, now).cloned().collect();
             let is_end = !servers.is_empty() || node.name == *name;
             rules::check(if is_end { Action::Resolve } else { Action::Traverse }, caller, &node.permissions)?;
@@ -60,6 +71,7 @@ impl<S: Store + Surroundings> Table<S> {
                 return Ok(Resolved { servers, suffix });
             }
         }
+        self.tidy(&path).await?;
         let reason = if name.is_root() { Reason::NoSuchNameRoot } else { Reason::NoSuchName };
         Err(Error::new(reason, format!("nothing is mounted under {name:?}")))
     }
@@ -67,24 +79,47 @@ impl<S: Store + Surroundings> Table<S> {
     /// Mounts a server, and makes the nodes that are missing.
     ///
     /// # Errors
-    /// `NO_ACCESS` before anything is made, `SHADOWED_BY_MOUNT`, `FLAGS_CONFLICT`, `CONTENTION`, `UNAVAILABLE`.
+    /// `NO_ACCESS`, `NODE_QUOTA`, `SERVER_QUOTA` before anything is made; `SHADOWED_BY_MOUNT`, `FLAGS_CONFLICT`,
+    /// `CONTENTION`, `UNAVAILABLE`.
     pub async fn mount(&self, caller: &Caller, name: &NodeName, mount: &Mount) -> Result<Mounted, Error> {
         // A server on the root answers for every name there is.
         if name.is_root() && caller.standing != Standing::Superuser {
             return Err(rules::no_access());
         }
-        let mut tries = 0;
+        let mut purse = Purse::of(caller.user_id());
+        let outcome = self.mount_from(&mut purse, caller, name, mount).await;
+        self.empty(purse, &outcome).await;
+        outcome
+    }
+
+    async fn mount_from(
+        &self,
+        purse: &mut Purse,
+        caller: &Caller,
+        name: &NodeName,
+        mount: &Mount,
+    ) -> Result<Mounted, Error> {
+        let (mut tries, mut created) = (0, 0_usize);
         loop {
-            let path = self.walk(name).await?;
-            let created = self.authorise(caller, name, &path, Action::Mount)?;
+            let path = self.visit(name).await?;
+            let child = self.authorise(caller, name, &path, Action::Mount)?;
             let Some(node) = path.last() else { return Err(rules::no_access()) };
-            if let Some((element, permissions)) = created {
-                self.create(node, &element, permissions, caller.user_id()).await?;
-            } else if let Some(deadline) = self.mount_on(caller, node, mount).await? {
-                return Ok(Mounted { deadline, node: node.clone() });
+            let is_charged = |server: &MountedServer| server.address == mount.address && server.mounter == purse.user;
+            let servers = i64::from(child.is_some() || !node.servers.iter().any(is_charged));
+            self.fill(purse, missing(name, node), servers).await?;
+            if let Some(child) = child {
+                created = created.saturating_add(self.create(node, child, purse).await?.into());
+            } else if let Some(deadline) = self.mount_on(purse, node, mount, tries).await? {
+                let is_refresh = node.servers.iter().any(|server| server.address == mount.address);
+                let hides_children = created == 0 && !is_refresh && self.has_children(name).await?;
+                return Ok(Mounted { deadline, node: node.clone(), created, hides_children });
             }
             self.again(&mut tries).await?;
         }
+    }
+
+    async fn has_children(&self, name: &NodeName) -> Result<bool, Error> {
+        Ok(self.node(name, &Children::first(1)).await?.is_some_and(|node| !node.children.is_empty()))
     }
 
     /// Checks the whole way before anything is made; the child that is to be made next, if one is missing.
@@ -94,7 +129,7 @@ impl<S: Store + Surroundings> Table<S> {
         name: &NodeName,
         path: &[Node],
         action: Action,
-    ) -> Result<Option<(String, Permissions)>, Error> {
+    ) -> Result<Option<Blueprint>, Error> {
         let now = self.store.now();
         for above in path.iter().filter(|node| node.name != *name) {
             rules::check(Action::Traverse, caller, &above.permissions)?;
@@ -108,29 +143,50 @@ impl<S: Store + Surroundings> Table<S> {
         let mut next = None;
         for element in name.elements().skip(deepest.name.depth()) {
             permissions = rules::create_child(caller, &permissions, element)?;
-            next.get_or_insert_with(|| (element.to_owned(), permissions.clone()));
+            next.get_or_insert_with(|| Blueprint {
+                element: element.to_owned(),
+                permissions: permissions.clone(),
+                stickiness: Stickiness::Collected,
+            });
         }
         rules::check(action, caller, &permissions)?;
         Ok(next)
     }
 
-    /// One try at mounting on a node as read; until when, if it was done.
-    async fn mount_on(&self, caller: &Caller, node: &Node, mount: &Mount) -> Result<Option<Deadline>, Error> {
+    /// One try at mounting on a node as read; until when, if it was done. Mounts of different servers do not conflict.
+    async fn mount_on(
+        &self,
+        purse: &mut Purse,
+        node: &Node,
+        mount: &Mount,
+        tries: u32,
+    ) -> Result<Option<Deadline>, Error> {
         let now = self.store.now();
         check_target(&node.servers, &mount.address, mount.target, mount.mode, now)?;
         let deadline = Deadline::after(now, mount.ttl);
-        let server =
-            MountedServer { address: mount.address.clone(), target: mount.target, deadline, mounter: caller.user_id() };
-        let mut steps = match mount.mode {
-            MountMode::Add => Vec::new(),
-            MountMode::Replace => vec![Change::DeleteFamily(Family::Servers)],
+        let (address, mounter) = (mount.address.clone(), purse.user.clone());
+        let server = MountedServer { address, target: mount.target, deadline, mounter };
+        let old = node.servers.iter().find(|server| server.address == mount.address);
+        let (mut steps, when) = match mount.mode {
+            MountMode::Add => (Vec::new(), Predicate::All(vec![node.alive(), node::holds(&mount.address, old)])),
+            MountMode::Replace => (vec![Change::DeleteFamily(Family::Servers)], all_servers(node, tries)),
         };
         steps.extend(node::mount(&server));
-        if !self.store.change_if(&node.key(), node.alive(), self.stamped(steps)).await? {
+        if !self.store.change_if(&node.key(), when, self.stamped(steps)).await? {
             return Ok(None);
         }
+        // From here on the charge is the server's; that of the one it replaces is the purse's, if it was the same user's.
+        let replaced: Vec<_> = match mount.mode {
+            MountMode::Add => old.into_iter().collect(),
+            MountMode::Replace => node.servers.iter().collect(),
+        };
+        let is_kept = |one: &MountedServer| one.address == mount.address && one.mounter == purse.user;
+        self.give_back_servers(replaced.into_iter().filter(|one| !is_kept(one))).await;
+        if !old.is_some_and(is_kept) {
+            purse.servers = purse.servers.saturating_sub(1);
+        }
         let Some((parent, element)) = node.name.split_last() else { return Ok(Some(deadline)) };
-        if node.servers.iter().any(|server| server.address == mount.address) {
+        if old.is_some() {
             return Ok(Some(deadline));
         }
         // The row may have lost its place between the walk and the write; then nobody will ever find what was written.
@@ -146,8 +202,7 @@ impl<S: Store + Surroundings> Table<S> {
     /// `UNAVAILABLE`.
     pub async fn refresh(&self, node: &Node, server: &MountedServer, ttl: Duration) -> Result<Option<Deadline>, Error> {
         let deadline = Deadline::after(self.store.now(), ttl);
-        let column = server.address.as_str().to_owned();
-        let is_there = Predicate::All(vec![node.alive(), Predicate::Has(Family::Servers, column)]);
+        let is_there = Predicate::All(vec![node.alive(), node::holds(&server.address, Some(server))]);
         let steps = self.stamped(node::mount(&MountedServer { deadline, ..server.clone() }));
         let is_done = self.store.change_if(&node.key(), is_there, steps).await?;
         Ok(is_done.then_some(deadline))
@@ -165,21 +220,39 @@ impl<S: Store + Surroundings> Table<S> {
     ) -> Result<usize, Error> {
         let mut tries = 0;
         loop {
-            let path = self.walk(name).await?;
+            let path = self.visit(name).await?;
             for above in path.iter().filter(|node| node.name != *name) {
                 rules::check(Action::Traverse, caller, &above.permissions)?;
             }
-            let Some(node) = path.last().filter(|node| node.name == *name) else { return Ok(0) };
+            let Some(node) = path.last().filter(|node| node.name == *name) else {
+                self.tidy(&path).await?;
+                return Ok(0);
+            };
             rules::check(Action::Mount, caller, &node.permissions)?;
             let gone: Vec<_> = node.servers.iter().filter(|one| server.is_none_or(|it| one.address == *it)).collect();
             let column = |one: &&MountedServer| Change::DeleteColumn(Family::Servers, one.address.as_str().to_owned());
             let steps: Vec<_> = gone.iter().map(column).collect();
-            if steps.is_empty() || self.store.change_if(&node.key(), node.alive(), self.stamped(steps)).await? {
+            let when = match gone.as_slice() {
+                [one] => Predicate::All(vec![node.alive(), node::holds(&one.address, Some(*one))]),
+                _ => all_servers(node, tries),
+            };
+            if steps.is_empty() || self.store.change_if(&node.key(), when, self.stamped(steps)).await? {
                 let now = self.store.now();
+                self.give_back_servers(gone.iter().copied()).await;
                 self.collect(name).await?;
                 return Ok(gone.iter().filter(|one| !one.deadline.is_over(now)).count());
             }
             self.again(&mut tries).await?;
         }
     }
+}
+
+/// How many nodes are not there yet when `node` is the last one that is.
+pub(super) fn missing(name: &NodeName, node: &Node) -> i64 {
+    i64::try_from(name.depth().saturating_sub(node.name.depth())).unwrap_or(i64::MAX)
+}
+
+/// The condition for a change of all servers of a node as read.
+fn all_servers(node: &Node, tries: u32) -> Predicate {
+    if tries < EXACT_TRIES { node.unchanged() } else { node.alive() }
 }

@@ -1,7 +1,9 @@
-//! The sweep: rows and intents that were left behind and can never become live. Safe while others work.
+//! The sweep: rows and intents that were left behind and can never become live, and what is to be collected and nobody
+//! came by. Safe while others work.
 
-use crate::error::Error;
-use crate::node::{Epoch, Node, Reference};
+use crate::error::{Error, Reason};
+use crate::name::NodeName;
+use crate::node::{Epoch, Reference};
 use crate::store::{Change, Children, Store, Surroundings};
 use crate::table::Table;
 
@@ -17,13 +19,17 @@ pub struct Swept {
     pub intents: usize,
     /// Deletions that were finished.
     pub deletions: usize,
+    /// Servers whose deadline had come, removed.
+    pub expired: usize,
+    /// Rows that are not what a node writes, left alone.
+    pub damaged: usize,
 }
 
 impl<S: Store + Surroundings> Table<S> {
     /// Goes through the whole table once.
     ///
     /// # Errors
-    /// `DAMAGED`, `UNAVAILABLE`, `CONTENTION`: then what comes behind was not looked at.
+    /// `UNAVAILABLE`, `CONTENTION`: then what comes behind was not looked at.
     pub async fn sweep(&self) -> Result<Swept, Error> {
         let mut swept = Swept::default();
         let mut after: Option<String> = None;
@@ -31,7 +37,11 @@ impl<S: Store + Surroundings> Table<S> {
             let keys = self.store.keys(after.as_deref(), PAGE).await?;
             let Some(last) = keys.last().cloned() else { return Ok(swept) };
             for key in keys {
-                self.sweep_row(&key, &mut swept).await?;
+                match self.sweep_row(&key, &mut swept).await {
+                    // One row that nobody understands must not keep the others from being looked at.
+                    Err(error) if error.reason == Reason::Damaged => swept.damaged = swept.damaged.saturating_add(1),
+                    outcome => outcome?,
+                }
             }
             after = Some(last);
         }
@@ -39,33 +49,47 @@ impl<S: Store + Surroundings> Table<S> {
 
     async fn sweep_row(&self, key: &str, swept: &mut Swept) -> Result<(), Error> {
         let name = crate::key::name_of(key)?;
-        let Some(node) = self.node(&name, &Children::All).await? else { return Ok(()) };
+        let Some(mut node) = self.node(&name, &Children::none()).await? else { return Ok(()) };
         if let Some((parent, element)) = name.split_last() {
             // The child was read first: a row whose intent is written later has another incarnation.
             let parent = self.parent(&parent, element).await?;
             let reference =
                 parent.filter(|parent| parent.incarnation == node.parent).and_then(|it| it.reference(element));
             if reference.is_none_or(|reference| reference.incarnation() != node.incarnation) {
-                let is_gone = self.store.change_if(key, node.unchanged(), vec![Change::DeleteRow]).await?;
-                swept.orphans = swept.orphans.saturating_add(usize::from(is_gone));
+                if self.store.change_if(key, node.unchanged(), vec![Change::DeleteRow]).await? {
+                    self.give_back_row(&node).await;
+                    swept.orphans = swept.orphans.saturating_add(1);
+                }
                 return Ok(());
             }
             if node.epoch == Epoch::Dead {
                 swept.deletions = swept.deletions.saturating_add(1);
-                return self.finish(&name, node.incarnation).await;
+                return self.finish(&name, node.incarnation).await.map(drop);
             }
         }
-        self.sweep_intents(&node, swept).await
+        let servers = node.servers.len();
+        self.expire(&mut node).await?;
+        swept.expired = swept.expired.saturating_add(servers.saturating_sub(node.servers.len()));
+        self.sweep_intents(&name, swept).await?;
+        if self.may_go(&node) { self.collect(&name).await } else { Ok(()) }
     }
 
-    async fn sweep_intents(&self, node: &Node, swept: &mut Swept) -> Result<(), Error> {
+    async fn sweep_intents(&self, name: &NodeName, swept: &mut Swept) -> Result<(), Error> {
         let now = self.store.now();
-        for (element, (reference, since)) in &node.children {
-            if matches!(reference, Reference::Pending(_)) && now.since(*since) >= self.options.grace {
-                self.unrefer(&node.name, element, *reference).await?;
-                swept.intents = swept.intents.saturating_add(1);
+        let mut after = None;
+        loop {
+            let children = Children::Page { prefix: String::new(), after, limit: PAGE };
+            let Some(node) = self.node(name, &children).await? else { return Ok(()) };
+            for (element, (reference, since)) in &node.children {
+                if matches!(reference, Reference::Pending(_)) && now.since(*since) >= self.options.grace {
+                    self.unrefer(&node.name, element, *reference).await?;
+                    swept.intents = swept.intents.saturating_add(1);
+                }
+            }
+            after = node.children.into_keys().next_back();
+            if after.is_none() {
+                return Ok(());
             }
         }
-        Ok(())
     }
 }

@@ -1,37 +1,13 @@
 //! Reading: one call for a whole path, and what of it is live.
 
-use crate::access::Permissions;
 use crate::error::{Error, Reason};
-use crate::file::Stickiness;
-use crate::identity::UserId;
+
 use crate::name::NodeName;
-use crate::node::{Epoch, Incarnation, Node};
-use crate::store::{Children, Predicate, Store, Surroundings};
+use crate::node::{Epoch, Node};
+use crate::store::{Children, Row, Store, Surroundings};
 use crate::table::Table;
 
 impl<S: Store + Surroundings> Table<S> {
-    /// Makes the root with these permissions, if there is none; whether it did.
-    ///
-    /// # Errors
-    /// `UNAVAILABLE`.
-    pub async fn setup(&self, permissions: Permissions) -> Result<bool, Error> {
-        let incarnation = Incarnation::new(self.store.fresh());
-        let root = Node {
-            name: NodeName::root(),
-            incarnation,
-            version: self.store.fresh(),
-            epoch: Epoch::Alive(0),
-            parent: incarnation,
-            creator: UserId::server(),
-            created: self.store.now(),
-            stickiness: Stickiness::Sticky,
-            permissions,
-            servers: Vec::new(),
-            children: [].into(),
-        };
-        self.store.change_if(&root.key(), Predicate::RowAbsent, root.write()).await
-    }
-
     /// The live nodes from the root towards `name`: as many as there are. Only references on the path are read.
     ///
     /// Costs one read, and more only where a deletion has to be finished.
@@ -78,24 +54,75 @@ impl<S: Store + Surroundings> Table<S> {
         self.node(name, &Children::Named(vec![element.to_owned()])).await
     }
 
-    /// The live children of the node `name`, in order; none if it is not there. Reads the whole directory at once.
+    /// The live children of the node `name`, in order, whoever asks; none if it is not there. For those who look after the
+    /// table: holds the whole directory.
     ///
     /// # Errors
     /// `UNAVAILABLE`, `DAMAGED`, `NO_SUCH_NAME_ROOT`, `CONTENTION`.
     pub async fn children(&self, name: &NodeName) -> Result<Vec<NodeName>, Error> {
         let live = self.walk(name).await?;
-        if live.last().is_none_or(|node| node.name != *name) {
-            return Ok(Vec::new());
-        }
-        let Some(node) = self.node(name, &Children::All).await? else { return Ok(Vec::new()) };
-        let names = node.children.keys().map(|element| name.child(element)).collect::<Result<Vec<_>, _>>()?;
-        let keys: Vec<_> = names.iter().map(crate::key::row_key).collect();
-        let rows = self.store.read(&keys, &Children::Named(Vec::new())).await?;
+        let Some(node) = live.last().filter(|node| node.name == *name) else { return Ok(Vec::new()) };
         let mut found = Vec::new();
-        for (name, row) in names.into_iter().zip(rows) {
-            let child = row.map(|row| Node::decode(&name, &row)).transpose()?;
-            found.extend(child.filter(|child| child.is_child_of(&node) && child.epoch != Epoch::Dead).map(|_| name));
+        let mut page = Page::of_all();
+        while let Some(children) = self.page(node, &mut page).await? {
+            for (name, child) in children {
+                found.extend(child?.map(|_| name));
+            }
         }
         Ok(found)
+    }
+
+    /// The next page of the live children of a node as read, each with its first reference; `None` behind the last, and
+    /// when the node is not there any more. A child that cannot be read is an error of its own.
+    pub(super) async fn page(&self, node: &Node, page: &mut Page) -> Result<Option<Vec<Listed>>, Error> {
+        let Some(children) = page.next.take() else { return Ok(None) };
+        let parent = self.node(&node.name, &children).await?;
+        let Some(parent) = parent.filter(|it| it.incarnation == node.incarnation && it.epoch != Epoch::Dead) else {
+            return Ok(None);
+        };
+        if let Children::Page { prefix, limit, .. } = children
+            && parent.children.len() >= limit
+        {
+            let after = parent.children.keys().next_back().cloned();
+            page.next = Some(Children::Page { prefix, after, limit });
+        }
+        let names = parent.children.keys().map(|element| parent.name.child(element)).collect::<Result<Vec<_>, _>>()?;
+        let keys: Vec<_> = names.iter().map(crate::key::row_key).collect();
+        let rows = self.store.read(&keys, &Children::first(1)).await?;
+        let listed = |(name, row): (NodeName, Option<Row>)| {
+            let child = row.map(|row| Node::decode(&name, &row)).transpose();
+            let child = child.map(|child| child.filter(|it| it.is_child_of(&parent) && it.epoch != Epoch::Dead));
+            (name, child)
+        };
+        Ok(Some(names.into_iter().zip(rows).map(listed).collect()))
+    }
+}
+
+/// A child's name, and the child if it is live.
+pub(super) type Listed = (NodeName, Result<Option<Node>, Error>);
+
+/// How many children are listed at a time.
+const PAGE: usize = 256;
+
+/// How far a listing of a node's children has come.
+#[derive(Debug)]
+pub(super) struct Page {
+    next: Option<Children>,
+}
+
+impl Page {
+    /// Before the first of all children.
+    pub(super) fn of_all() -> Self {
+        Self::of_prefix(String::new())
+    }
+
+    /// Before the first of those whose names begin with `prefix`.
+    pub(super) const fn of_prefix(prefix: String) -> Self {
+        Self { next: Some(Children::Page { prefix, after: None, limit: PAGE }) }
+    }
+
+    /// Before the one of this name.
+    pub(super) fn of_one(element: String) -> Self {
+        Self { next: Some(Children::Named(vec![element])) }
     }
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use ebla_mounttable::key::name_of;
 use ebla_mounttable::store::Family;
+use ebla_mounttable::table::Trouble;
 use ebla_mounttable::{NodeName, Reason};
 
 use crate::scheduler::{Draw, alone, run};
 use crate::workload::{Call, Note, World, caller, name};
 
-/// What was found. The first five must be nought.
+/// What was found. The first six must be nought.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Verdict {
     /// Schedules or calls that did not end.
@@ -23,6 +24,8 @@ pub(crate) struct Verdict {
     pub(crate) resurrected: usize,
     /// Rows and intents that a sweep left behind.
     pub(crate) unswept: usize,
+    /// Counters of users that are wrong although nobody crashed, or after a recount.
+    pub(crate) mischarged: usize,
     /// Mounts that had to be there.
     pub(crate) promised: usize,
     /// Nodes that a listing shows.
@@ -33,7 +36,7 @@ pub(crate) struct Verdict {
 
 impl Verdict {
     pub(crate) fn is_good(&self) -> bool {
-        self.stuck + self.lost + self.hidden + self.resurrected + self.unswept == 0
+        self.stuck + self.lost + self.hidden + self.resurrected + self.unswept + self.mischarged == 0
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -42,6 +45,7 @@ impl Verdict {
         self.hidden += other.hidden;
         self.resurrected += other.resurrected;
         self.unswept += other.unswept;
+        self.mischarged += other.mischarged;
         self.promised += other.promised;
         self.listed += other.listed;
         self.residue += other.residue;
@@ -69,7 +73,17 @@ pub(crate) fn of_schedule(seed: u64, crashes_per_thousand: u64) -> Verdict {
     }
     resurrection(&world, &mut verdict);
     sweep(&world, &mut verdict);
+    if crashes_per_thousand == 0 {
+        verdict.mischarged += wrong_counters(&world);
+    }
+    alone(world.table.recount()).unwrap();
+    verdict.mischarged += wrong_counters(&world);
     verdict
+}
+
+fn wrong_counters(world: &World) -> usize {
+    let findings = alone(world.table.check()).unwrap();
+    findings.iter().filter(|finding| finding.trouble == Trouble::Counter).count()
 }
 
 /// Outcomes that others may cause: a name that is gone, a mount in the way.

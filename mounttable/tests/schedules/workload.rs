@@ -87,7 +87,7 @@ impl World {
                 self.table.mount(&root, &name(at), &mount).await.map(|_| ())
             }
             Call::Unmount(at, server) => self.table.unmount(&root, &name(at), Some(&server.parse()?)).await.map(|_| ()),
-            Call::Delete(at) => self.table.delete(&root, &name(at), Subtree::Delete).await,
+            Call::Delete(at) => self.table.delete(&root, &name(at), Subtree::Delete, None).await.map(|_| ()),
             Call::Collect(at) => self.table.collect(&name(at)).await,
             Call::Sweep => self.table.sweep().await.map(|_| ()),
             Call::Resolve(at) => self.table.resolve(&root, &name(at)).await.map(|_| ()),

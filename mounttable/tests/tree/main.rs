@@ -8,6 +8,9 @@
     reason = "a test may fail, and then says where"
 )]
 
+mod collecting;
+mod listing;
+mod quotas;
 mod world;
 
 use ebla_mounttable::table::Subtree;
@@ -104,7 +107,7 @@ fn nodes_are_deleted_by_who_may() {
     assert_eq!(world.reason(world.delete("bob", "one/bright", Subtree::Refuse)), Reason::NotEmpty);
     assert_eq!(world.reason(world.delete("alice", "one/bright/day", Subtree::Refuse)), Reason::NoAccess);
     assert_eq!(world.names(), ["one", "one/bright", "one/bright/day"]);
-    world.delete("bob", "one/bright", Subtree::Delete).unwrap();
+    assert_eq!(world.delete("bob", "one/bright", Subtree::Delete), Ok(2));
     assert_eq!(world.names(), ["one"]);
     world.set_permissions("bob", "hoohaa", r#"{"Admin":{"In":["bob"]}}"#, None).unwrap();
     world.delete("root", "hoohaa", Subtree::Refuse).unwrap();
@@ -136,9 +139,10 @@ fn permissions_have_a_version_of_their_own() {
 fn a_change_of_permissions_fences_what_was_read_before() {
     let world = World::open();
     let mounted = world.mount("bob", "a", "h:1", 60).unwrap();
-    assert!(world.refresh(&mounted, "h:1", 120).is_some());
+    assert!(world.refresh("bob", &mounted, "h:1", 120).is_some());
+    assert!(world.refresh("alice", &mounted, "h:1", 120).is_none(), "it is bob's");
     world.set_permissions("root", "a", r#"{"Admin":{"In":["root"]}}"#, None).unwrap();
-    assert!(world.refresh(&mounted, "h:1", 120).is_none());
+    assert!(world.refresh("bob", &mounted, "h:1", 120).is_none());
 }
 
 /// 2.2: nothing below a mount is reached, so nothing is mounted there; what was there before is hidden and comes back.
@@ -162,6 +166,6 @@ fn a_walk_is_one_read_and_a_refresh_one_change() {
     world.take_calls();
     world.resolve("root", deep).unwrap();
     assert_eq!(world.take_calls(), (1, 0));
-    world.refresh(&mounted, "h:1", 120).unwrap();
+    world.refresh("root", &mounted, "h:1", 120).unwrap();
     assert_eq!(world.take_calls(), (0, 1));
 }

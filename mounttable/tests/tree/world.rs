@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use ebla_model::Micros;
 use ebla_mounttable::store::memory::Memory;
-use ebla_mounttable::store::{Change, Children, Predicate, Row};
-use ebla_mounttable::table::{Mount, Mounted, Options, Subtree};
+use ebla_mounttable::store::{Cell, Change, Children, Family, Predicate, Row};
+use ebla_mounttable::table::{Charge, Facts, Found, Mount, Mounted, Options, Subtree, Summary, Swept, Trouble};
 use ebla_mounttable::{
     BlessingPattern, Caller, Deadline, Error, MountMode, MountedServer, NodeName, Permissions, Reason, Store,
-    Surroundings, Table, Target,
+    Surroundings, Table, Target, UserId, row_key,
 };
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -38,6 +38,22 @@ impl Store for Counted {
 
     async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
         self.memory.keys(after, limit).await
+    }
+
+    async fn add(&self, counter: &str, by: i64) -> Result<i64, Error> {
+        self.memory.add(counter, by).await
+    }
+
+    async fn counter(&self, counter: &str) -> Result<Option<i64>, Error> {
+        self.memory.counter(counter).await
+    }
+
+    async fn set_counter(&self, counter: &str, to: Option<i64>) -> Result<(), Error> {
+        self.memory.set_counter(counter, to).await
+    }
+
+    async fn counters(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
+        self.memory.counters(after, limit).await
     }
 }
 
@@ -83,14 +99,17 @@ impl World {
         Self::with(&Permissions::open().to_json())
     }
 
-    /// A root with these permissions; empty nodes are collected at once.
+    /// A root with these permissions; empty nodes are collected at once, and a user has ten nodes and fifteen servers. Root
+    /// has as many as it likes.
     pub(crate) fn with(permissions: &str) -> Self {
         let memory = Memory::at(Micros::from_millis(1_000_000));
         let calls = Arc::default();
-        let options = Options { grace: Duration::ZERO, ..Options::default() };
+        let options = Options { grace: Duration::ZERO, nodes_per_user: 10, servers_per_user: 15, ..Options::default() };
         let table = Table::new(Counted { memory: memory.clone(), calls: Arc::clone(&calls) }, options);
         alone(table.setup(Permissions::from_json(permissions).unwrap())).unwrap();
-        Self { memory, calls, table }
+        let world = Self { memory, calls, table };
+        Charge::ALL.into_iter().for_each(|charge| world.set_limit("root", charge, 0));
+        world
     }
 
     pub(crate) fn mount(&self, by: &str, at: &str, server: &str, ttl_seconds: u32) -> Result<Mounted, Error> {
@@ -109,12 +128,12 @@ impl World {
         alone(self.table.mount(&caller(by), &name(at), &mount))
     }
 
-    pub(crate) fn refresh(&self, mounted: &Mounted, server: &str, ttl: u32) -> Option<Deadline> {
+    pub(crate) fn refresh(&self, by: &str, mounted: &Mounted, server: &str, ttl: u32) -> Option<Deadline> {
         let server = MountedServer {
             address: server.parse().unwrap(),
             target: Target::Object,
             deadline: mounted.deadline,
-            mounter: caller("root").user_id(),
+            mounter: caller(by).user_id(),
         };
         alone(self.table.refresh(&mounted.node, &server, SECOND * ttl)).unwrap()
     }
@@ -124,8 +143,8 @@ impl World {
         alone(self.table.unmount(&caller(by), &name(at), server.as_ref()))
     }
 
-    pub(crate) fn delete(&self, by: &str, at: &str, subtree: Subtree) -> Result<(), Error> {
-        alone(self.table.delete(&caller(by), &name(at), subtree))
+    pub(crate) fn delete(&self, by: &str, at: &str, subtree: Subtree) -> Result<usize, Error> {
+        alone(self.table.delete(&caller(by), &name(at), subtree, None))
     }
 
     /// The servers, and the suffix behind a plus if there is one.
@@ -143,6 +162,81 @@ impl World {
     pub(crate) fn set_permissions(&self, by: &str, at: &str, json: &str, version: Option<&str>) -> Result<(), Error> {
         let permissions = Permissions::from_json(json)?;
         alone(self.table.set_permissions(&caller(by), &name(at), &permissions, version))
+    }
+
+    /// The names of what a pattern asks for, in order, each with its servers behind a `=` if there are any.
+    pub(crate) fn glob(&self, by: &str, receiver: &str, pattern: &str) -> Vec<String> {
+        let mut found: Vec<Found> = Vec::new();
+        alone(self.table.glob(&caller(by), &name(receiver), &pattern.parse().unwrap(), &mut found)).unwrap();
+        let shown = |found: &Found| {
+            let servers = found.servers.iter().map(|server| server.address.with_suffix(&found.suffix));
+            let servers: Vec<_> = servers.collect();
+            if servers.is_empty() { found.name.clone() } else { format!("{}={}", found.name, servers.join(" ")) }
+        };
+        let mut names: Vec<_> = found.iter().map(shown).collect();
+        names.sort();
+        names
+    }
+
+    /// The names alone.
+    pub(crate) fn glob_names(&self, by: &str, receiver: &str, pattern: &str) -> Vec<String> {
+        let name = |entry: String| entry.split('=').next().unwrap().to_owned();
+        self.glob(by, receiver, pattern).into_iter().map(name).collect()
+    }
+
+    /// What a listing came to, and the error it ended with.
+    pub(crate) fn glob_summary(&self, by: &str, receiver: &str, pattern: &str) -> Result<Summary, Error> {
+        let mut found: Vec<Found> = Vec::new();
+        alone(self.table.glob(&caller(by), &name(receiver), &pattern.parse()?, &mut found))
+    }
+
+    /// Nodes and servers that a user is charged for.
+    pub(crate) fn usage(&self, user: &str) -> (i64, i64) {
+        let of = |charge| alone(self.table.usage(&UserId::stored(user), charge)).unwrap().used;
+        (of(Charge::Nodes), of(Charge::Servers))
+    }
+
+    pub(crate) fn set_limit(&self, user: &str, of: Charge, to: i64) {
+        alone(self.table.set_limit(&UserId::stored(user), of, Some(to))).unwrap();
+    }
+
+    pub(crate) fn recount(&self) -> usize {
+        alone(self.table.recount()).unwrap().len()
+    }
+
+    pub(crate) fn check(&self) -> Vec<Trouble> {
+        alone(self.table.check()).unwrap().into_iter().map(|finding| finding.trouble).collect()
+    }
+
+    /// Makes a row one that no node writes.
+    pub(crate) fn damage(&self, at: &str) {
+        let cell = Cell { timestamp: self.memory.now(), value: "what?".to_owned() };
+        let set = Change::Set(Family::Meta, "e".to_owned(), cell);
+        let key = row_key(&name(at));
+        let changed = self.memory.change_if(&key, Predicate::Has(Family::Meta, "e".to_owned()), vec![set]);
+        assert!(alone(changed).unwrap());
+    }
+
+    /// Makes a counter wrong.
+    pub(crate) fn drift(&self, counter: &str, by: i64) {
+        alone(self.memory.add(counter, by)).unwrap();
+    }
+
+    pub(crate) fn sweep(&self) -> Swept {
+        alone(self.table.sweep()).unwrap()
+    }
+
+    pub(crate) fn facts(&self, by: &str, at: &str) -> Result<Facts, Error> {
+        alone(self.table.facts(&caller(by), &name(at)))
+    }
+
+    pub(crate) fn delete_version(&self, by: &str, at: &str, version: &str) -> Result<usize, Error> {
+        alone(self.table.delete(&caller(by), &name(at), Subtree::Refuse, Some(version)))
+    }
+
+    /// Makes the nodes of a permissions file.
+    pub(crate) fn apply(&self, file: &str) -> usize {
+        alone(self.table.apply(&ebla_mounttable::file::nodes(file).unwrap())).unwrap()
     }
 
     /// The names of all nodes below the root, in order.
