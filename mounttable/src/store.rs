@@ -20,6 +20,9 @@
 //! Invariant asked of an implementation: a change of one row is atomic with its condition, and is not applied any more
 //! once an error said so. Nothing is asked about two rows: those of one read may be of different moments.
 
+pub mod bigtable;
+pub mod filters;
+pub mod grounded;
 pub mod memory;
 
 use std::collections::BTreeMap;

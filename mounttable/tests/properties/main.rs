@@ -1,7 +1,9 @@
-//! Laws that hold for every input: of names as text, of names of nodes, of patterns and of access lists.
+//! Laws that hold for every input: of names as text, of names of nodes, of patterns, of access lists,
+//! and of what a Bigtable is asked.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
 mod access;
+mod filters;
 mod glob;
 mod names;

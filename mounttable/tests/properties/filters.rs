@@ -1,0 +1,105 @@
+//! Conditions and reads as filters mean what they mean to the storage in memory.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
+
+use ebla_model::Micros;
+use ebla_model::cell::{Cell as ModelCell, FamilyName, Row as ModelRow};
+use ebla_model::filter::{CompiledFilter, Filter};
+use ebla_mounttable::Store;
+use ebla_mounttable::store::filters::{self, Check};
+use ebla_mounttable::store::memory::Memory;
+use ebla_mounttable::store::{Cell, Change, Children, Family, Predicate, Row};
+use proptest::prelude::*;
+
+/// Few names and values, some of which begin with others, so that they meet.
+fn column() -> impl Strategy<Value = (Family, String)> {
+    let family = prop_oneof![Just(Family::Meta), Just(Family::Servers), Just(Family::Children)];
+    (family, prop_oneof![Just("a"), Just("ab"), Just("b"), Just("ü"), Just("a.*")].prop_map(str::to_owned))
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![Just("x"), Just("x.1"), Just("xy"), Just("[x]"), Just("")].prop_map(str::to_owned)
+}
+
+fn row() -> impl Strategy<Value = Row> {
+    prop::collection::btree_map(column(), value(), 0..6).prop_map(|cells| {
+        let cell = |value| Cell { timestamp: Micros::from_millis(7), value };
+        cells.into_iter().map(|(column, value)| (column, cell(value))).collect()
+    })
+}
+
+fn predicate() -> impl Strategy<Value = Predicate> {
+    let leaf = prop_oneof![
+        Just(Predicate::RowAbsent),
+        column().prop_map(|(family, name)| Predicate::Has(family, name)),
+        column().prop_map(|(family, name)| Predicate::HasNot(family, name)),
+        (column(), value()).prop_map(|((family, name), value)| Predicate::Is(family, name, value)),
+        (column(), value()).prop_map(|((family, name), value)| Predicate::Begins(family, name, value)),
+    ];
+    prop_oneof![leaf.clone(), prop::collection::vec(leaf, 1..5).prop_map(Predicate::All)]
+}
+
+fn children() -> impl Strategy<Value = Children> {
+    let name = || column().prop_map(|(_, name)| name);
+    let page = (prop_oneof![Just(String::new()), name()], prop::option::of(name()), 1_usize..4)
+        .prop_map(|(prefix, after, limit)| Children::Page { prefix, after, limit });
+    prop_oneof![prop::collection::vec(name(), 0..4).prop_map(Children::Named), page]
+}
+
+/// The row as a Bigtable has it.
+fn stored(row: &Row) -> ModelRow {
+    let cell = |((family, name), cell): (&(Family, String), &Cell)| {
+        let family = FamilyName::new(filters::name(*family)).unwrap();
+        ModelCell::new(family, name.clone().into(), cell.timestamp, cell.value.clone().into())
+    };
+    let mut cells: Vec<_> = row.iter().map(cell).collect();
+    cells.sort_by(ModelCell::order);
+    ModelRow { key: ebla_model::key::RowKey::copy_from_slice(b"key"), cells }
+}
+
+fn passes(filter: Filter, row: &ModelRow) -> bool {
+    filter.validate().unwrap();
+    let compiled = CompiledFilter::compile(filter).unwrap();
+    // A row without cells is no row to a Bigtable.
+    !row.cells.is_empty() && compiled.matches(row, &|| false).unwrap()
+}
+
+/// What the storage in memory shows of the row.
+fn seen(row: &Row, children: &Children) -> Option<Row> {
+    let memory = Memory::default();
+    let set = |((family, name), cell): (&(Family, String), &Cell)| Change::Set(*family, name.clone(), cell.clone());
+    let all = row.iter().map(set).collect();
+    let mut work = Box::pin(async {
+        memory.change_if("key", Predicate::RowAbsent, all).await.unwrap();
+        memory.read(&["key".to_owned()], children).await.unwrap().remove(0)
+    });
+    // Storage in memory lets others go first, and then waits for nobody.
+    loop {
+        if let Poll::Ready(row) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return row;
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_condition_holds_when_its_filter_says_so(row in row(), when in predicate()) {
+        let stored = stored(&row);
+        let holds = match filters::check(&when) {
+            Check::Passes(filter) => passes(filter, &stored),
+            Check::Blocks(filter) => !passes(filter, &stored),
+        };
+        prop_assert_eq!(holds, when.holds(Some(&row)));
+    }
+
+    #[test]
+    fn a_read_shows_what_memory_shows(row in row(), children in children()) {
+        let filter = filters::read(&children);
+        filter.validate().unwrap();
+        let read = CompiledFilter::compile(filter).unwrap().apply(stored(&row), &|| false).unwrap();
+        let expected: BTreeMap<_, _> = seen(&row, &children).unwrap_or_default();
+        prop_assert_eq!(filters::row(&read), expected);
+    }
+}
