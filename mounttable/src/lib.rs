@@ -9,12 +9,13 @@
 //!   mount  key  node              what is mounted on a node; where its row is, and what it says
 //!   store                         the storage that is asked for, and one in memory
 //!   table                         the tree in a storage: the fenced protocol
+//!   service  server               the gRPC services, and a process that serves them
 //! ```
 //!
-//! Invariants: all but `store` and `table` are functions of values: no IO, no clock, no randomness. Those two take them
-//! from outside. A name, a pattern and an address are parsed once; afterwards the type is the proof.
+//! Invariants: all above `store` are functions of values: no IO, no clock, no randomness. `store` and `table` take them
+//! from outside. Nothing but the public API of a Bigtable is used of the storage. A name, a pattern and an address are parsed once; afterwards the type is the proof.
 //!
-//! What is absent: the service, and the storage of a real Bigtable beneath it.
+//! What is absent: logins (only a switch for development tells who calls), caches of rows, a library for clients.
 
 pub mod access;
 pub mod address;
@@ -28,6 +29,8 @@ pub mod name;
 pub mod naming;
 pub mod node;
 pub mod rules;
+pub mod server;
+pub mod service;
 pub mod store;
 pub mod table;
 

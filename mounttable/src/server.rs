@@ -1,0 +1,95 @@
+//! A process that serves a table. Any number of them may serve the same one: they keep nothing but hints.
+
+use std::time::Duration;
+
+use ebla_model::error::{Error as ModelError, Reason as ModelReason};
+use ebla_proto::mounttable::mount_table_admin_server::MountTableAdminServer;
+use ebla_proto::mounttable::mount_table_server::MountTableServer;
+use ebla_runtime::{Runtime, ServeOptions, serve};
+use tonic::service::Routes;
+use tracing::{info, warn};
+
+use crate::identity::BlessingPattern;
+use crate::service::Service;
+use crate::service::identity::{Door, Identity};
+use crate::store::{Store, Surroundings};
+use crate::table::{Options, Table};
+
+/// How long calls may take to end when the server is told to stop.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// How long work that outlives its caller may then still take. What is cut off is finished by whoever comes by.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How a server is to be.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Where it listens, `host:port`; port 0 takes a free one.
+    pub listen: String,
+    /// Of the tree.
+    pub options: Options,
+    /// How callers are recognised.
+    pub identity: Identity,
+    /// Who may do everything.
+    pub superusers: Vec<BlessingPattern>,
+    /// How often it goes through the whole table; zero: never.
+    pub sweep_period: Duration,
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    address: String,
+    /// What answers calls: stopped first.
+    serving: Runtime,
+    runtime: Runtime,
+}
+
+impl Server {
+    /// Binds and serves. Its tasks are a group of their own under `runtime`'s.
+    ///
+    /// # Errors
+    /// `Unavailable` when the address cannot be bound.
+    pub async fn start<S>(config: ServerConfig, store: S, runtime: Runtime) -> Result<Self, ModelError>
+    where
+        S: Store + Surroundings + Clone + 'static,
+    {
+        let runtime = runtime.child("mounttable");
+        let listener = runtime.net.listen(&config.listen).await.map_err(|error| {
+            ModelError::new(ModelReason::Unavailable, format!("listen on {}: {error}", config.listen))
+        })?;
+        let address = listener.local_addr().to_string();
+        let table = Table::new(store, config.options);
+        let door = Door::new(config.identity, config.superusers);
+        let service = Service::new(table.clone(), door, runtime.tasks.clone());
+        let routes =
+            Routes::new(MountTableServer::new(service.clone())).add_service(MountTableAdminServer::new(service));
+        let serving = runtime.child("serving");
+        serve(&serving.tasks, listener, routes, ServeOptions::default());
+        if !config.sweep_period.is_zero() {
+            let (period, rng) = (config.sweep_period, runtime.rng.clone());
+            runtime.tasks.spawn_until_stopped("sweep", async move {
+                loop {
+                    // Servers of one table should not sweep it at the same time.
+                    tokio::time::sleep(rng.jitter(period)).await;
+                    match table.sweep().await {
+                        Ok(swept) => info!(?swept, "swept"),
+                        Err(error) => warn!(%error, "sweep ended early"),
+                    }
+                }
+            });
+        }
+        Ok(Self { address, serving, runtime })
+    }
+
+    /// Where it listens, `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Stops in order: takes no calls, lets those under way end.
+    pub async fn stop(&self) {
+        self.serving.tasks.stop(DRAIN).await;
+        self.runtime.tasks.stop(GRACE).await;
+    }
+}

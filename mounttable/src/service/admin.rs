@@ -1,0 +1,160 @@
+//! MountTableAdmin: for superusers.
+
+use ebla_proto::mounttable as wire;
+use ebla_proto::mounttable::mount_table_admin_server::MountTableAdmin;
+use ebla_proto::mounttable::{dump_reply, recount_reply};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use tracing::info;
+
+use crate::error::{Error, Reason};
+use crate::file;
+use crate::identity::UserId;
+use crate::service::{Service, messages};
+use crate::store::{Store, Surroundings, filters};
+use crate::table::Charge;
+
+/// Messages of a dump that wait for a slow reader; then the dump waits.
+const WAITING_MAX: usize = 16;
+
+type Answer<T> = Result<Response<T>, Status>;
+type Sender = mpsc::Sender<Result<wire::DumpReply, Status>>;
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[tonic::async_trait]
+impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
+    type CheckStream = BoxStream<'static, Result<wire::Finding, Status>>;
+    type DumpStream = BoxStream<'static, Result<wire::DumpReply, Status>>;
+
+    async fn setup(&self, request: Request<wire::SetupRequest>) -> Answer<wire::SetupReply> {
+        self.superuser(request.metadata())?;
+        let file = request.into_inner().permissions_file;
+        let file = if file.is_empty() { "{}" } else { file.as_str() };
+        let nodes = file::nodes(file).map_err(|error| messages::status(&error))?;
+        let table = self.table.clone();
+        let changed = self.detached(async move { table.apply(&nodes).await }).await?;
+        info!(changed, "set up");
+        Ok(Response::new(wire::SetupReply { changed: count(changed) }))
+    }
+
+    async fn check(&self, request: Request<wire::CheckRequest>) -> Answer<Self::CheckStream> {
+        self.superuser(request.metadata())?;
+        let findings = self.table.check().await.map_err(|error| messages::status(&error))?;
+        let message = |finding: crate::table::Finding| {
+            let kind = finding.trouble.name().to_owned();
+            Ok(wire::Finding { place: finding.place, kind, message: finding.message })
+        };
+        Ok(Response::new(futures::stream::iter(findings).map(message).boxed()))
+    }
+
+    async fn dump(&self, request: Request<wire::DumpRequest>) -> Answer<Self::DumpStream> {
+        self.superuser(request.metadata())?;
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let service = self.clone();
+        self.tasks.spawn_until_stopped("dump", async move {
+            if let Err(error) = service.dump_to(&sender).await {
+                drop(sender.send(Err(messages::status(&error))).await);
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver).boxed()))
+    }
+
+    async fn sweep(&self, request: Request<wire::SweepRequest>) -> Answer<wire::SweepReply> {
+        self.superuser(request.metadata())?;
+        let table = self.table.clone();
+        let swept = self.detached(async move { table.sweep().await }).await?;
+        Ok(Response::new(wire::SweepReply {
+            orphans: count(swept.orphans),
+            intents: count(swept.intents),
+            deletions: count(swept.deletions),
+            expired: count(swept.expired),
+            damaged: count(swept.damaged),
+        }))
+    }
+
+    async fn recount(&self, request: Request<wire::RecountRequest>) -> Answer<wire::RecountReply> {
+        self.superuser(request.metadata())?;
+        let table = self.table.clone();
+        let corrections = self.detached(async move { table.recount().await }).await?;
+        let message =
+            |it: crate::table::Correction| recount_reply::Correction { counter: it.counter, was: it.was, is: it.is };
+        Ok(Response::new(wire::RecountReply { corrections: corrections.into_iter().map(message).collect() }))
+    }
+
+    async fn set_limit(&self, request: Request<wire::SetLimitRequest>) -> Answer<wire::SetLimitReply> {
+        self.superuser(request.metadata())?;
+        let message = request.into_inner();
+        if message.user.is_empty() {
+            return Err(messages::status(&Error::new(Reason::BadRequest, "whose limit?")));
+        }
+        let user = UserId::stored(&message.user);
+        for (charge, limit) in [(Charge::Nodes, message.nodes), (Charge::Servers, message.servers)] {
+            if let Some(limit) = limit {
+                let own = Some(limit).filter(|limit| *limit >= 0);
+                self.table.set_limit(&user, charge, own).await.map_err(|error| messages::status(&error))?;
+            }
+        }
+        info!(nodes = ?message.nodes, servers = ?message.servers, "limit set");
+        Ok(Response::new(wire::SetLimitReply {}))
+    }
+}
+
+impl<S: Store + Surroundings + Clone + 'static> Service<S> {
+    /// Every row and every counter, until the reader goes away.
+    async fn dump_to(&self, sender: &Sender) -> Result<(), Error> {
+        let mut after: Option<String> = None;
+        loop {
+            let keys = self.table.row_keys(after.as_deref()).await?;
+            let Some(last) = keys.last() else { break };
+            after = Some(last.clone());
+            for key in keys {
+                if !self.dump_row(&key, sender).await? {
+                    return Ok(());
+                }
+            }
+        }
+        after = None;
+        loop {
+            let counters = self.table.stored_counters(after.as_deref()).await?;
+            let Some((last, _)) = counters.last() else { return Ok(()) };
+            after = Some(last.clone());
+            for (name, value) in counters {
+                let reply = Some(dump_reply::Reply::Counter(dump_reply::Counter { name, value }));
+                if sender.send(Ok(wire::DumpReply { reply })).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// One row; whether anybody still reads.
+    async fn dump_row(&self, key: &str, sender: &Sender) -> Result<bool, Error> {
+        let mut after = None;
+        loop {
+            let (row, more) = self.table.stored(key, after).await?;
+            let cell =
+                |((family, column), cell): ((crate::store::Family, String), crate::store::Cell)| dump_reply::Cell {
+                    family: filters::name(family).to_owned(),
+                    column,
+                    timestamp_micros: cell.timestamp.get(),
+                    value: cell.value,
+                };
+            let Some(row) = row else { return Ok(true) };
+            let row = dump_reply::Row { key: key.to_owned(), cells: row.into_iter().map(cell).collect() };
+            let reply = Some(dump_reply::Reply::Row(row));
+            if sender.send(Ok(wire::DumpReply { reply })).await.is_err() {
+                return Ok(false);
+            }
+            if more.is_none() {
+                return Ok(true);
+            }
+            after = more;
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! MountTable: one method a call.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use ebla_proto::mounttable as wire;
+use ebla_proto::mounttable::mount_table_server::MountTable;
+use ebla_proto::mounttable::{batch_resolve_reply, glob_reply, test_permissions_reply, watch_reply};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::access::Tag;
+use crate::address::ServerAddress;
+use crate::error::{Error, Reason};
+use crate::file::Stickiness;
+use crate::glob::Pattern;
+use crate::identity::{Caller, Standing};
+use crate::name::NodeName;
+use crate::rules::{self, Action};
+use crate::service::keep::Keeper;
+use crate::service::watch::{self, Refreshes, State};
+use crate::service::{Service, messages};
+use crate::store::{Store, Surroundings};
+use crate::table::{Charge, Found, Receive, Resolved, Subtree, Usage};
+
+/// Most names of one BatchResolve.
+const NAMES_MAX: usize = 1_000;
+
+/// Names of one BatchResolve that are looked up at the same time.
+const TOGETHER: usize = 64;
+
+/// Messages of a stream that wait for a slow reader; then the work waits.
+const WAITING_MAX: usize = 64;
+
+/// How often a watched name is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// After so many looks without news the watcher is told that somebody still looks.
+const LOOKS_SILENT_MAX: u32 = 40;
+
+type Answer<T> = Result<Response<T>, Status>;
+type Sender<T> = mpsc::Sender<Result<T, Status>>;
+
+fn told<T>(outcome: Result<T, Error>) -> Result<T, Status> {
+    outcome.map_err(|error| messages::status(&error))
+}
+
+fn named(name: &str) -> Result<NodeName, Status> {
+    told(name.parse())
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+fn small_count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[tonic::async_trait]
+impl<S: Store + Surroundings + Clone + 'static> MountTable for Service<S> {
+    type KeepMountedStream = BoxStream<'static, Result<wire::KeepMountedReply, Status>>;
+    type GlobStream = BoxStream<'static, Result<wire::GlobReply, Status>>;
+    type WatchStream = BoxStream<'static, Result<wire::WatchReply, Status>>;
+
+    async fn resolve_step(&self, request: Request<wire::ResolveStepRequest>) -> Answer<wire::Entry> {
+        let caller = self.caller(request.metadata())?;
+        let found = told(self.look_up(&caller, &request.get_ref().name).await)?;
+        Ok(Response::new(messages::resolved(&found, &caller, 0)))
+    }
+
+    async fn resolve(&self, request: Request<wire::ResolveRequest>) -> Answer<wire::Entry> {
+        let caller = self.caller(request.metadata())?;
+        let found = told(self.look_up(&caller, &request.get_ref().name).await)?;
+        Ok(Response::new(messages::resolved(&found, &caller, request.get_ref().max_servers)))
+    }
+
+    async fn batch_resolve(&self, request: Request<wire::BatchResolveRequest>) -> Answer<wire::BatchResolveReply> {
+        let caller = &self.caller(request.metadata())?;
+        let names = request.into_inner().names;
+        if names.len() > NAMES_MAX {
+            let wrong = format!("{} names, at most {NAMES_MAX} are allowed", names.len());
+            return Err(messages::status(&Error::new(Reason::BadRequest, wrong)));
+        }
+        let mut results = Vec::with_capacity(names.len());
+        let mut under_way = futures::stream::iter(names)
+            .map(|name| async move { self.look_up(caller, &name).await })
+            .buffered(TOGETHER);
+        while let Some(found) = under_way.next().await {
+            let result = match found {
+                Ok(found) => batch_resolve_reply::result::Result::Entry(messages::resolved(&found, caller, 0)),
+                Err(error) => batch_resolve_reply::result::Result::Failure(messages::failure(&error)),
+            };
+            results.push(batch_resolve_reply::Result { result: Some(result) });
+        }
+        Ok(Response::new(wire::BatchResolveReply { results }))
+    }
+
+    async fn mount(&self, request: Request<wire::MountRequest>) -> Answer<wire::MountReply> {
+        let caller = self.caller(request.metadata())?;
+        let name = named(&request.get_ref().name)?;
+        let mount = told(messages::mount(request.get_ref()))?;
+        let table = self.table.clone();
+        let mounted = self.detached(async move { table.mount(&caller, &name, &mount).await }).await?;
+        Ok(Response::new(wire::MountReply {
+            deadline_micros: messages::deadline(mounted.deadline),
+            created_nodes: small_count(mounted.created),
+            shadowed_children: mounted.hides_children,
+        }))
+    }
+
+    async fn keep_mounted(
+        &self,
+        request: Request<Streaming<wire::KeepMountedRequest>>,
+    ) -> Answer<Self::KeepMountedStream> {
+        let caller = self.caller(request.metadata())?;
+        let mut requests = request.into_inner();
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let service = self.clone();
+        self.tasks.spawn_until_stopped("keep mounted", async move {
+            let keeper = Keeper::default();
+            while let Some(reply) = service.keep_next(&caller, &keeper, &mut requests).await {
+                if sender.send(reply).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver).boxed()))
+    }
+
+    async fn unmount(&self, request: Request<wire::UnmountRequest>) -> Answer<wire::UnmountReply> {
+        let caller = self.caller(request.metadata())?;
+        let name = named(&request.get_ref().name)?;
+        let server = Some(request.get_ref().server.as_str()).filter(|server| !server.is_empty());
+        let server: Option<ServerAddress> = told(server.map(str::parse).transpose())?;
+        let table = self.table.clone();
+        let removed = self.detached(async move { table.unmount(&caller, &name, server.as_ref()).await }).await?;
+        Ok(Response::new(wire::UnmountReply { removed: small_count(removed) }))
+    }
+
+    async fn delete(&self, request: Request<wire::DeleteRequest>) -> Answer<wire::DeleteReply> {
+        let caller = self.caller(request.metadata())?;
+        let name = named(&request.get_ref().name)?;
+        let subtree = if request.get_ref().subtree { Subtree::Delete } else { Subtree::Refuse };
+        let version = Some(request.into_inner().expected_version).filter(|version| !version.is_empty());
+        let table = self.table.clone();
+        let work = async move { table.delete(&caller, &name, subtree, version.as_deref()).await };
+        Ok(Response::new(wire::DeleteReply { deleted: count(self.detached(work).await?) }))
+    }
+
+    async fn glob(&self, request: Request<wire::GlobRequest>) -> Answer<Self::GlobStream> {
+        let caller = self.caller(request.metadata())?;
+        let receiver = named(&request.get_ref().receiver)?;
+        let pattern: Pattern = told(request.get_ref().pattern.parse())?;
+        let (sender, entries) = mpsc::channel(WAITING_MAX);
+        let table = self.table.clone();
+        self.tasks.spawn_until_stopped("glob", async move {
+            let mut listing = Listing { sender };
+            let outcome = table.glob(&caller, &receiver, &pattern, &mut listing).await;
+            listing.end(outcome).await;
+        });
+        Ok(Response::new(ReceiverStream::new(entries).boxed()))
+    }
+
+    async fn watch(&self, request: Request<wire::WatchRequest>) -> Answer<Self::WatchStream> {
+        let caller = self.caller(request.metadata())?;
+        let name = named(&request.get_ref().name)?;
+        let refreshes = if request.get_ref().include_refresh { Refreshes::Told } else { Refreshes::Untold };
+        let (sender, changes) = mpsc::channel(WAITING_MAX);
+        let service = self.clone();
+        self.tasks.spawn_until_stopped("watch", async move {
+            service.watch_on(&caller, &name, refreshes, &sender).await;
+        });
+        Ok(Response::new(ReceiverStream::new(changes).boxed()))
+    }
+
+    async fn get_permissions(
+        &self,
+        request: Request<wire::GetPermissionsRequest>,
+    ) -> Answer<wire::GetPermissionsReply> {
+        let caller = self.caller(request.metadata())?;
+        let name = named(&request.get_ref().name)?;
+        let (permissions, etag) = told(self.table.permissions(&caller, &name).await)?;
+        let permissions = Some(messages::permissions_to_wire(&permissions));
+        Ok(Response::new(wire::GetPermissionsReply { permissions, etag }))
+    }
+
+    async fn set_permissions(
+        &self,
+        request: Request<wire::SetPermissionsRequest>,
+    ) -> Answer<wire::SetPermissionsReply> {
+        let caller = self.caller(request.metadata())?;
+        let name = named(&request.get_ref().name)?;
+        let message = request.into_inner();
+        let permissions = told(messages::permissions_from_wire(&message.permissions.unwrap_or_default()))?;
+        let etag = Some(message.etag).filter(|etag| !etag.is_empty());
+        let table = self.table.clone();
+        let work = async move { table.set_permissions(&caller, &name, &permissions, etag.as_deref()).await };
+        self.detached(work).await?;
+        Ok(Response::new(wire::SetPermissionsReply {}))
+    }
+
+    async fn test_permissions(
+        &self,
+        request: Request<wire::TestPermissionsRequest>,
+    ) -> Answer<wire::TestPermissionsReply> {
+        let caller = self.caller(request.metadata())?;
+        told(self.tested(&caller, request.get_ref()).await).map(Response::new)
+    }
+
+    async fn get_node(&self, request: Request<wire::GetNodeRequest>) -> Answer<wire::GetNodeReply> {
+        let caller = self.caller(request.metadata())?;
+        let name = named(&request.get_ref().name)?;
+        let facts = told(self.table.facts(&caller, &name).await)?;
+        Ok(Response::new(wire::GetNodeReply {
+            creator: facts.creator.to_string(),
+            created_micros: facts.created.get(),
+            sticky: facts.stickiness == Stickiness::Sticky,
+            version: facts.version,
+            etag: facts.permissions_version,
+            servers: count(facts.servers),
+            children: count(facts.children),
+        }))
+    }
+
+    async fn who_am_i(&self, request: Request<wire::WhoAmIRequest>) -> Answer<wire::WhoAmIReply> {
+        let caller = self.caller(request.metadata())?;
+        let user = caller.user_id();
+        let usage = |usage: Usage| Some(wire::Usage { used: usage.used, limit: usage.limit });
+        Ok(Response::new(wire::WhoAmIReply {
+            names: caller.names.iter().map(ToString::to_string).collect(),
+            superuser: caller.standing == Standing::Superuser,
+            nodes: usage(told(self.table.usage(&user, Charge::Nodes).await)?),
+            servers: usage(told(self.table.usage(&user, Charge::Servers).await)?),
+            user: user.to_string(),
+        }))
+    }
+}
+
+impl<S: Store + Surroundings + Clone + 'static> Service<S> {
+    async fn look_up(&self, caller: &Caller, name: &str) -> Result<Resolved, Error> {
+        self.table.resolve(caller, &name.parse()?).await
+    }
+
+    /// Which tags somebody has on a node, and why.
+    async fn tested(
+        &self,
+        caller: &Caller,
+        message: &wire::TestPermissionsRequest,
+    ) -> Result<wire::TestPermissionsReply, Error> {
+        let permissions = self.table.effective(caller, &message.name.parse()?).await?;
+        let subject = if message.names.is_empty() {
+            caller.clone()
+        } else if permissions.allow(caller, &[]) {
+            self.door.named(message.names.iter().map(String::as_str))?
+        } else {
+            return Err(rules::no_access());
+        };
+        let tags = message.tags.iter().map(|tag| tag.parse()).collect::<Result<Vec<Tag>, _>>()?;
+        let tags = if tags.is_empty() { Tag::ALL.to_vec() } else { tags };
+        let may_read = rules::may(Action::GetPermissions, caller, &permissions);
+        let allowed = |tag: Tag| {
+            let (by, pattern) = match subject.standing {
+                Standing::Superuser => (tag, ""),
+                Standing::Ordinary => permissions.granting(&subject, tag).map(|(by, it)| (by, it.as_str()))?,
+            };
+            let pattern = if may_read { pattern } else { "" };
+            Some(test_permissions_reply::Allowed {
+                tag: tag.name().to_owned(),
+                granted_by: by.name().to_owned(),
+                pattern: pattern.to_owned(),
+            })
+        };
+        Ok(wire::TestPermissionsReply { allowed: tags.into_iter().filter_map(allowed).collect() })
+    }
+
+    /// Looks again and again, until the watcher goes away or may not know any more.
+    async fn watch_on(
+        &self,
+        caller: &Caller,
+        name: &NodeName,
+        refreshes: Refreshes,
+        sender: &Sender<wire::WatchReply>,
+    ) {
+        let mut seen: Option<State> = None;
+        let mut silent = 0_u32;
+        while !sender.is_closed() {
+            let now: State = match self.table.resolve(caller, name).await {
+                Ok(found) => Some(found),
+                Err(error) => match error.reason {
+                    Reason::NoSuchName | Reason::NoSuchNameRoot => None,
+                    // Whatever it leads to, it is not known now: what was told stays told.
+                    Reason::Unavailable | Reason::Contention => {
+                        tokio::time::sleep(LOOK).await;
+                        continue;
+                    }
+                    _ => {
+                        drop(sender.send(Err(messages::status(&error))).await);
+                        return;
+                    }
+                },
+            };
+            silent = silent.saturating_add(1);
+            let news = match &seen {
+                None => {
+                    let entry = now.as_ref().map(|found| messages::resolved(found, caller, 0));
+                    Some(watch_reply::Reply::Snapshot(watch_reply::Snapshot { entry }))
+                }
+                Some(before) => watch::change(before, &now, refreshes).map(changed),
+            };
+            let beat = || watch_reply::Reply::Heartbeat(watch_reply::Heartbeat {});
+            let reply = news.or_else(|| (silent > LOOKS_SILENT_MAX).then(beat));
+            if reply.is_some() {
+                silent = 0;
+                if sender.send(Ok(wire::WatchReply { reply })).await.is_err() {
+                    return;
+                }
+            }
+            seen = Some(now);
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+fn changed(change: watch::Change) -> watch_reply::Reply {
+    let servers = |servers: &[crate::mount::MountedServer]| {
+        servers.iter().map(|server| messages::server(server, server.address.to_string())).collect()
+    };
+    watch_reply::Reply::Change(watch_reply::Change {
+        added: servers(&change.added),
+        updated: servers(&change.updated),
+        removed: change.removed.iter().map(|server| server.address.to_string()).collect(),
+        gone: change.is_gone,
+        suffix: change.suffix,
+    })
+}
+
+/// A listing on its way to who asked; a slow reader holds it up.
+struct Listing {
+    sender: Sender<wire::GlobReply>,
+}
+
+impl Listing {
+    async fn send(&self, reply: glob_reply::Reply) -> ControlFlow<()> {
+        match self.sender.send(Ok(wire::GlobReply { reply: Some(reply) })).await {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_gone) => ControlFlow::Break(()),
+        }
+    }
+
+    /// What may be missing, in words that say nothing else, and the summary; or why there is none.
+    async fn end(self, outcome: Result<crate::table::Summary, Error>) {
+        match outcome {
+            Ok(summary) => {
+                if summary.has_omitted {
+                    let vague = Error::new(Reason::MatchesOmitted, "some matches might have been omitted");
+                    let error = glob_reply::Error { name: String::new(), failure: Some(messages::failure(&vague)) };
+                    let _ = self.send(glob_reply::Reply::Error(error)).await;
+                }
+                let entries = count(summary.found);
+                let last = glob_reply::Summary { entries, omitted: summary.has_omitted };
+                let _ = self.send(glob_reply::Reply::Summary(last)).await;
+            }
+            Err(error) => drop(self.sender.send(Err(messages::status(&error))).await),
+        }
+    }
+}
+
+impl Receive for Listing {
+    async fn found(&mut self, found: Found) -> ControlFlow<()> {
+        self.send(glob_reply::Reply::Entry(messages::found(&found))).await
+    }
+
+    async fn failed(&mut self, name: &str, error: &Error) -> ControlFlow<()> {
+        let failure = Some(messages::failure(error));
+        self.send(glob_reply::Reply::Error(glob_reply::Error { name: name.to_owned(), failure })).await
+    }
+}
