@@ -93,7 +93,7 @@ pub(super) fn resolved(found: &Resolved, caller: &Caller, max: u32) -> wire::Ent
     let who = caller.names.first().map_or("", |name| name.as_str());
     let mut ranked: Vec<_> =
         found.servers.iter().map(|one| (Sha256::digest(format!("{who}\n{}", one.address)), one)).collect();
-    ranked.sort_by(|a, b| a.0.cmp(&b.0));
+    ranked.sort_by_key(|a| a.0);
     let max = if max == 0 { usize::MAX } else { usize::try_from(max).unwrap_or(usize::MAX) };
     let servers = ranked.into_iter().take(max).map(|(_, one)| server(one, one.address.to_string())).collect();
     entry(found.suffix.clone(), servers, false)
