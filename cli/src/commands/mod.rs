@@ -8,6 +8,8 @@ pub mod demo;
 pub mod load;
 pub mod master;
 pub mod meta;
+pub mod mounttable;
+pub mod mt;
 pub mod role;
 pub mod row;
 pub mod server;
@@ -117,6 +119,11 @@ pub enum Command {
     /// Follow a row key through the three levels to its tablet
     #[command(subcommand)]
     Meta(meta::Meta),
+    /// Serve names: a mounttable on a cluster, or in memory
+    Mounttable(mounttable::Mounttable),
+    /// Use a mounttable: mount, resolve, list, permissions
+    #[command(subcommand)]
+    Mt(mt::Mt),
     /// Load a data set
     #[command(subcommand)]
     Load(load::Load),
@@ -144,6 +151,8 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Row(row) => Box::pin(row::run(row, runtime)).await,
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
+        Command::Mounttable(server) => Box::pin(mounttable::run(server, runtime)).await,
+        Command::Mt(command) => Box::pin(mt::run(command, runtime)).await,
         Command::Load(load) => Box::pin(load::run(load, runtime)).await,
         Command::Bench(bench) => Box::pin(bench::run(bench, runtime)).await,
         Command::Verify(verify) => Box::pin(verify::run(verify, runtime)).await,

@@ -1,0 +1,152 @@
+//! `ebla mounttable`: a process that serves a table of names.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ebla_client::Client;
+use ebla_model::schema::TableName;
+use ebla_mounttable::file;
+use ebla_mounttable::identity::BlessingPattern;
+use ebla_mounttable::server::{Server, ServerConfig};
+use ebla_mounttable::service::identity::Identity;
+use ebla_mounttable::store::bigtable::Bigtable;
+use ebla_mounttable::store::grounded::Grounded;
+use ebla_mounttable::store::memory::Memory;
+use ebla_mounttable::table::Options;
+use ebla_mounttable::{Store, Surroundings, Table};
+use ebla_runtime::Runtime;
+use serde_json::json;
+
+use super::mt::refused;
+use crate::output::Failure;
+use crate::process::{self, Signals};
+
+/// Serve a table of names. Any number of processes may serve the same one.
+///
+/// The table is made when it is not there: everybody may do everything in it, unless a permissions file says otherwise.
+///
+/// Example:
+///   ebla mounttable --cluster 127.0.0.1:8086 --listen 127.0.0.1:8101 --insecure-dev-identity
+#[derive(Clone, Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Mounttable {
+    /// Any tablet server of the cluster that keeps the table
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "in_memory", conflicts_with = "in_memory")]
+    pub cluster: Option<String>,
+    /// Keep nothing: what is mounted is gone when the process ends
+    #[arg(long)]
+    pub in_memory: bool,
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8101")]
+    pub listen: String,
+    /// The project of the table
+    #[arg(long, env = "EBLA_PROJECT", default_value = "dev")]
+    pub project: String,
+    /// The instance of the table
+    #[arg(long, env = "EBLA_INSTANCE", default_value = "dev")]
+    pub instance: String,
+    /// The table; a second one beside it, NAME-counters, holds counters
+    #[arg(long, value_name = "NAME", default_value = "mounttable")]
+    pub table: String,
+    /// Tablets that a new table begins with
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub tablets: u16,
+    /// Nodes that are made when they are not there, and their permissions: JSON
+    #[arg(long, value_name = "FILE")]
+    pub permissions_file: Option<PathBuf>,
+    /// Who may do everything, whatever the permissions say; repeat for several
+    #[arg(long, value_name = "PATTERN")]
+    pub superuser: Vec<String>,
+    /// Believe what callers say of themselves; without it every call is refused, because there is no login yet
+    #[arg(long)]
+    pub insecure_dev_identity: bool,
+    /// Nodes that a user may make; 0: any number
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(i64).range(0..))]
+    pub max_nodes_per_user: i64,
+    /// Servers that a user may mount; 0: any number
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(i64).range(0..))]
+    pub max_servers_per_user: i64,
+    /// How old an empty node must be before it is removed
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub gc_grace: u32,
+    /// How often the whole table is swept; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
+    pub sweep_period: u32,
+    /// Written, whole, when the process is ready
+    #[arg(long, value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+    /// Serve beyond loopback although there is no TLS and no login
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+/// Runs until Ctrl-C or SIGTERM. Ready means that the table is there and is served.
+///
+/// # Errors
+/// What kept it from starting.
+pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
+    let mut signals = Signals::watch()?;
+    process::check_exposure(&command.listen, command.insecure)?;
+    let nodes = match &command.permissions_file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Failure::usage(format!("read {}: {error}", path.display())))?;
+            file::nodes(&text).map_err(|error| Failure::usage(error.message))?
+        }
+        None => Vec::new(),
+    };
+    let server = match &command.cluster {
+        Some(address) => {
+            let client = Client::connect_cluster(address, runtime.clone()).await?;
+            let name = TableName::from_parts(&command.project, &command.instance, &command.table)?;
+            let store = Bigtable::new(&client, &name)?;
+            store.make(&client.admin(), command.tablets).await?;
+            start(&command, &nodes, Grounded::new(store, runtime.clone()), &runtime).await?
+        }
+        None => start(&command, &nodes, Grounded::new(Memory::default(), runtime.clone()), &runtime).await?,
+    };
+    if let Some(file) = &command.ready_file {
+        let ready = json!({"role": "mounttable", "address": server.address(), "pid": std::process::id()});
+        process::write_ready(file, &ready)?;
+    }
+    let callers = if command.insecure_dev_identity { "callers are believed" } else { "nobody is let in" };
+    let place = command.cluster.as_deref().unwrap_or("memory");
+    eprintln!(
+        "ebla {}   mounttable at {}   in {place}   no TLS, no login: {callers}",
+        env!("CARGO_PKG_VERSION"),
+        server.address()
+    );
+    signals.next().await;
+    signals.stop(server.stop()).await;
+    Ok(())
+}
+
+/// Makes what the table begins with, and serves it.
+async fn start<S>(
+    command: &Mounttable,
+    nodes: &[file::FileNode],
+    store: S,
+    runtime: &Runtime,
+) -> Result<Server, Failure>
+where
+    S: Store + Surroundings + Clone + 'static,
+{
+    let options = Options {
+        grace: Duration::from_secs(command.gc_grace.into()),
+        nodes_per_user: command.max_nodes_per_user,
+        servers_per_user: command.max_servers_per_user,
+        ..Options::default()
+    };
+    let table = Table::new(store.clone(), options);
+    table.apply(nodes).await.map_err(refused)?;
+    // A root that is there keeps the permissions that it was given since.
+    table.setup(ebla_mounttable::Permissions::open()).await.map_err(refused)?;
+    let config = ServerConfig {
+        listen: command.listen.clone(),
+        options,
+        identity: if command.insecure_dev_identity { Identity::Development } else { Identity::Nobody },
+        superusers: command.superuser.iter().map(BlessingPattern::new).collect(),
+        sweep_period: Duration::from_secs(command.sweep_period.into()),
+    };
+    Ok(Server::start(config, store, runtime.clone()).await?)
+}

@@ -1,0 +1,148 @@
+//! A mounttable on a cluster of `ebla up`, used by commands as a person or a script would.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail, and then says where")]
+
+mod support;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use support::Up;
+
+/// A running `ebla mounttable`, killed when dropped.
+struct Names {
+    child: Child,
+    address: String,
+}
+
+impl Names {
+    fn start(folder: &Path, label: &str, arguments: &[&str]) -> Self {
+        let ready = folder.join(format!("{label}.ready"));
+        let log = std::fs::File::create(folder.join(format!("{label}.log"))).unwrap();
+        let mut child = Command::new(support::ebla())
+            .args(["mounttable", "--listen", "127.0.0.1:0", "--insecure-dev-identity", "--superuser", "server"])
+            .args(["--gc-grace", "0", "--tablets", "2", "--ready-file"])
+            .arg(&ready)
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        for _ in 0..6_000 {
+            if let Ok(text) = std::fs::read_to_string(&ready) {
+                let ready: Value = serde_json::from_str(&text).unwrap();
+                let address = ready.get("address").unwrap().as_str().unwrap().to_owned();
+                return Self { child, address };
+            }
+            if let Some(status) = child.try_wait().unwrap() {
+                let log = std::fs::read_to_string(folder.join(format!("{label}.log"))).unwrap();
+                panic!("ebla mounttable ended with {status}: {log}");
+            }
+            support::pause();
+        }
+        panic!("ebla mounttable is not ready");
+    }
+
+    /// The exit code, and what was shown.
+    fn mt(&self, caller: &str, arguments: &[&str]) -> (Option<i32>, String) {
+        let output = Command::new(support::ebla())
+            .arg("mt")
+            .args(arguments)
+            .env("MT_ROOT", &self.address)
+            .env("MT_IDENTITY", caller)
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    }
+
+    fn json(&self, caller: &str, arguments: &[&str]) -> Value {
+        let (code, said) = self.mt(caller, &[arguments, &["-o", "json"]].concat());
+        assert_eq!(code, Some(0), "{arguments:?}");
+        serde_json::from_str(&said).unwrap()
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// What a person does first, and what each refusal is to a script.
+fn used_by_hand(names: &Names) {
+    let ok = |caller: &str, arguments: &[&str]| {
+        let (code, said) = names.mt(caller, arguments);
+        assert_eq!(code, Some(0), "{arguments:?}");
+        said
+    };
+    ok("alice", &["mount", "prod/search/web", "10.0.0.1:80", "60"]);
+    ok("alice", &["mount", "prod/search/web", "10.0.0.2:80", "--leaf", "--replace"]);
+    ok("alice", &["mount", "prod/mail", "10.0.0.3:25"]);
+    let found = names.json("bob", &["resolve", "prod/search/web/index"]);
+    assert_eq!(found["suffix"], "index");
+    assert_eq!(found["servers"][0]["address"], "10.0.0.2:80");
+    assert_eq!((&found["servers"][0]["leaf"], &found["servers"][1]), (&Value::Bool(true), &Value::Null));
+    assert_eq!(ok("bob", &["ls", "prod"]), "mail  10.0.0.3:25\nsearch\n");
+    let found = ok("bob", &["glob", "prod/*/w*"]);
+    assert_eq!(found, "prod/mail  10.0.0.3:25\nprod/search/web  10.0.0.2:80\n", "a mount on the way is told of");
+    let who = names.json("alice", &["whoami"]);
+    assert_eq!((&who["user"], &who["nodes"]["used"], &who["servers"]["used"]), (&"alice".into(), &4.into(), &2.into()));
+    ok("alice", &["perms", "set", "prod/mail", r#"{"Admin":{"In":["alice"]}}"#]);
+    let permissions = names.json("alice", &["perms", "get", "prod/mail"]);
+    assert_eq!(permissions["permissions"]["Admin"]["In"][0], "alice");
+    let stale = ["perms", "set", "prod/mail", "{}", "--etag", "xyzzy"];
+    let refused: [(&str, &[&str], i32); 7] = [
+        ("bob", &["resolve", "prod/mail"], 4),
+        ("bob", &["unmount", "prod/mail"], 4),
+        ("alice", &stale, 5),
+        ("alice", &["resolve", "prod/never"], 3),
+        ("alice", &["mount", "prod/mail/below", "h:1"], 5),
+        ("alice", &["mount", "a/../b", "h:1"], 2),
+        ("alice", &["rm", "prod"], 5),
+    ];
+    for (caller, arguments, code) in refused {
+        assert_eq!(names.mt(caller, arguments).0, Some(code), "{caller} {arguments:?}");
+    }
+    ok("alice", &["unmount", "prod/search/web"]);
+    assert_eq!(
+        ok("bob", &["glob", "prod/..."]),
+        "prod\n",
+        "what is empty is collected, what is bob's business is shown"
+    );
+    ok("server", &["rm", "-r", "prod"]);
+    assert_eq!(ok("bob", &["glob", "*"]), "");
+    assert_eq!(names.json("alice", &["whoami"])["nodes"]["used"], 0);
+}
+
+#[test]
+fn names_are_served_from_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    used_by_hand(&Names::start(folder.path(), "memory", &["--in-memory"]));
+}
+
+#[test]
+fn names_are_served_from_a_cluster_by_any_number_of_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(&folder.path().join("data"), &[]);
+    let cluster = up.addresses.first().unwrap().as_str();
+    let one = Names::start(folder.path(), "one", &["--cluster", cluster]);
+    used_by_hand(&one);
+    let two = Names::start(folder.path(), "two", &["--cluster", cluster]);
+    assert_eq!(one.mt("alice", &["mount", "a/b", "h:1"]).0, Some(0));
+    assert_eq!(two.json("bob", &["resolve", "a/b"])["servers"][0]["address"], "h:1");
+    drop(one);
+    drop(two);
+    let three = Names::start(folder.path(), "three", &["--cluster", cluster]);
+    assert_eq!(three.json("bob", &["resolve", "a/b"])["servers"][0]["address"], "h:1");
+}
+
+#[test]
+fn without_a_server_and_without_a_login_a_command_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::start(folder.path(), "memory", &["--in-memory"]);
+    let nowhere = Command::new(support::ebla()).args(["mt", "ls", "--root", "127.0.0.1:1"]).output().unwrap();
+    assert_eq!(nowhere.status.code(), Some(6));
+    assert_eq!(names.mt("...", &["ls"]).0, Some(2), "no name of a caller");
+}
