@@ -1,6 +1,11 @@
 //! A mounttable on a cluster of `ebla up`, used by commands as a person or a script would.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail, and then says where")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may fail, and then says where"
+)]
 
 mod support;
 
