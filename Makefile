@@ -57,7 +57,7 @@ cluster: install ## a cluster in containers: 3 etcd, 2 masters, 5 tablet servers
 cluster-down: ## stops that cluster and removes all of it, its data too
 	deploy/cluster.sh down
 
-test: fmt clippy suites docs ## everything that must hold before a change lands
+test: fmt clippy suites simulation docs ## everything that must hold before a change lands
 
 fmt:
 	cargo fmt --all --check
