@@ -22,11 +22,8 @@ ADDRESS = os.environ["EBLA_CONFORMANCE_ADDRESS"]
 EMULATOR = "BIGTABLE_EMULATOR_HOST"
 NAME = "ebla-conformance"
 
-# While these are left out, what other tests need of them is left out too: an instance need not be made to be used, and
-# tables are made without a family of aggregates.
+# While these are left out, what other tests need of them is left out too: an instance need not be made to be used.
 INSTANCES = "v2_client/test_instance_admin.py::*"
-AGGREGATES = "*::test_mutation_add_to_cell*"
-AGGREGATE_FAMILY = "test-aggregate-family"
 # What a client with credentials sets, and one that speaks to an emulator does not: a row may be larger than 4 MiB.
 NO_LIMIT = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
@@ -107,15 +104,6 @@ class Plugin:
         lines = [{"pattern": line.pattern, "reason": line.reason, "tests": line.count} for line in self.left]
         with open(os.environ["EBLA_CONFORMANCE_REPORT"], "w", encoding="utf-8") as report:
             json.dump({"tests": tests, "lines": lines}, report, indent=1)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef, request):
-    """Takes the family of aggregates from those that the tests' table is made with."""
-    result = yield
-    if fixturedef.argname == "column_family_config" and request.config.pluginmanager.get_plugin(NAME).leaves_out(AGGREGATES):
-        result.pop(AGGREGATE_FAMILY)
-    return result
 
 
 def name(nodeid):
