@@ -27,7 +27,7 @@ const CATALOGUE: [(Bug, &str); 14] = [
 ];
 
 /// Tried in turn until one finds the fault: which one does changes with every change of the code.
-const SEEDS: RangeInclusive<u64> = 1..=12;
+const SEEDS: RangeInclusive<u64> = 1..=24;
 
 /// One thing to try: a fault, or, without one, that the plan's first seed is clean.
 struct Trial {

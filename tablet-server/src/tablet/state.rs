@@ -209,7 +209,7 @@ impl TabletState {
     }
 
     /// The time by which sessions are idle: the log's time without its leaps. It may be slow, which keeps sessions for longer,
-    /// and is never fast by more than [`IDLE_STEP_MAX`] a command.
+    /// and never advances by more than a minute a command.
     #[must_use]
     pub fn session_time(&self) -> Micros {
         self.time.minus(self.leapt)
