@@ -124,8 +124,8 @@ const BOOT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(15);
 /// How long the proof may take, and replicas to become equal after it.
 const PROOF: Duration = Duration::from_secs(70);
-/// See [`PROOF`].
-const EQUAL: Duration = Duration::from_secs(40);
+/// See [`PROOF`]. A master that was told of nothing looks around once a minute, and takes superfluous replicas away then.
+const EQUAL: Duration = Duration::from_secs(90);
 
 /// Runs the plan.
 pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcome {
