@@ -21,7 +21,6 @@ pub mod watch;
 use std::future::Future;
 
 use ebla_runtime::Tasks;
-use tokio::sync::oneshot;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
@@ -62,12 +61,8 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Status> {
-        let (sender, receiver) = oneshot::channel();
-        self.tasks.spawn("change", async move {
-            // Nobody may be left to hear of it.
-            drop(sender.send(work.await));
-        });
+        let outcome = self.tasks.start("change", work);
         let stopped = |_| Err(Error::new(Reason::Unavailable, "the server stops"));
-        receiver.await.unwrap_or_else(stopped).map_err(|error| messages::status(&error))
+        outcome.await.unwrap_or_else(stopped).map_err(|error| messages::status(&error))
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, warn};
@@ -133,6 +134,33 @@ impl Tasks {
         });
     }
 
+    /// As [`Tasks::spawn`], for work with an outcome: it goes on when nobody waits for that any more. The receiver fails
+    /// when the work was dropped.
+    ///
+    /// # Panics
+    /// As [`Tasks::spawn`].
+    pub fn start<F>(&self, name: &'static str, work: F) -> oneshot::Receiver<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let (task, outcome) = with_outcome(work);
+        self.spawn(name, task);
+        outcome
+    }
+
+    /// As [`Tasks::spawn_until_stopped`], with an outcome as in [`Tasks::start`].
+    ///
+    /// # Panics
+    /// As [`Tasks::spawn`].
+    pub fn start_until_stopped<F>(&self, name: &'static str, work: F) -> oneshot::Receiver<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let (task, outcome) = with_outcome(work);
+        self.spawn_until_stopped(name, task);
+        outcome
+    }
+
     /// Tells all tasks to end without waiting for them.
     pub fn cancel(&self) {
         self.0.token.cancel();
@@ -164,6 +192,15 @@ impl Tasks {
             waiting.extend(children.iter().filter_map(Weak::upgrade).map(Tasks));
         }
     }
+}
+
+fn with_outcome<F: Future>(work: F) -> (impl Future<Output = ()>, oneshot::Receiver<F::Output>) {
+    let (sender, outcome) = oneshot::channel();
+    let task = async move {
+        // Nobody may be left to hear of it.
+        drop(sender.send(work.await));
+    };
+    (task, outcome)
 }
 
 #[cfg(test)]
@@ -209,6 +246,22 @@ mod tests {
             assert!(tasks.token().is_cancelled());
             assert_eq!(said.load(Ordering::SeqCst), 0);
         }
+    }
+
+    #[tokio::test]
+    async fn work_goes_on_when_nobody_waits() {
+        let tasks = Tasks::new("root");
+        let (go, told) = oneshot::channel::<()>();
+        let (says, said) = oneshot::channel();
+        drop(tasks.start("forgotten", async move {
+            let _go = told.await;
+            says.send("done")
+        }));
+        drop(go);
+        assert_eq!(said.await, Ok("done"));
+        let dropped = tasks.start_until_stopped("endless", std::future::pending::<()>());
+        tasks.stop(Duration::from_secs(30)).await;
+        assert!(dropped.await.is_err());
     }
 
     #[tokio::test]

@@ -91,13 +91,9 @@ pub async fn run(
     // Each client is a task of its own, so that the generator uses both cores as programs would.
     let mut tasks = Vec::with_capacity(clients);
     for number in 0..clients {
-        let (done, result) = tokio::sync::oneshot::channel();
         let client =
             one_client(runtime.clone(), target.clone(), workload, number, plan.rows, values.clone(), stop.clone());
-        runtime.tasks.spawn_until_stopped("bench client", async move {
-            drop(done.send(client.await));
-        });
-        tasks.push(result);
+        tasks.push(runtime.tasks.start_until_stopped("bench client", client));
     }
     let (results, ()) = futures::join!(join_all(tasks), timer);
     let elapsed = runtime.clock.monotonic().saturating_sub(started);

@@ -150,13 +150,7 @@ impl Load {
         for (number, by) in writers.chain(readers).enumerate() {
             let worker =
                 Worker::new(by, number, self.shared.clone(), through.to_vec(), self.runtime.rng.fork(), stop.clone());
-            let (done, result) = oneshot::channel();
-            self.runtime.tasks.spawn_until_stopped("verify worker", async move {
-                worker.run().await;
-                // Nobody waits when the round was dropped.
-                let _unwanted = done.send(());
-            });
-            workers.push(result);
+            workers.push(self.runtime.tasks.start_until_stopped("verify worker", worker.run()));
         }
         Ok(Running { stop, workers, shared: self.shared.clone() })
     }

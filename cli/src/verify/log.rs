@@ -79,7 +79,6 @@ impl LogFile {
         let file = File::create(path).map_err(failed)?;
         let disk = Blocking::pool("verify-log", 1, 1).map_err(failed)?;
         let (lines, waiting) = mpsc::channel(LINES_MAX);
-        let (done, written) = oneshot::channel();
         let header = Header {
             ebla_verify: VERSION,
             table: table.as_str().to_owned(),
@@ -87,10 +86,7 @@ impl LogFile {
             slots: layout.slots,
         };
         let first = line(&header)?;
-        runtime.tasks.spawn("verify log", async move {
-            // The receiver is gone when nobody waits for the end of the log.
-            drop(done.send(write(file, first, waiting, disk).await));
-        });
+        let written = runtime.tasks.start("verify log", write(file, first, waiting, disk));
         Ok(Self { lines, written })
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ebla_client::Deadline;
 use ebla_model::error::{Error, Reason};
 use ebla_proto::status::to_status;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tonic::{Response, Status};
 
 use crate::election;
@@ -48,13 +48,8 @@ impl Desk {
         let office = self.office()?;
         let deadline = office.deadline(CHANGE_LIMIT);
         let tasks = office.runtime().tasks.clone();
-        let (sender, done) = oneshot::channel();
-        let work = change(office, deadline);
-        tasks.spawn_until_stopped("admin change", async move {
-            // Whoever asked may have gone.
-            _ = sender.send(work.await);
-        });
-        done.await.unwrap_or_else(|_ended| Err(Error::new(Reason::OutcomeUnknown, "the master left office")))
+        let outcome = tasks.start_until_stopped("admin change", change(office, deadline)).await;
+        outcome.unwrap_or_else(|_ended| Err(Error::new(Reason::OutcomeUnknown, "the master left office")))
     }
 }
 

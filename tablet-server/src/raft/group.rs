@@ -20,7 +20,7 @@ use openraft::raft::ClientWriteResult;
 use openraft::type_config::alias::{OneshotReceiverOf, WatchReceiverOf};
 use openraft::{RaftMetrics, ReadPolicy, ServerState};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use super::acknowledged::Acknowledged;
 use super::config::{GroupConfig, RaftTimings, openraft_config};
@@ -333,12 +333,10 @@ impl Group {
         {
             return Err(ChangeError::Refused("the leader would remove itself: transfer leadership first".to_owned()));
         }
-        let (sender, outcome) = oneshot::channel();
         let group = Arc::clone(self);
         // On its own, because a change that is given up half way would leave the group with two sets of voters.
-        self.tasks.spawn_until_stopped("raft-change", async move {
-            let _unwanted = sender.send(change(&group.raft, wanted, expected).await);
-        });
+        let work = async move { change(&group.raft, wanted, expected).await };
+        let outcome = self.tasks.start_until_stopped("raft-change", work);
         outcome.await.unwrap_or(Err(ChangeError::Unknown))
     }
 

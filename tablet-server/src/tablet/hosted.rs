@@ -21,7 +21,6 @@ use ebla_storage::log::{CommitLog, Record};
 use ebla_storage::registry::{Registry, ReplicaRecord, ReplicaState};
 use ebla_storage::tablet::{Shared, TabletStore};
 use futures::StreamExt as _;
-use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use crate::raft::{Group, GroupConfig, GroupDirectory, GroupId, Lookup, Network, Origin, Pools, RaftTimings};
@@ -364,11 +363,8 @@ impl Hosted {
         name: &'static str,
         order: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
-        let (sender, outcome) = oneshot::channel();
-        self.parts.runtime.tasks.spawn_until_stopped(name, async move {
-            let _unwanted = sender.send(order.await);
-        });
-        outcome.await.unwrap_or_else(|_gone| Err(Error::new(Reason::Unavailable, "the server stops")))
+        let outcome = self.parts.runtime.tasks.start_until_stopped(name, order).await;
+        outcome.unwrap_or_else(|_gone| Err(Error::new(Reason::Unavailable, "the server stops")))
     }
 
     /// Stops all groups. Leadership is not handed over.
