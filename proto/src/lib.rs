@@ -8,6 +8,7 @@
 //! | [`record`] [`command`] [`tablet`] [`raft`] [`control`] [`locate`] [`operate`] | our own protos, generated |
 //! | [`mounttable`] | the messages of the tenant of that name, generated |
 //! | [`convert`] | messages to model and back; what is malformed or unknown is refused here |
+//! | [`raw`] | messages that are handed on unread |
 //! | [`belonging`] | which cluster a message comes from, so that a stranger's is refused |
 //! | [`status`] | the one table between `model::Error` and gRPC's codes |
 //!
@@ -20,6 +21,7 @@ pub mod belonging;
 pub mod convert;
 pub mod data;
 mod generated;
+pub mod raw;
 pub mod services;
 pub mod status;
 

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use ebla_proto::admin;
+use ebla_proto::raw::Raw;
 use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
 use ebla_runtime::net::Network;
 use ebla_runtime::{Connection, Listener, Net, Rng};
 use futures::future::BoxFuture;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -251,43 +251,5 @@ impl Network for Counting {
     fn connect(&self, address: String) -> BoxFuture<'_, io::Result<Connection>> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move { self.net.connect(&address).await })
-    }
-}
-
-/// A codec that leaves messages as they are.
-#[derive(Clone, Copy, Debug, Default)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, message: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(message);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
     }
 }

@@ -22,19 +22,19 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use ebla_chubby::{SharedChubby, paths};
 use ebla_client::{ChubbyDirectory, Deadline, channel::Channels};
 use ebla_model::{Error, Reason};
 use ebla_proto::{
     convert::decode_record,
+    raw::Raw,
     record,
     status::{from_status, is_unavailable, to_status},
 };
 use ebla_runtime::Runtime;
 use tonic::{
     Request, Response, Status,
-    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     codegen::{BoxFuture, Service, http},
     server::{NamedService, UnaryService},
 };
@@ -113,7 +113,7 @@ impl Master {
         let call = async {
             let closed = |error: tonic::transport::Error| Status::from_error(Box::new(error));
             grpc.ready().await.map_err(closed)?;
-            grpc.unary(request, path, Unread).await.map(Response::into_inner)
+            grpc.unary(request, path, Raw).await.map(Response::into_inner)
         };
         let silence = |_elapsed| to_status(&Error::new(Reason::OutcomeUnknown, "the master did not answer in time"));
         tokio::time::timeout(left, call).await.map_err(silence)?
@@ -222,8 +222,7 @@ impl<S: 'static> Service<http::Request<tonic::body::Body>> for Relay<S> {
         let path = request.uri().path_and_query().cloned();
         let call = HandOver { master: self.master.clone(), path };
         Box::pin(async move {
-            let mut grpc =
-                tonic::server::Grpc::new(Unread).apply_max_message_size_config(Some(REQUEST_BYTES_MAX), None);
+            let mut grpc = tonic::server::Grpc::new(Raw).apply_max_message_size_config(Some(REQUEST_BYTES_MAX), None);
             Ok(grpc.unary(call, request).await)
         })
     }
@@ -247,44 +246,6 @@ impl UnaryService<Bytes> for HandOver {
             let deadline = Deadline::after(&master.shared.runtime.clock, limit);
             master.call(path, request.into_inner(), deadline).await.map(Response::new)
         })
-    }
-}
-
-/// A codec that leaves messages as they are.
-#[derive(Clone, Copy, Debug, Default)]
-struct Unread;
-
-impl Codec for Unread {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Unread {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, message: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(message);
-        Ok(())
-    }
-}
-
-impl Decoder for Unread {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
     }
 }
 
