@@ -133,7 +133,7 @@ async fn start_server(
         options.split_bytes = ByteSize::new(bytes);
     }
     let data_dir = config.data.join(format!("server-{number}"));
-    let server = ServerConfig { data_dir, listen: listen.clone(), advertise: None, options };
+    let server = ServerConfig::new(data_dir, &listen, options);
     TabletServer::start(server, chubby.clone(), runtime.child("server"))
         .await
         .map_err(|error| error.context(&format!("start tablet server {number} at {listen}")))

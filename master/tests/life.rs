@@ -80,12 +80,7 @@ impl House {
 }
 
 fn server_config(data: &Path, number: usize, neighbours: &Neighbours) -> ServerConfig {
-    ServerConfig {
-        data_dir: data.join(number.to_string()),
-        listen: "127.0.0.1:0".to_owned(),
-        advertise: None,
-        options: ServerOptions::up(neighbours.clone()),
-    }
+    ServerConfig::new(data.join(number.to_string()), "127.0.0.1:0", ServerOptions::up(neighbours.clone()))
 }
 
 async fn start_master(chubby: &SharedChubby, runtime: &Runtime) -> Master {

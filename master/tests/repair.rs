@@ -84,8 +84,7 @@ impl House {
             // A neighbourhood of its own: everything between servers goes over sockets.
             ..ServerOptions::up(Neighbours::default())
         };
-        let config =
-            ServerConfig { data_dir: self.folder(at), listen: "127.0.0.1:0".to_owned(), advertise: None, options };
+        let config = ServerConfig::new(self.folder(at), "127.0.0.1:0", options);
         let server = TabletServer::start(config, self.chubby.clone(), self.runtime.clone()).await.unwrap();
         server.ready().await;
         self.servers[at] = Some(server);

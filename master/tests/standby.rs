@@ -34,12 +34,8 @@ impl House {
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
         let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
-        let config = ServerConfig {
-            data_dir: data.path().to_owned(),
-            listen: "127.0.0.1:0".to_owned(),
-            advertise: None,
-            options: ServerOptions::up(Neighbours::default()),
-        };
+        let options = ServerOptions::up(Neighbours::default());
+        let config = ServerConfig::new(data.path(), "127.0.0.1:0", options);
         let server = TabletServer::start(config, chubby.clone(), runtime.clone()).await.unwrap();
         let start = || async {
             let config = MasterConfig { lease_ttl: ttl, ..MasterConfig::new("127.0.0.1:0", 1) };

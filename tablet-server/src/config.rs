@@ -130,3 +130,11 @@ pub struct ServerConfig {
     /// Settings.
     pub options: ServerOptions,
 }
+
+impl ServerConfig {
+    /// A server that others reach where it listens.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>, listen: &str, options: ServerOptions) -> Self {
+        Self { data_dir: data_dir.into(), listen: listen.to_owned(), advertise: None, options }
+    }
+}

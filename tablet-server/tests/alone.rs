@@ -26,12 +26,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 async fn start(folder: &Path, chubby: SharedChubby, runtime: &Runtime) -> TabletServer {
-    let config = ServerConfig {
-        data_dir: folder.to_path_buf(),
-        listen: "127.0.0.1:0".to_owned(),
-        advertise: None,
-        options: ServerOptions::up(Neighbours::default()),
-    };
+    let config = ServerConfig::new(folder, "127.0.0.1:0", ServerOptions::up(Neighbours::default()));
     TabletServer::start(config, chubby, runtime.child("server")).await.unwrap()
 }
 

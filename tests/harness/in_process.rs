@@ -78,7 +78,7 @@ impl InProcess {
         // Each speaks to the others over its socket, as separate processes do, and waits out old promises as they do.
         let mut options = ServerOptions::up(Neighbours::default());
         options.restart = ServerOptions::server().restart;
-        let config = ServerConfig { data_dir: self.data.join(node.to_string()), listen, advertise: None, options };
+        let config = ServerConfig::new(self.data.join(node.to_string()), &listen, options);
         TabletServer::start(config, self.chubby.clone(), self.runtime.child("server")).await.map_err(failed)
     }
 
