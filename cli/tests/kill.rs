@@ -37,7 +37,7 @@ async fn kills(rounds: u64) {
         let notes = load.finish(running).await;
         unknown += notes.unknown;
         up = Up::start(&data, &[]);
-        slowest_start = slowest_start.max(up.took);
+        slowest_start = slowest_start.max(up.took());
         assert!(notes.acknowledged > 0, "round {round} wrote nothing: the check would check nothing");
         let one = &up.addresses[(round % 3) as usize..][..1];
         let report = load.check(&through(one, &table, &runtime)).await.unwrap();

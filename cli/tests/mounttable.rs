@@ -1,52 +1,30 @@
 //! A mounttable on a cluster of `ebla up`, used by commands as a person or a script would.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test may fail, and then says where"
-)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
 mod support;
 
+use std::ffi::OsStr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
-use support::Up;
+use support::{Process, Up};
 
 /// A running `ebla mounttable`, killed when dropped.
 struct Names {
-    child: Child,
+    _process: Process,
     address: String,
 }
 
 impl Names {
     fn start(folder: &Path, label: &str, arguments: &[&str]) -> Self {
-        let ready = folder.join(format!("{label}.ready"));
-        let log = std::fs::File::create(folder.join(format!("{label}.log"))).unwrap();
-        let mut child = Command::new(support::ebla())
-            .args(["mounttable", "--listen", "127.0.0.1:0", "--insecure-dev-identity", "--superuser", "server"])
-            .args(["--gc-grace", "0", "--tablets", "2", "--ready-file"])
-            .arg(&ready)
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        for _ in 0..6_000 {
-            if let Ok(text) = std::fs::read_to_string(&ready) {
-                let ready: Value = serde_json::from_str(&text).unwrap();
-                let address = ready.get("address").unwrap().as_str().unwrap().to_owned();
-                return Self { child, address };
-            }
-            if let Some(status) = child.try_wait().unwrap() {
-                let log = std::fs::read_to_string(folder.join(format!("{label}.log"))).unwrap();
-                panic!("ebla mounttable ended with {status}: {log}");
-            }
-            support::pause();
-        }
-        panic!("ebla mounttable is not ready");
+        let fixed = ["mounttable", "--listen", "127.0.0.1:0", "--insecure-dev-identity", "--superuser", "server"];
+        let small = ["--gc-grace", "0", "--tablets", "2"];
+        let all: Vec<_> = fixed.iter().chain(&small).chain(arguments).map(OsStr::new).collect();
+        let process = Process::start(&folder.join(label), &all);
+        let address = process.ready["address"].as_str().unwrap().to_owned();
+        Self { _process: process, address }
     }
 
     /// The exit code, and what was shown.
@@ -65,13 +43,6 @@ impl Names {
         let (code, said) = self.mt(caller, &[arguments, &["-o", "json"]].concat());
         assert_eq!(code, Some(0), "{arguments:?}");
         serde_json::from_str(&said).unwrap()
-    }
-}
-
-impl Drop for Names {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 

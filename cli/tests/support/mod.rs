@@ -8,6 +8,7 @@
 )]
 #![allow(dead_code, clippy::allow_attributes, reason = "each suite uses a part of it")]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -34,55 +35,47 @@ pub(crate) fn ebla() -> &'static str {
     env!("CARGO_BIN_EXE_ebla")
 }
 
-/// A running `ebla up`, killed when dropped.
-pub(crate) struct Up {
+/// A running process of the program that says in its ready file that it serves; killed when dropped.
+pub(crate) struct Process {
     child: Child,
-    /// The public address of each server.
-    pub(crate) addresses: Vec<String>,
+    /// What the ready file says.
+    pub(crate) ready: Value,
     /// How long it took from the start of the process until the ready file was there.
     pub(crate) took: Duration,
 }
 
-impl Up {
-    /// Starts it on `data` with a free port and waits until all serves.
-    pub(crate) fn start(data: &Path, arguments: &[&str]) -> Self {
+impl Process {
+    /// Starts `ebla` with these arguments and waits until it serves. `base`: the path of its ready file and its log, without
+    /// their extensions; the log goes on where an earlier process left it.
+    pub(crate) fn start(base: &Path, arguments: &[&OsStr]) -> Self {
         let clock = Clock::system();
         let started = clock.monotonic();
-        let ready = data.with_extension("ready");
+        let (ready, log) = (base.with_extension("ready"), base.with_extension("log"));
         drop(std::fs::remove_file(&ready));
-        let log = std::fs::File::options().create(true).append(true).open(data.with_extension("log")).unwrap();
-        let child = Command::new(ebla())
-            .args(["up", "--listen", "127.0.0.1:0", "--data"])
-            .arg(data)
+        let mut child = Command::new(ebla())
+            .args(arguments)
             .arg("--ready-file")
             .arg(&ready)
-            .args(arguments)
             .stdout(Stdio::null())
-            .stderr(log)
+            .stderr(std::fs::File::options().create(true).append(true).open(&log).unwrap())
             .spawn()
             .unwrap();
-        let mut up = Self { child, addresses: Vec::new(), took: Duration::ZERO };
-        let text = loop {
+        let process = loop {
             if let Ok(text) = std::fs::read_to_string(&ready) {
-                break text;
+                let ready = serde_json::from_str(&text).unwrap();
+                break Self { child, ready, took: clock.monotonic() - started };
             }
-            if let Some(status) = up.child.try_wait().unwrap() {
-                panic!("ebla up ended with {status} before it was ready:\n{}", tail(&data.with_extension("log")));
+            if let Some(status) = child.try_wait().unwrap() {
+                panic!("ebla ended with {status} before it was ready:\n{}", tail(&log));
             }
-            assert!(
-                clock.monotonic() - started < READY_MAX,
-                "ebla up is not ready after {READY_MAX:?}:\n{}",
-                tail(&data.with_extension("log"))
-            );
+            if clock.monotonic() - started > READY_MAX {
+                drop(child.kill());
+                panic!("ebla is not ready after {READY_MAX:?}:\n{}", tail(&log));
+            }
             pause();
         };
-        up.took = clock.monotonic() - started;
-        let ready: Value = serde_json::from_str(&text).unwrap();
-        let servers = ready["servers"].as_array().unwrap();
-        up.addresses = servers.iter().map(|server| server["bigtable"].as_str().unwrap().to_owned()).collect();
-        assert_eq!(ready["bigtable"].as_str().unwrap(), up.addresses[0]);
-        assert_eq!(ready["pid"].as_u64().unwrap(), u64::from(up.child.id()));
-        up
+        assert_eq!(process.ready["pid"].as_u64().unwrap(), u64::from(process.id()));
+        process
     }
 
     /// SIGKILL: no drain, no flush, no goodbye.
@@ -97,10 +90,45 @@ impl Up {
     }
 }
 
-impl Drop for Up {
+impl Drop for Process {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
+    }
+}
+
+/// A running `ebla up`, killed when dropped.
+pub(crate) struct Up {
+    process: Process,
+    /// The public address of each server.
+    pub(crate) addresses: Vec<String>,
+}
+
+impl Up {
+    /// Starts it on `data` with a free port and waits until all serves.
+    pub(crate) fn start(data: &Path, arguments: &[&str]) -> Self {
+        let fixed = ["up", "--listen", "127.0.0.1:0", "--data"].map(OsStr::new);
+        let given: Vec<_> = arguments.iter().map(OsStr::new).collect();
+        let process = Process::start(data, &[&fixed[..], &[data.as_os_str()], &given].concat());
+        let servers = process.ready["servers"].as_array().unwrap();
+        let addresses: Vec<_> = servers.iter().map(|server| server["bigtable"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(process.ready["bigtable"].as_str().unwrap(), addresses[0]);
+        Self { process, addresses }
+    }
+
+    /// How long it took until it served.
+    pub(crate) fn took(&self) -> Duration {
+        self.process.took
+    }
+
+    /// As [`Process::kill`].
+    pub(crate) fn kill(self) {
+        self.process.kill();
+    }
+
+    /// The process's id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
     }
 }
 
