@@ -1,0 +1,195 @@
+//! Rows are written and read through every server; orders of a master.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_client::{Check, RowWrite};
+use ebla_model::id::{ClusterId, OperationId};
+use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::mutation::{Mutation, WriteTime};
+use ebla_model::{Micros, Reason};
+use ebla_proto::control::control_client::ControlClient;
+use ebla_proto::{control, convert};
+use ebla_runtime::{Clock, Runtime};
+
+use crate::house::{House, LIVE, TABLE, TABLET, schema};
+use crate::rows::{add, expect_rows, increment, key, payload, scan, set, sum, write};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn rows_are_written_and_read_through_every_server() {
+    let house = House::start(1 << 20).await;
+    write(house.server(0).cluster(), 0, 300, 100).await;
+    for at in 0..3 {
+        expect_rows(&scan(house.server(at).cluster()).await, 300, 100);
+    }
+    for n in 1..=30 {
+        let cluster = house.server(usize::try_from(n % 3).unwrap()).cluster();
+        assert_eq!(increment(cluster, &RowKey::new("counter")).await, n);
+    }
+    let cluster = house.server(1).cluster();
+    let check = |then: Vec<Bytes>, otherwise: Vec<Bytes>| Check {
+        row: RowKey::new("once"),
+        predicate: None,
+        then,
+        otherwise,
+        token: None,
+    };
+    let first = cluster.check(TABLE, check(Vec::new(), vec![set("q", "x")]), cluster.deadline(LIVE)).await;
+    assert!(!first.unwrap());
+    let second = cluster.check(TABLE, check(vec![set("q", "y")], Vec::new()), cluster.deadline(LIVE)).await;
+    assert!(second.unwrap());
+    let unknown = RowWrite {
+        row: key(1),
+        mutations: vec![convert::mutation_to_bytes(&Mutation::DeleteFamily { family: "nope".to_owned() })],
+        token: None,
+    };
+    let refused = cluster.mutate_row(TABLE, unknown, cluster.deadline(LIVE)).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::NotFoundFamily);
+    house.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn additions_from_everywhere_count_once_each_and_outlive_a_leader() {
+    let mut house = House::start(1 << 20).await;
+    let mut adders = tokio::task::JoinSet::new();
+    for at in 0..3 {
+        let cluster = house.server(at).cluster().clone();
+        adders.spawn(async move {
+            for _ in 0..20 {
+                let rows = (1..4).map(|n| RowWrite { row: key(n), mutations: vec![add(1), add(2)], token: None });
+                for result in cluster.mutate_rows(TABLE, rows.collect(), cluster.deadline(LIVE)).await {
+                    result.unwrap();
+                }
+            }
+        });
+    }
+    adders.join_all().await;
+    let lost = house.leader(TABLET).await;
+    house.servers[lost].take().unwrap().abort().await;
+    let cluster = house.server((lost + 1) % 3).cluster();
+    for row in 1..4 {
+        assert_eq!(sum(cluster, row).await, 180);
+    }
+    // Plain writes and increments have no place among them.
+    let set = convert::mutation_to_bytes(&Mutation::SetCell {
+        family: "sum".to_owned(),
+        qualifier: Bytes::new(),
+        timestamp: WriteTime::Server,
+        value: Bytes::new(),
+    });
+    let write = RowWrite { row: key(1), mutations: vec![add(1), set], token: None };
+    let refused = cluster.mutate_row(TABLE, write, cluster.deadline(LIVE)).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::InvalidArgument);
+    assert_eq!(sum(cluster, 1).await, 180, "nothing of it was written");
+    house.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn servers_of_one_process_need_no_address_for_each_other() {
+    let nobody = "127.0.0.1:9".to_owned();
+    let house = House::start_at(1 << 20, Some(nobody)).await;
+    for at in 0..3 {
+        let cluster = house.server(at).cluster();
+        write(cluster, 0, 30, 100).await;
+        expect_rows(&scan(cluster).await, 30, 100);
+    }
+    house.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn orders_are_taken_only_from_the_newest_master_of_this_cluster() {
+    let house = House::start(1 << 20).await;
+    let mut control = ControlClient::new(Runtime::system("test").net.channel(house.server(0).address()));
+    let order = |cluster: u128, epoch: u64| control::ReportRequest {
+        fence: Some(control::Fence {
+            cluster: Bytes::copy_from_slice(&ClusterId::new(cluster).to_bytes()),
+            master_epoch: epoch,
+        }),
+    };
+    let report = control.report(order(7, 5)).await.unwrap().into_inner();
+    assert_eq!(report.replicas.len(), 3);
+    assert!(control.report(order(8, 6)).await.is_err(), "another cluster");
+    let stale = control.report(order(7, 4)).await.unwrap_err();
+    assert_eq!(ebla_proto::status::from_status(&stale).0.reason, Reason::StaleEpoch);
+
+    // A replica that is dropped does not come again.
+    let hosted = house.server(0).hosted();
+    let replica = hosted.tablet(TABLET).unwrap().replica();
+    let fence = order(7, 5).fence;
+    let drop_it = control::DropReplicaRequest { fence: fence.clone(), tablet: TABLET.get(), replica: replica.get() };
+    control.drop_replica(drop_it.clone()).await.unwrap();
+    control.drop_replica(drop_it).await.unwrap();
+    assert!(hosted.tablet(TABLET).is_none());
+    let descriptor = house.server(1).hosted().tablet(TABLET).unwrap().descriptor();
+    let make = control::CreateReplicaRequest {
+        empty: false,
+        fence,
+        descriptor: Some(convert::descriptor_to_proto(&descriptor)),
+        schema: Some(convert::schema_to_proto(&schema())),
+        replica: replica.get(),
+    };
+    assert_eq!(control.create_replica(make).await.unwrap().into_inner().outcome, "removed");
+    // Two of three go on.
+    write(house.server(0).cluster(), 0, 20, 100).await;
+    house.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_dropped_tablet_takes_nothing_any_more() {
+    let house = House::start(1 << 20).await;
+    let cluster = house.server(0).cluster();
+    write(cluster, 0, 20, 100).await;
+    let leader = house.leader(TABLET).await;
+    let tablet = house.server(leader).hosted().tablet(TABLET).unwrap();
+    tablet.drop_range(OperationId::new(1), KeyRange::prefix(b"row-00001"), LIVE).await.unwrap();
+    tablet.drop_range(OperationId::new(1), KeyRange::all(), LIVE).await.unwrap();
+    assert_eq!(scan(cluster).await.len(), 10);
+    tablet.drop_table(OperationId::new(2), LIVE).await.unwrap();
+    tablet.drop_table(OperationId::new(2), LIVE).await.unwrap();
+    let write = RowWrite { row: key(1), mutations: vec![set("q", "x")], token: None };
+    let refused = cluster.mutate_row(TABLE, write, cluster.deadline(Duration::from_secs(2))).await;
+    assert!(refused.is_err());
+    house.stop().await;
+}
+
+/// Overwrites of a family that keeps one version: 24 megabytes of them, of which the last twenty values are to be seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn versions_beyond_a_count_leave_every_replica() {
+    const ROWS: u32 = 20;
+    const ROUNDS: u32 = 1_200;
+    let house = House::start(1 << 20).await;
+    let cluster = house.server(0).cluster();
+    let value = |row: u32, round: u32| payload(row * ROUNDS + round, 1000);
+    for round in 0..ROUNDS {
+        let overwrite = |row| Mutation::SetCell {
+            family: "last".to_owned(),
+            qualifier: Bytes::from_static(b"q"),
+            timestamp: WriteTime::At(Micros::from_millis(i64::from(round) + 1)),
+            value: value(row, round).into(),
+        };
+        let write =
+            |row| RowWrite { row: key(row), mutations: vec![convert::mutation_to_bytes(&overwrite(row))], token: None };
+        let rows = (0..ROWS).map(write).collect();
+        for result in cluster.mutate_rows(TABLE, rows, cluster.deadline(LIVE)).await {
+            result.unwrap();
+        }
+    }
+    // What came since the last pass is there: the next one waits for four mebibytes, or a little more while memory goes to disk.
+    let most = u64::from(ROWS * ROUNDS) / 2;
+    let deadline = cluster.deadline(LIVE);
+    for at in 0..3 {
+        let tablet = house.server(at).hosted().tablet(TABLET).unwrap();
+        loop {
+            let cells = tablet.digest().await.unwrap().cells;
+            if cells <= most {
+                break;
+            }
+            assert!(!deadline.has_passed(&Clock::system()), "{cells} cells on server {at}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    let rows = scan(cluster).await;
+    let last: Vec<_> = (0..ROWS).map(|row| (key(row), Bytes::from(value(row, ROUNDS - 1)))).collect();
+    assert_eq!(rows, last);
+    house.stop().await;
+}
