@@ -2,7 +2,8 @@
 //!
 //! One task looks at all replicas a few times a second, asks `storage::flush` which of them to flush, has that done on
 //! threads that may block, and tells Raft how far each store then is on disk: the log is not needed below. It also keeps
-//! writes waiting while memtables are far above their budget, and has tablets divided that are larger than they should be.
+//! writes waiting while memtables are far above their budget, has tablets divided that are larger than they should be, and tells
+//! [`Collector`] how large they are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use ebla_runtime::Runtime;
 use ebla_storage::flush::{Budgets, FlushScheduler, LogPin, Picture, Pressure, TabletLoad};
 use tracing::{debug, error, info, warn};
 
+use crate::collecting::Collector;
 use crate::tablet::Tablet;
 use crate::tablet::admission::Gate;
 use crate::tablet::hosted::Hosted;
@@ -52,6 +54,7 @@ pub fn start(hosted: &Arc<Hosted>, budgets: FlushBudgets, runtime: &Runtime) {
         split_bytes: budgets.split_bytes,
         log_kept_bytes: budgets.log_bytes / LOG_KEPT,
         runtime: runtime.clone(),
+        collector: Collector::new(runtime),
         purged: BTreeMap::new(),
         tried: BTreeMap::new(),
     };
@@ -64,6 +67,7 @@ struct Keeper {
     split_bytes: u64,
     log_kept_bytes: u64,
     runtime: Runtime,
+    collector: Collector,
     /// Up to which index each tablet's log was last asked to be purged.
     purged: BTreeMap<TabletId, u64>,
     /// When each tablet was last to be divided.
@@ -97,6 +101,7 @@ impl Keeper {
             if depth == Depth::Sizes {
                 self.purge(&tablets, &looked);
                 self.divide(&tablets, &looked);
+                self.collector.look(tablets.iter().zip(looked.iter().map(|one| one.size_bytes)));
             }
         }
     }

@@ -3,9 +3,10 @@
 //! Data flows one way, `front -> router -> tablet -> raft -> storage`; no file names a layer above its own. `server`
 //! starts and stops it all, `lease` tells Chubby that this server lives, `memory` keeps where the others are for the next
 //! start, `control` takes the master's orders, `internal` answers fronts and clients, `announce` writes METADATA after a
-//! change, `flushing` decides when memory goes to disk, `leaving` hands leaderships over before an orderly end.
+//! change, `flushing` decides when memory goes to disk, `collecting` when versions beyond a count are looked for, `leaving` hands leaderships over before an orderly end.
 
 pub mod announce;
+mod collecting;
 pub mod config;
 pub mod control;
 pub mod flushing;

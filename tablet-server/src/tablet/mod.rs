@@ -3,6 +3,7 @@
 //! ```text
 //!   Tablet   read  write  check  modify  sample            of rows, at the leader
 //!            split  set_schema  drop_range  drop_table     of the tablet, one entry of its log each
+//!            collect                                       of its dead cells, an entry for each stretch of rows
 //!            change_replicas                               of who holds it
 //!            descriptor  report  digest  flush             of this replica
 //!
@@ -20,6 +21,7 @@
 
 pub mod admission;
 pub mod apply;
+pub mod collect;
 pub mod command;
 mod cradle;
 mod decide;

@@ -57,6 +57,18 @@ impl Families {
         self.known.get(at)
     }
 
+    /// The rule of a family, if it counts versions anywhere.
+    #[must_use]
+    pub fn counting_rule(&self, id: FamilyId) -> Option<&GcRule> {
+        self.get(id)?.rule.as_ref().filter(|rule| rule.counts())
+    }
+
+    /// Whether any rule counts versions, so that what it hides must be removed by entries of the log.
+    #[must_use]
+    pub fn count_versions(&self) -> bool {
+        self.known.iter().any(|family| family.rule.as_ref().is_some_and(GcRule::counts))
+    }
+
     /// Whether any rule looks at ages, so that the tablet's time matters to readers.
     #[must_use]
     pub fn look_at_ages(&self) -> bool {

@@ -122,7 +122,7 @@ impl Tablet {
         }
     }
 
-    fn since(&self, started: Duration) -> Duration {
+    pub(super) fn since(&self, started: Duration) -> Duration {
         self.runtime.clock.monotonic().saturating_sub(started)
     }
 
