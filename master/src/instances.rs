@@ -44,6 +44,20 @@ pub(crate) async fn list(
     Ok(known)
 }
 
+/// The instances that are asked for, with what their creators said: one, known or not, or the known ones of a project.
+///
+/// # Errors
+/// What Chubby says.
+pub(crate) async fn among(
+    office: &Office,
+    asked: &Instances,
+) -> Result<BTreeMap<InstanceName, Option<Instance>>, Error> {
+    match asked {
+        Instances::One(name) => Ok([(name.clone(), find(office, name).await?)].into()),
+        Instances::All(project) => list(office, project).await,
+    }
+}
+
 /// A table that is being deleted has lost its name.
 fn is_there(schema: &TableSchema) -> bool {
     schema.state != TableState::Deleting
@@ -74,13 +88,9 @@ pub(crate) async fn cluster(office: &Office, instance: Option<&Instance>) -> Res
     })
 }
 
-/// The name of the one cluster of an instance.
-///
-/// # Errors
-/// What Chubby says.
-pub(crate) async fn cluster_name(office: &Office, name: &InstanceName) -> Result<String, Error> {
-    let instance = find(office, name).await?;
-    Ok(instance.map_or_else(|| CLUSTER_NAME.to_owned(), |instance| instance.cluster.id))
+/// The name of the one cluster of an instance: what its creator said, if it was created.
+pub(crate) fn cluster_name(created: Option<&Instance>) -> &str {
+    created.map_or(CLUSTER_NAME, |instance| &instance.cluster.id)
 }
 
 /// Keeps an instance.
@@ -104,6 +114,31 @@ pub(crate) async fn create(office: &Office, instance: &Instance) -> Result<(), E
             Ok(())
         }
         Outcome::Conflict => Err(exists()),
+    }
+}
+
+/// Changes what is kept of an instance, and answers what it is then. `change` may be asked more than once.
+///
+/// # Errors
+/// `NotFound` when nobody created it; what `change` refuses; `OutcomeUnknown` when nobody knows whether it was changed.
+pub(crate) async fn update(
+    office: &Office,
+    name: &InstanceName,
+    change: impl Fn(&Instance) -> Result<Instance, Error>,
+) -> Result<Instance, Error> {
+    loop {
+        let Some(present) = records::read_instance(office.chubby(), name).await? else {
+            let message = format!("instance {name} was not created: nothing is kept of it; call CreateInstance first");
+            return Err(Error::new(Reason::NotFound, message));
+        };
+        let next = change(&present.value)?;
+        let path = paths::instance(name);
+        let write = Write::put(path.clone(), instance_to_bytes(&next));
+        let compare = Compare::Modified(path, present.modified);
+        if let Outcome::Done(_) = office.begin(vec![compare], vec![write]).await? {
+            info!(%name, "instance updated");
+            return Ok(next);
+        }
     }
 }
 

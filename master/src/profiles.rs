@@ -5,7 +5,7 @@
 use ebla_chubby::{Compare, Outcome, Revision, Write, paths};
 use ebla_model::app_profile::{AppProfile, AppProfileName, Routing};
 use ebla_model::error::{Error, Reason};
-use ebla_model::instance::{InstanceName, Instances};
+use ebla_model::instance::{Instance, InstanceName, Instances};
 use ebla_proto::admin;
 use ebla_proto::convert::app_profile::{app_profile_to_admin, app_profile_to_bytes, update_app_profile};
 
@@ -22,14 +22,15 @@ const BUILT_IN: &str = "0";
 /// `NotFound`.
 pub(crate) async fn find(office: &Office, name: &AppProfileName) -> Result<admin::AppProfile, Error> {
     if name.is_default() {
-        return built_in(office, name.instance()).await;
+        let created = instances::find(office, name.instance()).await?;
+        return Ok(built_in(name.instance(), created.as_ref()));
     }
     stored(office, name).await.map(|stored| shown(&stored.value, stored.modified))
 }
 
-async fn built_in(office: &Office, instance: &InstanceName) -> Result<admin::AppProfile, Error> {
-    let cluster = instances::cluster_name(office, instance).await?;
-    Ok(app_profile_to_admin(&AppProfile::default_of(instance.clone(), &cluster), BUILT_IN.to_owned()))
+fn built_in(instance: &InstanceName, created: Option<&Instance>) -> admin::AppProfile {
+    let profile = AppProfile::default_of(instance.clone(), instances::cluster_name(created));
+    app_profile_to_admin(&profile, BUILT_IN.to_owned())
 }
 
 async fn stored(office: &Office, name: &AppProfileName) -> Result<Stored<AppProfile>, Error> {
@@ -52,13 +53,8 @@ fn etag(modified: Revision) -> String {
 pub(crate) async fn list(office: &Office, of: &Instances) -> Result<Vec<admin::AppProfile>, Error> {
     let kept = records::list_profiles(office.chubby(), of).await?;
     let mut profiles: Vec<_> = kept.iter().map(|stored| shown(&stored.value, stored.modified)).collect();
-    let names = match of {
-        Instances::One(name) => vec![name.clone()],
-        Instances::All(project) => instances::list(office, project).await?.into_keys().collect(),
-    };
-    for name in names {
-        profiles.push(built_in(office, &name).await?);
-    }
+    let known = instances::among(office, of).await?;
+    profiles.extend(known.iter().map(|(name, created)| built_in(name, created.as_ref())));
     Ok(profiles)
 }
 

@@ -45,12 +45,8 @@ impl House {
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
         let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
-        let config = ServerConfig {
-            data_dir: data.path().to_owned(),
-            listen: "127.0.0.1:0".to_owned(),
-            advertise: None,
-            options: ServerOptions::up(Neighbours::default()),
-        };
+        let options = ServerOptions::up(Neighbours::default());
+        let config = ServerConfig::new(data.path(), "127.0.0.1:0", options);
         let server = TabletServer::start(config, chubby.clone(), runtime.clone()).await.unwrap();
         let master = start_master(&chubby, &runtime).await;
         let channel = runtime.net.channel(server.address());
@@ -146,6 +142,42 @@ impl House {
             clusters: HashMap::from([cluster]),
         };
         self.instances().create_instance(request).await.map(Response::into_inner)
+    }
+
+    /// Gives the instance another name to show, and its cluster another size; sees both.
+    async fn update_instance(&self, made: admin::Instance) -> admin::Instance {
+        let wanted = admin::Instance { display_name: "Another".to_owned(), ..made };
+        let request = |paths: &[&str]| admin::PartialUpdateInstanceRequest {
+            instance: Some(wanted.clone()),
+            update_mask: mask(paths),
+        };
+        let operation = done(self.instances().partial_update_instance(request(&["display_name"])).await);
+        assert_eq!(response::<admin::Instance>(&operation, "Instance"), wanted);
+        let nothing = self.instances().partial_update_instance(request(&[])).await;
+        assert_eq!(reason(nothing), Reason::InvalidArgument);
+        assert_eq!(done(self.instances().update_instance(wanted.clone()).await), wanted);
+        let unsaid = admin::Instance { name: INSTANCE.to_owned(), ..wanted.clone() };
+        assert_eq!(reason(self.instances().update_instance(unsaid).await), Reason::NotFound);
+
+        let name = format!("{}/clusters/my-cluster", wanted.name);
+        let get = admin::GetClusterRequest { name: name.clone() };
+        for serve_nodes in [7, 8] {
+            let cluster = admin::Cluster { name: name.clone(), serve_nodes, ..Default::default() };
+            let operation = match serve_nodes {
+                7 => done(self.instances().update_cluster(cluster).await),
+                _ => {
+                    let update_mask = mask(&["serve_nodes"]);
+                    let request = admin::PartialUpdateClusterRequest { cluster: Some(cluster), update_mask };
+                    done(self.instances().partial_update_cluster(request).await)
+                }
+            };
+            let shown = done(self.instances().get_cluster(get.clone()).await);
+            assert_eq!(response::<admin::Cluster>(&operation, "Cluster"), shown);
+            assert_eq!(shown.serve_nodes, serve_nodes);
+        }
+        let other = admin::Cluster { name: format!("{name}-2"), serve_nodes: 1, ..Default::default() };
+        assert_eq!(reason(self.instances().update_cluster(other).await), Reason::NotFound);
+        wanted
     }
 
     async fn delete_instance(&self, name: &str) -> Result<(), Status> {
@@ -396,6 +428,7 @@ async fn instances_exist_and_those_that_are_created_are_kept() {
     let names: Vec<_> = clusters.into_iter().map(|cluster| cluster.name).collect();
     assert_eq!(names, [format!("{INSTANCE}/clusters/ebla"), format!("{}/clusters/my-cluster", made.name)]);
 
+    let made = house.update_instance(made).await;
     house.delete_instance(&made.name).await.unwrap();
     house.delete_instance(INSTANCE).await.unwrap();
     assert!(house.instance_names().await.is_empty());

@@ -146,7 +146,6 @@ const UNDELETE: &str = "guard tables with deletion_protection: a deleted one is 
 const VIEWS: &str = "give each group of readers a table of its own";
 const RIGHTS: &str = "guard the port: whoever reaches it may do everything";
 const BUNDLES: &str = "keep schemas of values with the programs that read them";
-const INSTANCES: &str = "create instances with the name and labels that they are to keep";
 const CLUSTERS: &str = "start or stop tablet servers: ebla tablet-server";
 const HOT_TABLETS: &str = "look at tablets and their servers with ebla tablet list";
 const QUERIES: &str = "write what the view should hold into a table";
@@ -221,16 +220,14 @@ const INSTANCE_ADMIN: &[Call] = &[
     unary("CreateInstance", "admin::CreateInstanceRequest", "admin::longrunning::Operation"),
     unary("GetInstance", "admin::GetInstanceRequest", "admin::Instance"),
     unary("ListInstances", "admin::ListInstancesRequest", "admin::ListInstancesResponse"),
-    unary("UpdateInstance", "admin::Instance", "admin::Instance").refused(INSTANCES),
-    unary("PartialUpdateInstance", "admin::PartialUpdateInstanceRequest", "admin::longrunning::Operation")
-        .refused(INSTANCES),
+    unary("UpdateInstance", "admin::Instance", "admin::Instance"),
+    unary("PartialUpdateInstance", "admin::PartialUpdateInstanceRequest", "admin::longrunning::Operation"),
     unary("DeleteInstance", "admin::DeleteInstanceRequest", "services::Empty"),
     unary("CreateCluster", "admin::CreateClusterRequest", "admin::longrunning::Operation").refused(CLUSTERS),
     unary("GetCluster", "admin::GetClusterRequest", "admin::Cluster"),
     unary("ListClusters", "admin::ListClustersRequest", "admin::ListClustersResponse"),
-    unary("UpdateCluster", "admin::Cluster", "admin::longrunning::Operation").refused(CLUSTERS),
-    unary("PartialUpdateCluster", "admin::PartialUpdateClusterRequest", "admin::longrunning::Operation")
-        .refused(CLUSTERS),
+    unary("UpdateCluster", "admin::Cluster", "admin::longrunning::Operation"),
+    unary("PartialUpdateCluster", "admin::PartialUpdateClusterRequest", "admin::longrunning::Operation"),
     unary("DeleteCluster", "admin::DeleteClusterRequest", "services::Empty").refused(CLUSTERS),
     unary("CreateAppProfile", "admin::CreateAppProfileRequest", "admin::AppProfile"),
     unary("GetAppProfile", "admin::GetAppProfileRequest", "admin::AppProfile"),

@@ -25,8 +25,8 @@ pub use published::{
     ExecuteQueryRequest, ExecuteQueryResponse, FeatureFlags, FullReadStatsView,
     GenerateInitialChangeStreamPartitionsRequest, GenerateInitialChangeStreamPartitionsResponse, Idempotency,
     PingAndWarmRequest, PingAndWarmResponse, PrepareQueryRequest, PrepareQueryResponse, RateLimitInfo,
-    ReadChangeStreamRequest, ReadChangeStreamResponse, ReadIterationStats, RequestLatencyStats, RequestStats, Value,
-    request_stats, value,
+    ReadChangeStreamRequest, ReadChangeStreamResponse, ReadIterationStats, RequestLatencyStats, RequestStats,
+    ResponseParams, Value, request_stats, value,
 };
 
 #[cfg(test)]

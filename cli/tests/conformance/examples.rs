@@ -217,6 +217,9 @@ impl Examples {
         let timing = answer.metadata().get("server-timing").map(|timing| timing.to_str().unwrap().to_owned());
         let timing = timing.expect("an answer says how long it took");
         timing.strip_prefix("gfet4t7; dur=").expect("clients look for this").parse::<u64>().unwrap();
+        let place = answer.metadata().get_bin("x-goog-ext-425905942-bin").expect("an answer says where it was served");
+        let place = data::ResponseParams::decode(place.to_bytes().unwrap()).unwrap();
+        assert_eq!((place.cluster_id.as_deref(), place.zone_id.as_deref()), (Some("ebla"), Some("local")));
         let read = rows::collect(answer.into_inner()).await?;
         let mut out: Vec<_> =
             read.rows.iter().map(|(key, cells)| line_of(key, &cells.iter().map(cell).collect::<Vec<_>>())).collect();

@@ -9,7 +9,8 @@ use ebla_model::instance::{Instance, InstanceName, Instances as Parent, ProjectN
 use ebla_proto::admin::{self, longrunning};
 use ebla_proto::convert::app_profile::app_profile_from_admin;
 use ebla_proto::convert::instance::{
-    cluster_to_admin, instance_from_admin, instance_to_admin, timestamp, unsaid_instance_to_admin,
+    cluster_to_admin, instance_from_admin, instance_to_admin, timestamp, unsaid_instance_to_admin, update_cluster,
+    update_instance,
 };
 use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdmin;
 use tonic::{Request, Response, Status};
@@ -39,27 +40,17 @@ impl Instances {
 
     async fn cluster(&self, name: &str) -> Result<admin::Cluster, Error> {
         let office = self.desk.office()?;
-        let (of, id) = name.split_once("/clusters/").ok_or_else(|| {
-            Error::invalid(format!("invalid cluster name {name:?}: expected projects/P/instances/I/clusters/C"))
-        })?;
-        let of: InstanceName = of.parse()?;
-        let cluster = cluster_of(&office, &of).await?;
-        if cluster.name != name {
-            let message = format!("cluster {id:?} does not exist in {of}: its one cluster is {}", cluster.name);
-            return Err(Error::new(Reason::NotFound, message));
-        }
-        Ok(cluster)
+        let (of, id) = in_instance(name)?;
+        let created = instances::find(&office, &of).await?;
+        check_cluster(&of, id, created.as_ref())?;
+        cluster_of(&office, &of, created.as_ref()).await
     }
 
     async fn clusters(&self, parent: &str) -> Result<admin::ListClustersResponse, Error> {
         let office = self.desk.office()?;
-        let names: Vec<_> = match parent.parse()? {
-            Parent::One(name) => vec![name],
-            Parent::All(project) => instances::list(&office, &project).await?.into_keys().collect(),
-        };
-        let mut clusters = Vec::with_capacity(names.len());
-        for name in &names {
-            clusters.push(cluster_of(&office, name).await?);
+        let mut clusters = Vec::new();
+        for (name, created) in &instances::among(&office, &parent.parse()?).await? {
+            clusters.push(cluster_of(&office, name, created.as_ref()).await?);
         }
         Ok(admin::ListClustersResponse { clusters, ..Default::default() })
     }
@@ -83,9 +74,25 @@ fn instance(name: &InstanceName, created: Option<&Instance>) -> admin::Instance 
     created.map_or_else(|| unsaid_instance_to_admin(name), instance_to_admin)
 }
 
-async fn cluster_of(office: &Office, name: &InstanceName) -> Result<admin::Cluster, Error> {
-    let created = instances::find(office, name).await?;
-    Ok(cluster_to_admin(name, &instances::cluster(office, created.as_ref()).await?))
+async fn cluster_of(office: &Office, name: &InstanceName, created: Option<&Instance>) -> Result<admin::Cluster, Error> {
+    Ok(cluster_to_admin(name, &instances::cluster(office, created).await?))
+}
+
+/// The two parts of a cluster's name.
+fn in_instance(cluster: &str) -> Result<(InstanceName, &str), Error> {
+    let (of, id) = cluster.split_once("/clusters/").ok_or_else(|| {
+        Error::invalid(format!("invalid cluster name {cluster:?}: expected projects/P/instances/I/clusters/C"))
+    })?;
+    Ok((of.parse()?, id))
+}
+
+fn check_cluster(of: &InstanceName, id: &str, created: Option<&Instance>) -> Result<(), Error> {
+    let present = instances::cluster_name(created);
+    if present == id {
+        return Ok(());
+    }
+    let message = format!("cluster {id:?} does not exist in {of}: its one cluster is {present:?}");
+    Err(Error::new(Reason::NotFound, message))
 }
 
 async fn create(office: Office, request: admin::CreateInstanceRequest) -> Result<longrunning::Operation, Error> {
@@ -100,6 +107,67 @@ async fn create(office: Office, request: admin::CreateInstanceRequest) -> Result
         finish_time: Some(timestamp(office.runtime().clock.wall())),
     };
     finished::keep(&office, &instance.name.to_string(), &metadata, &instance_to_admin(&instance)).await
+}
+
+async fn update(office: Office, request: admin::PartialUpdateInstanceRequest) -> Result<longrunning::Operation, Error> {
+    let asked = office.runtime().clock.wall();
+    let wanted =
+        request.instance.clone().ok_or_else(|| Error::invalid("instance is missing: name the one to update"))?;
+    let name: InstanceName = wanted.name.parse()?;
+    let mask = request.update_mask.clone().unwrap_or_default().paths;
+    let updated = instances::update(&office, &name, |present| update_instance(present, &wanted, &mask)).await?;
+    let metadata = admin::UpdateInstanceMetadata {
+        original_request: Some(request),
+        request_time: Some(timestamp(asked)),
+        finish_time: Some(timestamp(office.runtime().clock.wall())),
+    };
+    finished::keep(&office, &name.to_string(), &metadata, &instance_to_admin(&updated)).await
+}
+
+/// The older call has no mask: it sets the name that is shown, and the type if one is given.
+async fn replace(office: Office, wanted: admin::Instance) -> Result<admin::Instance, Error> {
+    let name: InstanceName = wanted.name.parse()?;
+    let mask = ["display_name", "type"].map(str::to_owned);
+    let updated = instances::update(&office, &name, |present| update_instance(present, &wanted, &mask)).await?;
+    Ok(instance_to_admin(&updated))
+}
+
+/// Changes the one cluster of an instance.
+async fn resize(office: &Office, wanted: &admin::Cluster, mask: &[String]) -> Result<admin::Cluster, Error> {
+    let (name, id) = in_instance(&wanted.name)?;
+    let change = |present: &Instance| {
+        check_cluster(&name, id, Some(present))?;
+        update_cluster(present, wanted, mask)
+    };
+    let updated = instances::update(office, &name, change).await?;
+    Ok(cluster_to_admin(&name, &updated.cluster))
+}
+
+async fn update_whole_cluster(office: Office, wanted: admin::Cluster) -> Result<longrunning::Operation, Error> {
+    let asked = office.runtime().clock.wall();
+    let updated = resize(&office, &wanted, &["serve_nodes".to_owned()]).await?;
+    let metadata = admin::UpdateClusterMetadata {
+        original_request: Some(wanted),
+        request_time: Some(timestamp(asked)),
+        finish_time: Some(timestamp(office.runtime().clock.wall())),
+    };
+    finished::keep(&office, &updated.name, &metadata, &updated).await
+}
+
+async fn update_parts_of_cluster(
+    office: Office,
+    request: admin::PartialUpdateClusterRequest,
+) -> Result<longrunning::Operation, Error> {
+    let asked = office.runtime().clock.wall();
+    let wanted = request.cluster.clone().ok_or_else(|| Error::invalid("cluster is missing: name the one to update"))?;
+    let mask = request.update_mask.clone().unwrap_or_default().paths;
+    let updated = resize(&office, &wanted, &mask).await?;
+    let metadata = admin::PartialUpdateClusterMetadata {
+        original_request: Some(request),
+        request_time: Some(timestamp(asked)),
+        finish_time: Some(timestamp(office.runtime().clock.wall())),
+    };
+    finished::keep(&office, &updated.name, &metadata, &updated).await
 }
 
 async fn update_profile(
@@ -142,6 +210,19 @@ impl BigtableInstanceAdmin for Instances {
         answer(self.list(request.into_inner()).await)
     }
 
+    async fn update_instance(&self, request: Request<admin::Instance>) -> Result<Response<admin::Instance>, Status> {
+        let request = request.into_inner();
+        answer(self.desk.change(|office, _deadline| replace(office, request)).await)
+    }
+
+    async fn partial_update_instance(
+        &self,
+        request: Request<admin::PartialUpdateInstanceRequest>,
+    ) -> Result<Response<longrunning::Operation>, Status> {
+        let request = request.into_inner();
+        answer(self.desk.change(|office, _deadline| update(office, request)).await)
+    }
+
     async fn delete_instance(&self, request: Request<admin::DeleteInstanceRequest>) -> Result<Response<()>, Status> {
         let outcome = async {
             let name: InstanceName = request.into_inner().name.parse()?;
@@ -163,6 +244,22 @@ impl BigtableInstanceAdmin for Instances {
         request: Request<admin::ListClustersRequest>,
     ) -> Result<Response<admin::ListClustersResponse>, Status> {
         answer(self.clusters(&request.into_inner().parent).await)
+    }
+
+    async fn update_cluster(
+        &self,
+        request: Request<admin::Cluster>,
+    ) -> Result<Response<longrunning::Operation>, Status> {
+        let request = request.into_inner();
+        answer(self.desk.change(|office, _deadline| update_whole_cluster(office, request)).await)
+    }
+
+    async fn partial_update_cluster(
+        &self,
+        request: Request<admin::PartialUpdateClusterRequest>,
+    ) -> Result<Response<longrunning::Operation>, Status> {
+        let request = request.into_inner();
+        answer(self.desk.change(|office, _deadline| update_parts_of_cluster(office, request)).await)
     }
 
     async fn create_app_profile(

@@ -62,7 +62,7 @@ impl Tables {
 async fn cluster_in(office: &Office, view: TableView, instance: &InstanceName) -> Result<String, Error> {
     match view {
         TableView::Replication | TableView::Encryption | TableView::Full => {
-            instances::cluster_name(office, instance).await
+            Ok(instances::cluster_name(instances::find(office, instance).await?.as_ref()).to_owned())
         }
         TableView::Name | TableView::Schema | TableView::Stats => Ok(CLUSTER_NAME.to_owned()),
     }

@@ -42,10 +42,7 @@ pub fn instance_from_admin(
             ));
         }
     };
-    let kind = match described.r#type() {
-        admin::instance::Type::Development => InstanceKind::Development,
-        admin::instance::Type::Unspecified | admin::instance::Type::Production => InstanceKind::Production,
-    };
+    let kind = kind_from_admin(&described)?.unwrap_or(InstanceKind::Production);
     let display_name =
         if described.display_name.is_empty() { name.instance().to_owned() } else { described.display_name };
     let labels = described.labels.into_iter().collect();
@@ -60,14 +57,84 @@ fn cluster_from_admin(id: &str, cluster: &admin::Cluster) -> Result<ClusterDescr
     if let Some((field, _set)) = unserved.iter().find(|(_field, is_set)| *is_set) {
         return Err(Error::unimplemented(format!("clusters with {field} are not served by this release")));
     }
-    let serve_nodes = u32::try_from(cluster.serve_nodes);
-    let serve_nodes = serve_nodes.map_err(|_negative| Error::invalid("serve_nodes must not be negative"))?;
+    let serve_nodes = serve_nodes(cluster)?;
     let storage = match cluster.default_storage_type() {
         admin::StorageType::Unspecified => StorageKind::Unspecified,
         admin::StorageType::Ssd => StorageKind::Ssd,
         admin::StorageType::Hdd => StorageKind::Hdd,
     };
     Ok(ClusterDescription { id: id.to_owned(), location: cluster.location.clone(), serve_nodes, storage })
+}
+
+fn serve_nodes(cluster: &admin::Cluster) -> Result<u32, Error> {
+    u32::try_from(cluster.serve_nodes).map_err(|_negative| Error::invalid("serve_nodes must not be negative"))
+}
+
+/// What an instance is for, if it was said.
+fn kind_from_admin(instance: &admin::Instance) -> Result<Option<InstanceKind>, Error> {
+    match admin::instance::Type::try_from(instance.r#type) {
+        Ok(admin::instance::Type::Unspecified) => Ok(None),
+        Ok(admin::instance::Type::Production) => Ok(Some(InstanceKind::Production)),
+        Ok(admin::instance::Type::Development) => Ok(Some(InstanceKind::Development)),
+        Err(_unknown) => Err(Error::invalid(format!("unknown instance type {}", instance.r#type))),
+    }
+}
+
+/// The instance after an update: the fields that `mask` names come from `update`.
+///
+/// # Errors
+/// `InvalidArgument` for a mask that names nothing, what is no field or no caller's to set, and a production instance that
+/// is to be one for development; `Unimplemented` for what this release does not keep.
+pub fn update_instance(present: &Instance, update: &admin::Instance, mask: &[String]) -> Result<Instance, Error> {
+    named(mask, "display_name")?;
+    let mut next = present.clone();
+    for path in mask {
+        match path.as_str() {
+            "display_name" => next.display_name.clone_from(&update.display_name),
+            "labels" => next.labels = update.labels.clone().into_iter().collect(),
+            "type" => next.kind = kind_from_admin(update)?.unwrap_or(present.kind),
+            "tags" => {
+                return Err(Error::unimplemented("instances with tags are not served by this release; use labels"));
+            }
+            path => return Err(Error::invalid(format!("field {path:?} of an instance cannot be updated"))),
+        }
+    }
+    if (present.kind, next.kind) == (InstanceKind::Production, InstanceKind::Development) {
+        return Err(Error::invalid("a production instance does not become a development one: create another"));
+    }
+    next.validate()?;
+    Ok(next)
+}
+
+/// The instance after an update of its cluster, as [`update_instance`].
+///
+/// # Errors
+/// As there; `InvalidArgument` also when no servers are wanted.
+pub fn update_cluster(present: &Instance, update: &admin::Cluster, mask: &[String]) -> Result<Instance, Error> {
+    named(mask, "serve_nodes")?;
+    let mut next = present.clone();
+    for path in mask {
+        match path.split('.').next() {
+            Some("serve_nodes") if path == "serve_nodes" => next.cluster.serve_nodes = serve_nodes(update)?,
+            Some("cluster_config" | "node_scaling_factor" | "encryption_config") => {
+                return Err(Error::unimplemented(format!(
+                    "{path} of a cluster is not served by this release: set serve_nodes, and start or stop tablet servers"
+                )));
+            }
+            _ => return Err(Error::invalid(format!("field {path:?} of a cluster cannot be updated"))),
+        }
+    }
+    if next.cluster.serve_nodes == 0 {
+        return Err(Error::invalid("serve_nodes must not be 0"));
+    }
+    Ok(next)
+}
+
+fn named(mask: &[String], example: &str) -> Result<(), Error> {
+    if mask.is_empty() {
+        return Err(Error::invalid(format!("update_mask is missing: name the fields to update, such as {example}")));
+    }
+    Ok(())
 }
 
 /// An instance that somebody created.
@@ -249,6 +316,60 @@ mod tests {
         let mut request = request(&["cluster"]);
         request.clusters.values_mut().for_each(|cluster| cluster.config = Some(scaled));
         assert_eq!(reason(&request), Reason::Unimplemented);
+    }
+
+    fn mask(paths: &[&str]) -> Vec<String> {
+        paths.iter().map(|path| (*path).to_owned()).collect()
+    }
+
+    #[test]
+    fn an_update_changes_what_its_mask_names() {
+        let present = created(&request(&["cluster"])).unwrap();
+        let update = admin::Instance {
+            display_name: "Another".to_owned(),
+            r#type: admin::instance::Type::Production.into(),
+            labels: HashMap::from([("c".to_owned(), "3".to_owned())]),
+            ..Default::default()
+        };
+        let updated = |paths: &[&str]| update_instance(&present, &update, &mask(paths));
+        let renamed = updated(&["display_name"]).unwrap();
+        assert_eq!(renamed, Instance { display_name: "Another".to_owned(), ..present.clone() });
+        let all = updated(&["display_name", "labels", "type"]).unwrap();
+        let labels = BTreeMap::from([("c".to_owned(), "3".to_owned())]);
+        assert_eq!(all, Instance { labels, kind: InstanceKind::Production, ..renamed });
+        for (paths, reason) in [
+            (&[][..], Reason::InvalidArgument),
+            (&["name"], Reason::InvalidArgument),
+            (&["*"], Reason::InvalidArgument),
+            (&["display_name", "tags"], Reason::Unimplemented),
+        ] {
+            assert_eq!(updated(paths).unwrap_err().reason, reason, "{paths:?}");
+        }
+        let back = admin::Instance { r#type: admin::instance::Type::Development.into(), ..Default::default() };
+        assert_eq!(update_instance(&all, &back, &mask(&["type"])).unwrap_err().reason, Reason::InvalidArgument);
+        let unsaid = admin::Instance::default();
+        assert_eq!(update_instance(&all, &unsaid, &mask(&["type"])), Ok(all));
+    }
+
+    #[test]
+    fn of_a_cluster_its_size_can_be_updated() {
+        let present = created(&request(&["cluster"])).unwrap();
+        let updated = |serve_nodes, paths: &[&str]| {
+            let update = admin::Cluster { serve_nodes, ..Default::default() };
+            update_cluster(&present, &update, &mask(paths))
+        };
+        let cluster = ClusterDescription { serve_nodes: 7, ..present.cluster.clone() };
+        assert_eq!(updated(7, &["serve_nodes"]), Ok(Instance { cluster, ..present.clone() }));
+        for (nodes, paths, reason) in [
+            (7, &[][..], Reason::InvalidArgument),
+            (0, &["serve_nodes"], Reason::InvalidArgument),
+            (-1, &["serve_nodes"], Reason::InvalidArgument),
+            (7, &["serve_nodes.x"], Reason::InvalidArgument),
+            (7, &["location"], Reason::InvalidArgument),
+            (7, &["cluster_config.cluster_autoscaling_config"], Reason::Unimplemented),
+        ] {
+            assert_eq!(updated(nodes, paths).unwrap_err().reason, reason, "{nodes} {paths:?}");
+        }
     }
 
     #[test]

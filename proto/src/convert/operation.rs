@@ -28,7 +28,18 @@ macro_rules! in_operations {
     )*};
 }
 
-in_operations!(Table, UpdateTableMetadata, Instance, CreateInstanceMetadata, AppProfile, UpdateAppProfileMetadata);
+in_operations!(
+    AppProfile,
+    Cluster,
+    CreateInstanceMetadata,
+    Instance,
+    PartialUpdateClusterMetadata,
+    Table,
+    UpdateAppProfileMetadata,
+    UpdateClusterMetadata,
+    UpdateInstanceMetadata,
+    UpdateTableMetadata
+);
 
 /// An operation that is done.
 pub fn finished_operation(name: String, metadata: &impl InOperation, response: &impl InOperation) -> Operation {

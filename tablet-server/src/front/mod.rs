@@ -1,7 +1,7 @@
 //! The front: the public API on every tablet server.
 //!
 //! ```text
-//!   google.bigtable.v2.Bigtable    budget -> service -> validate -> ebla_client::Cluster -> answer
+//!   google.bigtable.v2.Bigtable    headers -> budget -> service -> validate -> ebla_client::Cluster -> answer
 //!   google.bigtable.admin.v2.*     admin: handed to the master in office
 //!   google.longrunning.Operations  the same
 //!   ebla.operate.Operate           the same
@@ -14,10 +14,10 @@ pub mod admin;
 mod answer;
 mod budget;
 mod features;
+mod headers;
 mod idempotency;
 pub mod limits;
 pub mod service;
-mod timing;
 mod validate;
 
 use ebla_chubby::SharedChubby;
@@ -33,7 +33,7 @@ use ebla_runtime::Runtime;
 use tonic::service::Routes;
 
 use self::budget::{Budget, Budgeted};
-use self::timing::Timed;
+use self::headers::Headed;
 pub use self::{
     admin::{Master, Relay},
     budget::RequestBytes,
@@ -62,7 +62,7 @@ pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
     let data = BigtableServer::new(data).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
     let master = Master::new(config.chubby, config.directory, config.runtime);
     routes
-        .add_service(Timed::new(Budgeted::new(data, Budget::new(config.request_bytes)), clock))
+        .add_service(Headed::new(Budgeted::new(data, Budget::new(config.request_bytes)), clock))
         .add_service(Relay::<BigtableTableAdminServer<()>>::new(master.clone()))
         .add_service(Relay::<BigtableInstanceAdminServer<()>>::new(master.clone()))
         .add_service(Relay::<OperationsServer<()>>::new(master.clone()))
