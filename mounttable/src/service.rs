@@ -5,7 +5,9 @@
 //!   messages   messages to values and back; errors to statuses and back
 //!   names      MountTable: one method a call
 //!   keep       MountTable.KeepMounted: refreshes without a walk
+//!   listing    MountTable.Glob: a listing as messages
 //!   watch      what has changed between two looks at a name: pure
+//!   watcher    MountTable.Watch: looks, and tells
 //!   admin      MountTableAdmin: for superusers
 //! ```
 //!
@@ -14,21 +16,60 @@
 mod admin;
 pub mod identity;
 mod keep;
+mod listing;
 pub mod messages;
 mod names;
 pub mod watch;
+mod watcher;
 
 use std::future::Future;
 
 use ebla_runtime::Tasks;
-use tonic::Status;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
+use tonic::{Response, Status};
 
 use crate::error::{Error, Reason};
 use crate::identity::{Caller, Standing};
 use crate::service::identity::Door;
 use crate::store::{Store, Surroundings};
 use crate::table::Table;
+
+/// Messages of a stream that wait for a slow reader; then the work waits.
+const WAITING_MAX: usize = 32;
+
+/// What a method returns.
+type Answer<T> = Result<Response<T>, Status>;
+
+/// An answer of many messages.
+type Messages<T> = BoxStream<'static, Result<T, Status>>;
+
+fn told<T>(outcome: Result<T, Error>) -> Result<T, Status> {
+    outcome.map_err(|error| messages::status(&error))
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+/// Where the messages of an answer go, one by one.
+struct Outlet<T>(mpsc::Sender<Result<T, Status>>);
+
+impl<T> Outlet<T> {
+    /// Waits for a slow reader; `CANCELLED` when nobody reads any more.
+    async fn send(&self, message: T) -> Result<(), Error> {
+        let gone = |_| Error::new(Reason::Cancelled, "nobody reads the rest");
+        self.0.send(Ok(message)).await.map_err(gone)
+    }
+
+    /// Whether somebody reads.
+    fn is_open(&self) -> bool {
+        !self.0.is_closed()
+    }
+}
 
 /// What both services work with. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -45,7 +86,7 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
     }
 
     fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
-        self.door.caller(metadata).map_err(|error| messages::status(&error))
+        told(self.door.caller(metadata))
     }
 
     fn superuser(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
@@ -63,6 +104,24 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
     ) -> Result<T, Status> {
         let outcome = self.tasks.start("change", work);
         let stopped = |_| Err(Error::new(Reason::Unavailable, "the server stops"));
-        outcome.await.unwrap_or_else(stopped).map_err(|error| messages::status(&error))
+        told(outcome.await.unwrap_or_else(stopped))
+    }
+
+    /// Answers with what `work` puts into the outlet, and with its error as the last message. It ends by itself, or when
+    /// the server is told to stop.
+    fn streamed<T, F>(&self, name: &'static str, work: impl FnOnce(Outlet<T>) -> F) -> Response<Messages<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let work = work(Outlet(sender.clone()));
+        self.tasks.spawn_until_stopped(name, async move {
+            if let Err(error) = work.await {
+                // Nobody may be left to hear of it.
+                drop(sender.send(Err(messages::status(&error))).await);
+            }
+        });
+        Response::new(ReceiverStream::new(receiver).boxed())
     }
 }

@@ -4,39 +4,26 @@ use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::mount_table_admin_server::MountTableAdmin;
 use ebla_proto::mounttable::{dump_reply, recount_reply};
 use futures::StreamExt;
-use futures::stream::BoxStream;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 use tracing::info;
 
 use crate::error::{Error, Reason};
 use crate::file;
 use crate::identity::UserId;
-use crate::service::{Service, messages};
-use crate::store::{Store, Surroundings, filters};
+use crate::service::{Answer, Messages, Outlet, Service, count, messages, told};
+use crate::store::{Cell, Family, Store, Surroundings, filters};
 use crate::table::Charge;
-
-/// Messages of a dump that wait for a slow reader; then the dump waits.
-const WAITING_MAX: usize = 16;
-
-type Answer<T> = Result<Response<T>, Status>;
-type Sender = mpsc::Sender<Result<wire::DumpReply, Status>>;
-
-fn count(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
-}
 
 #[tonic::async_trait]
 impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
-    type CheckStream = BoxStream<'static, Result<wire::Finding, Status>>;
-    type DumpStream = BoxStream<'static, Result<wire::DumpReply, Status>>;
+    type CheckStream = Messages<wire::Finding>;
+    type DumpStream = Messages<wire::DumpReply>;
 
     async fn setup(&self, request: Request<wire::SetupRequest>) -> Answer<wire::SetupReply> {
         self.superuser(request.metadata())?;
         let file = request.into_inner().permissions_file;
         let file = if file.is_empty() { "{}" } else { file.as_str() };
-        let nodes = file::nodes(file).map_err(|error| messages::status(&error))?;
+        let nodes = told(file::nodes(file))?;
         let table = self.table.clone();
         let changed = self.detached(async move { table.apply(&nodes).await }).await?;
         info!(changed, "set up");
@@ -45,7 +32,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn check(&self, request: Request<wire::CheckRequest>) -> Answer<Self::CheckStream> {
         self.superuser(request.metadata())?;
-        let findings = self.table.check().await.map_err(|error| messages::status(&error))?;
+        let findings = told(self.table.check().await)?;
         let message = |finding: crate::table::Finding| {
             let kind = finding.trouble.name().to_owned();
             Ok(wire::Finding { place: finding.place, kind, message: finding.message })
@@ -55,14 +42,8 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn dump(&self, request: Request<wire::DumpRequest>) -> Answer<Self::DumpStream> {
         self.superuser(request.metadata())?;
-        let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let service = self.clone();
-        self.tasks.spawn_until_stopped("dump", async move {
-            if let Err(error) = service.dump_to(&sender).await {
-                drop(sender.send(Err(messages::status(&error))).await);
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(receiver).boxed()))
+        Ok(self.streamed("dump", |outlet| async move { service.dump_to(&outlet).await }))
     }
 
     async fn sweep(&self, request: Request<wire::SweepRequest>) -> Answer<wire::SweepReply> {
@@ -97,7 +78,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
         for (charge, limit) in [(Charge::Nodes, message.nodes), (Charge::Servers, message.servers)] {
             if let Some(limit) = limit {
                 let own = Some(limit).filter(|limit| *limit >= 0);
-                self.table.set_limit(&user, charge, own).await.map_err(|error| messages::status(&error))?;
+                told(self.table.set_limit(&user, charge, own).await)?;
             }
         }
         info!(nodes = ?message.nodes, servers = ?message.servers, "limit set");
@@ -106,17 +87,15 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
 }
 
 impl<S: Store + Surroundings + Clone + 'static> Service<S> {
-    /// Every row and every counter, until the reader goes away.
-    async fn dump_to(&self, sender: &Sender) -> Result<(), Error> {
+    /// Every row and every counter.
+    async fn dump_to(&self, outlet: &Outlet<wire::DumpReply>) -> Result<(), Error> {
         let mut after: Option<String> = None;
         loop {
             let keys = self.table.row_keys(after.as_deref()).await?;
             let Some(last) = keys.last() else { break };
             after = Some(last.clone());
             for key in keys {
-                if !self.dump_row(&key, sender).await? {
-                    return Ok(());
-                }
+                self.dump_row(&key, outlet).await?;
             }
         }
         after = None;
@@ -126,33 +105,26 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
             after = Some(last.clone());
             for (name, value) in counters {
                 let reply = Some(dump_reply::Reply::Counter(dump_reply::Counter { name, value }));
-                if sender.send(Ok(wire::DumpReply { reply })).await.is_err() {
-                    return Ok(());
-                }
+                outlet.send(wire::DumpReply { reply }).await?;
             }
         }
     }
 
-    /// One row; whether anybody still reads.
-    async fn dump_row(&self, key: &str, sender: &Sender) -> Result<bool, Error> {
+    async fn dump_row(&self, key: &str, outlet: &Outlet<wire::DumpReply>) -> Result<(), Error> {
         let mut after = None;
         loop {
             let (row, more) = self.table.stored(key, after).await?;
-            let cell =
-                |((family, column), cell): ((crate::store::Family, String), crate::store::Cell)| dump_reply::Cell {
-                    family: filters::name(family).to_owned(),
-                    column,
-                    timestamp_micros: cell.timestamp.get(),
-                    value: cell.value,
-                };
-            let Some(row) = row else { return Ok(true) };
+            let Some(row) = row else { return Ok(()) };
+            let cell = |((family, column), cell): ((Family, String), Cell)| dump_reply::Cell {
+                family: filters::name(family).to_owned(),
+                column,
+                timestamp_micros: cell.timestamp.get(),
+                value: cell.value,
+            };
             let row = dump_reply::Row { key: key.to_owned(), cells: row.into_iter().map(cell).collect() };
-            let reply = Some(dump_reply::Reply::Row(row));
-            if sender.send(Ok(wire::DumpReply { reply })).await.is_err() {
-                return Ok(false);
-            }
+            outlet.send(wire::DumpReply { reply: Some(dump_reply::Reply::Row(row)) }).await?;
             if more.is_none() {
-                return Ok(true);
+                return Ok(());
             }
             after = more;
         }

@@ -16,7 +16,7 @@ use crate::identity::Caller;
 use crate::mount::{Deadline, MountMode, MountedServer};
 use crate::name::NodeName;
 use crate::node::Node;
-use crate::service::{Service, messages};
+use crate::service::{Outlet, Service, messages};
 use crate::store::{Store, Surroundings};
 use crate::table::Mount;
 
@@ -33,7 +33,7 @@ type Remembered = BTreeMap<(NodeName, String), (Node, MountedServer)>;
 
 /// What one stream has mounted.
 #[derive(Debug, Default)]
-pub(super) struct Keeper {
+struct Keeper {
     /// Held for a look, never while anybody waits.
     remembered: Mutex<Remembered>,
 }
@@ -55,21 +55,29 @@ impl Keeper {
 }
 
 impl<S: Store + Surroundings + Clone + 'static> Service<S> {
-    /// The next answer of the stream; `None` at its end.
-    pub(super) async fn keep_next(
+    /// Answers every message of the stream, until its end.
+    pub(super) async fn keep_all(
+        &self,
+        caller: &Caller,
+        requests: &mut Streaming<wire::KeepMountedRequest>,
+        outlet: &Outlet<wire::KeepMountedReply>,
+    ) -> Result<(), Error> {
+        let keeper = Keeper::default();
+        while let Some(request) = requests.message().await.map_err(|status| messages::error(&status))? {
+            outlet.send(self.keep_batch(caller, &keeper, request).await?).await?;
+        }
+        Ok(())
+    }
+
+    async fn keep_batch(
         &self,
         caller: &Caller,
         keeper: &Keeper,
-        requests: &mut Streaming<wire::KeepMountedRequest>,
-    ) -> Option<Result<wire::KeepMountedReply, tonic::Status>> {
-        let request = match requests.message().await {
-            Ok(Some(request)) => request,
-            Ok(None) => return None,
-            Err(status) => return Some(Err(status)),
-        };
+        request: wire::KeepMountedRequest,
+    ) -> Result<wire::KeepMountedReply, Error> {
         if request.mounts.len() > MOUNTS_MAX {
             let wrong = format!("{} mounts in one message, at most {MOUNTS_MAX} are allowed", request.mounts.len());
-            return Some(Err(messages::status(&Error::new(Reason::BadRequest, wrong))));
+            return Err(Error::new(Reason::BadRequest, wrong));
         }
         let mut results = Vec::with_capacity(request.mounts.len());
         let mut under_way = futures::stream::iter(request.mounts)
@@ -85,7 +93,7 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
                 }
             });
         }
-        Some(Ok(wire::KeepMountedReply { results }))
+        Ok(wire::KeepMountedReply { results })
     }
 
     async fn keep(&self, caller: &Caller, keeper: &Keeper, message: wire::MountRequest) -> Result<Deadline, Error> {

@@ -143,9 +143,8 @@ pub fn permissions_to_wire(permissions: &Permissions) -> wire::Permissions {
 /// `BAD_PERMISSIONS`, as for their JSON.
 pub fn permissions_from_wire(message: &wire::Permissions) -> Result<Permissions, Error> {
     let lists = message.lists.iter().map(|(tag, list)| {
-        let texts = |texts: &'_ [String]| texts.to_vec();
-        let (let_in, kept_out) = (texts(&list.r#in), texts(&list.not_in));
-        (tag.clone(), AccessList::new(let_in.iter().map(String::as_str), kept_out.iter().map(String::as_str)))
+        let [let_in, kept_out] = [&list.r#in, &list.not_in].map(|texts| texts.iter().map(String::as_str));
+        (tag.clone(), AccessList::new(let_in, kept_out))
     });
     let permissions = Permissions::try_from(lists.collect::<BTreeMap<_, _>>())?;
     // The bound is one of what is stored.

@@ -1,15 +1,9 @@
 //! MountTable: one method a call.
 
-use std::ops::ControlFlow;
-use std::time::Duration;
-
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::mount_table_server::MountTable;
-use ebla_proto::mounttable::{batch_resolve_reply, glob_reply, test_permissions_reply, watch_reply};
+use ebla_proto::mounttable::{batch_resolve_reply, test_permissions_reply};
 use futures::StreamExt;
-use futures::stream::BoxStream;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::access::Tag;
@@ -20,11 +14,11 @@ use crate::glob::Pattern;
 use crate::identity::{Caller, Standing};
 use crate::name::NodeName;
 use crate::rules::{self, Action};
-use crate::service::keep::Keeper;
-use crate::service::watch::{self, Refreshes, State};
-use crate::service::{Service, messages};
+use crate::service::listing::Listing;
+use crate::service::watch::Refreshes;
+use crate::service::{Answer, Messages, Service, count, messages, told};
 use crate::store::{Store, Surroundings};
-use crate::table::{Charge, Found, Receive, Resolved, Subtree, Usage};
+use crate::table::{Charge, Resolved, Subtree, Usage};
 
 /// Most names of one BatchResolve.
 const NAMES_MAX: usize = 1_000;
@@ -32,28 +26,8 @@ const NAMES_MAX: usize = 1_000;
 /// Names of one BatchResolve that are looked up at the same time.
 const TOGETHER: usize = 64;
 
-/// Messages of a stream that wait for a slow reader; then the work waits.
-const WAITING_MAX: usize = 64;
-
-/// How often a watched name is looked at.
-const LOOK: Duration = Duration::from_millis(250);
-
-/// After so many looks without news the watcher is told that somebody still looks.
-const LOOKS_SILENT_MAX: u32 = 40;
-
-type Answer<T> = Result<Response<T>, Status>;
-type Sender<T> = mpsc::Sender<Result<T, Status>>;
-
-fn told<T>(outcome: Result<T, Error>) -> Result<T, Status> {
-    outcome.map_err(|error| messages::status(&error))
-}
-
 fn named(name: &str) -> Result<NodeName, Status> {
     told(name.parse())
-}
-
-fn count(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 fn small_count(number: usize) -> u32 {
@@ -62,9 +36,9 @@ fn small_count(number: usize) -> u32 {
 
 #[tonic::async_trait]
 impl<S: Store + Surroundings + Clone + 'static> MountTable for Service<S> {
-    type KeepMountedStream = BoxStream<'static, Result<wire::KeepMountedReply, Status>>;
-    type GlobStream = BoxStream<'static, Result<wire::GlobReply, Status>>;
-    type WatchStream = BoxStream<'static, Result<wire::WatchReply, Status>>;
+    type KeepMountedStream = Messages<wire::KeepMountedReply>;
+    type GlobStream = Messages<wire::GlobReply>;
+    type WatchStream = Messages<wire::WatchReply>;
 
     async fn resolve_step(&self, request: Request<wire::ResolveStepRequest>) -> Answer<wire::Entry> {
         let caller = self.caller(request.metadata())?;
@@ -118,17 +92,9 @@ impl<S: Store + Surroundings + Clone + 'static> MountTable for Service<S> {
     ) -> Answer<Self::KeepMountedStream> {
         let caller = self.caller(request.metadata())?;
         let mut requests = request.into_inner();
-        let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let service = self.clone();
-        self.tasks.spawn_until_stopped("keep mounted", async move {
-            let keeper = Keeper::default();
-            while let Some(reply) = service.keep_next(&caller, &keeper, &mut requests).await {
-                if sender.send(reply).await.is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(receiver).boxed()))
+        let work = |outlet| async move { service.keep_all(&caller, &mut requests, &outlet).await };
+        Ok(self.streamed("keep mounted", work))
     }
 
     async fn unmount(&self, request: Request<wire::UnmountRequest>) -> Answer<wire::UnmountReply> {
@@ -155,26 +121,21 @@ impl<S: Store + Surroundings + Clone + 'static> MountTable for Service<S> {
         let caller = self.caller(request.metadata())?;
         let receiver = named(&request.get_ref().receiver)?;
         let pattern: Pattern = told(request.get_ref().pattern.parse())?;
-        let (sender, entries) = mpsc::channel(WAITING_MAX);
         let table = self.table.clone();
-        self.tasks.spawn_until_stopped("glob", async move {
-            let mut listing = Listing { sender };
-            let outcome = table.glob(&caller, &receiver, &pattern, &mut listing).await;
-            listing.end(outcome).await;
-        });
-        Ok(Response::new(ReceiverStream::new(entries).boxed()))
+        Ok(self.streamed("glob", |outlet| async move {
+            let mut listing = Listing::new(outlet);
+            let summary = table.glob(&caller, &receiver, &pattern, &mut listing).await?;
+            listing.end(summary).await
+        }))
     }
 
     async fn watch(&self, request: Request<wire::WatchRequest>) -> Answer<Self::WatchStream> {
         let caller = self.caller(request.metadata())?;
         let name = named(&request.get_ref().name)?;
         let refreshes = if request.get_ref().include_refresh { Refreshes::Told } else { Refreshes::Untold };
-        let (sender, changes) = mpsc::channel(WAITING_MAX);
         let service = self.clone();
-        self.tasks.spawn_until_stopped("watch", async move {
-            service.watch_on(&caller, &name, refreshes, &sender).await;
-        });
-        Ok(Response::new(ReceiverStream::new(changes).boxed()))
+        let work = |outlet| async move { service.watch_on(&caller, &name, refreshes, &outlet).await };
+        Ok(self.streamed("watch", work))
     }
 
     async fn get_permissions(
@@ -275,107 +236,5 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
             })
         };
         Ok(wire::TestPermissionsReply { allowed: tags.into_iter().filter_map(allowed).collect() })
-    }
-
-    /// Looks again and again, until the watcher goes away or may not know any more.
-    async fn watch_on(
-        &self,
-        caller: &Caller,
-        name: &NodeName,
-        refreshes: Refreshes,
-        sender: &Sender<wire::WatchReply>,
-    ) {
-        let mut seen: Option<State> = None;
-        let mut silent = 0_u32;
-        while !sender.is_closed() {
-            let now: State = match self.table.resolve(caller, name).await {
-                Ok(found) => Some(found),
-                Err(error) => match error.reason {
-                    Reason::NoSuchName | Reason::NoSuchNameRoot => None,
-                    // Whatever it leads to, it is not known now: what was told stays told.
-                    Reason::Unavailable | Reason::Contention => {
-                        tokio::time::sleep(LOOK).await;
-                        continue;
-                    }
-                    _ => {
-                        drop(sender.send(Err(messages::status(&error))).await);
-                        return;
-                    }
-                },
-            };
-            silent = silent.saturating_add(1);
-            let news = match &seen {
-                None => {
-                    let entry = now.as_ref().map(|found| messages::resolved(found, caller, 0));
-                    Some(watch_reply::Reply::Snapshot(watch_reply::Snapshot { entry }))
-                }
-                Some(before) => watch::change(before, &now, refreshes).map(changed),
-            };
-            let beat = || watch_reply::Reply::Heartbeat(watch_reply::Heartbeat {});
-            let reply = news.or_else(|| (silent > LOOKS_SILENT_MAX).then(beat));
-            if reply.is_some() {
-                silent = 0;
-                if sender.send(Ok(wire::WatchReply { reply })).await.is_err() {
-                    return;
-                }
-            }
-            seen = Some(now);
-            tokio::time::sleep(LOOK).await;
-        }
-    }
-}
-
-fn changed(change: watch::Change) -> watch_reply::Reply {
-    let servers = |servers: &[crate::mount::MountedServer]| {
-        servers.iter().map(|server| messages::server(server, server.address.to_string())).collect()
-    };
-    watch_reply::Reply::Change(watch_reply::Change {
-        added: servers(&change.added),
-        updated: servers(&change.updated),
-        removed: change.removed.iter().map(|server| server.address.to_string()).collect(),
-        gone: change.is_gone,
-        suffix: change.suffix,
-    })
-}
-
-/// A listing on its way to who asked; a slow reader holds it up.
-struct Listing {
-    sender: Sender<wire::GlobReply>,
-}
-
-impl Listing {
-    async fn send(&self, reply: glob_reply::Reply) -> ControlFlow<()> {
-        match self.sender.send(Ok(wire::GlobReply { reply: Some(reply) })).await {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_gone) => ControlFlow::Break(()),
-        }
-    }
-
-    /// What may be missing, in words that say nothing else, and the summary; or why there is none.
-    async fn end(self, outcome: Result<crate::table::Summary, Error>) {
-        match outcome {
-            Ok(summary) => {
-                if summary.has_omitted {
-                    let vague = Error::new(Reason::MatchesOmitted, "some matches might have been omitted");
-                    let error = glob_reply::Error { name: String::new(), failure: Some(messages::failure(&vague)) };
-                    let _ = self.send(glob_reply::Reply::Error(error)).await;
-                }
-                let entries = count(summary.found);
-                let last = glob_reply::Summary { entries, omitted: summary.has_omitted };
-                let _ = self.send(glob_reply::Reply::Summary(last)).await;
-            }
-            Err(error) => drop(self.sender.send(Err(messages::status(&error))).await),
-        }
-    }
-}
-
-impl Receive for Listing {
-    async fn found(&mut self, found: Found) -> ControlFlow<()> {
-        self.send(glob_reply::Reply::Entry(messages::found(&found))).await
-    }
-
-    async fn failed(&mut self, name: &str, error: &Error) -> ControlFlow<()> {
-        let failure = Some(messages::failure(error));
-        self.send(glob_reply::Reply::Error(glob_reply::Error { name: name.to_owned(), failure })).await
     }
 }
