@@ -12,6 +12,8 @@ use tracing::{info, warn};
 use crate::identity::BlessingPattern;
 use crate::service::Service;
 use crate::service::identity::{Door, Identity};
+use crate::store::cache;
+use crate::store::cached::{Cached, Counts, Knowledge};
 use crate::store::{Store, Surroundings};
 use crate::table::{Options, Table};
 
@@ -34,12 +36,15 @@ pub struct ServerConfig {
     pub superusers: Vec<BlessingPattern>,
     /// How often it goes through the whole table; zero: never.
     pub sweep_period: Duration,
+    /// What it remembers of rows.
+    pub cache: cache::Options,
 }
 
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
     address: String,
+    knowledge: Knowledge,
     /// What answers calls: stopped first.
     serving: Runtime,
     runtime: Runtime,
@@ -59,6 +64,8 @@ impl Server {
             ModelError::new(ModelReason::Unavailable, format!("listen on {}: {error}", config.listen))
         })?;
         let address = listener.local_addr().to_string();
+        let store = Cached::new(store, config.cache);
+        let knowledge = store.knowledge();
         let table = Table::new(store, config.options);
         let door = Door::new(config.identity, config.superusers);
         let service = Service::new(table.clone(), door, runtime.tasks.clone());
@@ -79,12 +86,17 @@ impl Server {
                 }
             });
         }
-        Ok(Self { address, serving, runtime })
+        Ok(Self { address, knowledge, serving, runtime })
     }
 
     /// Where it listens, `host:port`.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// How names were looked up until now: from what was known, or by reading.
+    pub fn lookups(&self) -> Counts {
+        self.knowledge.counts()
     }
 
     /// Stops in order: takes no calls, lets those under way end.

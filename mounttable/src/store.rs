@@ -19,14 +19,20 @@
 //!
 //! Invariant asked of an implementation: a change of one row is atomic with its condition, and is not applied any more
 //! once an error said so. Nothing is asked about two rows: those of one read may be of different moments.
+//!
+//! [`cached`] wraps a storage and answers [`Store::read_recent`] from what it has read a moment ago; all else goes through.
 
 pub mod bigtable;
+pub mod cache;
+pub mod cached;
 pub mod filters;
+mod generations;
 pub mod grounded;
 pub mod memory;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::time::Duration;
 
 use ebla_model::Micros;
 
@@ -82,6 +88,33 @@ impl Children {
     pub const fn none() -> Self {
         Self::Named(Vec::new())
     }
+}
+
+/// A row on the way to a name, and the child that comes next on it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Step {
+    /// The row's key.
+    pub key: String,
+    /// The child's last element; `None` where the way ends.
+    pub child: Option<String>,
+}
+
+/// How old what was read may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Freshness {
+    /// Of a moment ago, or of now.
+    Recent,
+    /// Of minutes ago: the storage does not answer.
+    Stale,
+}
+
+/// What [`Store::read_recent`] found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Recent {
+    /// The rows from the first step on, as far as a walk goes.
+    pub rows: Vec<Option<Row>>,
+    /// How old they may be.
+    pub freshness: Freshness,
 }
 
 /// What must hold of a row for a change to be made.
@@ -144,6 +177,20 @@ pub trait Store: Send + Sync {
         children: &Children,
     ) -> impl Future<Output = Result<Vec<Option<Row>>, Error>> + Send;
 
+    /// The rows of a path from the root down, each with its reference to the next, for whoever decides no change by them:
+    /// they may have been read a moment ago. Changes through this storage are seen. What lies below a row that is absent, that
+    /// has a live server, or that lacks the reference need not be among them.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`.
+    fn read_recent(&self, path: &[Step]) -> impl Future<Output = Result<Recent, Error>> + Send {
+        async {
+            let keys: Vec<_> = path.iter().map(|step| step.key.clone()).collect();
+            let children = Children::Named(path.iter().filter_map(|step| step.child.clone()).collect());
+            Ok(Recent { rows: self.read(&keys, &children).await?, freshness: Freshness::Recent })
+        }
+    }
+
     /// Makes the changes if the predicate holds, as one; whether it did.
     ///
     /// # Errors
@@ -200,4 +247,7 @@ pub trait Surroundings: Send + Sync {
 
     /// Waits a little before a try that follows `tries` others.
     fn pause(&self, tries: u32) -> impl Future<Output = ()> + Send;
+
+    /// Waits until so much time has gone by.
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send;
 }

@@ -10,6 +10,7 @@ use ebla_mounttable::identity::BlessingPattern;
 use ebla_mounttable::server::{Server, ServerConfig};
 use ebla_mounttable::service::identity::Identity;
 use ebla_mounttable::store::bigtable::Bigtable;
+use ebla_mounttable::store::cache;
 use ebla_mounttable::store::grounded::Grounded;
 use ebla_mounttable::store::memory::Memory;
 use ebla_mounttable::table::Options;
@@ -72,6 +73,12 @@ pub struct Mounttable {
     /// How often the whole table is swept; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     pub sweep_period: u32,
+    /// Parts of rows that are remembered between lookups; 0: none, every lookup reads the storage
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub cache_rows: usize,
+    /// How long what is remembered is taken to be true, and how late what other processes did may be seen
+    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub cache_ttl: u32,
     /// Written, whole, when the process is ready
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -147,6 +154,7 @@ where
         identity: if command.insecure_dev_identity { Identity::Development } else { Identity::Nobody },
         superusers: command.superuser.iter().map(BlessingPattern::new).collect(),
         sweep_period: Duration::from_secs(command.sweep_period.into()),
+        cache: cache::Options { rows: command.cache_rows, ttl: Duration::from_millis(command.cache_ttl.into()) },
     };
     Ok(Server::start(config, store, runtime.clone()).await?)
 }

@@ -13,6 +13,7 @@ use crate::access::{AccessList, Permissions};
 use crate::error::{Error, Reason};
 use crate::identity::Caller;
 use crate::mount::{Deadline, MountMode, MountedServer, Target};
+use crate::store::Freshness;
 use crate::table::{Found, Mount, Resolved};
 
 /// The domain of the reasons in errors' details.
@@ -84,7 +85,7 @@ pub(super) fn server(server: &MountedServer, address: String) -> wire::Server {
 fn entry(name: String, servers: Vec<wire::Server>, has_children: bool) -> wire::Entry {
     let serves_mount_table = servers.iter().any(|server| server.serves_mount_table);
     let is_leaf = servers.iter().any(|server| server.is_leaf);
-    wire::Entry { name, servers, serves_mount_table, is_leaf, has_children }
+    wire::Entry { name, servers, serves_mount_table, is_leaf, has_children, stale: false }
 }
 
 /// The answer to a caller: `max` servers, 0 for all, in an order that is always the same for him and another one for
@@ -96,7 +97,8 @@ pub(super) fn resolved(found: &Resolved, caller: &Caller, max: u32) -> wire::Ent
     ranked.sort_by_key(|a| a.0);
     let max = if max == 0 { usize::MAX } else { usize::try_from(max).unwrap_or(usize::MAX) };
     let servers = ranked.into_iter().take(max).map(|(_, one)| server(one, one.address.to_string())).collect();
-    entry(found.suffix.clone(), servers, false)
+    let stale = found.freshness == Freshness::Stale;
+    wire::Entry { stale, ..entry(found.suffix.clone(), servers, false) }
 }
 
 /// An entry of a listing. A server that hides the receiver is told with what is left of its name.
@@ -162,6 +164,16 @@ mod tests {
             assert_eq!(error(&status(&sent)), sent);
         }
         assert_eq!(error(&Status::unimplemented("what?")).reason, Reason::NotAMountTable);
+    }
+
+    /// T116
+    #[test]
+    fn an_answer_says_that_it_is_old() {
+        let caller = Caller::new(Vec::new(), &[]);
+        for (freshness, stale) in [(Freshness::Recent, false), (Freshness::Stale, true)] {
+            let found = Resolved { servers: Vec::new(), suffix: "x".to_owned(), freshness };
+            assert_eq!(resolved(&found, &caller, 0).stale, stale);
+        }
     }
 
     #[test]

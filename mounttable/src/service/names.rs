@@ -203,7 +203,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTable for Service<S> {
 
 impl<S: Store + Surroundings + Clone + 'static> Service<S> {
     async fn look_up(&self, caller: &Caller, name: &str) -> Result<Resolved, Error> {
-        self.table.resolve(caller, &name.parse()?).await
+        self.table.resolve_recent(caller, &name.parse()?).await
     }
 
     /// Which tags somebody has on a node, and why.

@@ -60,6 +60,7 @@ mod tests {
     use super::*;
     use crate::identity::UserId;
     use crate::mount::{Deadline, Target};
+    use crate::store::Freshness;
 
     fn state(servers: &[(&str, i64)]) -> State {
         let server = |(address, until): &(&str, i64)| MountedServer {
@@ -68,7 +69,8 @@ mod tests {
             deadline: Deadline::at(Micros::from_millis(*until)),
             mounter: UserId::server(),
         };
-        Some(Resolved { servers: servers.iter().map(server).collect(), suffix: String::new() })
+        let servers = servers.iter().map(server).collect();
+        Some(Resolved { servers, suffix: String::new(), freshness: Freshness::Recent })
     }
 
     fn addresses(servers: &[MountedServer]) -> Vec<String> {

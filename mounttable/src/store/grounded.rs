@@ -41,6 +41,10 @@ impl<S: Send + Sync> Surroundings for Grounded<S> {
         let pause = PAUSE_STEP.saturating_mul(tries).min(PAUSE_MAX);
         tokio::time::sleep(self.runtime.rng.jitter(pause)).await;
     }
+
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
 }
 
 impl<S: Store> Store for Grounded<S> {

@@ -1,7 +1,7 @@
 //! Storage in memory, for tests: it yields before every call, and a read of several rows before every row, so that
 //! whoever polls the callers decides who comes next.
 //!
-//! Its clock moves only when somebody pauses, or a test moves it.
+//! Its clock moves only when somebody pauses, or a test moves it; who sleeps waits for that.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -143,6 +143,13 @@ impl Surroundings for Memory {
     async fn pause(&self, _tries: u32) {
         yielded().await;
         self.advance(PAUSE);
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        let until = self.now().plus(duration);
+        while self.now() < until {
+            yielded().await;
+        }
     }
 }
 

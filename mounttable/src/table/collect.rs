@@ -50,13 +50,19 @@ impl<S: Store + Surroundings> Table<S> {
     /// [`Self::walk`], and takes the expired servers from what it comes by.
     pub(super) async fn visit(&self, name: &NodeName) -> Result<Vec<Node>, Error> {
         let mut path = self.walk(name).await?;
+        self.expire_due(&mut path).await?;
+        Ok(path)
+    }
+
+    /// Takes the expired servers from nodes as read, if nobody has done so just now.
+    pub(super) async fn expire_due(&self, path: &mut [Node]) -> Result<(), Error> {
         let now = self.store.now();
-        for node in &mut path {
+        for node in path {
             if live(&node.servers, now).count() < node.servers.len() && self.expiries.is_due(&node.name, now) {
                 self.expire(node).await?;
             }
         }
-        Ok(path)
+        Ok(())
     }
 
     /// Removes the expired servers of a node as read, unless anything has changed: a refresh must not be lost.

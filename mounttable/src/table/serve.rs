@@ -10,7 +10,7 @@ use crate::mount::{Deadline, MountMode, MountedServer, Target, check_target, liv
 use crate::name::NodeName;
 use crate::node::{self, Node, Reference};
 use crate::rules::{self, Action};
-use crate::store::{Change, Children, Family, Predicate, Store, Surroundings};
+use crate::store::{Change, Children, Family, Freshness, Predicate, Store, Surroundings};
 use crate::table::Table;
 use crate::table::create::Blueprint;
 use crate::table::quota::Purse;
@@ -52,6 +52,8 @@ pub struct Resolved {
     pub servers: Vec<MountedServer>,
     /// The name of what is asked for, below each of them.
     pub suffix: String,
+    /// Whether that may have changed minutes ago.
+    pub freshness: Freshness,
 }
 
 impl<S: Store + Surroundings> Table<S> {
@@ -60,20 +62,47 @@ impl<S: Store + Surroundings> Table<S> {
     /// # Errors
     /// `NO_ACCESS`, `NO_SUCH_NAME`, `NO_SUCH_NAME_ROOT`, `CONTENTION`, `UNAVAILABLE`, `DAMAGED`.
     pub async fn resolve(&self, caller: &Caller, name: &NodeName) -> Result<Resolved, Error> {
-        let now = self.store.now();
         let path = self.visit(name).await?;
-        for node in &path {
+        if let Some(found) = self.follow(caller, name, &path)? {
+            return Ok(found);
+        }
+        self.tidy(&path).await?;
+        Err(nowhere(name))
+    }
+
+    /// The same from what was read a moment ago, if the storage remembers that, or some minutes ago while it does not
+    /// answer. What was done through this table's storage is seen.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`]. `UNAVAILABLE` also when all that is known of a name is over.
+    pub async fn resolve_recent(&self, caller: &Caller, name: &NodeName) -> Result<Resolved, Error> {
+        let (mut path, freshness) = self.glance(name).await?;
+        let found = self.follow(caller, name, &path)?;
+        if freshness == Freshness::Stale {
+            let unknown = || Error::new(Reason::Unavailable, format!("what {name:?} leads to cannot be read now"));
+            return found.map(|found| Resolved { freshness, ..found }).ok_or_else(unknown);
+        }
+        // The answer is the same whether or not this can be done now.
+        drop(self.expire_due(&mut path).await);
+        if found.is_none() {
+            drop(self.tidy(&path).await);
+        }
+        found.ok_or_else(|| nowhere(name))
+    }
+
+    /// Follows a path as read to its first live servers, if the caller may.
+    fn follow(&self, caller: &Caller, name: &NodeName, path: &[Node]) -> Result<Option<Resolved>, Error> {
+        let now = self.store.now();
+        for node in path {
             let servers: Vec<_> = live(&node.servers, now).cloned().collect();
             let is_end = !servers.is_empty() || node.name == *name;
             rules::check(if is_end { Action::Resolve } else { Action::Traverse }, caller, &node.permissions)?;
             if !servers.is_empty() {
                 let suffix = name.suffix_below(&node.name).unwrap_or_default().to_owned();
-                return Ok(Resolved { servers, suffix });
+                return Ok(Some(Resolved { servers, suffix, freshness: Freshness::Recent }));
             }
         }
-        self.tidy(&path).await?;
-        let reason = if name.is_root() { Reason::NoSuchNameRoot } else { Reason::NoSuchName };
-        Err(Error::new(reason, format!("nothing is mounted under {name:?}")))
+        Ok(None)
     }
 
     /// Mounts a server, and makes the nodes that are missing.
@@ -245,6 +274,11 @@ impl<S: Store + Surroundings> Table<S> {
             self.again(&mut tries).await?;
         }
     }
+}
+
+fn nowhere(name: &NodeName) -> Error {
+    let reason = if name.is_root() { Reason::NoSuchNameRoot } else { Reason::NoSuchName };
+    Error::new(reason, format!("nothing is mounted under {name:?}"))
 }
 
 /// How many nodes are not there yet when `node` is the last one that is.

@@ -1,10 +1,9 @@
 //! Reading: one call for a whole path, and what of it is live.
 
 use crate::error::{Error, Reason};
-
 use crate::name::NodeName;
 use crate::node::{Epoch, Node};
-use crate::store::{Children, Row, Store, Surroundings};
+use crate::store::{Children, Freshness, Row, Step, Store, Surroundings};
 use crate::table::Table;
 
 impl<S: Store + Surroundings> Table<S> {
@@ -18,28 +17,25 @@ impl<S: Store + Surroundings> Table<S> {
         let mut tries = 0;
         loop {
             let rows = self.store.read(&keys, &children).await?;
-            let mut live: Vec<Node> = Vec::new();
-            let mut dead = None;
-            for (name, row) in path.iter().zip(rows) {
-                let Some(row) = row else { break };
-                let node = Node::decode(name, &row)?;
-                match live.last() {
-                    Some(parent) if !node.is_child_of(parent) => break,
-                    Some(_) if node.epoch == Epoch::Dead => {
-                        dead = Some(node);
-                        break;
-                    }
-                    _ => live.push(node),
-                }
-            }
-            if let Some(node) = dead {
-                self.finish(&node.name, node.incarnation).await?;
-                self.again(&mut tries).await?;
-            } else if live.is_empty() {
-                return Err(Error::new(Reason::NoSuchNameRoot, "the table was never set up"));
-            } else {
-                return Ok(live);
-            }
+            let Walked { live, dead } = walked(&path, rows)?;
+            let Some(node) = dead else { return Ok(live) };
+            self.finish(&node.name, node.incarnation).await?;
+            self.again(&mut tries).await?;
+        }
+    }
+
+    /// [`Self::walk`] for who decides no change by it: the nodes may be of a moment ago. Below one with live servers there
+    /// need not be any.
+    pub(super) async fn glance(&self, name: &NodeName) -> Result<(Vec<Node>, Freshness), Error> {
+        let path = name.path();
+        let children = name.elements().map(|element| Some(element.to_owned())).chain([None]);
+        let step = |(node, child)| Step { key: crate::key::row_key(node), child };
+        let steps: Vec<_> = path.iter().zip(children).map(step).collect();
+        let recent = self.store.read_recent(&steps).await?;
+        let Walked { live, dead } = walked(&path, recent.rows)?;
+        match (dead, recent.freshness) {
+            (Some(_), Freshness::Recent) => Ok((self.walk(name).await?, Freshness::Recent)),
+            (_, freshness) => Ok((live, freshness)),
         }
     }
 
@@ -96,6 +92,35 @@ impl<S: Store + Surroundings> Table<S> {
         };
         Ok(Some(names.into_iter().zip(rows).map(listed).collect()))
     }
+}
+
+/// What the rows of a path say.
+struct Walked {
+    /// The live nodes from the root down, at least that.
+    live: Vec<Node>,
+    /// The one below them, if its deletion has to be finished.
+    dead: Option<Node>,
+}
+
+fn walked(path: &[NodeName], rows: Vec<Option<Row>>) -> Result<Walked, Error> {
+    let mut live: Vec<Node> = Vec::new();
+    let mut dead = None;
+    for (name, row) in path.iter().zip(rows) {
+        let Some(row) = row else { break };
+        let node = Node::decode(name, &row)?;
+        match live.last() {
+            Some(parent) if !node.is_child_of(parent) => break,
+            Some(_) if node.epoch == Epoch::Dead => {
+                dead = Some(node);
+                break;
+            }
+            _ => live.push(node),
+        }
+    }
+    if live.is_empty() {
+        return Err(Error::new(Reason::NoSuchNameRoot, "the table was never set up"));
+    }
+    Ok(Walked { live, dead })
 }
 
 /// A child's name, and the child if it is live.

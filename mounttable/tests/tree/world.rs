@@ -68,6 +68,10 @@ impl Surroundings for Counted {
 
     /// Nobody is waited for here, and the deadlines of a test are exact.
     async fn pause(&self, _tries: u32) {}
+
+    async fn sleep(&self, duration: Duration) {
+        self.memory.sleep(duration).await;
+    }
 }
 
 pub(crate) struct World {

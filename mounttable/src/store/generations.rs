@@ -1,0 +1,140 @@
+//! What is known of rows, within bounds: in two generations, the young and the old.
+//!
+//! What is used goes into the young generation. When that holds half of what there is room for, it becomes the old one,
+//! and the old one is forgotten with all that was not used since. Nothing has to be sorted by when it was used.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ebla_model::Micros;
+
+use crate::store::Row;
+
+/// What one entry takes beside its bytes: names of maps, counts, a time.
+const OVERHEAD_BYTES: usize = 160;
+
+/// The cells of one part of a row when it was read; `None` when there were none.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Known {
+    pub(super) cells: Option<Arc<Row>>,
+    /// Not later than the read began.
+    pub(super) at: Micros,
+}
+
+/// Parts of rows; a part is the row's own cells (`None`) or its reference to one child.
+#[derive(Debug)]
+pub(super) struct Generations {
+    young: Generation,
+    old: Generation,
+    entries_max: usize,
+    bytes_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Generation {
+    rows: BTreeMap<String, Parts>,
+    entries: usize,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Parts {
+    own: Option<Known>,
+    references: BTreeMap<String, Known>,
+}
+
+impl Generations {
+    /// Room for so many parts, and so many bytes.
+    pub(super) fn new(entries_max: usize, bytes_max: usize) -> Self {
+        Self { young: Generation::default(), old: Generation::default(), entries_max, bytes_max }
+    }
+
+    /// What is known of a part. Asking for it keeps it from being forgotten.
+    pub(super) fn get(&mut self, key: &str, child: Option<&str>) -> Option<Known> {
+        if let Some(known) = self.young.get(key, child) {
+            return Some(known.clone());
+        }
+        let known = self.old.take(key, child)?;
+        self.put(key, child, known.clone());
+        Some(known)
+    }
+
+    /// What is known of a part from now on.
+    pub(super) fn put(&mut self, key: &str, child: Option<&str>, known: Known) {
+        drop(self.old.take(key, child));
+        drop(self.young.take(key, child));
+        self.young.put(key, child, known);
+        if self.young.entries > self.entries_max / 2 || self.young.bytes > self.bytes_max / 2 {
+            self.old = std::mem::take(&mut self.young);
+        }
+    }
+
+    /// Forgets all parts of a row.
+    pub(super) fn evict(&mut self, key: &str) {
+        self.young.evict(key);
+        self.old.evict(key);
+    }
+
+    /// How many parts are known, and their bytes.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.young.entries + self.old.entries, self.young.bytes + self.old.bytes)
+    }
+}
+
+impl Generation {
+    fn get(&self, key: &str, child: Option<&str>) -> Option<&Known> {
+        let parts = self.rows.get(key)?;
+        match child {
+            None => parts.own.as_ref(),
+            Some(child) => parts.references.get(child),
+        }
+    }
+
+    /// Of a part that is not there.
+    fn put(&mut self, key: &str, child: Option<&str>, known: Known) {
+        self.entries += 1;
+        self.bytes += bytes(key, child, &known);
+        if !self.rows.contains_key(key) {
+            self.rows.insert(key.to_owned(), Parts::default());
+        }
+        let Some(parts) = self.rows.get_mut(key) else { return };
+        match child {
+            None => parts.own = Some(known),
+            Some(child) => drop(parts.references.insert(child.to_owned(), known)),
+        }
+    }
+
+    fn take(&mut self, key: &str, child: Option<&str>) -> Option<Known> {
+        let parts = self.rows.get_mut(key)?;
+        let known = match child {
+            None => parts.own.take(),
+            Some(child) => parts.references.remove(child),
+        }?;
+        if parts.own.is_none() && parts.references.is_empty() {
+            self.rows.remove(key);
+        }
+        self.forget(bytes(key, child, &known));
+        Some(known)
+    }
+
+    fn evict(&mut self, key: &str) {
+        let Some(parts) = self.rows.remove(key) else { return };
+        if let Some(own) = &parts.own {
+            self.forget(bytes(key, None, own));
+        }
+        for (child, known) in &parts.references {
+            self.forget(bytes(key, Some(child), known));
+        }
+    }
+
+    fn forget(&mut self, bytes: usize) {
+        self.entries = self.entries.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+fn bytes(key: &str, child: Option<&str>, known: &Known) -> usize {
+    let cells = known.cells.iter().flat_map(|row| row.iter());
+    let cells: usize = cells.map(|((_, column), cell)| column.len() + cell.value.len() + OVERHEAD_BYTES).sum();
+    key.len() + child.map_or(0, str::len) + OVERHEAD_BYTES + cells
+}

@@ -1,0 +1,230 @@
+//! What a server remembers of rows: T067, T068, T069, T116, T121.
+
+use ebla_mounttable::store::cached::{Counts, PATIENCE};
+use ebla_mounttable::store::{Cell, Change, Family, Freshness, Predicate, Row, Step, Store, Surroundings, cache};
+use ebla_mounttable::{Reason, row_key};
+
+use crate::storage::{Call, Health, Storage, alone, go_on, together};
+use crate::{MILLI, Replica, SECOND, caller, name};
+
+fn anything() -> Predicate {
+    Predicate::All(Vec::new())
+}
+
+fn says(storage: &Storage, what: &str) -> Vec<Change> {
+    let cell = Cell { timestamp: storage.now(), value: what.to_owned() };
+    vec![Change::Set(Family::Meta, "v".to_owned(), cell)]
+}
+
+/// Makes the row say something, behind the back of whoever remembers it.
+fn write(storage: &Storage, key: &str, what: &str) {
+    assert!(alone(storage.memory.change_if(key, anything(), says(storage, what))).unwrap());
+}
+
+async fn said(store: &impl Store, key: &str) -> String {
+    let step = Step { key: key.to_owned(), child: None };
+    let recent = store.read_recent(&[step]).await.unwrap();
+    let value = |row: &Row| row.get(&(Family::Meta, "v".to_owned())).unwrap().value.clone();
+    recent.rows.first().unwrap().as_ref().map_or_else(|| "nothing".to_owned(), value)
+}
+
+/// T067
+#[test]
+fn a_row_is_read_once_a_second_however_many_want_it() {
+    let storage = Storage::new();
+    let store = Replica::of(&storage).store;
+    let keys = ["one", "two"];
+    for half_second in 0..=4 {
+        keys.iter().for_each(|key| write(&storage, key, &format!("{key} {half_second}")));
+        let read = |key: &'static str| -> Call<'_, String> { Box::pin(said(&store, key)) };
+        let answers = together(keys.iter().cycle().take(10).map(|key| read(key)));
+        let read_at = half_second - half_second % 2;
+        for (key, answer) in keys.iter().cycle().zip(&answers) {
+            assert_eq!(*answer, format!("{key} {read_at}"));
+        }
+        for key in keys {
+            assert_eq!(storage.take_reads(key), usize::from(half_second % 2 == 0), "{key} at {half_second}/2 s");
+        }
+        storage.advance(SECOND / 2);
+    }
+    assert_eq!(store.knowledge().counts(), Counts { hits: 20, misses: 6, joined: 24, stale: 0 });
+}
+
+/// T068
+#[test]
+fn a_thousand_who_look_for_what_is_not_there_read_once() {
+    let storage = Storage::new();
+    let replica = Replica::of(&storage);
+    replica.mount("there", "h:1", SECOND * 60).unwrap();
+    let (caller, missing) = (caller(), name("not/there"));
+    for _ in 0..3 {
+        storage.take_calls();
+        let ask = |_| -> Call<'_, Reason> {
+            Box::pin(async { replica.table.resolve_recent(&caller, &missing).await.unwrap_err().reason })
+        };
+        assert!(together((0..1_000).map(ask)).iter().all(|reason| *reason == Reason::NoSuchName));
+        assert_eq!(storage.take_calls(), 1);
+        storage.advance(cache::ABSENT - MILLI);
+        assert!(replica.look_up("not/there").is_err());
+        assert_eq!(storage.take_calls(), 0, "absence is known for {:?}", cache::ABSENT);
+        storage.advance(MILLI);
+    }
+}
+
+/// T069: a change takes away what is known, whether it was made, refused, or nobody knows.
+#[test]
+fn who_changes_a_row_sees_it_as_it_is() {
+    let storage = Storage::new();
+    let store = Replica::of(&storage).store;
+    write(&storage, "row", "old");
+    for (when, health) in [(anything(), Health::Fine), (Predicate::RowAbsent, Health::Fine), (anything(), Health::Away)]
+    {
+        assert_eq!(alone(said(&store, "row")), "old");
+        write(&storage, "row", "new");
+        assert_eq!(alone(said(&store, "row")), "old", "what others do is seen later");
+        storage.turn(health);
+        drop(alone(store.change_if("row", when.clone(), says(&storage, "new"))));
+        storage.turn(Health::Fine);
+        assert_eq!(alone(said(&store, "row")), "new", "{when:?} {health:?}");
+        assert!(alone(store.change_if("row", anything(), says(&storage, "old"))).unwrap());
+    }
+    let replica = Replica::of(&storage);
+    for server in ["h:1", "h:2"] {
+        replica.mount("a/b", server, SECOND * 60).unwrap();
+        assert!(replica.servers("a/b").contains(&server.to_owned()));
+    }
+    alone(replica.table.unmount(&caller(), &name("a/b"), None)).unwrap();
+    assert_eq!(replica.look_up("a/b").unwrap_err().reason, Reason::NoSuchName);
+}
+
+/// T069: what a read brings that began before a change is not taken for what is there after it.
+#[test]
+fn a_read_that_a_change_overtakes_is_not_kept() {
+    let storage = Storage::new();
+    let store = Replica::of(&storage).store;
+    write(&storage, "row", "old");
+    let mut early: Call<'_, String> = Box::pin(said(&store, "row"));
+    // It has looked, and has not answered yet.
+    while storage.take_reads("row") == 0 {
+        assert_eq!(go_on(&mut early, 1), None);
+    }
+    assert!(alone(store.change_if("row", anything(), says(&storage, "new"))).unwrap());
+    assert_eq!(alone(said(&store, "row")), "new", "nobody joins the early read any more");
+    assert_eq!(go_on(&mut early, 100), Some("old".to_owned()));
+    assert_eq!(alone(said(&store, "row")), "new");
+}
+
+/// Whoever waits for a reader that goes away reads for himself.
+#[test]
+fn a_reader_that_goes_away_leaves_nobody_waiting() {
+    let storage = Storage::new();
+    let store = Replica::of(&storage).store;
+    write(&storage, "row", "there");
+    let mut reader: Call<'_, String> = Box::pin(said(&store, "row"));
+    let mut waiter: Call<'_, String> = Box::pin(said(&store, "row"));
+    assert_eq!((go_on(&mut reader, 1), go_on(&mut waiter, 5)), (None, None));
+    drop(reader);
+    assert_eq!(go_on(&mut waiter, 100), Some("there".to_owned()));
+}
+
+/// T116, without a cluster: names that are known are answered, and said to be old.
+#[test]
+fn what_is_known_serves_while_the_storage_is_away() {
+    let storage = Storage::new();
+    let replica = Replica::of(&storage);
+    replica.mount("a/b", "h:1", SECOND * 3_600).unwrap();
+    assert_eq!(replica.look_up("a/b/c").unwrap().freshness, Freshness::Recent);
+    assert_eq!(replica.look_up("never").unwrap_err().reason, Reason::NoSuchName);
+    storage.turn(Health::Away);
+    storage.advance(SECOND);
+    let found = replica.look_up("a/b/c").unwrap();
+    assert_eq!((found.servers.len(), found.suffix.as_str(), found.freshness), (1, "c", Freshness::Stale));
+    storage.take_calls();
+    assert_eq!(replica.look_up("a/b/other").unwrap().suffix, "other", "below a mount nothing is looked for");
+    assert_eq!(storage.take_calls(), 0, "who has something to tell lets the storage rest");
+    for unknown in ["never", "a", "else/where"] {
+        assert_eq!(replica.look_up(unknown).unwrap_err().reason, Reason::Unavailable, "{unknown}");
+    }
+    assert_eq!(replica.mount("a/b", "h:2", SECOND).unwrap_err().reason, Reason::Unavailable);
+    storage.advance(cache::STALE);
+    assert_eq!(replica.look_up("a/b").unwrap_err().reason, Reason::Unavailable, "nobody knows any more");
+    storage.turn(Health::Fine);
+    let found = replica.look_up("a/b").unwrap();
+    assert_eq!((found.servers.len(), found.freshness), (1, Freshness::Recent));
+}
+
+/// T116: storage that does not even refuse is not waited for by who has something to tell.
+#[test]
+fn nobody_waits_long_for_a_silent_storage() {
+    let storage = Storage::new();
+    let replica = Replica::of(&storage);
+    replica.mount("a/b", "h:1", SECOND * 3_600).unwrap();
+    replica.look_up("a/b").unwrap();
+    storage.turn(Health::Silent);
+    storage.advance(SECOND);
+    let (caller, known, unknown) = (caller(), name("a/b"), name("c"));
+    let ask = |name| Box::pin(replica.table.resolve_recent(&caller, name));
+    let (mut first, mut second, mut never): (Call<'_, _>, Call<'_, _>, Call<'_, _>) =
+        (ask(&known), ask(&known), ask(&unknown));
+    for call in [&mut first, &mut second, &mut never] {
+        assert_eq!(go_on(call, 100), None);
+    }
+    storage.advance(PATIENCE);
+    for call in [&mut first, &mut second] {
+        assert_eq!(go_on(call, 100).unwrap().unwrap().freshness, Freshness::Stale);
+    }
+    assert_eq!(go_on(&mut never, 100), None);
+    let mut third: Call<'_, _> = ask(&known);
+    assert_eq!(go_on(&mut third, 1).unwrap().unwrap().freshness, Freshness::Stale, "at once");
+    assert_eq!(replica.store.knowledge().counts().stale, 3);
+    storage.turn(Health::Fine);
+    storage.advance(cache::REST);
+    assert_eq!(replica.look_up("a/b").unwrap().freshness, Freshness::Recent);
+}
+
+/// T121
+#[test]
+fn what_one_server_does_another_sees_within_a_second() {
+    let storage = Storage::new();
+    let (one, other) = (Replica::of(&storage), Replica::of(&storage));
+    assert_eq!(other.servers("a/b"), Vec::<String>::new());
+    one.mount("a/b", "h:1", SECOND * 60).unwrap();
+    assert_eq!(one.servers("a/b"), ["h:1"], "at once where it was mounted");
+    storage.advance(cache::ABSENT);
+    assert_eq!(other.servers("a/b"), ["h:1"], "a new name is seen soon");
+    one.mount("a/b", "h:2", SECOND * 60).unwrap();
+    storage.advance(SECOND - MILLI);
+    assert_eq!(other.servers("a/b"), ["h:1"], "what is known is not read again yet");
+    storage.advance(MILLI);
+    assert_eq!(other.servers("a/b"), ["h:1", "h:2"]);
+}
+
+/// Names below a mount, however many, cost no read of their own; those of a directory one each.
+#[test]
+fn names_below_a_mount_are_one_name() {
+    let storage = Storage::new();
+    let replica = Replica::of(&storage);
+    replica.mount("table", "h:1", SECOND * 60).unwrap();
+    replica.look_up("table").unwrap();
+    storage.take_calls();
+    for name in 0..100 {
+        assert_eq!(replica.look_up(&format!("table/{name}/x")).unwrap().suffix, format!("{name}/x"));
+    }
+    assert_eq!(storage.take_calls(), 0);
+}
+
+/// A walk through a directory reads what is on the path, in one call, whatever is known of the rest.
+#[test]
+fn what_is_missing_is_read_in_one_call() {
+    let storage = Storage::new();
+    let replica = Replica::of(&storage);
+    replica.mount("a/b/c/d", "h:1", SECOND * 60).unwrap();
+    replica.mount("a/b/x", "h:2", SECOND * 60).unwrap();
+    storage.advance(SECOND * 2);
+    storage.take_calls();
+    assert_eq!(replica.servers("a/b/c/d"), ["h:1"]);
+    assert_eq!(storage.take_calls(), 1);
+    storage.take_reads(&row_key(&name("")));
+    assert_eq!(replica.servers("a/b/x"), ["h:2"]);
+    assert_eq!((storage.take_calls(), storage.take_reads(&row_key(&name("")))), (1, 0));
+}

@@ -1,0 +1,59 @@
+//! Several servers of one table over storage that can be away: what each remembers.
+//! Time is the test's, and calls go on step by step.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail, and then says where")]
+
+mod caching;
+mod storage;
+
+use std::time::Duration;
+
+use ebla_mounttable::store::cache;
+use ebla_mounttable::store::cached::Cached;
+use ebla_mounttable::table::{Mount, Options, Resolved};
+use ebla_mounttable::{BlessingPattern, Caller, Error, MountMode, NodeName, Permissions, Table, Target};
+
+use crate::storage::{Storage, alone};
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MILLI: Duration = Duration::from_millis(1);
+
+pub(crate) fn caller() -> Caller {
+    Caller::new(vec!["root".parse().unwrap()], &[BlessingPattern::new("root")])
+}
+
+pub(crate) fn name(text: &str) -> NodeName {
+    text.parse().unwrap()
+}
+
+/// One server of a table.
+pub(crate) struct Replica {
+    pub(crate) store: Cached<Storage>,
+    pub(crate) table: Table<Cached<Storage>>,
+}
+
+impl Replica {
+    /// A server of the table in `storage`, which is made if it is not there. Empty nodes are collected at once.
+    pub(crate) fn of(storage: &Storage) -> Self {
+        let store = Cached::new(storage.clone(), cache::Options::default());
+        let options = Options { grace: Duration::ZERO, ..Options::default() };
+        let table = Table::new(store.clone(), options);
+        alone(table.setup(Permissions::open())).unwrap();
+        Self { store, table }
+    }
+
+    pub(crate) fn mount(&self, at: &str, server: &str, ttl: Duration) -> Result<(), Error> {
+        let mount = Mount { address: server.parse()?, target: Target::Object, ttl, mode: MountMode::Add };
+        alone(self.table.mount(&caller(), &name(at), &mount)).map(drop)
+    }
+
+    pub(crate) fn look_up(&self, at: &str) -> Result<Resolved, Error> {
+        alone(self.table.resolve_recent(&caller(), &name(at)))
+    }
+
+    /// The addresses that a name leads to; none when it leads nowhere.
+    pub(crate) fn servers(&self, at: &str) -> Vec<String> {
+        let found = self.look_up(at).map(|found| found.servers).unwrap_or_default();
+        found.iter().map(|server| server.address.to_string()).collect()
+    }
+}

@@ -1,0 +1,171 @@
+//! Storage in memory that can be away, and that notes what it is asked; and how several callers go on side by side.
+
+use std::collections::BTreeMap;
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use ebla_model::Micros;
+use ebla_mounttable::store::memory::Memory;
+use ebla_mounttable::store::{Change, Children, Predicate, Row};
+use ebla_mounttable::{Error, Reason, Store, Surroundings};
+
+/// What becomes of calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Health {
+    #[default]
+    Fine,
+    /// They are refused.
+    Away,
+    /// They never end.
+    Silent,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    health: Health,
+    /// How often each row was read.
+    reads: BTreeMap<String, usize>,
+    calls: usize,
+}
+
+/// Clones are the same storage.
+#[derive(Clone, Debug)]
+pub(crate) struct Storage {
+    pub(crate) memory: Memory,
+    state: Arc<Mutex<State>>,
+}
+
+impl Storage {
+    pub(crate) fn new() -> Self {
+        Self { memory: Memory::at(Micros::from_millis(1_000_000)), state: Arc::default() }
+    }
+
+    pub(crate) fn turn(&self, health: Health) {
+        self.state.lock().unwrap().health = health;
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.memory.advance(by);
+    }
+
+    /// How often a row was read since this was last asked.
+    pub(crate) fn take_reads(&self, key: &str) -> usize {
+        self.state.lock().unwrap().reads.remove(key).unwrap_or_default()
+    }
+
+    /// How many reads there were, of any rows, since this was last asked.
+    pub(crate) fn take_calls(&self) -> usize {
+        std::mem::take(&mut self.state.lock().unwrap().calls)
+    }
+
+    fn note(&self, keys: &[String]) {
+        let mut state = self.state.lock().unwrap();
+        keys.iter().for_each(|key| *state.reads.entry(key.clone()).or_default() += 1);
+    }
+
+    async fn reached(&self) -> Result<(), Error> {
+        let health = self.state.lock().unwrap().health;
+        match health {
+            Health::Fine => Ok(()),
+            Health::Away => Err(Error::new(Reason::Unavailable, "nobody is there")),
+            Health::Silent => pending().await,
+        }
+    }
+}
+
+impl Store for Storage {
+    /// Answers a step after it has looked, so that something may change in between.
+    async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
+        self.state.lock().unwrap().calls += 1;
+        self.reached().await?;
+        let rows = self.memory.read(keys, children).await?;
+        self.note(keys);
+        tokio::task::yield_now().await;
+        Ok(rows)
+    }
+
+    async fn change_if(&self, key: &str, when: Predicate, then: Vec<Change>) -> Result<bool, Error> {
+        self.reached().await?;
+        self.memory.change_if(key, when, then).await
+    }
+
+    async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
+        self.reached().await?;
+        self.memory.keys(after, limit).await
+    }
+
+    async fn add(&self, counter: &str, by: i64) -> Result<i64, Error> {
+        self.reached().await?;
+        self.memory.add(counter, by).await
+    }
+
+    async fn counter(&self, counter: &str) -> Result<Option<i64>, Error> {
+        self.reached().await?;
+        self.memory.counter(counter).await
+    }
+
+    async fn set_counter(&self, counter: &str, to: Option<i64>) -> Result<(), Error> {
+        self.reached().await?;
+        self.memory.set_counter(counter, to).await
+    }
+
+    async fn counters(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
+        self.reached().await?;
+        self.memory.counters(after, limit).await
+    }
+}
+
+impl Surroundings for Storage {
+    fn now(&self) -> Micros {
+        self.memory.now()
+    }
+
+    fn fresh(&self) -> u64 {
+        self.memory.fresh()
+    }
+
+    /// Lets others go first; the clock is the test's.
+    async fn pause(&self, _tries: u32) {
+        tokio::task::yield_now().await;
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.memory.sleep(duration).await;
+    }
+}
+
+/// A call under way.
+pub(crate) type Call<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Goes so many steps on with a call; what it came to, if it did.
+pub(crate) fn go_on<T>(call: &mut Call<'_, T>, steps: usize) -> Option<T> {
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..steps {
+        if let Poll::Ready(out) = call.as_mut().poll(&mut context) {
+            return Some(out);
+        }
+    }
+    None
+}
+
+/// Runs one call with nobody beside it.
+pub(crate) fn alone<'a, T>(call: impl Future<Output = T> + 'a) -> T {
+    go_on(&mut (Box::pin(call) as Call<'a, T>), 10_000_000).expect("a call with nobody beside it ends")
+}
+
+/// Runs calls side by side, a step of each in turn; what each came to.
+pub(crate) fn together<'a, T>(calls: impl IntoIterator<Item = Call<'a, T>>) -> Vec<T> {
+    let mut calls: Vec<_> = calls.into_iter().map(|call| (call, None)).collect();
+    for _ in 0..100_000 {
+        for (call, out) in calls.iter_mut().filter(|(_, out)| out.is_none()) {
+            *out = go_on(call, 1);
+        }
+        if calls.iter().all(|(_, out)| out.is_some()) {
+            return calls.into_iter().filter_map(|(_, out)| out).collect();
+        }
+    }
+    panic!("calls do not end");
+}
