@@ -7,6 +7,7 @@
 //!   identity  access              who calls; access lists, permissions, templates
 //!   rules  file                   who may do what; what a table begins with
 //!   mount  key  node              what is mounted on a node; where its row is, and what it says
+//!   outage                        when nobody could refresh a mount, and what that adds to deadlines
 //!   store                         the storage that is asked for, and one in memory
 //!   table                         the tree in a storage: the fenced protocol
 //!   service  server               the gRPC services, and a process that serves them
@@ -28,6 +29,7 @@ pub mod mount;
 pub mod name;
 pub mod naming;
 pub mod node;
+pub mod outage;
 pub mod rules;
 pub mod server;
 pub mod service;

@@ -68,6 +68,8 @@ pub struct MountedServer {
     pub target: Target,
     /// Until when.
     pub deadline: Deadline,
+    /// For how long it was mounted or refreshed the last time; zero is for ever, or not known.
+    pub ttl: Duration,
     /// Who is charged for it.
     pub mounter: UserId,
 }

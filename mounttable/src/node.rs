@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use ebla_model::Micros;
 use serde::{Deserialize, Serialize};
@@ -104,6 +105,14 @@ struct ServerCell {
     #[serde(default)]
     target: Target,
     mounter: String,
+    /// Absent where it is zero, as in cells that were written before there was such a field.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    ttl_millis: u64,
+}
+
+// The signature is serde's.
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Node {
@@ -280,8 +289,10 @@ pub fn mount(server: &MountedServer) -> Vec<Change> {
 }
 
 fn server_text(server: &MountedServer) -> String {
-    let cell = ServerCell { target: server.target, mounter: server.mounter.as_str().to_owned() };
-    // Two strings and an enum have no way to fail.
+    let mounter = server.mounter.as_str().to_owned();
+    let ttl_millis = u64::try_from(server.ttl.as_millis()).unwrap_or(u64::MAX);
+    let cell = ServerCell { target: server.target, mounter, ttl_millis };
+    // A string, a number and an enum have no way to fail.
     serde_json::to_string(&cell).unwrap_or_default()
 }
 
@@ -314,6 +325,7 @@ fn server(column: &str, cell: &Cell) -> Option<MountedServer> {
         address: column.parse().ok()?,
         target: stored.target,
         deadline: Deadline::at(cell.timestamp),
+        ttl: Duration::from_millis(stored.ttl_millis),
         mounter: UserId::stored(&stored.mounter),
     })
 }

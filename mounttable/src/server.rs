@@ -10,6 +10,7 @@ use tonic::service::Routes;
 use tracing::{info, warn};
 
 use crate::identity::BlessingPattern;
+use crate::outage::{self, Credit};
 use crate::service::Service;
 use crate::service::identity::{Door, Identity};
 use crate::store::cache;
@@ -67,6 +68,18 @@ impl Server {
         let store = Cached::new(store, config.cache);
         let knowledge = store.knowledge();
         let table = Table::new(store, config.options);
+        if config.options.credit == Credit::On {
+            // Before anybody asks: until then every mount might have been met by an outage.
+            let server = runtime.rng.u64();
+            beat(&table, server).await;
+            let table = table.clone();
+            runtime.tasks.spawn_until_stopped("heartbeat", async move {
+                loop {
+                    tokio::time::sleep(outage::BEAT).await;
+                    beat(&table, server).await;
+                }
+            });
+        }
         let door = Door::new(config.identity, config.superusers);
         let service = Service::new(table.clone(), door, runtime.tasks.clone());
         let routes =
@@ -103,5 +116,13 @@ impl Server {
     pub async fn stop(&self) {
         self.serving.tasks.stop(DRAIN).await;
         self.runtime.tasks.stop(GRACE).await;
+    }
+}
+
+async fn beat<S: Store + Surroundings>(table: &Table<S>, server: u64) {
+    match table.beat(server).await {
+        Ok(Some(over)) => warn!(begin = %over.begin, end = %over.end, "nobody could write; deadlines are put off"),
+        Ok(None) => {}
+        Err(error) => warn!(%error, "no heartbeat"),
     }
 }

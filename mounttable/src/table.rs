@@ -25,6 +25,7 @@ mod collect;
 mod create;
 mod dump;
 mod glob;
+mod heartbeat;
 mod inspect;
 mod permissions;
 mod quota;
@@ -37,8 +38,10 @@ mod walk;
 use std::time::Duration;
 
 use crate::error::{Error, Reason};
+use crate::outage::Credit;
 use crate::store::{Store, Surroundings};
 use crate::table::collect::Visits;
+use crate::table::heartbeat::Outages;
 
 pub use check::{Correction, Finding, Trouble};
 pub use glob::{Found, Receive, Summary};
@@ -51,6 +54,9 @@ pub use sweep::Swept;
 /// How often a call begins anew because others changed what it had read.
 const TRIES_MAX: u32 = 200;
 
+/// How many counters are read at a time.
+const PAGE: usize = 256;
+
 /// What an operator may set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -62,6 +68,8 @@ pub struct Options {
     pub nodes_per_user: i64,
     /// How many servers a user may have mounted, unless he has a limit of his own; 0: any number.
     pub servers_per_user: i64,
+    /// Whether outages put deadlines off. If they do, [`Table::beat`] is to be called.
+    pub credit: Credit,
 }
 
 impl Default for Options {
@@ -71,6 +79,7 @@ impl Default for Options {
             grace: Duration::from_secs(60),
             nodes_per_user: 10_000,
             servers_per_user: 10_000,
+            credit: Credit::Off,
         }
     }
 }
@@ -84,12 +93,30 @@ pub struct Table<S> {
     expiries: Visits,
     /// When nodes were last collected.
     collections: Visits,
+    outages: Outages,
 }
 
 impl<S: Store + Surroundings> Table<S> {
     /// The tree in `store`.
     pub fn new(store: S, options: Options) -> Self {
-        Self { store, options, expiries: Visits::default(), collections: Visits::default() }
+        let (expiries, collections) = (Visits::default(), Visits::default());
+        Self { store, options, expiries, collections, outages: Outages::default() }
+    }
+
+    /// All counters whose names begin with `prefix`, in order.
+    async fn counters_of(&self, prefix: &str) -> Result<Vec<(String, i64)>, Error> {
+        let mut found = Vec::new();
+        let mut after = prefix.to_owned();
+        loop {
+            let counters = self.store.counters(Some(&after), PAGE).await?;
+            let Some((last, _)) = counters.last() else { return Ok(found) };
+            after = last.clone();
+            let is_last = !after.starts_with(prefix);
+            found.extend(counters.into_iter().take_while(|(name, _)| name.starts_with(prefix)));
+            if is_last {
+                return Ok(found);
+            }
+        }
     }
 
     /// Pauses before another try.

@@ -7,6 +7,7 @@ use ebla_client::Client;
 use ebla_model::schema::TableName;
 use ebla_mounttable::file;
 use ebla_mounttable::identity::BlessingPattern;
+use ebla_mounttable::outage::Credit;
 use ebla_mounttable::server::{Server, ServerConfig};
 use ebla_mounttable::service::identity::Identity;
 use ebla_mounttable::store::bigtable::Bigtable;
@@ -79,6 +80,9 @@ pub struct Mounttable {
     /// How long what is remembered is taken to be true, and how late what other processes did may be seen
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub cache_ttl: u32,
+    /// Mounts end at their deadlines also when an outage of the storage kept them from being refreshed
+    #[arg(long)]
+    pub no_outage_credit: bool,
     /// Written, whole, when the process is ready
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -142,6 +146,7 @@ where
         grace: Duration::from_secs(command.gc_grace.into()),
         nodes_per_user: command.max_nodes_per_user,
         servers_per_user: command.max_servers_per_user,
+        credit: if command.no_outage_credit { Credit::Off } else { Credit::On },
         ..Options::default()
     };
     let table = Table::new(store.clone(), options);

@@ -42,7 +42,8 @@ impl Keeper {
     fn recall(&self, name: &NodeName, mount: &Mount) -> Option<(Node, MountedServer)> {
         let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         let known = remembered.get(&(name.clone(), mount.address.to_string()));
-        known.filter(|(_, server)| server.target == mount.target).cloned()
+        // What is stored of the server says both.
+        known.filter(|(_, server)| server.target == mount.target && server.ttl == mount.ttl).cloned()
     }
 
     fn remember(&self, name: NodeName, node: Node, server: MountedServer) {
@@ -109,8 +110,13 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
         }
         let mounted = self.table.mount(caller, &name, &mount).await?;
         let mounter = caller.user_id();
-        let server =
-            MountedServer { address: mount.address, target: mount.target, deadline: mounted.deadline, mounter };
+        let server = MountedServer {
+            address: mount.address,
+            target: mount.target,
+            deadline: mounted.deadline,
+            ttl: mount.ttl,
+            mounter,
+        };
         keeper.remember(name, mounted.node, server);
         Ok(mounted.deadline)
     }

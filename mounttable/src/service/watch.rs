@@ -55,6 +55,8 @@ pub fn change(before: &State, after: &State, refreshes: Refreshes) -> Option<Cha
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ebla_model::Micros;
 
     use super::*;
@@ -67,6 +69,7 @@ mod tests {
             address: address.parse().unwrap(),
             target: Target::Object,
             deadline: Deadline::at(Micros::from_millis(*until)),
+            ttl: Duration::ZERO,
             mounter: UserId::server(),
         };
         let servers = servers.iter().map(server).collect();

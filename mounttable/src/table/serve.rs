@@ -194,7 +194,7 @@ impl<S: Store + Surroundings> Table<S> {
         check_target(&node.servers, &mount.address, mount.target, mount.mode, now)?;
         let deadline = Deadline::after(now, mount.ttl);
         let (address, mounter) = (mount.address.clone(), purse.user.clone());
-        let server = MountedServer { address, target: mount.target, deadline, mounter };
+        let server = MountedServer { address, target: mount.target, deadline, ttl: mount.ttl, mounter };
         let old = node.servers.iter().find(|server| server.address == mount.address);
         let (mut steps, when) = match mount.mode {
             MountMode::Add => (Vec::new(), Predicate::All(vec![node.alive(), node::holds(&mount.address, old)])),
@@ -232,7 +232,7 @@ impl<S: Store + Surroundings> Table<S> {
     pub async fn refresh(&self, node: &Node, server: &MountedServer, ttl: Duration) -> Result<Option<Deadline>, Error> {
         let deadline = Deadline::after(self.store.now(), ttl);
         let is_there = Predicate::All(vec![node.alive(), node::holds(&server.address, Some(server))]);
-        let steps = self.stamped(node::mount(&MountedServer { deadline, ..server.clone() }));
+        let steps = self.stamped(node::mount(&MountedServer { deadline, ttl, ..server.clone() }));
         let is_done = self.store.change_if(&node.key(), is_there, steps).await?;
         Ok(is_done.then_some(deadline))
     }

@@ -17,7 +17,7 @@ impl<S: Store + Surroundings> Table<S> {
         let mut tries = 0;
         loop {
             let rows = self.store.read(&keys, &children).await?;
-            let Walked { live, dead } = walked(&path, rows)?;
+            let Walked { live, dead } = self.walked(&path, rows)?;
             let Some(node) = dead else { return Ok(live) };
             self.finish(&node.name, node.incarnation).await?;
             self.again(&mut tries).await?;
@@ -32,17 +32,39 @@ impl<S: Store + Surroundings> Table<S> {
         let step = |(node, child)| Step { key: crate::key::row_key(node), child };
         let steps: Vec<_> = path.iter().zip(children).map(step).collect();
         let recent = self.store.read_recent(&steps).await?;
-        let Walked { live, dead } = walked(&path, recent.rows)?;
+        let Walked { live, dead } = self.walked(&path, recent.rows)?;
         match (dead, recent.freshness) {
             (Some(_), Freshness::Recent) => Ok((self.walk(name).await?, Freshness::Recent)),
             (_, freshness) => Ok((live, freshness)),
         }
     }
 
+    /// What is live of the rows of a path.
+    fn walked(&self, path: &[NodeName], rows: Vec<Option<Row>>) -> Result<Walked, Error> {
+        let mut live: Vec<Node> = Vec::new();
+        let mut dead = None;
+        for (name, row) in path.iter().zip(rows) {
+            let Some(row) = row else { break };
+            let node = self.decode(name, &row)?;
+            match live.last() {
+                Some(parent) if !node.is_child_of(parent) => break,
+                Some(_) if node.epoch == Epoch::Dead => {
+                    dead = Some(node);
+                    break;
+                }
+                _ => live.push(node),
+            }
+        }
+        if live.is_empty() {
+            return Err(Error::new(Reason::NoSuchNameRoot, "the table was never set up"));
+        }
+        Ok(Walked { live, dead })
+    }
+
     /// One row as it is, live or not.
     pub(super) async fn node(&self, name: &NodeName, children: &Children) -> Result<Option<Node>, Error> {
         let rows = self.store.read(&[crate::key::row_key(name)], children).await?;
-        rows.into_iter().next().flatten().map(|row| Node::decode(name, &row)).transpose()
+        rows.into_iter().next().flatten().map(|row| self.decode(name, &row)).transpose()
     }
 
     /// One row with the reference to the child `element`.
@@ -86,7 +108,7 @@ impl<S: Store + Surroundings> Table<S> {
         let keys: Vec<_> = names.iter().map(crate::key::row_key).collect();
         let rows = self.store.read(&keys, &Children::first(1)).await?;
         let listed = |(name, row): (NodeName, Option<Row>)| {
-            let child = row.map(|row| Node::decode(&name, &row)).transpose();
+            let child = row.map(|row| self.decode(&name, &row)).transpose();
             let child = child.map(|child| child.filter(|it| it.is_child_of(&parent) && it.epoch != Epoch::Dead));
             (name, child)
         };
@@ -100,27 +122,6 @@ struct Walked {
     live: Vec<Node>,
     /// The one below them, if its deletion has to be finished.
     dead: Option<Node>,
-}
-
-fn walked(path: &[NodeName], rows: Vec<Option<Row>>) -> Result<Walked, Error> {
-    let mut live: Vec<Node> = Vec::new();
-    let mut dead = None;
-    for (name, row) in path.iter().zip(rows) {
-        let Some(row) = row else { break };
-        let node = Node::decode(name, &row)?;
-        match live.last() {
-            Some(parent) if !node.is_child_of(parent) => break,
-            Some(_) if node.epoch == Epoch::Dead => {
-                dead = Some(node);
-                break;
-            }
-            _ => live.push(node),
-        }
-    }
-    if live.is_empty() {
-        return Err(Error::new(Reason::NoSuchNameRoot, "the table was never set up"));
-    }
-    Ok(Walked { live, dead })
 }
 
 /// A child's name, and the child if it is live.

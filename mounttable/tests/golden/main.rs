@@ -16,6 +16,7 @@ mod glob;
 mod mount;
 mod names;
 mod notation;
+mod outage;
 mod rules;
 #[path = "../../../model/tests/golden/runner.rs"]
 mod runner;

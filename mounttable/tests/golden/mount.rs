@@ -27,6 +27,7 @@ fn servers_live_until_their_deadline() {
                     address: address.parse().unwrap(),
                     target: target_of(target),
                     deadline: Deadline::at(Micros::from_millis(deadline.parse().unwrap())),
+                    ttl: Duration::ZERO,
                     mounter: UserId::unauthenticated(),
                 }),
                 ["mount", address, target, ttl, mode] => {

@@ -1,13 +1,15 @@
-//! Several servers of one table over storage that can be away: what each remembers.
+//! Several servers of one table over storage that can be away: what each remembers, and what an outage does to mounts.
 //! Time is the test's, and calls go on step by step.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail, and then says where")]
 
 mod caching;
+mod outages;
 mod storage;
 
 use std::time::Duration;
 
+use ebla_mounttable::outage::Credit;
 use ebla_mounttable::store::cache;
 use ebla_mounttable::store::cached::Cached;
 use ebla_mounttable::table::{Mount, Options, Resolved};
@@ -35,8 +37,12 @@ pub(crate) struct Replica {
 impl Replica {
     /// A server of the table in `storage`, which is made if it is not there. Empty nodes are collected at once.
     pub(crate) fn of(storage: &Storage) -> Self {
+        Self::with(storage, Credit::Off)
+    }
+
+    pub(crate) fn with(storage: &Storage, credit: Credit) -> Self {
         let store = Cached::new(storage.clone(), cache::Options::default());
-        let options = Options { grace: Duration::ZERO, ..Options::default() };
+        let options = Options { grace: Duration::ZERO, credit, ..Options::default() };
         let table = Table::new(store.clone(), options);
         alone(table.setup(Permissions::open())).unwrap();
         Self { store, table }

@@ -139,10 +139,10 @@ fn permissions_have_a_version_of_their_own() {
 fn a_change_of_permissions_fences_what_was_read_before() {
     let world = World::open();
     let mounted = world.mount("bob", "a", "h:1", 60).unwrap();
-    assert!(world.refresh("bob", &mounted, "h:1", 120).is_some());
-    assert!(world.refresh("alice", &mounted, "h:1", 120).is_none(), "it is bob's");
+    assert!(world.refresh("bob", &mounted, "h:1", 60).is_some());
+    assert!(world.refresh("alice", &mounted, "h:1", 60).is_none(), "it is bob's");
     world.set_permissions("root", "a", r#"{"Admin":{"In":["root"]}}"#, None).unwrap();
-    assert!(world.refresh("bob", &mounted, "h:1", 120).is_none());
+    assert!(world.refresh("bob", &mounted, "h:1", 60).is_none());
 }
 
 /// 2.2: nothing below a mount is reached, so nothing is mounted there; what was there before is hidden and comes back.

@@ -137,6 +137,7 @@ impl World {
             address: server.parse().unwrap(),
             target: Target::Object,
             deadline: mounted.deadline,
+            ttl: mounted.deadline.as_micros().since(self.memory.now()),
             mounter: caller(by).user_id(),
         };
         alone(self.table.refresh(&mounted.node, &server, SECOND * ttl)).unwrap()

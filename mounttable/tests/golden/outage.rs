@@ -1,0 +1,59 @@
+//! `beat SERVER AT` and `outage BEGIN END` are notes, `now AT` reads them; `mount AT TTL NOW` asks until when a server
+//! is mounted. Times in seconds.
+
+use std::time::Duration;
+
+use ebla_model::Micros;
+use ebla_mounttable::outage::{BEATS, Outage, Record, round};
+use ebla_mounttable::{Deadline, MountedServer, Target, UserId};
+
+use crate::notation::line;
+use crate::runner;
+
+fn at(seconds: &str) -> Micros {
+    Micros::from_millis(seconds.parse::<i64>().unwrap() * 1_000)
+}
+
+fn seconds(at: Micros) -> i64 {
+    at.get() / 1_000_000
+}
+
+#[test]
+fn outages_put_deadlines_off() {
+    runner::run("outage", |input| {
+        let (mut notes, mut record, mut out) = (vec![], Record::default(), vec![]);
+        for step in input {
+            let words: Vec<_> = step.split(' ').collect();
+            match words.as_slice() {
+                ["beat", server, time] => notes.push((format!("{BEATS}{server}"), at(time).get())),
+                ["outage", begin, end] => {
+                    let outage = Outage { begin: at(begin), end: at(end) };
+                    notes.push((outage.counter(), outage.end.get()));
+                }
+                ["now", now] => {
+                    let found = round(&notes, at(now));
+                    let over = found.over.map(|it| format!("over {}-{}", seconds(it.begin), seconds(it.end)));
+                    let told: Vec<_> = over.into_iter().chain(line("useless", &found.useless)).collect();
+                    out.push(if told.is_empty() { "nothing".to_owned() } else { told.join(", ") });
+                    record = found.record;
+                }
+                ["mount", time, ttl, now] => {
+                    let ttl = Duration::from_secs(ttl.parse().unwrap());
+                    let mut server = MountedServer {
+                        address: "h:1".parse().unwrap(),
+                        target: Target::Object,
+                        deadline: Deadline::after(at(time), ttl),
+                        ttl,
+                        mounter: UserId::server(),
+                    };
+                    record.put_off(&mut server, at(now));
+                    let is_forever = server.deadline == Deadline::FOREVER;
+                    let until = format!("until {}", seconds(server.deadline.as_micros()));
+                    out.push(if is_forever { "for ever".to_owned() } else { until });
+                }
+                other => panic!("{other:?} is no line of this script"),
+            }
+        }
+        out
+    });
+}
