@@ -29,6 +29,8 @@ const GRACE: Duration = Duration::from_secs(5);
 pub struct ServerConfig {
     /// Where it listens, `host:port`; port 0 takes a free one.
     pub listen: String,
+    /// What the table is called: has to be said to destroy it.
+    pub table: String,
     /// Of the tree.
     pub options: Options,
     /// How callers are recognised.
@@ -81,7 +83,7 @@ impl Server {
             });
         }
         let door = Door::new(config.identity, config.superusers);
-        let service = Service::new(table.clone(), door, runtime.tasks.clone());
+        let service = Service::new(table.clone(), &config.table, door, runtime.tasks.clone());
         let routes =
             Routes::new(MountTableServer::new(service.clone())).add_service(MountTableAdminServer::new(service));
         let serving = runtime.child("serving");

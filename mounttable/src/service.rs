@@ -23,6 +23,7 @@ pub mod watch;
 mod watcher;
 
 use std::future::Future;
+use std::sync::Arc;
 
 use ebla_runtime::Tasks;
 use futures::StreamExt;
@@ -75,14 +76,16 @@ impl<T> Outlet<T> {
 #[derive(Clone, Debug)]
 pub struct Service<S> {
     table: Table<S>,
+    /// What the table is called, for who has to say which one he means.
+    name: Arc<str>,
     door: Door,
     tasks: Tasks,
 }
 
 impl<S: Store + Surroundings + Clone + 'static> Service<S> {
-    /// Serves `table` to those whom `door` lets in; work that outlives its call belongs to `tasks`.
-    pub const fn new(table: Table<S>, door: Door, tasks: Tasks) -> Self {
-        Self { table, door, tasks }
+    /// Serves `table`, called `name`, to those whom `door` lets in; work that outlives its call belongs to `tasks`.
+    pub fn new(table: Table<S>, name: &str, door: Door, tasks: Tasks) -> Self {
+        Self { table, name: name.into(), door, tasks }
     }
 
     fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {

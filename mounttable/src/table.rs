@@ -27,9 +27,11 @@ mod dump;
 mod glob;
 mod heartbeat;
 mod inspect;
+mod mend;
 mod permissions;
 mod quota;
 mod remove;
+mod restore;
 mod serve;
 mod setup;
 mod sweep;
@@ -46,8 +48,9 @@ use crate::table::heartbeat::Outages;
 pub use check::{Correction, Finding, Trouble};
 pub use glob::{Found, Receive, Summary};
 pub use inspect::{CHILDREN_COUNTED_MAX, Facts};
-pub use quota::{Charge, Usage};
+pub use quota::{Charge, Limits, Usage};
 pub use remove::Subtree;
+pub use restore::{Restoration, Tally};
 pub use serve::{Mount, Mounted, Resolved};
 pub use sweep::Swept;
 
@@ -103,7 +106,7 @@ impl<S: Store + Surroundings> Table<S> {
         Self { store, options, expiries, collections, outages: Outages::default() }
     }
 
-    /// All counters whose names begin with `prefix`, in order.
+    /// All counters whose names begin with `prefix`, in order; none is called as the prefix itself.
     async fn counters_of(&self, prefix: &str) -> Result<Vec<(String, i64)>, Error> {
         let mut found = Vec::new();
         let mut after = prefix.to_owned();

@@ -155,6 +155,7 @@ where
     table.setup(ebla_mounttable::Permissions::open()).await.map_err(refused)?;
     let config = ServerConfig {
         listen: command.listen.clone(),
+        table: command.table.clone(),
         options,
         identity: if command.insecure_dev_identity { Identity::Development } else { Identity::Nobody },
         superusers: command.superuser.iter().map(BlessingPattern::new).collect(),

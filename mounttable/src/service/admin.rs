@@ -2,17 +2,17 @@
 
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::mount_table_admin_server::MountTableAdmin;
-use ebla_proto::mounttable::{dump_reply, recount_reply};
+use ebla_proto::mounttable::{dump_reply, list_limits_reply, recount_reply};
 use futures::StreamExt;
-use tonic::{Request, Response};
+use tonic::{Request, Response, Streaming};
 use tracing::info;
 
 use crate::error::{Error, Reason};
 use crate::file;
 use crate::identity::UserId;
 use crate::service::{Answer, Messages, Outlet, Service, count, messages, told};
-use crate::store::{Cell, Family, Store, Surroundings, filters};
-use crate::table::Charge;
+use crate::store::{Store, Surroundings};
+use crate::table::{Charge, Correction, Finding, Limits, Tally};
 
 #[tonic::async_trait]
 impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
@@ -32,10 +32,19 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn check(&self, request: Request<wire::CheckRequest>) -> Answer<Self::CheckStream> {
         self.superuser(request.metadata())?;
-        let findings = told(self.table.check().await)?;
-        let message = |finding: crate::table::Finding| {
+        let (table, fix) = (self.table.clone(), request.into_inner().fix);
+        let work = async move {
+            let findings = table.check().await?;
+            if fix {
+                table.mend().await?;
+            }
+            Ok((if fix { table.check().await? } else { findings.clone() }, findings))
+        };
+        let (left, findings) = self.detached(work).await?;
+        let message = move |finding: Finding| {
+            let fixed = !left.iter().any(|it| it.place == finding.place && it.trouble == finding.trouble);
             let kind = finding.trouble.name().to_owned();
-            Ok(wire::Finding { place: finding.place, kind, message: finding.message })
+            Ok(wire::Finding { place: finding.place, kind, message: finding.message, fixed })
         };
         Ok(Response::new(futures::stream::iter(findings).map(message).boxed()))
     }
@@ -44,6 +53,42 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
         self.superuser(request.metadata())?;
         let service = self.clone();
         Ok(self.streamed("dump", |outlet| async move { service.dump_to(&outlet).await }))
+    }
+
+    async fn restore(&self, request: Request<Streaming<wire::DumpReply>>) -> Answer<wire::RestoreReply> {
+        self.superuser(request.metadata())?;
+        let mut dump = request.into_inner();
+        let table = self.table.clone();
+        let work = async move {
+            let mut restoration = table.begin_restoration().await?;
+            while let Some(message) = dump.message().await.map_err(|status| messages::error(&status))? {
+                match message.reply {
+                    Some(dump_reply::Reply::Row(row)) => {
+                        table.restore_row(&mut restoration, &row.key, messages::row(row.cells)?).await?;
+                    }
+                    Some(dump_reply::Reply::Counter(counter)) => {
+                        table.restore_counter(&mut restoration, &counter.name, counter.value).await?;
+                    }
+                    None => {}
+                }
+            }
+            table.end_restoration(restoration).await
+        };
+        let Tally { rows, counters } = self.detached(work).await?;
+        info!(rows, counters, "restored");
+        Ok(Response::new(wire::RestoreReply { rows: count(rows), counters: count(counters) }))
+    }
+
+    async fn destroy(&self, request: Request<wire::DestroyRequest>) -> Answer<wire::DestroyReply> {
+        self.superuser(request.metadata())?;
+        if request.into_inner().table != *self.name {
+            let wrong = format!("this table is {:?}: say so to destroy it", self.name);
+            return Err(messages::status(&Error::new(Reason::BadRequest, wrong)));
+        }
+        let table = self.table.clone();
+        let Tally { rows, counters } = self.detached(async move { table.destroy().await }).await?;
+        info!(rows, counters, "destroyed");
+        Ok(Response::new(wire::DestroyReply { rows: count(rows), counters: count(counters) }))
     }
 
     async fn sweep(&self, request: Request<wire::SweepRequest>) -> Answer<wire::SweepReply> {
@@ -63,8 +108,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
         self.superuser(request.metadata())?;
         let table = self.table.clone();
         let corrections = self.detached(async move { table.recount().await }).await?;
-        let message =
-            |it: crate::table::Correction| recount_reply::Correction { counter: it.counter, was: it.was, is: it.is };
+        let message = |it: Correction| recount_reply::Correction { counter: it.counter, was: it.was, is: it.is };
         Ok(Response::new(wire::RecountReply { corrections: corrections.into_iter().map(message).collect() }))
     }
 
@@ -83,6 +127,20 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
         }
         info!(nodes = ?message.nodes, servers = ?message.servers, "limit set");
         Ok(Response::new(wire::SetLimitReply {}))
+    }
+
+    async fn list_limits(&self, request: Request<wire::ListLimitsRequest>) -> Answer<wire::ListLimitsReply> {
+        self.superuser(request.metadata())?;
+        let (everybody, own) = told(self.table.limits().await)?;
+        let message = |user: &str, limits: Limits| list_limits_reply::Limit {
+            user: user.to_owned(),
+            nodes: limits.nodes,
+            servers: limits.servers,
+        };
+        Ok(Response::new(wire::ListLimitsReply {
+            everybody: Some(message("", everybody)),
+            limits: own.iter().map(|(user, limits)| message(user.as_str(), *limits)).collect(),
+        }))
     }
 }
 
@@ -115,13 +173,7 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
         loop {
             let (row, more) = self.table.stored(key, after).await?;
             let Some(row) = row else { return Ok(()) };
-            let cell = |((family, column), cell): ((Family, String), Cell)| dump_reply::Cell {
-                family: filters::name(family).to_owned(),
-                column,
-                timestamp_micros: cell.timestamp.get(),
-                value: cell.value,
-            };
-            let row = dump_reply::Row { key: key.to_owned(), cells: row.into_iter().map(cell).collect() };
+            let row = dump_reply::Row { key: key.to_owned(), cells: messages::cells(row) };
             outlet.send(wire::DumpReply { reply: Some(dump_reply::Reply::Row(row)) }).await?;
             if more.is_none() {
                 return Ok(());

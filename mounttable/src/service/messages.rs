@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use ebla_model::Micros;
 use ebla_model::error::Reason as Like;
 use ebla_proto::mounttable as wire;
+use ebla_proto::mounttable::dump_reply;
 use ebla_proto::status::{from_status, tenant_reason, to_tenant_status};
 use sha2::{Digest as _, Sha256};
 use tonic::Status;
@@ -13,7 +15,7 @@ use crate::access::{AccessList, Permissions};
 use crate::error::{Error, Reason};
 use crate::identity::Caller;
 use crate::mount::{Deadline, MountMode, MountedServer, Target};
-use crate::store::Freshness;
+use crate::store::{Cell, Family, Freshness, Row, filters};
 use crate::table::{Found, Mount, Resolved};
 
 /// The domain of the reasons in errors' details.
@@ -124,6 +126,31 @@ pub(super) fn mount(message: &wire::MountRequest) -> Result<Mount, Error> {
         ttl: Duration::from_millis(message.ttl_millis),
         mode: if message.replace { MountMode::Replace } else { MountMode::Add },
     })
+}
+
+/// A stored row as a dump tells it.
+pub(super) fn cells(row: Row) -> Vec<dump_reply::Cell> {
+    let cell = |((family, column), cell): ((Family, String), Cell)| dump_reply::Cell {
+        family: filters::name(family).to_owned(),
+        column,
+        timestamp_micros: cell.timestamp.get(),
+        value: cell.value,
+    };
+    row.into_iter().map(cell).collect()
+}
+
+/// The stored row that a dump tells of.
+///
+/// # Errors
+/// `BAD_REQUEST` when no table has such a cell.
+pub(super) fn row(cells: Vec<dump_reply::Cell>) -> Result<Row, Error> {
+    let cell = |message: dump_reply::Cell| {
+        let wrong = || Error::new(Reason::BadRequest, format!("no table has a family {:?}", message.family));
+        let family = filters::family(&message.family).ok_or_else(wrong)?;
+        let timestamp = Micros::new(message.timestamp_micros);
+        Ok(((family, message.column), Cell { timestamp, value: message.value }))
+    };
+    cells.into_iter().map(cell).collect()
 }
 
 /// Permissions as a message.

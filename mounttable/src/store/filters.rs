@@ -133,7 +133,8 @@ pub const fn name(family: Family) -> &'static str {
     }
 }
 
-fn family(of: &str) -> Option<Family> {
+/// The family of this name in the table.
+pub fn family(of: &str) -> Option<Family> {
     [Family::Meta, Family::Servers, Family::Children].into_iter().find(|family| name(*family) == of)
 }
 

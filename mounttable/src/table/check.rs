@@ -10,7 +10,7 @@ use crate::identity::UserId;
 use crate::key::name_of;
 use crate::name::NodeName;
 use crate::node::{Epoch, Node, Reference};
-use crate::store::{Children, Store, Surroundings};
+use crate::store::{Children, Row, Store, Surroundings};
 use crate::table::Table;
 use crate::table::quota::Charge;
 
@@ -57,6 +57,13 @@ pub struct Finding {
     pub place: String,
     /// The facts.
     pub message: String,
+}
+
+/// What a row refers to.
+pub(super) struct Referred {
+    pub(super) child: NodeName,
+    pub(super) reference: Reference,
+    pub(super) is_there: bool,
 }
 
 /// A counter that was put right.
@@ -114,29 +121,16 @@ impl<S: Store + Surroundings> Table<S> {
         let mut found = |trouble, place: &str, message: String| {
             findings.push(Finding { trouble, place: place.to_owned(), message });
         };
-        if let Some((parent, element)) = name.split_last() {
-            let parent = self.parent(&parent, element).await?.filter(|parent| parent.incarnation == node.parent);
-            let reference = parent.and_then(|parent| parent.reference(element));
-            if reference.is_none_or(|reference| reference.incarnation() != node.incarnation) {
-                found(Trouble::Orphan, key, format!("no parent refers to {name:?}"));
-                return Ok(());
-            }
+        if !self.is_referred_to(&node).await? {
+            found(Trouble::Orphan, key, format!("no parent refers to {name:?}"));
+            return Ok(());
         }
         if node.epoch == Epoch::Dead {
             found(Trouble::Dead, key, format!("the deletion of {name:?} is not finished"));
         }
         let mut after = None;
-        loop {
-            let children = Children::Page { prefix: String::new(), after, limit: PAGE };
-            let Some(node) = self.node(&name, &children).await? else { return Ok(()) };
-            let names: Vec<_> = node.children.keys().filter_map(|element| name.child(element).ok()).collect();
-            let keys: Vec<_> = names.iter().map(crate::key::row_key).collect();
-            let rows = self.store.read(&keys, &Children::none()).await?;
-            for ((child, row), (reference, _)) in names.iter().zip(rows).zip(node.children.values()) {
-                // A damaged child is told of at its own row.
-                let is_there = row.is_some_and(|row| {
-                    Node::decode(child, &row).map_or(true, |it| it.incarnation == reference.incarnation())
-                });
+        while let Some(references) = self.references(&name, &mut after).await? {
+            for Referred { child, reference, is_there } in references {
                 match reference {
                     Reference::Pending(_) => found(Trouble::Intent, key, format!("{child:?} is not made yet")),
                     Reference::Committed(_) if !is_there => {
@@ -145,11 +139,33 @@ impl<S: Store + Surroundings> Table<S> {
                     Reference::Committed(_) => {}
                 }
             }
-            after = node.children.into_keys().next_back();
-            if after.is_none() {
-                return Ok(());
-            }
         }
+        Ok(())
+    }
+
+    /// The next references of a row, and whether what each means is there; `None` behind the last.
+    pub(super) async fn references(
+        &self,
+        name: &NodeName,
+        after: &mut Option<String>,
+    ) -> Result<Option<Vec<Referred>>, Error> {
+        let children = Children::Page { prefix: String::new(), after: after.take(), limit: PAGE };
+        let node = self.node(name, &children).await?;
+        let held: Vec<_> = node.into_iter().flat_map(|node| node.children).collect();
+        let Some((last, _)) = held.last() else { return Ok(None) };
+        *after = Some(last.clone());
+        let named = held.iter().filter_map(|(element, (held, _))| Some((name.child(element).ok()?, *held)));
+        let named: Vec<_> = named.collect();
+        let keys: Vec<_> = named.iter().map(|(child, _)| crate::key::row_key(child)).collect();
+        let rows = self.store.read(&keys, &Children::none()).await?;
+        let referred = |((child, reference), row): ((NodeName, Reference), Option<Row>)| {
+            // A damaged child is told of at its own row.
+            let is_meant =
+                |row: Row| Node::decode(&child, &row).map_or(true, |it| it.incarnation == reference.incarnation());
+            let is_there = row.is_some_and(is_meant);
+            Referred { child, reference, is_there }
+        };
+        Ok(Some(named.into_iter().zip(rows).map(referred).collect()))
     }
 
     /// Counts what every user has, twice, and corrects the counters that are wrong by the same amount both times.

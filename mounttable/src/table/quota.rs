@@ -70,6 +70,15 @@ pub struct Usage {
     pub limit: Option<i64>,
 }
 
+/// Limits of one user: of his own, or those of everybody. 0 is without a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Of nodes.
+    pub nodes: Option<i64>,
+    /// Of servers.
+    pub servers: Option<i64>,
+}
+
 /// What a call has been charged for and has not written yet.
 #[derive(Debug)]
 pub(super) struct Purse {
@@ -101,6 +110,26 @@ impl<S: Store + Surroundings> Table<S> {
     /// `UNAVAILABLE`.
     pub async fn set_limit(&self, user: &UserId, of: Charge, to: Option<i64>) -> Result<(), Error> {
         self.store.set_counter(&of.limit(user), to).await
+    }
+
+    /// The limits of everybody, and those of users with limits of their own.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`.
+    pub async fn limits(&self) -> Result<(Limits, BTreeMap<UserId, Limits>), Error> {
+        let (nodes, servers) = (self.options.nodes_per_user, self.options.servers_per_user);
+        let mut limits: BTreeMap<UserId, Limits> = BTreeMap::new();
+        for charge in Charge::ALL {
+            let prefix = charge.limit_prefix();
+            for (name, limit) in self.counters_of(prefix).await? {
+                let user = limits.entry(UserId::stored(name.strip_prefix(prefix).unwrap_or_default())).or_default();
+                match charge {
+                    Charge::Nodes => user.nodes = Some(limit),
+                    Charge::Servers => user.servers = Some(limit),
+                }
+            }
+        }
+        Ok((Limits { nodes: Some(nodes), servers: Some(servers) }, limits))
     }
 
     /// Nodes made by the table itself are without a limit.

@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Reason};
 use crate::name::NodeName;
-use crate::node::{Epoch, Reference};
+use crate::node::{Epoch, Node, Reference};
 use crate::store::{Change, Children, Store, Surroundings};
 use crate::table::Table;
 
@@ -26,12 +26,16 @@ pub struct Swept {
 }
 
 impl<S: Store + Surroundings> Table<S> {
-    /// Goes through the whole table once.
+    /// Goes through the whole table once, if it has a root.
     ///
     /// # Errors
     /// `UNAVAILABLE`, `CONTENTION`: then what comes behind was not looked at.
     pub async fn sweep(&self) -> Result<Swept, Error> {
         let mut swept = Swept::default();
+        // Without a root nothing is referred to, and yet all of it may be just what is being restored.
+        if self.node(&NodeName::root(), &Children::none()).await?.is_none() {
+            return Ok(swept);
+        }
         let mut after: Option<String> = None;
         loop {
             let keys = self.store.keys(after.as_deref(), PAGE).await?;
@@ -50,12 +54,8 @@ impl<S: Store + Surroundings> Table<S> {
     async fn sweep_row(&self, key: &str, swept: &mut Swept) -> Result<(), Error> {
         let name = crate::key::name_of(key)?;
         let Some(mut node) = self.node(&name, &Children::none()).await? else { return Ok(()) };
-        if let Some((parent, element)) = name.split_last() {
-            // The child was read first: a row whose intent is written later has another incarnation.
-            let parent = self.parent(&parent, element).await?;
-            let reference =
-                parent.filter(|parent| parent.incarnation == node.parent).and_then(|it| it.reference(element));
-            if reference.is_none_or(|reference| reference.incarnation() != node.incarnation) {
+        if !name.is_root() {
+            if self.is_orphan(&node).await? {
                 if self.store.change_if(key, node.unchanged(), vec![Change::DeleteRow]).await? {
                     self.give_back_row(&node).await;
                     swept.orphans = swept.orphans.saturating_add(1);
@@ -72,6 +72,26 @@ impl<S: Store + Surroundings> Table<S> {
         swept.expired = swept.expired.saturating_add(servers.saturating_sub(node.servers.len()));
         self.sweep_intents(&name, swept).await?;
         if self.may_go(&node) { self.collect(&name).await } else { Ok(()) }
+    }
+
+    /// Whether nobody refers to a row as read, and nobody ever will: the parent was read later, and a row whose intent is
+    /// written later has another incarnation.
+    async fn is_orphan(&self, node: &Node) -> Result<bool, Error> {
+        if self.is_referred_to(node).await? {
+            return Ok(false);
+        }
+        // A table without a root is being restored, and a row may come before its parent. The root comes last: if it is
+        // there, so is the parent, for who looks again.
+        let has_root = self.node(&NodeName::root(), &Children::none()).await?.is_some();
+        Ok(has_root && !self.is_referred_to(node).await?)
+    }
+
+    /// Whether the parent, as it is now, refers to this creation of a row; the root needs none.
+    pub(super) async fn is_referred_to(&self, node: &Node) -> Result<bool, Error> {
+        let Some((parent, element)) = node.name.split_last() else { return Ok(true) };
+        let parent = self.parent(&parent, element).await?.filter(|parent| parent.incarnation == node.parent);
+        let reference = parent.and_then(|parent| parent.reference(element));
+        Ok(reference.is_some_and(|reference| reference.incarnation() == node.incarnation))
     }
 
     async fn sweep_intents(&self, name: &NodeName, swept: &mut Swept) -> Result<(), Error> {
