@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail, and then says where")]
 
 mod caching;
+mod large;
 mod outages;
 mod storage;
 

@@ -29,6 +29,9 @@ struct State {
     /// How often each row was read.
     reads: BTreeMap<String, usize>,
     calls: usize,
+    pauses: usize,
+    /// The most cells of one row that one read brought.
+    cells_max: usize,
 }
 
 /// Clones are the same storage.
@@ -61,9 +64,21 @@ impl Storage {
         std::mem::take(&mut self.state.lock().unwrap().calls)
     }
 
-    fn note(&self, keys: &[String]) {
+    /// How often a call had to begin anew.
+    pub(crate) fn pauses(&self) -> usize {
+        self.state.lock().unwrap().pauses
+    }
+
+    /// The most cells of one row that one read brought since this was last asked.
+    pub(crate) fn take_cells_max(&self) -> usize {
+        std::mem::take(&mut self.state.lock().unwrap().cells_max)
+    }
+
+    fn note(&self, keys: &[String], rows: &[Option<Row>]) {
         let mut state = self.state.lock().unwrap();
         keys.iter().for_each(|key| *state.reads.entry(key.clone()).or_default() += 1);
+        let cells = rows.iter().flatten().map(Row::len).max().unwrap_or_default();
+        state.cells_max = state.cells_max.max(cells);
     }
 
     async fn reached(&self) -> Result<(), Error> {
@@ -82,7 +97,7 @@ impl Store for Storage {
         self.state.lock().unwrap().calls += 1;
         self.reached().await?;
         let rows = self.memory.read(keys, children).await?;
-        self.note(keys);
+        self.note(keys, &rows);
         tokio::task::yield_now().await;
         Ok(rows)
     }
@@ -129,6 +144,7 @@ impl Surroundings for Storage {
 
     /// Lets others go first; the clock is the test's.
     async fn pause(&self, _tries: u32) {
+        self.state.lock().unwrap().pauses += 1;
         tokio::task::yield_now().await;
     }
 

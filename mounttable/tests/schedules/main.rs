@@ -7,6 +7,7 @@
 //!   verdict     what must hold afterwards
 //!   rights      a change of permissions beside a mount
 //!   crash       one process that dies at one place, at each in turn
+//!   churn       many who make and remove nodes on ways that they share
 //!   control     the two-step protocol this one replaces, under the same schedules: it must fail
 //! ```
 //!
@@ -18,9 +19,11 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stderr,
+    clippy::indexing_slicing,
     reason = "a test may fail, and then says where"
 )]
 
+mod churn;
 mod control;
 mod crash;
 mod rights;
@@ -65,7 +68,7 @@ fn nothing_comes_back_and_nothing_is_lost() {
     assert!(number("SEED").is_some() || sum.promised > 0 && sum.listed > 0, "the schedules prove nothing: {sum:?}");
 }
 
-/// T112 T113
+/// T112 T113 T123: the counters of users are right after a recount.
 #[test]
 fn nothing_comes_back_and_nothing_is_lost_with_few_crashes() {
     check(10);
@@ -122,4 +125,22 @@ fn nobody_mounts_after_the_right_was_taken_away() {
         }
     }
     assert!(number("SEED").is_some() || refused > 0 && mounted > 0, "{refused} refused, {mounted} mounted: too tame");
+}
+
+/// T062: fifteen workers, fewer rounds and several orders of their steps.
+#[test]
+fn workers_on_shared_ways_find_what_they_mount_and_leave_nothing() {
+    (0..4).for_each(|seed| churn::mounts_and_unmounts(seed, 15, 25));
+}
+
+/// T063: five pairs of each sort, fewer rounds and several orders of their steps.
+#[test]
+fn what_some_mount_and_others_delete_leaves_nothing() {
+    (0..4).for_each(|seed| churn::mounts_and_deletions(seed, 5, 25));
+}
+
+/// T064, at the same time.
+#[test]
+fn what_expires_goes_however_many_look_for_it() {
+    (0..4).for_each(|seed| churn::expiries(seed, 100));
 }

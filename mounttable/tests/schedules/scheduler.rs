@@ -37,9 +37,14 @@ impl Draw {
 }
 
 /// Runs the tasks to their ends, step by step; whether all of them came there.
-pub(crate) fn run(mut tasks: Vec<Task<'_>>, draw: &mut Draw, crashes_per_thousand: u64) -> bool {
+pub(crate) fn run(tasks: Vec<Task<'_>>, draw: &mut Draw, crashes_per_thousand: u64) -> bool {
+    run_for(STEPS_MAX, tasks, draw, crashes_per_thousand)
+}
+
+/// The same for tasks that take more steps.
+pub(crate) fn run_for(steps_max: u64, mut tasks: Vec<Task<'_>>, draw: &mut Draw, crashes_per_thousand: u64) -> bool {
     let mut context = Context::from_waker(Waker::noop());
-    for _ in 0..STEPS_MAX {
+    for _ in 0..steps_max {
         if tasks.is_empty() {
             return true;
         }

@@ -63,6 +63,14 @@ fn large_directories_are_listed_whole() {
     assert!(world.take_calls().0 <= 5, "one child is found without listing the others");
 }
 
+/// T034: to who does not wait for it nothing is told.
+#[test]
+fn a_listing_that_is_broken_off_ends_at_once() {
+    let world = poem();
+    let (offered, error) = world.glob_for_nobody("...");
+    assert_eq!((offered, error.reason), (1, Reason::Cancelled));
+}
+
 /// T040 T041: hidden subtrees are left out, and only that something may be missing is said.
 #[test]
 fn who_may_not_know_of_a_node_is_not_shown_it() {

@@ -11,6 +11,7 @@
 mod collecting;
 mod listing;
 mod quotas;
+mod repairs;
 mod world;
 
 use ebla_mounttable::table::Subtree;
@@ -33,6 +34,22 @@ fn a_mount_is_found_until_it_is_taken_away() {
     assert_eq!(world.unmount("root", "alpha/beta", None), Ok(1));
     assert_eq!(world.reason(world.resolve("root", "stuff")), Reason::NoSuchName);
     assert_eq!(world.reason(world.resolve("root", "alpha/beta")), Reason::NoSuchName);
+}
+
+/// T003 T004 T007: below a mount every name is its server's business, for those who may come there.
+#[test]
+fn a_mount_answers_for_all_below_it_to_who_may_resolve_it() {
+    let world = World::with(FIXTURE);
+    world.set_permissions("root", "stuff", r#"{"Read":{"In":["bob","root"]},"Mount":{"In":["root"]}}"#, None).unwrap();
+    world.set_permissions("root", "a", r#"{"Read":{"In":["alice","root"]},"Create":{"In":["root"]}}"#, None).unwrap();
+    world.mount("root", "stuff", "/h:1", 3_600).unwrap();
+    world.set_permissions("server", "a/b", r#"{"Read":{"In":["alice"]},"Mount":{"In":["root"]}}"#, None).unwrap();
+    world.mount("root", "a/b", "/h:2", 3_600).unwrap();
+    assert_eq!(world.resolve("root", "stuff/nonexistant").unwrap(), "/h:1 + nonexistant");
+    assert_eq!(world.resolve("bob", "stuff/the/rain").unwrap(), "/h:1 + the/rain");
+    assert_eq!(world.reason(world.resolve("alice", "stuff/the/rain")), Reason::NoAccess);
+    assert_eq!(world.resolve("alice", "a/b/falls").unwrap(), "/h:2 + falls");
+    assert_eq!(world.reason(world.resolve("bob", "a/b/falls")), Reason::NoAccess);
 }
 
 /// T016 T021 T023
@@ -63,6 +80,21 @@ fn mounts_end_at_their_deadline() {
     assert_eq!(world.reason(world.resolve("root", "a")), Reason::NoSuchName);
     world.memory.advance(SECOND * 3_600 * 24 * 365 * 20);
     assert_eq!(world.resolve("root", "b").unwrap(), "h:2");
+}
+
+/// T071
+#[test]
+fn each_server_has_its_own_deadline() {
+    let world = World::open();
+    for (server, ttl) in [("h:1", 1), ("h:2", 5), ("h:3", 10), ("h:4", 15)] {
+        world.mount("root", "a", server, ttl).unwrap();
+    }
+    let now = ebla_mounttable::Surroundings::now(&world.memory);
+    world.memory.advance(SECOND * 6);
+    let left = |server: &str, seconds: u32| (server.to_owned(), now.plus(SECOND * seconds));
+    assert_eq!(world.deadlines("a"), [left("h:3", 10), left("h:4", 15)]);
+    assert_eq!(world.unmount("root", "a", Some("h:3")), Ok(1));
+    assert_eq!(world.deadlines("a"), [left("h:4", 15)]);
 }
 
 /// T019 T020 T035: refused before anything is made.
@@ -132,6 +164,21 @@ fn permissions_have_a_version_of_their_own() {
     assert_eq!(permissions, Permissions::from_json(r#"{"Admin":{"In":["alice","bob"]}}"#).unwrap());
     assert_ne!(version, later);
     assert_eq!(world.reason(world.permissions("carol", "onlybob")), Reason::NoAccess);
+}
+
+/// T102
+#[test]
+fn who_closes_a_node_to_everybody_keeps_it() {
+    let world = World::open();
+    let nobody = r#"{"In":[""]}"#;
+    let closed =
+        format!(r#"{{"Admin":{nobody},"Mount":{nobody},"Read":{nobody},"Create":{nobody},"Resolve":{nobody}}}"#);
+    world.set_permissions("root", "d/f", &closed, None).unwrap();
+    let admins = world.permissions("root", "d/f").unwrap().0;
+    assert!(admins.to_json().contains(r#""Admin":{"In":["","root"]}"#), "{admins}");
+    world.mount("root", "d/f", "h:1", 60).unwrap();
+    assert_eq!(world.reason(world.resolve("alice", "d/f")), Reason::NoAccess);
+    assert_eq!(world.resolve("root", "d/f").unwrap(), "h:1");
 }
 
 /// T115: a server that was let in by the permissions before is not refreshed under the new ones.

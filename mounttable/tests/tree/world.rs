@@ -2,6 +2,7 @@
 //! so that nothing is hidden by its rights.
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -10,7 +11,9 @@ use std::time::Duration;
 use ebla_model::Micros;
 use ebla_mounttable::store::memory::Memory;
 use ebla_mounttable::store::{Cell, Change, Children, Family, Predicate, Row};
-use ebla_mounttable::table::{Charge, Facts, Found, Mount, Mounted, Options, Subtree, Summary, Swept, Trouble};
+use ebla_mounttable::table::{
+    Charge, Facts, Found, Mount, Mounted, Options, Receive, Subtree, Summary, Swept, Trouble,
+};
 use ebla_mounttable::{
     BlessingPattern, Caller, Deadline, Error, MountMode, MountedServer, NodeName, Permissions, Reason, Store,
     Surroundings, Table, Target, UserId, row_key,
@@ -80,6 +83,20 @@ pub(crate) struct World {
     table: Table<Counted>,
 }
 
+/// Takes nothing; how often it was asked to.
+struct Nobody(usize);
+
+impl Receive for Nobody {
+    async fn found(&mut self, _found: Found) -> ControlFlow<()> {
+        self.0 += 1;
+        ControlFlow::Break(())
+    }
+
+    async fn failed(&mut self, _name: &str, _error: &Error) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+}
+
 fn caller(name: &str) -> Caller {
     Caller::new(vec![name.parse().unwrap()], &[BlessingPattern::new("server")])
 }
@@ -114,6 +131,14 @@ impl World {
         let world = Self { memory, calls, table };
         Charge::ALL.into_iter().for_each(|charge| world.set_limit("root", charge, 0));
         world
+    }
+
+    /// The same table, served anew.
+    pub(crate) fn restarted(self) -> Self {
+        let options = Options { grace: Duration::ZERO, ..Options::default() };
+        let calls = Arc::clone(&self.calls);
+        let table = Table::new(Counted { memory: self.memory.clone(), calls }, options);
+        Self { table, ..self }
     }
 
     pub(crate) fn mount(&self, by: &str, at: &str, server: &str, ttl_seconds: u32) -> Result<Mounted, Error> {
@@ -211,6 +236,30 @@ impl World {
 
     pub(crate) fn check(&self) -> Vec<Trouble> {
         alone(self.table.check()).unwrap().into_iter().map(|finding| finding.trouble).collect()
+    }
+
+    /// Changes a row as no server would.
+    pub(crate) fn behind(&self, at: &str, change: Change) {
+        let anything = Predicate::All(Vec::new());
+        assert!(alone(self.memory.change_if(&row_key(&name(at)), anything, vec![change])).unwrap());
+    }
+
+    pub(crate) fn mend(&self) {
+        alone(self.table.mend()).unwrap();
+    }
+
+    /// A listing that nobody takes; how many entries were offered, and how it ended.
+    pub(crate) fn glob_for_nobody(&self, pattern: &str) -> (usize, Error) {
+        let mut nobody = Nobody(0);
+        let outcome =
+            alone(self.table.glob(&caller("root"), &NodeName::root(), &pattern.parse().unwrap(), &mut nobody));
+        (nobody.0, outcome.unwrap_err())
+    }
+
+    /// The servers of a name, with the times of their deadlines.
+    pub(crate) fn deadlines(&self, at: &str) -> Vec<(String, Micros)> {
+        let found = alone(self.table.resolve(&caller("root"), &name(at))).unwrap();
+        found.servers.iter().map(|one| (one.address.to_string(), one.deadline.as_micros())).collect()
     }
 
     /// Makes a row one that no node writes.

@@ -1,0 +1,121 @@
+//! Nodes with very many children, and with very many servers: T114, T118. Larger ones want a cluster.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use ebla_model::Micros;
+use ebla_mounttable::node::{Epoch, Incarnation, Node, Reference, refer};
+use ebla_mounttable::store::{Change, Predicate, Store, Surroundings};
+use ebla_mounttable::table::{Found, Mount, Receive};
+use ebla_mounttable::{Error, MountMode, NodeName, Pattern, Target, UserId, row_key};
+
+use crate::storage::{Call, Storage, alone, together};
+use crate::{Replica, SECOND, caller, name};
+
+/// Children of the large directory.
+const CHILDREN: usize = 100_000;
+
+/// Most cells of a row that a read of a walk may bring: of the node itself, and the child that is asked for.
+const WALK_CELLS_MAX: usize = 10;
+
+/// Most cells of a row that a listing may bring at a time: a page of references, and the node's own.
+const PAGE_CELLS_MAX: usize = 300;
+
+/// Mounts on one node at the same time.
+const MOUNTS: usize = 2_000;
+
+fn change(storage: &Storage, name: &NodeName, changes: Vec<Change>) {
+    assert!(alone(storage.memory.change_if(&row_key(name), Predicate::All(Vec::new()), changes)).unwrap());
+}
+
+/// Writes a directory as if its children had been made one by one.
+fn large_directory(storage: &Storage, replica: &Replica) {
+    replica.mount("large/first", "h:1", Duration::ZERO).unwrap();
+    let directory = name("large");
+    let rows = storage.memory.rows();
+    let parent = Node::decode(&directory, rows.get(&row_key(&directory)).unwrap()).unwrap();
+    let mut references = Vec::new();
+    for number in 1..CHILDREN {
+        let element = format!("{number:06}");
+        let child = Node {
+            name: directory.child(&element).unwrap(),
+            incarnation: Incarnation::new(storage.fresh()),
+            version: 1,
+            epoch: Epoch::Alive(0),
+            parent: parent.incarnation,
+            creator: UserId::server(),
+            created: Micros::ZERO,
+            stickiness: ebla_mounttable::file::Stickiness::Sticky,
+            permissions: parent.permissions.clone(),
+            servers: Vec::new(),
+            children: [].into(),
+        };
+        references.extend(refer(&element, Reference::Committed(child.incarnation), Micros::ZERO));
+        change(storage, &child.name, child.write());
+    }
+    change(storage, &directory, references);
+}
+
+/// Counts what is found, and stops when it is told to.
+struct Counter {
+    found: usize,
+    enough: usize,
+}
+
+impl Receive for Counter {
+    async fn found(&mut self, _found: Found) -> ControlFlow<()> {
+        self.found += 1;
+        if self.found < self.enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    async fn failed(&mut self, name: &str, error: &Error) -> ControlFlow<()> {
+        panic!("{name}: {error}");
+    }
+}
+
+/// T118, with a tenth of the children and in memory: neither a walk nor a page of a listing reads the directory.
+#[test]
+fn a_large_directory_is_never_read_whole() {
+    let storage = Storage::new();
+    let replica = Replica::of(&storage);
+    large_directory(&storage, &replica);
+    storage.advance(SECOND * 2);
+    storage.take_cells_max();
+    storage.take_calls();
+    replica.mount("large/050000", "h:2", SECOND * 60).unwrap();
+    assert_eq!(replica.servers("large/050000"), ["h:2"]);
+    assert!(storage.take_cells_max() <= WALK_CELLS_MAX);
+    let list = |pattern: &str, enough: usize| {
+        let mut counter = Counter { found: 0, enough };
+        let pattern: Pattern = pattern.parse().unwrap();
+        let outcome = alone(replica.table.glob(&caller(), &name("large"), &pattern, &mut counter));
+        (counter.found, outcome.is_ok())
+    };
+    storage.take_calls();
+    assert_eq!(list("*", 10), (10, false), "who has seen enough ends the listing");
+    assert!(storage.take_calls() < 10, "and what he has not seen is not read");
+    assert_eq!(list("0999*", usize::MAX), (100, true));
+    assert!(storage.take_calls() < 10, "what every match begins with bounds what is read");
+    assert_eq!(list("*", usize::MAX), (CHILDREN, true));
+    assert!(storage.take_cells_max() <= PAGE_CELLS_MAX, "in pages");
+}
+
+/// T114, with fewer servers and in memory: none of them waits for another.
+#[test]
+fn mounts_on_one_node_do_not_conflict() {
+    let storage = Storage::new();
+    let replica = Replica::of(&storage);
+    replica.mount("popular", "h:1", Duration::ZERO).unwrap();
+    let (caller, node) = (caller(), name("popular"));
+    let before = storage.pauses();
+    let mount = |port: usize| -> Call<'_, Result<(), Error>> {
+        let address = format!("h:{port}").parse().unwrap();
+        let mount = Mount { address, target: Target::Object, ttl: SECOND * 60, mode: MountMode::Add };
+        let (replica, caller, node) = (&replica, &caller, &node);
+        Box::pin(async move { replica.table.mount(caller, node, &mount).await.map(drop) })
+    };
+    let outcomes = together((2..2 + MOUNTS).map(mount));
+    assert!(outcomes.iter().all(Result::is_ok), "{:?}", outcomes.iter().find(|outcome| outcome.is_err()));
+    assert_eq!(replica.servers("popular").len(), MOUNTS + 1);
+    assert_eq!(storage.pauses(), before, "nobody had to begin anew");
+}

@@ -1,0 +1,100 @@
+//! Many workers who make and remove nodes on ways that they share: T062, T063, T064.
+
+use std::time::Duration;
+
+use ebla_mounttable::table::{Found, Mount, Subtree};
+use ebla_mounttable::{MountMode, Pattern, Reason, Target};
+
+use crate::scheduler::{Draw, Task, alone, run_for};
+use crate::workload::{World, caller, name};
+
+/// Steps of all workers together after which they are called stuck.
+const STEPS_MAX: u64 = 20_000_000;
+
+fn mount(ttl: Duration) -> Mount {
+    Mount { address: "h:1".parse().unwrap(), target: Target::Object, ttl, mode: MountMode::Add }
+}
+
+/// Whoever looks at everything collects what is empty; then nothing is left but the root.
+fn nothing_is_left(world: &World) {
+    let pattern: Pattern = "*/...".parse().unwrap();
+    let mut found: Vec<Found> = Vec::new();
+    alone(world.table.glob(&caller("root"), &name(""), &pattern, &mut found)).unwrap();
+    assert_eq!(found, []);
+    assert_eq!(world.memory.rows().len(), 1, "{:?}", world.memory.rows().keys());
+}
+
+/// Workers mount below ways that all of them use, find what they have mounted, and take it away.
+pub(crate) fn mounts_and_unmounts(seed: u64, workers: usize, rounds: usize) {
+    let mut draw = Draw::seeded(seed);
+    let world = World::new();
+    let ways = ["a", "a/b", "a/c/d/e"];
+    let mut names = |worker: usize| -> Vec<_> {
+        let mut one = || format!("{}/{worker}/{}", ways[usize::try_from(draw.below(3)).unwrap()], draw.below(10));
+        (0..rounds).map(|_| name(&one())).collect()
+    };
+    let names: Vec<_> = (0..workers).map(&mut names).collect();
+    let worker = |names: &Vec<_>| -> Task<'_> {
+        let names = names.clone();
+        let world = &world;
+        Box::pin(async move {
+            let root = caller("root");
+            for at in names {
+                world.table.mount(&root, &at, &mount(Duration::ZERO)).await.unwrap();
+                world.table.resolve(&root, &at).await.unwrap();
+                assert_eq!(world.table.unmount(&root, &at, None).await, Ok(1), "{at:?}");
+            }
+        })
+    };
+    assert!(run_for(STEPS_MAX, names.iter().map(worker).collect(), &mut draw, 0), "stuck: seed {seed}");
+    nothing_is_left(&world);
+}
+
+/// Some mount what others delete, flat and deep.
+pub(crate) fn mounts_and_deletions(seed: u64, pairs: usize, rounds: usize) {
+    let mut draw = Draw::seeded(seed);
+    let world = World::new();
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    for pair in 0..pairs {
+        for (deleted, mounted) in
+            [(format!("a/{pair}"), format!("a/{pair}")), (format!("b/{pair}"), format!("b/{pair}/1/2/3/4/5/6"))]
+        {
+            let (world, mounted, deleted) = (&world, name(&mounted), name(&deleted));
+            tasks.push(Box::pin(async move {
+                for _ in 0..rounds {
+                    world.table.mount(&caller("root"), &mounted, &mount(Duration::ZERO)).await.unwrap();
+                }
+            }));
+            tasks.push(Box::pin(async move {
+                for _ in 0..rounds {
+                    world.table.delete(&caller("root"), &deleted, Subtree::Delete, None).await.unwrap();
+                }
+            }));
+        }
+    }
+    assert!(run_for(STEPS_MAX, tasks, &mut draw, 0), "stuck: seed {seed}");
+    for way in ["a", "b"] {
+        alone(world.table.delete(&caller("root"), &name(way), Subtree::Delete, None)).unwrap();
+    }
+    nothing_is_left(&world);
+}
+
+/// Deep names expire, and two look for each of them at the same time.
+pub(crate) fn expiries(seed: u64, names: usize) {
+    let mut draw = Draw::seeded(seed);
+    let world = World::new();
+    let names: Vec<_> = (0..names).map(|at| name(&format!("{at}/b/c/d/e/f/g/h/i/j/k/l/m/n"))).collect();
+    for at in &names {
+        alone(world.table.mount(&caller("root"), at, &mount(Duration::from_secs(3_600)))).unwrap();
+    }
+    world.memory.advance(Duration::from_secs(3_601));
+    let resolve = |at| -> Task<'_> {
+        let world = &world;
+        Box::pin(async move {
+            let found = world.table.resolve(&caller("root"), at).await;
+            assert_eq!(found.unwrap_err().reason, Reason::NoSuchName);
+        })
+    };
+    assert!(run_for(STEPS_MAX, names.iter().chain(&names).map(resolve).collect(), &mut draw, 0), "stuck: seed {seed}");
+    assert_eq!(world.memory.rows().len(), 1, "{:?}", world.memory.rows().keys());
+}
