@@ -28,7 +28,7 @@ SIM_SECONDS ?= 60
 FUZZ_SECONDS ?= 60
 
 .PHONY: help install python base-image build run test fmt clippy suites chaos simulation sim planted docs bench race cluster cluster-down \
-  conformance google-tests fuzz
+  conformance google-tests fuzz mounttable
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -92,6 +92,12 @@ conformance: export EBLA_CONFORMANCE_WHOLE ?= 1
 conformance: export EBLA_DIFFERENTIAL_SECONDS ?= 600
 conformance: install google-tests ## Google's system tests, every method with nonsense, golden scripts, random programs beside Google's emulator
 	cargo test --release --workspace --test conformance -- --nocapture --test-threads 1
+
+# Nothing of RocksDB is in these crates, so they may be built alone.
+mounttable: install ## suites of the mounttable; then its conformance cases T001 to T124: passed, passed in part, or waiting and why
+	mkdir -p $(CARGO_TARGET_DIR)
+	cargo test --release -p ebla-mounttable 2>&1 | tee $(CARGO_TARGET_DIR)/mounttable.log
+	env EBLA_CASES=$(CARGO_TARGET_DIR)/mounttable.log cargo test --release -q -p ebla-mounttable --test cases -- --nocapture the_table
 
 fuzz: install ## each function of fuzz/targets.rs for FUZZ_SECONDS; needs a nightly compiler and cargo-fuzz
 	@cargo fuzz --version >/dev/null 2>&1 || { echo "no cargo-fuzz: cargo install cargo-fuzz, and rustup toolchain install nightly"; exit 1; }
