@@ -65,6 +65,12 @@ up() {
     echo "not ready; what they say: docker logs $COMPOSE_PROJECT_NAME-tablet-server-1 (or -master-1, -etcd-1)" >&2
     exit 1
   fi
+  # A mounttable makes its table when the cluster is there.
+  if ! docker run --rm --network "$COMPOSE_PROJECT_NAME" "$EBLA_IMAGE" sh -c \
+    'for second in $(seq 60); do ebla mt --root mounttable-1:8101 whoami >/dev/null 2>&1 && exit 0; sleep 1; done; exit 1'; then
+    echo "no mounttable serves; what it says: docker logs $COMPOSE_PROJECT_NAME-mounttable-1" >&2
+    exit 1
+  fi
   tell
 }
 
@@ -75,6 +81,9 @@ tell() {
   for n in $(seq "$TABLET_SERVERS"); do
     echo "  $COMPOSE_PROJECT_NAME-tablet-server-$n   Bigtable API at $(compose port "tablet-server-$n" 8086)"
   done
+  for n in 1 2; do
+    echo "  $COMPOSE_PROJECT_NAME-mounttable-$n   names at $(compose port "mounttable-$n" 8101)"
+  done
   cat <<END
 
   Try   export BIGTABLE_EMULATOR_HOST=$first
@@ -83,6 +92,8 @@ tell() {
         docker exec $COMPOSE_PROJECT_NAME-tablet-server-1 ebla status
         docker kill $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
         cbt -project dev -instance dev read web
+        export MT_ROOT=$(compose port mounttable-1 8101)
+        ebla mt mount services/web 10.0.0.1:80; ebla mt resolve services/web
         docker start $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
 
   Writes are on 2 of 3 disks before they are acknowledged. No TLS, no login: the ports are on loopback only.

@@ -325,6 +325,7 @@ fn script(project: &str) -> std::process::Command {
     let mut command = std::process::Command::new(script);
     command.env("COMPOSE_PROJECT_NAME", project).env("EBLA_IMAGE", image(project)).env("EBLA_RESTART", "no");
     command.envs((1..=TABLET_SERVERS).map(|number| (format!("EBLA_PORT_{number}"), "")));
+    command.envs(["EBLA_NAMES_1", "EBLA_NAMES_2"].map(|name| (name, "")));
     command.stdin(Stdio::null());
     command
 }

@@ -59,7 +59,7 @@ pub async fn run(demo: Demo, runtime: Runtime) -> Result<(), Failure> {
         signals.next().await;
     }
     eprintln!("\nstopping: draining, flushing");
-    signals.stop(running.cluster.stop()).await;
+    signals.stop(running.stop()).await;
     Ok(())
 }
 

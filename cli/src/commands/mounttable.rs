@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::{Args as _, FromArgMatches as _};
 use ebla_client::Client;
 use ebla_model::schema::TableName;
 use ebla_mounttable::file;
@@ -91,6 +92,19 @@ pub struct Mounttable {
     pub insecure: bool,
 }
 
+impl Mounttable {
+    /// What the command is without another word, for a cluster of this machine's own: callers are believed.
+    ///
+    /// # Errors
+    /// Usage, when an environment variable has no legal value.
+    pub fn beside(cluster: &str, listen: &str) -> Result<Self, Failure> {
+        let command = Self::augment_args(clap::Command::new("mounttable").no_binary_name(true));
+        let given = ["--cluster", cluster, "--listen", listen, "--insecure-dev-identity"];
+        let found = command.try_get_matches_from(given).and_then(|matches| Self::from_arg_matches(&matches));
+        found.map_err(|error| Failure::usage(error.to_string()))
+    }
+}
+
 /// Runs until Ctrl-C or SIGTERM. Ready means that the table is there and is served.
 ///
 /// # Errors
@@ -98,24 +112,7 @@ pub struct Mounttable {
 pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     process::check_exposure(&command.listen, command.insecure)?;
-    let nodes = match &command.permissions_file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Failure::usage(format!("read {}: {error}", path.display())))?;
-            file::nodes(&text).map_err(|error| Failure::usage(error.message))?
-        }
-        None => Vec::new(),
-    };
-    let server = match &command.cluster {
-        Some(address) => {
-            let client = Client::connect_cluster(address, runtime.clone()).await?;
-            let name = TableName::from_parts(&command.project, &command.instance, &command.table)?;
-            let store = Bigtable::new(&client, &name)?;
-            store.make(&client.admin(), command.tablets).await?;
-            start(&command, &nodes, Grounded::new(store, runtime.clone()), &runtime).await?
-        }
-        None => start(&command, &nodes, Grounded::new(Memory::default(), runtime.clone()), &runtime).await?,
-    };
+    let server = serve(&command, &runtime).await?;
     if let Some(file) = &command.ready_file {
         let ready = json!({"role": "mounttable", "address": server.address(), "pid": std::process::id()});
         process::write_ready(file, &ready)?;
@@ -130,6 +127,31 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     signals.next().await;
     signals.stop(server.stop()).await;
     Ok(())
+}
+
+/// Serves as the arguments say, until it is stopped.
+///
+/// # Errors
+/// What kept it from starting.
+pub async fn serve(command: &Mounttable, runtime: &Runtime) -> Result<Server, Failure> {
+    let nodes = match &command.permissions_file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Failure::usage(format!("read {}: {error}", path.display())))?;
+            file::nodes(&text).map_err(|error| Failure::usage(error.message))?
+        }
+        None => Vec::new(),
+    };
+    match &command.cluster {
+        Some(address) => {
+            let client = Client::connect_cluster(address, runtime.clone()).await?;
+            let name = TableName::from_parts(&command.project, &command.instance, &command.table)?;
+            let store = Bigtable::new(&client, &name)?;
+            store.make(&client.admin(), command.tablets).await?;
+            start(command, &nodes, Grounded::new(store, runtime.clone()), runtime).await
+        }
+        None => start(command, &nodes, Grounded::new(Memory::default(), runtime.clone()), runtime).await,
+    }
 }
 
 /// Makes what the table begins with, and serves it.

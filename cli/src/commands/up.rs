@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ebla_mounttable::server::Server;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::DEFAULT_ADDRESS;
+use super::mounttable::{self, Mounttable};
 use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
 use crate::process::{self, Signals};
@@ -41,6 +43,9 @@ pub struct Up {
     /// A tablet larger than this many bytes splits
     #[arg(long, value_name = "BYTES")]
     pub split_bytes: Option<u64>,
+    /// Serve a mounttable of this cluster too, and believe its callers: `ebla mt --root HOST:PORT`
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8101")]
+    pub mounttable: Option<String>,
     /// Serve beyond loopback although there is no TLS and no login
     #[arg(long)]
     pub insecure: bool,
@@ -53,12 +58,22 @@ pub struct Up {
 pub struct Running {
     /// The cluster.
     pub cluster: LocalCluster,
+    /// A table of names in it, if one was asked for.
+    names: Option<Server>,
     data: PathBuf,
     kept: Option<TempDir>,
     took: Duration,
 }
 
 impl Running {
+    /// Stops what serves: what stands on the cluster before the cluster.
+    pub async fn stop(self) {
+        if let Some(names) = self.names {
+            names.stop().await;
+        }
+        self.cluster.stop().await;
+    }
+
     /// Where the first tablet server listens.
     pub fn first_address(&self) -> &str {
         self.cluster.servers.first().map_or("", ebla_tablet_server::TabletServer::address)
@@ -75,7 +90,7 @@ pub async fn run(up: Up, runtime: Runtime) -> Result<(), Failure> {
     announce(&up, &running)?;
     signals.next().await;
     eprintln!("\nstopping: draining, flushing");
-    signals.stop(running.cluster.stop()).await;
+    signals.stop(running.stop()).await;
     Ok(())
 }
 
@@ -98,8 +113,16 @@ pub async fn start(up: &Up, runtime: &Runtime) -> Result<Running, Failure> {
     process::check_exposure(&listen, up.insecure)?;
     let config = LocalConfig { data: data.clone(), servers: up.servers.into(), listen, split_bytes: up.split_bytes };
     let cluster = LocalCluster::start(config, runtime).await?;
+    let names = match &up.mounttable {
+        Some(listen) => {
+            process::check_exposure(listen, up.insecure)?;
+            let first = cluster.addresses().into_iter().next().unwrap_or_default();
+            Some(mounttable::serve(&Mounttable::beside(&first, listen)?, runtime).await?)
+        }
+        None => None,
+    };
     let took = runtime.clock.monotonic().saturating_sub(started);
-    Ok(Running { cluster, data, kept, took })
+    Ok(Running { cluster, names, data, kept, took })
 }
 
 /// Tells that all serves: the ready file, then the block on stderr (or JSON on stdout).
@@ -107,7 +130,7 @@ pub async fn start(up: &Up, runtime: &Runtime) -> Result<Running, Failure> {
 /// # Errors
 /// When the ready file cannot be written.
 pub fn announce(up: &Up, running: &Running) -> Result<(), Failure> {
-    let ready = ready_object(&running.cluster);
+    let ready = ready_object(running);
     if let Some(file) = &up.ready_file {
         process::write_ready(file, &ready)?;
     }
@@ -118,15 +141,19 @@ pub fn announce(up: &Up, running: &Running) -> Result<(), Failure> {
     Ok(())
 }
 
-fn ready_object(cluster: &LocalCluster) -> Value {
-    let addresses = cluster.addresses();
+fn ready_object(running: &Running) -> Value {
+    let addresses = running.cluster.addresses();
     let server =
         |server: &ebla_tablet_server::TabletServer| json!({"id": server.id().get(), "bigtable": server.address()});
-    json!({
+    let mut ready = json!({
         "bigtable": addresses.first(),
         "pid": std::process::id(),
-        "servers": cluster.servers.iter().map(server).collect::<Vec<_>>(),
-    })
+        "servers": running.cluster.servers.iter().map(server).collect::<Vec<_>>(),
+    });
+    if let Some(names) = &running.names {
+        ready["mounttable"] = names.address().into();
+    }
+    ready
 }
 
 fn ready_block(up: &Up, running: &Running) -> String {
@@ -143,6 +170,10 @@ fn ready_block(up: &Up, running: &Running) -> String {
     block.push_str(&format!("  Bigtable API   {first}     export BIGTABLE_EMULATOR_HOST={first}\n"));
     if addresses.len() > 1 {
         block.push_str(&format!("  Other servers  {}\n", addresses.get(1..).unwrap_or_default().join("  ")));
+    }
+    if let Some(names) = &running.names {
+        block
+            .push_str(&format!("  Mounttable     {address}     export MT_ROOT={address}\n", address = names.address()));
     }
     block.push_str(
         "\n  Try   ebla table create web --family anchor --family contents:maxversions=3\n        \
