@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folders that hold a crate each.
-const CRATES: [&str; 11] = [
+/// The folders that hold a crate each; a crate in a crate's folder is called by both.
+const CRATES: [&str; 12] = [
     "model",
     "proto",
     "runtime",
@@ -25,6 +25,7 @@ const CRATES: [&str; 11] = [
     "tablet-server",
     "master",
     "mounttable",
+    "mounttable/namespace",
     "cli",
     "tests",
 ];
@@ -33,7 +34,7 @@ const CRATES: [&str; 11] = [
 const LAYERS: [&str; 4] = ["front", "router", "tablet", "raft"];
 
 /// Decisions that must stay functions of values (docs/style.md, rule 9).
-const PURE: [&str; 27] = [
+const PURE: [&str; 31] = [
     "model/src",
     "master/src/cluster.rs",
     "master/src/plan",
@@ -61,6 +62,10 @@ const PURE: [&str; 27] = [
     "mounttable/src/store/cache.rs",
     "mounttable/src/store/filters.rs",
     "mounttable/src/store/generations.rs",
+    "mounttable/namespace/src/cache.rs",
+    "mounttable/namespace/src/entry.rs",
+    "mounttable/namespace/src/resolve.rs",
+    "mounttable/namespace/src/roots.rs",
 ];
 
 fn root() -> PathBuf {
@@ -140,7 +145,7 @@ fn crates_depend_only_along_the_edges_of_the_architecture() {
         let section = section.split("\n[").next().unwrap_or_default();
         for used in section.lines().filter_map(|line| line.strip_prefix("ebla-")) {
             let used = used.split(['.', ' ', '=']).next().unwrap();
-            if !edges.contains(used) {
+            if !edges.iter().any(|edge| edge.replace('/', "-") == used) {
                 wrong.push(format!("{name} depends on {used}"));
             }
         }

@@ -16,7 +16,8 @@
 //! Invariants: all above `store` are functions of values: no IO, no clock, no randomness. `store` and `table` take them
 //! from outside. Nothing but the public API of a Bigtable is used of the storage. A name, a pattern and an address are parsed once; afterwards the type is the proof.
 //!
-//! What is absent: logins (only a switch for development tells who calls), a library for clients.
+//! What is absent: logins (only a switch for development tells who calls). What programs use tables through is a crate of its
+//! own, in `namespace/`.
 
 pub mod access;
 pub mod address;

@@ -1,0 +1,31 @@
+//! The client side of mounttables: a program's view of all names, over any number of tables that are mounted in each
+//! other.
+//!
+//! ```text
+//!   roots  entry                where names begin; what they lead to
+//!   resolve  cache              which table to ask next, and what need not be asked: pure
+//!   namespace  ask  flight      the handle, and what asks; one question for all who ask the same
+//!   testing                     a mount table for applications' own tests
+//! ```
+//!
+//! Relative names begin at the roots, of which any may answer; rooted ones (`/host:8101/a/b`) at the server that they
+//! name. A table that comes upon a mounted table says so, and the next step goes there: nobody but the client sees the
+//! whole.
+//!
+//! What is absent: logins (only the header for development tells who calls), TLS, the identity of a server.
+
+mod ask;
+pub mod cache;
+pub mod entry;
+mod flight;
+mod namespace;
+pub mod resolve;
+pub mod roots;
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use crate::cache::{CacheConfig, Caching};
+pub use crate::entry::{MountEntry, Server};
+pub use crate::namespace::{Builder, Hop, Namespace, Source, Trace};
+pub use crate::roots::Roots;

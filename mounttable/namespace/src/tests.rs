@@ -1,0 +1,3 @@
+//! Tests of what decides, longer than what they test.
+
+mod cache;
