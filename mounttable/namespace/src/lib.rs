@@ -5,6 +5,7 @@
 //!   roots  entry                where names begin; what they lead to
 //!   resolve  cache              which table to ask next, and what need not be asked: pure
 //!   namespace  ask  flight      the handle, and what asks; one question for all who ask the same
+//!   change  inspect             mounts, deletions, permissions; what a table knows
 //!   testing                     a mount table for applications' own tests
 //! ```
 //!
@@ -16,8 +17,10 @@
 
 mod ask;
 pub mod cache;
+pub mod change;
 pub mod entry;
 mod flight;
+pub mod inspect;
 mod namespace;
 pub mod resolve;
 pub mod roots;
@@ -26,6 +29,8 @@ pub mod testing;
 mod tests;
 
 pub use crate::cache::{CacheConfig, Caching};
+pub use crate::change::{Etag, MountOptions, Mounted, Outcomes};
 pub use crate::entry::{MountEntry, Server};
+pub use crate::inspect::{Node, Who};
 pub use crate::namespace::{Builder, Hop, Namespace, Source, Trace};
 pub use crate::roots::Roots;

@@ -195,6 +195,15 @@ impl Namespace {
         self.cache().set_caching(caching);
     }
 
+    /// Forgets what is known of objects that were just changed.
+    pub(crate) fn forget(&self, places: &[Place]) {
+        self.0.flights.close();
+        let mut cache = self.cache();
+        for place in places {
+            cache.forget(place);
+        }
+    }
+
     async fn follow(&self, goal: Goal, entry: MountEntry, hops: &mut Vec<Hop>) -> Result<MountEntry, Error> {
         let (mut resolution, mut step) = Resolution::begin(goal, entry);
         loop {
