@@ -6,6 +6,7 @@
 //!   resolve  cache              which table to ask next, and what need not be asked: pure
 //!   namespace  ask  flight      the handle, and what asks; one question for all who ask the same
 //!   change  inspect             mounts, deletions, permissions; what a table knows
+//!   glob                        listing over tables that are mounted in each other
 //!   testing                     a mount table for applications' own tests
 //! ```
 //!
@@ -20,6 +21,7 @@ pub mod cache;
 pub mod change;
 pub mod entry;
 mod flight;
+pub mod glob;
 pub mod inspect;
 mod namespace;
 pub mod resolve;
@@ -31,6 +33,7 @@ mod tests;
 pub use crate::cache::{CacheConfig, Caching};
 pub use crate::change::{Etag, MountOptions, Mounted, Outcomes};
 pub use crate::entry::{MountEntry, Server};
+pub use crate::glob::{GlobEntry, GlobError};
 pub use crate::inspect::{Node, Who};
 pub use crate::namespace::{Builder, Hop, Namespace, Source, Trace};
 pub use crate::roots::Roots;

@@ -1,3 +1,4 @@
 //! Tests of what decides, longer than what they test.
 
 mod cache;
+mod frontier;

@@ -1,0 +1,10 @@
+//! Mount tables that are mounted in each other, each a real service on a port of its own, and programs that use them by
+//! name.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
+
+mod caching;
+mod changing;
+mod listing;
+mod resolving;
+mod world;
