@@ -7,6 +7,7 @@
 //!   namespace  ask  flight      the handle, and what asks; one question for all who ask the same
 //!   change  inspect             mounts, deletions, permissions; what a table knows
 //!   glob                        listing over tables that are mounted in each other
+//!   publisher                   keeps servers mounted
 //!   testing                     a mount table for applications' own tests
 //! ```
 //!
@@ -24,6 +25,7 @@ mod flight;
 pub mod glob;
 pub mod inspect;
 mod namespace;
+pub mod publisher;
 pub mod resolve;
 pub mod roots;
 pub mod testing;
@@ -36,4 +38,5 @@ pub use crate::entry::{MountEntry, Server};
 pub use crate::glob::{GlobEntry, GlobError};
 pub use crate::inspect::{Node, Who};
 pub use crate::namespace::{Builder, Hop, Namespace, Source, Trace};
+pub use crate::publisher::Publisher;
 pub use crate::roots::Roots;

@@ -1,4 +1,5 @@
 //! Tests of what decides, longer than what they test.
 
+mod agenda;
 mod cache;
 mod frontier;

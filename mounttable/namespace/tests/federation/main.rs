@@ -6,5 +6,6 @@
 mod caching;
 mod changing;
 mod listing;
+mod publishing;
 mod resolving;
 mod world;

@@ -1,0 +1,103 @@
+//! Servers that are kept mounted.
+
+use std::time::Duration;
+
+use ebla_mounttable::{Reason, Target};
+use ebla_mounttable_namespace::publisher::agenda::SLACK;
+use ebla_mounttable_namespace::publisher::{PERIOD, Publisher, State, Status};
+use ebla_mounttable_namespace::testing::FakeMountTable;
+use ebla_mounttable_namespace::{Caching, Namespace};
+use ebla_runtime::Runtime;
+
+use crate::world::{World, address};
+
+/// Waits until the status is so; 30 s are long enough that only a fault reaches them.
+async fn wait(publisher: &Publisher, is_so: impl FnMut(&Status) -> bool) -> Status {
+    let mut status = publisher.status();
+    let seen = tokio::time::timeout(Duration::from_secs(30), status.wait_for(is_so)).await;
+    seen.unwrap().unwrap().clone()
+}
+
+fn all_mounted(count: usize) -> impl FnMut(&Status) -> bool {
+    move |status| status.pairs.len() == count && status.pairs.iter().all(|pair| pair.state == State::Mounted)
+}
+
+/// T104, and T105 on a whole publisher.
+#[tokio::test]
+async fn every_server_is_mounted_under_every_name_until_it_is_taken_away() {
+    let world = World::new(&[]).await;
+    world.names.set_caching(Caching::Off);
+    let publisher = Publisher::start(&world.names, PERIOD);
+    publisher.add_name("a/one", Target::Object).await;
+    publisher.add_server(address("/h:1")).await;
+    wait(&publisher, all_mounted(1)).await;
+    assert_eq!(world.resolve("a/one").await.unwrap(), ["/h:1"]);
+    publisher.add_server(address("/h:2")).await;
+    wait(&publisher, all_mounted(2)).await;
+    assert_eq!(world.resolve("a/one").await.unwrap(), ["/h:1", "/h:2"]);
+    publisher.add_name("a/two", Target::Leaf).await;
+    let status = wait(&publisher, all_mounted(4)).await;
+    assert_eq!((status.names.len(), status.servers.len()), (2, 2));
+    assert_eq!(world.names.resolve("a/two").await.unwrap().target, Target::Leaf);
+    publisher.remove_name("a/one").await;
+    wait(&publisher, all_mounted(2)).await;
+    assert_eq!(world.resolve("a/one").await.unwrap_err().reason, Reason::NoSuchName);
+    publisher.remove_server(address("/h:1")).await;
+    wait(&publisher, all_mounted(1)).await;
+    assert_eq!(world.resolve("a/two").await.unwrap(), ["/h:2"]);
+    publisher.shutdown().await;
+    assert_eq!(world.resolve("a/two").await.unwrap_err().reason, Reason::NoSuchName);
+}
+
+/// T106
+#[tokio::test]
+async fn without_roots_nothing_is_mounted_and_nothing_has_to_be_taken_away() {
+    let names = Namespace::builder(Runtime::system("test")).build().unwrap();
+    let publisher = Publisher::start(&names, PERIOD);
+    publisher.add_name("a", Target::Object).await;
+    publisher.add_server(address("/h:1")).await;
+    let status = wait(&publisher, |status| status.pairs.first().is_some_and(|pair| pair.error.is_some())).await;
+    assert_eq!(status.pairs[0].state, State::Mounting);
+    assert_eq!(status.pairs[0].error.as_ref().unwrap().reason, Reason::NoMountTable);
+    publisher.remove_name("a").await;
+    wait(&publisher, |status| status.names.is_empty() && status.pairs.is_empty()).await;
+    publisher.shutdown().await;
+}
+
+/// T107
+#[tokio::test]
+async fn what_a_killed_publisher_mounted_ends_by_itself() {
+    let world = World::new(&[]).await;
+    let runtime = world.runtime.child("killed");
+    let names = Namespace::builder(runtime.clone()).roots(world.names.roots()).identity("test").build().unwrap();
+    world.names.set_caching(Caching::Off);
+    let publisher = Publisher::start(&names, PERIOD);
+    publisher.add_name("a", Target::Object).await;
+    publisher.add_server(address("/h:1")).await;
+    wait(&publisher, all_mounted(1)).await;
+    runtime.tasks.stop(Duration::ZERO).await;
+    world.runtime.clock.advance(SLACK - Duration::from_secs(1));
+    assert_eq!(world.resolve("a").await.unwrap(), ["/h:1"]);
+    world.runtime.clock.advance(PERIOD + Duration::from_secs(2));
+    assert_eq!(world.resolve("a").await.unwrap_err().reason, Reason::NoSuchName);
+}
+
+/// T108, as far as it goes without moving the publisher's own time; the rest is in the tests of its agenda.
+#[tokio::test]
+async fn a_table_that_comes_back_empty_gets_its_mounts_again() {
+    let world = World::new(&[]).await;
+    let runtime = Runtime::system("test");
+    let names = Namespace::builder(runtime.clone()).roots(world.names.roots()).identity("test").build().unwrap();
+    let publisher = Publisher::start(&names, Duration::from_secs(1));
+    publisher.add_name("a", Target::Object).await;
+    publisher.add_server(address("/h:1")).await;
+    wait(&publisher, all_mounted(1)).await;
+    world.tables["root"].stop().await;
+    let has_failed = |status: &Status| status.pairs.iter().any(|pair| pair.error.is_some());
+    wait(&publisher, has_failed).await;
+    let again = FakeMountTable::listen(&world.runtime, world.tables["root"].address()).await.unwrap();
+    let fresh = again.namespace().unwrap().build().unwrap();
+    wait(&publisher, |status| !has_failed(status)).await;
+    assert_eq!(fresh.resolve("a").await.unwrap().names(), ["/h:1"]);
+    publisher.shutdown().await;
+}
