@@ -8,6 +8,7 @@
 //!   change  inspect             mounts, deletions, permissions; what a table knows
 //!   glob                        listing over tables that are mounted in each other
 //!   publisher                   keeps servers mounted
+//!   channel                     a channel to the servers of a name
 //!   testing                     a mount table for applications' own tests
 //! ```
 //!
@@ -20,6 +21,7 @@
 mod ask;
 pub mod cache;
 pub mod change;
+pub mod channel;
 pub mod entry;
 mod flight;
 pub mod glob;
@@ -34,6 +36,7 @@ mod tests;
 
 pub use crate::cache::{CacheConfig, Caching};
 pub use crate::change::{Etag, MountOptions, Mounted, Outcomes};
+pub use crate::channel::NamedChannel;
 pub use crate::entry::{MountEntry, Server};
 pub use crate::glob::{GlobEntry, GlobError};
 pub use crate::inspect::{Node, Who};

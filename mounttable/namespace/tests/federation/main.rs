@@ -5,6 +5,7 @@
 
 mod caching;
 mod changing;
+mod dialing;
 mod listing;
 mod publishing;
 mod resolving;

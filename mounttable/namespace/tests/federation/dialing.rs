@@ -1,0 +1,82 @@
+//! Channels by name, and the examples.
+
+#[path = "../../examples/greeting/client.rs"]
+mod client;
+#[path = "../../examples/greeting/server.rs"]
+mod server;
+
+use std::time::Duration;
+
+use ebla_mounttable::{Reason, Target};
+use ebla_mounttable_namespace::publisher::PERIOD;
+use ebla_mounttable_namespace::testing::FakeMountTable;
+use ebla_mounttable_namespace::{MountOptions, Namespace};
+use ebla_runtime::{Clock, Runtime};
+
+use crate::world::{HOUR, NOBODY, World, address};
+
+/// The name that the greeters of these tests are mounted under.
+const NAME: &str = "demo/greeter";
+
+/// A world whose clock runs, because connections do.
+async fn world() -> (FakeMountTable, Namespace, Runtime) {
+    let runtime = Runtime { clock: Clock::system(), ..Runtime::system("test") };
+    let table = FakeMountTable::start(&runtime).await.unwrap();
+    let names = table.namespace().unwrap().build().unwrap();
+    (table, names, runtime)
+}
+
+#[tokio::test]
+async fn a_server_that_mounts_itself_is_dialed_by_name() {
+    let (_table, names, runtime) = world().await;
+    let server = self::server::Greeter::start(&runtime, &names, NAME, "127.0.0.1:0", PERIOD).await.unwrap();
+    let said = client::greet(&names, NAME, "Ann").await.unwrap();
+    assert_eq!(said, format!("hello, Ann, says {}", server.address()));
+    server.stop().await;
+    assert_eq!(names.resolve(NAME).await.unwrap_err().reason, Reason::NoSuchName, "it took its mount away");
+}
+
+#[tokio::test]
+async fn calls_take_turns_and_go_on_when_a_server_is_lost() {
+    let (_table, names, runtime) = world().await;
+    let mut servers = Vec::new();
+    for _ in 0..2 {
+        let own = runtime.child("server");
+        let names = Namespace::builder(own.clone()).roots(names.roots()).identity("test").build().unwrap();
+        let server = self::server::Greeter::start(&own, &names, NAME, "127.0.0.1:0", PERIOD).await.unwrap();
+        servers.push((server.address().to_owned(), own, server));
+    }
+    // Somebody mounted what is not there.
+    names.mount(NAME, &address(NOBODY), MountOptions::new(HOUR).target(Target::Leaf)).await.unwrap().all().unwrap();
+    let channel = names.channel(NAME).await.unwrap();
+    let mut reached = channel.servers();
+    reached.sort();
+    let mut expected: Vec<_> = servers.iter().map(|(address, ..)| address.clone()).collect();
+    expected.sort();
+    assert_eq!(reached, expected, "a dead server costs no call");
+    for (expected, ..) in &servers {
+        let mut turns = Vec::new();
+        for _ in 0..4 {
+            turns.push(client::greet_over(channel.clone(), "Ann").await.unwrap());
+        }
+        assert_eq!(turns.iter().filter(|said| said.ends_with(expected.as_str())).count(), 2, "{turns:?}");
+    }
+    let (lost, own, _) = servers.remove(0);
+    own.tasks.stop(Duration::ZERO).await;
+    let mut failed = 0;
+    for _ in 0..20 {
+        match client::greet_over(channel.clone(), "Ann").await {
+            Ok(said) => assert!(!said.ends_with(&lost), "{said}"),
+            Err(_) => failed += 1,
+        }
+    }
+    assert!(failed <= 1, "{failed} calls failed, only the one that met the loss may");
+}
+
+#[tokio::test]
+async fn a_channel_to_nobody_says_so() {
+    let world = World::new(&[]).await;
+    assert_eq!(world.names.channel("never").await.unwrap_err().reason, Reason::NoSuchName);
+    world.mount("gone", NOBODY, Target::Object).await.unwrap();
+    assert_eq!(world.names.channel("gone").await.unwrap_err().reason, Reason::Unavailable);
+}
