@@ -96,7 +96,7 @@ conformance: install google-tests ## Google's system tests, every method with no
 # Nothing of RocksDB is in these crates, so they may be built alone.
 mounttable: install ## suites of the mounttable; then its conformance cases T001 to T124: passed, passed in part, or waiting and why
 	mkdir -p $(CARGO_TARGET_DIR)
-	cargo test --release -p ebla-mounttable 2>&1 | tee $(CARGO_TARGET_DIR)/mounttable.log
+	cargo test --release -p ebla-mounttable -p ebla-mounttable-namespace 2>&1 | tee $(CARGO_TARGET_DIR)/mounttable.log
 	env EBLA_CASES=$(CARGO_TARGET_DIR)/mounttable.log cargo test --release -q -p ebla-mounttable --test cases -- --nocapture the_table
 
 fuzz: install ## each function of fuzz/targets.rs for FUZZ_SECONDS; needs a nightly compiler and cargo-fuzz
