@@ -16,6 +16,8 @@
 //! name. A table that comes upon a mounted table says so, and the next step goes there: nobody but the client sees the
 //! whole.
 //!
+//! `examples/serve.rs` is a server that mounts itself, `examples/dial.rs` a client that knows its name only.
+//!
 //! What is absent: logins (only the header for development tells who calls), TLS, the identity of a server.
 
 mod ask;

@@ -83,7 +83,8 @@ impl Publisher {
         Self { wishes, status, tasks }
     }
 
-    /// Mounts all servers under this name too. Of a name that is there, what the servers are is changed.
+    /// Mounts all servers under this name too. Of a name that is there, what the servers are is changed when their
+    /// present mounts have ended: a table refuses to have one server as two sorts.
     pub async fn add_name(&self, name: &str, target: Target) {
         self.wish(Wish::AddName(naming::clean(name), target)).await;
     }
