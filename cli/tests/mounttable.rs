@@ -62,7 +62,7 @@ fn used_by_hand(names: &Names) {
     assert_eq!((&found["servers"][0]["leaf"], &found["servers"][1]), (&Value::Bool(true), &Value::Null));
     assert_eq!(ok("bob", &["ls", "prod"]), "mail  10.0.0.3:25\nsearch\n");
     let found = ok("bob", &["glob", "prod/*/w*"]);
-    assert_eq!(found, "prod/mail  10.0.0.3:25\nprod/search/web  10.0.0.2:80\n", "a mount on the way is told of");
+    assert_eq!(found, "prod/search/web  10.0.0.2:80\n");
     let who = names.json("alice", &["whoami"]);
     assert_eq!((&who["user"], &who["nodes"]["used"], &who["servers"]["used"]), (&"alice".into(), &4.into(), &2.into()));
     ok("alice", &["perms", "set", "prod/mail", r#"{"Admin":{"In":["alice"]}}"#]);
@@ -112,6 +112,41 @@ fn names_are_served_from_a_cluster_by_any_number_of_processes() {
     drop(two);
     let three = Names::start(folder.path(), "three", &["--cluster", cluster]);
     assert_eq!(three.json("bob", &["resolve", "a/b"])["servers"][0]["address"], "h:1");
+}
+
+/// Names that lead from one table into another, by the same commands.
+#[test]
+fn a_table_that_is_mounted_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let upper = Names::start(folder.path(), "upper", &["--in-memory"]);
+    let lower = Names::start(folder.path(), "lower", &["--in-memory"]);
+    let ok = |arguments: &[&str]| {
+        let (code, said) = upper.mt("alice", arguments);
+        assert_eq!(code, Some(0), "{arguments:?}");
+        said
+    };
+    ok(&["mount", "to/lower", lower.address.as_str(), "--mt"]);
+    ok(&["mount", "to/lower/web", "h:1", "--leaf"]);
+    assert_eq!(lower.json("alice", &["resolve", "web"])["servers"][0]["address"], "h:1");
+    assert_eq!(ok(&["glob", "..."]), format!("\nto\nto/lower  {}\nto/lower/web  h:1\n", lower.address));
+    assert_eq!(ok(&["ls", "to/lower"]), "web  h:1\n");
+    let traced = upper.json("alice", &["resolve", "to/lower/web", "--trace"]);
+    assert_eq!((traced["hops"].as_array().unwrap().len(), &traced["names"][0]), (2, &"/h:1".into()));
+    let over_both = ["resolve", "to/lower/web", "--root", "127.0.0.1:1", "--root", upper.address.as_str()];
+    assert_eq!(upper.json("alice", &over_both)["servers"][0]["leaf"], true, "a dead root is skipped");
+    ok(&["rm", "to/lower"]);
+    assert_eq!(upper.mt("alice", &["resolve", "to/lower/web"]).0, Some(3));
+    assert_eq!(lower.mt("alice", &["resolve", "web"]).0, Some(0), "the mount was removed, not the table");
+}
+
+#[test]
+fn a_server_is_mounted_while_its_command_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::start(folder.path(), "memory", &["--in-memory"]);
+    let look = format!("until {} mt resolve a/web >&2; do sleep 0.05; done; exit 7", support::ebla());
+    let (code, _) = names.mt("alice", &["publish", "a/web", "--server", "h:1", "--", "sh", "-c", look.as_str()]);
+    assert_eq!(code, Some(7), "the command's own, which saw the mount");
+    assert_eq!(names.mt("alice", &["resolve", "a/web"]).0, Some(3));
 }
 
 #[test]

@@ -2,30 +2,32 @@
 //!
 //! Exit codes: 0 done, 2 usage, 3 not found, 4 denied, 5 conflict, 6 unavailable, 1 anything else.
 
+mod list;
+mod publish;
+mod show;
+mod trace;
+
 use std::time::Duration;
 
-use ebla_mounttable::service::identity::DEVELOPMENT_HEADER;
-use ebla_mounttable::service::messages;
-use ebla_mounttable::{Error, Permissions, Reason};
-use ebla_proto::mounttable as wire;
-use ebla_proto::mounttable::glob_reply::Reply;
-use ebla_proto::mounttable::mount_table_client::MountTableClient;
-use ebla_runtime::{Clock, Runtime};
+use ebla_mounttable::table::Subtree;
+use ebla_mounttable::{Error, MountMode, Permissions, Reason, ServerAddress, Target, naming};
+use ebla_mounttable_namespace::roots::VARIABLE_PREFIX;
+use ebla_mounttable_namespace::{Etag, MountOptions, Namespace, Roots};
+use ebla_runtime::Runtime;
 use serde_json::{Value, json};
-use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
 
 use crate::output::{self, Failure, Format};
 
-/// How long a call may take.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// The mounttable that is asked when none is named.
+const ROOT: &str = "/127.0.0.1:8101";
 
 /// Which mounttable, and as whom.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Root {
-    /// HOST:PORT of a mounttable
-    #[arg(long, value_name = "HOST:PORT", env = "MT_ROOT", default_value = "127.0.0.1:8101")]
-    pub root: String,
+    /// HOST:PORT of a mounttable, where names begin; several that are equivalent may be given. Without it those in the
+    /// variables whose names begin with MT_ROOT, or else 127.0.0.1:8101
+    #[arg(long, value_name = "HOST:PORT")]
+    pub root: Vec<String>,
     /// Who calls, as a server with --insecure-dev-identity believes it: names, separated by commas
     #[arg(long = "as", value_name = "NAMES", env = "MT_IDENTITY")]
     pub identity: Option<String>,
@@ -76,17 +78,17 @@ pub enum Mt {
         root: Root,
         /// The name
         name: String,
+        /// Show each step on the way: who was asked, who answered, how long it took
+        #[arg(long)]
+        trace: bool,
     },
-    /// What a pattern asks for
+    /// What a pattern asks for, also in mounttables that are mounted
     Glob {
         /// Which mounttable
         #[command(flatten)]
         root: Root,
         /// The pattern: * ? [a-z] in an element, ... at the end for everything below
         pattern: String,
-        /// The node that is asked
-        #[arg(long, default_value = "")]
-        receiver: String,
     },
     /// What is right below a name
     Ls {
@@ -115,6 +117,30 @@ pub enum Mt {
         root: Root,
         /// The name
         name: String,
+    },
+    /// Keep a server mounted while a command runs, or until Ctrl-C
+    Publish {
+        /// Which mounttable
+        #[command(flatten)]
+        root: Root,
+        /// The names
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// The server, HOST:PORT; several may be given
+        #[arg(long, value_name = "HOST:PORT", required = true)]
+        server: Vec<String>,
+        /// How often the mounts are made anew, in seconds; they last 20 longer
+        #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+        period: u32,
+        /// The server is a mount table itself
+        #[arg(long, conflicts_with = "leaf")]
+        mt: bool,
+        /// There is nothing below the server
+        #[arg(long)]
+        leaf: bool,
+        /// The command and its arguments, behind --; its exit code becomes that of this one
+        #[arg(last = true)]
+        command: Vec<String>,
     },
     /// Who may do what with a node
     #[command(subcommand)]
@@ -160,62 +186,69 @@ pub enum Perms {
 pub async fn run(command: Mt, runtime: Runtime) -> Result<(), Failure> {
     match command {
         Mt::Mount { root, name, server, ttl, mt, leaf, replace } => {
-            let ttl_millis = u64::from(ttl).saturating_mul(1_000);
-            let message =
-                wire::MountRequest { name, server, ttl_millis, replace, serves_mount_table: mt, is_leaf: leaf };
-            let reply = answer(client(&root, &runtime).mount(request(&root, message)?).await)?;
-            if reply.shadowed_children {
+            let server: ServerAddress = server.parse().map_err(refused)?;
+            let mode = if replace { MountMode::Replace } else { MountMode::Add };
+            let ttl = Duration::from_secs(ttl.into());
+            let options = MountOptions { ttl, target: target(mt, leaf), mode };
+            let outcomes = root.namespace(&runtime)?.mount(&name, &server, options).await.map_err(refused)?;
+            if outcomes.all().map_err(refused)?.iter().any(|mounted| mounted.hides_children) {
                 eprintln!("the name has children, which nobody reaches while a server is mounted on it");
             }
             Ok(())
         }
         Mt::Unmount { root, name, server } => {
-            let message = wire::UnmountRequest { name, server: server.unwrap_or_default() };
-            answer(client(&root, &runtime).unmount(request(&root, message)?).await).map(drop)
+            let server: Option<ServerAddress> = server.map(|it| it.parse()).transpose().map_err(refused)?;
+            let outcomes = root.namespace(&runtime)?.unmount(&name, server.as_ref()).await;
+            outcomes.and_then(|outcomes| outcomes.all()).map(drop).map_err(refused)
         }
-        Mt::Resolve { root, name } => {
-            let message = wire::ResolveRequest { name, max_servers: 0 };
-            let entry = answer(client(&root, &runtime).resolve(request(&root, message)?).await)?;
-            show_resolved(&root, &runtime.clock, &entry);
+        Mt::Resolve { root, name, trace } => {
+            let resolved = root.namespace(&runtime)?.trace(&name).await;
+            if trace {
+                trace::show(root.output, &resolved);
+            }
+            let entry = resolved.outcome.map_err(refused)?;
+            if !(trace && root.output == Format::Json) {
+                show::resolved(&root, &runtime.clock, &entry);
+            }
             Ok(())
         }
-        Mt::Glob { root, pattern, receiver } => glob(&root, &runtime, receiver, pattern).await,
-        Mt::Ls { root, name } => glob(&root, &runtime, name, "*".to_owned()).await,
+        Mt::Glob { root, pattern } => list::run(&root, &runtime, &pattern, "").await,
+        Mt::Ls { root, name } => list::below(&root, &runtime, &name).await,
         Mt::Rm { root, name, recursive } => {
-            let message = wire::DeleteRequest { name, subtree: recursive, expected_version: String::new() };
-            answer(client(&root, &runtime).delete(request(&root, message)?).await).map(drop)
+            let subtree = if recursive { Subtree::Delete } else { Subtree::Refuse };
+            let outcomes = root.namespace(&runtime)?.delete(&name, subtree).await;
+            outcomes.and_then(|outcomes| outcomes.all()).map(drop).map_err(refused)
         }
         Mt::Stat { root, name } => {
-            let message = wire::GetNodeRequest { name };
-            let node = answer(client(&root, &runtime).get_node(request(&root, message)?).await)?;
-            show_node(&root, &node);
+            show::node(&root, &root.namespace(&runtime)?.node(&name).await.map_err(refused)?);
             Ok(())
         }
+        Mt::Publish { root, names, server, period, mt, leaf, command } => {
+            let servers = server.iter().map(|it| it.parse()).collect::<Result<_, Error>>().map_err(refused)?;
+            let plan = publish::Plan { names, servers, period, target: target(mt, leaf), command };
+            publish::run(&root.namespace(&runtime)?, plan).await
+        }
         Mt::Perms(Perms::Get { root, name }) => {
-            let message = wire::GetPermissionsRequest { name };
-            let reply = answer(client(&root, &runtime).get_permissions(request(&root, message)?).await)?;
-            let permissions =
-                messages::permissions_from_wire(&reply.permissions.unwrap_or_default()).map_err(refused)?;
+            let (permissions, etag) = root.namespace(&runtime)?.permissions(&name).await.map_err(refused)?;
             let value: Value =
                 serde_json::from_str(&permissions.to_json()).map_err(|error| Failure::other(error.to_string()))?;
             match root.output {
-                Format::Json => output::print_json(&json!({"permissions": value, "etag": reply.etag})),
+                Format::Json => output::print_json(&json!({"permissions": value, "etag": etag.as_str()})),
                 Format::Table => {
                     output::print(&format!("{permissions}\n"));
-                    eprintln!("etag {}", reply.etag);
+                    eprintln!("etag {}", etag.as_str());
                 }
             }
             Ok(())
         }
         Mt::Perms(Perms::Set { root, name, json, etag }) => {
             let permissions = Permissions::from_json(&json).map_err(refused)?;
-            let permissions = Some(messages::permissions_to_wire(&permissions));
-            let message = wire::SetPermissionsRequest { name, permissions, etag };
-            answer(client(&root, &runtime).set_permissions(request(&root, message)?).await).map(drop)
+            let seen = Some(etag).filter(|etag| !etag.is_empty()).map(Etag::new);
+            let names = root.namespace(&runtime)?;
+            names.set_permissions(&name, &permissions, seen.as_ref()).await.map_err(refused)
         }
         Mt::Whoami { root } => {
-            let reply = answer(client(&root, &runtime).who_am_i(request(&root, wire::WhoAmIRequest {})?).await)?;
-            show_caller(&root, &reply);
+            show::caller(&root, &root.namespace(&runtime)?.who_am_i().await.map_err(refused)?);
             Ok(())
         }
     }
@@ -239,121 +272,37 @@ pub fn refused(error: Error) -> Failure {
     Failure { message: format!("{} ({})", error.message, error.reason), code }
 }
 
-fn client(root: &Root, runtime: &Runtime) -> MountTableClient<Channel> {
-    MountTableClient::new(runtime.net.channel(&root.root))
-}
-
-fn request<M>(root: &Root, message: M) -> Result<Request<M>, Failure> {
-    let mut request = Request::new(message);
-    request.set_timeout(TIMEOUT);
-    if let Some(names) = &root.identity {
-        let wrong = |_| Failure::usage(format!("{names:?} cannot be sent as names"));
-        request.metadata_mut().insert(DEVELOPMENT_HEADER, names.parse().map_err(wrong)?);
-    }
-    Ok(request)
-}
-
-fn answer<T>(answer: Result<Response<T>, Status>) -> Result<T, Failure> {
-    answer.map(Response::into_inner).map_err(|status| refused(messages::error(&status)))
-}
-
-/// Lists as it comes; whether something was left out is said on stderr.
-async fn glob(root: &Root, runtime: &Runtime, receiver: String, pattern: String) -> Result<(), Failure> {
-    let message = wire::GlobRequest { receiver, pattern };
-    let mut replies = answer(client(root, runtime).glob(request(root, message)?).await)?;
-    let mut entries = Vec::new();
-    let next = |status: Status| refused(messages::error(&status));
-    while let Some(reply) = replies.message().await.map_err(next)? {
-        match reply.reply {
-            Some(Reply::Entry(entry)) if root.output == Format::Json => {
-                entries.push(json!({"name": entry.name, "servers": servers(&entry), "children": entry.has_children}));
-            }
-            Some(Reply::Entry(entry)) => {
-                let addresses: Vec<_> = entry.servers.iter().map(|server| server.address.as_str()).collect();
-                let line = format!("{}  {}", entry.name, addresses.join(" "));
-                output::print(&format!("{}\n", line.trim_end()));
-            }
-            Some(Reply::Error(error)) => {
-                let failure = error.failure.unwrap_or_default();
-                eprintln!("{}: {} ({})", error.name, failure.message, failure.reason);
-            }
-            Some(Reply::Summary(_)) | None => {}
-        }
-    }
-    if root.output == Format::Json {
-        output::print_json(&Value::Array(entries));
-    }
-    Ok(())
-}
-
-fn servers(entry: &wire::Entry) -> Vec<Value> {
-    let server = |server: &wire::Server| {
-        json!({
-            "address": server.address,
-            "deadline_micros": server.deadline_micros,
-            "mount_table": server.serves_mount_table,
-            "leaf": server.is_leaf,
-        })
-    };
-    entry.servers.iter().map(server).collect()
-}
-
-fn show_resolved(root: &Root, clock: &Clock, entry: &wire::Entry) {
-    if root.output == Format::Json {
-        return output::print_json(&json!({"suffix": entry.name, "servers": servers(entry)}));
-    }
-    let mut table = output::Table::new(&["SERVER", "SUFFIX", "EXPIRES"]);
-    for server in &entry.servers {
-        let expires = match server.deadline_micros {
-            Some(deadline) => {
-                let left = ebla_model::Micros::new(deadline).since(clock.wall());
-                format!("in {} s", left.as_secs())
-            }
-            None => "never".to_owned(),
+impl Root {
+    /// The names that begin there.
+    fn namespace(&self, runtime: &Runtime) -> Result<Namespace, Failure> {
+        let builder = Namespace::builder(runtime.clone()).roots(self.roots().map_err(refused)?);
+        let builder = match &self.identity {
+            Some(names) => builder.identity(names),
+            None => builder,
         };
-        table.row(vec![server.address.clone(), entry.name.clone(), expires]);
+        builder.build().map_err(refused)
     }
-    output::print(&table.render());
+
+    fn roots(&self) -> Result<Roots, Error> {
+        // A person need not type the slash that makes a name rooted.
+        let rooted = |text: &str| if naming::is_rooted(text) { text.to_owned() } else { format!("/{text}") };
+        let given: Vec<_> = self.root.iter().map(|text| rooted(text)).collect();
+        let told = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let told = told.filter(|(name, value)| name.starts_with(VARIABLE_PREFIX) && !value.is_empty());
+        let told = told.map(|(name, value)| (name, rooted(&value.to_string_lossy())));
+        let roots = if given.is_empty() {
+            Roots::from_environment(told)?
+        } else {
+            Roots::new(given.iter().map(String::as_str))?
+        };
+        if roots.addresses().is_empty() { Roots::new([ROOT]) } else { Ok(roots) }
+    }
 }
 
-fn show_node(root: &Root, node: &wire::GetNodeReply) {
-    let facts = json!({
-        "creator": node.creator,
-        "created_micros": node.created_micros,
-        "sticky": node.sticky,
-        "version": node.version,
-        "etag": node.etag,
-        "servers": node.servers,
-        "children": node.children,
-    });
-    show_facts(root, &facts);
-}
-
-fn show_caller(root: &Root, caller: &wire::WhoAmIReply) {
-    let usage = |usage: &Option<wire::Usage>| {
-        let usage = usage.unwrap_or_default();
-        json!({"used": usage.used, "limit": usage.limit})
-    };
-    let facts = json!({
-        "names": caller.names,
-        "user": caller.user,
-        "superuser": caller.superuser,
-        "nodes": usage(&caller.nodes),
-        "servers": usage(&caller.servers),
-    });
-    show_facts(root, &facts);
-}
-
-fn show_facts(root: &Root, facts: &Value) {
-    match (root.output, facts) {
-        (Format::Table, Value::Object(facts)) => {
-            let mut table = output::Table::default();
-            for (name, value) in facts {
-                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                table.row(vec![name.clone(), value]);
-            }
-            output::print(&table.render());
-        }
-        _ => output::print_json(facts),
+const fn target(mt: bool, leaf: bool) -> Target {
+    match (mt, leaf) {
+        (true, _) => Target::MountTable,
+        (false, true) => Target::Leaf,
+        (false, false) => Target::Object,
     }
 }

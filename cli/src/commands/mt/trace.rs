@@ -1,0 +1,42 @@
+//! `ebla mt resolve --trace`: the way of a name, step by step.
+
+use ebla_mounttable_namespace::{Hop, Source, Trace};
+use serde_json::{Value, json};
+
+use crate::output::{self, Format};
+
+/// Shows each step: for people on stderr, beside the data; for programs as a document that has the outcome too.
+pub(super) fn show(format: Format, trace: &Trace) {
+    if format == Format::Json {
+        let reason = trace.outcome.as_ref().err().map(|error| error.reason.name());
+        let names = trace.outcome.as_ref().map(|entry| entry.names()).unwrap_or_default();
+        let hops: Vec<_> = trace.hops.iter().map(hop).collect();
+        return output::print_json(&json!({"hops": hops, "names": names, "reason": reason}));
+    }
+    for (step, hop) in trace.hops.iter().enumerate() {
+        let answer = match &hop.answer {
+            Ok(entry) => entry.names().join(" "),
+            Err(error) => format!("{} ({})", error.message, error.reason),
+        };
+        let (asked, micros) = (hop.asked.join(" "), hop.took.as_micros());
+        eprintln!("{}  {asked}  {}  {micros} us  {answer}", step.saturating_add(1), source(hop));
+    }
+}
+
+fn hop(hop: &Hop) -> Value {
+    json!({
+        "asked": hop.asked,
+        "source": source(hop),
+        "micros": u64::try_from(hop.took.as_micros()).unwrap_or(u64::MAX),
+        "names": hop.answer.as_ref().map(|entry| entry.names()).unwrap_or_default(),
+        "reason": hop.answer.as_ref().err().map(|error| error.reason.name()),
+    })
+}
+
+const fn source(hop: &Hop) -> &'static str {
+    match hop.source {
+        Source::Table => "table",
+        Source::Cache => "cache",
+        Source::Stale => "stale",
+    }
+}
