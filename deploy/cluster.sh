@@ -67,7 +67,7 @@ up() {
   fi
   # A mounttable makes its table when the cluster is there.
   if ! docker run --rm --network "$COMPOSE_PROJECT_NAME" "$EBLA_IMAGE" sh -c \
-    'for second in $(seq 60); do ebla mt --root mounttable-1:8101 whoami >/dev/null 2>&1 && exit 0; sleep 1; done; exit 1'; then
+    'for second in $(seq 60); do ebla mt whoami --root mounttable-1:8101 >/dev/null 2>&1 && exit 0; sleep 1; done; exit 1'; then
     echo "no mounttable serves; what it says: docker logs $COMPOSE_PROJECT_NAME-mounttable-1" >&2
     exit 1
   fi
@@ -92,7 +92,7 @@ tell() {
         docker exec $COMPOSE_PROJECT_NAME-tablet-server-1 ebla status
         docker kill $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
         cbt -project dev -instance dev read web
-        export MT_ROOT=$(compose port mounttable-1 8101)
+        export MT_ROOT=$(compose port mounttable-1 8101) MT_IDENTITY=me
         ebla mt mount services/web 10.0.0.1:80; ebla mt resolve services/web
         docker start $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
 

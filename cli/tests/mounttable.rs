@@ -92,6 +92,27 @@ fn used_by_hand(names: &Names) {
     assert_eq!(names.json("alice", &["whoami"])["nodes"]["used"], 0);
 }
 
+/// What one `ebla up` knew, the next one on the same folder knows.
+#[test]
+fn a_cluster_in_one_process_serves_names_and_keeps_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let run = |arguments: &[&str]| {
+        let up = Up::start(&data, &["--mounttable", "127.0.0.1:0"]);
+        let root = up.ready()["mounttable"].as_str().unwrap();
+        let command = Command::new(support::ebla())
+            .arg("mt")
+            .args(arguments)
+            .args(["--root", root, "--as", "alice"])
+            .output()
+            .unwrap();
+        up.kill();
+        (command.status.code(), String::from_utf8(command.stdout).unwrap())
+    };
+    assert_eq!(run(&["mount", "prod/web", "10.0.0.1:80"]).0, Some(0));
+    assert_eq!(run(&["glob", "prod/..."]), (Some(0), "prod\nprod/web  10.0.0.1:80\n".to_owned()));
+}
+
 #[test]
 fn names_are_served_from_memory() {
     let folder = tempfile::tempdir().unwrap();

@@ -116,6 +116,11 @@ impl Up {
         Self { process, addresses }
     }
 
+    /// What its ready file says.
+    pub(crate) fn ready(&self) -> &Value {
+        &self.process.ready
+    }
+
     /// How long it took until it served.
     pub(crate) fn took(&self) -> Duration {
         self.process.took
