@@ -117,7 +117,7 @@ pub async fn start(up: &Up, runtime: &Runtime) -> Result<Running, Failure> {
         Some(listen) => {
             process::check_exposure(listen, up.insecure)?;
             let first = cluster.addresses().into_iter().next().unwrap_or_default();
-            Some(mounttable::serve(&Mounttable::beside(&first, listen)?, runtime).await?)
+            Some(Box::pin(mounttable::serve(&Mounttable::beside(&first, listen)?, runtime)).await?)
         }
         None => None,
     };
@@ -150,8 +150,8 @@ fn ready_object(running: &Running) -> Value {
         "pid": std::process::id(),
         "servers": running.cluster.servers.iter().map(server).collect::<Vec<_>>(),
     });
-    if let Some(names) = &running.names {
-        ready["mounttable"] = names.address().into();
+    if let (Some(names), Some(ready)) = (&running.names, ready.as_object_mut()) {
+        ready.insert("mounttable".to_owned(), names.address().into());
     }
     ready
 }

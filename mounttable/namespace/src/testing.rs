@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use ebla_model::Error as ModelError;
 use ebla_mounttable::identity::BlessingPattern;
+use ebla_mounttable::outage::Credit;
 use ebla_mounttable::server::{Server, ServerConfig};
 use ebla_mounttable::service::identity::Identity;
+use ebla_mounttable::store::cache;
 use ebla_mounttable::store::grounded::Grounded;
 use ebla_mounttable::store::memory::Memory;
 use ebla_mounttable::table::Options;
@@ -44,14 +46,18 @@ impl FakeMountTable {
     pub async fn listen(runtime: &Runtime, address: &str) -> Result<Self, Error> {
         let inside = runtime.child("fake");
         let store = Grounded::new(Memory::default(), inside.clone());
-        let options = Options { grace: Duration::ZERO, ..Options::default() };
+        // A clock that a test moves by minutes is no outage, and what was mounted is to be seen at once.
+        let options = Options { grace: Duration::ZERO, credit: Credit::Off, ..Options::default() };
+        let cache = cache::Options { rows: 0, ..cache::Options::default() };
         Table::new(store.clone(), options).setup(Permissions::open()).await?;
         let config = ServerConfig {
             listen: address.to_owned(),
+            table: "fake".to_owned(),
             options,
             identity: Identity::Development,
             superusers: vec![BlessingPattern::new("server")],
             sweep_period: Duration::ZERO,
+            cache,
         };
         let bound = |error: ModelError| Error::new(Reason::Unavailable, error.message);
         let server = Server::start(config, store, inside.clone()).await.map_err(bound)?;
