@@ -91,7 +91,7 @@ async fn permissions_that_others_changed_meanwhile_are_worked_out_anew() {
     }
 }
 
-/// Section 14: every root is told, and what each said is told.
+/// Every root is told, and what each said is told.
 #[tokio::test]
 async fn a_mount_goes_to_all_roots() {
     let world = World::new(&["second"]).await;

@@ -108,7 +108,7 @@ async fn roots_may_be_none_and_may_change() {
     assert!(hint.ends_with("was /h:80/a meant?"), "{hint}");
 }
 
-/// Section 5: a dead server among equivalent ones costs no error.
+/// A dead server among equivalent ones costs no error.
 #[tokio::test]
 async fn dead_roots_are_skipped() {
     let world = World::new(&[]).await;
