@@ -13,6 +13,7 @@ use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::mutation::Mutation;
 use ebla_model::time::Micros;
 use ebla_runtime::{Rng, Runtime};
+use futures::future::join_all;
 
 use super::rows::{COUNT, Column, LIST};
 use super::{Access, Anomaly, Load, Plan, Report, Store};
@@ -238,10 +239,11 @@ async fn run(plant: Plant, seed: u64, writes: u64) -> Report {
     load.check(&through).await.unwrap()
 }
 
+/// The loads wait most of the time, after each error, so they run beside each other.
 #[tokio::test]
 async fn a_store_that_keeps_the_rules_passes_although_answers_get_lost() {
-    for seed in 0..3 {
-        let report = run(Plant::None, seed, 3_000).await;
+    let reports = join_all((0..3).map(|seed| run(Plant::None, seed, 3_000))).await;
+    for (seed, report) in reports.iter().enumerate() {
         assert!(report.is_good() && report.undecided == 0, "seed {seed}: {}", report.text());
         let tally = &report.tally;
         assert!(tally.unknown > 0 && tally.failed > 0 && tally.reads > 0, "seed {seed}: {tally:?}");
@@ -260,9 +262,9 @@ async fn what_a_store_does_wrong_is_found_and_named() {
         (Plant::Skip, Anomaly::Lost),
         (Plant::Lie, Anomaly::Invented),
     ];
-    for (plant, anomaly) in cases {
-        let report = run(plant, 7, 3_000).await;
-        assert!(report.count(anomaly) > 0, "{plant:?} gave {}", report.text());
+    let reports = join_all(cases.map(|(plant, _)| run(plant, 7, 3_000))).await;
+    for ((plant, anomaly), report) in cases.iter().zip(reports) {
+        assert!(report.count(*anomaly) > 0, "{plant:?} gave {}", report.text());
     }
 }
 
