@@ -15,7 +15,7 @@ use tracing::{debug, info};
 
 use crate::tablet::Tablet;
 
-/// A pass is due when a tablet has grown by this part of its size since the last one.
+/// A pass is due when a tablet has grown by this part of its size since the last one; the first one when it has grown large enough.
 const GROWN_PART: u64 = 8;
 /// And by at least so many bytes.
 const GROWN_BYTES_MIN: u64 = 4 << 20;
@@ -56,7 +56,8 @@ impl Collector {
     }
 }
 
-/// How large each replica was when it was smallest since its last pass, or since it was first looked at.
+/// How large each replica was when it was smallest since its last pass. Of what was before nobody here knows, so a replica
+/// that has had no pass counts from nothing: a new leader begins with one.
 #[derive(Debug, Default)]
 struct Sizes(BTreeMap<TabletId, u64>);
 
@@ -66,7 +67,7 @@ impl Sizes {
         let mut smallest = BTreeMap::new();
         let mut grown = Vec::new();
         for (tablet, bytes) in now {
-            let least = self.0.get(&tablet).copied().unwrap_or(bytes).min(bytes);
+            let least = self.0.get(&tablet).copied().unwrap_or(0).min(bytes);
             smallest.insert(tablet, least);
             if bytes - least >= GROWN_BYTES_MIN.max(least / GROWN_PART) {
                 grown.push(tablet);
@@ -91,37 +92,38 @@ mod tests {
     const B: TabletId = TabletId::new(2);
 
     #[test]
-    fn a_tablet_is_due_when_it_has_grown_by_an_eighth_and_by_some_mebibytes() {
+    fn the_first_pass_is_due_at_some_mebibytes() {
         let mut sizes = Sizes::default();
         let mut due = |a: u64, b: u64| sizes.grown([(A, a), (B, b)].into_iter());
-        assert_eq!(due(100 * MIB, 0), [], "what was there before is no growth");
-        assert_eq!(due(112 * MIB, 4 * MIB - 1), []);
-        assert_eq!(due(113 * MIB, 4 * MIB), [A, B]);
-        assert_eq!(due(80 * MIB, 0), [], "it has shrunk");
-        assert_eq!(due(90 * MIB, 0), [A], "and grows from there");
+        assert_eq!(due(4 * MIB - 1, 0), []);
+        assert_eq!(due(4 * MIB, 100 * MIB), [A, B]);
+        assert_eq!(due(4 * MIB, 100 * MIB), [A, B], "until it is made");
     }
 
     #[test]
-    fn after_a_pass_growth_begins_anew() {
+    fn the_next_pass_is_due_when_a_tablet_has_grown_by_an_eighth() {
         let mut sizes = Sizes::default();
-        let mut due = |bytes: u64, pass: bool| {
-            let due = !sizes.grown([(A, bytes)].into_iter()).is_empty();
-            if pass {
-                sizes.passed(A, bytes);
-            }
-            due
-        };
-        assert!(!due(0, false));
-        assert!(due(5 * MIB, true));
-        assert!(!due(8 * MIB, false));
-        assert!(due(9 * MIB, false));
+        sizes.passed(A, 100 * MIB);
+        let mut due = |bytes: u64| !sizes.grown([(A, bytes)].into_iter()).is_empty();
+        assert!(!due(112 * MIB));
+        assert!(due(113 * MIB));
+        assert!(!due(80 * MIB), "it has shrunk");
+        assert!(due(90 * MIB), "and grows from there");
+    }
+
+    #[test]
+    fn a_small_tablet_grows_by_some_mebibytes_at_least() {
+        let mut sizes = Sizes::default();
+        sizes.passed(A, 5 * MIB);
+        assert_eq!(sizes.grown([(A, 9 * MIB - 1)].into_iter()), []);
+        assert_eq!(sizes.grown([(A, 9 * MIB)].into_iter()), [A]);
     }
 
     #[test]
     fn a_tablet_that_went_and_came_back_begins_anew() {
         let mut sizes = Sizes::default();
-        assert_eq!(sizes.grown([(A, 0)].into_iter()), []);
+        sizes.passed(A, 50 * MIB);
         assert_eq!(sizes.grown(std::iter::empty()), []);
-        assert_eq!(sizes.grown([(A, 50 * MIB)].into_iter()), []);
+        assert_eq!(sizes.grown([(A, 50 * MIB)].into_iter()), [A]);
     }
 }

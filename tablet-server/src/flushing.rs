@@ -3,7 +3,7 @@
 //! One task looks at all replicas a few times a second, asks `storage::flush` which of them to flush, has that done on
 //! threads that may block, and tells Raft how far each store then is on disk: the log is not needed below. It also keeps
 //! writes waiting while memtables are far above their budget, has tablets divided that are larger than they should be, and tells
-//! [`Collector`] how large they are.
+//! `collecting` how large they are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
