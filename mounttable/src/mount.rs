@@ -24,6 +24,17 @@ pub enum Target {
     Leaf,
 }
 
+impl Target {
+    /// What two answers say of a server. Of both, a mount table: what is a leaf to it, it says itself.
+    pub const fn of(is_mount_table: bool, is_leaf: bool) -> Self {
+        match (is_mount_table, is_leaf) {
+            (true, _) => Self::MountTable,
+            (false, true) => Self::Leaf,
+            (false, false) => Self::Object,
+        }
+    }
+}
+
 /// Until when a server is mounted.
 ///
 /// Exact to the millisecond, because storage keeps deadlines as the timestamps of cells.

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use ebla_mounttable::table::Subtree;
 use ebla_mounttable::{Error, MountMode, Permissions, Reason, ServerAddress, Target, naming};
-use ebla_mounttable_namespace::roots::VARIABLE_PREFIX;
 use ebla_mounttable_namespace::{Etag, MountOptions, Namespace, Roots};
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
@@ -189,7 +188,7 @@ pub async fn run(command: Mt, runtime: Runtime) -> Result<(), Failure> {
             let server: ServerAddress = server.parse().map_err(refused)?;
             let mode = if replace { MountMode::Replace } else { MountMode::Add };
             let ttl = Duration::from_secs(ttl.into());
-            let options = MountOptions { ttl, target: target(mt, leaf), mode };
+            let options = MountOptions { ttl, target: Target::of(mt, leaf), mode };
             let outcomes = root.namespace(&runtime)?.mount(&name, &server, options).await.map_err(refused)?;
             if outcomes.all().map_err(refused)?.iter().any(|mounted| mounted.hides_children) {
                 eprintln!("the name has children, which nobody reaches while a server is mounted on it");
@@ -225,7 +224,7 @@ pub async fn run(command: Mt, runtime: Runtime) -> Result<(), Failure> {
         }
         Mt::Publish { root, names, server, period, mt, leaf, command } => {
             let servers = server.iter().map(|it| it.parse()).collect::<Result<_, Error>>().map_err(refused)?;
-            let plan = publish::Plan { names, servers, period, target: target(mt, leaf), command };
+            let plan = publish::Plan { names, servers, period, target: Target::of(mt, leaf), command };
             publish::run(&root.namespace(&runtime)?, plan).await
         }
         Mt::Perms(Perms::Get { root, name }) => {
@@ -288,7 +287,7 @@ impl Root {
         let rooted = |text: &str| if naming::is_rooted(text) { text.to_owned() } else { format!("/{text}") };
         let given: Vec<_> = self.root.iter().map(|text| rooted(text)).collect();
         let told = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
-        let told = told.filter(|(name, value)| name.starts_with(VARIABLE_PREFIX) && !value.is_empty());
+        let told = told.filter(|(_name, value)| !value.is_empty());
         let told = told.map(|(name, value)| (name, rooted(&value.to_string_lossy())));
         let roots = if given.is_empty() {
             Roots::from_environment(told)?
@@ -296,13 +295,5 @@ impl Root {
             Roots::new(given.iter().map(String::as_str))?
         };
         if roots.addresses().is_empty() { Roots::new([ROOT]) } else { Ok(roots) }
-    }
-}
-
-const fn target(mt: bool, leaf: bool) -> Target {
-    match (mt, leaf) {
-        (true, _) => Target::MountTable,
-        (false, true) => Target::Leaf,
-        (false, false) => Target::Object,
     }
 }

@@ -51,11 +51,7 @@ impl MountEntry {
 
     /// The entry of an answer. Servers whose addresses mean nothing are left out.
     pub(crate) fn from_wire(entry: wire::Entry) -> Self {
-        let target = match (entry.serves_mount_table, entry.is_leaf) {
-            (true, _) => Target::MountTable,
-            (false, true) => Target::Leaf,
-            (false, false) => Target::Object,
-        };
+        let target = Target::of(entry.serves_mount_table, entry.is_leaf);
         let server = |server: wire::Server| {
             let deadline = server.deadline_micros.map_or(Deadline::FOREVER, |at| Deadline::at(Micros::new(at)));
             Some(Server { address: object_address(&server.address).ok()?, deadline })

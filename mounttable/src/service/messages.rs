@@ -114,15 +114,12 @@ pub(super) fn found(found: &Found) -> wire::Entry {
 /// # Errors
 /// `BAD_ADDRESS`; `BAD_REQUEST` when the server is to be a mount table and a leaf.
 pub(super) fn mount(message: &wire::MountRequest) -> Result<Mount, Error> {
-    let target = match (message.serves_mount_table, message.is_leaf) {
-        (true, true) => return Err(Error::new(Reason::BadRequest, "a mount table is no leaf")),
-        (true, false) => Target::MountTable,
-        (false, true) => Target::Leaf,
-        (false, false) => Target::Object,
-    };
+    if message.serves_mount_table && message.is_leaf {
+        return Err(Error::new(Reason::BadRequest, "a mount table is no leaf"));
+    }
     Ok(Mount {
         address: message.server.parse()?,
-        target,
+        target: Target::of(message.serves_mount_table, message.is_leaf),
         ttl: Duration::from_millis(message.ttl_millis),
         mode: if message.replace { MountMode::Replace } else { MountMode::Add },
     })
