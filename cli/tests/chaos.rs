@@ -9,14 +9,19 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ebla_cli::verify::rows::Layout;
 use ebla_cli::verify::{Load, Plan as LoadPlan, Running, create_table, through};
+use ebla_client::Client;
+use ebla_model::id::ServerId;
+use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::schema::TableName;
 use ebla_runtime::{Clock, Runtime};
 use ebla_tests::cluster::{Cluster as _, Direction, Node, Role};
 use ebla_tests::etcd::Build;
-use ebla_tests::nemesis::{Driver, Fault, Item, Victim, blame, schedule, seed, since_boot, table, times};
+use ebla_tests::nemesis::{Driver, Fault, Item, Leaders, Victim, blame, schedule, seed, since_boot, table, times};
 use ebla_tests::netns::NetNs;
 use ebla_tests::process::{Plan, ProcessCluster};
 use ebla_tests::site::{Loopback, Site};
@@ -105,11 +110,16 @@ async fn chaos<S: Site>(plan: Plan, site: S, items: Vec<Item>) {
     let running = load.start(&ways).await.unwrap();
     goes_on(&running, &runtime.clock).await;
 
+    let map = Map::new(&addresses, name, &runtime).await;
     let mut driver = Driver::new(&mut cluster, runtime.clock.clone());
     for (number, nemesis) in schedule.iter().enumerate() {
         let at = (runtime.clock.monotonic() - began).as_secs_f64();
         println!("{at:6.1} s, {} of {}: {nemesis}", number + 1, schedule.len());
-        driver.carry_out(nemesis).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
+        let leaders = map.leaders().await;
+        driver
+            .carry_out_among(nemesis, &leaders)
+            .await
+            .unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
         goes_on(&running, &runtime.clock).await;
     }
     let happened = driver.finish();
@@ -128,6 +138,38 @@ async fn chaos<S: Site>(plan: Plan, site: S, items: Vec<Item>) {
     assert_eq!(blamed, None, "EBLA_CHAOS_SEED={seed}: requests were refused\n{}", report.text());
     assert_eq!(report.read_through, addresses, "EBLA_CHAOS_SEED={seed}: not every address reads back");
     assert!(report.tally.acknowledged > BETWEEN * schedule.len() as u64, "{}", report.text());
+}
+
+/// Where the load's tablets are led.
+struct Map {
+    client: Client,
+    table: TableName,
+    /// The tablet servers by their ids in the cluster.
+    nodes: BTreeMap<ServerId, Node>,
+}
+
+impl Map {
+    async fn new(addresses: &[String], table: TableName, runtime: &Runtime) -> Self {
+        let client = Client::connect_cluster(&addresses[0], runtime.clone()).await.unwrap();
+        let host = |address: &str| address.rsplit_once(':').unwrap().0.to_owned();
+        let numbers: BTreeMap<_, _> = addresses.iter().map(|address| host(address)).zip(0..).collect();
+        let servers = client.servers().await.unwrap().into_iter();
+        let node = |address: &str| Node::TabletServer(numbers[&host(address)]);
+        let nodes = servers.map(|one| (ServerId::new(one.server), node(&one.address))).collect();
+        Self { client, table, nodes }
+    }
+
+    /// Who leads each of the load's tablets, and what has been split off it; as METADATA has it, which each leader tells.
+    async fn leaders(&self) -> Leaders {
+        let tablets = self.client.tablets(&self.table).await.unwrap();
+        let starts = [RowKey::EMPTY].into_iter().chain(Layout::splits(TABLETS)).collect::<Vec<_>>();
+        let slot = |number: usize| KeyRange::new(starts[number].clone(), starts.get(number + 1).cloned()).unwrap();
+        let of = |range: KeyRange| {
+            let parts = tablets.iter().filter(move |(tablet, _leader)| tablet.range.intersect(&range).is_some());
+            parts.filter_map(|(_tablet, leader)| self.nodes.get(&leader.as_ref()?.server).copied()).collect()
+        };
+        (0..).zip(0..starts.len()).map(|(slot_number, number)| (slot_number, of(slot(number)))).collect()
+    }
 }
 
 /// Waits until the load has written a little more.

@@ -166,6 +166,9 @@ pub fn seed(runtime: &Runtime) -> u64 {
         .unwrap_or_else(|| runtime.rng.below(1 << 32))
 }
 
+/// The nodes that lead a load's tablets, by the tablet's number; more than one for a tablet that was split since.
+pub type Leaders = BTreeMap<u32, BTreeSet<Node>>;
+
 /// A fault that was carried out; times as the driver's clock tells them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Happened {
@@ -177,6 +180,8 @@ pub struct Happened {
     pub lifted: Duration,
     /// Everything served again.
     pub whole: Duration,
+    /// The load's tablets that none of the victims led when it began, as far as that is known.
+    pub bystanders: BTreeSet<u32>,
 }
 
 /// Carries faults out, one after the other.
@@ -197,10 +202,21 @@ impl<'a, C: Cluster> Driver<'a, C> {
     /// # Errors
     /// What the cluster says: a fault that cannot be made, or a cluster that does not come back in time.
     pub async fn carry_out(&mut self, nemesis: &Nemesis) -> io::Result<()> {
-        let (began, lifted) = self.strike(nemesis).await?;
+        self.carry_out_among(nemesis, &Leaders::new()).await
+    }
+
+    /// As [`Self::carry_out`], where it is known who leads what.
+    ///
+    /// # Errors
+    /// As [`Self::carry_out`].
+    pub async fn carry_out_among(&mut self, nemesis: &Nemesis, leaders: &Leaders) -> io::Result<()> {
+        let victims = self.victims(&nemesis.victim).await?;
+        let (began, lifted) = self.strike(nemesis, &victims).await?;
         self.cluster.whole().await.map_err(|error| after(nemesis, &error))?;
         let whole = self.clock.monotonic();
-        self.happened.push(Happened { kind: nemesis.kind(), began, lifted, whole });
+        let spared = leaders.iter().filter(|(_tablet, leaders)| victims.iter().all(|victim| !leaders.contains(victim)));
+        let bystanders = spared.map(|(tablet, _leaders)| *tablet).collect();
+        self.happened.push(Happened { kind: nemesis.kind(), began, lifted, whole, bystanders });
         Ok(())
     }
 
@@ -211,13 +227,12 @@ impl<'a, C: Cluster> Driver<'a, C> {
     }
 
     /// When it was there, and when it was lifted.
-    async fn strike(&mut self, nemesis: &Nemesis) -> io::Result<(Duration, Duration)> {
-        let victims = self.victims(&nemesis.victim).await?;
+    async fn strike(&mut self, nemesis: &Nemesis, victims: &[Node]) -> io::Result<(Duration, Duration)> {
         let began = self.clock.monotonic();
         if nemesis.fault == Fault::Kill {
-            self.cluster.kill_all(&victims).await?;
+            self.cluster.kill_all(victims).await?;
         }
-        for node in &victims {
+        for node in victims {
             match nemesis.fault {
                 Fault::Kill => (),
                 Fault::Stop => self.cluster.stop(*node).await?,
@@ -230,7 +245,7 @@ impl<'a, C: Cluster> Driver<'a, C> {
             Some(inner) => {
                 tokio::time::sleep(nemesis.lasts / 2).await;
                 let inner_victims = self.victims(&inner.victim).await?;
-                Box::pin(self.strike(inner)).await?;
+                Box::pin(self.strike(inner, &inner_victims)).await?;
                 // What is still struck cannot be asked; what was struck within must come back without it.
                 self.cluster.ready(&inner_victims).await.map_err(|error| after(nemesis, &error))?;
                 let over = began + nemesis.lasts;
@@ -239,12 +254,12 @@ impl<'a, C: Cluster> Driver<'a, C> {
         }
         match nemesis.fault {
             Fault::Kill | Fault::Stop => {
-                for node in &victims {
+                for node in victims {
                     self.cluster.restart(*node).await?;
                 }
             }
             Fault::Pause => {
-                for node in &victims {
+                for node in victims {
                     self.cluster.resume(*node).await?;
                 }
             }
@@ -305,6 +320,8 @@ pub struct Cost {
     pub stalls: Vec<Duration>,
     /// For each time that it happened, how many tablets stalled for long enough to be told.
     pub tablets: Vec<usize>,
+    /// For each time that it happened beside tablets that the victims did not lead, the longest stall of those.
+    pub bystanders: Vec<Duration>,
     /// The longest time from its lifting until everything served.
     pub recovery: Duration,
 }
@@ -333,15 +350,19 @@ fn median<T: Copy + Ord + Default>(values: &[T]) -> T {
 /// What no fault explains stands under `none`.
 #[must_use]
 pub fn blame(happened: &[Happened], stalls: &[Stall]) -> BTreeMap<String, Cost> {
-    let mut each = vec![(Duration::ZERO, BTreeSet::new()); happened.len()];
+    let mut each = vec![Blame::default(); happened.len()];
     let mut costs: BTreeMap<String, Cost> = BTreeMap::new();
     for stall in stalls {
         let lasted = stall.until.saturating_sub(stall.from);
-        let culprit = happened.iter().rposition(|one| one.began <= stall.until && stall.from <= one.whole);
-        match culprit.and_then(|number| each.get_mut(number)) {
-            Some((longest, tablets)) => {
-                *longest = lasted.max(*longest);
-                tablets.insert(stall.tablet);
+        let culprit =
+            happened.iter().zip(&mut each).rfind(|(one, _)| one.began <= stall.until && stall.from <= one.whole);
+        match culprit {
+            Some((one, blame)) => {
+                blame.longest = lasted.max(blame.longest);
+                blame.tablets.insert(stall.tablet);
+                if one.bystanders.contains(&stall.tablet) {
+                    blame.bystander = lasted.max(blame.bystander);
+                }
             }
             None => {
                 let unexplained = costs.entry("none".to_owned()).or_default();
@@ -350,29 +371,48 @@ pub fn blame(happened: &[Happened], stalls: &[Stall]) -> BTreeMap<String, Cost> 
             }
         }
     }
-    for (one, (stall, tablets)) in happened.iter().zip(each) {
+    for (one, Blame { longest, tablets, bystander }) in happened.iter().zip(each) {
         let cost = costs.entry(one.kind.clone()).or_default();
-        cost.stalls.push(stall);
+        cost.stalls.push(longest);
         cost.tablets.push(tablets.len());
+        if !one.bystanders.is_empty() {
+            cost.bystanders.push(bystander);
+        }
         cost.lasted = cost.lasted.max(one.lifted.saturating_sub(one.began));
         cost.recovery = cost.recovery.max(one.whole.saturating_sub(one.lifted));
     }
     costs
 }
 
+/// What is laid at the door of one fault.
+#[derive(Clone, Debug, Default)]
+struct Blame {
+    longest: Duration,
+    tablets: BTreeSet<u32>,
+    /// The longest of tablets that should not have noticed.
+    bystander: Duration,
+}
+
 /// The costs as a table that a document can take over.
 #[must_use]
 pub fn table(costs: &BTreeMap<String, Cost>) -> String {
     let mut text = String::from(
-        "| fault | times | lasted, longest | writer's longest stall, median | of all | tablets that stalled, median | all serves again after |\n\
-         |---|---:|---:|---:|---:|---:|---:|\n",
+        "| fault | times | lasted, longest | writer's longest stall, median | of all | tablets that stalled, median \
+         | stall of tablets led elsewhere, median | of all | all serves again after |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
     for (kind, cost) in costs {
         let (times, tablets) = (cost.stalls.len(), median(&cost.tablets));
-        let [lasted, median, longest, recovery] =
+        let [lasted, median_stall, longest, recovery] =
             [cost.lasted, cost.median(), cost.longest(), cost.recovery].map(seconds);
-        text.push_str(&format!("| {kind} | {times} | {lasted} | {median} | {longest} | {tablets} | {recovery} |\n"));
+        let elsewhere = match cost.bystanders.iter().max() {
+            Some(longest) => format!("{} | {}", seconds(median(&cost.bystanders)), seconds(*longest)),
+            None => "| ".to_owned(),
+        };
+        text.push_str(&format!(
+            "| {kind} | {times} | {lasted} | {median_stall} | {longest} | {tablets} | {elsewhere} | {recovery} |\n"
+        ));
     }
     text
 }
@@ -437,6 +477,7 @@ mod tests {
             began: seconds(began),
             lifted: seconds(lifted),
             whole: seconds(whole),
+            bystanders: if kind == "kill" { BTreeSet::from([2, 3]) } else { BTreeSet::new() },
         };
         let happened = [at("kill", 10, 11, 14), at("pause", 20, 35, 36), at("kill", 50, 52, 53)];
         let stall = |from, until, tablet| Stall { from: seconds(from), until: seconds(until), tablet };
@@ -444,8 +485,10 @@ mod tests {
         assert_eq!((costs["kill"].longest(), costs["kill"].recovery), (seconds(3), seconds(3)));
         assert_eq!(costs["kill"].stalls, [seconds(3), Duration::ZERO]);
         assert_eq!(costs["kill"].tablets, [2, 0]);
+        assert_eq!(costs["kill"].bystanders, [seconds(2), Duration::ZERO], "of tablet 2");
         assert_eq!(costs["pause"].longest(), seconds(2));
         assert_eq!(costs["none"], Cost { stalls: vec![seconds(1)], tablets: vec![1], ..Cost::default() });
-        assert!(table(&costs).contains("| pause | 1 | 15.0 s | 2.0 s | 2.0 s | 1 | 1.0 s |"));
+        assert!(table(&costs).contains("| kill | 2 | 2.0 s | 3.0 s | 3.0 s | 2 | 2.0 s | 2.0 s | 3.0 s |"));
+        assert!(table(&costs).contains("| pause | 1 | 15.0 s | 2.0 s | 2.0 s | 1 | |  | 1.0 s |"));
     }
 }
