@@ -117,6 +117,37 @@ fn a_tablet_server_that_stops_in_order_is_not_missed() {
 }
 
 #[test]
+fn a_server_that_comes_back_gets_its_share_of_leaderships() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = Runtime::system("share");
+        let (mut cluster, mut load, ways) = start(folder.path(), 3, &runtime).await;
+        let running = load.start(&ways).await.unwrap();
+        let leads = |cluster: &InProcess| -> Vec<usize> {
+            let servers = (0..3).filter_map(|number| cluster.server(number));
+            servers.map(|one| one.hosted().tablets().iter().filter(|tablet| tablet.leads()).count()).collect()
+        };
+        cluster.kill(Node::TabletServer(2)).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        cluster.restart(Node::TabletServer(2)).await.unwrap();
+        // METADATA's two and the load's four; moving ends where nobody leads two more than another.
+        let deadline = runtime.clock.monotonic() + Duration::from_secs(90);
+        while leads(&cluster) != [2, 2, 2] {
+            assert!(runtime.clock.monotonic() < deadline, "leaderships stay uneven: {:?}", leads(&cluster));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let round = load.finish(running).await;
+        check(&mut load, &ways).await;
+        println!(
+            "killed, back, and even again: longest stall {:?}, {} acknowledged",
+            round.longest_stall,
+            load.acknowledged()
+        );
+        cluster.stop_all().await;
+    });
+}
+
+#[test]
 fn splits_under_load_lose_nothing() {
     run(async {
         let folder = tempfile::tempdir().unwrap();

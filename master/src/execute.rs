@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ebla_chubby::{Compare, Revision, Write, paths};
 use ebla_client::metadata::Note;
-use ebla_model::error::Error;
-use ebla_model::id::{TableId, TabletId};
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{ServerId, TableId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
@@ -153,9 +153,28 @@ impl Reconciler {
                 }
                 error!(%table, %tablet, lost, of, "tablet has lost its majority and cannot repair itself");
             }
+            Action::MoveLeader { tablet, from, to } => return Ok(move_leader(&self.office, tablet, *from, *to).await),
             other => execute(&self.office, other).await?,
         }
         Ok(Told::Anew)
+    }
+}
+
+/// After a move the reconciler looks again, because a plan moves few; so it does when the heir lags. Any other refusal can
+/// wait: the tablet is served as it is.
+async fn move_leader(office: &Office, tablet: &TabletDescriptor, from: ServerId, to: ServerId) -> Told {
+    match office.orders().transfer(from, tablet, to).await {
+        Ok(()) => {
+            office.leave_unfinished();
+            Told::Anew
+        }
+        Err(refused) => {
+            debug!(tablet = %tablet.tablet, %from, %to, error = %refused.error, "leadership not moved");
+            if refused.error.reason == Reason::Busy {
+                office.leave_unfinished();
+            }
+            Told::Before
+        }
     }
 }
 
@@ -202,7 +221,10 @@ async fn execute(office: &Office, action: &Action) -> Result<(), Error> {
             office.orders().drop_replica(*server, *tablet, *replica).await.map_err(|refused| refused.error)
         }
         // The reconciler's own.
-        Action::ChangeReplicas(_) | Action::MakeReplica { .. } | Action::TellLost { .. } => Ok(()),
+        Action::ChangeReplicas(_)
+        | Action::MakeReplica { .. }
+        | Action::TellLost { .. }
+        | Action::MoveLeader { .. } => Ok(()),
     }
 }
 

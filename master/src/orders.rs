@@ -32,6 +32,8 @@ const APPLY_LIMIT: Duration = Duration::from_secs(10);
 /// How long one attempt at a change of replicas may take: a new replica is sent the whole tablet. What was sent when the time
 /// is over is not lost, the next attempt goes on.
 const CHANGE_LIMIT: Duration = Duration::from_secs(60);
+/// How long a leader may take to hand over.
+const TRANSFER_LIMIT: Duration = Duration::from_secs(5);
 /// A split flushes before it cuts.
 const SPLIT_LIMIT: Duration = Duration::from_secs(30);
 
@@ -164,6 +166,19 @@ impl Orders {
         let mut client = self.client(server).await?;
         let reply = within(SPLIT_LIMIT, client.split(Self::request(message, SPLIT_LIMIT))).await?;
         Ok((descriptor(reply.left)?, descriptor(reply.right)?))
+    }
+
+    /// Has a tablet's leader hand over to the replica on the server `to`.
+    pub(crate) async fn transfer(
+        &self,
+        leader: ServerId,
+        tablet: &TabletDescriptor,
+        to: ServerId,
+    ) -> Result<(), Refused> {
+        let expected = Some(expected(tablet));
+        let message = control::TransferRequest { fence: self.fence(), expected, to_server: to.get() };
+        let mut client = self.client(leader).await?;
+        within(TRANSFER_LIMIT, client.transfer(Self::request(message, TRANSFER_LIMIT))).await.map(drop)
     }
 
     /// Adds and removes a replica of a tablet that the server leads; answers the tablet with its new replicas.

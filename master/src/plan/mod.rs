@@ -3,9 +3,10 @@
 //! The reconciler runs it at the start of a term of office and every minute. Each action is safe to repeat, and wrong only
 //! in being unnecessary when the picture was old: executing is fenced, and receivers compare what they know.
 //!
-//! What it does not decide yet: moves, merges and balance.
+//! What it does not decide yet: moves of replicas between servers that live, and merges.
 
 pub mod assign;
+mod leads;
 pub mod repair;
 pub mod suspicion;
 
@@ -62,6 +63,15 @@ pub enum Action {
         /// Voters that it has.
         of: usize,
     },
+    /// A server leads many tablets and another one that could lead this one leads few.
+    MoveLeader {
+        /// The tablet as its leader has it.
+        tablet: TabletDescriptor,
+        /// Who leads it.
+        from: ServerId,
+        /// Who should.
+        to: ServerId,
+    },
     /// A replica belongs to a table that is gone, or its tablet has replaced it.
     DropReplica {
         /// Where it lives.
@@ -90,6 +100,9 @@ impl fmt::Display for Action {
             Self::TellLost { table, tablet, lost, of } => {
                 write!(f, "tell-lost table={table} tablet={tablet} lost={lost} of={of}")
             }
+            Self::MoveLeader { tablet: TabletDescriptor { table, tablet, .. }, from, to } => {
+                write!(f, "move-leader table={table} tablet={tablet} from={from} to={to}")
+            }
             Self::DropReplica { server, tablet, replica } => {
                 write!(f, "drop-replica server={server} tablet={tablet} replica={replica}")
             }
@@ -107,7 +120,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// What to do, in order: first what finds tablets, then what finishes changes, last what removes.
+/// What to do, in order: first what finds tablets, then what finishes changes, then what removes, last what evens out.
 #[must_use]
 pub fn plan(cluster: &Cluster, around: &Circumstances) -> Vec<Action> {
     let mut actions = Vec::new();
@@ -120,6 +133,7 @@ pub fn plan(cluster: &Cluster, around: &Circumstances) -> Vec<Action> {
     actions.extend(repair::repair(cluster, around));
     actions.extend(gone_rows(cluster));
     actions.extend(gone_replicas(cluster));
+    actions.extend(leads::leads(cluster, around));
     actions
 }
 

@@ -9,7 +9,7 @@
 //! operation 4 table=5 drop-range a..b | drop-table
 //! row table=5 tablet=7 range=-..m gen=1 on=1,2,3                 of METADATA
 //! root gen=1 on=1,2,3                                            Chubby's file
-//! report 1 table=5 tablet=7 range=-..m gen=1 on=1,2,3 [replica=1] [leads term=2] [settled] [v=1]
+//! report 1 table=5 tablet=7 range=-..m gen=1 on=1,2,3 [replica=1] [leads term=2] [settled] [heard=2,3] [applied=9] [v=1]
 //! damaged 3 tablet=7 replica=3                                   a damaged replica on server 3
 //! now 60                                                         seconds; the grace is 30
 //! replicas 3                                                     that a tablet should have
@@ -47,6 +47,10 @@ impl<'a> Words<'a> {
 
     fn number(&self, key: &str) -> Option<u64> {
         self.value(key).map(|value| value.parse().unwrap())
+    }
+
+    fn numbers(&self, key: &str) -> impl Iterator<Item = u64> {
+        self.value(key).into_iter().flat_map(|value| value.split(',')).map(|number| number.parse().unwrap())
     }
 
     fn has(&self, word: &str) -> bool {
@@ -95,9 +99,9 @@ impl<'a> Words<'a> {
             term: self.number("term").unwrap_or(1),
             size_bytes: 0,
             schema_version: SchemaVersion::new(self.number("v").unwrap_or(1)),
-            applied: LogId::SEED,
+            applied: LogId { index: self.number("applied").unwrap_or(LogId::SEED.index), ..LogId::SEED },
             settled: self.has("settled"),
-            heard: BTreeSet::new(),
+            heard: self.numbers("heard").map(ReplicaId::new).collect(),
             descriptor,
         }
     }
