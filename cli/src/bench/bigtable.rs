@@ -4,38 +4,57 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use ebla_proto::admin;
-use ebla_proto::data::{self, mutation};
+use ebla_proto::data::{self, mutation, row_filter};
 use ebla_proto::services::bigtable_client::BigtableClient;
 use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
 use tonic::Status;
 use tonic::transport::Channel;
 
 use super::target::short;
-use super::{Values, row_key, split_keys};
+use super::{Values, WIDE_COLUMNS, row_key, split_keys};
 
-/// The instance and the table that are used, and made anew.
+/// The instance that is used.
 const INSTANCE: &str = "projects/bench/instances/bench";
-const TABLE: &str = "projects/bench/instances/bench/tables/bench";
+/// The tables in it, which are made anew: one of many rows with a column each, one of few rows with many columns.
+const ROWS: &str = "bench";
+const WIDE: &str = "bench-wide";
 /// The family that holds the values.
 const FAMILY: &str = "f";
+/// And the column, where there is one.
+const COLUMN: &str = "field0";
 /// Tablets of the table, where the address makes tablets at all.
 const TABLETS: u64 = 12;
-/// A scan's message of 100 rows must fit.
+/// Columns of a wide row that are written in one request.
+const COLUMNS_PER_WRITE: u64 = 1_000;
+/// A scan's message of 100 rows must fit, and a wide row.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// Makes the table anew, in tablets where the address makes tablets at all.
+/// Makes the table of `rows` rows anew, in tablets where the address makes tablets at all.
 pub(super) async fn create(channel: Channel, rows: u64) -> Result<(), Status> {
+    create_table(channel, ROWS, split_keys(rows, TABLETS)).await
+}
+
+/// Makes the table of wide rows anew.
+pub(super) async fn create_wide(channel: Channel, rows: u64) -> Result<(), Status> {
+    create_table(channel, WIDE, split_keys(rows, rows)).await
+}
+
+async fn create_table(channel: Channel, id: &str, splits: Vec<String>) -> Result<(), Status> {
     let mut tables = BigtableTableAdminClient::new(channel);
-    let _absent_is_fine = tables.delete_table(admin::DeleteTableRequest { name: TABLE.to_owned() }).await;
+    let _absent_is_fine = tables.delete_table(admin::DeleteTableRequest { name: table(id) }).await;
     let families = HashMap::from([(FAMILY.to_owned(), one_version())]);
     let split = |key: String| admin::create_table_request::Split { key: Bytes::from(key) };
     let request = admin::CreateTableRequest {
         parent: INSTANCE.to_owned(),
-        table_id: "bench".to_owned(),
+        table_id: id.to_owned(),
         table: Some(admin::Table { column_families: families, ..Default::default() }),
-        initial_splits: split_keys(rows, TABLETS).into_iter().map(split).collect(),
+        initial_splits: splits.into_iter().map(split).collect(),
     };
     tables.create_table(request).await.map(drop)
+}
+
+fn table(id: &str) -> String {
+    format!("{INSTANCE}/tables/{id}")
 }
 
 /// Overwriting must not pile up versions: the table stays of one size, however long the load runs.
@@ -47,18 +66,21 @@ fn one_version() -> admin::ColumnFamily {
 /// A client of one address.
 pub struct Bigtable {
     inner: BigtableClient<Channel>,
+    table: String,
+    wide: String,
 }
 
 impl Bigtable {
     pub(super) fn new(channel: Channel) -> Self {
-        Self { inner: BigtableClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX) }
+        let inner = BigtableClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        Self { inner, table: table(ROWS), wide: table(WIDE) }
     }
 
     pub(super) async fn write_row(&mut self, number: u64, values: &Values) -> Result<(), Status> {
         let request = data::MutateRowRequest {
-            table_name: TABLE.to_owned(),
+            table_name: self.table.clone(),
             row_key: row_key(number).into(),
-            mutations: vec![set_cell(values.value(number))],
+            mutations: vec![set_cell(COLUMN, values.value(number))],
             ..Default::default()
         };
         self.inner.mutate_row(request).await.map(drop)
@@ -67,11 +89,11 @@ impl Bigtable {
     pub(super) async fn write_rows(&mut self, numbers: &[u64], values: &Values) -> Result<(), Status> {
         let entry = |number: &u64| data::mutate_rows_request::Entry {
             row_key: row_key(*number).into(),
-            mutations: vec![set_cell(values.value(*number))],
+            mutations: vec![set_cell(COLUMN, values.value(*number))],
             idempotency: None,
         };
         let request = data::MutateRowsRequest {
-            table_name: TABLE.to_owned(),
+            table_name: self.table.clone(),
             entries: numbers.iter().map(entry).collect(),
             ..Default::default()
         };
@@ -83,33 +105,86 @@ impl Bigtable {
         if done == numbers.len() { Ok(()) } else { Err(short("entries written", done, numbers.len())) }
     }
 
+    /// One wide row, in a few requests.
+    pub(super) async fn write_wide(&mut self, number: u64, values: &Values) -> Result<(), Status> {
+        for start in (0..WIDE_COLUMNS).step_by(usize::try_from(COLUMNS_PER_WRITE).unwrap_or(1)) {
+            let columns = start..WIDE_COLUMNS.min(start + COLUMNS_PER_WRITE);
+            let request = data::MutateRowRequest {
+                table_name: self.wide.clone(),
+                row_key: row_key(number).into(),
+                mutations: columns.map(|column| set_cell(format!("field{column:06}"), values.value(column))).collect(),
+                ..Default::default()
+            };
+            self.inner.mutate_row(request).await?;
+        }
+        Ok(())
+    }
+
     /// How many rows there are in `[start, end)`.
     pub(super) async fn read_rows(&mut self, start: u64, end: u64) -> Result<usize, Status> {
-        let single = end == start + 1;
-        let range = data::RowRange {
-            start_key: Some(data::row_range::StartKey::StartKeyClosed(row_key(start).into())),
-            end_key: Some(data::row_range::EndKey::EndKeyOpen(row_key(end).into())),
-        };
-        let rows = if single {
-            data::RowSet { row_keys: vec![row_key(start).into()], row_ranges: Vec::new() }
-        } else {
-            data::RowSet { row_keys: Vec::new(), row_ranges: vec![range] }
-        };
-        let request = data::ReadRowsRequest { table_name: TABLE.to_owned(), rows: Some(rows), ..Default::default() };
+        let rows = if end == start + 1 { one_row(start) } else { some_rows(start, end) };
+        self.read(&self.table.clone(), rows, None, |chunk| chunk.row_status.is_some()).await
+    }
+
+    /// The same, through a filter that lets all of them pass.
+    pub(super) async fn read_filtered(&mut self, start: u64, end: u64) -> Result<usize, Status> {
+        let (table, filter) = (self.table.clone(), Some(passing_filter()));
+        self.read(&table, some_rows(start, end), filter, |chunk| chunk.row_status.is_some()).await
+    }
+
+    /// How many cells there are in a wide row.
+    pub(super) async fn read_wide(&mut self, number: u64) -> Result<usize, Status> {
+        // A value that comes in parts announces its size in all but the last.
+        self.read(&self.wide.clone(), one_row(number), None, |chunk| chunk.value_size == 0).await
+    }
+
+    async fn read(
+        &mut self,
+        table: &str,
+        rows: data::RowSet,
+        filter: Option<Bytes>,
+        is_counted: impl Fn(&data::read_rows_response::CellChunk) -> bool,
+    ) -> Result<usize, Status> {
+        let request =
+            data::ReadRowsRequest { table_name: table.to_owned(), rows: Some(rows), filter, ..Default::default() };
         let mut answers = self.inner.read_rows(request).await?.into_inner();
         let mut seen = 0;
         while let Some(part) = answers.message().await? {
-            seen += part.chunks.iter().filter(|chunk| chunk.row_status.is_some()).count();
+            seen += part.chunks.iter().filter(|chunk| is_counted(chunk)).count();
         }
         Ok(seen)
     }
 }
 
-fn set_cell(value: Bytes) -> Bytes {
+fn one_row(number: u64) -> data::RowSet {
+    data::RowSet { row_keys: vec![row_key(number).into()], row_ranges: Vec::new() }
+}
+
+fn some_rows(start: u64, end: u64) -> data::RowSet {
+    let range = data::RowRange {
+        start_key: Some(data::row_range::StartKey::StartKeyClosed(row_key(start).into())),
+        end_key: Some(data::row_range::EndKey::EndKeyOpen(row_key(end).into())),
+    };
+    data::RowSet { row_keys: Vec::new(), row_ranges: vec![range] }
+}
+
+/// A filter that every cell of the table passes, and that has to look at each.
+fn passing_filter() -> Bytes {
+    use prost::Message as _;
+    let one = |filter| data::RowFilter { filter: Some(filter) };
+    let filters = vec![
+        one(row_filter::Filter::FamilyNameRegexFilter(FAMILY.to_owned())),
+        one(row_filter::Filter::ColumnQualifierRegexFilter(Bytes::from_static(b"field[0-9]"))),
+        one(row_filter::Filter::CellsPerColumnLimitFilter(1)),
+    ];
+    one(row_filter::Filter::Chain(row_filter::Chain { filters })).encode_to_vec().into()
+}
+
+fn set_cell(column: impl Into<Bytes>, value: Bytes) -> Bytes {
     use prost::Message as _;
     let cell = mutation::SetCell {
         family_name: FAMILY.to_owned(),
-        column_qualifier: Bytes::from_static(b"field0"),
+        column_qualifier: column.into(),
         timestamp_micros: 0,
         value,
     };

@@ -35,16 +35,21 @@ pub enum Workload {
     Read,
     /// Reads a hundred rows in order from a random place; counted in rows.
     Scan,
+    /// The same through a filter that lets all of them pass: a family, a pattern for the column, its newest cell. A Bigtable only.
+    Filtered,
+    /// Reads one row of ten thousand columns; counted in cells. A Bigtable only.
+    Wide,
     /// Writes a hundred rows at random places in one call (MutateRows); counted in rows.
     Batch,
 }
 
 impl Workload {
-    /// Rows that one request touches.
+    /// Rows that one request touches; of a wide row its cells.
     pub fn rows_per_request(self) -> u64 {
         match self {
             Self::Write | Self::Read => 1,
-            Self::Scan | Self::Batch => 100,
+            Self::Scan | Self::Filtered | Self::Batch => 100,
+            Self::Wide => WIDE_COLUMNS,
         }
     }
 
@@ -54,10 +59,17 @@ impl Workload {
             Self::Write => "write",
             Self::Read => "read",
             Self::Scan => "scan",
+            Self::Filtered => "filtered",
+            Self::Wide => "wide",
             Self::Batch => "batch",
         }
     }
 }
+
+/// Columns of a wide row.
+pub const WIDE_COLUMNS: u64 = 10_000;
+/// How many wide rows there are, each in a tablet of its own.
+pub const WIDE_ROWS: u64 = 12;
 
 /// What is measured, and how long.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use super::counters::{self, LogCounters};
 use super::etcd::{self, Etcd};
 use super::postgres::Postgres;
 use super::processes::Processes;
-use super::{Values, Workload};
+use super::{Plan, Values, WIDE_ROWS, Workload};
 
 /// Clients share connections: this many clients one.
 const CLIENTS_PER_CHANNEL: usize = 16;
@@ -77,11 +77,12 @@ impl Target {
         Ok(Self { name: name.to_owned(), processes, kind, addresses, channels, connections })
     }
 
-    /// Makes the table anew and writes `rows` rows into it.
+    /// Makes the tables that `plan` needs anew and fills them.
     ///
     /// # Errors
     /// What the system answers.
-    pub async fn prepare(&self, rows: u64, values: &Values) -> Result<(), Error> {
+    pub async fn prepare(&self, plan: &Plan, values: &Values) -> Result<(), Error> {
+        let rows = plan.rows;
         let read = |status: Status| status::from_status(&status).0.context(&format!("fill {}", self.name));
         if self.kind == Kind::Bigtable
             && let Some(channel) = self.channels.first()
@@ -96,6 +97,15 @@ impl Target {
         for start in (0..rows).step_by(usize::try_from(step).unwrap_or(1)) {
             let numbers: Vec<u64> = (start..rows.min(start + step)).collect();
             client.write_rows(&numbers, values).await.map_err(read)?;
+        }
+        if plan.workloads.contains(&Workload::Wide)
+            && let Client::Bigtable(client) = &mut client
+            && let Some(channel) = self.channels.first()
+        {
+            bigtable::create_wide(channel.clone(), WIDE_ROWS).await.map_err(read)?;
+            for number in 0..WIDE_ROWS {
+                client.write_wide(number, values).await.map_err(read)?;
+            }
         }
         Ok(())
     }
@@ -167,8 +177,17 @@ impl Client {
             },
             Workload::Read => self.read_rows(number, number + 1).await,
             Workload::Scan => {
-                let start = number.min(rows.saturating_sub(workload.rows_per_request()));
-                self.read_rows(start, rows.min(start + workload.rows_per_request())).await
+                let (start, end) = hundred(number, rows);
+                self.read_rows(start, end).await
+            }
+            Workload::Filtered => {
+                let (start, end) = hundred(number, rows);
+                let seen = self.bigtable(workload)?.read_filtered(start, end).await?;
+                complete(seen, end - start)
+            }
+            Workload::Wide => {
+                let seen = self.bigtable(workload)?.read_wide(number % WIDE_ROWS).await?;
+                complete(seen, workload.rows_per_request())
             }
             Workload::Batch => {
                 let spread = (rows / workload.rows_per_request()).max(1);
@@ -192,9 +211,30 @@ impl Client {
             Self::Etcd(client) => client.read_rows(start, end).await?,
             Self::Postgres(client) => client.read_rows(start, end).await?,
         };
-        let wanted = usize::try_from(end - start).unwrap_or(usize::MAX);
-        if seen == wanted { Ok(()) } else { Err(short("rows", seen, wanted)) }
+        complete(seen, end - start)
     }
+
+    fn bigtable(&mut self, workload: Workload) -> Result<&mut Bigtable, Status> {
+        match self {
+            Self::Bigtable(client) => Ok(client),
+            Self::Etcd(_) | Self::Postgres(_) => {
+                let message = format!("{} is for a Bigtable: leave it out, or this peer", workload.name());
+                Err(status::to_status(&Error::invalid(message)))
+            }
+        }
+    }
+}
+
+/// A hundred rows that begin at `number`, or the last hundred.
+fn hundred(number: u64, rows: u64) -> (u64, u64) {
+    let start = number.min(rows.saturating_sub(Workload::Scan.rows_per_request()));
+    (start, rows.min(start + Workload::Scan.rows_per_request()))
+}
+
+/// Refuses an answer that came up short, or has too much.
+fn complete(seen: usize, wanted: u64) -> Result<(), Status> {
+    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+    if seen == wanted { Ok(()) } else { Err(short("rows or cells", seen, wanted)) }
 }
 
 /// An answer that is not what must be there.

@@ -13,7 +13,7 @@ use crate::bench::target::Target;
 use crate::bench::{Plan, Values, Workload};
 use crate::output::{self, Failure, Format, Table};
 
-/// Measure reads, writes and scans. The table `bench` is made anew in the project and instance `bench`.
+/// Measure reads, writes and scans. The tables `bench` and `bench-wide` are made anew in the project and instance `bench`.
 ///
 /// A peer is a Bigtable (HOST:PORT), an etcd (etcd://HOST:PORT), an etcd with all clients on its leader
 /// (etcd-leader://HOST:PORT); several members with commas. Its keys are overwritten. Or it is a PostgreSQL that trusts its user
@@ -75,7 +75,7 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
     let targets = targets(&bench, &runtime).await?;
     for target in &targets {
         eprintln!("filling {} with {} rows of {} bytes", target.name, plan.rows, plan.value_bytes);
-        target.prepare(plan.rows, &values).await?;
+        target.prepare(&plan, &values).await?;
     }
     let mut measured = Vec::new();
     for workload in &plan.workloads {
