@@ -1,6 +1,7 @@
-//! A table that grows splits itself, and full scans read it back byte for byte while it does.
+//! A table that grows splits itself, and full scans read it back byte for byte while it does. And more large requests at once
+//! than a server has room for: it refuses some and lives.
 //!
-//! `EBLA_LARGE_MIB` sets the size (1024 when unset: at 128 MiB a tablet, at least 6 tablets).
+//! `EBLA_LARGE_MIB` sets the table's size (1024 when unset: at 128 MiB a tablet, at least 6 tablets).
 
 #![expect(
     clippy::unwrap_used,
@@ -11,7 +12,11 @@
 
 mod support;
 
-use bytes::Bytes;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{BufMut as _, Bytes, BytesMut};
 use ebla_client::table::ReadOptions;
 use ebla_client::{Client, Table};
 use ebla_model::gc::GcRule;
@@ -21,7 +26,11 @@ use ebla_model::schema::TableName;
 use ebla_model::time::Micros;
 use ebla_runtime::Runtime;
 use futures::TryStreamExt as _;
+use futures::future::{join_all, poll_fn};
+use hyper::body::{Body, Frame};
 use support::Up;
+use tonic::codegen::Service as _;
+use tonic::{Code, Status};
 
 const VALUE_BYTES: usize = 1_000;
 const BATCH: u64 = 500;
@@ -147,4 +156,115 @@ async fn check_scan(table: &Table, wanted: &std::collections::BTreeSet<u64>) -> 
 fn inverse() -> u64 {
     let a = 0x9E37_79B9_7F4A_7C15_u64;
     (0..6).fold(1u64, |x, _| x.wrapping_mul(2u64.wrapping_sub(a.wrapping_mul(x))))
+}
+
+/// A hundred writes of nearly 100 MiB each, at once and over a connection each: ten gigabytes, of which a server takes half a
+/// gigabyte at a time.
+#[test]
+fn a_hundred_writes_of_100_mib_at_once_are_refused_and_the_server_lives() {
+    support::block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = Runtime::system("flood");
+        let up = Up::start(&folder.path().join("data"), &[]);
+        let name = TableName::from_parts("test", "test", "flood").unwrap();
+        let client = Client::endpoint(&up.addresses[0], runtime.clone());
+        client.admin().create_table(&name, &[("f".to_owned(), Some(GcRule::MaxVersions(1)))], &[]).await.unwrap();
+
+        let calls = (0..100).map(|number| flood(&runtime, &up.addresses[0], &name, number));
+        let codes: Vec<Code> = join_all(calls).await;
+        let count = |wanted: Code| codes.iter().filter(|code| **code == wanted).count();
+        let (done, refused) = (count(Code::Ok), count(Code::ResourceExhausted));
+        println!("100 writes of {} MiB at once: {done} done, {refused} refused", FLOOD_BYTES >> 20);
+        assert_eq!(done + refused, codes.len(), "{codes:?}");
+        assert!(done > 0 && refused > 0, "{codes:?}");
+
+        let table = client.table(&name);
+        let (key, mutations) = set(1);
+        table.mutate_row(&key, &mutations).await.unwrap();
+        let read = table.read_row(&key, None).await.unwrap().unwrap();
+        assert_eq!(read.newest("f", b"v").map(|cell| &cell.value), Some(&value(1)), "it serves as before");
+    });
+}
+
+/// A value of this size and its request stay below the largest value, 100 MiB.
+const FLOOD_BYTES: usize = 99 << 20;
+
+/// Writes one large value, which is never in memory here; what the server says.
+async fn flood(runtime: &Runtime, address: &str, table: &TableName, number: u64) -> Code {
+    let mut channel = runtime.net.channel(address);
+    let body = tonic::body::Body::new(LargeWrite::new(table, number));
+    let request = http::Request::post(format!("http://{address}/google.bigtable.v2.Bigtable/MutateRow"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(body)
+        .unwrap();
+    poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    let mut answer = match channel.call(request).await {
+        Ok(answer) => answer,
+        Err(error) => return Status::from_error(Box::new(error)).code(),
+    };
+    let mut code = Status::from_header_map(answer.headers());
+    while let Some(frame) = poll_fn(|context| Pin::new(answer.body_mut()).poll_frame(context)).await {
+        match frame {
+            Ok(frame) => code = frame.trailers_ref().and_then(Status::from_header_map).or(code),
+            Err(status) => return status.code(),
+        }
+    }
+    code.map_or(Code::Unknown, |status| status.code())
+}
+
+/// The body of a MutateRow whose value is one piece again and again.
+struct LargeWrite {
+    /// What stands before the value: lengths, the row's key, the column.
+    head: Option<Bytes>,
+    piece: Bytes,
+    left: usize,
+}
+
+impl LargeWrite {
+    fn new(table: &TableName, number: u64) -> Self {
+        // The value is each message's last field, so that an encoding without it, with larger lengths, is what goes before it.
+        let cell = [field(1, b"f"), field(2, b"v"), field_head(4, FLOOD_BYTES)].concat();
+        let set = [field_head(1, cell.len() + FLOOD_BYTES), cell].concat();
+        let mutation = [field_head(3, set.len() + FLOOD_BYTES), set].concat();
+        let request = [field(1, table.to_string().as_bytes()), field(2, key(number).as_bytes()), mutation].concat();
+        let mut head = BytesMut::new();
+        head.put_u8(0);
+        head.put_u32((request.len() + FLOOD_BYTES) as u32);
+        head.put_slice(&request);
+        Self { head: Some(head.freeze()), piece: Bytes::from(vec![7; 1 << 20]), left: FLOOD_BYTES }
+    }
+}
+
+/// A field of bytes.
+fn field(tag: u32, bytes: &[u8]) -> Vec<u8> {
+    [field_head(tag, bytes.len()), bytes.to_vec()].concat()
+}
+
+/// Its beginning: tag and length.
+fn field_head(tag: u32, length: usize) -> Vec<u8> {
+    let mut head = Vec::new();
+    prost::encoding::encode_key(tag, prost::encoding::WireType::LengthDelimited, &mut head);
+    prost::encoding::encode_varint(length as u64, &mut head);
+    head
+}
+
+impl Body for LargeWrite {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(head) = self.head.take() {
+            return Poll::Ready(Some(Ok(Frame::data(head))));
+        }
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let piece = self.piece.slice(..self.left.min(self.piece.len()));
+        self.left -= piece.len();
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
 }
