@@ -57,7 +57,7 @@ fn exit_code(reason: Reason) -> u8 {
         Reason::AlreadyExists => 4,
         Reason::FailedPrecondition => 5,
         Reason::Unavailable | Reason::Deadline | Reason::NoLeader | Reason::NotLeader | Reason::Busy => 6,
-        Reason::PermissionDenied => 7,
+        Reason::PermissionDenied | Reason::Unauthenticated => 7,
         Reason::DataDamaged => 8,
         _ => 1,
     }

@@ -18,8 +18,13 @@ struct Names {
 }
 
 impl Names {
+    /// One that believes its callers.
     fn start(folder: &Path, label: &str, arguments: &[&str]) -> Self {
-        let fixed = ["mounttable", "--listen", "127.0.0.1:0", "--insecure-dev-identity", "--superuser", "server"];
+        Self::start_with(folder, label, &[&["--insecure-dev-identity"], arguments].concat())
+    }
+
+    fn start_with(folder: &Path, label: &str, arguments: &[&str]) -> Self {
+        let fixed = ["mounttable", "--listen", "127.0.0.1:0", "--superuser", "server"];
         let small = ["--gc-grace", "0", "--tablets", "2"];
         let all: Vec<_> = fixed.iter().chain(&small).chain(arguments).map(OsStr::new).collect();
         let process = Process::start(&folder.join(label), &all);
@@ -177,4 +182,37 @@ fn without_a_server_and_without_a_login_a_command_says_so() {
     let nowhere = Command::new(support::ebla()).args(["mt", "ls", "--root", "127.0.0.1:1"]).output().unwrap();
     assert_eq!(nowhere.status.code(), Some(6));
     assert_eq!(names.mt("...", &["ls"]).0, Some(2), "no name of a caller");
+}
+
+/// Keys and a token as an identity provider would hand them out.
+#[test]
+fn callers_are_known_by_their_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../mounttable/testdata/tokens");
+    let (keys, token) = (format!("{kept}/keys.json"), format!("{kept}/alice.jwt"));
+    let trust = ["--jwt-keys", &keys, "--jwt-issuer", "https://login.example.org", "--jwt-audience", "names"];
+    let names = Names::start_with(folder.path(), "tokens", &[&["--in-memory"], &trust[..]].concat());
+    let mt = |arguments: &[&str]| {
+        let output = Command::new(support::ebla())
+            .arg("mt")
+            .args(arguments)
+            .args(["--root", &names.address, "-o", "json"])
+            .output()
+            .unwrap();
+        (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default())
+    };
+    let (code, who) = mt(&["whoami", "--token-file", &token]);
+    assert_eq!((code, &who["user"]), (Some(0), &"login.example.org:u:alice".into()), "{who}");
+    let only_ops = r#"{"Admin":{"In":["login.example.org:g:ops"]}}"#;
+    assert_eq!(mt(&["mount", "a/web", "h:1", "--token-file", &token]).0, Some(0));
+    assert_eq!(mt(&["perms", "set", "a", only_ops, "--token-file", &token]).0, Some(0));
+    assert_eq!(mt(&["resolve", "a/web", "--token-file", &token]).0, Some(0));
+    assert_eq!(mt(&["resolve", "a/web"]).0, Some(4), "without a token one is nobody");
+    assert_eq!(mt(&["resolve", "a/web", "--as", "login.example.org:u:alice"]).0, Some(4), "a name is no proof");
+    let forged = folder.path().join("forged.jwt");
+    std::fs::write(&forged, std::fs::read_to_string(&token).unwrap().replacen(".eyJ", ".eyK", 1)).unwrap();
+    assert_eq!(mt(&["resolve", "a/web", "--token-file", forged.to_str().unwrap()]).0, Some(4));
+    let alone =
+        Command::new(support::ebla()).args(["mounttable", "--in-memory", "--jwt-keys", &keys]).output().unwrap();
+    assert_eq!(alone.status.code(), Some(2), "whose tokens, and for whom?");
 }

@@ -85,6 +85,8 @@ reasons! {
     Unimplemented = "UNIMPLEMENTED" => FixRequest,
     /// The caller may not do that.
     PermissionDenied = "PERMISSION_DENIED" => FixRequest,
+    /// The caller has not proved who it is, or its proof is not valid.
+    Unauthenticated = "UNAUTHENTICATED" => FixRequest,
     /// The tablet addressed does not hold the key, has another generation, or is not here.
     WrongTablet = "WRONG_TABLET" => RefreshAndRetry,
     /// The tablet was dropped with its table or its range.

@@ -16,6 +16,8 @@ ebla_model::reasons! {
     DepthExceeded = "DEPTH_EXCEEDED" => FixRequest,
     /// The caller may not do that. Says nothing about whether the name exists.
     NoAccess = "NO_ACCESS" => FixRequest,
+    /// The caller's proof of who it is does not count here.
+    NotAuthenticated = "NOT_AUTHENTICATED" => FixRequest,
     /// The permissions are not those of the version that the caller has seen.
     BadVersion = "BAD_VERSION" => RefreshAndRetry,
     /// The text is not a server's address.

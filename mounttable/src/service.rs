@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   identity   who calls, from a request's headers
+//!   bearer     ... by tokens that somebody else has signed
 //!   messages   messages to values and back; errors to statuses and back
 //!   names      MountTable: one method a call
 //!   keep       MountTable.KeepMounted: refreshes without a walk
@@ -14,6 +15,7 @@
 //! What changes the tree goes on when its caller has gone: a protocol that is broken off leaves work to others.
 
 mod admin;
+pub mod bearer;
 pub mod identity;
 mod keep;
 mod listing;

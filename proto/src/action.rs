@@ -13,6 +13,7 @@ pub(crate) const fn action(reason: Reason) -> &'static str {
         Reason::AlreadyExists => "use what exists, or choose another name",
         Reason::Unimplemented => "use another way: docs/api.md lists what is served",
         Reason::PermissionDenied => "ask for the right to do it",
+        Reason::Unauthenticated => "send a token that is valid here",
         Reason::WrongTablet
         | Reason::TabletDropped
         | Reason::NotLeader

@@ -46,6 +46,7 @@ pub const fn code(reason: Reason) -> Code {
         Reason::AlreadyExists => Code::AlreadyExists,
         Reason::Unimplemented => Code::Unimplemented,
         Reason::PermissionDenied => Code::PermissionDenied,
+        Reason::Unauthenticated => Code::Unauthenticated,
         Reason::WrongTablet
         | Reason::TabletDropped
         | Reason::NotLeader
@@ -211,7 +212,8 @@ fn foreign(status: &Status) -> Error {
         Code::FailedPrecondition => Reason::FailedPrecondition,
         Code::AlreadyExists => Reason::AlreadyExists,
         Code::Unimplemented => Reason::Unimplemented,
-        Code::PermissionDenied | Code::Unauthenticated => Reason::PermissionDenied,
+        Code::PermissionDenied => Reason::PermissionDenied,
+        Code::Unauthenticated => Reason::Unauthenticated,
         Code::Unavailable => Reason::Unavailable,
         Code::Aborted => Reason::Conflict,
         Code::DeadlineExceeded => Reason::Deadline,

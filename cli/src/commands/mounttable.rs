@@ -1,6 +1,7 @@
 //! `ebla mounttable`: a process that serves a table of names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args as _, FromArgMatches as _};
@@ -10,6 +11,7 @@ use ebla_mounttable::file;
 use ebla_mounttable::identity::BlessingPattern;
 use ebla_mounttable::outage::Credit;
 use ebla_mounttable::server::{Server, ServerConfig};
+use ebla_mounttable::service::bearer::{Bearer, Trust};
 use ebla_mounttable::service::identity::Identity;
 use ebla_mounttable::store::bigtable::Bigtable;
 use ebla_mounttable::store::cache;
@@ -60,8 +62,17 @@ pub struct Mounttable {
     /// Who may do everything, whatever the permissions say; repeat for several
     #[arg(long, value_name = "PATTERN")]
     pub superuser: Vec<String>,
-    /// Believe what callers say of themselves; without it every call is refused, because there is no login yet
-    #[arg(long)]
+    /// The public keys of whoever signs callers' tokens: a JWK Set (RFC 7517). With it callers are known by their tokens
+    #[arg(long, value_name = "FILE", requires_all = ["jwt_issuer", "jwt_audience"])]
+    pub jwt_keys: Option<PathBuf>,
+    /// An issuer whose tokens count: their `iss`; its host is the first part of callers' names. Repeat for several
+    #[arg(long, value_name = "URL", requires = "jwt_keys")]
+    pub jwt_issuer: Vec<String>,
+    /// What tokens for this table have as `aud`
+    #[arg(long, value_name = "NAME", requires = "jwt_keys")]
+    pub jwt_audience: Option<String>,
+    /// Believe what callers say of themselves. Without this and without --jwt-keys every call is refused
+    #[arg(long, conflicts_with = "jwt_keys")]
     pub insecure_dev_identity: bool,
     /// Nodes that a user may make; 0: any number
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(i64).range(0..))]
@@ -117,10 +128,14 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
         let ready = json!({"role": "mounttable", "address": server.address(), "pid": std::process::id()});
         process::write_ready(file, &ready)?;
     }
-    let callers = if command.insecure_dev_identity { "callers are believed" } else { "nobody is let in" };
+    let callers = match (&command.jwt_keys, command.insecure_dev_identity) {
+        (Some(_keys), _) => "callers are known by their tokens",
+        (None, true) => "callers are believed",
+        (None, false) => "nobody is let in",
+    };
     let place = command.cluster.as_deref().unwrap_or("memory");
     eprintln!(
-        "ebla {}   mounttable at {}   in {place}   no TLS, no login: {callers}",
+        "ebla {}   mounttable at {}   in {place}   no TLS; {callers}",
         env!("CARGO_PKG_VERSION"),
         server.address()
     );
@@ -135,11 +150,7 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
 /// What kept it from starting.
 pub async fn serve(command: &Mounttable, runtime: &Runtime) -> Result<Server, Failure> {
     let nodes = match &command.permissions_file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Failure::usage(format!("read {}: {error}", path.display())))?;
-            file::nodes(&text).map_err(|error| Failure::usage(error.message))?
-        }
+        Some(path) => file::nodes(&read(path)?).map_err(|error| Failure::usage(error.message))?,
         None => Vec::new(),
     };
     match &command.cluster {
@@ -152,6 +163,24 @@ pub async fn serve(command: &Mounttable, runtime: &Runtime) -> Result<Server, Fa
         }
         None => start(command, &nodes, Grounded::new(Memory::default(), runtime.clone()), runtime).await,
     }
+}
+
+fn identity(command: &Mounttable, runtime: &Runtime) -> Result<Identity, Failure> {
+    let Some(path) = &command.jwt_keys else {
+        return Ok(if command.insecure_dev_identity { Identity::Development } else { Identity::Nobody });
+    };
+    let trust = Trust {
+        keys: read(path)?,
+        issuers: command.jwt_issuer.clone(),
+        audience: command.jwt_audience.clone().unwrap_or_default(),
+    };
+    let bearer = Bearer::new(&trust, runtime.clock.clone());
+    let bearer = bearer.map_err(|error| Failure::usage(format!("{}: {}", path.display(), error.message)))?;
+    Ok(Identity::Bearer(Arc::new(bearer)))
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| Failure::usage(format!("read {}: {error}", path.display())))
 }
 
 /// Makes what the table begins with, and serves it.
@@ -179,7 +208,7 @@ where
         listen: command.listen.clone(),
         table: command.table.clone(),
         options,
-        identity: if command.insecure_dev_identity { Identity::Development } else { Identity::Nobody },
+        identity: identity(command, runtime)?,
         superusers: command.superuser.iter().map(BlessingPattern::new).collect(),
         sweep_period: Duration::from_secs(command.sweep_period.into()),
         cache: cache::Options { rows: command.cache_rows, ttl: Duration::from_millis(command.cache_ttl.into()) },

@@ -7,6 +7,7 @@ mod publish;
 mod show;
 mod trace;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ebla_mounttable::table::Subtree;
@@ -30,6 +31,9 @@ pub struct Root {
     /// Who calls, as a server with --insecure-dev-identity believes it: names, separated by commas
     #[arg(long = "as", value_name = "NAMES", env = "MT_IDENTITY")]
     pub identity: Option<String>,
+    /// A file with the token (JWT) that tells a server with --jwt-keys who calls
+    #[arg(long, value_name = "FILE", env = "MT_TOKEN_FILE", conflicts_with = "identity")]
+    pub token_file: Option<PathBuf>,
     /// How data is shown
     #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_enum, default_value = "table")]
     pub output: Format,
@@ -258,7 +262,7 @@ pub fn refused(error: Error) -> Failure {
     let code = match error.reason {
         Reason::BadAddress | Reason::BadName | Reason::BadPattern | Reason::BadPermissions | Reason::BadRequest => 2,
         Reason::NoSuchName | Reason::NoSuchNameRoot => 3,
-        Reason::NoAccess | Reason::MatchesOmitted => 4,
+        Reason::NoAccess | Reason::NotAuthenticated | Reason::MatchesOmitted => 4,
         Reason::BadVersion
         | Reason::Contention
         | Reason::NotEmpty
@@ -275,9 +279,13 @@ impl Root {
     /// The names that begin there.
     fn namespace(&self, runtime: &Runtime) -> Result<Namespace, Failure> {
         let builder = Namespace::builder(runtime.clone()).roots(self.roots().map_err(refused)?);
-        let builder = match &self.identity {
-            Some(names) => builder.identity(names),
-            None => builder,
+        let builder = match (&self.token_file, &self.identity) {
+            (Some(path), _) => {
+                let unreadable = |error| Failure::usage(format!("read the token in {}: {error}", path.display()));
+                builder.token(std::fs::read_to_string(path).map_err(unreadable)?)
+            }
+            (None, Some(names)) => builder.identity(names),
+            (None, None) => builder,
         };
         builder.build().map_err(refused)
     }

@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::time::Duration;
 
-use ebla_mounttable::service::identity::DEVELOPMENT_HEADER;
 use ebla_mounttable::service::messages;
 use ebla_mounttable::{Error, Reason};
 use ebla_proto::mounttable as wire;
@@ -75,8 +74,8 @@ impl Namespace {
     pub(crate) fn request<M>(&self, message: M) -> Request<M> {
         let mut request = Request::new(message);
         request.set_timeout(self.0.timeout);
-        if let Some(identity) = &self.0.identity {
-            request.metadata_mut().insert(DEVELOPMENT_HEADER, identity.clone());
+        if let Some((header, identity)) = &self.0.identity {
+            request.metadata_mut().insert(*header, identity.clone());
         }
         request
     }

@@ -18,7 +18,7 @@
 //!
 //! `examples/serve.rs` is a server that mounts itself, `examples/dial.rs` a client that knows its name only.
 //!
-//! What is absent: logins (only the header for development tells who calls), TLS, the identity of a server.
+//! What is absent: TLS, and the identity of a server.
 
 mod ask;
 pub mod cache;

@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebla_client::channel::Channels;
+use ebla_mounttable::service::bearer::BEARER_HEADER;
+use ebla_mounttable::service::identity::DEVELOPMENT_HEADER;
 use ebla_mounttable::{Error, Reason};
 use ebla_runtime::Runtime;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -26,7 +28,8 @@ pub struct Namespace(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) runtime: Runtime,
     pub(crate) channels: Channels,
-    pub(crate) identity: Option<MetadataValue<Ascii>>,
+    /// The header that tells who calls.
+    pub(crate) identity: Option<(&'static str, MetadataValue<Ascii>)>,
     pub(crate) timeout: Duration,
     /// Held for a copy.
     roots: Mutex<Roots>,
@@ -41,7 +44,7 @@ pub(crate) struct Inner {
 pub struct Builder {
     runtime: Runtime,
     roots: Roots,
-    identity: Option<String>,
+    identity: Option<(&'static str, String)>,
     cache: CacheConfig,
     timeout: Duration,
 }
@@ -56,7 +59,14 @@ impl Builder {
     /// Who calls: names, separated by commas, as a server that believes callers (for development) takes them.
     #[must_use]
     pub fn identity(self, names: impl Into<String>) -> Self {
-        Self { identity: Some(names.into()), ..self }
+        Self { identity: Some((DEVELOPMENT_HEADER, names.into())), ..self }
+    }
+
+    /// Who calls: a token (JWT) for servers that check them. It goes to every table that a name leads over, and without TLS
+    /// whoever listens on the way can use it too.
+    #[must_use]
+    pub fn token(self, token: impl AsRef<str>) -> Self {
+        Self { identity: Some((BEARER_HEADER, format!("Bearer {}", token.as_ref().trim()))), ..self }
     }
 
     /// What is remembered.
@@ -74,11 +84,15 @@ impl Builder {
     /// The handle. Connects to nobody yet.
     ///
     /// # Errors
-    /// `BAD_NAME` when the identity cannot be sent.
+    /// `BAD_NAME` when the identity or the token cannot be sent.
     pub fn build(self) -> Result<Namespace, Error> {
-        let bad = |names: &String| Error::new(Reason::BadName, format!("{names:?} cannot be sent as names"));
-        let identity =
-            self.identity.map(|names| names.parse::<MetadataValue<Ascii>>().map_err(|_| bad(&names))).transpose()?;
+        let bad = |_| Error::new(Reason::BadName, "who calls cannot be sent: it is not plain text of one line");
+        let header = |(header, text): (&'static str, String)| {
+            let mut value = text.parse::<MetadataValue<Ascii>>().map_err(bad)?;
+            value.set_sensitive(header == BEARER_HEADER);
+            Ok((header, value))
+        };
+        let identity = self.identity.map(header).transpose()?;
         Ok(Namespace(Arc::new(Inner {
             channels: Channels::new(self.runtime.net.clone()),
             runtime: self.runtime,

@@ -1,7 +1,8 @@
 //! Who calls, from the headers of a request.
 //!
-//! There is no login yet. A server either knows nobody and refuses every call, or it was told by a switch for development
-//! to believe a header. Whatever makes sure of callers later answers here, with their names.
+//! A server knows its callers by tokens that somebody it trusts has signed; or it was told by a switch for development to
+//! believe a header; or it knows nobody and refuses every call. Whatever else makes sure of callers answers here, with
+//! their names.
 
 use std::sync::Arc;
 
@@ -9,15 +10,18 @@ use tonic::metadata::MetadataMap;
 
 use crate::error::{Error, Reason};
 use crate::identity::{BlessingName, BlessingPattern, Caller};
+use crate::service::bearer::{BEARER_HEADER, Bearer};
 
 /// The header that is believed in development: names, separated by commas. Without it a caller has no names.
 pub const DEVELOPMENT_HEADER: &str = "mounttable-dev-identity";
 
 /// How callers are recognised.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub enum Identity {
     /// Not at all: every call is refused.
     Nobody,
+    /// By a signed token in the header [`BEARER_HEADER`]. Who sends none has no names.
+    Bearer(Arc<Bearer>),
     /// By what they say of themselves, in [`DEVELOPMENT_HEADER`]: no protection at all.
     Development,
 }
@@ -38,10 +42,19 @@ impl Door {
     /// Who sent a request with these headers.
     ///
     /// # Errors
-    /// `NO_ACCESS` when the server knows nobody, `BAD_REQUEST` when the header holds no names.
+    /// `NO_ACCESS` when the server knows nobody, `NOT_AUTHENTICATED` when a token does not count, `BAD_REQUEST` when the
+    /// header for development holds no names.
     pub fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Error> {
-        match self.identity {
+        match &self.identity {
             Identity::Nobody => Err(Error::new(Reason::NoAccess, "this server has no way to recognise its callers")),
+            Identity::Bearer(bearer) => {
+                let names = match metadata.get(BEARER_HEADER) {
+                    None => Vec::new(),
+                    // A header of other bytes is no token, and is refused as such.
+                    Some(header) => bearer.names(header.to_str().unwrap_or_default())?,
+                };
+                Ok(Caller::new(names, &self.superusers))
+            }
             Identity::Development => {
                 let bad = |_| Error::new(Reason::BadRequest, format!("{DEVELOPMENT_HEADER} is no list of names"));
                 let header = metadata.get(DEVELOPMENT_HEADER).map(|value| value.to_str()).transpose().map_err(bad)?;

@@ -37,6 +37,7 @@ pub fn error(status: &Status) -> Error {
         Like::Unimplemented => Reason::NotAMountTable,
         Like::Cancelled => Reason::Cancelled,
         Like::PermissionDenied => Reason::NoAccess,
+        Like::Unauthenticated => Reason::NotAuthenticated,
         Like::InvalidArgument => Reason::BadRequest,
         _ => Reason::Unavailable,
     };
@@ -48,6 +49,7 @@ const fn like(reason: Reason) -> Like {
     match reason {
         Reason::NoSuchName | Reason::NoSuchNameRoot => Like::NotFound,
         Reason::NoAccess | Reason::MatchesOmitted => Like::PermissionDenied,
+        Reason::NotAuthenticated => Like::Unauthenticated,
         Reason::BadVersion | Reason::Contention => Like::Conflict,
         Reason::BadAddress | Reason::BadName | Reason::BadPattern | Reason::BadPermissions | Reason::BadRequest => {
             Like::InvalidArgument

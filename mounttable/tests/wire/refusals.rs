@@ -1,11 +1,15 @@
 //! What each refusal is to a program: a code, and a reason in the details.
 
+use std::sync::Arc;
+
 use ebla_mounttable::Reason;
+use ebla_mounttable::service::bearer::{BEARER_HEADER, Bearer, Trust};
 use ebla_mounttable::service::identity::Identity;
 use ebla_proto::mounttable as wire;
+use ebla_runtime::Clock;
 use tonic::{Code, Status};
 
-use crate::world::{World, by, mount, permissions, refusal};
+use crate::world::{World, by, mount, ok, permissions, refusal};
 
 /// T005 T019 T048 T050 T119, and the others of one call.
 #[tokio::test]
@@ -98,6 +102,30 @@ async fn who_is_not_recognised_is_refused_every_call() {
         seen(admin.destroy(by("server", wire::DestroyRequest::default())).await),
     ];
     assert!(refused.iter().all(|is_refused| *is_refused), "{refused:?}");
+}
+
+/// A server that checks tokens believes nothing else; without one a caller has no names and what everybody may do.
+#[tokio::test]
+async fn a_token_is_proof_and_a_header_of_names_is_none() {
+    let trust = Trust {
+        keys: include_str!("../../testdata/tokens/keys.json").to_owned(),
+        issuers: vec!["https://login.example.org".to_owned()],
+        audience: "names".to_owned(),
+    };
+    let bearer = Bearer::new(&trust, Clock::manual()).unwrap();
+    let world = World::with(Identity::Bearer(Arc::new(bearer))).await;
+    let who = async |header: Option<&str>| {
+        let mut request = by("server", wire::WhoAmIRequest {});
+        if let Some(header) = header {
+            request.metadata_mut().insert(BEARER_HEADER, header.parse().unwrap());
+        }
+        world.names().who_am_i(request).await
+    };
+    let token = format!("Bearer {}", include_str!("../../testdata/tokens/alice.jwt").trim());
+    assert_eq!(ok(who(Some(&token)).await).names, ["login.example.org:u:alice", "login.example.org:g:ops"]);
+    assert_eq!(ok(who(None).await).names, [""; 0]);
+    let refused = who(Some(&token[..token.len() - 4])).await;
+    assert_eq!(refusal(refused), (Code::Unauthenticated, Reason::NotAuthenticated));
 }
 
 /// What is for superusers is refused to everybody else, and does nothing.
