@@ -83,7 +83,8 @@ impl Server {
             });
         }
         let door = Door::new(config.identity, config.superusers);
-        let service = Service::new(table.clone(), &config.table, door, runtime.tasks.clone());
+        let tasks = runtime.tasks.clone();
+        let service = Service::new(table.clone(), &config.table, door, knowledge.clone(), tasks);
         let routes =
             Routes::new(MountTableServer::new(service.clone())).add_service(MountTableAdminServer::new(service));
         let serving = runtime.child("serving");

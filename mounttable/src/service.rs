@@ -9,7 +9,7 @@
 //!   listing    MountTable.Glob: a listing as messages
 //!   watch      what has changed between two looks at a name: pure
 //!   watcher    MountTable.Watch: looks, and tells
-//!   admin      MountTableAdmin: for superusers
+//!   admin      MountTableAdmin: for superusers, but for what this server counts
 //! ```
 //!
 //! What changes the tree goes on when its caller has gone: a protocol that is broken off leaves work to others.
@@ -38,6 +38,7 @@ use tonic::{Response, Status};
 use crate::error::{Error, Reason};
 use crate::identity::{Caller, Standing};
 use crate::service::identity::Door;
+use crate::store::cached::Knowledge;
 use crate::store::{Store, Surroundings};
 use crate::table::Table;
 
@@ -81,13 +82,16 @@ pub struct Service<S> {
     /// What the table is called, for who has to say which one he means.
     name: Arc<str>,
     door: Door,
+    /// For who counts.
+    knowledge: Knowledge,
     tasks: Tasks,
 }
 
 impl<S: Store + Surroundings + Clone + 'static> Service<S> {
-    /// Serves `table`, called `name`, to those whom `door` lets in; work that outlives its call belongs to `tasks`.
-    pub fn new(table: Table<S>, name: &str, door: Door, tasks: Tasks) -> Self {
-        Self { table, name: name.into(), door, tasks }
+    /// Serves `table`, called `name`, to those whom `door` lets in, and tells them what `knowledge` counts; work that
+    /// outlives its call belongs to `tasks`.
+    pub fn new(table: Table<S>, name: &str, door: Door, knowledge: Knowledge, tasks: Tasks) -> Self {
+        Self { table, name: name.into(), door, knowledge, tasks }
     }
 
     fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {

@@ -1,4 +1,4 @@
-//! MountTableAdmin: for superusers.
+//! MountTableAdmin: for superusers, but for what this server counts.
 
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::mount_table_admin_server::MountTableAdmin;
@@ -140,6 +140,20 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
         Ok(Response::new(wire::ListLimitsReply {
             everybody: Some(message("", everybody)),
             limits: own.iter().map(|(user, limits)| message(user.as_str(), *limits)).collect(),
+        }))
+    }
+
+    async fn counters(&self, request: Request<wire::CountersRequest>) -> Answer<wire::CountersReply> {
+        self.caller(request.metadata())?;
+        let (lookups, requests) = (self.knowledge.counts(), self.knowledge.requests());
+        Ok(Response::new(wire::CountersReply {
+            hits: lookups.hits,
+            misses: lookups.misses,
+            joined: lookups.joined,
+            stale: lookups.stale,
+            reads: requests.reads,
+            changes: requests.changes,
+            counters: requests.counters,
         }))
     }
 }

@@ -37,6 +37,17 @@ pub struct Counts {
     pub stale: u64,
 }
 
+/// Requests to the storage, each one call of its API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Requests {
+    /// That read nodes.
+    pub reads: u64,
+    /// That change a node if a condition holds.
+    pub changes: u64,
+    /// That read or change counters: what users are charged for, heartbeats.
+    pub counters: u64,
+}
+
 /// A storage with what is known of it. Clones know the same.
 #[derive(Clone, Debug)]
 pub struct Cached<S> {
@@ -55,12 +66,18 @@ struct State {
     cache: Cache,
     under_way: BTreeMap<Ticket, watch::Receiver<Outcome>>,
     counts: Counts,
+    requests: Requests,
 }
 
 impl Knowledge {
     /// How reads were answered until now.
     pub fn counts(&self) -> Counts {
         self.lock().counts
+    }
+
+    /// What the storage was asked for until now.
+    pub fn requests(&self) -> Requests {
+        self.lock().requests
     }
 
     /// Guards what is known for a look, never while anybody waits.
@@ -73,12 +90,23 @@ impl Knowledge {
         let count = which(&mut state.counts);
         *count = count.saturating_add(1);
     }
+
+    fn asks(&self, which: impl FnOnce(&mut Requests) -> &mut u64) {
+        let mut state = self.lock();
+        let count = which(&mut state.requests);
+        *count = count.saturating_add(1);
+    }
 }
 
 impl<S: Store + Surroundings> Cached<S> {
     /// Nothing is known of `store` yet.
     pub fn new(store: S, options: Options) -> Self {
-        let state = State { cache: Cache::new(options), under_way: BTreeMap::new(), counts: Counts::default() };
+        let state = State {
+            cache: Cache::new(options),
+            under_way: BTreeMap::new(),
+            counts: Counts::default(),
+            requests: Requests::default(),
+        };
         Self { store, knowledge: Knowledge(Arc::new(Mutex::new(state))), is_on: options.rows > 0 }
     }
 
@@ -91,6 +119,7 @@ impl<S: Store + Surroundings> Cached<S> {
     /// at its end.
     async fn read_for_all(&self, flight: Flight<'_>, patience: Patience) -> Option<Result<Arc<Seen>, Error>> {
         let began = self.store.now();
+        self.knowledge.asks(|requests| &mut requests.reads);
         let rows = self.wait(patience, self.store.read_recent(&flight.steps)).await?;
         let outcome = rows.map(|recent| {
             let mut came = Seen::new();
@@ -209,6 +238,7 @@ impl<S: Store + Surroundings> Cached<S> {
 impl<S: Store + Surroundings> Store for Cached<S> {
     async fn read_recent(&self, path: &[Step]) -> Result<Recent, Error> {
         if !self.is_on {
+            self.knowledge.asks(|requests| &mut requests.reads);
             return self.store.read_recent(path).await;
         }
         let mut seen = Seen::new();
@@ -258,31 +288,38 @@ impl<S: Store + Surroundings> Store for Cached<S> {
     }
 
     async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
+        self.knowledge.asks(|requests| &mut requests.reads);
         self.store.read(keys, children).await
     }
 
     async fn change_if(&self, key: &str, when: Predicate, then: Vec<Change>) -> Result<bool, Error> {
+        self.knowledge.asks(|requests| &mut requests.changes);
         let _evicted = Evicted { knowledge: &self.knowledge, key };
         self.store.change_if(key, when, then).await
     }
 
     async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
+        self.knowledge.asks(|requests| &mut requests.reads);
         self.store.keys(after, limit).await
     }
 
     async fn add(&self, counter: &str, by: i64) -> Result<i64, Error> {
+        self.knowledge.asks(|requests| &mut requests.counters);
         self.store.add(counter, by).await
     }
 
     async fn counter(&self, counter: &str) -> Result<Option<i64>, Error> {
+        self.knowledge.asks(|requests| &mut requests.counters);
         self.store.counter(counter).await
     }
 
     async fn set_counter(&self, counter: &str, to: Option<i64>) -> Result<(), Error> {
+        self.knowledge.asks(|requests| &mut requests.counters);
         self.store.set_counter(counter, to).await
     }
 
     async fn counters(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
+        self.knowledge.asks(|requests| &mut requests.counters);
         self.store.counters(after, limit).await
     }
 }

@@ -60,6 +60,25 @@ async fn many_names_are_answered_in_their_order() {
     assert!(world.server.lookups().hits >= 1_000, "{:?}", world.server.lookups());
 }
 
+#[tokio::test]
+async fn a_deep_name_costs_one_read_at_first_and_then_none() {
+    let world = World::start().await;
+    world.mount("bob", "a/b/c/d/e/f/g/h/i", "h:1", 60).await;
+    let mut counters = Vec::new();
+    for _ in 0..3 {
+        counters.push(ok(world.admin().counters(by("alice", wire::CountersRequest {})).await));
+        world.resolve("alice", "a/b/c/d/e/f/g/h/i/j").await.unwrap();
+    }
+    let of = |count: fn(&wire::CountersReply) -> u64| counters.iter().map(count).collect::<Vec<_>>();
+    let [reads, misses, hits] = [of(|it| it.reads), of(|it| it.misses), of(|it| it.hits)];
+    assert_eq!([reads[1] - reads[0], reads[2] - reads[1]], [1, 0]);
+    assert_eq!((misses, hits), (vec![0, 1, 1], vec![0, 0, 1]));
+    let changes = of(|it| it.changes);
+    assert!(changes[0] > 0 && changes.iter().all(|count| *count == changes[0]), "only the mount has changed anything");
+    let server = ok(world.admin().counters(by("", wire::CountersRequest {})).await);
+    assert_eq!((server.joined, server.stale), (0, 0));
+}
+
 /// T008 T009 T010
 #[tokio::test]
 async fn permissions_are_replaced_by_who_has_seen_them() {
