@@ -9,9 +9,10 @@
 
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use ebla_cli::bench::processes::resident;
 use ebla_runtime::Clock;
 
 /// What one start gave.
@@ -77,18 +78,15 @@ fn measure(command: &mut Command, is_ready: impl Fn() -> bool) -> Option<Start> 
     }
     let ready = clock.monotonic().saturating_sub(started);
     wait(Duration::from_secs(3));
-    let resident_mebibytes = resident(&child);
+    let resident_mebibytes = resident(child.id()).map(mebibytes);
     child.kill().ok()?;
     child.wait().ok()?;
     Some(Start { ready, resident_mebibytes: resident_mebibytes? })
 }
 
-/// The resident set of a process, from /proc.
-fn resident(child: &Child) -> Option<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-    let kibibytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kibibytes / 1024.0)
+#[expect(clippy::cast_precision_loss, reason = "no process holds 2^52 bytes")]
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 #[expect(

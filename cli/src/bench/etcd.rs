@@ -1,6 +1,7 @@
 //! etcd under load: the few calls of its public API that the workloads need, written out by hand.
 //!
-//! Rows are keys, a row's value is the key's value. Reads are linearizable, as etcd's are unless one asks for less.
+//! Rows are keys, a row's value is the key's value. Reads are linearizable, as etcd's are unless one asks for less. Servers that
+//! register are keys with a lease, whose values are their addresses.
 
 use std::time::Duration;
 
@@ -25,6 +26,20 @@ struct PutRequest {
     key: Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     value: Bytes,
+    #[prost(int64, tag = "3")]
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LeaseGrantRequest {
+    #[prost(int64, tag = "1")]
+    ttl_seconds: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LeaseGrantResponse {
+    #[prost(int64, tag = "2")]
+    id: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -33,7 +48,22 @@ struct RangeRequest {
     key: Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     range_end: Bytes,
+    #[prost(bool, tag = "7")]
+    serializable: bool,
 }
+
+/// What a read may miss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Consistency {
+    /// Nothing that was acknowledged before it was sent.
+    Linearizable,
+    /// What the member that is asked has not heard of yet.
+    Serializable,
+}
+
+/// A promise of the etcd to keep keys for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease(i64);
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RangeResponse {
@@ -85,8 +115,43 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    pub(super) fn new(channel: Channel) -> Self {
+    /// A client of the member at the other end.
+    pub fn new(channel: Channel) -> Self {
         Self { grpc: Grpc::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX) }
+    }
+
+    /// A lease of so many seconds.
+    ///
+    /// # Errors
+    /// What the member answers, as for the methods below.
+    pub async fn grant(&mut self, ttl_seconds: i64) -> Result<Lease, Status> {
+        let lease: LeaseGrantResponse =
+            self.call("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest { ttl_seconds }).await?;
+        Ok(Lease(lease.id))
+    }
+
+    /// Makes `key` lead to `server` for as long as the lease lasts.
+    ///
+    /// # Errors
+    /// Also when the lease has ended.
+    pub async fn register(&mut self, key: &str, server: &str, lease: Lease) -> Result<(), Status> {
+        let (key, value) = (Bytes::copy_from_slice(key.as_bytes()), Bytes::copy_from_slice(server.as_bytes()));
+        let _revision: Nothing = self.call("/etcdserverpb.KV/Put", PutRequest { key, value, lease: lease.0 }).await?;
+        Ok(())
+    }
+
+    /// The server that `key` leads to, if there is one.
+    ///
+    /// # Errors
+    /// What the member answers.
+    pub async fn look_up(&mut self, key: &str, consistency: Consistency) -> Result<Option<Bytes>, Status> {
+        let request = RangeRequest {
+            key: Bytes::copy_from_slice(key.as_bytes()),
+            range_end: Bytes::new(),
+            serializable: consistency == Consistency::Serializable,
+        };
+        let found: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
+        Ok(found.kvs.into_iter().next().map(|found| found.value))
     }
 
     pub(super) async fn write_row(&mut self, number: u64, values: &Values) -> Result<(), Status> {
@@ -103,7 +168,7 @@ impl Etcd {
     /// How many rows there are in `[start, end)`.
     pub(super) async fn read_rows(&mut self, start: u64, end: u64) -> Result<usize, Status> {
         let range_end = if end == start + 1 { Bytes::new() } else { row_key(end).into() };
-        let request = RangeRequest { key: row_key(start).into(), range_end };
+        let request = RangeRequest { key: row_key(start).into(), range_end, serializable: false };
         let found: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
         Ok(found.kvs.iter().filter(|row| !row.value.is_empty()).count())
     }
@@ -121,7 +186,7 @@ impl Etcd {
 }
 
 fn put(number: u64, values: &Values) -> PutRequest {
-    PutRequest { key: row_key(number).into(), value: values.value(number) }
+    PutRequest { key: row_key(number).into(), value: values.value(number), lease: 0 }
 }
 
 /// The address of the member that leads.

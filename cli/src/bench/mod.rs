@@ -9,11 +9,14 @@
 //!
 //! A client is a task that sends its next request when the last one was answered (closed loop). Values cannot be
 //! compressed. [`target`] is a system, [`bigtable`], [`etcd`] and [`postgres`] speak to one, [`mod@slice`] runs one slice,
-//! [`report`] turns slices into figures, [`statistics`] has the arithmetic.
+//! [`report`] turns slices into figures, [`statistics`] has the arithmetic. [`names`] is the load on a mounttable, of [`closed`]
+//! loops too.
 
 pub mod bigtable;
+pub mod closed;
 pub mod counters;
 pub mod etcd;
+pub mod names;
 pub mod postgres;
 pub mod processes;
 pub mod report;

@@ -1,4 +1,5 @@
-//! The processor time of the processes that a system is made of, and of all that they have started, from /proc.
+//! The processor time and the memory of the processes that a system is made of, and of all that they have started, from
+//! /proc.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -39,6 +40,16 @@ impl Processes {
         Some(ticks * TICK_MICROS)
     }
 
+    /// Memory that they hold now, in bytes: the sum of their resident sets; `None` as for [`Self::cpu_micros`].
+    #[must_use]
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let all = all();
+        if self.0.is_empty() || self.0.iter().any(|pid| !all.contains_key(pid)) {
+            return None;
+        }
+        all.keys().filter(|pid| self.started(**pid, &all)).map(|pid| resident(*pid)).sum()
+    }
+
     /// Whether `pid` is one of them, or was started by one.
     fn started(&self, pid: u32, all: &BTreeMap<u32, Stat>) -> bool {
         let ancestors = std::iter::successors(Some(pid), |pid| all.get(pid).map(|one| one.parent));
@@ -51,6 +62,15 @@ impl Processes {
 #[must_use]
 pub fn children(parent: u32) -> BTreeSet<u32> {
     all().into_iter().filter(|(_, one)| one.parent == parent).map(|(pid, _)| pid).collect()
+}
+
+/// The resident set of a process, in bytes; `None` when it has ended.
+#[must_use]
+pub fn resident(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kibibytes.checked_mul(1024)
 }
 
 /// What is read of a process.
@@ -97,9 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn no_process_has_no_time() {
+    fn no_process_has_no_time_and_no_memory() {
         assert_eq!(Processes::default().cpu_micros(), None);
         assert!(Processes::own().cpu_micros().is_some());
+        assert_eq!(Processes::default().resident_bytes(), None);
+        assert!(Processes::own().resident_bytes().is_some_and(|bytes| bytes > 0));
         assert!(Processes::parse("1,x").is_err());
     }
 }

@@ -3,13 +3,12 @@
 use ebla_runtime::Rng;
 use serde_json::{Value, json};
 
-use super::Workload;
 use super::slice::Slice;
 use super::statistics::{Interval, bootstrap, median};
 
 /// The slices of one workload at one number of clients.
 pub struct Measured {
-    workload: Workload,
+    workload: &'static str,
     clients: usize,
     targets: Vec<Figures>,
 }
@@ -35,8 +34,9 @@ pub const COLUMNS: [&str; 9] =
     ["WORKLOAD", "CLIENTS", "TARGET", "ROWS/S", "P50 MS", "P99 MS", "CPU US (+ LOAD)", "SYNCS", "FIRST / THIS [95 %]"];
 
 impl Measured {
-    /// By target: its name and its slices, in the order of the rounds. The first target is compared with the others.
-    pub fn new(workload: Workload, clients: usize, targets: &[(String, Vec<Slice>)], rng: &Rng) -> Self {
+    /// What was done. By target: its name and its slices, in the order of the rounds. The first target is compared with the
+    /// others.
+    pub fn new(workload: &'static str, clients: usize, targets: &[(String, Vec<Slice>)], rng: &Rng) -> Self {
         let first = targets.first().map(|(_, slices)| slices.as_slice()).unwrap_or_default();
         let figures = |(number, (name, slices)): (usize, &(String, Vec<Slice>))| Figures {
             name: name.clone(),
@@ -55,7 +55,7 @@ impl Measured {
     pub fn lines(&self) -> Vec<Vec<String>> {
         let line = |one: &Figures| {
             vec![
-                self.workload.name().to_owned(),
+                self.workload.to_owned(),
                 self.clients.to_string(),
                 one.name.clone(),
                 format!("{:.0}", one.rows_per_second),
@@ -89,7 +89,7 @@ impl Measured {
             })
         };
         json!({
-            "workload": self.workload.name(),
+            "workload": self.workload,
             "clients": self.clients,
             "targets": self.targets.iter().map(target).collect::<Vec<_>>(),
         })

@@ -10,6 +10,7 @@ use ebla_runtime::Runtime;
 use futures::future::join_all;
 use hdrhistogram::Histogram;
 
+use super::closed::empty;
 use super::counters::LogCounters;
 use super::processes::Processes;
 use super::target::Target;
@@ -137,9 +138,4 @@ async fn one_client(
         latencies.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
     Ok(latencies)
-}
-
-#[expect(clippy::expect_used, reason = "three digits up to a minute are bounds that the histogram accepts")]
-fn empty() -> Histogram<u64> {
-    Histogram::new_with_max(60_000_000, 3).expect("bounds are constant")
 }

@@ -128,7 +128,7 @@ async fn measure(
         }
     }
     eprintln!("{} with {clients} clients: done", workload.name());
-    Ok(Measured::new(workload, clients, &slices, &runtime.rng))
+    Ok(Measured::new(workload.name(), clients, &slices, &runtime.rng))
 }
 
 fn show(bench: &Bench, measured: &[Measured]) {

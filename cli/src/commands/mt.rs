@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 2 usage, 3 not found, 4 denied, 5 conflict, 6 unavailable, 1 anything else.
 
+mod bench;
 mod list;
 mod publish;
 mod show;
@@ -145,6 +146,8 @@ pub enum Mt {
         #[arg(last = true)]
         command: Vec<String>,
     },
+    /// Measure resolving and mounting
+    Bench(bench::Bench),
     /// Who may do what with a node
     #[command(subcommand)]
     Perms(Perms),
@@ -231,6 +234,7 @@ pub async fn run(command: Mt, runtime: Runtime) -> Result<(), Failure> {
             let plan = publish::Plan { names, servers, period, target: Target::of(mt, leaf), command };
             publish::run(&root.namespace(&runtime)?, plan).await
         }
+        Mt::Bench(command) => bench::run(command, runtime).await,
         Mt::Perms(Perms::Get { root, name }) => {
             let (permissions, etag) = root.namespace(&runtime)?.permissions(&name).await.map_err(refused)?;
             let value: Value =

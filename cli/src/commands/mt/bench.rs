@@ -1,0 +1,125 @@
+//! `ebla mt bench`: load on a mounttable, each figure beside the bar that it is to keep.
+
+use std::time::Duration;
+
+use ebla_mounttable::naming;
+use ebla_runtime::Runtime;
+use serde_json::json;
+
+use super::{Root, refused};
+use crate::bench::names::report::{COLUMNS, Figures};
+use crate::bench::names::{self, Plan, Workload};
+use crate::bench::processes::Processes;
+use crate::output::{self, Failure, Format, Table};
+
+/// What the load's users are called when nobody says.
+const CALLED: &str = "bench";
+
+/// Measure resolving and mounting on a mounttable that runs. What the load mounts stands below one node of its own, bench-…, and is
+/// deleted in the end. Several users do it, so that none needs more than a server allows.
+///
+/// Examples:
+///   ebla mt bench --root 127.0.0.1:8101 --pid 4711
+///   ebla mt bench --workloads wide --children 1000000 --clients 64 --keep
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Bench {
+    /// Which mounttable; several servers of one table share the load. The users are called as --as says, with a number behind
+    #[command(flatten)]
+    pub(super) root: Root,
+    /// The processes of the mounttable, whose processor time and memory are then counted
+    #[arg(long, value_name = "PID,PID…")]
+    pid: Option<String>,
+    /// What to do
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "resolve,batch-resolve,cold,mount,same-node,wide")]
+    workloads: Vec<Workload>,
+    /// Clients, each of which sends its next request when the last one was answered
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    clients: u16,
+    /// Seconds for each workload that has no end of its own
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Names that are resolved and mounted anew over and over
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    names: u64,
+    /// Names of ten elements that are resolved once each
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
+    cold: u64,
+    /// Servers that are mounted on one node
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    servers: u64,
+    /// Children of the large directory; a million take long to make
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(2..))]
+    children: u64,
+    /// Leave what was mounted; it ends by itself after six hours
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Carries the workloads out, shows the figures, takes everything away.
+///
+/// # Errors
+/// When nothing answers, or what is to be measured cannot be mounted.
+pub(super) async fn run(command: Bench, runtime: Runtime) -> Result<(), Failure> {
+    if !(0.01..=3_600.0).contains(&command.seconds) {
+        return Err(Failure::usage("--seconds must lie between 0.01 and 3600"));
+    }
+    let plan = Plan {
+        clients: command.clients.into(),
+        length: Duration::from_secs_f64(command.seconds),
+        names: command.names,
+        cold: command.cold,
+        servers: command.servers,
+        children: command.children,
+    };
+    let processes = command.pid.as_deref().map(Processes::parse).transpose()?;
+    if processes.as_ref().is_none_or(|processes| processes.cpu_micros().is_none()) {
+        eprintln!("without a --pid that runs, neither processor time nor memory of the mounttable is measured");
+    }
+    let called = command.root.identity.as_deref().unwrap_or(CALLED);
+    let addresses = addresses(&command.root)?;
+    let bench = names::Bench::new(runtime, &addresses, called, processes.unwrap_or_default(), plan)?;
+    let mut measured = Vec::new();
+    let outcome = measure(&bench, &command.workloads, &mut measured).await;
+    if !command.keep {
+        match bench.clean_up().await {
+            Ok(nodes) => eprintln!("{nodes} nodes deleted"),
+            Err(error) => eprintln!("what was mounted is left to its end: {error}"),
+        }
+    }
+    show(command.root.output, &measured);
+    outcome
+}
+
+/// What was measured before a workload that could not be is shown all the same.
+async fn measure(bench: &names::Bench, workloads: &[Workload], measured: &mut Vec<Figures>) -> Result<(), Failure> {
+    for workload in workloads {
+        let figures = bench.measure(*workload).await?;
+        for one in &figures {
+            eprintln!("{}: done", one.name);
+            if let Some(error) = &one.outcome.first_error {
+                eprintln!("{}: {} errors, the first: {error}", one.name, one.outcome.errors);
+            }
+        }
+        measured.extend(figures);
+    }
+    Ok(())
+}
+
+fn addresses(root: &Root) -> Result<Vec<String>, Failure> {
+    let roots = root.roots().map_err(refused)?;
+    let host = |root: &str| match naming::split_address(root) {
+        (host, inner) if inner.is_empty() => Ok(host),
+        _ => Err(Failure::usage(format!("{root} leads into a table: the load needs a server, HOST:PORT"))),
+    };
+    roots.addresses().iter().map(|root| host(root.as_str())).collect()
+}
+
+fn show(format: Format, measured: &[Figures]) {
+    if format == Format::Json {
+        return output::print_json(&json!(measured.iter().map(Figures::json).collect::<Vec<_>>()));
+    }
+    let mut table = Table::new(&COLUMNS);
+    measured.iter().for_each(|figures| table.row(figures.line()));
+    output::print(&table.render());
+}
