@@ -28,7 +28,7 @@ SIM_SECONDS ?= 60
 FUZZ_SECONDS ?= 60
 
 .PHONY: help install python base-image build run test fmt clippy suites chaos simulation sim planted docs bench race cluster cluster-down \
-  conformance google-tests fuzz mounttable
+  conformance google-tests fuzz mounttable mt-bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -78,6 +78,7 @@ chaos: export EBLA_CHAOS_EVERYTHING ?= 20
 chaos: export EBLA_CHAOS_PAUSES ?= 5
 chaos: export EBLA_CHAOS_MASTER_PAUSES ?= 3
 chaos: export EBLA_CHAOS_CUTS ?= 4
+chaos: export EBLA_CHAOS_MOUNTTABLES ?= 20
 chaos: export EBLA_CHAOS_CONTAINER_KILLS ?= 30
 chaos: export EBLA_CHAOS_CONTAINER_STOPS ?= 5
 chaos: export EBLA_CHAOS_CONTAINER_PAUSES ?= 5
@@ -85,7 +86,7 @@ chaos: export EBLA_CHAOS_CONTAINER_CUTS ?= 5
 chaos: export EBLA_CHAOS_CONTAINER_PAIRS ?= 10
 chaos: export EBLA_CHAOS_CONTAINER_EVERYTHING ?= 3
 chaos: install base-image ## long runs of the suites that make clusters fail; EBLA_CHAOS_SEED=N repeats a schedule
-	cargo test --release --workspace --test chaos --test containers -- --nocapture
+	cargo test --release --workspace --test chaos --test mounttables --test containers -- --nocapture
 
 # What is longer than in `make test`: Google's tests that hang on the clock, and random programs for ten minutes.
 conformance: export EBLA_CONFORMANCE_WHOLE ?= 1
@@ -144,6 +145,10 @@ bench: build ## figures of docs/benchmarks.md: storage, start, and load beside G
 	$(CARGO_TARGET_DIR)/release/examples/store_bench
 	$(CARGO_TARGET_DIR)/release/examples/start $(EBLA) "$(EMULATOR)"
 	$(CARGO_TARGET_DIR)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" --systems up,emulator -- --seconds 2 --rounds 4
+
+mt-bench: build ## a mounttable in a process of its own under `ebla mt bench`, then beside etcd in alternation, about five minutes
+	$(CARGO_TARGET_DIR)/release/examples/mt_race $(EBLA) --bench -- $(ARGS)
+	$(CARGO_TARGET_DIR)/release/examples/mt_race $(EBLA)
 
 # Small histories, as a careful operator would have them: etcd's reads slow down without.
 race: export ETCD_AUTO_COMPACTION_MODE = revision

@@ -5,8 +5,10 @@
 //! `testdata/cases/exceptions.txt` with the reason; a case stands in exactly one of both, unless it is marked as shown in
 //! part.
 //!
+//! Tests that want a whole cluster stand in `cli/tests/mounttables` and name their cases in the same way.
+//!
 //! `make mounttable` gives what `cargo test` printed to [`the_table`] (`EBLA_CASES`): a case has passed when each test
-//! that names it is `ok` in there.
+//! that names it is `ok` in there; those that want a cluster are not run by it.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail, and then says where")]
 
@@ -19,6 +21,9 @@ const CASES: usize = 124;
 
 /// Tests by the case that they name.
 type Shown = BTreeMap<String, BTreeSet<String>>;
+
+/// Where tests are that want a cluster, seen from this crate.
+const ON_A_CLUSTER: &str = "../cli/tests/mounttables";
 
 /// What stands in the list of exceptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,10 +82,17 @@ fn tests(source: &str) -> Vec<(String, Vec<&str>, Vec<&str>)> {
     tests
 }
 
+/// The names of the tests that want a cluster.
+fn on_a_cluster() -> BTreeSet<String> {
+    let sources = files(&root().join(ON_A_CLUSTER), ".rs").into_iter().map(|path| fs::read_to_string(path).unwrap());
+    let names = |source: String| tests(&source).into_iter().map(|(name, ..)| name).collect::<Vec<_>>();
+    sources.flat_map(names).collect()
+}
+
 fn shown() -> Shown {
     let mut shown = Shown::new();
     let mut readers = BTreeMap::new();
-    for path in files(root(), ".rs") {
+    for path in [files(root(), ".rs"), files(&root().join(ON_A_CLUSTER), ".rs")].concat() {
         let source = fs::read_to_string(path).unwrap();
         for (name, above, body) in tests(&source) {
             for case in above.iter().filter(|line| line.starts_with("///")).flat_map(|line| cases(line)) {
@@ -162,7 +174,7 @@ fn outcomes(log: &str) -> BTreeMap<&str, bool> {
 fn the_table() {
     let Ok(path) = std::env::var("EBLA_CASES") else { return };
     let log = fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {path}: {error}"));
-    let (shown, exceptions, outcomes) = (shown(), exceptions(), outcomes(&log));
+    let (shown, exceptions, outcomes, elsewhere) = (shown(), exceptions(), outcomes(&log), on_a_cluster());
     let (mut passed, mut partly, mut waiting, mut failed) = (0, 0, 0, Vec::new());
     for case in all() {
         let Some(tests) = shown.get(&case) else {
@@ -171,7 +183,8 @@ fn the_table() {
             waiting += 1;
             continue;
         };
-        let bad: Vec<_> = tests.iter().filter(|test| outcomes.get(test.as_str()) != Some(&true)).collect();
+        let is_ok = |test: &String| outcomes.get(test.as_str()).copied().unwrap_or_else(|| elsewhere.contains(test));
+        let bad: Vec<_> = tests.iter().filter(|test| !is_ok(test)).collect();
         if !bad.is_empty() {
             println!("{case}  FAILED   not ok: {bad:?}");
             failed.push(case);

@@ -14,6 +14,8 @@ pub enum Node {
     Master(usize),
     /// A member of etcd.
     Etcd(usize),
+    /// A server of a table of names in the cluster.
+    Mounttable(usize),
 }
 
 impl fmt::Display for Node {
@@ -22,6 +24,7 @@ impl fmt::Display for Node {
             Self::TabletServer(number) => write!(f, "tablet-server-{number}"),
             Self::Master(number) => write!(f, "master-{number}"),
             Self::Etcd(number) => write!(f, "etcd-{number}"),
+            Self::Mounttable(number) => write!(f, "mounttable-{number}"),
         }
     }
 }

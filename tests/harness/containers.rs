@@ -252,6 +252,10 @@ impl Cluster for ContainerCluster {
                 }
                 Node::Master(_) => "127.0.0.1:8085",
                 Node::TabletServer(_) => "127.0.0.1:8086",
+                Node::Mounttable(_) => {
+                    let what = "nothing asks the mounttables among the containers";
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+                }
             };
             self.ask(*node, &["ebla", "wait", "--addr", address, "--for", &seconds]).await?;
         }
@@ -312,6 +316,7 @@ fn service(node: Node) -> String {
         Node::TabletServer(number) => format!("tablet-server-{}", number + 1),
         Node::Master(number) => format!("master-{}", number + 1),
         Node::Etcd(number) => format!("etcd-{}", number + 1),
+        Node::Mounttable(number) => format!("mounttable-{}", number + 1),
     }
 }
 

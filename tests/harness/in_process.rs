@@ -133,6 +133,7 @@ impl Cluster for InProcess {
                 }
             }
             Node::Etcd(_) => return unsupported("an etcd member"),
+            Node::Mounttable(_) => return unsupported("a mounttable"),
         }
         Ok(())
     }
@@ -151,6 +152,7 @@ impl Cluster for InProcess {
                 }
             }
             Node::Etcd(_) => return unsupported("an etcd member"),
+            Node::Mounttable(_) => return unsupported("a mounttable"),
         }
         Ok(())
     }
@@ -171,6 +173,7 @@ impl Cluster for InProcess {
                 }
             }
             Node::Etcd(_) => return unsupported("an etcd member"),
+            Node::Mounttable(_) => return unsupported("a mounttable"),
         }
         Ok(())
     }

@@ -70,6 +70,7 @@ impl Nemesis {
             Victim::Node(Node::TabletServer(_)) => "a tablet server".to_owned(),
             Victim::Node(Node::Master(_)) => "a master".to_owned(),
             Victim::Node(Node::Etcd(_)) => "an etcd member".to_owned(),
+            Victim::Node(Node::Mounttable(_)) => "a mounttable".to_owned(),
             Victim::Role(Role::MasterInOffice) => "the master in office".to_owned(),
             Victim::Role(Role::EtcdLeader) => "etcd's leader".to_owned(),
             Victim::Role(Role::BusiestTabletServer) => "the busiest tablet server".to_owned(),

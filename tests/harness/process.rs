@@ -1,4 +1,5 @@
-//! A cluster of processes: etcd, masters and tablet servers, each the shipped program with a folder of its own.
+//! A cluster of processes: etcd, masters, tablet servers, and mounttables in it if they are asked for, each the shipped
+//! program with a folder of its own.
 //!
 //! ```text
 //!   FOLDER/ebla                 the program, copied before the run: another build may overwrite the original
@@ -32,6 +33,11 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 const ASK_MAX: Duration = Duration::from_secs(5);
 const MASTER_PORT: u16 = 8085;
 const PUBLIC_PORT: u16 = 8086;
+const NAMES_PORT: u16 = 8101;
+/// Of mounttables: nothing empty is kept, everything is swept again and again, and mounts end when they say, so that what must be there is
+/// known to the millisecond. Nobody is charged beyond a limit. The superuser is `server`.
+const NAMES: &str = "--insecure-dev-identity --superuser server --gc-grace 0 --sweep-period 5 --tablets 6 --no-outage-credit \
+                     --max-nodes-per-user 0 --max-servers-per-user 0";
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -46,6 +52,8 @@ pub struct Plan {
     pub masters: usize,
     /// Tablet servers.
     pub tablet_servers: usize,
+    /// Servers of one table of names in the cluster.
+    pub mounttables: usize,
     /// A tablet larger than this splits, in bytes; `None`: the program's default.
     pub split_bytes: Option<u64>,
     /// How long a tablet server may be away before its replicas are replaced; `None`: the program's default.
@@ -53,12 +61,21 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Three members of Debian's etcd, two masters and `tablet_servers` of `program`.
+    /// Three members of Debian's etcd, two masters and `tablet_servers` of `program`, no mounttable.
     #[must_use]
     pub fn new(program: &str, tablet_servers: usize) -> Self {
         let program = PathBuf::from(program);
         let build = Build::Debian;
-        Self { program, etcd: 3, build, masters: 2, tablet_servers, split_bytes: None, repair_grace: None }
+        Self {
+            program,
+            etcd: 3,
+            build,
+            masters: 2,
+            tablet_servers,
+            mounttables: 0,
+            split_bytes: None,
+            repair_grace: None,
+        }
     }
 
     /// Every node that will be.
@@ -66,13 +83,16 @@ impl Plan {
     pub fn nodes(&self) -> Vec<Node> {
         let etcd = (0..self.etcd).map(Node::Etcd);
         let masters = (0..self.masters).map(Node::Master);
-        etcd.chain(masters).chain((0..self.tablet_servers).map(Node::TabletServer)).collect()
+        let tablet_servers = (0..self.tablet_servers).map(Node::TabletServer);
+        let mounttables = (0..self.mounttables).map(Node::Mounttable);
+        etcd.chain(masters).chain(tablet_servers).chain(mounttables).collect()
     }
 }
 
 /// A running cluster. Dropped, its processes are killed; in a failing test their logs are kept and their ends printed.
 pub struct ProcessCluster<S: Site> {
     // In the order of dropping: processes before the network and the folder that they use.
+    mounttables: Vec<Child>,
     servers: Vec<Child>,
     masters: Vec<Child>,
     etcd: EtcdCluster,
@@ -97,7 +117,18 @@ impl<S: Site> ProcessCluster<S> {
         plan.program = copy;
         let etcd = EtcdCluster::start_at(&site, &data, &logs, plan.etcd, plan.build).await?;
         let runtime = runtime.child("processes");
-        let mut cluster = Self { servers: Vec::new(), masters: Vec::new(), etcd, site, folder, plan, runtime };
+        // They are started when there is a cluster that can keep their table.
+        let mounttables = std::mem::take(&mut plan.mounttables);
+        let mut cluster = Self {
+            mounttables: Vec::new(),
+            servers: Vec::new(),
+            masters: Vec::new(),
+            etcd,
+            site,
+            folder,
+            plan,
+            runtime,
+        };
         for number in 0..cluster.plan.masters {
             let child = cluster.start_child(Node::Master(number), "master", MASTER_PORT)?;
             cluster.masters.push(child);
@@ -106,6 +137,14 @@ impl<S: Site> ProcessCluster<S> {
             let child = cluster.start_child(Node::TabletServer(number), "tablet-server", PUBLIC_PORT)?;
             cluster.servers.push(child);
         }
+        cluster.whole().await?;
+        for number in 0..mounttables {
+            let child = cluster.start_mounttable(number)?;
+            cluster.mounttables.push(child);
+            // The first one makes the table.
+            cluster.ready(&[Node::Mounttable(number)]).await?;
+        }
+        cluster.plan.mounttables = mounttables;
         cluster.whole().await?;
         Ok(cluster)
     }
@@ -127,7 +166,27 @@ impl<S: Site> ProcessCluster<S> {
         }
         // The addresses of a namespace are not loopback, but nobody else is there.
         line.push("--insecure".to_owned());
-        Child::start(&node.to_string(), line, &self.folder.path().join(format!("logs/{node}.log")))
+        Child::start(&node.to_string(), line, &self.log(node))
+    }
+
+    fn start_mounttable(&self, number: usize) -> io::Result<Child> {
+        let node = Node::Mounttable(number);
+        let mut line = self.site.prefix(node);
+        line.extend([self.plan.program.display().to_string(), "mounttable".to_owned(), "--insecure".to_owned()]);
+        line.extend(NAMES.split_whitespace().map(str::to_owned));
+        // Each comes from elsewhere, so that no tablet server is all they know.
+        let cluster =
+            format!("{}:{PUBLIC_PORT}", self.site.host(Node::TabletServer(number % self.servers.len().max(1))));
+        let listen = format!("{}:{NAMES_PORT}", self.site.host(node));
+        let ready = self.ready_file(node).display().to_string();
+        for (flag, value) in [("--cluster", cluster), ("--listen", listen), ("--ready-file", ready)] {
+            line.extend([flag.to_owned(), value]);
+        }
+        Child::start(&node.to_string(), line, &self.log(node))
+    }
+
+    fn log(&self, node: Node) -> PathBuf {
+        self.folder.path().join(format!("logs/{node}.log"))
     }
 
     fn data(&self, node: Node) -> PathBuf {
@@ -136,6 +195,13 @@ impl<S: Site> ProcessCluster<S> {
 
     fn ready_file(&self, node: Node) -> PathBuf {
         self.folder.path().join(format!("data/{node}.ready"))
+    }
+
+    /// The address of each mounttable, in order, running or not; the same over restarts.
+    #[must_use]
+    pub fn mounttable_addresses(&self) -> Vec<String> {
+        let nodes = (0..self.plan.mounttables).map(Node::Mounttable);
+        nodes.map(|node| format!("{}:{NAMES_PORT}", self.site.host(node))).collect()
     }
 
     /// The endpoints of its etcd.
@@ -196,6 +262,7 @@ impl<S: Site> ProcessCluster<S> {
         let child = match node {
             Node::TabletServer(number) => self.servers.get_mut(number),
             Node::Master(number) => self.masters.get_mut(number),
+            Node::Mounttable(number) => self.mounttables.get_mut(number),
             Node::Etcd(_) => None,
         };
         child.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("there is no {node}")))
@@ -208,7 +275,7 @@ impl<S: Site> ProcessCluster<S> {
     }
 
     fn log_tails(&self) -> String {
-        let own = self.masters.iter().chain(&self.servers).map(Child::log_tail);
+        let own = self.masters.iter().chain(&self.servers).chain(&self.mounttables).map(Child::log_tail);
         own.chain([self.etcd.log_tails()]).collect::<Vec<_>>().join("\n")
     }
 }

@@ -42,6 +42,7 @@ pub fn last_number(node: Node) -> io::Result<u8> {
         Node::Etcd(index) => (10, index),
         Node::Master(index) => (30, index),
         Node::TabletServer(index) => (50, index),
+        Node::Mounttable(index) => (70, index),
     };
     let index = u8::try_from(index).ok().filter(|index| *index < 20);
     index
@@ -107,7 +108,14 @@ mod tests {
     #[test]
     fn two_clusters_never_share_a_block_and_nodes_never_an_address() {
         let (one, other) = (Loopback::claim().unwrap(), Loopback::claim().unwrap());
-        let nodes = [Node::Etcd(0), Node::Etcd(19), Node::Master(0), Node::Master(1), Node::TabletServer(4)];
+        let nodes = [
+            Node::Etcd(0),
+            Node::Etcd(19),
+            Node::Master(0),
+            Node::Master(1),
+            Node::TabletServer(4),
+            Node::Mounttable(0),
+        ];
         let hosts = |site: &Loopback| nodes.map(|node| site.host(node));
         let mut all: Vec<_> = hosts(&one).into_iter().chain(hosts(&other)).collect();
         all.sort();

@@ -16,27 +16,27 @@
 //! ```
 
 mod postgres;
+mod systems;
 
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::fs;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::process::{Command, ExitCode, Stdio};
 
 use clap::Parser as _;
 use ebla_cli::bench::processes::children;
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::Cluster as _;
-use ebla_tests::etcd::{Build, EtcdCluster};
+use ebla_tests::etcd::EtcdCluster;
 use ebla_tests::process::{Plan, ProcessCluster};
 use ebla_tests::site::Loopback;
+
+use crate::systems::{Running, build, serve, wait_for};
 
 /// Far from the ports that people use.
 const UP_ADDRESS: &str = "127.0.0.1:21186";
 const EMULATOR_PORT: u16 = 21_187;
-/// How long a process may take until it answers.
-const READY_MAX: Duration = Duration::from_secs(60);
 
 #[derive(clap::Parser)]
 struct Arguments {
@@ -96,10 +96,6 @@ async fn start(name: &str, arguments: &Arguments, runtime: &Runtime) -> Started 
     }
 }
 
-fn build() -> Build {
-    if Build::PyPi.program().is_ok() { Build::PyPi } else { Build::Debian }
-}
-
 async fn processes(program: &Path, runtime: &Runtime) -> Started {
     let mut help = Command::new(program);
     help.args(["tablet-server", "--help"]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -113,14 +109,10 @@ async fn processes(program: &Path, runtime: &Runtime) -> Started {
 
 fn up(program: &Path) -> Started {
     let folder = tempfile::tempdir()?;
-    let ready = folder.path().join("ready");
-    let mut command = Command::new(program);
-    command.args(["up", "--listen", UP_ADDRESS, "--data"]).arg(folder.path().join("data"));
-    command.arg("--ready-file").arg(&ready).stdout(Stdio::null()).stderr(Stdio::null());
-    let running = Running(command.spawn()?);
-    wait_for(|| ready.exists())?;
+    let data = folder.path().join("data");
+    let arguments = ["up", "--listen", UP_ADDRESS, "--data"].map(OsStr::new);
+    let (told, running) = serve(program, &[&arguments[..], &[data.as_os_str()]].concat(), folder.path())?;
     // All three servers take requests; the file tells where.
-    let told: serde_json::Value = serde_json::from_str(&fs::read_to_string(&ready)?)?;
     let servers = told.get("servers").and_then(serde_json::Value::as_array).into_iter().flatten();
     let all: Vec<_> = servers.filter_map(|server| Some(server.get("bigtable")?.as_str()?.to_owned())).collect();
     let places = if all.is_empty() { UP_ADDRESS.to_owned() } else { all.join(",") };
@@ -169,28 +161,4 @@ fn race(arguments: &Arguments, systems: &[System]) -> ExitCode {
 fn counted(name: &str, processes: &BTreeSet<u32>) -> String {
     let list: Vec<_> = processes.iter().map(u32::to_string).collect();
     format!("--processes={name}={}", list.join(","))
-}
-
-/// Ends its process when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a process tells nothing but through files and ports: polling is all there is"
-)]
-fn wait_for(is_ready: impl Fn() -> bool) -> Result<(), &'static str> {
-    let pause = Duration::from_millis(100);
-    let mut left = READY_MAX;
-    while !is_ready() {
-        left = left.checked_sub(pause).ok_or("it does not answer")?;
-        std::thread::sleep(pause);
-    }
-    Ok(())
 }

@@ -7,7 +7,8 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Running, Started, wait_for};
+use crate::Started;
+use crate::systems::{Running, wait_for};
 
 const PORT: u16 = 21_188;
 const STANDBYS: u16 = 2;

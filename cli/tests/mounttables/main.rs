@@ -1,0 +1,230 @@
+//! Two mounttables on a cluster of processes, used while tablet servers and mounttables are killed in turn, and once all
+//! tablet servers together: no acknowledged mount is lost, nothing that was taken away comes back, listings and lookups
+//! agree, and a check finds nothing that a sweep has not mended.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`promises`] | what was promised of each name, as a function of answers |
+//! | [`users`] | who uses the names meanwhile |
+//! | [`tally`] | what all of them have seen |
+//! | [`verdict`] | what is asked of the table at the end |
+//!
+//! `EBLA_CHAOS_MOUNTTABLES` says how often each kind of fault comes, `EBLA_CHAOS_SEED` repeats a schedule; `make chaos` asks
+//! for many.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
+#![expect(clippy::panic, reason = "a test may fail, and then says where")]
+
+/// Waits until something is so; fails when it never is.
+macro_rules! wait_for {
+    ($clock:expr, $otherwise:expr, $is_so:expr) => {
+        let deadline = $clock.monotonic() + $crate::LIVE;
+        while !$is_so {
+            assert!($clock.monotonic() < deadline, "{} after {:?}", $otherwise, $crate::LIVE);
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+}
+
+mod promises;
+#[path = "../support/mod.rs"]
+mod support;
+mod tally;
+mod users;
+mod verdict;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ebla_mounttable_namespace::{Namespace, Publisher, Roots};
+use ebla_runtime::{Clock, Runtime};
+use ebla_tests::cluster::{Cluster, Node};
+use ebla_tests::etcd::Build;
+use ebla_tests::nemesis::{Driver, Fault, Item, Victim, schedule, seed, times};
+use ebla_tests::process::{Plan, ProcessCluster};
+use ebla_tests::site::Loopback;
+use tokio::sync::oneshot;
+
+use crate::promises::Promises;
+use crate::tally::Tally;
+use crate::users::{Owner, Server, User};
+
+const TABLET_SERVERS: usize = 3;
+const MOUNTTABLES: usize = 2;
+/// Who has names of his own.
+const OWNERS: usize = 4;
+/// Pairs of users who mount and delete the same.
+const DUELS: usize = 2;
+/// Servers with a name each.
+const SERVERS: usize = 6;
+/// Servers on one node.
+const CROWD: usize = 200;
+/// Of the crowd, mounted by one task.
+const CROWD_EACH: usize = 100;
+/// Changes that are acknowledged after each fault, before the next one comes.
+const BETWEEN: u64 = 100;
+/// When that takes longer, nothing works any more, whatever it says.
+const LIVE: Duration = Duration::from_secs(120);
+/// How often the library's publisher mounts anew.
+const PERIOD: Duration = Duration::from_secs(20);
+/// The name under which it does.
+const PUBLISHED: &str = "published/by/library";
+/// A process that is started again.
+const SHORT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+
+/// T062 T063 T064 T114 T116: with servers of both sorts killed meanwhile.
+#[test]
+fn names_survive_their_servers_and_the_storages() {
+    if let Err(skip) = Build::Debian.program() {
+        println!("skipped: {skip}");
+        return;
+    }
+    support::block_on(async {
+        let runtime = Runtime::system("mounttables");
+        let plan = Plan { mounttables: MOUNTTABLES, ..Plan::new(support::ebla(), TABLET_SERVERS) };
+        let mut cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
+        chaos(&mut cluster, &runtime).await;
+    });
+}
+
+async fn chaos(cluster: &mut ProcessCluster<Loopback>, runtime: &Runtime) {
+    let seed = seed(runtime);
+    let schedule = schedule(seed, &items());
+    println!("EBLA_CHAOS_SEED={seed}: {} faults, and one of all tablet servers", schedule.len());
+    let addresses = cluster.mounttable_addresses();
+    let expiring = verdict::mount_for_a_while(runtime, &addresses).await;
+    let publisher = publisher(runtime, &addresses).await;
+    let load = Load::start(runtime, &addresses);
+    load.begins(&runtime.clock).await;
+
+    let mut driver = Driver::new(cluster, runtime.clock.clone());
+    for (number, nemesis) in schedule.iter().enumerate() {
+        println!("{} of {}: {nemesis}", number + 1, schedule.len());
+        driver.carry_out(nemesis).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
+        load.goes_on(&runtime.clock).await;
+    }
+    drop(driver.finish());
+    without_storage(cluster, &load, &runtime.clock).await;
+    load.goes_on(&runtime.clock).await;
+    let (promises, servers, tally) = load.end().await;
+
+    println!(
+        "{} changes acknowledged, {} of unknown outcome, {} answers marked stale, {} mounts promised on {} names",
+        tally.acknowledged(),
+        tally.unknown(),
+        tally.stale(),
+        promises.standing(),
+        promises.names().count(),
+    );
+    assert_eq!(tally.wrong(), Vec::<String>::new(), "EBLA_CHAOS_SEED={seed}");
+    verdict::is_clean(runtime, &addresses).await;
+    verdict::keeps(runtime, &addresses, &promises, &servers).await;
+    verdict::has_expired(runtime, &addresses, &expiring).await;
+    verdict::is_published(runtime, &addresses, PUBLISHED, publisher).await;
+    verdict::leaves_nothing(runtime, &addresses).await;
+}
+
+/// As often as the variable says, each.
+fn items() -> Vec<Item> {
+    let each = times("EBLA_CHAOS_MOUNTTABLES", 2);
+    let kill = |node: fn(usize) -> Node, count| Item {
+        fault: Fault::Kill,
+        victims: (0..count).map(|number| Victim::Node(node(number))).collect(),
+        lasts: SHORT,
+        times: each,
+    };
+    vec![kill(Node::TabletServer, TABLET_SERVERS), kill(Node::Mounttable, MOUNTTABLES)]
+}
+
+/// No tablet server is there until somebody is told so: answers go on, and are marked as old.
+async fn without_storage(cluster: &mut ProcessCluster<Loopback>, load: &Load, clock: &Clock) {
+    println!("all tablet servers are killed");
+    let all: Vec<_> = (0..TABLET_SERVERS).map(Node::TabletServer).collect();
+    let before = load.tally.stale();
+    cluster.kill_all(&all).await.unwrap();
+    wait(clock, "no answer is marked stale", || load.tally.stale() > before).await;
+    for node in all {
+        cluster.restart(node).await.unwrap();
+    }
+    cluster.whole().await.unwrap();
+}
+
+async fn publisher(runtime: &Runtime, addresses: &[String]) -> Publisher {
+    let roots: Vec<_> = addresses.iter().map(|address| format!("/{address}")).collect();
+    let roots = Roots::new(roots.iter().map(String::as_str)).unwrap();
+    let names = Namespace::builder(runtime.clone()).roots(roots).identity("library").build().unwrap();
+    let publisher = Publisher::start(&names, PERIOD);
+    publisher.add_server("library:1".parse().unwrap()).await;
+    publisher.add_name(PUBLISHED, ebla_mounttable::Target::Object).await;
+    publisher
+}
+
+/// All users at work.
+struct Load {
+    tally: Arc<Tally>,
+    stop: Arc<AtomicBool>,
+    owners: Vec<oneshot::Receiver<Promises>>,
+    others: Vec<oneshot::Receiver<()>>,
+    servers: Vec<Arc<Server>>,
+}
+
+impl Load {
+    fn start(runtime: &Runtime, addresses: &[String]) -> Self {
+        let (tally, stop) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
+        let user = |called: &str| User::new(runtime, addresses, called, &tally, &stop);
+        let start = |work: futures::future::BoxFuture<'static, ()>| runtime.tasks.start("user", work);
+        let owner = |number| Owner::new(user(&format!("owner-{number}")), number);
+        let owners = (0..OWNERS).map(|number| runtime.tasks.start("owner", owner(number).run())).collect();
+
+        let single = |number| Arc::new(Server::new(&format!("servers/{number}"), format!("server-{number}:1")));
+        let single: Vec<_> = (0..SERVERS).map(single).collect();
+        let crowd = |number| Arc::new(Server::new("crowd/on/one", format!("crowd-{number}:1")));
+        let crowd: Vec<_> = (0..CROWD).map(crowd).collect();
+        let mut others = vec![start(Box::pin(users::publish(user("publisher"), single.clone())))];
+        for part in crowd.chunks(CROWD_EACH) {
+            others.push(start(Box::pin(users::publish(user("crowd"), part.to_vec()))));
+        }
+        for at in 0..addresses.len() {
+            others.push(start(Box::pin(users::watch(user("watcher"), at, single.clone()))));
+        }
+        others.push(start(Box::pin(users::list(user("watcher"), "servers", single.clone()))));
+        for number in 0..DUELS {
+            let flat = format!("duel/{number}");
+            let deep = format!("deep/{number}");
+            others.push(start(Box::pin(users::duel(user("duellist"), flat.clone(), flat))));
+            others.push(start(Box::pin(users::duel(user("duellist"), format!("{deep}/1/2/3/4/5/6"), deep))));
+        }
+        Self { tally, stop, owners, others, servers: [single, crowd].concat() }
+    }
+
+    /// Waits until every server was mounted, and a little more was done.
+    async fn begins(&self, clock: &Clock) {
+        wait(clock, "not every server is mounted", || self.servers.iter().all(|server| server.is_mounted())).await;
+        self.goes_on(clock).await;
+    }
+
+    /// Waits until a little more was acknowledged.
+    async fn goes_on(&self, clock: &Clock) {
+        let enough = self.tally.acknowledged() + BETWEEN;
+        wait(clock, "nothing is acknowledged any more", || self.tally.acknowledged() >= enough).await;
+    }
+
+    /// Tells all users to end, and waits for the answers that they wait for.
+    async fn end(self) -> (Promises, Vec<Arc<Server>>, Arc<Tally>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut promises = Promises::default();
+        for owner in self.owners {
+            promises.add(owner.await.unwrap());
+        }
+        for other in self.others {
+            other.await.unwrap();
+        }
+        (promises, self.servers, self.tally)
+    }
+}
+
+/// Polls what users have noted.
+async fn wait(clock: &Clock, otherwise: &str, is_so: impl Fn() -> bool) {
+    wait_for!(clock, otherwise, is_so());
+}

@@ -1,0 +1,132 @@
+//! What is asked of the table when no server is killed any more and no user changes anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebla_cli::bench::names::caller::{Caller, Fix};
+use ebla_mounttable::Reason;
+use ebla_mounttable_namespace::Publisher;
+use ebla_proto::mounttable::dump_reply::Reply;
+use ebla_runtime::Runtime;
+
+use crate::promises::Promises;
+use crate::users::{Server, found, listing};
+
+/// The superuser.
+const SUPERUSER: &str = "server";
+/// Names that are mounted at the beginning and end while servers are killed.
+const EXPIRING: usize = 20;
+/// For how long.
+const EXPIRING_TTL: Duration = Duration::from_secs(20);
+/// Names of one BatchResolve.
+const BATCH: usize = 500;
+
+/// Names that end by themselves.
+pub(crate) struct Expiring {
+    names: Vec<String>,
+    /// When the last of them ends, in microseconds since the epoch.
+    deadline: i64,
+}
+
+fn ways(runtime: &Runtime, addresses: &[String]) -> Vec<Caller> {
+    addresses.iter().map(|address| Caller::new(&runtime.net.channel(address), SUPERUSER).unwrap()).collect()
+}
+
+/// Mounts on deep names, through all mounttables in turn.
+pub(crate) async fn mount_for_a_while(runtime: &Runtime, addresses: &[String]) -> Expiring {
+    let ways = ways(runtime, addresses);
+    let names: Vec<_> = (0..EXPIRING).map(|at| format!("expires/{at}/3/4/5/6/7/8/9/10/11/12/13/14")).collect();
+    let mounts = names.iter().zip(ways.iter().cycle().cloned()).map(|(name, mut way)| async move {
+        way.mount(name, "expires:1", EXPIRING_TTL).await.unwrap().deadline_micros.unwrap()
+    });
+    let deadlines = futures::future::join_all(mounts).await;
+    Expiring { names, deadline: deadlines.into_iter().max().unwrap() }
+}
+
+/// A check finds nothing damaged; what else it finds is mended, and then it finds nothing.
+pub(crate) async fn is_clean(runtime: &Runtime, addresses: &[String]) {
+    let way = &mut ways(runtime, addresses)[0];
+    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+    for finding in way.check(Fix::Tell).await.unwrap() {
+        assert_ne!(finding.kind, "DAMAGED", "{}: {}", finding.place, finding.message);
+        *kinds.entry(finding.kind).or_default() += 1;
+    }
+    println!("found by a check before anything is mended: {kinds:?}");
+    wait_for!(runtime.clock, "a check still finds something", {
+        way.check(Fix::Mend).await.unwrap();
+        way.check(Fix::Tell).await.unwrap().is_empty()
+    });
+}
+
+/// What was promised is there, nothing else is, and lookups say the same as listings, through each mounttable.
+pub(crate) async fn keeps(runtime: &Runtime, addresses: &[String], promises: &Promises, servers: &[Arc<Server>]) {
+    let names: Vec<String> = promises.names().map(str::to_owned).collect();
+    for mut way in ways(runtime, addresses) {
+        let listed: BTreeMap<_, _> = listing(&mut way, "...").await.unwrap().into_iter().collect();
+        assert_eq!(promises.broken(&listed), []);
+        for server in servers {
+            let there = listed.get(&server.name).is_some_and(|servers| servers.contains(&server.address));
+            assert!(there, "{} is not on {}", server.address, server.name);
+        }
+        // What it remembers is a second old at most.
+        wait_for!(runtime.clock, "lookups and listings differ", {
+            let mut is_same = true;
+            for batch in names.chunks(BATCH) {
+                for (name, entry) in batch.iter().zip(way.resolve_all(batch.to_vec()).await.unwrap()) {
+                    let told: BTreeSet<_> = match entry {
+                        Ok(entry) => entry.servers.into_iter().map(|server| server.address).collect(),
+                        Err(error) if error.reason == Reason::NoSuchName => BTreeSet::new(),
+                        Err(error) => panic!("resolve {name}: {error}"),
+                    };
+                    is_same &= told == listed.get(name).cloned().unwrap_or_default();
+                }
+            }
+            is_same
+        });
+    }
+}
+
+/// What has ended is found by nobody, however many look at the same time.
+pub(crate) async fn has_expired(runtime: &Runtime, addresses: &[String], expiring: &Expiring) {
+    // Servers count in milliseconds.
+    wait_for!(runtime.clock, "the time does not go by", { runtime.clock.wall().get() > expiring.deadline + 1_000 });
+    let ways = ways(runtime, addresses);
+    for name in &expiring.names {
+        let two =
+            ways.iter().chain(&ways).cloned().map(|mut way| async move { found(&mut way, name).await.unwrap().0 });
+        for servers in futures::future::join_all(two).await {
+            assert_eq!(servers, BTreeSet::new(), "{name}");
+        }
+    }
+}
+
+/// What the library keeps mounted is there until it is told to take it away.
+pub(crate) async fn is_published(runtime: &Runtime, addresses: &[String], name: &str, publisher: Publisher) {
+    let mut ways = ways(runtime, addresses);
+    for way in &mut ways {
+        wait_for!(runtime.clock, "the publisher's name is not there", {
+            found(way, name).await.unwrap().0.contains("library:1")
+        });
+    }
+    publisher.shutdown().await;
+    for way in &mut ways {
+        wait_for!(runtime.clock, "the publisher's name stays", found(way, name).await.unwrap().0.is_empty());
+    }
+}
+
+/// Everything is deleted; then there is one row, the root's.
+pub(crate) async fn leaves_nothing(runtime: &Runtime, addresses: &[String]) {
+    let mut ways = ways(runtime, addresses);
+    for (number, (name, _)) in listing(&mut ways[0].clone(), "*").await.unwrap().into_iter().enumerate() {
+        let at = number % ways.len();
+        ways[at].delete(&name).await.unwrap();
+    }
+    for way in &mut ways {
+        assert_eq!(listing(way, "*").await.unwrap(), []);
+    }
+    is_clean(runtime, addresses).await;
+    let is_row = |reply: &Option<Reply>| matches!(reply, Some(Reply::Row(_)));
+    let rows: Vec<_> = ways[0].dump().await.unwrap().into_iter().map(|it| it.reply).filter(is_row).collect();
+    assert_eq!(rows.len(), 1, "{rows:?}");
+}
