@@ -42,6 +42,8 @@ ebla_model::reasons! {
     NodeQuota = "NODE_QUOTA" => GiveUp,
     /// The user has as many servers mounted as he may have.
     ServerQuota = "SERVER_QUOTA" => GiveUp,
+    /// The server that was asked makes no changes for the time being; others of its table may.
+    ReadOnly = "READ_ONLY" => RetryElsewhere,
     /// Others changed the same nodes at the same time, again and again.
     Contention = "CONTENTION" => Wait,
     /// The server that was asked is not a mount table.

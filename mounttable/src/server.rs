@@ -11,8 +11,8 @@ use tracing::{info, warn};
 
 use crate::identity::BlessingPattern;
 use crate::outage::{self, Credit};
-use crate::service::Service;
 use crate::service::identity::{Door, Identity};
+use crate::service::{Changes, Service};
 use crate::store::cache;
 use crate::store::cached::{Cached, Counts, Knowledge};
 use crate::store::{Store, Surroundings};
@@ -85,8 +85,8 @@ impl Server {
         let door = Door::new(config.identity, config.superusers);
         let tasks = runtime.tasks.clone();
         let service = Service::new(table.clone(), &config.table, door, knowledge.clone(), tasks);
-        let routes =
-            Routes::new(MountTableServer::new(service.clone())).add_service(MountTableAdminServer::new(service));
+        let routes = Routes::new(MountTableServer::new(service.clone()))
+            .add_service(MountTableAdminServer::new(service.clone()));
         let serving = runtime.child("serving");
         serve(&serving.tasks, listener, routes, ServeOptions::default());
         if !config.sweep_period.is_zero() {
@@ -95,6 +95,9 @@ impl Server {
                 loop {
                     // Servers of one table should not sweep it at the same time.
                     tokio::time::sleep(rng.jitter(period)).await;
+                    if service.changes() == Changes::Refused {
+                        continue;
+                    }
                     match table.sweep().await {
                         Ok(swept) => info!(?swept, "swept"),
                         Err(error) => warn!(%error, "sweep ended early"),

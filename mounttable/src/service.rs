@@ -10,12 +10,14 @@
 //!   watch      what has changed between two looks at a name: pure
 //!   watcher    MountTable.Watch: looks, and tells
 //!   admin      MountTableAdmin: for superusers, but for what this server counts
+//!   changes    whether a server makes changes: a switch for operators
 //! ```
 //!
 //! What changes the tree goes on when its caller has gone: a protocol that is broken off leaves work to others.
 
 mod admin;
 pub mod bearer;
+mod changes;
 pub mod identity;
 mod keep;
 mod listing;
@@ -37,10 +39,13 @@ use tonic::{Response, Status};
 
 use crate::error::{Error, Reason};
 use crate::identity::{Caller, Standing};
+use crate::service::changes::Switch;
 use crate::service::identity::Door;
 use crate::store::cached::Knowledge;
 use crate::store::{Store, Surroundings};
 use crate::table::Table;
+
+pub use changes::Changes;
 
 /// Messages of a stream that wait for a slow reader; then the work waits.
 const WAITING_MAX: usize = 32;
@@ -84,6 +89,7 @@ pub struct Service<S> {
     door: Door,
     /// For who counts.
     knowledge: Knowledge,
+    switch: Switch,
     tasks: Tasks,
 }
 
@@ -91,7 +97,12 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
     /// Serves `table`, called `name`, to those whom `door` lets in, and tells them what `knowledge` counts; work that
     /// outlives its call belongs to `tasks`.
     pub fn new(table: Table<S>, name: &str, door: Door, knowledge: Knowledge, tasks: Tasks) -> Self {
-        Self { table, name: name.into(), door, knowledge, tasks }
+        Self { table, name: name.into(), door, knowledge, switch: Switch::default(), tasks }
+    }
+
+    /// Whether changes are made now.
+    pub fn changes(&self) -> Changes {
+        self.switch.now()
     }
 
     fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
@@ -104,6 +115,11 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
             Standing::Superuser => Ok(caller),
             Standing::Ordinary => Err(messages::status(&crate::rules::no_access())),
         }
+    }
+
+    /// Before every change.
+    fn may_change(&self) -> Result<(), Status> {
+        told(self.switch.check())
     }
 
     /// Does the work to its end, also when whoever waits for it goes away.

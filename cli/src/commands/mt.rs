@@ -273,7 +273,7 @@ pub fn refused(error: Error) -> Failure {
         | Reason::Root
         | Reason::FlagsConflict
         | Reason::ShadowedByMount => 5,
-        Reason::Unavailable => 6,
+        Reason::ReadOnly | Reason::Unavailable => 6,
         _ => 1,
     };
     Failure { message: format!("{} ({})", error.message, error.reason), code }

@@ -10,7 +10,7 @@ use tracing::info;
 use crate::error::{Error, Reason};
 use crate::file;
 use crate::identity::UserId;
-use crate::service::{Answer, Messages, Outlet, Service, count, messages, told};
+use crate::service::{Answer, Changes, Messages, Outlet, Service, count, messages, told};
 use crate::store::{Store, Surroundings};
 use crate::table::{Charge, Correction, Finding, Limits, Tally};
 
@@ -21,6 +21,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn setup(&self, request: Request<wire::SetupRequest>) -> Answer<wire::SetupReply> {
         self.superuser(request.metadata())?;
+        self.may_change()?;
         let file = request.into_inner().permissions_file;
         let file = if file.is_empty() { "{}" } else { file.as_str() };
         let nodes = told(file::nodes(file))?;
@@ -33,6 +34,9 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
     async fn check(&self, request: Request<wire::CheckRequest>) -> Answer<Self::CheckStream> {
         self.superuser(request.metadata())?;
         let (table, fix) = (self.table.clone(), request.into_inner().fix);
+        if fix {
+            self.may_change()?;
+        }
         let work = async move {
             let findings = table.check().await?;
             if fix {
@@ -57,6 +61,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn restore(&self, request: Request<Streaming<wire::DumpReply>>) -> Answer<wire::RestoreReply> {
         self.superuser(request.metadata())?;
+        self.may_change()?;
         let mut dump = request.into_inner();
         let table = self.table.clone();
         let work = async move {
@@ -81,6 +86,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn destroy(&self, request: Request<wire::DestroyRequest>) -> Answer<wire::DestroyReply> {
         self.superuser(request.metadata())?;
+        self.may_change()?;
         if request.into_inner().table != *self.name {
             let wrong = format!("this table is {:?}: say so to destroy it", self.name);
             return Err(messages::status(&Error::new(Reason::BadRequest, wrong)));
@@ -93,6 +99,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn sweep(&self, request: Request<wire::SweepRequest>) -> Answer<wire::SweepReply> {
         self.superuser(request.metadata())?;
+        self.may_change()?;
         let table = self.table.clone();
         let swept = self.detached(async move { table.sweep().await }).await?;
         Ok(Response::new(wire::SweepReply {
@@ -106,6 +113,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn recount(&self, request: Request<wire::RecountRequest>) -> Answer<wire::RecountReply> {
         self.superuser(request.metadata())?;
+        self.may_change()?;
         let table = self.table.clone();
         let corrections = self.detached(async move { table.recount().await }).await?;
         let message = |it: Correction| recount_reply::Correction { counter: it.counter, was: it.was, is: it.is };
@@ -114,6 +122,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn set_limit(&self, request: Request<wire::SetLimitRequest>) -> Answer<wire::SetLimitReply> {
         self.superuser(request.metadata())?;
+        self.may_change()?;
         let message = request.into_inner();
         if message.user.is_empty() {
             return Err(messages::status(&Error::new(Reason::BadRequest, "whose limit?")));
@@ -155,6 +164,14 @@ impl<S: Store + Surroundings + Clone + 'static> MountTableAdmin for Service<S> {
             changes: requests.changes,
             counters: requests.counters,
         }))
+    }
+
+    async fn set_read_only(&self, request: Request<wire::SetReadOnlyRequest>) -> Answer<wire::SetReadOnlyReply> {
+        self.superuser(request.metadata())?;
+        let to = if request.into_inner().read_only { Changes::Refused } else { Changes::Made };
+        let was = self.switch.turn(to);
+        info!(?was, is = ?to, "changes");
+        Ok(Response::new(wire::SetReadOnlyReply { was_read_only: was == Changes::Refused }))
     }
 }
 

@@ -98,6 +98,7 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
     }
 
     async fn keep(&self, caller: &Caller, keeper: &Keeper, message: wire::MountRequest) -> Result<Deadline, Error> {
+        self.switch.check()?;
         let name: NodeName = message.name.parse()?;
         let mount = messages::mount(&message)?;
         if mount.mode == MountMode::Replace {

@@ -58,6 +58,7 @@ const fn like(reason: Reason) -> Like {
         | Reason::Root
         | Reason::FlagsConflict
         | Reason::ShadowedByMount
+        | Reason::ReadOnly
         | Reason::NoMountTable
         | Reason::DepthExceeded => Like::FailedPrecondition,
         Reason::NodeQuota | Reason::ServerQuota => Like::ResourceExhausted,

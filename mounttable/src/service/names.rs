@@ -75,6 +75,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTable for Service<S> {
 
     async fn mount(&self, request: Request<wire::MountRequest>) -> Answer<wire::MountReply> {
         let caller = self.caller(request.metadata())?;
+        self.may_change()?;
         let name = named(&request.get_ref().name)?;
         let mount = told(messages::mount(request.get_ref()))?;
         let table = self.table.clone();
@@ -99,6 +100,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTable for Service<S> {
 
     async fn unmount(&self, request: Request<wire::UnmountRequest>) -> Answer<wire::UnmountReply> {
         let caller = self.caller(request.metadata())?;
+        self.may_change()?;
         let name = named(&request.get_ref().name)?;
         let server = Some(request.get_ref().server.as_str()).filter(|server| !server.is_empty());
         let server: Option<ServerAddress> = told(server.map(str::parse).transpose())?;
@@ -109,6 +111,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTable for Service<S> {
 
     async fn delete(&self, request: Request<wire::DeleteRequest>) -> Answer<wire::DeleteReply> {
         let caller = self.caller(request.metadata())?;
+        self.may_change()?;
         let name = named(&request.get_ref().name)?;
         let subtree = if request.get_ref().subtree { Subtree::Delete } else { Subtree::Refuse };
         let version = Some(request.into_inner().expected_version).filter(|version| !version.is_empty());
@@ -154,6 +157,7 @@ impl<S: Store + Surroundings + Clone + 'static> MountTable for Service<S> {
         request: Request<wire::SetPermissionsRequest>,
     ) -> Answer<wire::SetPermissionsReply> {
         let caller = self.caller(request.metadata())?;
+        self.may_change()?;
         let name = named(&request.get_ref().name)?;
         let message = request.into_inner();
         let permissions = told(messages::permissions_from_wire(&message.permissions.unwrap_or_default()))?;

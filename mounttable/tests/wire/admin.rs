@@ -12,7 +12,7 @@ use ebla_proto::mounttable::list_limits_reply::Limit;
 use ebla_proto::mounttable::recount_reply::Correction;
 use tonic::{Code, Status};
 
-use crate::world::{TABLE, World, by, mount, ok, refusal};
+use crate::world::{TABLE, World, by, mount, ok, permissions, reason, refusal};
 
 fn key(name: &str) -> String {
     row_key(&name.parse::<NodeName>().unwrap())
@@ -234,4 +234,47 @@ async fn a_table_is_destroyed_by_who_says_its_name() {
     ok(world.admin().setup(by("server", wire::SetupRequest::default())).await);
     world.mount("bob", "a", "h:2", 60).await;
     assert_eq!(world.resolve("bob", "a").await.unwrap().0, ["h:2"]);
+}
+
+/// What changes anything is refused on this server, whoever asks; what reads is answered, and nothing is lost afterwards.
+#[tokio::test]
+async fn a_server_that_is_read_only_goes_on_answering() {
+    let world = World::start().await;
+    world.mount("bob", "a", "h:1", 60).await;
+    let rows = world.memory.rows();
+    let switch = |caller: &str, read_only| by(caller, wire::SetReadOnlyRequest { read_only });
+    let refused = world.admin().set_read_only(switch("bob", true)).await;
+    assert_eq!(refusal(refused), (Code::PermissionDenied, Reason::NoAccess));
+    assert!(!ok(world.admin().set_read_only(switch("server", true)).await).was_read_only);
+    fn seen<T>(answer: Result<T, Status>) -> bool {
+        refusal(answer) == (Code::FailedPrecondition, Reason::ReadOnly)
+    }
+    let (mut names, mut admin) = (world.names(), world.admin());
+    let destroy = wire::DestroyRequest { table: TABLE.to_owned() };
+    let limit = wire::SetLimitRequest { user: "bob".to_owned(), nodes: Some(1), servers: None };
+    let unmount = wire::UnmountRequest { name: "a".to_owned(), server: String::new() };
+    let delete = wire::DeleteRequest { name: "a".to_owned(), ..wire::DeleteRequest::default() };
+    let refused = [
+        seen(names.mount(by("bob", mount("a", "h:2", 60))).await),
+        seen(names.unmount(by("bob", unmount)).await),
+        seen(names.delete(by("bob", delete)).await),
+        seen(names.set_permissions(by("bob", permissions("a", "{}", ""))).await),
+        seen(admin.setup(by("server", wire::SetupRequest::default())).await),
+        seen(admin.check(by("server", wire::CheckRequest { fix: true })).await),
+        seen(restore(&world, Vec::new()).await),
+        seen(admin.destroy(by("server", destroy)).await),
+        seen(admin.sweep(by("server", wire::SweepRequest {})).await),
+        seen(admin.recount(by("server", wire::RecountRequest {})).await),
+        seen(admin.set_limit(by("server", limit)).await),
+    ];
+    assert!(refused.iter().all(|is_refused| *is_refused), "{refused:?}");
+    let requests = tokio_stream::iter([wire::KeepMountedRequest { mounts: vec![mount("a", "h:1", 90)] }]);
+    let kept = ok(names.keep_mounted(by("bob", requests)).await).message().await.unwrap().unwrap();
+    assert_eq!(kept.results[0].failure.as_ref().map(reason), Some(Reason::ReadOnly));
+    assert_eq!(world.resolve("alice", "a").await.unwrap().0, ["h:1"]);
+    assert_eq!((check(&world, false).await, dump(&world).await.is_empty()), (Vec::new(), false));
+    assert_eq!(world.memory.rows(), rows);
+    assert!(ok(world.admin().set_read_only(switch("server", false)).await).was_read_only);
+    world.mount("bob", "a", "h:2", 60).await;
+    assert_eq!(world.resolve("alice", "a").await.unwrap().0, ["h:1", "h:2"]);
 }

@@ -151,6 +151,7 @@ async fn only_superusers_look_after_a_table() {
                 .await,
         ),
         seen(admin.list_limits(by("bob", wire::ListLimitsRequest {})).await),
+        seen(admin.set_read_only(by("bob", wire::SetReadOnlyRequest { read_only: true })).await),
     ];
     assert!(refused.iter().all(|is_refused| *is_refused), "{refused:?}");
     assert_eq!(world.memory.rows().len(), 1);
