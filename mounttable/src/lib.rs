@@ -10,11 +10,13 @@
 //!   outage                        when nobody could refresh a mount, and what that adds to deadlines
 //!   store                         the storage that is asked for, and one in memory
 //!   table                         the tree in a storage: the fenced protocol
-//!   service  server               the gRPC services, and a process that serves them
+//!   service  gateway              the gRPC services, and the same as JSON over HTTP
+//!   server                        a process that serves them
 //! ```
 //!
 //! Invariants: all above `store` are functions of values: no IO, no clock, no randomness. `store` and `table` take them
-//! from outside. Nothing but the public API of a Bigtable is used of the storage. A name, a pattern and an address are parsed once; afterwards the type is the proof.
+//! from outside. Nothing but the public API of a Bigtable is used of the storage. A name, a pattern and an address are parsed
+//! once; afterwards the type is the proof.
 //!
 //! What is absent: logins (only a switch for development tells who calls). What programs use tables through is a crate of its
 //! own, in `namespace/`.
@@ -23,6 +25,7 @@ pub mod access;
 pub mod address;
 pub mod error;
 pub mod file;
+pub mod gateway;
 pub mod glob;
 pub mod identity;
 pub mod key;

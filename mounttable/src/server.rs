@@ -5,10 +5,11 @@ use std::time::Duration;
 use ebla_model::error::{Error as ModelError, Reason as ModelReason};
 use ebla_proto::mounttable::mount_table_admin_server::MountTableAdminServer;
 use ebla_proto::mounttable::mount_table_server::MountTableServer;
-use ebla_runtime::{Runtime, ServeOptions, serve};
+use ebla_runtime::{Listener, Protocol, Runtime, ServeOptions, serve};
 use tonic::service::Routes;
 use tracing::{info, warn};
 
+use crate::gateway;
 use crate::identity::BlessingPattern;
 use crate::outage::{self, Credit};
 use crate::service::identity::{Door, Identity};
@@ -29,6 +30,8 @@ const GRACE: Duration = Duration::from_secs(5);
 pub struct ServerConfig {
     /// Where it listens, `host:port`; port 0 takes a free one.
     pub listen: String,
+    /// Where its gateway for JSON over HTTP listens, as `listen`; `None`: there is none.
+    pub http_listen: Option<String>,
     /// What the table is called: has to be said to destroy it.
     pub table: String,
     /// Of the tree.
@@ -47,6 +50,7 @@ pub struct ServerConfig {
 #[derive(Debug)]
 pub struct Server {
     address: String,
+    http_address: Option<String>,
     knowledge: Knowledge,
     /// What answers calls: stopped first.
     serving: Runtime,
@@ -57,16 +61,19 @@ impl Server {
     /// Binds and serves. Its tasks are a group of their own under `runtime`'s.
     ///
     /// # Errors
-    /// `Unavailable` when the address cannot be bound.
+    /// `Unavailable` when an address cannot be bound.
     pub async fn start<S>(config: ServerConfig, store: S, runtime: Runtime) -> Result<Self, ModelError>
     where
         S: Store + Surroundings + Clone + 'static,
     {
         let runtime = runtime.child("mounttable");
-        let listener = runtime.net.listen(&config.listen).await.map_err(|error| {
-            ModelError::new(ModelReason::Unavailable, format!("listen on {}: {error}", config.listen))
-        })?;
+        let listener = listen(&runtime, &config.listen).await?;
         let address = listener.local_addr().to_string();
+        let http_listener = match &config.http_listen {
+            Some(address) => Some(listen(&runtime, address).await?),
+            None => None,
+        };
+        let http_address = http_listener.as_ref().map(|listener| listener.local_addr().to_string());
         let store = Cached::new(store, config.cache);
         let knowledge = store.knowledge();
         let table = Table::new(store, config.options);
@@ -89,6 +96,10 @@ impl Server {
             .add_service(MountTableAdminServer::new(service.clone()));
         let serving = runtime.child("serving");
         serve(&serving.tasks, listener, routes, ServeOptions::default());
+        if let Some(listener) = http_listener {
+            let options = ServeOptions { protocol: Protocol::Http1Too, ..ServeOptions::default() };
+            serve(&serving.tasks, listener, gateway::routes(service.clone()), options);
+        }
         if !config.sweep_period.is_zero() {
             let (period, rng) = (config.sweep_period, runtime.rng.clone());
             runtime.tasks.spawn_until_stopped("sweep", async move {
@@ -105,12 +116,17 @@ impl Server {
                 }
             });
         }
-        Ok(Self { address, knowledge, serving, runtime })
+        Ok(Self { address, http_address, knowledge, serving, runtime })
     }
 
     /// Where it listens, `host:port`.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Where its gateway listens, `host:port`, if it has one.
+    pub fn http_address(&self) -> Option<&str> {
+        self.http_address.as_deref()
     }
 
     /// How names were looked up until now: from what was known, or by reading.
@@ -123,6 +139,11 @@ impl Server {
         self.serving.tasks.stop(DRAIN).await;
         self.runtime.tasks.stop(GRACE).await;
     }
+}
+
+async fn listen(runtime: &Runtime, address: &str) -> Result<Listener, ModelError> {
+    let failed = |error| ModelError::new(ModelReason::Unavailable, format!("listen on {address}: {error}"));
+    runtime.net.listen(address).await.map_err(failed)
 }
 
 async fn beat<S: Store + Surroundings>(table: &Table<S>, server: u64) {

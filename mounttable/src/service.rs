@@ -51,10 +51,10 @@ pub use changes::Changes;
 const WAITING_MAX: usize = 32;
 
 /// What a method returns.
-type Answer<T> = Result<Response<T>, Status>;
+pub(crate) type Answer<T> = Result<Response<T>, Status>;
 
 /// An answer of many messages.
-type Messages<T> = BoxStream<'static, Result<T, Status>>;
+pub(crate) type Messages<T> = BoxStream<'static, Result<T, Status>>;
 
 fn told<T>(outcome: Result<T, Error>) -> Result<T, Status> {
     outcome.map_err(|error| messages::status(&error))

@@ -35,7 +35,7 @@ pub use meter::{Held, Meter};
 pub use net::{Connection, Listener, Net, Network};
 pub use planted::{Bug, planted};
 pub use rng::Rng;
-pub use serve::{Origin, ServeOptions, serve};
+pub use serve::{Origin, Protocol, ServeOptions, serve};
 pub use tasks::Tasks;
 
 /// What a component needs of the machine; cheap to clone.

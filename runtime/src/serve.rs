@@ -1,4 +1,4 @@
-//! A gRPC server on a listener, owned by a group of tasks.
+//! A server of gRPC, or of anything else over HTTP, on a listener, owned by a group of tasks.
 //!
 //! When the group is told to end, the server takes no new connections and lets running calls finish. When its grace is
 //! over, connections are cut, so that a server stopped without warning looks like one that lost its power.
@@ -23,11 +23,23 @@ use crate::net::{
 };
 use crate::tasks::Tasks;
 
+/// What connections may speak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Protocol {
+    /// HTTP/2 from its first byte, as gRPC does.
+    #[default]
+    Http2,
+    /// HTTP/1.1 too, as scripts and browsers do without TLS.
+    Http1Too,
+}
+
 /// How a server treats its connections.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Calls at once on one connection; more wait.
     pub concurrent_streams_max: u32,
+    /// What it understands.
+    pub protocol: Protocol,
     /// A silent connection is probed this often.
     pub keep_alive_interval: Duration,
     /// A probe without an answer closes the connection after this.
@@ -38,6 +50,7 @@ impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             concurrent_streams_max: 4_096,
+            protocol: Protocol::default(),
             keep_alive_interval: KEEP_ALIVE_INTERVAL,
             keep_alive_timeout: KEEP_ALIVE_TIMEOUT,
         }
@@ -49,6 +62,7 @@ pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOp
     let (token, killed) = (tasks.token(), tasks.killed());
     let incoming = listener.map(move |connection| connection.map(|it| Guarded::new(it, killed.clone())));
     let server = Server::builder()
+        .accept_http1(options.protocol == Protocol::Http1Too)
         .max_concurrent_streams(options.concurrent_streams_max)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

@@ -30,8 +30,9 @@ use crate::process::{self, Signals};
 ///
 /// The table is made when it is not there: everybody may do everything in it, unless a permissions file says otherwise.
 ///
-/// Example:
+/// Examples:
 ///   ebla mounttable --cluster 127.0.0.1:8086 --listen 127.0.0.1:8101 --insecure-dev-identity
+///   ebla mounttable --in-memory --http-listen 127.0.0.1:8180 --insecure-dev-identity
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Mounttable {
@@ -44,6 +45,9 @@ pub struct Mounttable {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8101")]
     pub listen: String,
+    /// Where to serve names as JSON over HTTP too, described by /v1/openapi.json; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT")]
+    pub http_listen: Option<String>,
     /// The project of the table
     #[arg(long, env = "EBLA_PROJECT", default_value = "dev")]
     pub project: String,
@@ -104,13 +108,15 @@ pub struct Mounttable {
 }
 
 impl Mounttable {
-    /// What the command is without another word, for a cluster of this machine's own: callers are believed.
+    /// What the command is without another word, for a cluster of this machine's own: callers are believed. `http`: where
+    /// it serves HTTP too.
     ///
     /// # Errors
     /// Usage, when an environment variable has no legal value.
-    pub fn beside(cluster: &str, listen: &str) -> Result<Self, Failure> {
+    pub fn beside(cluster: &str, listen: &str, http: Option<&str>) -> Result<Self, Failure> {
         let command = Self::augment_args(clap::Command::new("mounttable").no_binary_name(true));
         let given = ["--cluster", cluster, "--listen", listen, "--insecure-dev-identity"];
+        let given = given.into_iter().chain(http.into_iter().flat_map(|listen| ["--http-listen", listen]));
         let found = command.try_get_matches_from(given).and_then(|matches| Self::from_arg_matches(&matches));
         found.map_err(|error| Failure::usage(error.to_string()))
     }
@@ -122,10 +128,15 @@ impl Mounttable {
 /// What kept it from starting.
 pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    process::check_exposure(&command.listen, command.insecure)?;
+    for listen in [Some(&command.listen), command.http_listen.as_ref()].into_iter().flatten() {
+        process::check_exposure(listen, command.insecure)?;
+    }
     let server = serve(&command, &runtime).await?;
     if let Some(file) = &command.ready_file {
-        let ready = json!({"role": "mounttable", "address": server.address(), "pid": std::process::id()});
+        let mut ready = json!({"role": "mounttable", "address": server.address(), "pid": std::process::id()});
+        if let (Some(address), Some(ready)) = (server.http_address(), ready.as_object_mut()) {
+            ready.insert("http".to_owned(), address.into());
+        }
         process::write_ready(file, &ready)?;
     }
     let callers = match (&command.jwt_keys, command.insecure_dev_identity) {
@@ -134,8 +145,9 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
         (None, false) => "nobody is let in",
     };
     let place = command.cluster.as_deref().unwrap_or("memory");
+    let http = server.http_address().map(|address| format!(" and http://{address}")).unwrap_or_default();
     eprintln!(
-        "ebla {}   mounttable at {}   in {place}   no TLS; {callers}",
+        "ebla {}   mounttable at {}{http}   in {place}   no TLS; {callers}",
         env!("CARGO_PKG_VERSION"),
         server.address()
     );
@@ -206,6 +218,7 @@ where
     table.setup(ebla_mounttable::Permissions::open()).await.map_err(refused)?;
     let config = ServerConfig {
         listen: command.listen.clone(),
+        http_listen: command.http_listen.clone(),
         table: command.table.clone(),
         options,
         identity: identity(command, runtime)?,

@@ -46,6 +46,9 @@ pub struct Up {
     /// Serve a mounttable of this cluster too, and believe its callers: `ebla mt --root HOST:PORT`
     #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8101")]
     pub mounttable: Option<String>,
+    /// Serve that mounttable as JSON over HTTP too: /v1/openapi.json describes it
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8180", requires = "mounttable")]
+    pub mounttable_http: Option<String>,
     /// Serve beyond loopback although there is no TLS and no login
     #[arg(long)]
     pub insecure: bool,
@@ -115,9 +118,12 @@ pub async fn start(up: &Up, runtime: &Runtime) -> Result<Running, Failure> {
     let cluster = LocalCluster::start(config, runtime).await?;
     let names = match &up.mounttable {
         Some(listen) => {
-            process::check_exposure(listen, up.insecure)?;
+            let http = up.mounttable_http.as_deref();
+            for listen in [Some(listen.as_str()), http].into_iter().flatten() {
+                process::check_exposure(listen, up.insecure)?;
+            }
             let first = cluster.addresses().into_iter().next().unwrap_or_default();
-            Some(Box::pin(mounttable::serve(&Mounttable::beside(&first, listen)?, runtime)).await?)
+            Some(Box::pin(mounttable::serve(&Mounttable::beside(&first, listen, http)?, runtime)).await?)
         }
         None => None,
     };
@@ -152,6 +158,9 @@ fn ready_object(running: &Running) -> Value {
     });
     if let (Some(names), Some(ready)) = (&running.names, ready.as_object_mut()) {
         ready.insert("mounttable".to_owned(), names.address().into());
+        if let Some(address) = names.http_address() {
+            ready.insert("mounttable_http".to_owned(), address.into());
+        }
     }
     ready
 }
@@ -174,6 +183,9 @@ fn ready_block(up: &Up, running: &Running) -> String {
     if let Some(names) = &running.names {
         block
             .push_str(&format!("  Mounttable     {address}     export MT_ROOT={address}\n", address = names.address()));
+        if let Some(address) = names.http_address() {
+            block.push_str(&format!("  Names by HTTP  {address}     curl http://{address}/v1/openapi.json\n"));
+        }
     }
     block.push_str(
         "\n  Try   ebla table create web --family anchor --family contents:maxversions=3\n        \

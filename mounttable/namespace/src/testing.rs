@@ -52,6 +52,7 @@ impl FakeMountTable {
         Table::new(store.clone(), options).setup(Permissions::open()).await?;
         let config = ServerConfig {
             listen: address.to_owned(),
+            http_listen: None,
             table: "fake".to_owned(),
             options,
             identity: Identity::Development,

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail, and then says where")]
 
 mod admin;
+mod gateway;
 mod names;
 mod refusals;
 mod streams;

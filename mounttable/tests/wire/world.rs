@@ -26,6 +26,7 @@ pub(crate) struct World {
     /// The rows, for who looks behind the server's back.
     pub(crate) memory: Memory,
     pub(crate) server: Server,
+    pub(crate) runtime: Runtime,
     channel: Channel,
 }
 
@@ -44,6 +45,7 @@ impl World {
         Table::new(store.clone(), options).setup(Permissions::open()).await.unwrap();
         let config = ServerConfig {
             listen: "127.0.0.1:0".to_owned(),
+            http_listen: Some("127.0.0.1:0".to_owned()),
             table: TABLE.to_owned(),
             options,
             identity,
@@ -53,7 +55,7 @@ impl World {
         };
         let server = Server::start(config, store, runtime.clone()).await.unwrap();
         let channel = runtime.net.channel(server.address());
-        Self { clock, memory, server, channel }
+        Self { clock, memory, server, runtime, channel }
     }
 
     pub(crate) fn names(&self) -> MountTableClient<Channel> {
