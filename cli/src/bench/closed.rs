@@ -67,7 +67,7 @@ impl Outcome {
         self.errors += other.errors;
         self.first_error = self.first_error.take().or(other.first_error);
         // Both have the same bounds.
-        drop(self.latencies.add(other.latencies));
+        let _same_bounds = self.latencies.add(other.latencies);
     }
 }
 
