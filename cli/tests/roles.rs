@@ -116,6 +116,47 @@ async fn come_and_go() {
     assert!(report.is_good() && report.read_through == addresses, "{}", report.text());
 }
 
+/// Who wants to know where a cluster is asks the names in it.
+#[test]
+fn processes_mount_themselves_under_their_names() {
+    if let Err(skip) = Build::Debian.program() {
+        eprintln!("skipped: {skip}");
+        return;
+    }
+    support::block_on(async {
+        let runtime = Runtime::system("published");
+        let plan = Plan { etcd: 1, masters: 1, mounttables: 1, publishes: true, ..Plan::new(support::ebla(), 2) };
+        let mut cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
+        let (root, addresses) = (cluster.mounttable_addresses()[0].clone(), cluster.addresses());
+        // By their numbers in the cluster, which they got in the order in which they came.
+        let servers = cluster.status().await.unwrap().servers.into_iter().filter_map(|one| one.server);
+        let published: Vec<_> =
+            servers.map(|one| format!("ebla/tablet-servers/{}  {}", one.server, one.address)).collect();
+        shows(&root, "ebla/tablet-servers/*", &published.join("\n"), &runtime).await;
+        let told =
+            Command::new(support::ebla()).args(["mt", "glob", "ebla/masters/*", "--root", &root]).output().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        assert!(told.starts_with("ebla/masters/") && told.lines().count() == 1, "{told}");
+        cluster.stop(Node::TabletServer(1)).await.unwrap();
+        let stays: Vec<_> = published.into_iter().filter(|line| line.ends_with(&addresses[0])).collect();
+        shows(&root, "ebla/tablet-servers/*", &stays.join("\n"), &runtime).await;
+    });
+}
+
+/// Waits until a listing is this one.
+async fn shows(root: &str, pattern: &str, wanted: &str, runtime: &Runtime) {
+    let deadline = runtime.clock.monotonic() + LIVE;
+    loop {
+        let told = Command::new(support::ebla()).args(["mt", "glob", pattern, "--root", root]).output().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        if told.trim_end() == wanted {
+            return;
+        }
+        assert!(runtime.clock.monotonic() < deadline, "listed: {told:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 /// The exit code and what was said on stderr.
 fn fails(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(support::ebla()).args(arguments).output().unwrap();

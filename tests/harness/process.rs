@@ -52,8 +52,10 @@ pub struct Plan {
     pub masters: usize,
     /// Tablet servers.
     pub tablet_servers: usize,
-    /// Servers of one table of names in the cluster.
+    /// Servers of one table of names in the cluster, in which masters and tablet servers mount themselves if `publishes`.
     pub mounttables: usize,
+    /// Whether they do.
+    pub publishes: bool,
     /// A tablet larger than this splits, in bytes; `None`: the program's default.
     pub split_bytes: Option<u64>,
     /// How long a tablet server may be away before its replicas are replaced; `None`: the program's default.
@@ -73,6 +75,7 @@ impl Plan {
             masters: 2,
             tablet_servers,
             mounttables: 0,
+            publishes: false,
             split_bytes: None,
             repair_grace: None,
         }
@@ -98,6 +101,8 @@ pub struct ProcessCluster<S: Site> {
     etcd: EtcdCluster,
     site: S,
     folder: TempDir,
+    /// The mounttables in which masters and tablet servers mount themselves.
+    roots: Vec<String>,
     plan: Plan,
     runtime: Runtime,
 }
@@ -119,6 +124,8 @@ impl<S: Site> ProcessCluster<S> {
         let runtime = runtime.child("processes");
         // They are started when there is a cluster that can keep their table.
         let mounttables = std::mem::take(&mut plan.mounttables);
+        let names = |number| format!("{}:{NAMES_PORT}", site.host(Node::Mounttable(number)));
+        let roots = if plan.publishes { (0..mounttables).map(names).collect() } else { Vec::new() };
         let mut cluster = Self {
             mounttables: Vec::new(),
             servers: Vec::new(),
@@ -126,6 +133,7 @@ impl<S: Site> ProcessCluster<S> {
             etcd,
             site,
             folder,
+            roots,
             plan,
             runtime,
         };
@@ -158,6 +166,9 @@ impl<S: Site> ProcessCluster<S> {
         flag("listen", format!("{}:{port}", self.site.host(node)));
         flag("data", self.data(node).display().to_string());
         flag("ready-file", self.ready_file(node).display().to_string());
+        for root in &self.roots {
+            flag("publish-to", root.clone());
+        }
         if let (Node::TabletServer(_), Some(bytes)) = (node, self.plan.split_bytes) {
             flag("split-bytes", bytes.to_string());
         }

@@ -45,11 +45,19 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
         repair_grace: Duration::from_secs(master.repair_grace.into()),
         ..MasterConfig::new(&master.role.listen, master.replicas.into())
     };
-    let running = ebla_master::Master::start(config, chubby, runtime).await?;
+    let running = ebla_master::Master::start(config, chubby, runtime.clone()).await?;
+    let name = format!("ebla/masters/{}", running.address());
+    let published = master.role.publish(&name, running.address(), &runtime).await?;
     let ready = json!({"role": "master", "address": running.address(), "pid": std::process::id()});
     master.role.announce("master", running.address(), &ready)?;
     signals.next().await;
     eprintln!("stopping: leaving office");
-    signals.stop(running.stop()).await;
+    let orderly = async {
+        if let Some(publisher) = published {
+            publisher.shutdown().await;
+        }
+        running.stop().await;
+    };
+    signals.stop(orderly).await;
     Ok(())
 }

@@ -8,7 +8,7 @@ mod publish;
 mod show;
 mod trace;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ebla_mounttable::table::Subtree;
@@ -279,24 +279,41 @@ pub fn refused(error: Error) -> Failure {
     Failure { message: format!("{} ({})", error.message, error.reason), code }
 }
 
+/// Names that begin at `roots`, for who has the token in that file, or else for who is called so.
+///
+/// # Errors
+/// Usage, when the token cannot be read.
+pub(super) fn namespace(
+    roots: Roots,
+    token_file: Option<&Path>,
+    called: Option<&str>,
+    runtime: &Runtime,
+) -> Result<Namespace, Failure> {
+    let builder = Namespace::builder(runtime.clone()).roots(roots);
+    let builder = match (token_file, called) {
+        (Some(path), _) => {
+            let unreadable = |error| Failure::usage(format!("read the token in {}: {error}", path.display()));
+            builder.token(std::fs::read_to_string(path).map_err(unreadable)?)
+        }
+        (None, Some(names)) => builder.identity(names),
+        (None, None) => builder,
+    };
+    builder.build().map_err(refused)
+}
+
+/// A root as names have it: a person need not type the slash.
+pub(super) fn rooted(text: &str) -> String {
+    if naming::is_rooted(text) { text.to_owned() } else { format!("/{text}") }
+}
+
 impl Root {
     /// The names that begin there.
     fn namespace(&self, runtime: &Runtime) -> Result<Namespace, Failure> {
-        let builder = Namespace::builder(runtime.clone()).roots(self.roots().map_err(refused)?);
-        let builder = match (&self.token_file, &self.identity) {
-            (Some(path), _) => {
-                let unreadable = |error| Failure::usage(format!("read the token in {}: {error}", path.display()));
-                builder.token(std::fs::read_to_string(path).map_err(unreadable)?)
-            }
-            (None, Some(names)) => builder.identity(names),
-            (None, None) => builder,
-        };
-        builder.build().map_err(refused)
+        let roots = self.roots().map_err(refused)?;
+        namespace(roots, self.token_file.as_deref(), self.identity.as_deref(), runtime)
     }
 
     fn roots(&self) -> Result<Roots, Error> {
-        // A person need not type the slash that makes a name rooted.
-        let rooted = |text: &str| if naming::is_rooted(text) { text.to_owned() } else { format!("/{text}") };
         let given: Vec<_> = self.root.iter().map(|text| rooted(text)).collect();
         let told = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
         let told = told.filter(|(_name, value)| !value.is_empty());

@@ -6,9 +6,13 @@ use std::time::Duration;
 use ebla_chubby::SharedChubby;
 use ebla_chubby::etcd::Etcd;
 use ebla_model::error::Error;
+use ebla_mounttable::Target;
+use ebla_mounttable_namespace::publisher::PERIOD;
+use ebla_mounttable_namespace::{Publisher, Roots};
 use ebla_runtime::Runtime;
 use serde_json::Value;
 
+use super::mt;
 use crate::output::Failure;
 use crate::process;
 
@@ -33,6 +37,15 @@ pub struct Role {
     /// How long etcd keeps what says that this process lives, when nothing is heard of it
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub lease_ttl: u64,
+    /// A mounttable in which this process keeps itself mounted, under ebla/ and what it is; repeat for several of one table
+    #[arg(long, value_name = "HOST:PORT")]
+    pub publish_to: Vec<String>,
+    /// As whom, where callers are believed
+    #[arg(long, value_name = "NAMES", default_value = "ebla", requires = "publish_to")]
+    pub publish_as: String,
+    /// The token (JWT) that says as whom, where tokens are checked
+    #[arg(long, value_name = "FILE", requires = "publish_to")]
+    pub publish_token_file: Option<PathBuf>,
     /// Serve beyond loopback although there is no TLS and no login
     #[arg(long)]
     pub insecure: bool,
@@ -55,6 +68,24 @@ impl Role {
     /// How long the lease outlives a silent process.
     pub fn lease_ttl(&self) -> Duration {
         Duration::from_secs(self.lease_ttl)
+    }
+
+    /// Keeps `address` mounted under `name`, if that was asked for: anew every minute, for as long as what is returned lives. No mounttable
+    /// need be there yet.
+    ///
+    /// # Errors
+    /// Usage, when a root or the address is none, or the token cannot be read.
+    pub async fn publish(&self, name: &str, address: &str, runtime: &Runtime) -> Result<Option<Publisher>, Failure> {
+        if self.publish_to.is_empty() {
+            return Ok(None);
+        }
+        let roots: Vec<_> = self.publish_to.iter().map(|root| mt::rooted(root)).collect();
+        let roots = Roots::new(roots.iter().map(String::as_str)).map_err(mt::refused)?;
+        let names = mt::namespace(roots, self.publish_token_file.as_deref(), Some(&self.publish_as), runtime)?;
+        let publisher = Publisher::start(&names, PERIOD);
+        publisher.add_server(address.parse().map_err(mt::refused)?).await;
+        publisher.add_name(name, Target::Leaf).await;
+        Ok(Some(publisher))
     }
 
     /// Tells that the process is ready: the ready file, and a line on stderr.

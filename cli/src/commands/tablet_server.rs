@@ -50,14 +50,20 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
         options,
     };
     // The server locks its folder itself.
-    let start = ebla_tablet_server::TabletServer::start(config, chubby, runtime);
+    let start = ebla_tablet_server::TabletServer::start(config, chubby, runtime.clone());
     let Some(running) = signals.unless_told(start).await.transpose()? else { return Ok(()) };
+    let name = format!("ebla/tablet-servers/{}", running.id());
+    let published = server.role.publish(&name, running.address(), &runtime).await?;
     let served = tokio::select! {
         served = signals.unless_told(serve(&server.role, &running)) => served.unwrap_or(Ok(())),
         refused = running.refused() => Err(refused.into()),
     };
     eprintln!("stopping: handing tablets over, draining, flushing");
     let orderly = async {
+        // First, so that nobody is sent here any more.
+        if let Some(publisher) = published {
+            publisher.shutdown().await;
+        }
         running.leave().await;
         running.stop().await;
     };
