@@ -34,8 +34,8 @@ const ASK_MAX: Duration = Duration::from_secs(5);
 const MASTER_PORT: u16 = 8085;
 const PUBLIC_PORT: u16 = 8086;
 const NAMES_PORT: u16 = 8101;
-/// Of mounttables: nothing empty is kept, everything is swept again and again, and mounts end when they say, so that what must be there is
-/// known to the millisecond. Nobody is charged beyond a limit. The superuser is `server`.
+/// Of mounttables: nothing empty is kept, all is swept again and again, and mounts end when they say, so that what must be
+/// there is known to the millisecond. No user has a limit. The superuser is `server`.
 const NAMES: &str = "--insecure-dev-identity --superuser server --gc-grace 0 --sweep-period 5 --tablets 6 --no-outage-credit \
                      --max-nodes-per-user 0 --max-servers-per-user 0";
 

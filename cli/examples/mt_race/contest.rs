@@ -9,7 +9,7 @@ use ebla_cli::bench::names::asker::{Asker, Deed, Order, TTL};
 use ebla_cli::bench::names::shape::{Names, Shape};
 use ebla_cli::bench::processes::Processes;
 use ebla_cli::bench::report::Measured;
-use ebla_cli::bench::slice::Slice;
+use ebla_cli::bench::slice::{Slice, alternate};
 use ebla_runtime::Runtime;
 use tonic::transport::Channel;
 
@@ -60,7 +60,7 @@ impl Theirs {
         Ok(Self { channels, processes, names: Names::new(CALLED, Shape::Spread, names), lease })
     }
 
-    fn clients(&self, count: usize, deed: Put, order: impl Fn(u64) -> Order) -> Vec<Registrar> {
+    fn clients(&self, count: usize, deed: Asked, order: impl Fn(u64) -> Order) -> Vec<Registrar> {
         let client = |(channel, number): (&Channel, u64)| Registrar {
             etcd: Etcd::new(channel.clone()),
             deed,
@@ -80,7 +80,7 @@ pub(super) fn channels(runtime: &Runtime, addresses: &[String], clients: usize) 
 
 /// What is asked of an etcd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Put {
+enum Asked {
     Register,
     LookUp(Consistency),
 }
@@ -88,7 +88,7 @@ enum Put {
 /// A client of an etcd.
 struct Registrar {
     etcd: Etcd,
-    deed: Put,
+    deed: Asked,
     lease: Lease,
     names: Names,
     order: Order,
@@ -99,8 +99,8 @@ impl Client for Registrar {
         let Some(number) = self.order.next(self.names.count()) else { return Ok(None) };
         let item = self.names.item(number);
         let done = match self.deed {
-            Put::Register => self.etcd.register(&item.name, &item.server, self.lease).await,
-            Put::LookUp(consistency) => match self.etcd.look_up(&item.name, consistency).await {
+            Asked::Register => self.etcd.register(&item.name, &item.server, self.lease).await,
+            Asked::LookUp(consistency) => match self.etcd.look_up(&item.name, consistency).await {
                 Ok(None) => return Err(format!("{} is not there", item.name)),
                 found => found.map(drop),
             },
@@ -124,7 +124,7 @@ pub(super) struct Contest<'a> {
 #[derive(Clone, Copy)]
 enum Side {
     Ours(&'static str, Deed),
-    Theirs(&'static str, Put),
+    Theirs(&'static str, Asked),
 }
 
 impl Contest<'_> {
@@ -137,43 +137,34 @@ impl Contest<'_> {
         let order = Order::once(0, count);
         let ours = closed::run(self.runtime, self.ours.clients(16, Deed::Mount, |_| order.clone()), None).await?;
         let order = Order::once(0, count);
-        let theirs = closed::run(self.runtime, self.theirs.clients(16, Put::Register, |_| order.clone()), None).await?;
+        let theirs =
+            closed::run(self.runtime, self.theirs.clients(16, Asked::Register, |_| order.clone()), None).await?;
         without_errors(&ours)?;
         without_errors(&theirs)
     }
 
     pub(super) async fn mounts(&self, clients: usize) -> Result<Measured, Box<dyn Error>> {
-        let sides = [Side::Ours("mount", Deed::Mount), Side::Theirs("etcd put", Put::Register)];
+        let sides = [Side::Ours("mount", Deed::Mount), Side::Theirs("etcd put", Asked::Register)];
         self.measure("mount", clients, &sides).await
     }
 
     pub(super) async fn resolves(&self, clients: usize) -> Result<Measured, Box<dyn Error>> {
         let sides = [
             Side::Ours("resolve", Deed::Resolve(0)),
-            Side::Theirs("etcd get, linearizable", Put::LookUp(Consistency::Linearizable)),
-            Side::Theirs("etcd get, serializable", Put::LookUp(Consistency::Serializable)),
+            Side::Theirs("etcd get, linearizable", Asked::LookUp(Consistency::Linearizable)),
+            Side::Theirs("etcd get, serializable", Asked::LookUp(Consistency::Serializable)),
         ];
         self.measure("resolve", clients, &sides).await
     }
 
-    /// Slices in the order A B C, C B A, A B C …: a machine that slowly changes changes all alike.
     async fn measure(
         &self,
         workload: &'static str,
         clients: usize,
         sides: &[Side],
     ) -> Result<Measured, Box<dyn Error>> {
-        let mut slices: Vec<(String, Vec<Slice>)> =
-            sides.iter().map(|side| (side.name().to_owned(), Vec::new())).collect();
-        for round in 0..self.rounds {
-            let mut order: Vec<_> = sides.iter().zip(&mut slices).collect();
-            if round % 2 == 1 {
-                order.reverse();
-            }
-            for (side, (_, done)) in order {
-                done.push(self.slice(*side, clients).await?);
-            }
-        }
+        let slices = alternate(sides, self.rounds, |side| side.name(), async |side| self.slice(*side, clients).await);
+        let slices = slices.await?;
         eprintln!("{workload} with {clients} clients: done");
         Ok(Measured::new(workload, clients, &slices, &self.runtime.rng))
     }
@@ -183,7 +174,7 @@ impl Contest<'_> {
         let step = u64::try_from(clients)?;
         // Servers refresh their own mounts, and nobody knows who looks for whom.
         let order = |number| match side {
-            Side::Ours(_, Deed::Mount) | Side::Theirs(_, Put::Register) => Order::own(number, step),
+            Side::Ours(_, Deed::Mount) | Side::Theirs(_, Asked::Register) => Order::own(number, step),
             Side::Ours(..) | Side::Theirs(..) => Order::Random(self.runtime.rng.fork()),
         };
         let processes = match side {

@@ -115,6 +115,29 @@ pub async fn run(
     })
 }
 
+/// Slices of each part in the order A B C, C B A, A B C …, by name: a machine that slowly changes changes all alike.
+///
+/// # Errors
+/// The first that a slice ends with.
+pub async fn alternate<T, E>(
+    parts: &[T],
+    rounds: usize,
+    name: impl Fn(&T) -> &str,
+    slice: impl AsyncFn(&T) -> Result<Slice, E>,
+) -> Result<Vec<(String, Vec<Slice>)>, E> {
+    let mut slices: Vec<(String, Vec<Slice>)> = parts.iter().map(|part| (name(part).to_owned(), Vec::new())).collect();
+    for round in 0..rounds {
+        let mut order: Vec<_> = parts.iter().zip(&mut slices).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for (part, (_, done)) in order {
+            done.push(slice(part).await?);
+        }
+    }
+    Ok(slices)
+}
+
 async fn one_client(
     runtime: Runtime,
     target: Target,

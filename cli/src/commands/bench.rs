@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Place;
 use crate::bench::processes::Processes;
 use crate::bench::report::{COLUMNS, Measured};
-use crate::bench::slice::{self, Slice};
+use crate::bench::slice;
 use crate::bench::target::Target;
 use crate::bench::{Plan, Values, Workload};
 use crate::output::{self, Failure, Format, Table};
@@ -107,7 +107,6 @@ fn processes(given: &[String], name: &str) -> Result<Processes, Failure> {
     Ok(of_this.map(|(_, pids)| Processes::parse(pids)).transpose()?.unwrap_or_default())
 }
 
-/// Slices in the order A B C, C B A, A B C …: a machine that slowly changes changes all alike.
 async fn measure(
     runtime: &Runtime,
     targets: &[Target],
@@ -116,17 +115,8 @@ async fn measure(
     plan: &Plan,
     values: &Values,
 ) -> Result<Measured, Failure> {
-    let mut slices: Vec<(String, Vec<Slice>)> =
-        targets.iter().map(|target| (target.name.clone(), Vec::new())).collect();
-    for round in 0..plan.rounds {
-        let mut order: Vec<_> = targets.iter().zip(&mut slices).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for (target, (_, done)) in order {
-            done.push(slice::run(runtime, target, workload, clients, plan, values).await?);
-        }
-    }
+    let one = async |target: &Target| slice::run(runtime, target, workload, clients, plan, values).await;
+    let slices = slice::alternate(targets, plan.rounds, |target| &target.name, one).await?;
     eprintln!("{} with {clients} clients: done", workload.name());
     Ok(Measured::new(workload.name(), clients, &slices, &runtime.rng))
 }

@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ebla_mounttable_namespace::{Namespace, Publisher, Roots};
-use ebla_runtime::{Clock, Runtime};
+use ebla_runtime::{Clock, Rng, Runtime};
 use ebla_tests::cluster::{Cluster, Node};
 use ebla_tests::etcd::Build;
 use ebla_tests::nemesis::{Driver, Fault, Item, Victim, schedule, seed, times};
@@ -82,14 +82,16 @@ fn names_survive_their_servers_and_the_storages() {
     }
     support::block_on(async {
         let runtime = Runtime::system("mounttables");
+        let seed = seed(&runtime);
+        // What users do is drawn from it too.
+        let runtime = Runtime { rng: Rng::seeded(seed), ..runtime };
         let plan = Plan { mounttables: MOUNTTABLES, ..Plan::new(support::ebla(), TABLET_SERVERS) };
         let mut cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
-        chaos(&mut cluster, &runtime).await;
+        chaos(&mut cluster, &runtime, seed).await;
     });
 }
 
-async fn chaos(cluster: &mut ProcessCluster<Loopback>, runtime: &Runtime) {
-    let seed = seed(runtime);
+async fn chaos(cluster: &mut ProcessCluster<Loopback>, runtime: &Runtime, seed: u64) {
     let schedule = schedule(seed, &items());
     println!("EBLA_CHAOS_SEED={seed}: {} faults, and one of all tablet servers", schedule.len());
     let addresses = cluster.mounttable_addresses();

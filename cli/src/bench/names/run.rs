@@ -168,7 +168,7 @@ impl Bench {
                 }
                 Some(Reply::Summary(_)) | None => {}
             }
-            if outcome.operations % LOOK_EVERY == 0 {
+            if outcome.operations.is_multiple_of(LOOK_EVERY) {
                 peak = peak.max(self.processes.resident_bytes());
             }
         }
