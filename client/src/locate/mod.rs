@@ -95,6 +95,13 @@ impl Located {
         }
     }
 
+    /// Whether a leader is named whom [`Self::hear`] does not believe, because it was asked in vain, and whom no round over the
+    /// voters would come to: the tablet has other replicas by now, and METADATA knows them.
+    pub(crate) fn is_outgrown_by(&self, hint: LeaderHint) -> bool {
+        self.shunned.is_some_and(|known| known.server == hint.server && hint.term <= known.term)
+            && self.descriptor.membership.replica_on(hint.server).is_none()
+    }
+
     /// A server answered as the leader.
     pub(crate) fn confirm(&mut self, server: ServerId) {
         let term = self.leader.or(self.shunned).map_or(0, |known| known.term);

@@ -292,6 +292,9 @@ impl Resolver {
         if let Some(leader) = refusal.leader {
             let about = refusal.descriptors.iter().find(|descriptor| descriptor.tablet == tablet.descriptor.tablet);
             self.cache.set_leader(about.unwrap_or(&tablet.descriptor), leader);
+            if about.is_none() && tablet.is_outgrown_by(leader) {
+                self.cache.forget(&tablet.descriptor);
+            }
         }
         if refusal.error.kind == ErrorKind::RefreshAndRetry {
             self.cache.forget(&tablet.descriptor);
