@@ -361,3 +361,34 @@ fn golden_scripts() {
         }
     }
 }
+
+/// Nobody is believed who names a leader that was asked in vain. If that one is none of the replicas that are known, no round over them
+/// comes to it either: then the tablet is looked up again.
+#[test]
+fn a_tablet_that_has_outgrown_what_is_known_of_it_is_looked_up_again() {
+    let [old, new] = [1, 4].map(ServerId::new);
+    let position = Position::at(TableId::new(5), key("k"));
+    let descriptor = Arc::new(TabletDescriptor::fresh(TableId::new(5), TabletId::new(10), KeyRange::all(), &[old]));
+    let refusal = |leader: Option<u64>, descriptors| Refusal {
+        voice: Voice::Server,
+        error: Error::new(Reason::NotLeader, "this replica does not lead"),
+        leader: leader.map(|term| LeaderHint { server: new, term }),
+        descriptors,
+    };
+    let mut resolver = Resolver::new(0);
+    let known = |resolver: &Resolver| resolver.cache().find(&position).cloned();
+    resolver.refused(old, &Located::new(descriptor.clone(), KeyRange::all()), &refusal(None, vec![descriptor]));
+    resolver.refused(old, &known(&resolver).unwrap(), &refusal(Some(2), Vec::new()));
+    let sent_on = known(&resolver).unwrap();
+    assert_eq!(sent_on.leader.map(|leader| leader.server), Some(new), "the first time it is believed");
+    resolver.refused(new, &sent_on, &refusal(None, Vec::new()));
+    let in_vain = known(&resolver).unwrap();
+    assert_eq!((in_vain.leader, in_vain.choose(&[], 0)), (None, Some(old)));
+    resolver.refused(old, &in_vain, &refusal(Some(2), Vec::new()));
+    assert_eq!(known(&resolver), None);
+    // Of a leader that is among them, the next round finds out.
+    let mut peer = in_vain;
+    peer.descriptor =
+        Arc::new(TabletDescriptor::fresh(TableId::new(5), TabletId::new(10), KeyRange::all(), &[old, new]));
+    assert!(!peer.is_outgrown_by(LeaderHint { server: new, term: 2 }));
+}
