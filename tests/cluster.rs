@@ -10,6 +10,7 @@ use ebla_client::{Client, Table};
 use ebla_model::key::RowKey;
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
+use ebla_tablet_server::TabletServer;
 use ebla_tests::cluster::{Cluster as _, Node};
 use ebla_tests::in_process::InProcess;
 
@@ -34,6 +35,11 @@ async fn start(data: &Path, through_first: usize, runtime: &Runtime) -> (InProce
     create_table(&addresses[0], &table(), plan.slots, runtime).await.unwrap();
     let ways = through(&addresses[..through_first], &table(), runtime);
     (cluster, Load::new(plan, runtime), ways)
+}
+
+/// How many tablets a server leads.
+fn led(server: &TabletServer) -> usize {
+    server.hosted().tablets().iter().filter(|tablet| tablet.leads()).count()
 }
 
 /// The load runs for so long.
@@ -91,12 +97,11 @@ fn a_tablet_server_that_stops_in_order_is_not_missed() {
         tokio::time::sleep(Duration::from_secs(1)).await;
 
         let leaver = cluster.server(2).unwrap();
-        let led = || leaver.hosted().tablets().iter().filter(|tablet| tablet.leads()).count();
-        let led_before = led();
+        let led_before = led(leaver);
         let began = runtime.clock.monotonic();
         leaver.leave().await;
         let left = runtime.clock.monotonic() - began;
-        assert_eq!(led(), 0, "leaderships stayed");
+        assert_eq!(led(leaver), 0, "leaderships stayed");
         let lease = ebla_chubby::paths::server(leaver.id());
         assert_eq!(cluster.chubby().read(&lease).await.unwrap(), None, "the lease stayed");
         cluster.stop(Node::TabletServer(2)).await.unwrap();
@@ -124,8 +129,7 @@ fn a_server_that_comes_back_gets_its_share_of_leaderships() {
         let (mut cluster, mut load, ways) = start(folder.path(), 3, &runtime).await;
         let running = load.start(&ways).await.unwrap();
         let leads = |cluster: &InProcess| -> Vec<usize> {
-            let servers = (0..3).filter_map(|number| cluster.server(number));
-            servers.map(|one| one.hosted().tablets().iter().filter(|tablet| tablet.leads()).count()).collect()
+            (0..3).filter_map(|number| cluster.server(number)).map(led).collect()
         };
         cluster.kill(Node::TabletServer(2)).await.unwrap();
         tokio::time::sleep(Duration::from_secs(3)).await;

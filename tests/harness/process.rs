@@ -124,8 +124,7 @@ impl<S: Site> ProcessCluster<S> {
         let runtime = runtime.child("processes");
         // They are started when there is a cluster that can keep their table.
         let mounttables = std::mem::take(&mut plan.mounttables);
-        let names = |number| format!("{}:{NAMES_PORT}", site.host(Node::Mounttable(number)));
-        let roots = if plan.publishes { (0..mounttables).map(names).collect() } else { Vec::new() };
+        let roots = if plan.publishes { mounttable_addresses(&site, mounttables) } else { Vec::new() };
         let mut cluster = Self {
             mounttables: Vec::new(),
             servers: Vec::new(),
@@ -211,8 +210,7 @@ impl<S: Site> ProcessCluster<S> {
     /// The address of each mounttable, in order, running or not; the same over restarts.
     #[must_use]
     pub fn mounttable_addresses(&self) -> Vec<String> {
-        let nodes = (0..self.plan.mounttables).map(Node::Mounttable);
-        nodes.map(|node| format!("{}:{NAMES_PORT}", self.site.host(node))).collect()
+        mounttable_addresses(&self.site, self.plan.mounttables)
     }
 
     /// The endpoints of its etcd.
@@ -289,6 +287,11 @@ impl<S: Site> ProcessCluster<S> {
         let own = self.masters.iter().chain(&self.servers).chain(&self.mounttables).map(Child::log_tail);
         own.chain([self.etcd.log_tails()]).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// Where so many mounttables at `site` listen.
+fn mounttable_addresses<S: Site>(site: &S, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{}:{NAMES_PORT}", site.host(Node::Mounttable(number)))).collect()
 }
 
 impl<S: Site> Cluster for ProcessCluster<S> {

@@ -89,8 +89,7 @@ impl Located {
 
     /// Somebody says who leads. Older terms, and who was shunned in that term, change nothing.
     pub(crate) fn hear(&mut self, hint: LeaderHint) {
-        let shunned = self.shunned.is_some_and(|known| known.server == hint.server && hint.term <= known.term);
-        if !shunned && self.leader.is_none_or(|known| known.term <= hint.term) {
+        if !self.shuns(hint) && self.leader.is_none_or(|known| known.term <= hint.term) {
             self.leader = Some(hint);
         }
     }
@@ -98,8 +97,12 @@ impl Located {
     /// Whether a leader is named whom [`Self::hear`] does not believe, because it was asked in vain, and whom no round over the
     /// voters would come to: the tablet has other replicas by now, and METADATA knows them.
     pub(crate) fn is_outgrown_by(&self, hint: LeaderHint) -> bool {
+        self.shuns(hint) && self.descriptor.membership.replica_on(hint.server).is_none()
+    }
+
+    /// Whether this leader was asked in vain, in this term or a later one.
+    fn shuns(&self, hint: LeaderHint) -> bool {
         self.shunned.is_some_and(|known| known.server == hint.server && hint.term <= known.term)
-            && self.descriptor.membership.replica_on(hint.server).is_none()
     }
 
     /// A server answered as the leader.

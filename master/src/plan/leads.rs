@@ -13,9 +13,10 @@
 //!
 //! What it does not weigh: how busy a tablet is. Leaderships are counted, not their load.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use ebla_model::id::{ServerId, TableId};
+use ebla_model::id::{ServerId, TableId, TabletId};
 use ebla_model::metadata::TabletDescriptor;
 
 use super::repair::Circumstances;
@@ -27,6 +28,9 @@ const AT_ONCE: usize = 16;
 /// Entries that an heir may be behind in the picture. Its leader refuses writes until they are there.
 const BEHIND: u64 = 1_000;
 
+/// What the leader of each tablet says.
+type Led<'a> = BTreeMap<TabletId, (ServerId, &'a ReplicaReport)>;
+
 /// A leadership that may move.
 struct Movable<'a> {
     tablet: &'a TabletDescriptor,
@@ -36,15 +40,14 @@ struct Movable<'a> {
 
 /// The moves that make the most uneven servers more even, first things first.
 pub(super) fn leads(cluster: &Cluster, around: &Circumstances) -> Vec<Action> {
-    let mut counts = counts(cluster);
-    let mut movable = movable(cluster, around);
+    let led = cluster.led();
+    let mut counts = counts(cluster, &led);
+    let mut movable = movable(cluster, around, &led);
     let mut moves = Vec::new();
     while moves.len() < AT_ONCE {
         let best = movable.iter().enumerate().filter_map(|(at, one)| Some((gap(&counts, one)?, at)));
         // Among equals the first, which is the one with the lowest number.
-        let Some(((_gap, to), at)) = best.min_by_key(|((gap, to), at)| (std::cmp::Reverse(*gap), *at, *to)) else {
-            break;
-        };
+        let Some(((_gap, to), at)) = best.min_by_key(|((gap, _to), at)| (Reverse(*gap), *at)) else { break };
         let Movable { tablet, leader, .. } = movable.remove(at);
         *counts.entry(leader).or_default() -= 1;
         *counts.entry(to).or_default() += 1;
@@ -54,10 +57,10 @@ pub(super) fn leads(cluster: &Cluster, around: &Circumstances) -> Vec<Action> {
 }
 
 /// How many tablets each server leads that could lead others.
-fn counts(cluster: &Cluster) -> BTreeMap<ServerId, u64> {
+fn counts(cluster: &Cluster, led: &Led<'_>) -> BTreeMap<ServerId, u64> {
     let mut counts: BTreeMap<ServerId, u64> = cluster.loads().into_keys().map(|server| (server, 0)).collect();
-    for (leader, _report) in cluster.led().into_values() {
-        if let Some(count) = counts.get_mut(&leader) {
+    for (leader, _report) in led.values() {
+        if let Some(count) = counts.get_mut(leader) {
             *count += 1;
         }
     }
@@ -65,13 +68,13 @@ fn counts(cluster: &Cluster) -> BTreeMap<ServerId, u64> {
 }
 
 /// Tablets of users first: they are what a crash is felt by.
-fn movable<'a>(cluster: &'a Cluster, around: &Circumstances) -> Vec<Movable<'a>> {
-    let calm = cluster.led().into_values().filter(|(_leader, report)| {
+fn movable<'a>(cluster: &Cluster, around: &Circumstances, led: &Led<'a>) -> Vec<Movable<'a>> {
+    let calm = led.values().filter(|(_leader, report)| {
         let tablet = &report.descriptor;
         report.settled && is_kept(cluster, tablet.table) && !around.under_way.contains_key(&tablet.tablet)
     });
     let mut movable: Vec<Movable<'a>> = calm
-        .map(|(leader, report)| Movable { tablet: &report.descriptor, leader, heirs: heirs(cluster, leader, report) })
+        .map(|&(leader, report)| Movable { tablet: &report.descriptor, leader, heirs: heirs(cluster, leader, report) })
         .collect();
     movable.sort_by_key(|one| (one.tablet.table == TableId::METADATA, one.tablet.tablet));
     movable

@@ -7,7 +7,8 @@ pub mod frontier;
 use std::future::ready;
 use std::sync::Arc;
 
-use ebla_mounttable::{Error, Pattern, Reason, naming};
+use ebla_mounttable::service::messages;
+use ebla_mounttable::{Error, Pattern, naming};
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::glob_reply::Reply;
 use futures::stream::{BoxStream, SelectAll};
@@ -101,11 +102,7 @@ fn heard(place: &Place, reply: Result<wire::GlobReply, Status>) -> Option<Heard>
             let entry = MountEntry::from_wire(entry);
             Some(Ok(Found { name: entry.suffix.clone(), entry, has_children }))
         }
-        Ok(Some(Reply::Error(error))) => {
-            let told = error.failure.unwrap_or_default();
-            let reason = Reason::from_name(&told.reason).unwrap_or(Reason::Unavailable);
-            Some(Err((error.name, Error::new(reason, told.message))))
-        }
+        Ok(Some(Reply::Error(error))) => Some(Err((error.name, messages::error_in(error.failure.unwrap_or_default())))),
         Ok(Some(Reply::Summary(_)) | None) => None,
         Err(status) => Some(Err((String::new(), failure(place, &status)))),
     }

@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebla_model::time::Micros;
@@ -155,7 +155,8 @@ impl Bearer {
             return Err(refused("the token is longer than 8 KiB"));
         }
         let now = self.clock.wall();
-        let seen = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned();
+        let seen = self.known().get(token).cloned();
+        let is_new = seen.is_none();
         let known = match seen {
             Some(known) => known,
             None => self.check(token)?,
@@ -166,14 +167,23 @@ impl Bearer {
         if now.plus(LEEWAY) < known.begin {
             return Err(refused("the token is not valid yet: do the clocks differ?"));
         }
-        let names = known.names.clone();
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= KNOWN_MAX {
-            // Seldom, and what is in use comes back at once.
-            all.clear();
+        if is_new {
+            self.remember(token, known.clone());
         }
-        all.entry(token.to_owned()).or_insert(known);
-        Ok(names)
+        Ok(known.names)
+    }
+
+    fn remember(&self, token: &str, checked: Known) {
+        let mut known = self.known();
+        if known.len() >= KNOWN_MAX {
+            // Seldom, and what is in use comes back at once.
+            known.clear();
+        }
+        known.insert(token.to_owned(), checked);
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A token's signature, and whom it is from and for.

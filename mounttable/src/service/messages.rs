@@ -73,6 +73,11 @@ pub(super) fn failure(error: &Error) -> wire::Failure {
     wire::Failure { reason: error.reason.name().to_owned(), message: error.message.clone() }
 }
 
+/// The error that a part of an answer tells, while the rest of it stands. A reason that is not known here is `UNAVAILABLE`.
+pub fn error_in(failure: wire::Failure) -> Error {
+    Error::new(Reason::from_name(&failure.reason).unwrap_or(Reason::Unavailable), failure.message)
+}
+
 /// Microseconds since the Unix epoch; nothing when there is no deadline.
 pub(super) fn deadline(deadline: Deadline) -> Option<i64> {
     (deadline != Deadline::FOREVER).then(|| deadline.as_micros().get())

@@ -55,10 +55,7 @@ impl Caller {
         let request = self.by(wire::BatchResolveRequest { names });
         let one = |result: wire::batch_resolve_reply::Result| match result.result {
             Some(One::Entry(entry)) => Ok(entry),
-            Some(One::Failure(failure)) => {
-                let reason = Reason::from_name(&failure.reason).unwrap_or(Reason::Unavailable);
-                Err(Error::new(reason, failure.message))
-            }
+            Some(One::Failure(failure)) => Err(messages::error_in(failure)),
             None => Err(Error::new(Reason::Unavailable, "an answer without a result")),
         };
         Ok(told(self.names.batch_resolve(request).await)?.results.into_iter().map(one).collect())
