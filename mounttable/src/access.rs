@@ -112,8 +112,7 @@ impl AccessList {
     /// The first pattern that lets them in.
     fn granting(&self, names: &[BlessingName]) -> Option<&BlessingPattern> {
         let is_left = |name: &&BlessingName| !self.kept_out.iter().any(|pattern| pattern.matches(name));
-        let left: Vec<_> = names.iter().filter(is_left).collect();
-        self.let_in.iter().find(|pattern| pattern.matches_any(left.iter().copied()))
+        self.let_in.iter().find(|pattern| pattern.matches_any(names.iter().filter(is_left)))
     }
 
     fn for_child(&self, child: &str) -> Self {

@@ -12,6 +12,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,9 +41,9 @@ impl BlessingName {
     pub fn user_id(&self) -> UserId {
         let parts: Vec<_> = self.0.splitn(4, SEPARATOR).collect();
         UserId(match parts.as_slice() {
-            [provider, class, user, ..] if class.chars().count() == 1 => format!("{provider}:{class}:{user}"),
-            [provider, ..] => (*provider).to_owned(),
-            [] => String::new(),
+            [provider, class, user, ..] if class.chars().count() == 1 => format!("{provider}:{class}:{user}").into(),
+            [provider, ..] => (*provider).into(),
+            [] => Arc::default(),
         })
     }
 }
@@ -94,15 +95,14 @@ impl BlessingPattern {
         if self.0 == EVERYBODY {
             return true;
         }
-        if !self.is_valid() {
-            return false;
-        }
-        match self.0.strip_suffix(":$") {
+        let is_like = match self.0.strip_suffix(":$") {
             Some(exact) => name.as_str() == exact,
             None => {
                 name.as_str().strip_prefix(&*self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with(SEPARATOR))
             }
-        }
+        };
+        // Most do not look like the name, and the rest is soon seen to be valid.
+        is_like && self.is_valid()
     }
 
     /// Whether a caller known by `names` is meant. Only [`EVERYBODY`] means one without any.
@@ -118,24 +118,24 @@ impl From<&BlessingName> for BlessingPattern {
     }
 }
 
-/// Whom nodes and servers are charged to.
+/// Whom nodes and servers are charged to. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct UserId(String);
+pub struct UserId(Arc<str>);
 
 impl UserId {
     /// The server itself, for nodes that a permissions file makes.
     pub fn server() -> Self {
-        Self("self:?:ServerUser".to_owned())
+        Self("self:?:ServerUser".into())
     }
 
     /// Everybody who has no name.
     pub fn unauthenticated() -> Self {
-        Self("self:?:Unauthenticated".to_owned())
+        Self("self:?:Unauthenticated".into())
     }
 
     /// The id that stands in storage as `text`.
     pub fn stored(text: &str) -> Self {
-        Self(text.to_owned())
+        Self(text.into())
     }
 
     /// The id as it stands in storage.

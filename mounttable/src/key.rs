@@ -3,8 +3,6 @@
 //! The hash spreads siblings over the whole table, so that no tablet holds a directory that is being filled. SHA-256,
 //! because a weaker hash leaves names that differ in their last digit together.
 
-use std::fmt::Write as _;
-
 use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Reason};
@@ -15,13 +13,21 @@ const HASH_BYTES: usize = 4;
 
 /// The key of the row of the node `name`, such as `6f64c6e6/foo`.
 pub fn row_key(name: &NodeName) -> String {
-    let mut key = String::new();
-    for byte in Sha256::digest(format!("/{name}")).iter().take(HASH_BYTES) {
-        // Writing to a string does not fail.
-        let _ = write!(key, "{byte:02x}");
-    }
+    key_of(name.as_str())
+}
+
+/// The keys of the rows from the root's down to that of `name`, itself included.
+pub fn path_keys(name: &NodeName) -> impl Iterator<Item = String> {
+    name.prefixes().map(key_of)
+}
+
+fn key_of(name: &str) -> String {
+    let hash = Sha256::new().chain_update("/").chain_update(name).finalize();
+    let digits = hash.iter().take(HASH_BYTES).flat_map(|byte| [byte >> 4, byte & 0xf]);
+    let mut key = String::with_capacity(2 * HASH_BYTES + 1 + name.len());
+    key.extend(digits.filter_map(|digit| char::from_digit(digit.into(), 16)));
     key.push('/');
-    key.push_str(name.as_str());
+    key.push_str(name);
     key
 }
 

@@ -73,9 +73,13 @@ impl NodeName {
 
     /// The root, then each node down to this one, itself included.
     pub fn path(&self) -> Vec<Self> {
+        self.prefixes().map(|name| Self(name.into())).collect()
+    }
+
+    /// The same names as text.
+    pub fn prefixes(&self) -> impl Iterator<Item = &str> {
         let ends = self.0.match_indices('/').map(|(at, _)| at).chain((!self.is_root()).then_some(self.0.len()));
-        let below = ends.filter_map(|end| self.0.get(..end)).map(|prefix| Self(prefix.into()));
-        std::iter::once(Self::root()).chain(below).collect()
+        std::iter::once("").chain(ends.filter_map(|end| self.0.get(..end)))
     }
 
     /// What remains of this name below `ancestor`: empty if it is the same node, `None` if it is not below it.

@@ -55,6 +55,17 @@ impl Reference {
         }
     }
 
+    /// The reference whose column has this value, if any has.
+    pub fn read(text: &str) -> Option<Self> {
+        let (kind, digits) = text.split_at_checked(1)?;
+        let of = Incarnation(hex(digits)?);
+        match kind {
+            "P" => Some(Self::Pending(of)),
+            "C" => Some(Self::Committed(of)),
+            _ => None,
+        }
+    }
+
     /// Which creation of the child it means.
     pub const fn incarnation(self) -> Incarnation {
         match self {
@@ -126,8 +137,7 @@ impl Node {
     /// # Errors
     /// `DAMAGED` when it is not what a node writes.
     pub fn decode(name: &NodeName, row: &Row) -> Result<Self, Error> {
-        let damaged =
-            |column: &str| Error::new(Reason::Damaged, format!("row of {name:?}: column {column:?} is damaged"));
+        let damaged = |column: &str| damaged(name.as_str(), column);
         let cell = |column: &str| row.get(&(Family::Meta, column.to_owned())).ok_or_else(|| damaged(column));
         let number = |column: &str| cell(column).and_then(|cell| hex(&cell.value).ok_or_else(|| damaged(column)));
         let incarnation = Incarnation(number("i")?);
@@ -157,7 +167,7 @@ impl Node {
                 Family::Meta => {}
                 Family::Servers => node.servers.push(server(column, cell).ok_or_else(|| damaged(column))?),
                 Family::Children => {
-                    let reference = reference(&cell.value).ok_or_else(|| damaged(column))?;
+                    let reference = Reference::read(&cell.value).ok_or_else(|| damaged(column))?;
                     node.children.insert(column.clone(), (reference, cell.timestamp));
                 }
             }
@@ -208,14 +218,23 @@ impl Node {
     /// Whether this is the live child that `parent`, itself live, refers to.
     pub fn is_child_of(&self, parent: &Self) -> bool {
         let element = self.name.split_last().map(|(_, element)| element.to_owned()).unwrap_or_default();
-        let wanted = Reference::Committed(self.incarnation);
-        self.parent == parent.incarnation && parent.reference(&element) == Some(wanted)
+        self.is_meant_by(parent.incarnation, parent.reference(&element))
+    }
+
+    /// The same, of the parent's incarnation and what it knows of the child.
+    pub fn is_meant_by(&self, parent: Incarnation, reference: Option<Reference>) -> bool {
+        self.parent == parent && reference == Some(Reference::Committed(self.incarnation))
     }
 
     /// What it knows of a child.
     pub fn reference(&self, element: &str) -> Option<Reference> {
         self.children.get(element).map(|(reference, _)| *reference)
     }
+}
+
+/// The error of a row that does not say what a node's row says, for the first column that is wrong.
+pub(crate) fn damaged(name: &str, column: &str) -> Error {
+    Error::new(Reason::Damaged, format!("row of {name:?}: column {column:?} is damaged"))
 }
 
 /// The epoch of what is being deleted.
@@ -307,16 +326,6 @@ fn digits(number: u64) -> String {
 fn hex(text: &str) -> Option<u64> {
     let is_right = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u64::from_str_radix(text, 16).ok().filter(|_| is_right)
-}
-
-fn reference(text: &str) -> Option<Reference> {
-    let (kind, digits) = text.split_at_checked(1)?;
-    let of = Incarnation(hex(digits)?);
-    match kind {
-        "P" => Some(Reference::Pending(of)),
-        "C" => Some(Reference::Committed(of)),
-        _ => None,
-    }
 }
 
 fn server(column: &str, cell: &Cell) -> Option<MountedServer> {

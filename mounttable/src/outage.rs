@@ -88,8 +88,13 @@ pub struct Record {
 impl Record {
     /// Puts off the deadline of a server that outages have met.
     pub fn put_off(&self, server: &mut MountedServer, now: Micros) {
+        server.deadline = self.deadline(server, now);
+    }
+
+    /// The deadline that holds for a server, with what outages add to it.
+    pub fn deadline(&self, server: &MountedServer, now: Micros) -> Deadline {
         if server.deadline == Deadline::FOREVER || server.ttl.is_zero() {
-            return;
+            return server.deadline;
         }
         let (deadline, mut added) = (server.deadline.as_micros(), Duration::ZERO);
         let mounted = deadline.minus(server.ttl);
@@ -101,10 +106,10 @@ impl Record {
                 counted = counted.max(outage.end);
             }
         }
-        if !added.is_zero() {
-            let added = added.saturating_add(PERIOD).min(CREDIT_MAX);
-            server.deadline = Deadline::at(deadline.plus(added));
+        if added.is_zero() {
+            return server.deadline;
         }
+        Deadline::at(deadline.plus(added.saturating_add(PERIOD).min(CREDIT_MAX)))
     }
 }
 

@@ -27,6 +27,7 @@ pub mod cache;
 pub mod cached;
 pub mod filters;
 mod generations;
+mod glimpse;
 pub mod grounded;
 pub mod memory;
 
@@ -37,6 +38,8 @@ use std::time::Duration;
 use ebla_model::Micros;
 
 use crate::error::Error;
+
+pub use glimpse::{Glimpse, Part};
 
 /// A column family of the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -99,6 +102,18 @@ pub struct Step {
     pub child: Option<String>,
 }
 
+impl Step {
+    /// The keys of the rows of `path`.
+    pub fn keys(path: &[Self]) -> Vec<String> {
+        path.iter().map(|step| step.key.clone()).collect()
+    }
+
+    /// The references that lead along `path`.
+    pub fn children(path: &[Self]) -> Children {
+        Children::Named(path.iter().filter_map(|step| step.child.clone()).collect())
+    }
+}
+
 /// How old what was read may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Freshness {
@@ -112,7 +127,7 @@ pub enum Freshness {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Recent {
     /// The rows from the first step on, as far as a walk goes.
-    pub rows: Vec<Option<Row>>,
+    pub rows: Vec<Option<Glimpse>>,
     /// How old they may be.
     pub freshness: Freshness,
 }
@@ -185,9 +200,9 @@ pub trait Store: Send + Sync {
     /// `UNAVAILABLE`.
     fn read_recent(&self, path: &[Step]) -> impl Future<Output = Result<Recent, Error>> + Send {
         async {
-            let keys: Vec<_> = path.iter().map(|step| step.key.clone()).collect();
-            let children = Children::Named(path.iter().filter_map(|step| step.child.clone()).collect());
-            Ok(Recent { rows: self.read(&keys, &children).await?, freshness: Freshness::Recent })
+            let rows = self.read(&Step::keys(path), &Step::children(path)).await?;
+            let seen = |(step, row): (&Step, Option<Row>)| row.map(|row| Glimpse::of(row, step.child.as_deref()));
+            Ok(Recent { rows: path.iter().zip(rows).map(seen).collect(), freshness: Freshness::Recent })
         }
     }
 

@@ -102,11 +102,12 @@ fn entry(name: String, servers: Vec<wire::Server>, has_children: bool) -> wire::
 /// others, so that callers spread over the servers and each stays with his.
 pub(super) fn resolved(found: &Resolved, caller: &Caller, max: u32) -> wire::Entry {
     let who = caller.names.first().map_or("", |name| name.as_str());
-    let mut ranked: Vec<_> =
-        found.servers.iter().map(|one| (Sha256::digest(format!("{who}\n{}", one.address)), one)).collect();
-    ranked.sort_by_key(|a| a.0);
+    let mut ranked: Vec<_> = found.servers.iter().collect();
+    ranked.sort_by_cached_key(|one| {
+        Sha256::new().chain_update(who).chain_update("\n").chain_update(one.address.as_str()).finalize()
+    });
     let max = if max == 0 { usize::MAX } else { usize::try_from(max).unwrap_or(usize::MAX) };
-    let servers = ranked.into_iter().take(max).map(|(_, one)| server(one, one.address.to_string())).collect();
+    let servers = ranked.into_iter().take(max).map(|one| server(one, one.address.to_string())).collect();
     let stale = found.freshness == Freshness::Stale;
     wire::Entry { stale, ..entry(found.suffix.clone(), servers, false) }
 }

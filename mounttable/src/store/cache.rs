@@ -20,7 +20,7 @@ use std::time::Duration;
 use ebla_model::Micros;
 
 use crate::store::generations::{Generations, Known};
-use crate::store::{Family, Row, Step};
+use crate::store::{Glimpse, Part, Row, Step};
 
 /// For how long it is known that something is not there.
 pub const ABSENT: Duration = Duration::from_millis(250);
@@ -53,7 +53,7 @@ impl Default for Options {
 }
 
 /// What was read during one call: parts of rows by key and child. Good for that call however old it gets.
-pub type Seen = BTreeMap<(String, Option<String>), Option<Arc<Row>>>;
+pub type Seen = BTreeMap<(String, Option<String>), Option<Arc<Part>>>;
 
 /// Which read a step is in flight with.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -63,9 +63,9 @@ pub struct Ticket(u64);
 #[derive(Clone, PartialEq, Debug)]
 pub enum Look {
     /// All that a walk of it needs, from the root down to where it ends.
-    Known(Vec<Option<Row>>),
+    Known(Vec<Option<Glimpse>>),
     /// The same, and it may be minutes old: the storage does not answer.
-    Stale(Vec<Option<Row>>),
+    Stale(Vec<Option<Glimpse>>),
     /// Whoever looked is to read these steps, and to say with the ticket what came of it.
     Read(Ticket, Vec<Step>),
     /// Somebody else reads what is missing: these steps, the first of them with this ticket.
@@ -121,7 +121,7 @@ impl Cache {
     }
 
     /// What may be told of a path while the storage does not answer: nothing of what is absent.
-    pub fn stale(&mut self, path: &[Step], seen: &Seen, now: Micros) -> Option<Vec<Option<Row>>> {
+    pub fn stale(&mut self, path: &[Step], seen: &Seen, now: Micros) -> Option<Vec<Option<Glimpse>>> {
         self.walk(path, seen, now, |known| known.is_settled().then_some(STALE)).ok()
     }
 
@@ -184,7 +184,7 @@ impl Cache {
         seen: &Seen,
         now: Micros,
         lasts: impl Fn(&Known) -> Option<Duration>,
-    ) -> Result<Vec<Option<Row>>, Vec<Step>> {
+    ) -> Result<Vec<Option<Glimpse>>, Vec<Step>> {
         let mut part = |key: &str, child: Option<&str>| {
             if !seen.is_empty()
                 && let Some(cells) = seen.get(&(key.to_owned(), child.map(str::to_owned)))
@@ -199,15 +199,13 @@ impl Cache {
             let own = part(&step.key, None);
             let reference = step.child.as_deref().map(|child| part(&step.key, Some(child)));
             let is_end = matches!(reference, Some(Some(None)))
-                || own.as_ref().is_some_and(|row| row.as_ref().is_none_or(|row| has_server(row, now)));
+                || own.as_ref().is_some_and(|own| own.as_ref().is_none_or(|own| own.has_server(now)));
             match (own, reference) {
                 (Some(None), _) => rows.push(None),
-                (Some(Some(row)), Some(Some(Some(reference)))) => {
-                    let mut row = Row::clone(&row);
-                    row.extend(Row::clone(&reference));
-                    rows.push(Some(row));
+                (Some(Some(own)), Some(Some(reference @ Some(_)))) => rows.push(Some(Glimpse { own, reference })),
+                (Some(Some(own)), reference) if is_end || reference.is_none() => {
+                    rows.push(Some(Glimpse { own, reference: None }));
                 }
-                (Some(Some(row)), reference) if is_end || reference.is_none() => rows.push(Some(Row::clone(&row))),
                 _ => missing.push(step.clone()),
             }
             if is_end {
@@ -221,32 +219,18 @@ impl Cache {
 impl Known {
     /// Whether it is likely to stay as it is: something is there, and is not just being made.
     fn is_settled(&self) -> bool {
-        let is_pending = |row: &Row| {
-            row.iter().any(|((family, _), cell)| *family == Family::Children && cell.value.starts_with('P'))
-        };
-        self.cells.as_ref().is_some_and(|row| !is_pending(row))
+        self.cells.as_ref().is_some_and(|part| !part.is_pending())
     }
 }
 
 /// A row as it was read, in the parts that a step asks for.
 pub fn parts(step: &Step, row: Option<&Row>, into: &mut Seen) {
-    let of = |wanted: &dyn Fn(Family, &str) -> bool| {
-        let cells = row.into_iter().flatten().filter(|((family, column), _)| wanted(*family, column));
-        Some(cells.map(|(place, cell)| (place.clone(), cell.clone())).collect::<Row>())
-            .filter(|cells| !cells.is_empty())
-            .map(Arc::new)
-    };
-    into.insert((step.key.clone(), None), of(&|family, _| family != Family::Children));
+    let seen = row.map(|row| Glimpse::of(row.clone(), step.child.as_deref()));
+    let (own, reference) = seen.map_or((None, None), |seen| (Some(seen.own), seen.reference));
+    into.insert((step.key.clone(), None), own.filter(|own| !own.cells().is_empty()));
     if let Some(child) = &step.child {
-        let reference = of(&|family, column| family == Family::Children && column == child);
         into.insert((step.key.clone(), Some(child.clone())), reference);
     }
-}
-
-/// Whether every walk ends here. A deadline that somebody has put off makes a walk go on, and then it ends here after
-/// all: it has read more than it needed.
-fn has_server(row: &Row, now: Micros) -> bool {
-    row.iter().any(|((family, _), cell)| *family == Family::Servers && cell.timestamp > now)
 }
 
 /// A clock that went back makes everything old.

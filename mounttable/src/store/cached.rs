@@ -120,11 +120,11 @@ impl<S: Store + Surroundings> Cached<S> {
     async fn read_for_all(&self, flight: Flight<'_>, patience: Patience) -> Option<Result<Arc<Seen>, Error>> {
         let began = self.store.now();
         self.knowledge.asks(|requests| &mut requests.reads);
-        let rows = self.wait(patience, self.store.read_recent(&flight.steps)).await?;
-        let outcome = rows.map(|recent| {
+        let (keys, children) = (Step::keys(&flight.steps), Step::children(&flight.steps));
+        let rows = self.wait(patience, self.store.read(&keys, &children)).await?;
+        let outcome = rows.map(|rows| {
             let mut came = Seen::new();
-            let rows = recent.rows.iter().map(Option::as_ref).chain(std::iter::repeat(None));
-            flight.steps.iter().zip(rows).for_each(|(step, row)| cache::parts(step, row, &mut came));
+            flight.steps.iter().zip(&rows).for_each(|(step, row)| cache::parts(step, row.as_ref(), &mut came));
             Arc::new(came)
         });
         flight.end(&outcome, began);
@@ -239,7 +239,7 @@ impl<S: Store + Surroundings> Store for Cached<S> {
     async fn read_recent(&self, path: &[Step]) -> Result<Recent, Error> {
         if !self.is_on {
             self.knowledge.asks(|requests| &mut requests.reads);
-            return self.store.read_recent(path).await;
+            return Box::pin(self.store.read_recent(path)).await;
         }
         let mut seen = Seen::new();
         let (mut has_read, mut has_joined) = (false, false);
@@ -263,11 +263,12 @@ impl<S: Store + Surroundings> Store for Cached<S> {
                 }
                 Next::Read(flight) => {
                     has_read = true;
-                    self.read_for_all(flight, patience).await
+                    // A read of the storage is a large future, and what is known is told without one.
+                    Box::pin(self.read_for_all(flight, patience)).await
                 }
                 Next::Join(receiver, _) => {
                     has_joined = true;
-                    self.join(receiver, patience).await
+                    Box::pin(self.join(receiver, patience)).await
                 }
             };
             let error = match outcome {

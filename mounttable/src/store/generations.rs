@@ -3,12 +3,12 @@
 //! What is used goes into the young generation. When that holds half of what there is room for, it becomes the old one,
 //! and the old one is forgotten with all that was not used since. Nothing has to be sorted by when it was used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use ebla_model::Micros;
 
-use crate::store::Row;
+use crate::store::Part;
 
 /// What one entry takes beside its bytes: names of maps, counts, a time.
 const OVERHEAD_BYTES: usize = 160;
@@ -16,7 +16,7 @@ const OVERHEAD_BYTES: usize = 160;
 /// The cells of one part of a row when it was read; `None` when there were none.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Known {
-    pub(super) cells: Option<Arc<Row>>,
+    pub(super) cells: Option<Arc<Part>>,
     /// Not later than the read began.
     pub(super) at: Micros,
 }
@@ -32,7 +32,7 @@ pub(super) struct Generations {
 
 #[derive(Debug, Default)]
 struct Generation {
-    rows: BTreeMap<String, Parts>,
+    rows: HashMap<String, Parts>,
     entries: usize,
     bytes: usize,
 }
@@ -134,7 +134,8 @@ impl Generation {
 }
 
 fn bytes(key: &str, child: Option<&str>, known: &Known) -> usize {
-    let cells = known.cells.iter().flat_map(|row| row.iter());
-    let cells: usize = cells.map(|((_, column), cell)| column.len() + cell.value.len() + OVERHEAD_BYTES).sum();
+    let cells = known.cells.iter().flat_map(|part| part.cells());
+    // Once as read, and once as what is worked out from it.
+    let cells: usize = cells.map(|((_, column), cell)| 2 * (column.len() + cell.value.len() + OVERHEAD_BYTES)).sum();
     key.len() + child.map_or(0, str::len) + OVERHEAD_BYTES + cells
 }

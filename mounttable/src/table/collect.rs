@@ -23,6 +23,11 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How many nodes are remembered; when there are more, all are forgotten.
 const REMEMBERED_MAX: usize = 10_000;
 
+/// Whether a server of the node is there no more, and only its cell is.
+pub(super) fn has_expired(node: &Node, now: Micros) -> bool {
+    node.servers.iter().any(|server| server.deadline.is_over(now))
+}
+
 /// When nodes were last seen to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Visits {
@@ -58,7 +63,7 @@ impl<S: Store + Surroundings> Table<S> {
     pub(super) async fn expire_due(&self, path: &mut [Node]) -> Result<(), Error> {
         let now = self.store.now();
         for node in path {
-            if live(&node.servers, now).count() < node.servers.len() && self.expiries.is_due(&node.name, now) {
+            if has_expired(node, now) && self.expiries.is_due(&node.name, now) {
                 self.expire(node).await?;
             }
         }

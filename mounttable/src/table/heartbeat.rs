@@ -42,12 +42,19 @@ impl<S: Store + Surroundings> Table<S> {
 
     /// Reads a row; deadlines are those that hold.
     pub(super) fn decode(&self, name: &NodeName, row: &Row) -> Result<Node, Error> {
-        let mut node = Node::decode(name, row)?;
+        let node = Arc::new(Node::decode(name, row)?);
+        Ok(Arc::unwrap_or_clone(self.credited(node)))
+    }
+
+    /// The node with the deadlines that hold. Outages are rare: without one it is the same, not a copy.
+    pub(super) fn credited(&self, mut node: Arc<Node>) -> Arc<Node> {
         if self.options.credit == Credit::On && !node.servers.is_empty() {
             let now = self.store.now();
             let record = self.outages.record.lock().unwrap_or_else(PoisonError::into_inner);
-            node.servers.iter_mut().for_each(|server| record.put_off(server, now));
+            if node.servers.iter().any(|server| record.deadline(server, now) != server.deadline) {
+                Arc::make_mut(&mut node).servers.iter_mut().for_each(|server| record.put_off(server, now));
+            }
         }
-        Ok(node)
+        node
     }
 }

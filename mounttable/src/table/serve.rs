@@ -1,6 +1,10 @@
 //! Mounting, unmounting, refreshing, resolving.
 
+use std::borrow::Borrow;
+use std::sync::Arc;
 use std::time::Duration;
+
+use ebla_model::Micros;
 
 use crate::address::ServerAddress;
 use crate::error::{Error, Reason};
@@ -12,6 +16,7 @@ use crate::node::{self, Node, Reference};
 use crate::rules::{self, Action};
 use crate::store::{Change, Children, Family, Freshness, Predicate, Store, Surroundings};
 use crate::table::Table;
+use crate::table::collect::has_expired;
 use crate::table::create::Blueprint;
 use crate::table::quota::Purse;
 
@@ -63,7 +68,7 @@ impl<S: Store + Surroundings> Table<S> {
     /// `NO_ACCESS`, `NO_SUCH_NAME`, `NO_SUCH_NAME_ROOT`, `CONTENTION`, `UNAVAILABLE`, `DAMAGED`.
     pub async fn resolve(&self, caller: &Caller, name: &NodeName) -> Result<Resolved, Error> {
         let path = self.visit(name).await?;
-        if let Some(found) = self.follow(caller, name, &path)? {
+        if let Some(found) = follow(caller, name, &path, self.store.now())? {
             return Ok(found);
         }
         self.tidy(&path).await?;
@@ -76,33 +81,22 @@ impl<S: Store + Surroundings> Table<S> {
     /// # Errors
     /// As [`Self::resolve`]. `UNAVAILABLE` also when all that is known of a name is over.
     pub async fn resolve_recent(&self, caller: &Caller, name: &NodeName) -> Result<Resolved, Error> {
-        let (mut path, freshness) = self.glance(name).await?;
-        let found = self.follow(caller, name, &path)?;
+        let (path, freshness) = self.glance(name).await?;
+        let now = self.store.now();
+        let found = follow(caller, name, &path, now)?;
         if freshness == Freshness::Stale {
             let unknown = || Error::new(Reason::Unavailable, format!("what {name:?} leads to cannot be read now"));
             return found.map(|found| Resolved { freshness, ..found }).ok_or_else(unknown);
         }
-        // The answer is the same whether or not this can be done now.
-        drop(self.expire_due(&mut path).await);
-        if found.is_none() {
-            drop(self.tidy(&path).await);
-        }
-        found.ok_or_else(|| nowhere(name))
-    }
-
-    /// Follows a path as read to its first live servers, if the caller may.
-    fn follow(&self, caller: &Caller, name: &NodeName, path: &[Node]) -> Result<Option<Resolved>, Error> {
-        let now = self.store.now();
-        for node in path {
-            let servers: Vec<_> = live(&node.servers, now).cloned().collect();
-            let is_end = !servers.is_empty() || node.name == *name;
-            rules::check(if is_end { Action::Resolve } else { Action::Traverse }, caller, &node.permissions)?;
-            if !servers.is_empty() {
-                let suffix = name.suffix_below(&node.name).unwrap_or_default().to_owned();
-                return Ok(Some(Resolved { servers, suffix, freshness: Freshness::Recent }));
+        if found.is_none() || path.iter().any(|node| has_expired(node, now)) {
+            let mut path: Vec<_> = path.into_iter().map(Arc::unwrap_or_clone).collect();
+            // The answer is the same whether or not this can be done now.
+            drop(Box::pin(self.expire_due(&mut path)).await);
+            if found.is_none() {
+                drop(Box::pin(self.tidy(&path)).await);
             }
         }
-        Ok(None)
+        found.ok_or_else(|| nowhere(name))
     }
 
     /// Mounts a server, and makes the nodes that are missing.
@@ -274,6 +268,25 @@ impl<S: Store + Surroundings> Table<S> {
             self.again(&mut tries).await?;
         }
     }
+}
+
+/// Follows a path as read to its first live servers, if the caller may.
+fn follow(
+    caller: &Caller,
+    name: &NodeName,
+    path: &[impl Borrow<Node>],
+    now: Micros,
+) -> Result<Option<Resolved>, Error> {
+    for node in path.iter().map(Borrow::<Node>::borrow) {
+        let servers: Vec<_> = live(&node.servers, now).cloned().collect();
+        let is_end = !servers.is_empty() || node.name == *name;
+        rules::check(if is_end { Action::Resolve } else { Action::Traverse }, caller, &node.permissions)?;
+        if !servers.is_empty() {
+            let suffix = name.suffix_below(&node.name).unwrap_or_default().to_owned();
+            return Ok(Some(Resolved { servers, suffix, freshness: Freshness::Recent }));
+        }
+    }
+    Ok(None)
 }
 
 fn nowhere(name: &NodeName) -> Error {

@@ -1,8 +1,12 @@
 //! Reading: one call for a whole path, and what of it is live.
 
+use std::borrow::Borrow;
+use std::sync::Arc;
+
 use crate::error::{Error, Reason};
+use crate::key::path_keys;
 use crate::name::NodeName;
-use crate::node::{Epoch, Node};
+use crate::node::{Epoch, Node, Reference};
 use crate::store::{Children, Freshness, Row, Step, Store, Surroundings};
 use crate::table::Table;
 
@@ -12,12 +16,18 @@ impl<S: Store + Surroundings> Table<S> {
     /// Costs one read, and more only where a deletion has to be finished.
     pub(super) async fn walk(&self, name: &NodeName) -> Result<Vec<Node>, Error> {
         let path = name.path();
-        let keys: Vec<_> = path.iter().map(crate::key::row_key).collect();
+        let keys: Vec<_> = path_keys(name).collect();
         let children = Children::Named(name.elements().map(str::to_owned).collect());
         let mut tries = 0;
         loop {
             let rows = self.store.read(&keys, &children).await?;
-            let Walked { live, dead } = self.walked(&path, rows)?;
+            let next = name.elements().map(Some).chain([None]);
+            let there = path.iter().zip(next).zip(rows).map_while(|(place, row)| Some((place, row?)));
+            let Walked { live, dead } = walked(there.map(|((name, next), row)| {
+                let node = self.decode(name, &row)?;
+                let reference = next.and_then(|next| node.reference(next));
+                Ok((node, reference))
+            }))?;
             let Some(node) = dead else { return Ok(live) };
             self.finish(&node.name, node.incarnation).await?;
             self.again(&mut tries).await?;
@@ -26,39 +36,20 @@ impl<S: Store + Surroundings> Table<S> {
 
     /// [`Self::walk`] for who decides no change by it: the nodes may be of a moment ago. Below one with live servers there
     /// need not be any.
-    pub(super) async fn glance(&self, name: &NodeName) -> Result<(Vec<Node>, Freshness), Error> {
-        let path = name.path();
+    pub(super) async fn glance(&self, name: &NodeName) -> Result<(Vec<Arc<Node>>, Freshness), Error> {
         let children = name.elements().map(|element| Some(element.to_owned())).chain([None]);
-        let step = |(node, child)| Step { key: crate::key::row_key(node), child };
-        let steps: Vec<_> = path.iter().zip(children).map(step).collect();
+        let steps: Vec<_> = path_keys(name).zip(children).map(|(key, child)| Step { key, child }).collect();
         let recent = self.store.read_recent(&steps).await?;
-        let Walked { live, dead } = self.walked(&path, recent.rows)?;
+        let there = name.prefixes().zip(recent.rows).map_while(|(name, row)| Some((name, row?)));
+        let Walked { live, dead } =
+            walked(there.map(|(name, row)| Ok((self.credited(row.own.node(name)?), row.reference(name)?))))?;
         match (dead, recent.freshness) {
-            (Some(_), Freshness::Recent) => Ok((self.walk(name).await?, Freshness::Recent)),
+            (Some(_), Freshness::Recent) => {
+                let live = Box::pin(self.walk(name)).await?;
+                Ok((live.into_iter().map(Arc::new).collect(), Freshness::Recent))
+            }
             (_, freshness) => Ok((live, freshness)),
         }
-    }
-
-    /// What is live of the rows of a path.
-    fn walked(&self, path: &[NodeName], rows: Vec<Option<Row>>) -> Result<Walked, Error> {
-        let mut live: Vec<Node> = Vec::new();
-        let mut dead = None;
-        for (name, row) in path.iter().zip(rows) {
-            let Some(row) = row else { break };
-            let node = self.decode(name, &row)?;
-            match live.last() {
-                Some(parent) if !node.is_child_of(parent) => break,
-                Some(_) if node.epoch == Epoch::Dead => {
-                    dead = Some(node);
-                    break;
-                }
-                _ => live.push(node),
-            }
-        }
-        if live.is_empty() {
-            return Err(Error::new(Reason::NoSuchNameRoot, "the table was never set up"));
-        }
-        Ok(Walked { live, dead })
     }
 
     /// One row as it is, live or not.
@@ -117,11 +108,38 @@ impl<S: Store + Surroundings> Table<S> {
 }
 
 /// What the rows of a path say.
-struct Walked {
+struct Walked<N> {
     /// The live nodes from the root down, at least that.
-    live: Vec<Node>,
+    live: Vec<N>,
     /// The one below them, if its deletion has to be finished.
-    dead: Option<Node>,
+    dead: Option<N>,
+}
+
+/// What is live of the nodes of a path, each with its reference to the next, as far as their rows are there.
+fn walked<N: Borrow<Node>>(
+    there: impl Iterator<Item = Result<(N, Option<Reference>), Error>>,
+) -> Result<Walked<N>, Error> {
+    let (mut live, mut dead) = (Vec::new(), None);
+    let mut above = None;
+    for found in there {
+        let (node, reference) = found?;
+        let it: &Node = node.borrow();
+        if let Some((parent, wanted)) = above {
+            if !it.is_meant_by(parent, wanted) {
+                break;
+            }
+            if it.epoch == Epoch::Dead {
+                dead = Some(node);
+                break;
+            }
+        }
+        above = Some((it.incarnation, reference));
+        live.push(node);
+    }
+    if live.is_empty() {
+        return Err(Error::new(Reason::NoSuchNameRoot, "the table was never set up"));
+    }
+    Ok(Walked { live, dead })
 }
 
 /// A child's name, and the child if it is live.

@@ -1,7 +1,7 @@
 //! What a server remembers of rows: T067, T068, T069, T116, T121.
 
 use ebla_mounttable::store::cached::{Counts, PATIENCE};
-use ebla_mounttable::store::{Cell, Change, Family, Freshness, Predicate, Row, Step, Store, Surroundings, cache};
+use ebla_mounttable::store::{Cell, Change, Family, Freshness, Glimpse, Predicate, Step, Store, Surroundings, cache};
 use ebla_mounttable::{Reason, row_key};
 
 use crate::storage::{Call, Health, Storage, alone, go_on, together};
@@ -24,7 +24,7 @@ fn write(storage: &Storage, key: &str, what: &str) {
 async fn said(store: &impl Store, key: &str) -> String {
     let step = Step { key: key.to_owned(), child: None };
     let recent = store.read_recent(&[step]).await.unwrap();
-    let value = |row: &Row| row.get(&(Family::Meta, "v".to_owned())).unwrap().value.clone();
+    let value = |row: &Glimpse| row.own.cells().get(&(Family::Meta, "v".to_owned())).unwrap().value.clone();
     recent.rows.first().unwrap().as_ref().map_or_else(|| "nothing".to_owned(), value)
 }
 
