@@ -64,7 +64,7 @@ pub struct Cell {
 /// A row: its cells by family and qualifier.
 pub type Row = BTreeMap<(Family, String), Cell>;
 
-/// Which references to children a read brings; the other families come whole. Never all of them: a directory may be
+/// Which references to children a read brings. Never all of them: a directory may be
 /// larger than memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Children {
@@ -90,6 +90,43 @@ impl Children {
     /// None.
     pub const fn none() -> Self {
         Self::Named(Vec::new())
+    }
+}
+
+/// Which servers of a row a read brings: a node may have very many, and few ask for all of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Servers {
+    /// All.
+    All,
+    /// None.
+    None,
+    /// Those that tell what can be done with the node. Usually one or two.
+    Telling {
+        /// All whose deadlines have come by then, and the first of the others, if there is one.
+        now: Micros,
+        /// The one at this address.
+        address: Option<String>,
+        /// All whose values do not begin with this.
+        unlike: Option<String>,
+    },
+}
+
+impl Servers {
+    /// Takes the others from a row.
+    pub fn keep(&self, row: &mut Row) {
+        let mut has_live = false;
+        row.retain(|(family, column), cell| match self {
+            _ if *family != Family::Servers => true,
+            Self::All => true,
+            Self::None => false,
+            Self::Telling { now, address, unlike } => {
+                let is_first = cell.timestamp > *now && !std::mem::replace(&mut has_live, true);
+                is_first
+                    || cell.timestamp <= *now
+                    || address.as_ref() == Some(column)
+                    || unlike.as_ref().is_some_and(|head| !cell.value.starts_with(head))
+            }
+        });
     }
 }
 
@@ -191,6 +228,23 @@ pub trait Store: Send + Sync {
         keys: &[String],
         children: &Children,
     ) -> impl Future<Output = Result<Vec<Option<Row>>, Error>> + Send;
+
+    /// [`Self::read`] for who does not want all servers. A storage that can leave them out need not bring them here.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`.
+    fn read_with(
+        &self,
+        keys: &[String],
+        children: &Children,
+        servers: &Servers,
+    ) -> impl Future<Output = Result<Vec<Option<Row>>, Error>> + Send {
+        async {
+            let mut rows = self.read(keys, children).await?;
+            rows.iter_mut().flatten().for_each(|row| servers.keep(row));
+            Ok(rows)
+        }
+    }
 
     /// The rows of a path from the root down, each with its reference to the next, for whoever decides no change by them:
     /// they may have been read a moment ago. Changes through this storage are seen. What lies below a row that is absent, that

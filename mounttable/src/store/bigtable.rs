@@ -18,7 +18,7 @@ use ebla_model::time::Micros;
 
 use crate::error::{Error, Reason};
 use crate::store::filters::{self, Check};
-use crate::store::{Change, Children, Family, Predicate, Row, Store};
+use crate::store::{Change, Children, Family, Predicate, Row, Servers, Store};
 
 /// What the name of the counters' table ends in.
 const COUNTERS: &str = "-counters";
@@ -86,8 +86,17 @@ fn exists_already(made: Result<(), ModelError>) -> Result<(), ModelError> {
 
 impl Store for Bigtable {
     async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
+        self.read_with(keys, children, &Servers::All).await
+    }
+
+    async fn read_with(
+        &self,
+        keys: &[String],
+        children: &Children,
+        servers: &Servers,
+    ) -> Result<Vec<Option<Row>>, Error> {
         let points = keys.iter().map(|key| KeyRange::single(row_key(key)));
-        let options = ReadOptions { filter: Some(filters::read(children)), ..ReadOptions::default() };
+        let options = ReadOptions { filter: Some(filters::read_with(children, servers)), ..ReadOptions::default() };
         let rows = self.nodes.read_rows(RowSet::from_ranges(points), options).await.map_err(failed)?;
         let mut found: BTreeMap<_, _> = rows.iter().map(|row| (row.key.as_bytes(), filters::row(row))).collect();
         Ok(keys.iter().map(|key| found.remove(key.as_bytes())).collect())

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::error::{Error, Reason};
 use crate::store::cache::{self, Cache, Look, Options, Seen, Ticket};
-use crate::store::{Change, Children, Freshness, Predicate, Recent, Row, Step, Store, Surroundings};
+use crate::store::{Change, Children, Freshness, Predicate, Recent, Row, Servers, Step, Store, Surroundings};
 
 /// How long who has something to tell waits for the storage to tell something newer.
 pub const PATIENCE: Duration = Duration::from_millis(500);
@@ -291,6 +291,16 @@ impl<S: Store + Surroundings> Store for Cached<S> {
     async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
         self.knowledge.asks(|requests| &mut requests.reads);
         self.store.read(keys, children).await
+    }
+
+    async fn read_with(
+        &self,
+        keys: &[String],
+        children: &Children,
+        servers: &Servers,
+    ) -> Result<Vec<Option<Row>>, Error> {
+        self.knowledge.asks(|requests| &mut requests.reads);
+        self.store.read_with(keys, children, servers).await
     }
 
     async fn change_if(&self, key: &str, when: Predicate, then: Vec<Change>) -> Result<bool, Error> {

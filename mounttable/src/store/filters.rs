@@ -5,6 +5,7 @@
 //! condition that an absent row meets is asked the other way round, and its changes stand in the other branch.
 
 use std::ops::Bound;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::cell::Row as ModelRow;
@@ -12,7 +13,7 @@ use ebla_model::filter::Filter;
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::time::Micros;
 
-use crate::store::{Cell, Change, Children, Family, Predicate, Row};
+use crate::store::{Cell, Change, Children, Family, Predicate, Row, Servers};
 
 /// A condition as CheckAndMutateRow takes it.
 #[derive(Clone, PartialEq, Debug)]
@@ -58,7 +59,13 @@ fn collect(when: &Predicate, wanted: &mut Vec<Filter>, unwanted: &mut Vec<Filter
 
 /// What a read lets pass: the latest versions of all of `m` and `s`, and of `c` what was asked for.
 pub fn read(children: &Children) -> Filter {
-    let node = Filter::Chain(vec![Filter::FamilyNameRegex("[ms]".into()), Filter::CellsPerColumnLimit(1)]);
+    read_with(children, &Servers::All)
+}
+
+/// The same, and of `s` what was asked for.
+pub fn read_with(children: &Children, servers: &Servers) -> Filter {
+    let families = if *servers == Servers::All { "[ms]" } else { "m" };
+    let node = Filter::Chain(vec![Filter::FamilyNameRegex(families.into()), Filter::CellsPerColumnLimit(1)]);
     let references = match children {
         Children::Named(names) => {
             let mut names = names.clone();
@@ -70,10 +77,33 @@ pub fn read(children: &Children) -> Filter {
         }
         Children::Page { prefix, after, limit } => page(prefix, after.as_deref(), *limit),
     };
-    match references {
-        Some(references) => Filter::Interleave(vec![node, references]),
-        None => node,
+    let parts = [Some(node), references].into_iter().flatten().chain(telling(servers)).collect();
+    // The node is there in any case.
+    pooled(parts).unwrap_or(Filter::BlockAll)
+}
+
+/// What is wanted of `s` when that is not all or nothing. A cell that is wanted for two reasons comes twice.
+fn telling(servers: &Servers) -> Vec<Filter> {
+    let Servers::Telling { now, address, unlike } = servers else { return Vec::new() };
+    let later = now.truncate_to_millis().plus(Duration::from_millis(1));
+    let expired = Filter::TimestampRange { start: Micros::ZERO, end: Some(later) };
+    let live = Filter::TimestampRange { start: later, end: None };
+    let mut reasons = vec![expired, Filter::Chain(vec![live, Filter::CellsPerRowLimit(1)])];
+    if let Some(head) = unlike {
+        let (start, end) = beginning(head);
+        let before = |bound| match bound {
+            Bound::Included(head) => Some(Filter::ValueRange { start: Bound::Unbounded, end: Bound::Excluded(head) }),
+            _ => None,
+        };
+        let behind = |bound| match bound {
+            Bound::Excluded(end) => Some(Filter::ValueRange { start: Bound::Included(end), end: Bound::Unbounded }),
+            _ => None,
+        };
+        reasons.extend(before(start).into_iter().chain(behind(end)));
     }
+    let servers = Filter::FamilyNameRegex(name(Family::Servers).into());
+    let any = Filter::Chain(vec![servers, Filter::CellsPerColumnLimit(1), Filter::Interleave(reasons)]);
+    std::iter::once(any).chain(address.iter().map(|address| latest(Family::Servers, address))).collect()
 }
 
 /// The references of one page; `None` if there can be none.

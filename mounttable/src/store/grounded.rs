@@ -6,7 +6,7 @@ use ebla_model::Micros;
 use ebla_runtime::Runtime;
 
 use crate::error::Error;
-use crate::store::{Change, Children, Predicate, Row, Store, Surroundings};
+use crate::store::{Change, Children, Predicate, Row, Servers, Store, Surroundings};
 
 /// The longest pause between two tries; the first are shorter.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -50,6 +50,15 @@ impl<S: Send + Sync> Surroundings for Grounded<S> {
 impl<S: Store> Store for Grounded<S> {
     async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
         self.store.read(keys, children).await
+    }
+
+    async fn read_with(
+        &self,
+        keys: &[String],
+        children: &Children,
+        servers: &Servers,
+    ) -> Result<Vec<Option<Row>>, Error> {
+        self.store.read_with(keys, children, servers).await
     }
 
     async fn change_if(&self, key: &str, when: Predicate, then: Vec<Change>) -> Result<bool, Error> {

@@ -14,7 +14,7 @@ use crate::file::Stickiness;
 use crate::mount::live;
 use crate::name::NodeName;
 use crate::node::{self, Epoch, Node};
-use crate::store::{Change, Children, Family, Store, Surroundings};
+use crate::store::{Change, Children, Family, Servers, Store, Surroundings};
 use crate::table::Table;
 
 /// How long a node is left alone after somebody has seen to it.
@@ -54,7 +54,12 @@ impl Visits {
 impl<S: Store + Surroundings> Table<S> {
     /// [`Self::walk`], and takes the expired servers from what it comes by.
     pub(super) async fn visit(&self, name: &NodeName) -> Result<Vec<Node>, Error> {
-        let mut path = self.walk(name).await?;
+        self.visit_with(name, &Servers::All).await
+    }
+
+    /// The same, with no more servers than are wanted; among these are all that have expired.
+    pub(super) async fn visit_with(&self, name: &NodeName, servers: &Servers) -> Result<Vec<Node>, Error> {
+        let mut path = self.walk_with(name, servers).await?;
         self.expire_due(&mut path).await?;
         Ok(path)
     }
@@ -103,8 +108,10 @@ impl<S: Store + Surroundings> Table<S> {
     pub async fn collect(&self, name: &NodeName) -> Result<(), Error> {
         let mut name = name.clone();
         while let Some((parent, _)) = name.split_last() {
-            let is_there = self.walk(&name).await?.last().is_some_and(|node| node.name == name);
-            let node = self.node(&name, &Children::first(1)).await?.filter(|node| is_there && self.is_empty(node));
+            let is_there = self.walk_with(&name, &Servers::None).await?.last().is_some_and(|node| node.name == name);
+            let servers = Servers::Telling { now: self.store.now(), address: None, unlike: None };
+            let node = self.node_with(&name, &Children::first(1), &servers).await?;
+            let node = node.filter(|node| is_there && self.is_empty(node));
             let Some(node) = node else { return Ok(()) };
             if !self.kill(&node).await? {
                 return Ok(());

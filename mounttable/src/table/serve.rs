@@ -14,7 +14,7 @@ use crate::mount::{Deadline, MountMode, MountedServer, Target, check_target, liv
 use crate::name::NodeName;
 use crate::node::{self, Node, Reference};
 use crate::rules::{self, Action};
-use crate::store::{Change, Children, Family, Freshness, Predicate, Store, Surroundings};
+use crate::store::{Change, Children, Family, Freshness, Predicate, Servers, Store, Surroundings};
 use crate::table::Table;
 use crate::table::collect::has_expired;
 use crate::table::create::Blueprint;
@@ -38,7 +38,7 @@ pub struct Mount {
 pub struct Mounted {
     /// Until when.
     pub deadline: Deadline,
-    /// The node as it was read, for [`Table::refresh`].
+    /// The node as it was read, not with all of its servers, for [`Table::refresh`].
     pub node: Node,
     /// How many nodes this call made on the way.
     pub created: usize,
@@ -124,7 +124,7 @@ impl<S: Store + Surroundings> Table<S> {
     ) -> Result<Mounted, Error> {
         let (mut tries, mut created) = (0, 0_usize);
         loop {
-            let path = self.visit(name).await?;
+            let path = self.visit_with(name, &self.beside(mount)).await?;
             let child = self.authorise(caller, name, &path, Action::Mount)?;
             let Some(node) = path.last() else { return Err(rules::no_access()) };
             let is_charged = |server: &MountedServer| server.address == mount.address && server.mounter == purse.user;
@@ -141,8 +141,22 @@ impl<S: Store + Surroundings> Table<S> {
         }
     }
 
+    /// What a mount has to know of the servers that are there: which it replaces, which it may conflict with. One that is
+    /// added to ten thousand of its sort reads two of them.
+    fn beside(&self, mount: &Mount) -> Servers {
+        match mount.mode {
+            MountMode::Replace => Servers::All,
+            MountMode::Add => Servers::Telling {
+                now: self.store.now(),
+                address: Some(mount.address.as_str().to_owned()),
+                unlike: Some(node::server_head(mount.target)),
+            },
+        }
+    }
+
     async fn has_children(&self, name: &NodeName) -> Result<bool, Error> {
-        Ok(self.node(name, &Children::first(1)).await?.is_some_and(|node| !node.children.is_empty()))
+        let node = self.node_with(name, &Children::first(1), &Servers::None).await?;
+        Ok(node.is_some_and(|node| !node.children.is_empty()))
     }
 
     /// Checks the whole way before anything is made; the child that is to be made next, if one is missing.
@@ -242,8 +256,13 @@ impl<S: Store + Surroundings> Table<S> {
         server: Option<&ServerAddress>,
     ) -> Result<usize, Error> {
         let mut tries = 0;
+        let wanted = |address: &ServerAddress| Servers::Telling {
+            now: self.store.now(),
+            address: Some(address.as_str().to_owned()),
+            unlike: None,
+        };
         loop {
-            let path = self.visit(name).await?;
+            let path = self.visit_with(name, &server.map_or(Servers::All, wanted)).await?;
             for above in path.iter().filter(|node| node.name != *name) {
                 rules::check(Action::Traverse, caller, &above.permissions)?;
             }

@@ -7,7 +7,7 @@ use crate::error::{Error, Reason};
 use crate::key::path_keys;
 use crate::name::NodeName;
 use crate::node::{Epoch, Node, Reference};
-use crate::store::{Children, Freshness, Row, Step, Store, Surroundings};
+use crate::store::{Children, Freshness, Row, Servers, Step, Store, Surroundings};
 use crate::table::Table;
 
 impl<S: Store + Surroundings> Table<S> {
@@ -15,12 +15,17 @@ impl<S: Store + Surroundings> Table<S> {
     ///
     /// Costs one read, and more only where a deletion has to be finished.
     pub(super) async fn walk(&self, name: &NodeName) -> Result<Vec<Node>, Error> {
+        self.walk_with(name, &Servers::All).await
+    }
+
+    /// The same, with no more servers than are wanted.
+    pub(super) async fn walk_with(&self, name: &NodeName, servers: &Servers) -> Result<Vec<Node>, Error> {
         let path = name.path();
         let keys: Vec<_> = path_keys(name).collect();
         let children = Children::Named(name.elements().map(str::to_owned).collect());
         let mut tries = 0;
         loop {
-            let rows = self.store.read(&keys, &children).await?;
+            let rows = self.store.read_with(&keys, &children, servers).await?;
             let next = name.elements().map(Some).chain([None]);
             let there = path.iter().zip(next).zip(rows).map_while(|(place, row)| Some((place, row?)));
             let Walked { live, dead } = walked(there.map(|((name, next), row)| {
@@ -54,13 +59,23 @@ impl<S: Store + Surroundings> Table<S> {
 
     /// One row as it is, live or not.
     pub(super) async fn node(&self, name: &NodeName, children: &Children) -> Result<Option<Node>, Error> {
-        let rows = self.store.read(&[crate::key::row_key(name)], children).await?;
+        self.node_with(name, children, &Servers::All).await
+    }
+
+    /// The same, with no more servers than are wanted.
+    pub(super) async fn node_with(
+        &self,
+        name: &NodeName,
+        children: &Children,
+        servers: &Servers,
+    ) -> Result<Option<Node>, Error> {
+        let rows = self.store.read_with(&[crate::key::row_key(name)], children, servers).await?;
         rows.into_iter().next().flatten().map(|row| self.decode(name, &row)).transpose()
     }
 
-    /// One row with the reference to the child `element`.
+    /// One row with the reference to the child `element`, and without servers.
     pub(super) async fn parent(&self, name: &NodeName, element: &str) -> Result<Option<Node>, Error> {
-        self.node(name, &Children::Named(vec![element.to_owned()])).await
+        self.node_with(name, &Children::Named(vec![element.to_owned()]), &Servers::None).await
     }
 
     /// The live children of the node `name`, in order, whoever asks; none if it is not there. For those who look after the

@@ -10,7 +10,7 @@ use ebla_model::filter::{CompiledFilter, Filter};
 use ebla_mounttable::Store;
 use ebla_mounttable::store::filters::{self, Check};
 use ebla_mounttable::store::memory::Memory;
-use ebla_mounttable::store::{Cell, Change, Children, Family, Predicate, Row};
+use ebla_mounttable::store::{Cell, Change, Children, Family, Predicate, Row, Servers};
 use proptest::prelude::*;
 
 /// Few names and values, some of which begin with others, so that they meet.
@@ -46,6 +46,19 @@ fn children() -> impl Strategy<Value = Children> {
     let page = (prop_oneof![Just(String::new()), name()], prop::option::of(name()), 1_usize..4)
         .prop_map(|(prefix, after, limit)| Children::Page { prefix, after, limit });
     prop_oneof![prop::collection::vec(name(), 0..4).prop_map(Children::Named), page]
+}
+
+/// A row whose cells end at different times.
+fn dated() -> impl Strategy<Value = Row> {
+    let cell = (value(), 1_i64..10).prop_map(|(value, at)| Cell { timestamp: Micros::from_millis(at), value });
+    prop::collection::btree_map(column(), cell, 0..12)
+}
+
+fn servers() -> impl Strategy<Value = Servers> {
+    let name = || column().prop_map(|(_, name)| name);
+    let telling = (0_i64..11, prop::option::of(name()), prop::option::of(value()))
+        .prop_map(|(now, address, unlike)| Servers::Telling { now: Micros::from_millis(now), address, unlike });
+    prop_oneof![Just(Servers::All), Just(Servers::None), telling]
 }
 
 /// The row as a Bigtable has it.
@@ -92,6 +105,16 @@ proptest! {
             Check::Blocks(filter) => !passes(filter, &stored),
         };
         prop_assert_eq!(holds, when.holds(Some(&row)));
+    }
+
+    #[test]
+    fn servers_that_are_not_wanted_are_left_out(row in dated(), children in children(), servers in servers()) {
+        let filter = filters::read_with(&children, &servers);
+        filter.validate().unwrap();
+        let read = CompiledFilter::compile(filter).unwrap().apply(stored(&row), &|| false).unwrap();
+        let mut expected = seen(&row, &children).unwrap_or_default();
+        servers.keep(&mut expected);
+        prop_assert_eq!(filters::row(&read), expected);
     }
 
     #[test]

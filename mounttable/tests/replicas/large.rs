@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use ebla_model::Micros;
 use ebla_mounttable::node::{Epoch, Incarnation, Node, Reference, refer};
-use ebla_mounttable::store::{Change, Predicate, Store, Surroundings};
+use ebla_mounttable::store::{Change, Family, Predicate, Store, Surroundings};
 use ebla_mounttable::table::{Found, Mount, Receive};
-use ebla_mounttable::{Error, MountMode, NodeName, Pattern, Target, UserId, row_key};
+use ebla_mounttable::{Error, MountMode, NodeName, Pattern, Reason, Target, UserId, row_key};
 
 use crate::storage::{Call, Storage, alone, together};
 use crate::{Replica, SECOND, caller, name};
@@ -20,6 +20,10 @@ const WALK_CELLS_MAX: usize = 10;
 
 /// Most cells of a row that a listing may bring at a time: a page of references, and the node's own.
 const PAGE_CELLS_MAX: usize = 300;
+
+/// Most cells that a change of one server may read, of all rows together: what a node tells of itself, of the root too, and
+/// two servers.
+const CHANGE_CELLS_MAX: usize = 40;
 
 /// Mounts on one node at the same time.
 const MOUNTS: usize = 2_000;
@@ -118,4 +122,53 @@ fn mounts_on_one_node_do_not_conflict() {
     assert!(outcomes.iter().all(Result::is_ok), "{:?}", outcomes.iter().find(|outcome| outcome.is_err()));
     assert_eq!(replica.servers("popular").len(), MOUNTS + 1);
     assert_eq!(storage.pauses(), before, "nobody had to begin anew");
+}
+
+/// T114: one more server of very many reads no more than one of few, whether it is mounted, refreshed or taken away.
+#[test]
+fn a_mount_reads_few_of_the_servers_of_its_node() {
+    let storage = Storage::new();
+    let replica = Replica::of(&storage);
+    let mut read = [Vec::new(), Vec::new(), Vec::new()];
+    for port in 1..=MOUNTS {
+        let server = format!("h:{port}");
+        let mount = || replica.mount("popular", &server, SECOND * 3_600).unwrap();
+        mount();
+        read[0].push(storage.take_cells());
+        mount();
+        read[1].push(storage.take_cells());
+        if port % 100 == 0 {
+            alone(replica.table.unmount(&caller(), &name("popular"), Some(&server.parse().unwrap()))).unwrap();
+            read[2].push(storage.take_cells());
+        }
+    }
+    for cells in read {
+        // The first mount of all makes the node.
+        assert!(cells.iter().skip(1).all(|it| *it <= CHANGE_CELLS_MAX), "{cells:?}");
+    }
+    assert_eq!(replica.servers("popular").len(), MOUNTS - MOUNTS / 100);
+}
+
+/// T114: of very many servers those are seen that stand in the way of one more.
+#[test]
+fn a_mount_sees_what_it_conflicts_with_among_many() {
+    let storage = Storage::new();
+    let replica = Replica::of(&storage);
+    let mount = |server: &str, target: Target, ttl: Duration| {
+        let mount = Mount { address: server.parse().unwrap(), target, ttl, mode: MountMode::Add };
+        alone(replica.table.mount(&caller(), &name("popular"), &mount)).map(drop).map_err(|error| error.reason)
+    };
+    for port in 1..100 {
+        mount(&format!("h:{port}"), Target::Object, SECOND * 60).unwrap();
+    }
+    assert_eq!(mount("h:500", Target::Leaf, SECOND * 60), Err(Reason::FlagsConflict));
+    assert_eq!(mount("h:50", Target::Leaf, SECOND * 60), Err(Reason::FlagsConflict), "its own sort is changed");
+    let below = replica.mount("popular/below", "h:1", SECOND).unwrap_err().reason;
+    assert_eq!(below, Reason::ShadowedByMount);
+    storage.advance(SECOND * 60);
+    mount("h:500", Target::Leaf, SECOND * 60).unwrap();
+    assert_eq!(replica.servers("popular"), ["h:500"], "what has expired stands in nobody's way, and is gone");
+    let rows = storage.memory.rows();
+    let left = rows.values().flatten().filter(|((family, _), _)| *family == Family::Servers).count();
+    assert_eq!(left, 1);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ebla_model::Micros;
 use ebla_mounttable::store::memory::Memory;
-use ebla_mounttable::store::{Change, Children, Predicate, Row};
+use ebla_mounttable::store::{Change, Children, Predicate, Row, Servers};
 use ebla_mounttable::{Error, Reason, Store, Surroundings};
 
 /// What becomes of calls.
@@ -32,6 +32,8 @@ struct State {
     pauses: usize,
     /// The most cells of one row that one read brought.
     cells_max: usize,
+    /// The cells that all reads brought.
+    cells: usize,
 }
 
 /// Clones are the same storage.
@@ -74,11 +76,17 @@ impl Storage {
         std::mem::take(&mut self.state.lock().unwrap().cells_max)
     }
 
+    /// How many cells reads have brought since this was last asked.
+    pub(crate) fn take_cells(&self) -> usize {
+        std::mem::take(&mut self.state.lock().unwrap().cells)
+    }
+
     fn note(&self, keys: &[String], rows: &[Option<Row>]) {
         let mut state = self.state.lock().unwrap();
         keys.iter().for_each(|key| *state.reads.entry(key.clone()).or_default() += 1);
         let cells = rows.iter().flatten().map(Row::len).max().unwrap_or_default();
         state.cells_max = state.cells_max.max(cells);
+        state.cells += rows.iter().flatten().map(Row::len).sum::<usize>();
     }
 
     async fn reached(&self) -> Result<(), Error> {
@@ -94,9 +102,18 @@ impl Storage {
 impl Store for Storage {
     /// Answers a step after it has looked, so that something may change in between.
     async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
+        self.read_with(keys, children, &Servers::All).await
+    }
+
+    async fn read_with(
+        &self,
+        keys: &[String],
+        children: &Children,
+        servers: &Servers,
+    ) -> Result<Vec<Option<Row>>, Error> {
         self.state.lock().unwrap().calls += 1;
         self.reached().await?;
-        let rows = self.memory.read(keys, children).await?;
+        let rows = self.memory.read_with(keys, children, servers).await?;
         self.note(keys, &rows);
         tokio::task::yield_now().await;
         Ok(rows)
