@@ -3,3 +3,4 @@
 mod agenda;
 mod cache;
 mod frontier;
+mod globbers;

@@ -9,8 +9,12 @@
 //!       it has none, or is a leaf
 //!       it is no mount table and the rest is ***
 //!       the same rest was asked there before          a circle
-//!       there are ten servers on the way already      told as an error
+//!       ten servers are on the way already that no
+//!       element of the pattern led beyond             told as an error
 //! ```
+//!
+//! `*/*/*` leads no further than it is long, however many servers that takes. What has no such end is `...`, where a server
+//! may have another one below it for ever.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -19,7 +23,7 @@ use ebla_mounttable::{Error, Pattern, Reason, Target, naming};
 
 use crate::entry::{MountEntry, Place, Server};
 
-/// Most servers on the way from the first to a name.
+/// Most servers on the way from the first to a name, those apart that an element of the pattern led to.
 pub const DEPTH_MAX: usize = 10;
 
 /// Most servers that one listing asks: what waits to be asked stands in memory.
@@ -56,6 +60,9 @@ pub struct Visit {
     pub entry: MountEntry,
     /// What it is asked for.
     pub rest: Pattern,
+    /// Whether the listing begins here.
+    is_first: bool,
+    /// Servers on the way that no element of the pattern led to.
     depth: usize,
 }
 
@@ -83,7 +90,7 @@ impl Frontier {
     /// Begins at `entry`, whose name is `name`.
     pub fn begin(name: String, entry: MountEntry, pattern: Pattern) -> Self {
         let mut frontier = Self { ahead: VecDeque::new(), visited: HashSet::new(), visits: 0, told: VecDeque::new() };
-        frontier.visit(Visit { name, entry, rest: pattern, depth: 0 });
+        frontier.visit(Visit { name, entry, rest: pattern, is_first: true, depth: 0 });
         frontier
     }
 
@@ -104,21 +111,23 @@ impl Frontier {
         let servers = found.entry.servers.clone();
         let target = found.entry.target;
         // The root of a mounted table is what was told of where it is mounted.
-        let is_news = visit.depth == 0 || !found.name.is_empty();
+        let is_news = visit.is_first || !found.name.is_empty();
         if rest.left().is_empty() && is_news {
             let has_children = found.has_children;
             self.told.push_back(Ok(GlobEntry { name: name.clone(), servers, target, has_children }));
         }
         let entry = MountEntry { suffix: String::new(), ..found.entry };
         if !entry.servers.is_empty() && goes_on(&rest, target) {
-            self.visit(Visit { name, entry, rest, depth: visit.depth.saturating_add(1) });
+            let is_spelled = rest.depth() < visit.rest.depth();
+            let depth = visit.depth.saturating_add(usize::from(!is_spelled));
+            self.visit(Visit { name, entry, rest, is_first: false, depth });
         }
     }
 
     /// The table that was visited could not list a name below it.
     pub fn failed(&mut self, visit: &Visit, name: &str, error: Error) {
         // Only who asks a server by its address wants to hear that it is none.
-        if error.reason != Reason::NotAMountTable || visit.depth == 0 {
+        if error.reason != Reason::NotAMountTable || visit.is_first {
             self.told.push_back(Err(GlobError { name: naming::join(&[&visit.name, name]), error }));
         }
     }
@@ -133,7 +142,7 @@ impl Frontier {
             return;
         }
         let refusal = if visit.depth > DEPTH_MAX {
-            Some((Reason::DepthExceeded, format!("there are more than {DEPTH_MAX} servers on the way")))
+            Some((Reason::DepthExceeded, format!("there are more than {DEPTH_MAX} servers below each other")))
         } else if self.visits == VISITS_MAX {
             Some((Reason::BadPattern, format!("the pattern leads to more than {VISITS_MAX} servers")))
         } else {

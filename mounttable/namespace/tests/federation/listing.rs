@@ -85,6 +85,22 @@ async fn a_server_that_cannot_have_more_is_not_asked() {
     }
 }
 
+/// T109, with real tables: below each of them is the next.
+#[tokio::test]
+async fn a_chain_of_tables_ends_where_the_pattern_does_or_after_ten() {
+    let chain = ["t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t9", "t10", "t11", "t12"];
+    let world = World::new(&chain).await;
+    let mut above = world.at("root");
+    for table in chain {
+        world.mount_table(&format!("{above}/x"), table).await;
+        above = world.at(table);
+    }
+    let name = |depth: usize| vec!["x"; depth].join("/");
+    let ten: Vec<_> = (0..=11).map(name).chain([format!("{}: DEPTH_EXCEEDED", name(11))]).collect();
+    assert_eq!(world.glob("...").await, ten);
+    assert_eq!(world.glob(&["*"; 12].join("/")).await, [name(12)]);
+}
+
 /// T100
 #[tokio::test]
 async fn a_leaf_is_one_for_who_resolves_and_who_lists() {
