@@ -104,7 +104,12 @@ pub fn print(text: &str) {
 
 /// Writes one JSON document to stdout.
 pub fn print_json(value: &Value) {
-    print(&format!("{value:#}\n"));
+    print(&document(value));
+}
+
+/// A JSON document as it is shown, in lines.
+pub fn document(value: &Value) -> String {
+    format!("{value:#}\n")
 }
 
 /// Bytes as a person reads and types them: printable ASCII as it is, the rest as `\xHH`.

@@ -5,10 +5,11 @@
 //! `testdata/cases/exceptions.txt` with the reason; a case stands in exactly one of both, unless it is marked as shown in
 //! part.
 //!
-//! Tests that want a whole cluster stand in `cli/tests/mounttables` and name their cases in the same way.
+//! Tests that want a whole cluster stand in `cli/tests/mounttables`, those of what the command line shows beside it; they
+//! name their cases in the same way.
 //!
 //! `make mounttable` gives what `cargo test` printed to [`the_table`] (`EBLA_CASES`): a case has passed when each test
-//! that names it is `ok` in there; those that want a cluster are not run by it.
+//! that names it is `ok` in there; those of other crates are not run by it.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail, and then says where")]
 
@@ -22,8 +23,8 @@ const CASES: usize = 124;
 /// Tests by the case that they name.
 type Shown = BTreeMap<String, BTreeSet<String>>;
 
-/// Where tests are that want a cluster, seen from this crate.
-const ON_A_CLUSTER: &str = "../cli/tests/mounttables";
+/// Where tests of other crates are that show cases, seen from this one: some want a cluster, some are of the command line.
+const ELSEWHERE: [&str; 2] = ["../cli/tests/mounttables", "../cli/src/commands/mt"];
 
 /// What stands in the list of exceptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,9 +83,14 @@ fn tests(source: &str) -> Vec<(String, Vec<&str>, Vec<&str>)> {
     tests
 }
 
-/// The names of the tests that want a cluster.
-fn on_a_cluster() -> BTreeSet<String> {
-    let sources = files(&root().join(ON_A_CLUSTER), ".rs").into_iter().map(|path| fs::read_to_string(path).unwrap());
+/// The sources of other crates.
+fn sources_elsewhere() -> Vec<PathBuf> {
+    ELSEWHERE.iter().flat_map(|folder| files(&root().join(folder), ".rs")).collect()
+}
+
+/// The names of the tests of other crates.
+fn elsewhere() -> BTreeSet<String> {
+    let sources = sources_elsewhere().into_iter().map(|path| fs::read_to_string(path).unwrap());
     let names = |source: String| tests(&source).into_iter().map(|(name, ..)| name).collect::<Vec<_>>();
     sources.flat_map(names).collect()
 }
@@ -92,7 +98,7 @@ fn on_a_cluster() -> BTreeSet<String> {
 fn shown() -> Shown {
     let mut shown = Shown::new();
     let mut readers = BTreeMap::new();
-    for path in [files(root(), ".rs"), files(&root().join(ON_A_CLUSTER), ".rs")].concat() {
+    for path in [files(root(), ".rs"), sources_elsewhere()].concat() {
         let source = fs::read_to_string(path).unwrap();
         for (name, above, body) in tests(&source) {
             for case in above.iter().filter(|line| line.starts_with("///")).flat_map(|line| cases(line)) {
@@ -174,7 +180,7 @@ fn outcomes(log: &str) -> BTreeMap<&str, bool> {
 fn the_table() {
     let Ok(path) = std::env::var("EBLA_CASES") else { return };
     let log = fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {path}: {error}"));
-    let (shown, exceptions, outcomes, elsewhere) = (shown(), exceptions(), outcomes(&log), on_a_cluster());
+    let (shown, exceptions, outcomes, elsewhere) = (shown(), exceptions(), outcomes(&log), elsewhere());
     let (mut passed, mut partly, mut waiting, mut failed) = (0, 0, 0, Vec::new());
     for case in all() {
         let Some(tests) = shown.get(&case) else {

@@ -6,6 +6,8 @@ mod bench;
 mod list;
 mod publish;
 mod show;
+#[cfg(test)]
+mod tests;
 mod trace;
 
 use std::path::{Path, PathBuf};
@@ -214,7 +216,7 @@ pub async fn run(command: Mt, runtime: Runtime) -> Result<(), Failure> {
             }
             let entry = resolved.outcome.map_err(refused)?;
             if !(trace && root.output == Format::Json) {
-                show::resolved(&root, &runtime.clock, &entry);
+                output::print(&show::resolved(root.output, runtime.clock.wall(), &entry));
             }
             Ok(())
         }
@@ -226,7 +228,8 @@ pub async fn run(command: Mt, runtime: Runtime) -> Result<(), Failure> {
             outcomes.and_then(|outcomes| outcomes.all()).map(drop).map_err(refused)
         }
         Mt::Stat { root, name } => {
-            show::node(&root, &root.namespace(&runtime)?.node(&name).await.map_err(refused)?);
+            let node = root.namespace(&runtime)?.node(&name).await.map_err(refused)?;
+            output::print(&show::node(root.output, &node));
             Ok(())
         }
         Mt::Publish { root, names, server, period, mt, leaf, command } => {
@@ -255,7 +258,8 @@ pub async fn run(command: Mt, runtime: Runtime) -> Result<(), Failure> {
             names.set_permissions(&name, &permissions, seen.as_ref()).await.map_err(refused)
         }
         Mt::Whoami { root } => {
-            show::caller(&root, &root.namespace(&runtime)?.who_am_i().await.map_err(refused)?);
+            let who = root.namespace(&runtime)?.who_am_i().await.map_err(refused)?;
+            output::print(&show::caller(root.output, &who));
             Ok(())
         }
     }

@@ -35,10 +35,7 @@ pub(super) async fn run(root: &Root, runtime: &Runtime, pattern: &str, above: &s
         let name = if above.is_empty() { &entry.name } else { name };
         match root.output {
             Format::Json => entries.push(show::found(name, &entry)),
-            Format::Table => {
-                let addresses: Vec<_> = entry.servers.iter().map(|server| server.address.as_str()).collect();
-                output::print(&format!("{}\n", format!("{name}  {}", addresses.join(" ")).trim_end()));
-            }
+            Format::Table => output::print(&show::line(name, &entry)),
         }
     }
     match failure {

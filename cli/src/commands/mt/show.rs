@@ -1,15 +1,21 @@
-//! What `ebla mt` shows: for people as tables, for programs as JSON.
+//! What `ebla mt` shows, as text: for people as tables, for programs as JSON. Pure; `testdata/mt` has it word by word.
 
+use ebla_model::Micros;
 use ebla_mounttable::file::Stickiness;
 use ebla_mounttable::table::Usage;
 use ebla_mounttable::{Deadline, Standing, Target};
 use ebla_mounttable_namespace::{GlobEntry, MountEntry, Node, Server, Who};
-use ebla_runtime::Clock;
 use serde_json::{Value, json};
 
-use super::Root;
 use crate::output::{self, Format};
 
+/// A name of a listing and its servers, for people.
+pub(super) fn line(name: &str, entry: &GlobEntry) -> String {
+    let addresses: Vec<_> = entry.servers.iter().map(|server| server.address.as_str()).collect();
+    format!("{}\n", format!("{name}  {}", addresses.join(" ")).trim_end())
+}
+
+/// The same for programs.
 pub(super) fn found(name: &str, entry: &GlobEntry) -> Value {
     json!({"name": name, "servers": servers(&entry.servers, entry.target), "children": entry.has_children})
 }
@@ -26,24 +32,26 @@ fn servers(servers: &[Server], target: Target) -> Vec<Value> {
     servers.iter().map(server).collect()
 }
 
-pub(super) fn resolved(root: &Root, clock: &Clock, entry: &MountEntry) {
-    if root.output == Format::Json {
+/// What a name leads to. People read in how many seconds a server ends, programs at which microsecond since the epoch.
+pub(super) fn resolved(format: Format, now: Micros, entry: &MountEntry) -> String {
+    if format == Format::Json {
         let servers = servers(&entry.servers, entry.target);
-        return output::print_json(&json!({"suffix": entry.suffix, "servers": servers}));
+        return output::document(&json!({"suffix": entry.suffix, "servers": servers}));
     }
     let mut table = output::Table::new(&["SERVER", "SUFFIX", "EXPIRES"]);
     for server in &entry.servers {
         let expires = if server.deadline == Deadline::FOREVER {
             "never".to_owned()
         } else {
-            format!("in {} s", server.deadline.as_micros().since(clock.wall()).as_secs())
+            format!("in {} s", server.deadline.as_micros().since(now).as_secs())
         };
         table.row(vec![server.address.to_string(), entry.suffix.clone(), expires]);
     }
-    output::print(&table.render());
+    table.render()
 }
 
-pub(super) fn node(root: &Root, node: &Node) {
+/// What is known of a node.
+pub(super) fn node(format: Format, node: &Node) -> String {
     let known = json!({
         "creator": node.creator,
         "created_micros": node.created.get(),
@@ -53,10 +61,11 @@ pub(super) fn node(root: &Root, node: &Node) {
         "servers": node.servers,
         "children": node.children,
     });
-    facts(root, &known);
+    facts(format, &known)
 }
 
-pub(super) fn caller(root: &Root, who: &Who) {
+/// Whom a mounttable takes the caller for.
+pub(super) fn caller(format: Format, who: &Who) -> String {
     let usage = |usage: Usage| json!({"used": usage.used, "limit": usage.limit});
     let known = json!({
         "names": who.names,
@@ -65,19 +74,19 @@ pub(super) fn caller(root: &Root, who: &Who) {
         "nodes": usage(who.nodes),
         "servers": usage(who.servers),
     });
-    facts(root, &known);
+    facts(format, &known)
 }
 
-fn facts(root: &Root, facts: &Value) {
-    match (root.output, facts) {
+fn facts(format: Format, facts: &Value) -> String {
+    match (format, facts) {
         (Format::Table, Value::Object(facts)) => {
             let mut table = output::Table::default();
             for (name, value) in facts {
                 let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 table.row(vec![name.clone(), value]);
             }
-            output::print(&table.render());
+            table.render()
         }
-        _ => output::print_json(facts),
+        _ => output::document(facts),
     }
 }

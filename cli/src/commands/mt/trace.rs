@@ -7,20 +7,31 @@ use crate::output::{self, Format};
 
 /// Shows each step: for people on stderr, beside the data; for programs as a document that has the outcome too.
 pub(super) fn show(format: Format, trace: &Trace) {
-    if format == Format::Json {
-        let reason = trace.outcome.as_ref().err().map(|error| error.reason.name());
-        let names = trace.outcome.as_ref().map(|entry| entry.names()).unwrap_or_default();
-        let hops: Vec<_> = trace.hops.iter().map(hop).collect();
-        return output::print_json(&json!({"hops": hops, "names": names, "reason": reason}));
+    match format {
+        Format::Json => output::print(&document(trace)),
+        Format::Table => eprint!("{}", lines(trace)),
     }
-    for (step, hop) in trace.hops.iter().enumerate() {
+}
+
+/// All of it, for programs.
+pub(super) fn document(trace: &Trace) -> String {
+    let reason = trace.outcome.as_ref().err().map(|error| error.reason.name());
+    let names = trace.outcome.as_ref().map(|entry| entry.names()).unwrap_or_default();
+    let hops: Vec<_> = trace.hops.iter().map(hop).collect();
+    output::document(&json!({"hops": hops, "names": names, "reason": reason}))
+}
+
+/// The steps, a line for each.
+pub(super) fn lines(trace: &Trace) -> String {
+    let line = |(step, hop): (usize, &Hop)| {
         let answer = match &hop.answer {
             Ok(entry) => entry.names().join(" "),
             Err(error) => format!("{} ({})", error.message, error.reason),
         };
         let (asked, micros) = (hop.asked.join(" "), hop.took.as_micros());
-        eprintln!("{}  {asked}  {}  {micros} us  {answer}", step.saturating_add(1), source(hop));
-    }
+        format!("{}  {asked}  {}  {micros} us  {answer}\n", step.saturating_add(1), source(hop))
+    };
+    trace.hops.iter().enumerate().map(line).collect()
 }
 
 fn hop(hop: &Hop) -> Value {

@@ -1,0 +1,100 @@
+//! The golden script of `testdata/mt`: what a mounttable answers, and how that is shown.
+//!
+//! ```text
+//!   resolved SUFFIX SORT SERVER...        SORT: object, table or leaf; SERVER@SECONDS ends so long after the epoch; `-`: none
+//!   found NAME SORT SERVER...             an entry of a listing; `+` behind the name: it has children
+//!   hop ASKED SOURCE MICROS SUFFIX SERVER...   a step of a resolution, or with `! REASON` in place of what it found
+//! ```
+//!
+//! It is ten seconds after the epoch. For each line stands what people see, then what programs see. `UPDATE=1` writes what
+//! comes out now; the change is reviewed as code.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ebla_model::Micros;
+use ebla_mounttable::{Deadline, Error, Reason, Target};
+use ebla_mounttable_namespace::{GlobEntry, Hop, MountEntry, Server, Source, Trace};
+
+use super::{show, trace};
+use crate::output::{Format, document};
+
+/// T111: lines and documents stay as they are, and a deadline is a number to a program.
+#[test]
+fn answers_are_shown_as_the_script_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/mt/answers.txt");
+    let expected = std::fs::read_to_string(&path).unwrap();
+    let cases = expected.trim_end().split("\n\n").map(shown);
+    let actual = format!("{}\n", cases.collect::<Vec<_>>().join("\n\n"));
+    if actual != expected && std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &actual).unwrap();
+    }
+    assert_eq!(actual, expected, "UPDATE=1 writes what came out");
+}
+
+/// The case with what is shown now under it.
+fn shown(case: &str) -> String {
+    let input = case.split("\n---").next().unwrap();
+    let mut out = format!("{input}\n---\n");
+    for line in input.lines().filter(|line| !line.starts_with('#')) {
+        let words: Vec<_> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["resolved", suffix, sort, servers @ ..] => {
+                let entry = entry(suffix, sort, servers);
+                for format in [Format::Table, Format::Json] {
+                    out.push_str(&show::resolved(format, Micros::from_millis(10_000), &entry));
+                }
+            }
+            ["found", name, sort, addresses @ ..] => {
+                let (name, has_children) = name.strip_suffix('+').map_or((*name, false), |name| (name, true));
+                let target = target(sort);
+                let entry = GlobEntry { name: name.to_owned(), servers: servers(addresses), target, has_children };
+                out.push_str(&show::line(name, &entry));
+                out.push_str(&document(&show::found(name, &entry)));
+            }
+            ["hop", asked, source, micros, answer @ ..] => {
+                let answer = match answer {
+                    ["!", reason] => Err(Error::new(Reason::from_name(reason).unwrap(), "the words of the refusal")),
+                    [suffix, addresses @ ..] => Ok(entry(suffix, "table", addresses)),
+                    [] => panic!("{line:?} has no answer"),
+                };
+                let source = match *source {
+                    "table" => Source::Table,
+                    "cache" => Source::Cache,
+                    _ => Source::Stale,
+                };
+                let took = Duration::from_micros(micros.parse().unwrap());
+                let hop = Hop { asked: vec![(*asked).to_owned()], source, took, answer: answer.clone() };
+                let way = Trace { hops: vec![hop], outcome: answer };
+                out.push_str(&trace::lines(&way));
+                out.push_str(&trace::document(&way));
+            }
+            _ => panic!("cannot read {line:?}"),
+        }
+    }
+    out.trim_end().to_owned()
+}
+
+fn entry(suffix: &str, sort: &str, addresses: &[&str]) -> MountEntry {
+    let suffix = if suffix == "-" { "" } else { suffix };
+    MountEntry { servers: servers(addresses), suffix: suffix.to_owned(), target: target(sort) }
+}
+
+fn target(sort: &str) -> Target {
+    match sort {
+        "table" => Target::MountTable,
+        "leaf" => Target::Leaf,
+        _ => Target::Object,
+    }
+}
+
+fn servers(addresses: &[&str]) -> Vec<Server> {
+    let server = |text: &&str| match text.split_once('@') {
+        None => Server::lasting(text.parse().unwrap()),
+        Some((address, seconds)) => {
+            let deadline = Deadline::at(Micros::from_millis(seconds.parse::<i64>().unwrap() * 1_000));
+            Server { address: address.parse().unwrap(), deadline }
+        }
+    };
+    addresses.iter().map(server).collect()
+}
