@@ -1,7 +1,8 @@
 //! The attempts of one call: which server next, what was learnt from a failure, how long to pause, when to stop.
 //!
 //! A server that was waited for in vain is left out for a few rounds: its peers may still name it as the leader while
-//! they elect another. A server that refused, or whose connection broke, is asked again after a pause.
+//! they elect another. A server that refused, or whose connection broke, is asked again after a pause. When some rounds
+//! found no leader, METADATA is asked who the replicas are: those that are known may have been left behind.
 
 use std::time::Duration;
 
@@ -18,6 +19,10 @@ use crate::wire;
 
 /// Rounds over all replicas for which a silent server is left out.
 const SILENT_ROUNDS: u32 = 4;
+
+/// Rounds that found no leader, after which METADATA is asked who the replicas are. With the pauses between them about two
+/// seconds: an election is over by then, and a tablet whose leader died together with METADATA's does not wait for both.
+const VAIN_ROUNDS: u32 = 12;
 
 /// Where one attempt goes.
 #[derive(Clone, Debug)]
@@ -73,6 +78,11 @@ impl Tried {
         if self.rounds.is_multiple_of(SILENT_ROUNDS) {
             self.silent.clear();
         }
+    }
+
+    /// Whether it is time to ask METADATA again who the replicas are.
+    const fn in_vain(&self) -> bool {
+        self.rounds > 0 && self.rounds.is_multiple_of(VAIN_ROUNDS)
     }
 }
 
@@ -149,6 +159,9 @@ impl Attempts {
             return Some(server);
         }
         self.tried.again();
+        if self.tried.in_vain() {
+            shared.lookups.unserved(located);
+        }
         self.tried.next(located, rotor).or_else(|| {
             self.tried = Tried::default();
             self.tried.next(located, rotor)
@@ -176,7 +189,7 @@ impl Attempts {
         }
         shared.lookups.refused(route, &refusal);
         if !self.tried.spoken && self.tried.next(&route.located, 0).is_none() {
-            shared.lookups.unreachable(route);
+            shared.lookups.unserved(&route.located);
         }
         let choices = match self.tried.next(&route.located, 0) {
             Some(_server) => Choices::Left,

@@ -74,9 +74,9 @@ impl Lookups {
         self.state().resolver.refused(route.target.server, &route.located, refusal);
     }
 
-    /// No replica of the tablet answers.
-    pub(crate) fn unreachable(&self, route: &Route) {
-        self.state().resolver.unreachable(&route.located);
+    /// Nobody among the tablet's known replicas serves it.
+    pub(crate) fn unserved(&self, tablet: &Located) {
+        self.state().resolver.unserved(tablet);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -187,6 +187,19 @@ async fn a_dead_leader_costs_one_attempt() {
 }
 
 #[tokio::test]
+async fn replicas_that_were_left_behind_are_not_asked_for_ever() {
+    let fake = Fake::new(&[]);
+    let rows = fake.fill(10);
+    let cluster = cluster(&fake);
+    assert_eq!(scan(&cluster, 0, Direction::Ascending).await, rows);
+    fake.happens(Happening::Leaves { key: "a" });
+    cluster.mutate_row(TABLE, set(&key("a"), "v"), soon(&cluster)).await.unwrap();
+    let before = fake.state().calls[&TABLE];
+    cluster.mutate_row(TABLE, set(&key("a"), "v"), soon(&cluster)).await.unwrap();
+    assert_eq!(fake.state().calls[&TABLE] - before, 1, "they are not asked again");
+}
+
+#[tokio::test]
 async fn samples_are_the_ends_of_the_tablets() {
     let fake = Fake::new(&["f", "m"]);
     fake.happens(Happening::Split { at: "c" });

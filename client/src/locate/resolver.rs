@@ -301,8 +301,9 @@ impl Resolver {
         }
     }
 
-    /// No replica of a tablet could be reached: perhaps it has moved altogether, so the next lookup asks METADATA.
-    pub fn unreachable(&mut self, tablet: &Located) {
+    /// No known replica of a tablet can be reached, or none knows a leader for long: perhaps it lives elsewhere by now, so the
+    /// next lookup asks METADATA.
+    pub fn unserved(&mut self, tablet: &Located) {
         self.cache.forget(&tablet.descriptor);
     }
 

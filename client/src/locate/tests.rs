@@ -227,7 +227,7 @@ impl World {
                     self.say(&format!("call tablet {} at {server} -> {said}", located.descriptor.tablet));
                     self.resolver.refused(server, &located, &refusal);
                     if refusal.voice == Voice::Silence && located.choose(&tried, 0).is_none() {
-                        self.resolver.unreachable(&located);
+                        self.resolver.unserved(&located);
                     }
                 }
             }

@@ -13,7 +13,9 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::filter::CompiledFilter;
 use ebla_model::id::{ClusterId, ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
-use ebla_model::metadata::{DESCRIPTOR_QUALIFIER, LOCATION_FAMILY, TabletDescriptor, first_tablets, root_range};
+use ebla_model::metadata::{
+    DESCRIPTOR_QUALIFIER, LOCATION_FAMILY, Membership, TabletDescriptor, first_tablets, root_range,
+};
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::TableName;
 use ebla_model::time::Micros;
@@ -46,6 +48,10 @@ pub(crate) enum Happening {
     Busy(u32),
     /// No replica of the tablet with this key leads.
     NoLeader {
+        key: &'static str,
+    },
+    /// All replicas of the tablet with this key are on other servers now, which METADATA lists, and the old ones have not heard.
+    Leaves {
         key: &'static str,
     },
 }
@@ -192,6 +198,16 @@ impl State {
                 tablet.term += 1;
             }
             Happening::NoLeader { key } => self.holder(TABLE, key).leader = None,
+            Happening::Leaves { key } => {
+                let servers: Vec<ServerId> = (4..=6).map(ServerId::new).collect();
+                let tablet = self.holder(TABLE, key);
+                tablet.descriptor.membership = Membership::fresh(&servers);
+                tablet.descriptor.membership_log_id.index += 1;
+                tablet.leader = servers.first().copied();
+                tablet.term += 1;
+                let now = tablet.descriptor.clone();
+                self.list(&now);
+            }
             Happening::LoseAnswers(count) => self.lose = count,
             Happening::Busy(count) => self.busy = count,
         }
@@ -218,6 +234,11 @@ impl State {
         let Some(tablet) = self.tablets.get(&TabletId::new(header.tablet)).cloned() else {
             return Err(self.refuse(Reason::WrongTablet, table, None));
         };
+        if tablet.descriptor.membership.replica_on(server).is_none() {
+            // A replica that was left behind: it waits for a leader that will not come.
+            let detail = tablet::TabletError { reason: Reason::NoLeader.name().to_owned(), ..Default::default() };
+            return Err(CallError::new(Error::new(Reason::NoLeader, "no leader"), Some(detail)));
+        }
         if tablet.leader != Some(server) {
             let reason = if tablet.leader.is_some() { Reason::NotLeader } else { Reason::NoLeader };
             let hint = tablet.leader.map(|leader| record::LeaderHint { server: leader.get(), term: tablet.term });
