@@ -1,5 +1,6 @@
 //! What a group does by itself beside openraft's own timers: tells how it stands, starts its election when it may,
-//! finishes a change of membership that another leader began, and leaves office when it has been voted out.
+//! finishes a change of membership that another leader began, leaves office when it has been voted out, and hurries entries to
+//! followers that are back.
 //!
 //! openraft's own ticks run for now; sleeping groups with one driver for all of them would
 //! replace `enable_tick` and these tasks, behind the same `Group`.
@@ -14,6 +15,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use super::comeback::Comeback;
 use super::group::Group;
 use super::membership::finish_change;
 use super::status::{GroupStatus, status};
@@ -24,9 +26,10 @@ const ELECT_PAUSE: Duration = Duration::from_millis(20);
 /// Attempts before the usual election time takes over.
 const ELECT_ATTEMPTS: usize = 50;
 
-pub(super) fn start(group: &Arc<Group>, sender: watch::Sender<GroupStatus>) {
+pub(super) fn start(group: &Arc<Group>, sender: watch::Sender<GroupStatus>, comeback: Comeback) {
     let tasks = group.tasks();
     tasks.spawn_until_stopped("raft-watch", watch(Watcher::new(group), sender, tasks.clone()));
+    tasks.spawn_until_stopped("raft-comeback", hurry(group.raft().clone(), comeback));
     if let Some(wait) = group.config().wait_before_voting {
         let raft = group.raft().clone();
         tasks.spawn_until_stopped("raft-voting-wait", async move {
@@ -46,6 +49,17 @@ async fn elect_now(raft: Raft) {
             return;
         }
         tokio::time::sleep(ELECT_PAUSE).await;
+    }
+}
+
+/// Ends the wait of entries for followers that were away whenever one is back.
+async fn hurry(raft: Raft, comeback: Comeback) {
+    loop {
+        comeback.next().await;
+        // No names: all followers.
+        if raft.trigger().reset_backoff([]).await.is_err() {
+            return;
+        }
     }
 }
 

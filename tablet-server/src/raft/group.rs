@@ -23,6 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use super::acknowledged::Acknowledged;
+use super::comeback::Comeback;
 use super::config::{GroupConfig, RaftTimings, openraft_config};
 use super::crew::Crew;
 use super::driver;
@@ -82,8 +83,9 @@ impl Group {
         let tasks = runtime.tasks.child("raft-group");
         log.add_group(config.group).map_err(|error| StartError::Damaged(error.to_string()))?;
         let crew = network.crew(config.group.tablet);
-        let acknowledged = Acknowledged::default();
-        let (raft, handle) = start_core(&config, log, machine, network, &crew, &acknowledged).await?;
+        let (acknowledged, comeback) = (Acknowledged::default(), Comeback::default());
+        let heard = (acknowledged.clone(), comeback.clone());
+        let (raft, handle) = start_core(&config, log, machine, network, &crew, heard).await?;
         let (sender, status) = watch::channel(GroupStatus::default());
         let metrics = raft.metrics();
         let proposals = Semaphore::new(permits(config.proposal_bytes_max));
@@ -106,7 +108,7 @@ impl Group {
             handle,
         };
         let group = Arc::new(group);
-        driver::start(&group, sender);
+        driver::start(&group, sender, comeback);
         Ok(group)
     }
 
@@ -512,7 +514,7 @@ async fn start_core(
     machine: Arc<dyn StateMachine>,
     network: &Arc<Network>,
     crew: &Crew,
-    acknowledged: &Acknowledged,
+    (acknowledged, comeback): (Acknowledged, Comeback),
 ) -> Result<(Raft, Handle), StartError> {
     let settings = openraft_config(config)?;
     let durability = Arc::new(Durability::default());
@@ -526,7 +528,8 @@ async fn start_core(
             scratch: config.scratch.clone(),
             maintenance: config.pools.maintenance.clone(),
         },
-        acknowledged: acknowledged.clone(),
+        acknowledged,
+        comeback,
     };
     let store = LogStore::new(log, config.group, Arc::clone(&durability));
     let machine = Machine::new(machine, durability, config.pools.clone());

@@ -27,6 +27,7 @@
 
 mod acknowledged;
 mod boottime;
+mod comeback;
 mod config;
 mod crew;
 mod driver;

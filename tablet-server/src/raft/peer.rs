@@ -23,6 +23,7 @@ use openraft::{Instant as _, OptionalSend};
 
 use super::acknowledged::Acknowledged;
 use super::boottime::BootInstant;
+use super::comeback::{Comeback, Heartbeats};
 use super::link::{Answer, Ask, Header, Lane, Origin, PeerLink, SentSnapshot, Unreachable};
 use super::network::Network;
 use super::snapshot::Checkpoints;
@@ -48,6 +49,7 @@ pub(super) struct Peers {
     pub(super) origin: Origin,
     pub(super) checkpoints: Checkpoints,
     pub(super) acknowledged: Acknowledged,
+    pub(super) comeback: Comeback,
 }
 
 impl Peers {
@@ -65,6 +67,7 @@ impl Peers {
             answer_wait: self.network.options().answer_wait,
             checkpoints: self.checkpoints.clone(),
             acknowledged: self.acknowledged.clone(),
+            heartbeats: (lane == Lane::Heartbeats).then(|| self.comeback.watch()),
         }
     }
 }
@@ -89,6 +92,8 @@ pub(super) struct Peer {
     answer_wait: Duration,
     checkpoints: Checkpoints,
     acknowledged: Acknowledged,
+    /// On the lane of heartbeats.
+    heartbeats: Option<Heartbeats>,
 }
 
 impl Peer {
@@ -132,14 +137,18 @@ impl Peer {
         request: AppendRequest,
         wait: Duration,
     ) -> impl Future<Output = Result<AppendResponse, Failed>> + Send + use<> {
-        let (header, acknowledged) = (self.header, self.acknowledged.clone());
+        let (header, acknowledged, heartbeats) = (self.header, self.acknowledged.clone(), self.heartbeats.clone());
         let (term, sent) = (request.vote.leader_id.term, BootInstant::now().since_boot());
         let answer = self.link.append(self.lane, header, request);
         async move {
             let response = match tokio::time::timeout(wait, answer).await {
-                Ok(answer) => answer.map_err(failed)?,
-                Err(_elapsed) => return Err(timed_out(&header, RPCTypes::AppendEntries, wait)),
+                Ok(answer) => answer.map_err(failed),
+                Err(_elapsed) => Err(timed_out(&header, RPCTypes::AppendEntries, wait)),
             };
+            if let Some(heartbeats) = heartbeats {
+                heartbeats.note(response.is_ok());
+            }
+            let response = response?;
             if !matches!(response, AppendResponse::HigherVote(_)) {
                 acknowledged.note(term, header.to.get(), sent);
             }
