@@ -22,6 +22,8 @@ pub struct ServerOptions {
     pub log_bytes: ByteSize,
     /// Size of a file of the commit log.
     pub segment_bytes: ByteSize,
+    /// Memory for what was written to the commit log last: followers that are behind are served from it.
+    pub log_cache: ByteSize,
     /// A tablet is divided when it has about this size on disk.
     pub split_bytes: ByteSize,
     /// Times of the Raft groups; the same on every server of a cluster.
@@ -88,6 +90,7 @@ impl ServerOptions {
             store: StoreOptions::server(),
             log_bytes: ByteSize::mebibytes(1024),
             segment_bytes: ByteSize::mebibytes(64),
+            log_cache: ByteSize::mebibytes(64),
             split_bytes: ByteSize::mebibytes(128),
             timings: RaftTimings::default(),
             restart: Restart::Alone,
@@ -108,6 +111,7 @@ impl ServerOptions {
         Self {
             store: StoreOptions::up(),
             log_bytes: ByteSize::mebibytes(512),
+            log_cache: ByteSize::mebibytes(16),
             restart: Restart::Together,
             apply_threads: 2,
             read_threads: 2,

@@ -23,6 +23,7 @@ use ebla_model::id::{ClusterId, Incarnation, ServerId};
 use ebla_proto::control::control_server::ControlServer;
 use ebla_proto::locate::locate_server::LocateServer;
 use ebla_proto::tablet::tablets_server::TabletsServer;
+use ebla_runtime::config::ByteSize;
 use ebla_runtime::{Blocking, Listener, Rng, Runtime, ServeOptions, serve};
 use ebla_storage::log::{CommitLog, LogError, LogOptions, Record, Recovered, SegmentWitness, Step};
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
@@ -399,8 +400,9 @@ fn open_disk_now(config: &ServerConfig, rng: Rng) -> Result<Opened, Error> {
         std::fs::remove_dir_all(&scratch).map_err(doing("sweep the scratch folder"))?;
     }
     let disk = (config.options.open_disk)(&data_dir.join("log")).map_err(doing("open the log's folder"))?;
-    let segment_bytes = usize::try_from(config.options.segment_bytes.bytes()).unwrap_or(usize::MAX);
-    let options = LogOptions { segment_bytes, rng, ..LogOptions::default() };
+    let memory = |size: ByteSize| usize::try_from(size.bytes()).unwrap_or(usize::MAX);
+    let (segment_bytes, cache_bytes) = (memory(config.options.segment_bytes), memory(config.options.log_cache));
+    let options = LogOptions { segment_bytes, cache_bytes, rng, ..LogOptions::default() };
     let (log, recovered) = CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentWitness>, options)
         .map_err(|error| Error::damaged(format!("open the commit log: {error}")))?;
     forget_removed(&log, &registry, &recovered);
