@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 
-use crate::aggregate::{Aggregator, Resolution, Step, decode_state};
+use crate::aggregate::{Aggregator, Input, Resolution, Step};
 use crate::error::Error;
 use crate::id::FamilyId;
 use crate::key::RowKey;
@@ -55,7 +55,7 @@ pub enum Mutation {
         /// The version: not negative, whole milliseconds.
         timestamp: Micros,
         /// What is added.
-        input: i64,
+        input: Input,
     },
     /// Brings the state of another aggregate into a cell of an aggregate family.
     MergeToCell {
@@ -255,11 +255,12 @@ fn validate_timestamp(timestamp: Micros) -> Result<(), Error> {
 ///
 /// # Errors
 /// `NotFoundFamily` when a family that is named, by a delete too, does not exist; `InvalidArgument` when an aggregate
-/// family is written to, another one added to, or a state is not one. Then nothing may be applied.
+/// family is written to, another one added to, an input or a state is not the family's, or too many sketches are added
+/// to. Then nothing may be applied.
 pub fn resolve(schema: &TableSchema, mutations: &[Mutation], now: Micros) -> Result<Resolution, Error> {
     let steps: Result<_, _> =
         mutations.iter().filter_map(|mutation| resolve_one(schema, mutation, now).transpose()).collect();
-    steps.map(Resolution::new)
+    Resolution::new(steps?)
 }
 
 /// `None` for what has no effect.
@@ -276,13 +277,14 @@ fn resolve_one(schema: &TableSchema, mutation: &Mutation, now: Micros) -> Result
         },
         Mutation::AddToCell { family, qualifier, timestamp, input } => {
             let (family, aggregator) = aggregate(schema.require_family(family)?)?;
-            let (qualifier, timestamp, operand) = (qualifier.clone(), *timestamp, *input);
+            let operand = aggregator.state_of(input)?;
+            let (qualifier, timestamp) = (qualifier.clone(), *timestamp);
             return Ok(Some(Step::Merge { family, aggregator, qualifier, timestamp, operand }));
         }
         Mutation::MergeToCell { family, qualifier, timestamp, state } => {
             let (family, aggregator) = aggregate(schema.require_family(family)?)?;
             let Some(state) = state else { return Ok(None) };
-            let operand = decode_state(state).ok_or_else(|| not_a_state(state))?;
+            let operand = aggregator.decode(state).map_err(|reason| not_a_state(&reason))?;
             let (qualifier, timestamp) = (qualifier.clone(), *timestamp);
             return Ok(Some(Step::Merge { family, aggregator, qualifier, timestamp, operand }));
         }
@@ -317,6 +319,6 @@ fn aggregate(family: &Family) -> Result<(FamilyId, Aggregator), Error> {
     Ok((family.id, family.aggregator.ok_or_else(not_one)?))
 }
 
-fn not_a_state(state: &[u8]) -> Error {
-    Error::invalid(format!("the state to merge has {} bytes: it is a big-endian integer of 8 bytes", state.len()))
+fn not_a_state(reason: &str) -> Error {
+    Error::invalid(format!("the state to merge {reason}"))
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
 
 use bytes::Bytes;
+use ebla_model::aggregate::Input;
 use ebla_model::cell::{Cell, FamilyName, Row};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::TableId;
@@ -52,7 +53,12 @@ fn qualifiers_have_at_most_16_kib_in_every_mutation_and_rule() {
     for (length, outcome) in [(0, None), (16_384, None), (16_385, REFUSED)] {
         let (family, qualifier, timestamp) = ("f".to_owned(), zeros(length), Micros::ZERO);
         let (add, merge) = (
-            Mutation::AddToCell { family: family.clone(), qualifier: qualifier.clone(), timestamp, input: 1 },
+            Mutation::AddToCell {
+                family: family.clone(),
+                qualifier: qualifier.clone(),
+                timestamp,
+                input: Input::Int64(1),
+            },
             Mutation::MergeToCell { family: family.clone(), qualifier: qualifier.clone(), timestamp, state: None },
         );
         let delete = Mutation::DeleteColumn { family, qualifier, start: Micros::ZERO, end: None };

@@ -9,7 +9,8 @@ use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::schema::{FamilyChange, NewFamily, TableName};
 use ebla_proto::admin::modify_column_families_request::{Modification, modification::Mod};
 use ebla_proto::admin::{self, drop_row_range_request::Target, table::TimestampGranularity};
-use ebla_proto::convert::admin::{gc_rule_from_admin, value_type_from_admin};
+use ebla_proto::convert::admin::gc_rule_from_admin;
+use ebla_proto::convert::value_type::value_type_from_admin;
 
 use crate::creation::NewTable;
 

@@ -1,7 +1,9 @@
 //! `table FAMILY...`, `row KEY`, `now T`, `holds CELL...` (states as numbers), then mutations as a request has them: the
-//! changes as the log has them.
+//! changes as the log has them. An input is a number, `bytes(...)` or `string(...)`. `many FAMILY COUNT` adds to so many
+//! columns. The sketches of some numbers are written `sketch(1,2,3)`, in what comes out too.
 
-use ebla_model::aggregate::encode_state;
+use bytes::Bytes;
+use ebla_model::aggregate::{Input, InputKind, Sketch, encode_state};
 use ebla_model::cell::Row;
 use ebla_model::mutation::{Change, Mutation, WriteTime, resolve, validate};
 use ebla_model::time::Micros;
@@ -27,6 +29,7 @@ fn mutations_resolve() {
                 ("delete", rest) => mutations.push(delete(rest)),
                 ("add", rest) => mutations.push(add(rest)),
                 ("merge", rest) => mutations.push(merge(rest)),
+                ("many", rest) => mutations.extend(many(rest)),
                 ("holds", rest) => cells.extend(rest.split_whitespace().map(holds)),
                 _ => panic!("not a line of a mutation script: {line}"),
             }
@@ -50,28 +53,64 @@ fn set(line: &str) -> Mutation {
     Mutation::SetCell { family, qualifier, timestamp, value: bytes(value) }
 }
 
-/// `family:qualifier@TIME=NUMBER`.
+/// `family:qualifier@TIME=INPUT`.
 fn add(line: &str) -> Mutation {
     let (place, input) = line.split_once('=').unwrap();
     let (place, time) = place.rsplit_once('@').unwrap();
     let (family, qualifier) = column(place);
-    Mutation::AddToCell { family, qualifier, timestamp: millis(time), input: input.parse().unwrap() }
+    Mutation::AddToCell { family, qualifier, timestamp: millis(time), input: input_of(input) }
 }
 
-/// `family:qualifier@TIME=NUMBER`, or `=null`, or bytes that are no state.
+fn input_of(text: &str) -> Input {
+    let inside = |word: &str| text.strip_prefix(word).and_then(|rest| rest.strip_suffix(')'));
+    match (inside("bytes("), inside("string(")) {
+        (Some(text), _) => Input::Bytes(bytes(text)),
+        (_, Some(text)) => Input::String(text.to_owned()),
+        _ => Input::Int64(text.parse().unwrap()),
+    }
+}
+
+/// `FAMILY COUNT`.
+fn many(line: &str) -> impl Iterator<Item = Mutation> {
+    let (family, count) = line.split_once(' ').unwrap();
+    let count: u32 = count.parse().unwrap();
+    (0..count).map(move |n| Mutation::AddToCell {
+        family: family.to_owned(),
+        qualifier: n.to_be_bytes().to_vec().into(),
+        timestamp: Micros::ZERO,
+        input: Input::Int64(n.into()),
+    })
+}
+
+/// A number or the sketch of some as the bytes of a state; other bytes as they are.
+fn state_of(text: &str) -> Bytes {
+    match text.strip_prefix("sketch(").and_then(|rest| rest.strip_suffix(')')) {
+        Some(numbers) => sketch(numbers.split(',').map(|number| number.parse().unwrap())).encode(),
+        None => text.parse().map_or_else(|_text| bytes(text), encode_state),
+    }
+}
+
+fn sketch(numbers: impl Iterator<Item = i64>) -> Sketch {
+    let sketch = numbers.map(Sketch::of_integer).reduce(|mut all, one| {
+        all.merge(&one);
+        all
+    });
+    sketch.unwrap()
+}
+
+/// `family:qualifier@TIME=STATE`, or `=null`.
 fn merge(line: &str) -> Mutation {
     let (place, state) = line.split_once('=').unwrap();
     let (place, time) = place.rsplit_once('@').unwrap();
     let (family, qualifier) = column(place);
-    let state = (state != "null").then(|| state.parse().map_or_else(|_text| bytes(state), encode_state));
+    let state = (state != "null").then(|| state_of(state));
     Mutation::MergeToCell { family, qualifier, timestamp: millis(time), state }
 }
 
-/// A cell whose value, where it is a number, is a state.
+/// A cell whose value is a state, where it is one.
 fn holds(text: &str) -> ebla_model::Cell {
     let mut cell = cell(text);
-    let number = std::str::from_utf8(&cell.value).unwrap().parse();
-    cell.value = number.map_or(cell.value, encode_state);
+    cell.value = state_of(std::str::from_utf8(&cell.value).unwrap());
     cell
 }
 
@@ -93,7 +132,7 @@ fn delete(line: &str) -> Mutation {
 pub(crate) fn change_text(change: &Change) -> String {
     match change {
         Change::SetCell { family, qualifier, timestamp, value } => {
-            format!("set {family}:{}@{}={}", text(qualifier), millis_text(*timestamp), text(value))
+            format!("set {family}:{}@{}={}", text(qualifier), millis_text(*timestamp), value_text(value))
         }
         Change::DeleteColumn { family, qualifier, start, end } => {
             let end = end.map_or("-".into(), millis_text);
@@ -102,4 +141,13 @@ pub(crate) fn change_text(change: &Change) -> String {
         Change::DeleteFamily(family) => format!("delete family {family}"),
         Change::DeleteRow => "delete row".into(),
     }
+}
+
+/// A sketch of numbers from 0 to 99 as these, other bytes as they are.
+fn value_text(value: &Bytes) -> String {
+    let Ok(whole) = Sketch::decode(value, InputKind::Integers) else { return text(value) };
+    let is_in = |number: &i64| !whole.clone().merge(&Sketch::of_integer(*number));
+    let numbers: Vec<_> = (0..100).filter(is_in).collect();
+    assert_eq!(sketch(numbers.iter().copied()), whole, "it holds more");
+    format!("sketch({})", numbers.iter().map(i64::to_string).collect::<Vec<_>>().join(","))
 }

@@ -1,7 +1,7 @@
 //! How scripts write values: byte strings with `\xHH`, cells as `family:qualifier@millis=value#label`.
 
 use bytes::Bytes;
-use ebla_model::aggregate::Aggregator;
+use ebla_model::aggregate::{Aggregator, InputType};
 use ebla_model::cell::{Cell, FamilyName};
 use ebla_model::error::Error;
 use ebla_model::gc::GcRule;
@@ -73,7 +73,8 @@ pub(crate) fn error_text(error: &Error) -> String {
     format!("{}: {}", error.reason, error.message)
 }
 
-/// A table with families of these names and no rules; `name:sum`, `name:min` and `name:max` are aggregates.
+/// A table with families of these names and no rules; `name:sum`, `name:min`, `name:max`, and counts of different inputs
+/// (`name:integers`, `name:bytes`, `name:strings`) are aggregates.
 pub(crate) fn table(families: &str) -> TableSchema {
     let name = TableName::from_parts("p", "i", "t").unwrap();
     let families = families.split_whitespace().map(|family| new_family(family, None));
@@ -91,6 +92,9 @@ fn aggregator(text: &str) -> Aggregator {
         "sum" => Aggregator::Sum,
         "min" => Aggregator::Min,
         "max" => Aggregator::Max,
+        "integers" => Aggregator::UniqueCount(InputType::Int64),
+        "bytes" => Aggregator::UniqueCount(InputType::Bytes),
+        "strings" => Aggregator::UniqueCount(InputType::String),
         _ => panic!("not an aggregator: {text}"),
     }
 }

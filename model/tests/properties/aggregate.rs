@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use ebla_model::aggregate::{Aggregator, decode_state, encode_state};
+use ebla_model::aggregate::{Aggregator, Input, decode_state, encode_state};
 use ebla_model::cell::{Cell, FamilyName, Row};
 use ebla_model::id::{FamilyId, TableId};
 use ebla_model::key::RowKey;
@@ -41,7 +41,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
             family: family(at),
             qualifier: qualifier(byte),
             timestamp: Micros::from_millis(time),
-            input,
+            input: Input::Int64(input),
         }),
         2 => (place(), option::of(number())).prop_map(move |((at, byte, time), state)| Mutation::MergeToCell {
             family: family(at),
@@ -72,11 +72,13 @@ fn act(cells: &mut Cells, mutation: &Mutation) {
             (Some(state), Aggregator::Sum) => state.wrapping_add(operand),
             (Some(state), Aggregator::Min) => operand.min(*state),
             (Some(state), Aggregator::Max) => operand.max(*state),
+            (Some(_), Aggregator::UniqueCount(_)) => unreachable!("no family of this test"),
         };
         cells.insert(at, state);
     };
     match mutation {
         Mutation::AddToCell { family, qualifier, timestamp, input } => {
+            let Input::Int64(input) = input else { unreachable!("only integers are added") };
             merge(place(family, qualifier, *timestamp), *input);
         }
         Mutation::MergeToCell { family, qualifier, timestamp, state: Some(state) } => {

@@ -10,4 +10,5 @@ mod key;
 mod metadata;
 mod pattern;
 mod session;
+mod sketch;
 mod values;

@@ -2,22 +2,11 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use ebla_model::{Aggregator, Error, Family, GcRule, TableSchema, gc::GC_RULE_BYTES_MAX};
+use ebla_model::{Error, Family, GcRule, TableSchema, gc::GC_RULE_BYTES_MAX};
 use prost::Message;
 
-use crate::admin::{
-    self, Type,
-    gc_rule::Rule as Wire,
-    table,
-    r#type::{
-        Aggregate, Int64, Kind,
-        aggregate::{Aggregator as WireAggregator, Max, Min, Sum},
-        int64::{
-            Encoding,
-            encoding::{BigEndianBytes, Encoding as IntEncoding},
-        },
-    },
-};
+use super::value_type::value_type_to_admin;
+use crate::admin::{self, gc_rule::Rule as Wire, table};
 
 /// The longest age that a message can tell, in seconds: about 10,000 years (google/protobuf/duration.proto).
 const AGE_SECONDS_MAX: u64 = 315_576_000_000;
@@ -76,63 +65,6 @@ pub fn gc_rule_to_admin(rule: &GcRule) -> admin::GcRule {
         GcRule::All(rules) => Wire::Intersection(admin::gc_rule::Intersection { rules: members(rules) }),
     };
     admin::GcRule { rule: Some(wire) }
-}
-
-/// How the cells of a family of this type aggregate. An empty type is none: cells hold what is written.
-///
-/// # Errors
-/// `Unimplemented` for approximate counts; `InvalidArgument` for a type that is no aggregate, without an aggregator, or of
-/// anything but integers of 8 bytes, big endian.
-pub fn value_type_from_admin(value_type: &Type) -> Result<Option<Aggregator>, Error> {
-    let aggregate = match &value_type.kind {
-        None => return Ok(None),
-        Some(Kind::AggregateType(aggregate)) => aggregate,
-        Some(_) => return Err(Error::invalid("the value_type of a column family must be an aggregate, or not set")),
-    };
-    let aggregator = match aggregate.aggregator {
-        Some(WireAggregator::Sum(_)) => Aggregator::Sum,
-        Some(WireAggregator::Min(_)) => Aggregator::Min,
-        Some(WireAggregator::Max(_)) => Aggregator::Max,
-        Some(WireAggregator::HllppUniqueCount(_)) => {
-            return Err(Error::unimplemented(
-                "aggregates of hllpp_unique_count are not served by this release: use sum, min or max",
-            ));
-        }
-        None => return Err(Error::invalid("an aggregate needs an aggregator: sum, min or max")),
-    };
-    if !aggregate.input_type.as_ref().is_some_and(|input| is_big_endian_integer(input)) {
-        return Err(Error::invalid(format!(
-            "the input_type of a {aggregator} must be int64_type with the encoding big_endian_bytes"
-        )));
-    }
-    Ok(Some(aggregator))
-}
-
-/// Whether it is an integer in the one encoding that there is here; clients that leave it out mean that one.
-fn is_big_endian_integer(input: &Type) -> bool {
-    let Some(Kind::Int64Type(integer)) = &input.kind else { return false };
-    match integer.encoding.as_ref().and_then(|encoding| encoding.encoding.as_ref()) {
-        None | Some(IntEncoding::BigEndianBytes(_)) => true,
-        Some(IntEncoding::OrderedCodeBytes(_)) => false,
-    }
-}
-
-/// A value type as it is shown, with the state that it leads to.
-fn value_type_to_admin(aggregator: Aggregator) -> Type {
-    let encoding = Encoding { encoding: Some(IntEncoding::BigEndianBytes(BigEndianBytes::default())) };
-    let integer = || Type { kind: Some(Kind::Int64Type(Int64 { encoding: Some(encoding) })) };
-    let aggregator = match aggregator {
-        Aggregator::Sum => WireAggregator::Sum(Sum {}),
-        Aggregator::Min => WireAggregator::Min(Min {}),
-        Aggregator::Max => WireAggregator::Max(Max {}),
-    };
-    Type {
-        kind: Some(Kind::AggregateType(Box::new(Aggregate {
-            input_type: Some(Box::new(integer())),
-            state_type: Some(Box::new(integer())),
-            aggregator: Some(aggregator),
-        }))),
-    }
 }
 
 /// A family as it is shown. A family without a rule shows an empty one, as the service does.
@@ -263,47 +195,6 @@ mod tests {
         assert!(gc_rule_from_admin(&union(123, 1)).is_ok());
         assert_eq!(union(122, 2).encoded_len(), 501);
         assert_eq!(gc_rule_from_admin(&union(122, 2)).unwrap_err().reason, ebla_model::Reason::InvalidArgument);
-    }
-
-    fn aggregate(input_type: Option<Type>, aggregator: Option<WireAggregator>) -> Type {
-        let aggregate = Aggregate { input_type: input_type.map(Box::new), state_type: None, aggregator };
-        Type { kind: Some(Kind::AggregateType(Box::new(aggregate))) }
-    }
-
-    fn integer(encoding: Option<IntEncoding>) -> Option<Type> {
-        let encoding = encoding.map(|encoding| Encoding { encoding: Some(encoding) });
-        Some(Type { kind: Some(Kind::Int64Type(Int64 { encoding })) })
-    }
-
-    #[test]
-    fn value_types_come_back() {
-        for aggregator in [Aggregator::Sum, Aggregator::Min, Aggregator::Max] {
-            assert_eq!(value_type_from_admin(&value_type_to_admin(aggregator)), Ok(Some(aggregator)));
-        }
-        let bare = aggregate(integer(None), Some(WireAggregator::Sum(Sum {})));
-        assert_eq!(value_type_from_admin(&bare), Ok(Some(Aggregator::Sum)));
-        assert_eq!(value_type_from_admin(&Type::default()), Ok(None));
-    }
-
-    #[test]
-    fn value_types_that_are_not_served_are_refused_by_name() {
-        use admin::r#type::{Bool, aggregate::HyperLogLogPlusPlusUniqueCount};
-        let sum = Some(WireAggregator::Sum(Sum {}));
-        let ordered = Some(IntEncoding::OrderedCodeBytes(Default::default()));
-        let refused = [
-            Type { kind: Some(Kind::BoolType(Bool {})) },
-            aggregate(None, sum),
-            aggregate(Some(Type { kind: Some(Kind::BoolType(Bool {})) }), sum),
-            aggregate(integer(ordered), sum),
-            aggregate(integer(None), None),
-        ];
-        for value_type in refused {
-            assert_eq!(value_type_from_admin(&value_type).unwrap_err().reason, ebla_model::Reason::InvalidArgument);
-        }
-        let count = WireAggregator::HllppUniqueCount(HyperLogLogPlusPlusUniqueCount {});
-        let error = value_type_from_admin(&aggregate(integer(None), Some(count))).unwrap_err();
-        assert_eq!(error.reason, ebla_model::Reason::Unimplemented);
-        assert!(error.message.contains("hllpp_unique_count"), "{error}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! | [`command`] | what stands in a tablet's log, and what apply answers |
 //! | [`filter`] [`mutation`] [`idempotency`] | what public requests ask for; refuses what this release does not know |
 //! | [`rows`] | row sets of requests, rows of answers |
-//! | [`admin`] [`instance`] [`app_profile`] [`operation`] | what the public admin API shows and asks for, and how it is kept |
+//! | [`admin`] [`value_type`] [`instance`] [`app_profile`] [`operation`] | what the public admin API shows and asks for, and how it is kept |
 //!
 //! Each pair is `x_to_proto` and `x_from_proto`, and the way back gives what went in. What comes from the wire or from
 //! disk is checked here once; afterwards the model's type is the proof.
@@ -22,6 +22,7 @@ pub mod mutation;
 pub mod operation;
 pub mod record;
 pub mod rows;
+pub mod value_type;
 
 use ebla_model::Error;
 

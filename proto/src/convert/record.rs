@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use ebla_model::{
     Aggregator, Error, Family, FamilyId, FamilyName, GcRule, Generation, KeyRange, LogId, Membership, Micros,
     ReplicaId, RowKey, SchemaVersion, Sequence, ServerId, TableId, TableSchema, TabletDescriptor, TabletId,
-    idempotency::Remembered, schema::TableState, session::SessionWindow,
+    aggregate::InputType, idempotency::Remembered, schema::TableState, session::SessionWindow,
 };
 use prost::Message;
 
@@ -291,6 +291,9 @@ const fn value_type_to_proto(aggregator: Option<Aggregator>) -> record::ValueTyp
         Some(Aggregator::Sum) => record::ValueType::Int64Sum,
         Some(Aggregator::Min) => record::ValueType::Int64Min,
         Some(Aggregator::Max) => record::ValueType::Int64Max,
+        Some(Aggregator::UniqueCount(InputType::Int64)) => record::ValueType::Int64UniqueCount,
+        Some(Aggregator::UniqueCount(InputType::Bytes)) => record::ValueType::BytesUniqueCount,
+        Some(Aggregator::UniqueCount(InputType::String)) => record::ValueType::StringUniqueCount,
     }
 }
 
@@ -301,6 +304,9 @@ fn value_type_from_proto(number: i32) -> Result<Option<Aggregator>, Error> {
         Ok(record::ValueType::Int64Sum) => Ok(Some(Aggregator::Sum)),
         Ok(record::ValueType::Int64Min) => Ok(Some(Aggregator::Min)),
         Ok(record::ValueType::Int64Max) => Ok(Some(Aggregator::Max)),
+        Ok(record::ValueType::Int64UniqueCount) => Ok(Some(Aggregator::UniqueCount(InputType::Int64))),
+        Ok(record::ValueType::BytesUniqueCount) => Ok(Some(Aggregator::UniqueCount(InputType::Bytes))),
+        Ok(record::ValueType::StringUniqueCount) => Ok(Some(Aggregator::UniqueCount(InputType::String))),
         Err(_unknown) => Err(Error::damaged(format!("table schema: unknown value type {number}"))),
     }
 }
@@ -423,8 +429,15 @@ mod tests {
 
     #[test]
     fn aggregate_families_come_back_and_stop_older_releases() {
-        let kinds =
-            [("p", None), ("s", Some(Aggregator::Sum)), ("n", Some(Aggregator::Min)), ("x", Some(Aggregator::Max))];
+        let kinds = [
+            ("p", None),
+            ("s", Some(Aggregator::Sum)),
+            ("n", Some(Aggregator::Min)),
+            ("x", Some(Aggregator::Max)),
+            ("i", Some(Aggregator::UniqueCount(InputType::Int64))),
+            ("b", Some(Aggregator::UniqueCount(InputType::Bytes))),
+            ("t", Some(Aggregator::UniqueCount(InputType::String))),
+        ];
         let families =
             kinds.map(|(name, aggregator)| NewFamily { name: FamilyName::new(name).unwrap(), gc: None, aggregator });
         let name = "projects/p/instances/i/tables/t".parse().unwrap();
@@ -432,6 +445,8 @@ mod tests {
         assert_eq!(schema_from_bytes(schema_to_bytes(&sent)), Ok(sent.clone()));
         let mut record = schema_to_proto(&sent);
         assert_eq!(record.version, AGGREGATES_VERSION);
+        let numbers: Vec<_> = record.families.iter().map(|family| family.value_type).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6], "as they stand on disks");
         record.families[1].value_type = 99;
         assert!(schema_from_proto(&record).is_err(), "a value type of the future");
         record.version = AGGREGATES_VERSION + 1;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use ebla_model::aggregate::InputType;
 use ebla_model::gc::GcRule;
 use ebla_proto::admin::create_table_request::Split;
 use ebla_proto::admin::r#type::{Aggregate, Kind, aggregate};
@@ -58,6 +59,16 @@ fn typed(kind: Kind) -> admin::CreateTableRequest {
     typed
 }
 
+/// What cbt's `inthll` and Java's `Type.int64Hll()` send.
+fn count() -> Kind {
+    let input = admin::Type { kind: Some(Kind::Int64Type(Default::default())) };
+    Kind::AggregateType(Box::new(Aggregate {
+        input_type: Some(Box::new(input)),
+        state_type: None,
+        aggregator: Some(aggregate::Aggregator::HllppUniqueCount(Default::default())),
+    }))
+}
+
 fn sum() -> Kind {
     let input = admin::Type { kind: Some(Kind::Int64Type(Default::default())) };
     Kind::AggregateType(Box::new(Aggregate {
@@ -71,6 +82,8 @@ fn sum() -> Kind {
 fn families_may_aggregate() {
     let families = new_table(typed(sum())).unwrap().families;
     assert_eq!(families[0].aggregator, Some(Aggregator::Sum));
+    let families = new_table(typed(count())).unwrap().families;
+    assert_eq!(families[0].aggregator, Some(Aggregator::UniqueCount(InputType::Int64)));
     let family = ColumnFamily { gc_rule: None, value_type: Some(admin::Type { kind: Some(sum()) }) };
     let create = changes(modification(Some(Mod::Create(family.clone())))).unwrap();
     assert!(matches!(&create[..], [FamilyChange::Create(NewFamily { aggregator: Some(Aggregator::Sum), .. })]));
