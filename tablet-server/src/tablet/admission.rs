@@ -14,9 +14,9 @@ use crate::tablet::failure::Failure;
 /// Bytes under way in all tablets of a server.
 const SERVER_BYTES: u32 = 256 * 1024 * 1024;
 /// Bytes under way in one tablet.
-const TABLET_BYTES: u32 = 64 * 1024 * 1024;
+pub(super) const TABLET_BYTES: u32 = 64 * 1024 * 1024;
 /// How long a refused caller should wait.
-const RETRY_AFTER: Duration = Duration::from_millis(50);
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// The permits of a server, or of one of its tablets. Cheap to clone.
 #[derive(Clone, Debug)]

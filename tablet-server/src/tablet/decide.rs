@@ -89,7 +89,8 @@ impl Tablet {
             row: request.row.clone(),
             token: call_token(CallKind::Check, request.token.clone()),
         };
-        let bytes = mutations_bytes(&request.then).max(mutations_bytes(&request.otherwise));
+        let schema = Arc::clone(&self.machine.published().shape.schema);
+        let bytes = mutations_bytes(&request.then, &schema).max(mutations_bytes(&request.otherwise, &schema));
         let clock = self.runtime.clock.clone();
         let deadline = clock.monotonic().saturating_add(timeout);
         let decide = move |machine: &Machine, published: &Published, now| {

@@ -15,15 +15,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::Reason;
+use ebla_model::aggregate::{Aggregator, SKETCH_BYTES_MAX, SKETCHES_MAX};
 use ebla_model::cell::Row;
 use ebla_model::command::{CallToken, Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
 use ebla_model::id::Generation;
 use ebla_model::idempotency::CallKind;
 use ebla_model::key::RowKey;
 use ebla_model::mutation::{self, Mutation};
+use ebla_model::schema::TableSchema;
 use tokio::sync::oneshot;
 
 use crate::raft::ProposeError;
+use crate::tablet::admission::{RETRY_AFTER, TABLET_BYTES};
 use crate::tablet::command;
 use crate::tablet::decide::{Decision, Proposed, Subject, call_token, decide_mutations};
 use crate::tablet::failure::Failure;
@@ -31,6 +34,9 @@ use crate::tablet::latch::Mode;
 use crate::tablet::machine::{Machine, Published};
 use crate::tablet::queue::{Answer, Held};
 use crate::tablet::{RowMutations, Tablet, WriteId};
+
+/// Most bytes of sketches that one call writes: what a permit covers at most.
+const SKETCHES_BYTES_MAX: usize = TABLET_BYTES as usize;
 
 impl Tablet {
     /// Writes rows, each for itself; one result for each, in their order.
@@ -50,12 +56,21 @@ impl Tablet {
         let term = self.leading()?;
         self.expect_shape(&self.machine.published().shape, generation)?;
         let started = self.runtime.clock.monotonic();
-        let bytes = rows.iter().map(request_bytes).sum();
+        let schema = Arc::clone(&self.machine.published().shape.schema);
+        let bytes = rows.iter().map(|row| request_bytes(row, &schema)).sum();
         let permit = Arc::new(self.admission.admit(bytes, timeout).await?);
         let deadline = tokio::time::sleep(timeout.saturating_sub(self.since(started)));
         tokio::pin!(deadline);
         let mut queued = Vec::with_capacity(rows.len());
+        let mut sketches = 0;
         for row in rows {
+            // Whoever sent a few bytes for each of very many sketches sends the rest again, in order: what is queued here
+            // is large, and the permit covers no more.
+            sketches += sketch_bytes(&row.mutations, &schema);
+            if sketches > SKETCHES_BYTES_MAX && !queued.is_empty() {
+                queued.push(Err(Failure::busy(RETRY_AFTER)));
+                continue;
+            }
             let is_blind = row.token.is_none() && !row.mutations.iter().any(Mutation::is_aggregation);
             let mode = if is_blind { Mode::Shared } else { Mode::Exclusive };
             let latch = match self.latches.try_acquire(&row.row, mode) {
@@ -198,17 +213,65 @@ pub(super) fn unknown() -> Failure {
     Failure::new(Reason::OutcomeUnknown, "the write was proposed and its outcome is not known yet")
 }
 
-fn request_bytes(row: &RowMutations) -> usize {
+fn request_bytes(row: &RowMutations, schema: &TableSchema) -> usize {
     let token = row.token.as_ref().map_or(0, |token| token.token.len());
-    64 + row.row.as_bytes().len() + mutations_bytes(&row.mutations) + token
+    64 + row.row.as_bytes().len() + mutations_bytes(&row.mutations, schema) + token
 }
 
-pub(super) fn mutations_bytes(mutations: &[Mutation]) -> usize {
+/// About what mutations of a row come to, in bytes.
+pub(super) fn mutations_bytes(mutations: &[Mutation], schema: &TableSchema) -> usize {
     let size = |mutation: &Mutation| match mutation {
         Mutation::SetCell { qualifier, value, .. } => qualifier.len() + value.len() + 64,
         Mutation::MergeToCell { qualifier, state, .. } => qualifier.len() + state.as_ref().map_or(0, Bytes::len) + 64,
         Mutation::AddToCell { qualifier, .. } | Mutation::DeleteColumn { qualifier, .. } => qualifier.len() + 64,
         Mutation::DeleteFamily { .. } | Mutation::DeleteRow => 64,
     };
-    mutations.iter().map(size).sum()
+    mutations.iter().map(size).sum::<usize>() + sketch_bytes(mutations, schema)
+}
+
+/// The most that mutations of a row write in sketches, each of which is written as a whole.
+fn sketch_bytes(mutations: &[Mutation], schema: &TableSchema) -> usize {
+    let is_sketch = |name: &str| {
+        let family = schema.family_by_name(name);
+        family.and_then(|family| family.aggregator).is_some_and(Aggregator::is_sketch)
+    };
+    let adds = |mutation: &&Mutation| match mutation {
+        Mutation::AddToCell { family, .. } | Mutation::MergeToCell { family, .. } => is_sketch(family),
+        _ => false,
+    };
+    mutations.iter().filter(adds).count().min(SKETCHES_MAX) * SKETCH_BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::aggregate::{Input, InputType};
+    use ebla_model::cell::FamilyName;
+    use ebla_model::id::TableId;
+    use ebla_model::schema::{NewFamily, TableName};
+
+    use super::*;
+
+    fn add(family: &str) -> Mutation {
+        Mutation::AddToCell {
+            family: family.to_owned(),
+            qualifier: Bytes::from_static(b"q"),
+            timestamp: ebla_model::Micros::ZERO,
+            input: Input::Int64(1),
+        }
+    }
+
+    #[test]
+    fn additions_to_sketches_weigh_what_is_written() {
+        let count = Aggregator::UniqueCount(InputType::Int64);
+        let families = [("u", Some(count)), ("s", Some(Aggregator::Sum))].map(|(name, aggregator)| NewFamily {
+            name: FamilyName::new(name).unwrap(),
+            gc: None,
+            aggregator,
+        });
+        let name = TableName::from_parts("p", "i", "t").unwrap();
+        let schema = TableSchema::with_families(TableId::new(1), name, families).unwrap();
+        assert_eq!(mutations_bytes(&[add("s"), add("absent")], &schema), 2 * 65);
+        assert_eq!(mutations_bytes(&[add("u"), add("u")], &schema), 2 * (65 + SKETCH_BYTES_MAX));
+        assert_eq!(sketch_bytes(&vec![add("u"); 100_000], &schema), SKETCHES_MAX * SKETCH_BYTES_MAX);
+    }
 }
