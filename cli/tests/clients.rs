@@ -71,6 +71,17 @@ fn cbt_works_through_each_server() {
         assert_eq!(cbt(address, &["count", table]).trim(), "3");
         cbt(address, &["deleterow", table, "com.example"]);
         assert_eq!(cbt(address, &["count", table]).trim(), "2");
+        let counts = format!("{table}-counts");
+        let families = "families=total:maxversions=1:intsum,users:maxversions=1:inthll";
+        cbt(address, &["createtable", &counts, families]);
+        for user in ["101", "102", "101"] {
+            let (total, users) = (format!("total:q={user}@1000"), format!("users:q={user}@1000"));
+            cbt(address, &["addtocell", &counts, "page", &total, &users]);
+        }
+        let page = cbt(address, &["lookup", &counts, "page"]);
+        // 304, and the beginning of a sketch of two.
+        assert!(page.contains(r"\x00\x010") && page.contains(r"\bp\x10\x02"), "{page}");
+        cbt(address, &["deletetable", &counts]);
         cbt(address, &["deletetable", table]);
         assert!(!cbt(address, &["ls"]).contains(table));
     }

@@ -1,10 +1,11 @@
 //! Golden scripts through a real connection: what each call answers, to the message.
 //!
-//! A case may begin with `table FAMILY... [splits KEY...]`, a table of its own. Then each line is a call:
+//! A case may begin with `table FAMILY... [splits KEY...]`, a table of its own, whose families may be aggregates: `NAME:intsum`,
+//! `intmin`, `intmax`, `inthll`, `hll` (no input type), `stringhll`. Then each line is a call:
 //!
 //! | line | call |
 //! |---|---|
-//! | `write ROW MUTATIONS` | MutateRow; mutations stand between `;`: `set f:q@1=v` (or `@now`), `delete f:q [1, 3)`, `delete-family f`, `delete-row`, `unset` |
+//! | `write ROW MUTATIONS` | MutateRow; mutations stand between `;`: `set f:q@1=v` (or `@now`), `add f:q@1=5` (or `=bytes(v)`, `=string(v)`), `merge f:q@1=STATE` (or `=null`), `delete f:q [1, 3)`, `delete-family f`, `delete-row`, `unset` |
 //! | `bulk ROW MUTATIONS / ROW MUTATIONS` | MutateRows |
 //! | `check ROW FILTER then MUTATIONS else MUTATIONS` | CheckAndMutateRow; `-` where there is nothing |
 //! | `modify ROW RULES` | ReadModifyWriteRow; `append f:q=v`, `add f:q=1`, `unset` |
@@ -22,7 +23,7 @@ use bytes::Bytes;
 use ebla_model::filter::Filter;
 use ebla_proto::admin;
 use ebla_proto::convert::filter_to_bytes;
-use ebla_proto::data::{self, mutation, read_modify_write_rule, read_rows_request::RequestStatsView, row_range};
+use ebla_proto::data::{self, read_rows_request::RequestStatsView, row_range};
 use ebla_proto::services::bigtable_client::BigtableClient;
 use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
 use ebla_runtime::Net;
@@ -30,6 +31,7 @@ use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
+use crate::requests::{family, mutations, parts, rule};
 use crate::support::Up;
 use crate::{notation, rows, runner, tree};
 
@@ -113,7 +115,6 @@ impl Examples {
 
     async fn make(&self, line: &str) -> Result<(), Status> {
         let (families, splits) = line.split_once(" splits ").unwrap_or((line, ""));
-        let family = |name: &str| (name.to_owned(), admin::ColumnFamily::default());
         let split = |key| admin::create_table_request::Split { key: notation::bytes(key) };
         let request = admin::CreateTableRequest {
             parent: INSTANCE.to_owned(),
@@ -354,67 +355,4 @@ fn range(text: &str) -> data::RowRange {
         Bound::Excluded(key) => Some(EndKey::EndKeyOpen(key)),
     };
     data::RowRange { start_key, end_key }
-}
-
-fn parts(text: &str) -> impl Iterator<Item = &str> {
-    text.split("; ").map(str::trim).filter(|part| !part.is_empty() && *part != "-")
-}
-
-fn mutations(text: &str) -> Vec<Bytes> {
-    let (times, text) = match text.strip_prefix("times=").and_then(|rest| rest.split_once(' ')) {
-        Some((times, rest)) => (times.parse().unwrap(), rest),
-        None => (1, text),
-    };
-    let once: Vec<_> = parts(text).map(change).collect();
-    once.iter().cycle().take(times * once.len()).cloned().collect()
-}
-
-fn change(text: &str) -> Bytes {
-    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let mutation = match word {
-        "set" => {
-            let (place, value) = rest.split_once('=').unwrap();
-            let (column, time) = place.rsplit_once('@').unwrap();
-            let (family_name, column_qualifier) = notation::column(column);
-            let timestamp_micros = if time == "now" { -1 } else { notation::millis(time).get() };
-            let value = notation::bytes(value);
-            Some(mutation::Mutation::SetCell(mutation::SetCell {
-                family_name,
-                column_qualifier,
-                timestamp_micros,
-                value,
-            }))
-        }
-        "delete" => {
-            let (column, times) = rest.split_once(' ').unwrap_or((rest, "[0, 0)"));
-            let (family_name, column_qualifier) = notation::column(column);
-            let (start, end) = times.trim_matches(['[', ')']).split_once(", ").unwrap();
-            let time_range = Some(data::TimestampRange {
-                start_timestamp_micros: notation::millis(start).get(),
-                end_timestamp_micros: notation::millis(end).get(),
-            });
-            let delete = mutation::DeleteFromColumn { family_name, column_qualifier, time_range };
-            Some(mutation::Mutation::DeleteFromColumn(delete))
-        }
-        "delete-family" => {
-            Some(mutation::Mutation::DeleteFromFamily(mutation::DeleteFromFamily { family_name: rest.to_owned() }))
-        }
-        "delete-row" => Some(mutation::Mutation::DeleteFromRow(mutation::DeleteFromRow {})),
-        "unset" => None,
-        _ => panic!("not a mutation: {text}"),
-    };
-    data::Mutation { mutation, ..Default::default() }.encode_to_vec().into()
-}
-
-fn rule(text: &str) -> Bytes {
-    let (word, rest) = text.split_once(' ').unwrap_or((text, "f:q=-"));
-    let (column, value) = rest.split_once('=').unwrap();
-    let (family_name, column_qualifier) = notation::column(column);
-    let rule = match word {
-        "append" => Some(read_modify_write_rule::Rule::AppendValue(notation::bytes(value))),
-        "add" => Some(read_modify_write_rule::Rule::IncrementAmount(value.parse().unwrap())),
-        "unset" => None,
-        _ => panic!("not a rule: {text}"),
-    };
-    data::ReadModifyWriteRule { family_name, column_qualifier, rule }.encode_to_vec().into()
 }

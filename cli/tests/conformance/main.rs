@@ -25,6 +25,7 @@ mod noise;
 #[expect(dead_code, reason = "the model's scripts write more than these")]
 mod notation;
 mod probe;
+mod requests;
 mod rows;
 #[path = "../../../model/tests/golden/runner.rs"]
 mod runner;
