@@ -327,7 +327,8 @@ impl<S: Store> Worker<S> {
         self.through.get(number).map(|access| access.store.clone()).expect("a way in")
     }
 
-    /// Awaits an answer until the deadline. After an error, the next call takes the next way, and not at once.
+    /// Awaits an answer until the deadline. After an error, the next call takes another way, and not at once: any other way, for if
+    /// all workers took the next one they would gather where a test strikes in turn.
     async fn ask<T>(&mut self, call: impl Future<Output = Result<T, Error>>) -> Answer<T> {
         let start = self.shared.now();
         let result = tokio::time::timeout(self.shared.plan.deadline, call).await;
@@ -335,7 +336,7 @@ impl<S: Store> Worker<S> {
         let end = self.shared.now();
         if let Err(error) = &result {
             self.shared.count_error(error.reason);
-            self.at += 1;
+            self.at += 1 + self.place(self.through.len().saturating_sub(1).max(1));
             tokio::time::sleep(self.rng.jitter(PAUSE)).await;
         }
         Answer { start, end, result }
