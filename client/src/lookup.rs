@@ -190,6 +190,7 @@ impl Shared {
             limit: read.rows_max,
             reversed: false,
             count_stats: false,
+            any_replica: read.any_replica,
         };
         let collect = async {
             let mut stream = self.options.transport.read(&target, request, QUESTION).await?;

@@ -216,6 +216,7 @@ impl Scan {
             limit: self.progress.limit(),
             reversed: self.read.direction == Direction::Descending,
             count_stats: self.read.stats == Stats::Count,
+            any_replica: false,
         }
     }
 

@@ -200,6 +200,18 @@ async fn replicas_that_were_left_behind_are_not_asked_for_ever() {
 }
 
 #[tokio::test]
+async fn lookups_do_not_wait_for_an_election_of_metadata() {
+    let fake = Fake::new(&["r0003"]);
+    let rows = fake.fill(10);
+    fake.happens(Happening::MetadataElects);
+    fake.happens(Happening::Split { at: "r0005" });
+    let cluster = cluster(&fake);
+    // What it learns so is two steps behind, and the tablets' own servers put it right.
+    assert_eq!(scan(&cluster, 0, Direction::Ascending).await, rows);
+    assert_eq!(fake.state().root_asked, 1, "at the first attempt");
+}
+
+#[tokio::test]
 async fn samples_are_the_ends_of_the_tablets() {
     let fake = Fake::new(&["f", "m"]);
     fake.happens(Happening::Split { at: "c" });

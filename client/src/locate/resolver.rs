@@ -12,6 +12,9 @@
 //! What comes back from above unchanged after it was refused ends the flight with "wait": METADATA is written after
 //! the fact, and asking again at once would not make it faster.
 //!
+//! A METADATA tablet that has no leader for a moment is read from any of its replicas that answer: descriptors are hints, which the
+//! tablet that is found confirms or corrects, so lookups do not wait for METADATA's elections.
+//!
 //! Single flight: for one table there is one flight at a time. Whoever else wants a place in it waits, and mostly finds
 //! it among the neighbours. Flights do not pause or retry by time; that is the caller's affair.
 
@@ -69,6 +72,8 @@ pub struct MetadataRead {
     pub rows: KeyRange,
     /// At most so many rows.
     pub rows_max: u64,
+    /// The server need not lead the tablet.
+    pub any_replica: bool,
 }
 
 /// A tablet as METADATA lists it.
@@ -124,8 +129,8 @@ struct Flight {
     asked: Option<Asked>,
     /// Servers asked for the tablet of the present question.
     tried: Vec<ServerId>,
-    /// What a server said that is there but does not lead; kept for the final error.
-    spoken: Option<Error>,
+    /// The servers that are there but do not lead, and what they said; the last is kept for the final error.
+    spoken: Vec<(ServerId, Error)>,
     /// Descriptors that a server refused in this flight.
     refused: Vec<(TabletId, Generation, LogId)>,
     hops: Vec<Hop>,
@@ -149,7 +154,7 @@ impl Flight {
             cursor: None,
             asked: None,
             tried: Vec::new(),
-            spoken: None,
+            spoken: Vec::new(),
             refused: Vec::new(),
             hops: Vec::new(),
             round_trips: 0,
@@ -321,7 +326,7 @@ impl Resolver {
             return done(flight, Ok(()));
         }
         flight.tried.clear();
-        flight.spoken = None;
+        flight.spoken.clear();
         match self.need(&flight) {
             Need::Root => ask_root(flight),
             Need::Rows(listing) => {
@@ -352,10 +357,9 @@ impl Resolver {
         if let Err(error) = count(&mut flight) {
             return done(flight, Err(error));
         }
-        let read = MetadataRead { tablet, server, rows, rows_max: PREFETCH_ROWS };
+        let read = MetadataRead { tablet, server, rows, rows_max: PREFETCH_ROWS, any_replica: false };
         flight.tried.push(server);
-        flight.asked = Some(Asked::Read { read: Box::new(read.clone()), position });
-        (flight, Effect::Read(read))
+        ask(flight, read, position)
     }
 
     fn root_came(&mut self, mut flight: Flight, root: Result<Arc<TabletDescriptor>, Error>) -> (Flight, Effect) {
@@ -380,7 +384,9 @@ impl Resolver {
         position: &Position,
         rows: &[Listed],
     ) -> (Flight, Effect) {
-        self.served(read.server, &read.tablet);
+        if !read.any_replica {
+            self.served(read.server, &read.tablet);
+        }
         let stale = rows.iter().filter(|row| flight.has_refused(&row.descriptor)).count();
         for row in rows.iter().filter(|row| !flight.has_refused(&row.descriptor)) {
             self.cache.insert(&row.descriptor, row.leader);
@@ -396,6 +402,8 @@ impl Resolver {
             return self.decide(flight);
         }
         match (rows.is_empty(), go_on(read)) {
+            // A replica that does not lead may not have heard of the table yet.
+            (true, _) if read.any_replica => done(flight, Err(behind())),
             (true, Some(next)) if *position == flight.position => {
                 flight.cursor = Some(next);
                 self.decide(flight)
@@ -416,6 +424,9 @@ impl Resolver {
         if matches!(refusal.error.kind, ErrorKind::FixRequest | ErrorKind::GiveUp) && refusal.voice == Voice::Server {
             return done(flight, Err(refusal.error.context("read METADATA")));
         }
+        if read.any_replica {
+            return ask_any_replica(flight, read, position, refusal.error);
+        }
         self.refused(read.server, &read.tablet, &refusal);
         let here = Position::at(TableId::METADATA, read.rows.start().clone());
         let known = self.cache.find(&here).filter(|known| mark(&known.descriptor) == mark(&read.tablet.descriptor));
@@ -425,13 +436,14 @@ impl Resolver {
             return self.decide(flight);
         };
         if refusal.voice == Voice::Server {
-            flight.spoken = Some(refusal.error);
+            flight.spoken.push((read.server, refusal.error));
         }
         if known.choose(&flight.tried, self.rotor).is_some() {
             return self.ask_rows(flight, known, read.rows, position);
         }
-        if let Some(error) = flight.spoken.take() {
-            return done(flight, Err(error.context("read METADATA")));
+        // Nobody leads it now.
+        if let Some((_server, error)) = flight.spoken.last().cloned() {
+            return ask_any_replica(flight, MetadataRead { tablet: known, ..read }, position, error);
         }
         self.cache.forget(&known.descriptor);
         flight.refused.push(mark(&known.descriptor));
@@ -451,6 +463,20 @@ fn ask_root(mut flight: Flight) -> (Flight, Effect) {
     }
     flight.asked = Some(Asked::Root);
     (flight, Effect::AskRoot)
+}
+
+/// Asks a replica that is there and does not lead: it knows where tablets were a moment ago. `otherwise`: the error when all of
+/// them were asked so.
+fn ask_any_replica(mut flight: Flight, read: MetadataRead, position: Position, otherwise: Error) -> (Flight, Effect) {
+    match flight.spoken.pop().filter(|_| count(&mut flight).is_ok()) {
+        Some((server, _said)) => ask(flight, MetadataRead { server, any_replica: true, ..read }, position),
+        None => done(flight, Err(otherwise.context("read METADATA"))),
+    }
+}
+
+fn ask(mut flight: Flight, read: MetadataRead, position: Position) -> (Flight, Effect) {
+    flight.asked = Some(Asked::Read { read: Box::new(read.clone()), position });
+    (flight, Effect::Read(read))
 }
 
 fn count(flight: &mut Flight) -> Result<(), Error> {

@@ -50,6 +50,8 @@ pub(crate) enum Happening {
     NoLeader {
         key: &'static str,
     },
+    /// No replica of METADATA leads.
+    MetadataElects,
     /// All replicas of the tablet with this key are on other servers now, which METADATA lists, and the old ones have not heard.
     Leaves {
         key: &'static str,
@@ -198,6 +200,10 @@ impl State {
                 tablet.term += 1;
             }
             Happening::NoLeader { key } => self.holder(TABLE, key).leader = None,
+            Happening::MetadataElects => {
+                let of_metadata = self.tablets.values_mut().filter(|one| one.descriptor.table == TableId::METADATA);
+                of_metadata.for_each(|one| one.leader = None);
+            }
             Happening::Leaves { key } => {
                 let servers: Vec<ServerId> = (4..=6).map(ServerId::new).collect();
                 let tablet = self.holder(TABLE, key);
@@ -225,6 +231,16 @@ impl State {
 
     /// The tablet that is meant, if the server leads it and the generation is right.
     fn admit(&mut self, server: ServerId, header: Option<&tablet::Header>) -> Result<TabletDescriptor, CallError> {
+        self.admit_to(server, header, false)
+    }
+
+    /// The same; `any_replica`: it need not lead a tablet of METADATA.
+    fn admit_to(
+        &mut self,
+        server: ServerId,
+        header: Option<&tablet::Header>,
+        any_replica: bool,
+    ) -> Result<TabletDescriptor, CallError> {
         let header = header.unwrap();
         let table = TableId::new(header.table);
         *self.calls.entry(table).or_default() += 1;
@@ -239,7 +255,8 @@ impl State {
             let detail = tablet::TabletError { reason: Reason::NoLeader.name().to_owned(), ..Default::default() };
             return Err(CallError::new(Error::new(Reason::NoLeader, "no leader"), Some(detail)));
         }
-        if tablet.leader != Some(server) {
+        let may_follow = any_replica && table == TableId::METADATA;
+        if tablet.leader != Some(server) && !may_follow {
             let reason = if tablet.leader.is_some() { Reason::NotLeader } else { Reason::NoLeader };
             let hint = tablet.leader.map(|leader| record::LeaderHint { server: leader.get(), term: tablet.term });
             return Err(self.refuse(reason, table, hint));
@@ -353,7 +370,7 @@ impl Reading {
         let fake = self.fake.clone();
         let mut state = fake.state();
         state.step();
-        let range = match state.admit(self.server, self.request.header.as_ref()) {
+        let range = match state.admit_to(self.server, self.request.header.as_ref(), self.request.any_replica) {
             Ok(descriptor) => descriptor.range,
             Err(error) => {
                 self.over = true;

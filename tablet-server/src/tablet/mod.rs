@@ -27,6 +27,7 @@ mod cradle;
 mod decide;
 pub mod digest;
 pub mod failure;
+mod filters;
 pub mod hosted;
 pub mod latch;
 pub mod machine;
@@ -90,6 +91,8 @@ pub struct ReadRequest {
     pub limit: u64,
     /// Descending keys; the order inside a row stays.
     pub reversed: bool,
+    /// Any replica may answer from what it has applied, if the tablet is one of METADATA: lookups take what it says for hints.
+    pub any_replica: bool,
 }
 
 /// Where a read that was answered in part goes on.

@@ -1,7 +1,7 @@
 //! Reads: whole rows of one pinned view, in batches.
 //!
 //! A read is served by the leader when its lease holds *now*, after the request has arrived, or when a majority has just
-//! confirmed it. Then a view is pinned, and only then is the tablet's range looked at: what a split moved away before the
+//! confirmed it; only lookups in METADATA may be answered by any replica. Then a view is pinned, and only then is the tablet's range looked at: what a split moved away before the
 //! view was pinned is never answered for, and what it moves away later cannot have changed before.
 //!
 //! A batch ends after about 1 MiB of rows, at the limit, or when much was looked at and little found, and says how far it
@@ -20,7 +20,7 @@ use ebla_model::Reason;
 use ebla_model::cell::Row;
 use ebla_model::codec;
 use ebla_model::error::Error;
-use ebla_model::id::FamilyId;
+use ebla_model::id::{FamilyId, TableId};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_runtime::{BlockingError, Bug, Clock, planted};
 use ebla_storage::tablet::{Direction, Reach, Scan, ScanPlan, StoreError, View};
@@ -73,8 +73,10 @@ impl Tablet {
         timeout: Duration,
     ) -> Result<ReadBatch, Failure> {
         let deadline = self.runtime.clock.monotonic().saturating_add(timeout);
-        self.permit_read(timeout).await?;
-        self.want_time();
+        if !(request.any_replica && self.table() == TableId::METADATA) {
+            self.permit_read(timeout).await?;
+            self.want_time();
+        }
         // One row is mostly in memory, and then quicker read than handed to another thread.
         if is_point(&request.rows)
             && let Some(batch) = self.read_inline(&request, &resume)?

@@ -25,6 +25,7 @@ use futures::stream;
 use prost::Message;
 
 use crate::tablet::failure::Failure;
+use crate::tablet::filters::Filters;
 use crate::tablet::hosted::Hosted;
 use crate::tablet::{CheckRequest, ModifyRequest, ReadBatch, ReadRequest, Resume, RowMutations, Tablet, WriteId};
 
@@ -32,14 +33,15 @@ use crate::tablet::{CheckRequest, ModifyRequest, ReadBatch, ReadRequest, Resume,
 #[derive(Clone, Debug)]
 pub struct Local {
     hosted: Arc<Hosted>,
+    filters: Arc<Filters>,
     clock: Clock,
 }
 
 impl Local {
     /// Answers from these replicas.
     #[must_use]
-    pub const fn new(hosted: Arc<Hosted>, clock: Clock) -> Self {
-        Self { hosted, clock }
+    pub fn new(hosted: Arc<Hosted>, clock: Clock) -> Self {
+        Self { hosted, filters: Arc::default(), clock }
     }
 
     /// Rows of one tablet. The first batch is read before this returns, so a refusal comes at once.
@@ -51,7 +53,7 @@ impl Local {
         let reading = Reading {
             local: self.clone(),
             tablet,
-            request: Arc::new(read_request(&request, generation)?),
+            request: Arc::new(read_request(&request, generation, self.filter(request.filter.as_ref())?)?),
             resume: Resume::default(),
             until: self.clock.monotonic().saturating_add(limit),
         };
@@ -90,7 +92,8 @@ impl Local {
     /// As [`Tablet::check`].
     pub async fn check(&self, request: wire::CheckRequest, limit: Duration) -> Result<wire::CheckReply, CallError> {
         let (tablet, generation) = self.find(request.header.as_ref())?;
-        let request = check_request(request, generation)?;
+        let predicate = self.filter(request.predicate.as_ref())?;
+        let request = check_request(request, generation, predicate)?;
         let matched = tablet.check(request, limit).await.map_err(|failure| self.call_error(&tablet, failure))?;
         Ok(wire::CheckReply { matched })
     }
@@ -115,6 +118,10 @@ impl Local {
         let sample = tablet.sample();
         let descriptor = Some(convert::descriptor_to_proto(&sample.descriptor));
         Ok(wire::SampleReply { size_bytes: sample.size_bytes, descriptor })
+    }
+
+    fn filter(&self, encoded: Option<&Bytes>) -> Result<Option<Arc<CompiledFilter>>, Error> {
+        encoded.map(|encoded| self.filters.compiled(encoded).map(Arc::new)).transpose()
     }
 
     fn find(&self, header: Option<&wire::Header>) -> Result<(Arc<Tablet>, Generation), CallError> {
@@ -196,18 +203,27 @@ fn read_reply(batch: &ReadBatch) -> wire::ReadReply {
     }
 }
 
-fn read_request(request: &wire::ReadRequest, generation: Generation) -> Result<ReadRequest, Error> {
+fn read_request(
+    request: &wire::ReadRequest,
+    generation: Generation,
+    filter: Option<Arc<CompiledFilter>>,
+) -> Result<ReadRequest, Error> {
     let ranges: Result<Vec<_>, _> = request.rows.iter().map(convert::key_range_from_proto).collect();
     Ok(ReadRequest {
         generation,
         rows: RowSet::from_ranges(ranges?),
-        filter: filter(request.filter.as_ref())?,
+        filter,
         limit: request.limit,
         reversed: request.reversed,
+        any_replica: request.any_replica,
     })
 }
 
-fn check_request(request: wire::CheckRequest, generation: Generation) -> Result<CheckRequest, Error> {
+fn check_request(
+    request: wire::CheckRequest,
+    generation: Generation,
+    predicate: Option<Arc<CompiledFilter>>,
+) -> Result<CheckRequest, Error> {
     let (then, otherwise) = (mutations(&request.then)?, mutations(&request.otherwise)?);
     mutation::validate_mutations(&then)?;
     mutation::validate_mutations(&otherwise)?;
@@ -215,7 +231,7 @@ fn check_request(request: wire::CheckRequest, generation: Generation) -> Result<
         generation,
         id: write_id(request.id)?,
         row: RowKey::new(request.row),
-        predicate: filter(request.predicate.as_ref())?,
+        predicate,
         then,
         otherwise,
         token: token(request.token)?,
@@ -240,12 +256,6 @@ fn token(token: Option<wire::IdempotencyToken>) -> Result<Option<IdempotencyToke
     let token = IdempotencyToken { token: token.token, started: token.started_micros.map(Micros::new) };
     token.validate()?;
     Ok(Some(token))
-}
-
-fn filter(bytes: Option<&Bytes>) -> Result<Option<Arc<CompiledFilter>>, Error> {
-    let Some(bytes) = bytes else { return Ok(None) };
-    let compiled = CompiledFilter::compile(convert::filter_from_bytes(bytes)?)?;
-    Ok(Some(Arc::new(compiled)))
 }
 
 fn mutations(encoded: &[Bytes]) -> Result<Vec<Mutation>, Error> {
