@@ -64,7 +64,8 @@ pub struct HostedParts {
     pub scratch: PathBuf,
     /// Times of the groups.
     pub timings: RaftTimings,
-    /// Whether replicas that ran before keep out of elections at first; see [`GroupConfig::wait_before_voting`].
+    /// Whether replicas that ran before keep out of elections at first: `wait_before_voting` of
+    /// [`crate::raft::GroupConfig`].
     pub wait_before_voting: bool,
     /// What splits need.
     pub help: Arc<dyn SplitHelp>,
