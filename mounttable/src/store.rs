@@ -219,17 +219,7 @@ pub enum Change {
 /// The table's storage.
 pub trait Store: Send + Sync {
     /// The rows of these keys, in their order, each as it was at some moment of the call; `None` for one that is
-    /// absent.
-    ///
-    /// # Errors
-    /// `UNAVAILABLE`.
-    fn read(
-        &self,
-        keys: &[String],
-        children: &Children,
-    ) -> impl Future<Output = Result<Vec<Option<Row>>, Error>> + Send;
-
-    /// [`Self::read`] for who does not want all servers. A storage that can leave them out need not bring them here.
+    /// absent. A row has no more children and servers than are wanted.
     ///
     /// # Errors
     /// `UNAVAILABLE`.
@@ -238,12 +228,18 @@ pub trait Store: Send + Sync {
         keys: &[String],
         children: &Children,
         servers: &Servers,
+    ) -> impl Future<Output = Result<Vec<Option<Row>>, Error>> + Send;
+
+    /// The same, with all servers.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`.
+    fn read(
+        &self,
+        keys: &[String],
+        children: &Children,
     ) -> impl Future<Output = Result<Vec<Option<Row>>, Error>> + Send {
-        async {
-            let mut rows = self.read(keys, children).await?;
-            rows.iter_mut().flatten().for_each(|row| servers.keep(row));
-            Ok(rows)
-        }
+        self.read_with(keys, children, &Servers::All)
     }
 
     /// The rows of a path from the root down, each with its reference to the next, for whoever decides no change by them:

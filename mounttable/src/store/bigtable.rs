@@ -85,10 +85,6 @@ fn exists_already(made: Result<(), ModelError>) -> Result<(), ModelError> {
 }
 
 impl Store for Bigtable {
-    async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
-        self.read_with(keys, children, &Servers::All).await
-    }
-
     async fn read_with(
         &self,
         keys: &[String],

@@ -288,11 +288,6 @@ impl<S: Store + Surroundings> Store for Cached<S> {
         }
     }
 
-    async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
-        self.knowledge.asks(|requests| &mut requests.reads);
-        self.store.read(keys, children).await
-    }
-
     async fn read_with(
         &self,
         keys: &[String],

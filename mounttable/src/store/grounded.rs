@@ -48,10 +48,6 @@ impl<S: Send + Sync> Surroundings for Grounded<S> {
 }
 
 impl<S: Store> Store for Grounded<S> {
-    async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
-        self.store.read(keys, children).await
-    }
-
     async fn read_with(
         &self,
         keys: &[String],

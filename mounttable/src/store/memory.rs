@@ -12,7 +12,7 @@ use std::time::Duration;
 use ebla_model::Micros;
 
 use crate::error::Error;
-use crate::store::{Cell, Change, Children, Family, Predicate, Row, Store, Surroundings};
+use crate::store::{Cell, Change, Children, Family, Predicate, Row, Servers, Store, Surroundings};
 
 /// How far a pause moves the clock.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -68,11 +68,18 @@ fn yielded() -> impl Future<Output = ()> + Send {
 }
 
 impl Store for Memory {
-    async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
+    async fn read_with(
+        &self,
+        keys: &[String],
+        children: &Children,
+        servers: &Servers,
+    ) -> Result<Vec<Option<Row>>, Error> {
         let mut rows = Vec::with_capacity(keys.len());
         for key in keys {
             yielded().await;
-            rows.push(self.lock().rows.get(key).map(|row| seen(row, children)));
+            let mut row = self.lock().rows.get(key).map(|row| seen(row, children));
+            row.iter_mut().for_each(|row| servers.keep(row));
+            rows.push(row);
         }
         Ok(rows)
     }

@@ -101,10 +101,6 @@ impl Storage {
 
 impl Store for Storage {
     /// Answers a step after it has looked, so that something may change in between.
-    async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
-        self.read_with(keys, children, &Servers::All).await
-    }
-
     async fn read_with(
         &self,
         keys: &[String],

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ebla_model::Micros;
 use ebla_mounttable::store::memory::Memory;
-use ebla_mounttable::store::{Cell, Change, Children, Family, Predicate, Row};
+use ebla_mounttable::store::{Cell, Change, Children, Family, Predicate, Row, Servers};
 use ebla_mounttable::table::{
     Charge, Facts, Found, Mount, Mounted, Options, Receive, Subtree, Summary, Swept, Trouble,
 };
@@ -29,9 +29,14 @@ struct Counted {
 }
 
 impl Store for Counted {
-    async fn read(&self, keys: &[String], children: &Children) -> Result<Vec<Option<Row>>, Error> {
+    async fn read_with(
+        &self,
+        keys: &[String],
+        children: &Children,
+        servers: &Servers,
+    ) -> Result<Vec<Option<Row>>, Error> {
         self.calls[0].fetch_add(1, Ordering::Relaxed);
-        self.memory.read(keys, children).await
+        self.memory.read_with(keys, children, servers).await
     }
 
     async fn change_if(&self, key: &str, when: Predicate, then: Vec<Change>) -> Result<bool, Error> {

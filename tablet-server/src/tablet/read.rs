@@ -1,8 +1,9 @@
 //! Reads: whole rows of one pinned view, in batches.
 //!
 //! A read is served by the leader when its lease holds *now*, after the request has arrived, or when a majority has just
-//! confirmed it; only lookups in METADATA may be answered by any replica. Then a view is pinned, and only then is the tablet's range looked at: what a split moved away before the
-//! view was pinned is never answered for, and what it moves away later cannot have changed before.
+//! confirmed it; only lookups in METADATA may be answered by any replica. Then a view is pinned, and only then is the
+//! tablet's range looked at: what a split moved away before the view was pinned is never answered for, and what it moves
+//! away later cannot have changed before.
 //!
 //! A batch ends after about 1 MiB of rows, at the limit, or when much was looked at and little found, and says how far it
 //! came; the next one takes a new lease check and a new view. So a long scan holds nothing for long, and each row is a
