@@ -100,9 +100,11 @@ mounttable: install ## suites of the mounttable; then its conformance cases T001
 	cargo test --release -p ebla-mounttable -p ebla-mounttable-namespace 2>&1 | tee $(CARGO_TARGET_DIR)/mounttable.log
 	env EBLA_CASES=$(CARGO_TARGET_DIR)/mounttable.log cargo test --release -q -p ebla-mounttable --test cases -- --nocapture the_table
 
-fuzz: install ## each function of fuzz/targets.rs for FUZZ_SECONDS; needs a nightly compiler and cargo-fuzz
-	@cargo fuzz --version >/dev/null 2>&1 || { echo "no cargo-fuzz: cargo install cargo-fuzz, and rustup toolchain install nightly"; exit 1; }
-	for target in $$(cargo fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); done
+# cargo-fuzz wants a compiler that takes unstable flags; this one does when it is told that it builds itself.
+fuzz: export RUSTC_BOOTSTRAP = 1
+fuzz: install ## each function of fuzz/targets.rs for FUZZ_SECONDS, guided by coverage
+	@cargo fuzz --version >/dev/null 2>&1 || cargo install -q --locked cargo-fuzz
+	set -e; for target in $$(cargo fuzz list); do cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1; done
 
 simulation: install ## seeds of the simulation for SIM_SECONDS, then the planted faults
 	env EBLA_SIM_TASK=all EBLA_SIM_SECONDS=$(SIM_SECONDS) $(SIMULATION)

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run cell_codec`: see `targets::cell_codec`.
+//! `make fuzz`, or `cargo fuzz run cell_codec`: see `targets::cell_codec`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run filter_tree`: see `targets::filter_tree`.
+//! `make fuzz`, or `cargo fuzz run filter_tree`: see `targets::filter_tree`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run log_command`: see `targets::log_command`.
+//! `make fuzz`, or `cargo fuzz run log_command`: see `targets::log_command`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run metadata_row`: see `targets::metadata_row`.
+//! `make fuzz`, or `cargo fuzz run metadata_row`: see `targets::metadata_row`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run pattern`: see `targets::pattern`.
+//! `make fuzz`, or `cargo fuzz run pattern`: see `targets::pattern`.
 
 #![no_main]
 

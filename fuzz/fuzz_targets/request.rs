@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run request`: see `targets::request`.
+//! `make fuzz`, or `cargo fuzz run request`: see `targets::request`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run row_set`: see `targets::row_set`.
+//! `make fuzz`, or `cargo fuzz run row_set`: see `targets::row_set`.
 
 #![no_main]
 

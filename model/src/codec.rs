@@ -230,6 +230,13 @@ pub fn family_prefix(row: &RowKey, family: FamilyId) -> Vec<u8> {
     out
 }
 
+/// What follows the row in the keys of all versions of a column. Between two such lie the columns between them.
+pub fn column_part(family: FamilyId, qualifier: &[u8]) -> Vec<u8> {
+    let mut out = family.get().to_be_bytes().to_vec();
+    escape(qualifier, &mut out);
+    out
+}
+
 /// What the keys of all versions of a column begin with.
 pub fn column_prefix(row: &RowKey, family: FamilyId, qualifier: &[u8]) -> Vec<u8> {
     let mut out = family_prefix(row, family);

@@ -1,6 +1,6 @@
 //! The functions of `fuzz/targets.rs` on random bytes, and on examples of what they take with some bytes changed.
 //!
-//! `cargo fuzz` goes deeper; this keeps the functions themselves true and needs no nightly compiler.
+//! `cargo fuzz` goes deeper; this keeps the functions themselves true and needs no unstable compiler flags.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 

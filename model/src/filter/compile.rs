@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use crate::cell::Row;
 use crate::error::Error;
+use crate::filter::hint::{Ask, Stretch};
 use crate::filter::regex::{Matcher, Weighed};
 use crate::filter::sample::Sample;
 use crate::filter::{Filter, eval, hint};
@@ -124,14 +125,15 @@ impl CompiledFilter {
         hint::needs_row(&self.program.root, key)
     }
 
-    /// Whether its answer may depend on cells of this family. If not, they may be left out of the row.
-    pub fn needs_family(&self, family: &str) -> bool {
-        hint::needs_family(&self.program.root, family)
+    /// The columns of a family that [`CompiledFilter::apply`] depends on, in order and apart. Cells outside of them, and
+    /// columns and versions beyond what they say, may be left out of the row.
+    pub fn needs(&self, family: &str) -> Vec<Stretch> {
+        Stretch::in_order(hint::stretches(&self.program.root, family, Ask::Which))
     }
 
-    /// How many of the newest versions of each column its answer depends on; `None`: all of them.
-    pub fn versions_needed(&self) -> Option<usize> {
-        hint::versions_needed(&self.program.root)
+    /// The same for [`CompiledFilter::matches`], which mostly takes less.
+    pub fn needs_to_match(&self, family: &str) -> Vec<Stretch> {
+        Stretch::in_order(hint::stretches(&self.program.root, family, Ask::Any))
     }
 }
 

@@ -19,6 +19,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 
 pub use self::compile::CompiledFilter;
+pub use self::hint::Stretch;
 
 use crate::error::Error;
 use crate::time::Micros;

@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 
-use ebla_model::codec;
+use ebla_model::codec::{self, CellKey};
 use ebla_model::id::{FamilyId, LogId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::time::Micros;
 use tempfile::TempDir;
 
-use super::cells::{Families, RowScan, StoredRow};
 use super::layout::{decode_log_id, encode_log_id};
 use super::*;
 
@@ -56,15 +55,24 @@ fn applied_in(store: &TabletStore) -> Option<LogId> {
     store.meta(MetaKey::Applied).unwrap().map(|value| decode_log_id(&value).unwrap())
 }
 
-fn rows_of(store: &TabletStore, range: &KeyRange, direction: Direction, families: Families) -> Vec<StoredRow> {
+/// The keys of the cells of some rows.
+fn cells_of(store: &TabletStore, range: &KeyRange) -> Vec<CellKey> {
+    let (lower, upper) = codec::range_bounds(range);
     let view = store.view();
-    let mut scan = RowScan::new(&view, range, direction, families).unwrap();
-    std::iter::from_fn(|| scan.next_row().unwrap()).collect()
+    let cells = view.cells(&lower, upper.as_deref(), Direction::Forward).unwrap();
+    cells.map(|cell| CellKey::decode(&cell.unwrap().0).unwrap()).collect()
 }
 
+/// The names of all rows, each once.
 fn row_names(store: &TabletStore) -> Vec<String> {
-    let rows = rows_of(store, &KeyRange::all(), Direction::Forward, Families::All);
-    rows.iter().map(|row| String::from_utf8(row.key.as_bytes().to_vec()).unwrap()).collect()
+    let mut names: Vec<_> =
+        cells_of(store, &KeyRange::all()).into_iter().map(|cell| text(cell.row.as_bytes())).collect();
+    names.dedup();
+    names
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 #[test]

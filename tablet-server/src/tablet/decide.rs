@@ -30,7 +30,8 @@ use crate::tablet::failure::Failure;
 use crate::tablet::latch::Mode;
 use crate::tablet::machine::{Machine, Published};
 use crate::tablet::queue::{Answer, Held};
-use crate::tablet::read::{pool_failure, read_columns, read_row};
+use crate::tablet::read::{pool_failure, read_row};
+use crate::tablet::wanted::Wanted;
 use crate::tablet::write::{mutations_bytes, row_write, unknown};
 use crate::tablet::{CheckRequest, ModifyRequest, Tablet, WriteId};
 
@@ -211,15 +212,14 @@ fn decide_check(
     now: Micros,
     is_late: &dyn Fn() -> bool,
 ) -> Result<Decision, Error> {
-    let row = read_row(machine, &request.row)?;
-    let matched = match &request.predicate {
-        Some(predicate) => predicate.matches(&row, is_late)?,
-        None => !row.is_empty(),
-    };
     let schema = &published.shape.schema;
     // Both ways are resolved: a family that does not exist is told whichever way is taken.
     let then = mutation::resolve(schema, &request.then, now)?;
     let otherwise = mutation::resolve(schema, &request.otherwise, now)?;
+    let columns = &then.columns() | &otherwise.columns();
+    let predicate = request.predicate.as_ref();
+    let row = read_row(machine, &request.row, |families| Wanted::by_predicate(predicate, &columns, families))?;
+    let matched = predicate.map_or_else(|| Ok(!row.is_empty()), |predicate| predicate.matches(&row, is_late))?;
     let (taken, answer) = if matched { (then, MATCHED) } else { (otherwise, NOT_MATCHED) };
     Ok(Decision { changes: taken.settle(schema, &row)?, result: Some(Bytes::copy_from_slice(&[answer])) })
 }
@@ -233,7 +233,8 @@ pub(super) fn decide_mutations(
 ) -> Result<Decision, Error> {
     let schema = &published.shape.schema;
     let resolution = mutation::resolve(schema, mutations, now)?;
-    let current = read_columns(machine, row, &resolution.columns())?;
+    let columns = resolution.columns();
+    let current = read_row(machine, row, |families| Wanted::columns(&columns, families))?;
     Ok(Decision { changes: resolution.settle(schema, &current)?, result: None })
 }
 
@@ -246,7 +247,8 @@ fn decide_modify(
     let schema = &published.shape.schema;
     // A family that does not exist is told by the evaluation.
     let column = |rule: &Rule| Some((schema.family_by_name(&rule.family)?.id, rule.qualifier.clone()));
-    let row = read_columns(machine, &request.row, &request.rules.iter().filter_map(column).collect())?;
+    let columns = request.rules.iter().filter_map(column).collect();
+    let row = read_row(machine, &request.row, |families| Wanted::columns(&columns, families))?;
     let (changes, cells) = rmw::evaluate(schema, &row, &request.rules, now)?;
     let answer = convert::row_to_proto(&Row { key: request.row.clone(), cells });
     let answer = data::ReadModifyWriteRowResponse { row: Some(answer) };

@@ -24,6 +24,7 @@ pub mod apply;
 pub mod collect;
 pub mod command;
 mod cradle;
+mod cursor;
 mod decide;
 pub mod digest;
 pub mod failure;
@@ -39,6 +40,7 @@ pub mod serve;
 pub mod split;
 pub mod split_point;
 pub mod state;
+mod wanted;
 mod write;
 
 use std::fmt;
@@ -86,7 +88,7 @@ pub struct ReadRequest {
     /// The rows wanted. What lies outside the tablet is not looked at.
     pub rows: RowSet,
     /// Absent: everything.
-    pub filter: Option<Arc<CompiledFilter>>,
+    pub filter: Option<CompiledFilter>,
     /// Rows that come out of the filter, over all batches of the request; 0: no limit.
     pub limit: u64,
     /// Descending keys; the order inside a row stays.
@@ -113,9 +115,9 @@ pub struct ReadBatch {
     pub last_row: Option<RowKey>,
     /// The limit is reached, or nothing more of the request lies in the tablet.
     pub finished: bool,
-    /// Rows that had a visible cell before the filter.
+    /// Rows that had a visible cell before the filter, or cells that the filter could not want.
     pub rows_seen: u64,
-    /// Visible cells before the filter.
+    /// Visible cells that were read for the filter.
     pub cells_seen: u64,
     /// Cells in `rows`.
     pub cells_returned: u64,
@@ -144,7 +146,7 @@ pub struct CheckRequest {
     /// The row.
     pub row: RowKey,
     /// Matches when it lets a cell pass; absent: when the row has a cell.
-    pub predicate: Option<Arc<CompiledFilter>>,
+    pub predicate: Option<CompiledFilter>,
     /// Applied on a match.
     pub then: Vec<Mutation>,
     /// Applied without one.

@@ -12,24 +12,25 @@
 //! A filter may take long on one row. It is asked to stop when the request's time is over, and where it keeps others
 //! waiting, after a moment: then the row is read again by a thread that may take its time.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use ebla_model::Reason;
 use ebla_model::cell::Row;
 use ebla_model::codec;
 use ebla_model::error::Error;
-use ebla_model::id::{FamilyId, TableId};
+use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::time::Micros;
 use ebla_runtime::{BlockingError, Bug, Clock, planted};
-use ebla_storage::tablet::{Direction, Reach, Scan, ScanPlan, StoreError, View};
+use ebla_storage::tablet::{Direction, Reach, ScanPlan, StoreError, View};
 
 use crate::raft::ReadError;
+use crate::tablet::cursor::{Cursor, Found, StoreOr};
 use crate::tablet::failure::{Failure, Leader};
 use crate::tablet::machine::{Machine, Shape};
-use crate::tablet::rows::{CellOrder, Gatherer};
+use crate::tablet::rows::{CellOrder, Families, Gatherer};
+use crate::tablet::wanted::Wanted;
 use crate::tablet::{ReadBatch, ReadRequest, Resume, Tablet};
 
 /// A batch is full with so many bytes of rows.
@@ -44,8 +45,6 @@ const FILTER_TIME_INLINE: Duration = Duration::from_millis(1);
 const CELLS_PER_LOOK: u64 = 512;
 /// A view that expired before its iterator was made is taken again so often. Rules change seldom.
 const VIEWS_MAX: usize = 8;
-/// So many columns of a row are sought one by one; for more the whole row is read.
-const COLUMNS_SOUGHT_MAX: usize = 64;
 /// A tablet whose time is older than this asks for a tick when it is read.
 const TIME_AGE_MAX: Duration = Duration::from_secs(1);
 
@@ -137,58 +136,28 @@ pub(crate) fn pool_failure(error: BlockingError) -> Failure {
     }
 }
 
-/// One row as it stands now, all of its visible cells. For the leader, under the row's latch.
-pub(crate) fn read_row(machine: &Machine, key: &RowKey) -> Result<Row, Error> {
-    read_between(machine, key, &[codec::range_bounds(&KeyRange::single(key.clone()))])
-}
-
-/// The visible cells of some columns of one row as they stand now. For the leader, under the row's latch.
-pub(crate) fn read_columns(
-    machine: &Machine,
-    key: &RowKey,
-    columns: &BTreeSet<(FamilyId, Bytes)>,
-) -> Result<Row, Error> {
-    if columns.len() > COLUMNS_SOUGHT_MAX {
-        return read_row(machine, key);
-    }
-    let bounds = columns.iter().map(|(family, qualifier)| {
-        let prefix = codec::column_prefix(key, *family, qualifier);
-        let end = codec::prefix_end(&prefix);
-        (prefix, end)
-    });
-    read_between(machine, key, &bounds.collect::<Vec<_>>())
-}
-
-/// The visible cells of a row between some bounds, which ascend and part no column; all from one view.
-fn read_between(machine: &Machine, key: &RowKey, bounds: &[(Vec<u8>, Option<Vec<u8>>)]) -> Result<Row, Error> {
+/// One row as it stands now, with its visible cells as far as they are wanted. For the leader, under the row's latch.
+pub(super) fn read_row(machine: &Machine, key: &RowKey, wanted: impl Fn(&Families) -> Wanted) -> Result<Row, Error> {
     let store = machine.store();
+    let (lower, upper) = codec::range_bounds(&KeyRange::single(key.clone()));
     for _ in 0..VIEWS_MAX {
         let view = store.view();
         let published = machine.published();
-        let mut gatherer = Gatherer::new(&published.shape.families, published.gc_time, CellOrder::Rising);
-        match gather_between(&view, &mut gatherer, bounds) {
-            Ok(()) => return Ok(gatherer.finish()?.unwrap_or_else(|| Row::empty(key.clone()))),
+        let families = &published.shape.families;
+        let wanted = wanted(families);
+        let gatherer = Gatherer::new(families, published.gc_time, CellOrder::Rising);
+        let found = view
+            .cells(&lower, upper.as_deref(), Direction::Forward)
+            .map_err(StoreOr::from)
+            .and_then(|scan| Cursor::new(scan, gatherer, &wanted).in_one_row(true).next_row());
+        match found {
+            Ok(found) => return Ok(found.map_or_else(|| Row::empty(key.clone()), |found| found.row)),
             Err(StoreOr::Store(StoreError::Expired)) => {}
             Err(StoreOr::Store(error)) => return Err(error.into()),
             Err(StoreOr::Other(error)) => return Err(error),
         }
     }
     Err(expired())
-}
-
-fn gather_between(
-    view: &View<'_>,
-    gatherer: &mut Gatherer<'_>,
-    bounds: &[(Vec<u8>, Option<Vec<u8>>)],
-) -> Result<(), StoreOr> {
-    for (lower, upper) in bounds {
-        let mut scan = view.cells(lower, upper.as_deref(), Direction::Forward)?;
-        while let Some((key, value)) = scan.entry() {
-            gatherer.take(key, value)?;
-            scan.step()?;
-        }
-    }
-    Ok(())
 }
 
 fn expired() -> Error {
@@ -227,13 +196,16 @@ fn batch(
         // After the view is pinned: see the head of this file.
         let published = machine.published();
         check_shape(&published.shape, request)?;
-        let gatherer = Gatherer::new(&published.shape.families, published.gc_time, cell_order(request));
+        let families = &published.shape.families;
+        let wanted = Wanted::by_filter(request.filter.as_ref(), families);
         let mut batch = Batch {
             request,
             view: &view,
             leave,
             clock,
-            gatherer,
+            families,
+            gc_time: published.gc_time,
+            wanted: &wanted,
             started: clock.monotonic(),
             returned_before: resume.rows,
             scanned_bytes: 0,
@@ -283,26 +255,8 @@ fn remaining(request: &ReadRequest, resume: &Resume, range: &KeyRange) -> RowSet
     }
 }
 
-/// An error of the store is looked at once more, any other goes to the caller.
-enum StoreOr {
-    Store(StoreError),
-    Other(Error),
-}
-
-impl From<StoreError> for StoreOr {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<Error> for StoreOr {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum Room {
     /// There is room for more.
     Open,
     /// The batch is full.
@@ -315,7 +269,9 @@ struct Batch<'a, 'v> {
     view: &'a View<'v>,
     leave: Leave,
     clock: &'a Clock,
-    gatherer: Gatherer<'a>,
+    families: &'a Families,
+    gc_time: Micros,
+    wanted: &'a Wanted,
     started: Duration,
     returned_before: u64,
     scanned_bytes: usize,
@@ -332,7 +288,7 @@ impl Batch<'_, '_> {
         let in_order: Box<dyn Iterator<Item = &KeyRange>> =
             if self.request.reversed { Box::new(ranges.iter().rev()) } else { Box::new(ranges.iter()) };
         for range in in_order {
-            if self.fill_range(range)? == Progress::Full {
+            if self.fill_range(range)? == Room::Full {
                 return Ok(());
             }
         }
@@ -340,43 +296,34 @@ impl Batch<'_, '_> {
         Ok(())
     }
 
-    fn fill_range(&mut self, range: &KeyRange) -> Result<Progress, StoreOr> {
+    fn fill_range(&mut self, range: &KeyRange) -> Result<Room, StoreOr> {
         let (lower, upper) = codec::range_bounds(range);
         let direction = if self.request.reversed { Direction::Reverse } else { Direction::Forward };
         let plan = ScanPlan::new(&lower, upper.as_deref()).toward(direction).within(self.leave.reach);
-        let mut scan = self.view.scan(&plan)?;
-        loop {
-            let row = self.next_row(&mut scan)?;
-            let Some(row) = row else { break };
-            if self.take_row(row)? == Progress::Full {
-                return Ok(Progress::Full);
+        let gatherer = Gatherer::new(self.families, self.gc_time, cell_order(self.request));
+        let mut cursor = Cursor::new(self.view.scan(&plan)?, gatherer, self.wanted)
+            .picking(self.request.filter.as_ref())
+            .in_one_row(is_single(range));
+        while let Some(found) = cursor.next_row()? {
+            let looked = cursor.take_looked();
+            self.scanned_bytes += looked.bytes;
+            self.cells_scanned += looked.cells;
+            if self.take_row(found)? == Room::Full {
+                return Ok(Room::Full);
             }
         }
         // A key that was asked for alone has been looked at, whether it is there or not.
         if is_single(range) {
             self.out.last_row = Some(range.start().clone());
         }
-        Ok(if self.is_spent() { Progress::Full } else { Progress::Open })
+        Ok(if self.is_spent() { Room::Full } else { Room::Open })
     }
 
-    fn next_row(&mut self, scan: &mut Scan<'_>) -> Result<Option<Row>, StoreOr> {
-        while let Some((key, value)) = scan.entry() {
-            if !self.gatherer.accepts(key) {
-                break;
-            }
-            self.scanned_bytes += key.len() + value.len();
-            self.cells_scanned += 1;
-            self.gatherer.take(key, value)?;
-            scan.step()?;
-        }
-        Ok(self.gatherer.finish()?)
-    }
-
-    fn take_row(&mut self, row: Row) -> Result<Progress, Error> {
+    fn take_row(&mut self, Found { row, skipped }: Found) -> Result<Room, Error> {
         let key = row.key.clone();
+        self.out.rows_seen += u64::from(skipped || !row.is_empty());
+        self.out.cells_seen += row.cells.len() as u64;
         if !row.is_empty() {
-            self.out.rows_seen += 1;
-            self.out.cells_seen += row.cells.len() as u64;
             let row = match &self.request.filter {
                 Some(filter) => filter.apply(row, &|| self.clock.monotonic() >= self.leave.deadline)?,
                 None => row,
@@ -386,9 +333,9 @@ impl Batch<'_, '_> {
         self.out.last_row = Some(key);
         if self.is_at_limit() {
             self.out.finished = true;
-            return Ok(Progress::Full);
+            return Ok(Room::Full);
         }
-        Ok(if self.returned_bytes >= BATCH_BYTES || self.is_spent() { Progress::Full } else { Progress::Open })
+        Ok(if self.returned_bytes >= BATCH_BYTES || self.is_spent() { Room::Full } else { Room::Open })
     }
 
     fn keep(&mut self, row: Row) {

@@ -6,6 +6,8 @@
 //!
 //! Garbage is judged here at each read, at the tablet's GC time, so how far collection has come is never seen.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use ebla_model::cell::{Cell, FamilyName, Row};
 use ebla_model::codec::{self, ColumnKey};
@@ -15,7 +17,8 @@ use ebla_model::id::FamilyId;
 use ebla_model::key::RowKey;
 use ebla_model::schema::TableSchema;
 use ebla_model::time::Micros;
-use std::collections::BTreeMap;
+
+use crate::tablet::wanted::Target;
 
 /// What a reader needs to know of the families, made once for each schema.
 #[derive(Clone, Debug)]
@@ -30,22 +33,17 @@ struct Known {
     name: FamilyName,
     rule: Option<GcRule>,
     floor: Option<Micros>,
-    /// Its place among the names.
-    rank: usize,
 }
 
 impl Families {
     /// The families of a schema; cells below a floor are gone whatever the rule says.
     #[must_use]
     pub fn new(schema: &TableSchema, floors: &BTreeMap<FamilyId, Micros>) -> Self {
-        let mut names: Vec<_> = schema.families.iter().map(|family| &family.name).collect();
-        names.sort();
         let known = schema.families.iter().map(|family| Known {
             id: family.id,
             name: family.name.clone(),
             rule: family.gc.clone(),
             floor: floors.get(&family.id).copied(),
-            rank: names.binary_search(&&family.name).unwrap_or(usize::MAX),
         });
         let mut known: Vec<_> = known.collect();
         known.sort_by_key(|family| family.id);
@@ -55,6 +53,11 @@ impl Families {
     fn get(&self, id: FamilyId) -> Option<&Known> {
         let at = self.known.binary_search_by_key(&id, |family| family.id).ok()?;
         self.known.get(at)
+    }
+
+    /// Ids and names, in the store's order.
+    pub fn names(&self) -> impl Iterator<Item = (FamilyId, &FamilyName)> {
+        self.known.iter().map(|family| (family.id, &family.name))
     }
 
     /// The rule of a family, if it counts versions anywhere.
@@ -99,10 +102,14 @@ pub struct Gatherer<'a> {
     families: &'a Families,
     gc_time: Micros,
     order: CellOrder,
-    /// The escaped key of the row being gathered, its terminator included. Empty before the first.
+    /// The escaped key of the row being gathered, its terminator included.
     prefix: Vec<u8>,
-    cells: Vec<(usize, Stored)>,
-    bytes: usize,
+    row: RowKey,
+    /// Cells that come falling wait here for newer ones: those decide whether they are seen.
+    waiting: Vec<Stored>,
+    /// The column whose versions are being judged.
+    column: Option<(FamilyId, Bytes, Judge<'a>)>,
+    seen: Vec<Cell>,
 }
 
 #[derive(Debug)]
@@ -115,87 +122,100 @@ impl<'a> Gatherer<'a> {
     /// Nothing gathered; `gc_time` is the time by which ages are judged.
     #[must_use]
     pub fn new(families: &'a Families, gc_time: Micros, order: CellOrder) -> Self {
-        Self { families, gc_time, order, prefix: Vec::new(), cells: Vec::new(), bytes: 0 }
+        let (prefix, row) = (Vec::new(), RowKey::default());
+        Self { families, gc_time, order, prefix, row, waiting: Vec::new(), column: None, seen: Vec::new() }
     }
 
-    /// Whether this cell belongs to the row being gathered, or there is none yet.
+    /// How the cells come.
     #[must_use]
-    pub fn accepts(&self, key: &[u8]) -> bool {
-        self.prefix.is_empty() || key.starts_with(&self.prefix)
+    pub const fn order(&self) -> CellOrder {
+        self.order
     }
 
-    /// Bytes of keys and values taken for the row so far.
+    /// Begins the row of the cell with this key.
+    ///
+    /// # Errors
+    /// `DataDamaged` when the key is not what the store writes.
+    pub fn begin(&mut self, key: &[u8]) -> Result<&RowKey, Error> {
+        let (row, rest) = codec::unescape(key)?;
+        self.prefix.clear();
+        self.prefix.extend_from_slice(key.get(..key.len() - rest.len()).unwrap_or_default());
+        self.row = RowKey::new(row);
+        Ok(&self.row)
+    }
+
+    /// What follows the row in the key of a cell of it; `None` when the cell belongs to another row.
     #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.bytes
+    pub fn within_row<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
+        key.strip_prefix(self.prefix.as_slice())
     }
 
-    /// Takes the next cell of the row ([`Gatherer::accepts`] says whether it is).
+    /// Where to seek for a target, in the order in which cells come.
+    pub(super) fn key_of(&self, target: &Target) -> Vec<u8> {
+        match target {
+            Target::Column(column) => [self.prefix.as_slice(), column].concat(),
+            Target::NextRow if self.order == CellOrder::Falling => self.prefix.clone(),
+            // The prefix ends with 01.
+            Target::NextRow => codec::prefix_end(&self.prefix).unwrap_or_default(),
+        }
+    }
+
+    /// Takes the next cell of the row, by what follows the row in its key. Whether it is known already that it is visible.
     ///
     /// # Errors
     /// `DataDamaged` when key or value are not what the store writes.
-    pub fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        if self.prefix.is_empty() {
-            let length = codec::escaped_len(key)?;
-            self.prefix.extend_from_slice(key.get(..length).unwrap_or_default());
+    pub fn take(&mut self, cell: &[u8], value: &[u8]) -> Result<bool, Error> {
+        let column = ColumnKey::decode(cell)?;
+        if self.order == CellOrder::Falling {
+            self.waiting.push(Stored { column, value: Bytes::copy_from_slice(value) });
+            return Ok(false);
         }
-        self.bytes += key.len() + value.len();
-        let column = ColumnKey::decode(key.get(self.prefix.len()..).unwrap_or_default())?;
-        // A family that the schema does not know was dropped; what is left of it waits for a compaction.
-        if let Some(family) = self.families.get(column.family) {
-            let value = codec::decode_value(Bytes::copy_from_slice(value))?;
-            self.cells.push((family.rank, Stored { column, value }));
-        }
-        Ok(())
+        self.judge(column, value)
     }
 
-    /// The row gathered, with its visible cells only; `None` when no cell was taken. Begins the next one.
+    /// The row gathered, with its visible cells only.
     ///
     /// # Errors
-    /// `DataDamaged` when the row's key cannot be read.
-    pub fn finish(&mut self) -> Result<Option<Row>, Error> {
-        if self.prefix.is_empty() {
-            return Ok(None);
+    /// `DataDamaged` when a value is not what the store writes.
+    pub fn finish(&mut self) -> Result<Row, Error> {
+        while let Some(Stored { column, value }) = self.waiting.pop() {
+            self.judge(column, &value)?;
         }
-        let (key, _) = codec::unescape(&self.prefix)?;
-        self.prefix.clear();
-        self.bytes = 0;
-        let mut cells = std::mem::take(&mut self.cells);
-        if self.order == CellOrder::Falling {
-            cells.reverse();
-        }
+        self.column = None;
+        let mut cells = std::mem::take(&mut self.seen);
         // Stable: inside a family the store's order is the reader's.
-        if !cells.is_sorted_by_key(|(rank, _)| *rank) {
-            cells.sort_by_key(|(rank, _)| *rank);
+        if !cells.is_sorted_by(|one, next| one.family <= next.family) {
+            cells.sort_by(|one, other| one.family.cmp(&other.family));
         }
-        Ok(Some(Row { key: RowKey::new(key), cells: self.visible(cells) }))
+        Ok(Row { key: self.row.clone(), cells })
     }
 
-    fn visible(&self, cells: Vec<(usize, Stored)>) -> Vec<Cell> {
-        let mut seen: Vec<Cell> = Vec::with_capacity(cells.len());
-        let mut column: Option<(FamilyId, Bytes, Judge<'_>)> = None;
-        for (_, Stored { column: at, value }) in cells {
-            let Some(family) = self.families.get(at.family) else { continue };
-            let same = column.as_ref().is_some_and(|(id, name, _)| *id == at.family && *name == at.qualifier);
-            let judge = match &mut column {
-                Some((_, _, judge)) if same => judge,
-                slot => {
-                    let judge = Judge::new(family.rule.as_ref(), self.gc_time);
-                    &mut slot.insert((at.family, at.qualifier.clone(), judge)).2
-                }
-            };
-            let above_floor = family.floor.is_none_or(|floor| at.timestamp >= floor);
-            if judge.keeps(at.timestamp) && above_floor {
-                seen.push(Cell::new(family.name.clone(), at.qualifier, at.timestamp, value));
+    /// Cells come here in the store's order: the newest version of a column first.
+    fn judge(&mut self, cell: ColumnKey, value: &[u8]) -> Result<bool, Error> {
+        // A family that the schema does not know was dropped; what is left of it waits for a compaction.
+        let Some(family) = self.families.get(cell.family) else { return Ok(false) };
+        let same = self.column.as_ref().is_some_and(|(id, name, _)| *id == cell.family && *name == cell.qualifier);
+        let judge = match &mut self.column {
+            Some((_, _, judge)) if same => judge,
+            column => {
+                let judge = Judge::new(family.rule.as_ref(), self.gc_time);
+                &mut column.insert((cell.family, cell.qualifier.clone(), judge)).2
             }
+        };
+        let above_floor = family.floor.is_none_or(|floor| cell.timestamp >= floor);
+        let is_visible = judge.keeps(cell.timestamp) && above_floor;
+        if is_visible {
+            let value = codec::decode_value(Bytes::copy_from_slice(value))?;
+            self.seen.push(Cell::new(family.name.clone(), cell.qualifier, cell.timestamp, value));
         }
-        seen
+        Ok(is_visible)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebla_model::Reason;
     use ebla_model::schema::{Family, TableState};
     use ebla_model::{SchemaVersion, TableId, TableName};
 
@@ -241,14 +261,16 @@ mod tests {
         }
         let mut gatherer = Gatherer::new(&families, Micros::ZERO, order);
         let mut rows = Vec::new();
-        for (key, value) in stored {
-            if !gatherer.accepts(&key) {
-                rows.extend(gatherer.finish().unwrap());
+        gatherer.begin(&stored[0].0).unwrap();
+        for (key, value) in &stored {
+            if gatherer.within_row(key).is_none() {
+                rows.push(gatherer.finish().unwrap());
+                gatherer.begin(key).unwrap();
             }
-            gatherer.take(&key, &value).unwrap();
+            gatherer.take(gatherer.within_row(key).unwrap(), value).unwrap();
         }
-        rows.extend(gatherer.finish().unwrap());
-        assert!(gatherer.finish().unwrap().is_none());
+        rows.push(gatherer.finish().unwrap());
+        assert!(gatherer.finish().unwrap().is_empty());
         let show =
             |cell: &Cell| format!("{}:{}@{}", cell.family, String::from_utf8_lossy(&cell.qualifier), cell.timestamp);
         rows.iter()
@@ -264,5 +286,20 @@ mod tests {
     #[test]
     fn a_falling_scan_gives_the_same_rows() {
         assert_eq!(gather(CellOrder::Falling), ["s a:a@3", "r a:a@2 a:b@1 z:q@9"]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_cell_are_damage() {
+        let families = Families::new(&schema(), &BTreeMap::new());
+        let mut gatherer = Gatherer::new(&families, Micros::ZERO, CellOrder::Rising);
+        let damaged = |error: Error| assert_eq!(error.reason, Reason::DataDamaged, "{error}");
+        damaged(gatherer.begin(b"no terminator").unwrap_err());
+        gatherer.begin(b"r\0\x01\0\0").unwrap();
+        damaged(gatherer.take(b"\0\0", b"").unwrap_err());
+        let (key, _) = cell("r", 2, "q", 1);
+        gatherer.begin(&key).unwrap();
+        let column = gatherer.within_row(&key).unwrap().to_vec();
+        damaged(gatherer.take(&column, &[77, 1]).unwrap_err());
+        damaged(gatherer.take(&column, &[]).unwrap_err());
     }
 }

@@ -120,8 +120,8 @@ impl Local {
         Ok(wire::SampleReply { size_bytes: sample.size_bytes, descriptor })
     }
 
-    fn filter(&self, encoded: Option<&Bytes>) -> Result<Option<Arc<CompiledFilter>>, Error> {
-        encoded.map(|encoded| self.filters.compiled(encoded).map(Arc::new)).transpose()
+    fn filter(&self, encoded: Option<&Bytes>) -> Result<Option<CompiledFilter>, Error> {
+        encoded.map(|encoded| self.filters.compiled(encoded)).transpose()
     }
 
     fn find(&self, header: Option<&wire::Header>) -> Result<(Arc<Tablet>, Generation), CallError> {
@@ -206,7 +206,7 @@ fn read_reply(batch: &ReadBatch) -> wire::ReadReply {
 fn read_request(
     request: &wire::ReadRequest,
     generation: Generation,
-    filter: Option<Arc<CompiledFilter>>,
+    filter: Option<CompiledFilter>,
 ) -> Result<ReadRequest, Error> {
     let ranges: Result<Vec<_>, _> = request.rows.iter().map(convert::key_range_from_proto).collect();
     Ok(ReadRequest {
@@ -222,7 +222,7 @@ fn read_request(
 fn check_request(
     request: wire::CheckRequest,
     generation: Generation,
-    predicate: Option<Arc<CompiledFilter>>,
+    predicate: Option<CompiledFilter>,
 ) -> Result<CheckRequest, Error> {
     let (then, otherwise) = (mutations(&request.then)?, mutations(&request.otherwise)?);
     mutation::validate_mutations(&then)?;

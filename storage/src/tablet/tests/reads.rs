@@ -1,12 +1,16 @@
-//! Reads against a plain map: rows, columns, both directions, memtable and files mixed.
+//! Reads against a plain map: ranges, rows, columns, both directions, memtable and files mixed.
+
+use std::cmp::Reverse;
 
 use proptest::prelude::*;
 
-use super::super::cells::{Probe, SINGLE_DELETES_MAX, StoredCell, probe, read_column, read_row, version_bounds};
+use super::super::cells::{Probe, SINGLE_DELETES_MAX, probe, version_bounds};
 use super::*;
 
-/// Row, family, qualifier, timestamp (inverted, so that the map's order is the store's) and value.
-type Model = BTreeMap<(Vec<u8>, u32, Vec<u8>, std::cmp::Reverse<i64>), Vec<u8>>;
+/// Row, family, qualifier and timestamp, inverted, so that the map's order is the store's.
+type Place = (Vec<u8>, u32, Vec<u8>, Reverse<i64>);
+/// What was written where.
+type Model = BTreeMap<Place, Vec<u8>>;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -36,7 +40,7 @@ fn carry_out(store: &TabletStore, steps: Vec<Step>) -> Model {
             Step::Put(row, family, qualifier, micros, value) => {
                 let key = codec::encode_parts(&row, FamilyId::new(family), &qualifier, Micros::new(micros));
                 batch.put(key, codec::encode_value(&[value]));
-                model.insert((row, family, qualifier, std::cmp::Reverse(micros)), vec![value]);
+                model.insert((row, family, qualifier, Reverse(micros)), vec![value]);
             }
             Step::DeleteRow(row) => {
                 let prefix = codec::row_prefix(&RowKey::new(row.clone()));
@@ -51,36 +55,39 @@ fn carry_out(store: &TabletStore, steps: Vec<Step>) -> Model {
     model
 }
 
-fn expected(model: &Model, range: &KeyRange, families: &Families) -> Vec<StoredRow> {
-    let mut rows: Vec<StoredRow> = Vec::new();
-    for ((row, family, qualifier, time), value) in model {
-        let family = FamilyId::new(*family);
-        if !range.contains(row) || !wants(families, family) {
-            continue;
-        }
-        let cell = StoredCell {
-            family,
-            qualifier: qualifier.clone().into(),
-            timestamp: Micros::new(time.0),
-            value: value.clone().into(),
-        };
-        match rows.last_mut() {
-            Some(last) if last.key.as_bytes() == row.as_slice() => last.cells.push(cell),
-            _ => rows.push(StoredRow { key: RowKey::new(row.clone()), cells: vec![cell] }),
-        }
-    }
-    rows
+/// The cells of the model that are such.
+fn expected(model: &Model, is_such: impl Fn(&Place) -> bool) -> Vec<(Place, Vec<u8>)> {
+    let such = model.iter().filter(|(place, _)| is_such(place));
+    such.map(|(place, value)| (place.clone(), value.clone())).collect()
 }
 
-fn wants(families: &Families, family: FamilyId) -> bool {
-    match families {
-        Families::All => true,
-        Families::Only(wanted) => wanted.contains(&family),
+/// The cells of the store between some bounds, rising whatever the direction.
+fn found(store: &TabletStore, (lower, upper): &Bounds, direction: Direction) -> Vec<(Place, Vec<u8>)> {
+    let view = store.view();
+    let cells = view.cells(lower, upper.as_deref(), direction).unwrap();
+    let mut found: Vec<_> = cells.map(|cell| cell.unwrap()).map(|(key, value)| (place(&key), content(value))).collect();
+    if direction == Direction::Reverse {
+        found.reverse();
     }
+    found
 }
 
-fn only(families: &[u32]) -> Families {
-    Families::Only(families.iter().copied().map(FamilyId::new).collect())
+/// As `codec::range_bounds` gives them.
+type Bounds = (Vec<u8>, Option<Vec<u8>>);
+
+/// Of all that begins like this.
+fn below(prefix: Vec<u8>) -> Bounds {
+    let end = codec::prefix_end(&prefix);
+    (prefix, end)
+}
+
+fn place(key: &[u8]) -> Place {
+    let CellKey { row, family, qualifier, timestamp } = CellKey::decode(key).unwrap();
+    (row.as_bytes().to_vec(), family.get(), qualifier.to_vec(), Reverse(timestamp.get()))
+}
+
+fn content(stored: Bytes) -> Vec<u8> {
+    codec::decode_value(stored).unwrap().to_vec()
 }
 
 proptest! {
@@ -97,26 +104,31 @@ proptest! {
         let model = carry_out(&store, steps);
         let bounded = KeyRange::new(RowKey::new(start), Some(RowKey::new(end)));
         for range in bounded.into_iter().chain([KeyRange::all()]) {
-            for families in [Families::All, only(&[2]), only(&[1, 3])] {
-                let rows = expected(&model, &range, &families);
-                prop_assert_eq!(&rows_of(&store, &range, Direction::Forward, families.clone()), &rows);
-                let mut backward = rows_of(&store, &range, Direction::Reverse, families);
-                backward.reverse();
-                prop_assert_eq!(&backward, &rows);
+            let cells = expected(&model, |(row, ..)| range.contains(row));
+            for direction in [Direction::Forward, Direction::Reverse] {
+                prop_assert_eq!(&found(&store, &codec::range_bounds(&range), direction), &cells);
             }
         }
-        let view = store.view();
-        for row in expected(&model, &KeyRange::all(), &Families::All) {
-            let single = KeyRange::single(row.key.clone());
-            prop_assert_eq!(&rows_of(&store, &single, Direction::Forward, Families::All), &vec![row.clone()]);
-            prop_assert_eq!(&read_row(&view, &row.key, &Families::All, Reach::Disk).unwrap(), &row.cells);
-            let first = &row.cells[0];
-            let versions: Vec<_> = row.cells.iter()
-                .filter(|cell| (cell.family, &cell.qualifier) == (first.family, &first.qualifier))
-                .take(2).cloned().collect();
-            prop_assert_eq!(read_column(&view, &row.key, (first.family, &first.qualifier), 2).unwrap(), versions);
+        for (row, family, qualifier, _) in model.keys() {
+            let key = RowKey::new(row.clone());
+            let of_row = expected(&model, |(there, ..)| there == row);
+            let of_column = expected(&model, |(r, f, q, _)| (r, f, q) == (row, family, qualifier));
+            let column = codec::column_prefix(&key, FamilyId::new(*family), qualifier);
+            for direction in [Direction::Forward, Direction::Reverse] {
+                prop_assert_eq!(&found(&store, &below(codec::row_prefix(&key)), direction), &of_row);
+                prop_assert_eq!(&found(&store, &codec::range_bounds(&KeyRange::single(key.clone())), direction), &of_row);
+                prop_assert_eq!(&found(&store, &below(column.clone()), direction), &of_column);
+            }
         }
     }
+}
+
+/// The cells of one row, where the reach lets them be read.
+fn read_row(store: &TabletStore, row: &str, reach: Reach) -> Result<usize, StoreError> {
+    let (lower, upper) = codec::range_bounds(&KeyRange::single(RowKey::copy_from_slice(row.as_bytes())));
+    let view = store.view();
+    let cells: Result<Vec<_>, _> = view.scan(&ScanPlan::new(&lower, upper.as_deref()).within(reach))?.collect();
+    cells.map(|cells| cells.len())
 }
 
 #[test]
@@ -125,13 +137,10 @@ fn a_row_that_does_not_exist_is_empty() {
     let store = new_store(&dir);
     (1..=50).for_each(|index| store.write(&numbered(index, b"v")).unwrap());
     store.flush().unwrap();
-    let view = store.view();
     for name in ["row", "row0000000", "row000000011", "zzz", "row00000001\0"] {
-        let row = RowKey::new(name);
-        assert!(read_row(&view, &row, &Families::All, Reach::Disk).unwrap().is_empty(), "{name:?}");
-        assert!(read_column(&view, &row, (FamilyId::new(1), &Bytes::from("q")), 1).unwrap().is_empty());
+        assert_eq!(read_row(&store, name, Reach::Disk).unwrap(), 0, "{name:?}");
     }
-    assert_eq!(read_row(&view, &RowKey::new("row00000007"), &Families::All, Reach::Disk).unwrap().len(), 1);
+    assert_eq!(read_row(&store, "row00000007", Reach::Disk).unwrap(), 1);
 }
 
 #[test]
@@ -142,27 +151,6 @@ fn crossed_bounds_are_an_empty_scan() {
     for direction in [Direction::Forward, Direction::Reverse] {
         assert_eq!(store.view().cells(b"z", Some(b"a"), direction).unwrap().count(), 0);
         assert_eq!(store.view().cells(b"a", Some(b"a"), direction).unwrap().count(), 0);
-    }
-}
-
-#[test]
-fn a_family_of_many_cells_that_nobody_wants_is_passed() {
-    let dir = TempDir::new().unwrap();
-    let store = new_store(&dir);
-    let mut batch = Batch::new();
-    for row in ["a", "b"] {
-        for n in 0..100 {
-            put(&mut batch, row, 2, &format!("q{n}"), 1, b"wide");
-        }
-        put(&mut batch, row, 1, "q", 1, b"first");
-        put(&mut batch, row, 3, "q", 1, b"last");
-    }
-    put(&mut batch, "c", 2, "q", 1, b"nothing else");
-    store.write(&batch).unwrap();
-    for direction in [Direction::Forward, Direction::Reverse] {
-        let rows = rows_of(&store, &KeyRange::all(), direction, only(&[1, 3]));
-        assert_eq!(rows.len(), 2, "{direction:?}");
-        assert!(rows.iter().all(|row| row.cells.len() == 2 && &row.cells[0].value[..] == b"first"));
     }
 }
 
@@ -220,31 +208,10 @@ fn a_read_within_the_cache_says_when_it_is_not_there() {
     let dir = TempDir::new().unwrap();
     let store = new_store(&dir);
     (1..=200).for_each(|index| store.write(&numbered(index, &[9; 1000])).unwrap());
-    let row = RowKey::new("row00000100");
-    let cached = |store: &TabletStore| read_row(&store.view(), &row, &Families::All, Reach::Cache);
-    assert_eq!(cached(&store).unwrap().len(), 1, "a memtable is memory");
+    let row = "row00000100";
+    assert_eq!(read_row(&store, row, Reach::Cache).unwrap(), 1, "a memtable is memory");
     let store = reopened(store);
-    assert!(matches!(cached(&store), Err(StoreError::NotCached)));
-    assert_eq!(read_row(&store.view(), &row, &Families::All, Reach::Disk).unwrap().len(), 1);
-    assert_eq!(cached(&store).unwrap().len(), 1, "now it is cached");
-}
-
-#[test]
-fn bytes_that_are_no_cell_are_damage() {
-    let dir = TempDir::new().unwrap();
-    let stored = [
-        (b"no terminator".to_vec(), codec::encode_value(b"v")),
-        (b"r\0\x01\0\0".to_vec(), codec::encode_value(b"v")),
-        (cell("r", 1, "q", 1), vec![77, 1]),
-        (cell("r", 1, "q", 1), Vec::new()),
-    ];
-    for (number, (key, value)) in stored.into_iter().enumerate() {
-        let store = TabletStore::create(&dir.path().join(number.to_string()), &shared()).unwrap();
-        let mut batch = Batch::new();
-        batch.put(key.clone(), value);
-        store.write(&batch).unwrap();
-        let view = store.view();
-        let mut scan = RowScan::new(&view, &KeyRange::all(), Direction::Forward, Families::All).unwrap();
-        assert!(matches!(scan.next_row(), Err(StoreError::Damaged { .. })), "{key:?}");
-    }
+    assert!(matches!(read_row(&store, row, Reach::Cache), Err(StoreError::NotCached)));
+    assert_eq!(read_row(&store, row, Reach::Disk).unwrap(), 1);
+    assert_eq!(read_row(&store, row, Reach::Cache).unwrap(), 1, "now it is cached");
 }

@@ -20,6 +20,7 @@ use crate::tablet::command;
 use crate::tablet::machine::{Nursery, initialise};
 use crate::tablet::read::read_row;
 use crate::tablet::state::TabletState;
+use crate::tablet::wanted::Wanted;
 
 const SECOND: i64 = 1_000_000;
 const ROWS: [&str; 3] = ["a", "b", "c"];
@@ -100,7 +101,7 @@ impl Replica {
 
     /// What readers and conditions see.
     fn rows(&self) -> Vec<Row> {
-        ROWS.iter().map(|row| read_row(&self.machine, &RowKey::new(*row)).unwrap()).collect()
+        ROWS.iter().map(|row| read_row(&self.machine, &RowKey::new(*row), |_| Wanted::ALL).unwrap()).collect()
     }
 
     /// Cells that are there, dead or not.
