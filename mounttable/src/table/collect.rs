@@ -108,11 +108,13 @@ impl<S: Store + Surroundings> Table<S> {
     pub async fn collect(&self, name: &NodeName) -> Result<(), Error> {
         let mut name = name.clone();
         while let Some((parent, _)) = name.split_last() {
-            let is_there = self.walk_with(&name, &Servers::None).await?.last().is_some_and(|node| node.name == name);
+            let walked = self.walk_with(&name, &Servers::None).await?;
+            let Some(walked) = walked.last().filter(|node| node.name == name) else { return Ok(()) };
             let servers = Servers::Telling { now: self.store.now(), address: None, unlike: None };
             let node = self.node_with(&name, &Children::first(1), &servers).await?;
-            let node = node.filter(|node| is_there && self.is_empty(node));
-            let Some(node) = node else { return Ok(()) };
+            // Another creation of the row may be one that is just being made. Taken now, its maker would still refer to it.
+            let is_the_same = |node: &Node| node.incarnation == walked.incarnation;
+            let Some(node) = node.filter(|node| is_the_same(node) && self.is_empty(node)) else { return Ok(()) };
             if !self.kill(&node).await? {
                 return Ok(());
             }

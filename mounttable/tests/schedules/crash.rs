@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
 
-use crate::scheduler::alone;
+use crate::scheduler::{Task, alone};
 use crate::verdict::{self, Verdict};
 use crate::workload::{Call, World, caller, name};
 
@@ -28,6 +28,37 @@ pub(crate) fn everywhere(before: &[Call], call: &Call) -> usize {
         }
     }
     0
+}
+
+/// Two calls that stand still at every pair of places: the second one, and then others, work between the steps of the
+/// first; then both go on. Afterwards names can be made as before.
+pub(crate) fn standing_still(before: &[Call], first: &Call, between: &Call, second: &Call) {
+    for polls in 0.. {
+        for more in 0.. {
+            let world = World::new();
+            before.iter().for_each(|call| alone(world.call(call.clone())).unwrap());
+            let first = after(world.task(first.clone(), 0), polls);
+            alone(world.call(between.clone())).unwrap();
+            let second = after(world.task(second.clone(), 0), more);
+            let (first_is_over, second_is_over) = (first.is_none(), second.is_none());
+            first.into_iter().chain(second).for_each(alone);
+            let again = alone(world.call(Call::Mount("p/other", "h:8")));
+            assert_eq!(again, Ok(()), "{polls} steps of the first, {more} of the second");
+            if second_is_over && first_is_over {
+                return;
+            }
+            if second_is_over {
+                break;
+            }
+        }
+    }
+}
+
+/// The task after so many steps; nothing when it has come to its end.
+fn after(mut task: Task<'_>, steps: usize) -> Option<Task<'_>> {
+    let mut context = Context::from_waker(Waker::noop());
+    let is_over = (0..steps).any(|_| task.as_mut().poll(&mut context).is_ready());
+    (!is_over).then_some(task)
 }
 
 /// Another client mounts beside what was left behind, finds it, deletes it, and sweeps, before that or after.

@@ -90,6 +90,14 @@ fn a_crash_at_any_place_blocks_nobody() {
     assert!(crash::everywhere(&mounted[..1], &Call::Unmount("p/c", "h:1")) > 10);
 }
 
+/// T112: a collection that stands still while the node is deleted, and is being made again, must not take the new one: its
+/// maker would refer to a row that is gone, and nobody could ever make the name again.
+#[test]
+fn a_collection_takes_nothing_that_is_being_made() {
+    let empty = [Call::Mount("p/c", "h:1"), Call::Delete("p/c")];
+    crash::standing_still(&empty, &Call::Collect("p"), &Call::Delete("p"), &Call::Mount("p/d", "h:3"));
+}
+
 /// T124: two who make the same nodes at the same time make them once, and both mounts are there.
 #[test]
 fn two_creators_make_one_node() {
