@@ -16,6 +16,7 @@ use crate::service::identity::{Door, Identity};
 use crate::service::{Changes, Service};
 use crate::store::cache;
 use crate::store::cached::{Cached, Counts, Knowledge};
+use crate::store::gathered::Gathered;
 use crate::store::{Store, Surroundings};
 use crate::table::{Options, Table};
 
@@ -76,7 +77,7 @@ impl Server {
         let http_address = http_listener.as_ref().map(|listener| listener.local_addr().to_string());
         let store = Cached::new(store, config.cache);
         let knowledge = store.knowledge();
-        let table = Table::new(store, config.options);
+        let table = Table::new(Gathered::new(store), config.options);
         if config.options.credit == Credit::On {
             // Before anybody asks: until then every mount might have been met by an outage.
             let server = runtime.rng.u64();

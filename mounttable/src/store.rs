@@ -21,11 +21,13 @@
 //! once an error said so. Nothing is asked about two rows: those of one read may be of different moments.
 //!
 //! [`cached`] wraps a storage and answers [`Store::read_recent`] from what it has read a moment ago; all else goes through.
+//! [`gathered`] wraps one and makes changes of one row together that come at the same time.
 
 pub mod bigtable;
 pub mod cache;
 pub mod cached;
 pub mod filters;
+pub mod gathered;
 mod generations;
 mod glimpse;
 pub mod grounded;

@@ -25,33 +25,46 @@ pub enum Check {
 }
 
 /// The condition as a filter on the row.
+///
+/// However many parts it has, the filter is no deeper: of what must let a cell pass each part lets exactly one pass, so
+/// all of them hold when as many cells come out as there are parts.
 pub fn check(when: &Predicate) -> Check {
     let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
     collect(when, &mut wanted, &mut unwanted);
-    let unwanted = pooled(unwanted);
-    let Some(last) = wanted.pop() else { return Check::Blocks(unwanted.unwrap_or(Filter::BlockAll)) };
-    let innermost = match unwanted {
-        None => last,
-        Some(unwanted) => both(last, condition(unwanted, None, Some(Filter::PassAll))),
+    let (parts, unwanted) = (wanted.len(), pooled(unwanted));
+    let Some(any) = pooled(wanted) else { return Check::Blocks(unwanted.unwrap_or(Filter::BlockAll)) };
+    let all = match i32::try_from(parts.saturating_sub(1)).unwrap_or(i32::MAX) {
+        0 => any,
+        others => Filter::Chain(vec![any, Filter::CellsPerRowOffset(others)]),
     };
-    Check::Passes(wanted.into_iter().rev().fold(innermost, |rest, first| both(first, rest)))
+    Check::Passes(match unwanted {
+        None => all,
+        Some(unwanted) => both(all, condition(unwanted, None, Some(Filter::PassAll))),
+    })
+}
+
+/// Puts a part where it belongs, once.
+fn add(parts: &mut Vec<Filter>, part: Filter) {
+    if !parts.contains(&part) {
+        parts.push(part);
+    }
 }
 
 /// Sorts the parts of a condition into what must and what must not let a cell pass.
 fn collect(when: &Predicate, wanted: &mut Vec<Filter>, unwanted: &mut Vec<Filter>) {
     match when {
-        Predicate::RowAbsent => unwanted.push(Filter::PassAll),
-        Predicate::Has(family, name) => wanted.push(latest(*family, name)),
-        Predicate::HasNot(family, name) => unwanted.push(latest(*family, name)),
+        Predicate::RowAbsent => add(unwanted, Filter::PassAll),
+        Predicate::Has(family, name) => add(wanted, latest(*family, name)),
+        Predicate::HasNot(family, name) => add(unwanted, latest(*family, name)),
         Predicate::Is(family, name, value) => {
             let value = Bytes::copy_from_slice(value.as_bytes());
             let exactly = Filter::ValueRange { start: Bound::Included(value.clone()), end: Bound::Included(value) };
-            wanted.push(Filter::Chain(vec![column(*family, name), Filter::CellsPerColumnLimit(1), exactly]));
+            add(wanted, Filter::Chain(vec![column(*family, name), Filter::CellsPerColumnLimit(1), exactly]));
         }
         Predicate::Begins(family, name, head) => {
             let (start, end) = beginning(head);
             let begins = Filter::ValueRange { start, end };
-            wanted.push(Filter::Chain(vec![column(*family, name), Filter::CellsPerColumnLimit(1), begins]));
+            add(wanted, Filter::Chain(vec![column(*family, name), Filter::CellsPerColumnLimit(1), begins]));
         }
         Predicate::All(parts) => parts.iter().for_each(|part| collect(part, wanted, unwanted)),
     }

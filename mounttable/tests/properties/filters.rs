@@ -38,7 +38,7 @@ fn predicate() -> impl Strategy<Value = Predicate> {
         (column(), value()).prop_map(|((family, name), value)| Predicate::Is(family, name, value)),
         (column(), value()).prop_map(|((family, name), value)| Predicate::Begins(family, name, value)),
     ];
-    prop_oneof![leaf.clone(), prop::collection::vec(leaf, 1..5).prop_map(Predicate::All)]
+    prop_oneof![leaf.clone(), prop::collection::vec(leaf, 1..40).prop_map(Predicate::All)]
 }
 
 fn children() -> impl Strategy<Value = Children> {

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use ebla_model::Micros;
+use ebla_mounttable::store::gathered::Gathered;
 use ebla_mounttable::store::memory::Memory;
 use ebla_mounttable::table::{Mount, Options, Subtree};
 use ebla_mounttable::{BlessingPattern, Caller, Error, MountMode, NodeName, Permissions, Surroundings, Table, Target};
@@ -34,7 +35,9 @@ pub(crate) struct Note {
 /// A table with its storage, and the notes of what was called.
 pub(crate) struct World {
     pub(crate) memory: Memory,
-    pub(crate) table: Table<Memory>,
+    pub(crate) table: Table<Gathered<Memory>>,
+    /// Another server of the same table: every other call is its.
+    beside: Table<Gathered<Memory>>,
     pub(crate) notes: RefCell<Vec<Note>>,
     steps: Cell<u64>,
 }
@@ -52,9 +55,10 @@ impl World {
     pub(crate) fn new() -> Self {
         let memory = Memory::at(Micros::from_millis(1_000_000));
         let options = Options { grace: Duration::ZERO, ..Options::default() };
-        let table = Table::new(memory.clone(), options);
+        let server = || Table::new(Gathered::new(memory.clone()), options);
+        let (table, beside) = (server(), server());
         assert!(alone(table.setup(Permissions::open())).unwrap());
-        Self { memory, table, notes: RefCell::default(), steps: Cell::default() }
+        Self { memory, table, beside, notes: RefCell::default(), steps: Cell::default() }
     }
 
     fn tick(&self) -> u64 {
@@ -67,31 +71,12 @@ impl World {
         let at = self.notes.borrow().len();
         let note = Note { call: call.clone(), began: self.tick(), ended: None, outcome: None };
         self.notes.borrow_mut().push(note);
-        let outcome = self.make(call).await;
+        let table = if at.is_multiple_of(2) { &self.table } else { &self.beside };
+        let outcome = make(table, call).await;
         let mut notes = self.notes.borrow_mut();
         let note = notes.get_mut(at).unwrap();
         (note.ended, note.outcome) = (Some(self.tick()), Some(outcome.clone()));
         outcome
-    }
-
-    async fn make(&self, call: Call) -> Result<(), Error> {
-        let root = caller("root");
-        match call {
-            Call::Mount(at, server) => {
-                let mount = Mount {
-                    address: server.parse()?,
-                    target: Target::Object,
-                    ttl: Duration::ZERO,
-                    mode: MountMode::Add,
-                };
-                self.table.mount(&root, &name(at), &mount).await.map(|_| ())
-            }
-            Call::Unmount(at, server) => self.table.unmount(&root, &name(at), Some(&server.parse()?)).await.map(|_| ()),
-            Call::Delete(at) => self.table.delete(&root, &name(at), Subtree::Delete, None).await.map(|_| ()),
-            Call::Collect(at) => self.table.collect(&name(at)).await,
-            Call::Sweep => self.table.sweep().await.map(|_| ()),
-            Call::Resolve(at) => self.table.resolve(&root, &name(at)).await.map(|_| ()),
-        }
     }
 
     /// A task that lets others go first for a while, and then makes its call.
@@ -125,5 +110,21 @@ impl World {
         calls.extend(others.into_iter().filter(|(_, weight)| draw.chance(*weight, 4)).map(|(call, _)| call));
         // Late starts let calls follow each other; without them all of them overlap.
         calls.into_iter().map(|call| self.task(call, if draw.chance(1, 2) { draw.below(20) } else { 0 })).collect()
+    }
+}
+
+async fn make(table: &Table<Gathered<Memory>>, call: Call) -> Result<(), Error> {
+    let root = caller("root");
+    match call {
+        Call::Mount(at, server) => {
+            let mount =
+                Mount { address: server.parse()?, target: Target::Object, ttl: Duration::ZERO, mode: MountMode::Add };
+            table.mount(&root, &name(at), &mount).await.map(|_| ())
+        }
+        Call::Unmount(at, server) => table.unmount(&root, &name(at), Some(&server.parse()?)).await.map(|_| ()),
+        Call::Delete(at) => table.delete(&root, &name(at), Subtree::Delete, None).await.map(|_| ()),
+        Call::Collect(at) => table.collect(&name(at)).await,
+        Call::Sweep => table.sweep().await.map(|_| ()),
+        Call::Resolve(at) => table.resolve(&root, &name(at)).await.map(|_| ()),
     }
 }

@@ -1,0 +1,262 @@
+//! Changes by hand: each is begun, goes as far as it is polled, and is dropped or not.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::*;
+use crate::error::Reason;
+use crate::store::memory::Memory;
+use crate::store::{Cell, Family};
+
+const KEY: &str = "row";
+
+/// Storage in memory that counts its changes, and refuses them when it is told to.
+#[derive(Clone, Default)]
+struct Counting {
+    memory: Memory,
+    changes: Arc<AtomicUsize>,
+    additions: Arc<AtomicUsize>,
+    /// Changes and additions wait for this.
+    is_open: Arc<AtomicBool>,
+    is_away: bool,
+}
+
+impl Counting {
+    fn opened(&self) -> impl Future<Output = ()> {
+        poll_fn(|_| if self.is_open.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending })
+    }
+}
+
+impl Store for Counting {
+    async fn change_if(&self, key: &str, when: Predicate, then: Vec<Change>) -> Result<bool, Error> {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        if self.is_away {
+            return Err(Error::new(Reason::Unavailable, "away"));
+        }
+        self.opened().await;
+        self.memory.change_if(key, when, then).await
+    }
+
+    async fn read_with(
+        &self,
+        keys: &[String],
+        children: &Children,
+        servers: &Servers,
+    ) -> Result<Vec<Option<Row>>, Error> {
+        self.memory.read_with(keys, children, servers).await
+    }
+
+    async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
+        self.memory.keys(after, limit).await
+    }
+
+    async fn add(&self, counter: &str, by: i64) -> Result<i64, Error> {
+        self.additions.fetch_add(1, Ordering::Relaxed);
+        self.opened().await;
+        self.memory.add(counter, by).await
+    }
+
+    async fn counter(&self, counter: &str) -> Result<Option<i64>, Error> {
+        self.memory.counter(counter).await
+    }
+
+    async fn set_counter(&self, counter: &str, to: Option<i64>) -> Result<(), Error> {
+        self.memory.set_counter(counter, to).await
+    }
+
+    async fn counters(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
+        self.memory.counters(after, limit).await
+    }
+}
+
+impl Surroundings for Counting {
+    fn now(&self) -> Micros {
+        self.memory.now()
+    }
+
+    fn fresh(&self) -> u64 {
+        self.memory.fresh()
+    }
+
+    async fn pause(&self, tries: u32) {
+        self.memory.pause(tries).await;
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.memory.sleep(duration).await;
+    }
+}
+
+type Call<'a> = Pin<Box<dyn Future<Output = Result<bool, Error>> + 'a>>;
+
+/// A change that writes a column, and its condition, begun.
+fn begun<'a>(store: &'a Gathered<Counting>, column: &str, when: Predicate) -> Call<'a> {
+    let cell = Cell { timestamp: Micros::from_millis(1), value: "x".to_owned() };
+    let mut call: Call<'_> =
+        Box::pin(store.change_if(KEY, when, vec![Change::Set(Family::Children, column.to_owned(), cell)]));
+    assert!(poll(&mut call).is_pending());
+    call
+}
+
+fn absent(column: &str) -> Predicate {
+    Predicate::HasNot(Family::Children, column.to_owned())
+}
+
+fn poll(call: &mut Call<'_>) -> Poll<Result<bool, Error>> {
+    call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// What the calls come to once the storage makes changes, polled in turn, the last one first. Then it makes none again.
+fn ended(counting: &Counting, mut calls: Vec<Call<'_>>) -> Vec<Result<bool, Error>> {
+    counting.is_open.store(true, Ordering::Relaxed);
+    let mut outcomes: Vec<_> = calls.iter().map(|_| None).collect();
+    for _round in 0..100_000 {
+        for (call, outcome) in calls.iter_mut().zip(&mut outcomes).rev() {
+            if outcome.is_none()
+                && let Poll::Ready(done) = poll(call)
+            {
+                *outcome = Some(done);
+            }
+        }
+        if outcomes.iter().all(Option::is_some) {
+            counting.is_open.store(false, Ordering::Relaxed);
+            return outcomes.into_iter().flatten().collect();
+        }
+    }
+    panic!("calls do not end");
+}
+
+fn new() -> (Gathered<Counting>, Counting) {
+    let counting = Counting::default();
+    (Gathered::new(counting.clone()), counting)
+}
+
+fn columns(counting: &Counting) -> usize {
+    counting.memory.rows().get(KEY).map_or(0, BTreeMap::len)
+}
+
+fn changes(counting: &Counting) -> usize {
+    counting.changes.load(Ordering::Relaxed)
+}
+
+#[test]
+fn what_comes_meanwhile_goes_together() {
+    let (store, counting) = new();
+    let names: Vec<_> = (0..20).map(|number| format!("c{number}")).collect();
+    let calls = names.iter().map(|name| begun(&store, name, absent(name))).collect();
+    assert!(ended(&counting, calls).iter().all(|outcome| *outcome == Ok(true)));
+    assert_eq!((columns(&counting), changes(&counting)), (20, 2));
+    assert!(held(&store.changes.lines).last.is_empty(), "nobody waits");
+}
+
+#[test]
+fn who_looks_at_what_another_writes_does_not_go_with_it() {
+    let (store, counting) = new();
+    let calls = (0..4).map(|_| begun(&store, "c", absent("c"))).collect();
+    let mut outcomes: Vec<_> = ended(&counting, calls).into_iter().map(Result::unwrap).collect();
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, [false, false, false, true]);
+    assert_eq!(changes(&counting), 4);
+}
+
+#[test]
+fn a_caller_who_is_not_polled_holds_up_nobody() {
+    let (store, counting) = new();
+    let first = begun(&store, "a", absent("a"));
+    let second = begun(&store, "b", absent("b"));
+    // One goes with the second, one cannot and goes at once.
+    assert_eq!(
+        ended(&counting, vec![begun(&store, "b", absent("b")), begun(&store, "c", absent("c"))]),
+        [Ok(true), Ok(true)]
+    );
+    assert_eq!(ended(&counting, vec![begun(&store, "d", absent("d"))]), [Ok(true)]);
+    assert_eq!(ended(&counting, vec![first, second]), [Ok(true), Ok(false)]);
+}
+
+#[test]
+fn whoever_cannot_be_helped_spoils_it_for_nobody() {
+    let (store, counting) = new();
+    let wrong = Predicate::Has(Family::Meta, "i".to_owned());
+    let calls = vec![
+        begun(&store, "a", absent("a")),
+        begun(&store, "b", absent("b")),
+        begun(&store, "c", wrong),
+        begun(&store, "d", absent("d")),
+    ];
+    assert_eq!(ended(&counting, calls), [Ok(true), Ok(true), Ok(false), Ok(true)]);
+    // The first, the other three in vain, and one by one.
+    assert_eq!((columns(&counting), changes(&counting)), (3, 5));
+}
+
+#[test]
+fn whoever_goes_away_leaves_the_others_to_go_on() {
+    let (store, counting) = new();
+    let first = begun(&store, "a", absent("a"));
+    let second = begun(&store, "b", absent("b"));
+    let third = begun(&store, "c", absent("c"));
+    drop((first, second));
+    assert_eq!(ended(&counting, vec![third]), [Ok(true)]);
+    drop(begun(&store, "d", absent("d")));
+    assert!(held(&store.changes.lines).last.is_empty(), "nobody waits");
+    assert_eq!(ended(&counting, vec![begun(&store, "e", absent("e"))]), [Ok(true)]);
+    // What others waited for is made, though nobody wanted it any more.
+    let row = counting.memory.rows().remove(KEY).unwrap();
+    assert_eq!(row.keys().map(|(_, column)| column.as_str()).collect::<Vec<_>>(), ["a", "b", "c", "e"]);
+}
+
+#[test]
+fn additions_are_told_apart_from_their_sum() {
+    let (store, counting) = new();
+    let polled = |by| {
+        let mut call = Box::pin(store.add("n", by));
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        call
+    };
+    let calls: Vec<_> = [5, 1, -2, 7].into_iter().map(polled).collect();
+    counting.is_open.store(true, Ordering::Relaxed);
+    let mut told = Vec::new();
+    for mut call in calls {
+        for _round in 0..10 {
+            if let Poll::Ready(after) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                told.push(after.unwrap());
+                break;
+            }
+        }
+    }
+    assert_eq!(told, [5, 6, 4, 11]);
+    assert_eq!(counting.additions.load(Ordering::Relaxed), 2, "the first, and the others together");
+}
+
+#[test]
+fn an_error_is_everybodys() {
+    let counting = Counting { is_away: true, ..Counting::default() };
+    let store = Gathered::new(counting.clone());
+    let refused = store.change_if(KEY, absent("a"), Vec::new()).now_or_never().unwrap();
+    assert_eq!(refused.unwrap_err().reason, Reason::Unavailable);
+    assert_eq!(changes(&counting), 1);
+}
+
+#[test]
+fn a_crowd_in_which_nobody_goes_with_another_comes_to_its_end() {
+    let (store, counting) = new();
+    let calls: Vec<_> = (0..20_000).map(|_| begun(&store, "c", absent("c"))).collect();
+    assert_eq!(ended(&counting, calls).into_iter().filter(|outcome| *outcome == Ok(true)).count(), 1);
+    assert_eq!(changes(&counting), 20_000);
+}
+
+#[test]
+fn a_group_has_bounds() {
+    let (store, counting) = new();
+    let names: Vec<_> = (0..=2 * MEMBERS_MAX).map(|number| format!("c{number}")).collect();
+    let calls = names.iter().map(|name| begun(&store, name, absent(name))).collect();
+    assert!(ended(&counting, calls).iter().all(|outcome| *outcome == Ok(true)));
+    // One, a full group, and those for whom there was no room.
+    assert_eq!(changes(&counting), 1 + 1 + MEMBERS_MAX);
+
+    let long = |number: usize| format!("{number}{}", "x".repeat(WEIGHT_MAX / 4));
+    let calls = (0..3).map(|number| begun(&store, &long(number), absent(&long(number)))).collect();
+    assert!(ended(&counting, calls).iter().all(|outcome| *outcome == Ok(true)));
+    assert_eq!(changes(&counting), 2 + MEMBERS_MAX + 3, "each is too heavy to go with another");
+}
