@@ -306,6 +306,21 @@ fn table_below<'a>(document: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
 }
 
 #[test]
+fn the_readme_names_every_call() {
+    let document = read(root().join("README.md"));
+    let expected = ebla_proto::services::CATALOGUE.iter().map(|service| {
+        let names = |is_served: bool| {
+            let such = service.calls.iter().filter(|call| call.instead.is_none() == is_served);
+            let names: Vec<_> = such.map(|call| call.name).collect();
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        };
+        format!("| `{}` | {} | {} |", service.name, names(true), names(false))
+    });
+    let missing = expected.filter(|row| !document.lines().any(|line| line == row)).collect();
+    report("write what proto/build/services.rs says into README.md", missing);
+}
+
+#[test]
 fn the_api_is_described_call_by_call() {
     let document = read(root().join("docs/api.md"));
     let mut wrong = Vec::new();

@@ -184,3 +184,22 @@ fn one_column_of_many_is_found_without_looking_at_the_others() {
     assert!(looked(Filter::Chain(vec![column(), Filter::CellsPerColumnLimit(1)])) <= 8 + 1 + 1 + 9);
     assert_eq!(looked(Filter::CellsPerRowLimit(2)), 2 * 3 + 9);
 }
+
+#[test]
+fn a_row_comes_once_though_cells_of_it_are_left() {
+    let row: BTreeSet<Place> = (0..9).map(|column| (1, 1, column, 1)).collect();
+    let store = Store::new(&row);
+    let filter = CompiledFilter::compile(Filter::ColumnQualifierRegex(Bytes::from_static(b"\x03"))).unwrap();
+    let wanted = Wanted::by_filter(Some(&filter), &store.families);
+    let view = store.store.view();
+    for one_row in [true, false] {
+        for (direction, order) in [(Direction::Forward, CellOrder::Rising), (Direction::Reverse, CellOrder::Falling)] {
+            let scan = view.cells(b"", None, direction).unwrap();
+            let gatherer = Gatherer::new(&store.families, Micros::ZERO, order);
+            let mut cursor = Cursor::new(scan, gatherer, &wanted).in_one_row(one_row);
+            let mut next = || cursor.next_row().unwrap_or_else(|_| panic!("the store is sound"));
+            assert_eq!(next().map(|found| found.row.cells.len()), Some(1), "{one_row} {order:?}");
+            assert!(next().is_none(), "{one_row} {order:?}");
+        }
+    }
+}
