@@ -239,9 +239,14 @@ pub fn column_part(family: FamilyId, qualifier: &[u8]) -> Vec<u8> {
 
 /// What the keys of all versions of a column begin with.
 pub fn column_prefix(row: &RowKey, family: FamilyId, qualifier: &[u8]) -> Vec<u8> {
-    let mut out = family_prefix(row, family);
-    escape(qualifier, &mut out);
+    let mut out = row_prefix(row);
+    out.extend(column_part(family, qualifier));
     out
+}
+
+/// A cell's key, or what of it follows the row, without the timestamp that ends it: the same for all versions of a column.
+pub fn without_timestamp(key: &[u8]) -> &[u8] {
+    key.get(..key.len().saturating_sub(TIMESTAMP_BYTES)).unwrap_or_default()
 }
 
 /// The first key after all that begin with `prefix`; `None` when every key from `prefix` on does.

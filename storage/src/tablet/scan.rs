@@ -227,6 +227,11 @@ impl<'v> Scan<'v> {
         }
         check(raw)
     }
+
+    /// Ends it where it stands.
+    pub fn end(&mut self) {
+        self.raw = None;
+    }
 }
 
 impl Iterator for Scan<'_> {

@@ -155,7 +155,7 @@ impl Survey<'_> {
             self.row = key.get(..length).unwrap_or_default().to_vec();
         }
         let cell = ColumnKey::decode(key.get(self.row.len()..).unwrap_or_default())?;
-        let column = key.len().checked_sub(size_of::<i64>()).and_then(|end| key.get(..end)).unwrap_or_default();
+        let column = codec::without_timestamp(key);
         if self.column != column {
             self.column = column.to_vec();
             self.judge = self.families.counting_rule(cell.family).map(|rule| Judge::new(Some(rule), self.time));

@@ -57,15 +57,13 @@ pub(super) struct Cursor<'a, 'v> {
     filter: Option<&'a CompiledFilter>,
     /// The scan ends with its first row.
     one_row: bool,
-    /// Nothing more is wanted of that row.
-    is_over: bool,
     looked: Looked,
 }
 
 impl<'a, 'v> Cursor<'a, 'v> {
     /// At the beginning of `scan`, whose cells come in the gatherer's order.
     pub(super) fn new(scan: Scan<'v>, gatherer: Gatherer<'a>, wanted: &'a Wanted) -> Self {
-        Self { scan, gatherer, wanted, filter: None, one_row: false, is_over: false, looked: Looked::default() }
+        Self { scan, gatherer, wanted, filter: None, one_row: false, looked: Looked::default() }
     }
 
     /// Rows that the filter does not want by their key are left out.
@@ -85,7 +83,7 @@ impl<'a, 'v> Cursor<'a, 'v> {
 
     /// The next row; `None` at the end. One of which nothing is wanted comes empty.
     pub(super) fn next_row(&mut self) -> Result<Option<Found>, StoreOr> {
-        let Some((key, _)) = self.scan.entry().filter(|_| !self.is_over) else { return Ok(None) };
+        let Some((key, _)) = self.scan.entry() else { return Ok(None) };
         let row = self.gatherer.begin(key)?;
         let wanted = if self.filter.is_none_or(|filter| filter.needs_row(row.as_bytes())) {
             self.wanted
@@ -109,8 +107,7 @@ impl<'a, 'v> Cursor<'a, 'v> {
                 }
                 Look::GoTo(Target::NextRow) if self.one_row => {
                     skipped = true;
-                    self.is_over = true;
-                    break;
+                    self.scan.end();
                 }
                 Look::GoTo(target) => {
                     skipped = true;

@@ -151,9 +151,9 @@ impl<'a> Gatherer<'a> {
     }
 
     /// Where to seek for a target, in the order in which cells come.
-    pub(super) fn key_of(&self, target: &Target) -> Vec<u8> {
+    pub(super) fn key_of(&self, target: &Target<'_>) -> Vec<u8> {
         match target {
-            Target::Column(column) => [self.prefix.as_slice(), column].concat(),
+            Target::Column(column) => [self.prefix.as_slice(), column.as_ref()].concat(),
             Target::NextRow if self.order == CellOrder::Falling => self.prefix.clone(),
             // The prefix ends with 01.
             Target::NextRow => codec::prefix_end(&self.prefix).unwrap_or_default(),
@@ -212,31 +212,44 @@ impl<'a> Gatherer<'a> {
     }
 }
 
+/// Families of a table that a test needs.
+#[cfg(test)]
+pub(super) mod testing {
+    use ebla_model::schema::{Family, TableState};
+    use ebla_model::{SchemaVersion, TableId, TableName};
+
+    use super::*;
+
+    /// These, by id, name and what is kept of them.
+    pub(in crate::tablet) fn families(families: &[(u32, &str, Option<GcRule>)]) -> Families {
+        let family = |(id, name, gc): &(u32, &str, Option<GcRule>)| Family {
+            id: FamilyId::new(*id),
+            name: FamilyName::new(name).unwrap(),
+            gc: gc.clone(),
+            locality_group: 0,
+            aggregator: None,
+        };
+        let schema = TableSchema {
+            table: TableId::new(7),
+            name: TableName::from_parts("p", "inst", "t").unwrap(),
+            version: SchemaVersion::new(1),
+            families: families.iter().map(family).collect(),
+            next_family: FamilyId::new(100),
+            deletion_protection: false,
+            state: TableState::Active,
+        };
+        Families::new(&schema, &BTreeMap::new())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use ebla_model::Reason;
-    use ebla_model::schema::{Family, TableState};
-    use ebla_model::{SchemaVersion, TableId, TableName};
 
-    fn schema() -> TableSchema {
-        let family = |id: u32, name: &str, gc| Family {
-            id: FamilyId::new(id),
-            name: FamilyName::new(name).unwrap(),
-            gc,
-            locality_group: 0,
-            aggregator: None,
-        };
-        TableSchema {
-            table: TableId::new(7),
-            name: TableName::from_parts("p", "inst", "t").unwrap(),
-            version: SchemaVersion::new(1),
-            // The older family has the later name.
-            families: vec![family(1, "z", Some(GcRule::MaxVersions(1))), family(2, "a", None)],
-            next_family: FamilyId::new(3),
-            deletion_protection: false,
-            state: TableState::Active,
-        }
+    /// The older family has the later name.
+    fn families() -> Families {
+        testing::families(&[(1, "z", Some(GcRule::MaxVersions(1))), (2, "a", None)])
     }
 
     fn cell(row: &str, family: u32, qualifier: &str, timestamp: i64) -> (Vec<u8>, Vec<u8>) {
@@ -246,7 +259,7 @@ mod tests {
     }
 
     fn gather(order: CellOrder) -> Vec<String> {
-        let families = Families::new(&schema(), &BTreeMap::new());
+        let families = families();
         let mut stored = [
             cell("r", 1, "q", 5),
             cell("r", 1, "q", 9),
@@ -290,7 +303,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_cell_are_damage() {
-        let families = Families::new(&schema(), &BTreeMap::new());
+        let families = families();
         let mut gatherer = Gatherer::new(&families, Micros::ZERO, CellOrder::Rising);
         let damaged = |error: Error| assert_eq!(error.reason, Reason::DataDamaged, "{error}");
         damaged(gatherer.begin(b"no terminator").unwrap_err());

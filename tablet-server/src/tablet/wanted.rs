@@ -4,6 +4,7 @@
 //! filter, or a decision, looks at; [`Progress`] goes through one row and says of each cell whether to take it or how far
 //! to go. What it leaves out is safe to leave out (`ebla_model::filter::Stretch`); it is not the filter.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
@@ -12,9 +13,6 @@ use ebla_model::filter::{CompiledFilter, Stretch};
 use ebla_model::id::FamilyId;
 
 use crate::tablet::rows::Families;
-
-/// The bytes of a cell's timestamp, which end its key.
-const TIMESTAMP_BYTES: usize = size_of::<i64>();
 
 /// The wanted columns of each row.
 #[derive(Debug)]
@@ -95,18 +93,18 @@ impl Place {
 
 /// What to do with a cell.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum Look<'w> {
     /// It may matter.
     Take,
     /// It does not matter, nor does any between it and there.
-    GoTo(Target),
+    GoTo(Target<'w>),
 }
 
 /// Where cells come that may matter again.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum Target<'w> {
     /// At or beyond these bytes after the row's.
-    Column(Vec<u8>),
+    Column(Cow<'w, [u8]>),
     /// In another row.
     NextRow,
 }
@@ -132,27 +130,28 @@ impl<'w> Progress<'w> {
     }
 
     /// Whether the cell with this part of a key behind the row's may matter.
-    pub(super) fn look(&mut self, cell: &[u8]) -> Look {
-        let Some(places) = &self.wanted.places else { return Look::Take };
+    pub(super) fn look(&mut self, cell: &[u8]) -> Look<'w> {
+        let wanted: &'w Wanted = self.wanted;
+        let Some(places) = &wanted.places else { return Look::Take };
         let at = places.partition_point(|place| place.ends_before(cell));
         match places.get(at) {
             Some(place) if place.start.as_slice() <= cell => self.look_in(at, place, cell),
             place => Look::GoTo(if self.falling {
                 // The end of the place before is no key of a cell, so a falling seek comes to the last cell of it.
-                let before = at.checked_sub(1).and_then(|before| places.get(before)?.end.clone());
-                before.map_or(Target::NextRow, Target::Column)
+                let before = at.checked_sub(1).and_then(|before| places.get(before)?.end.as_deref());
+                before.map_or(Target::NextRow, |end| Target::Column(end.into()))
             } else {
-                place.map_or(Target::NextRow, |place| Target::Column(place.start.clone()))
+                place.map_or(Target::NextRow, |place| Target::Column(place.start.as_slice().into()))
             }),
         }
     }
 
     /// First columns and newest versions can only be told when they come first.
-    fn look_in(&mut self, at: usize, place: &Place, cell: &[u8]) -> Look {
+    fn look_in(&mut self, at: usize, place: &'w Place, cell: &[u8]) -> Look<'w> {
         if self.falling || !place.is_bounded() {
             return Look::Take;
         }
-        let column = cell.get(..cell.len().saturating_sub(TIMESTAMP_BYTES)).unwrap_or_default();
+        let column = codec::without_timestamp(cell);
         if self.at != at || self.column != column {
             self.columns = if self.at == at { self.columns + usize::from(self.versions > 0) } else { 0 };
             self.versions = 0;
@@ -161,9 +160,9 @@ impl<'w> Progress<'w> {
             self.column.extend_from_slice(column);
         }
         let end = if self.columns >= place.columns {
-            place.end.clone()
+            place.end.as_deref().map(Cow::from)
         } else if self.versions >= place.versions {
-            codec::prefix_end(column)
+            codec::prefix_end(column).map(Cow::from)
         } else {
             return Look::Take;
         };

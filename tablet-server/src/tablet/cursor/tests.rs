@@ -1,17 +1,14 @@
 //! Whatever a read leaves out, its answer is that of a read of everything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use bytes::Bytes;
-use ebla_model::cell::FamilyName;
 use ebla_model::codec;
 use ebla_model::filter::Filter;
 use ebla_model::gc::GcRule;
 use ebla_model::id::FamilyId;
-use ebla_model::schema::{Family, TableSchema, TableState};
 use ebla_model::time::Micros;
-use ebla_model::{SchemaVersion, TableId, TableName};
 use ebla_storage::tablet::{Batch, Direction, Shared, StoreOptions, TabletStore};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -19,30 +16,14 @@ use proptest::sample::select;
 use tempfile::TempDir;
 
 use super::*;
-use crate::tablet::rows::Families;
+use crate::tablet::rows::{Families, testing};
 
 /// Row, family, column, version. Columns stand close enough to be stepped over and far enough to be jumped over.
 type Place = (u8, u32, u8, i64);
 
-/// Family 1 is `z`, family 2 is `a` and keeps two versions; 3 was dropped.
+/// 3 was dropped.
 fn families() -> Families {
-    let family = |id: u32, name: &str, gc| Family {
-        id: FamilyId::new(id),
-        name: FamilyName::new(name).unwrap(),
-        gc,
-        locality_group: 0,
-        aggregator: None,
-    };
-    let schema = TableSchema {
-        table: TableId::new(7),
-        name: TableName::from_parts("p", "inst", "t").unwrap(),
-        version: SchemaVersion::new(1),
-        families: vec![family(1, "z", None), family(2, "a", Some(GcRule::MaxVersions(2)))],
-        next_family: FamilyId::new(4),
-        deletion_protection: false,
-        state: TableState::Active,
-    };
-    Families::new(&schema, &BTreeMap::new())
+    testing::families(&[(1, "z", None), (2, "a", Some(GcRule::MaxVersions(2)))])
 }
 
 struct Store {

@@ -1,34 +1,13 @@
 //! The way through one row, cell by cell.
 
-use std::collections::BTreeMap;
-
-use ebla_model::cell::FamilyName;
 use ebla_model::filter::Filter;
-use ebla_model::schema::{Family, TableSchema, TableState};
 use ebla_model::time::Micros;
-use ebla_model::{SchemaVersion, TableId, TableName};
 
 use super::*;
+use crate::tablet::rows::testing;
 
-/// Family 1 is `m`, family 2 is `c`.
 fn families() -> Families {
-    let family = |id: u32, name: &str| Family {
-        id: FamilyId::new(id),
-        name: FamilyName::new(name).unwrap(),
-        gc: None,
-        locality_group: 0,
-        aggregator: None,
-    };
-    let schema = TableSchema {
-        table: TableId::new(7),
-        name: TableName::from_parts("p", "inst", "t").unwrap(),
-        version: SchemaVersion::new(1),
-        families: vec![family(1, "m"), family(2, "c")],
-        next_family: FamilyId::new(3),
-        deletion_protection: false,
-        state: TableState::Active,
-    };
-    Families::new(&schema, &BTreeMap::new())
+    testing::families(&[(1, "m", None), (2, "c", None)])
 }
 
 fn cell(family: u32, qualifier: &str, timestamp: i64) -> Vec<u8> {
@@ -49,8 +28,8 @@ fn page() -> Wanted {
     Wanted::by_filter(Some(&filter), &families())
 }
 
-fn to(family: u32, qualifier: &str) -> Look {
-    Look::GoTo(Target::Column(codec::column_part(FamilyId::new(family), qualifier.as_bytes())))
+fn to(family: u32, qualifier: &str) -> Look<'static> {
+    Look::GoTo(Target::Column(codec::column_part(FamilyId::new(family), qualifier.as_bytes()).into()))
 }
 
 #[test]
@@ -62,12 +41,12 @@ fn a_page_of_a_family_is_its_first_columns_from_a_name_on() {
     assert_eq!(progress.look(&cell(2, "k", 9)), Look::Take);
     progress.saw();
     let after_k = codec::prefix_end(&codec::column_part(FamilyId::new(2), b"k"));
-    assert_eq!(progress.look(&cell(2, "k", 8)), Look::GoTo(Target::Column(after_k.unwrap())));
+    assert_eq!(progress.look(&cell(2, "k", 8)), Look::GoTo(Target::Column(after_k.unwrap().into())));
     // A column of which nobody sees a version is none.
     assert_eq!(progress.look(&cell(2, "l", 9)), Look::Take);
     assert_eq!(progress.look(&cell(2, "m", 9)), Look::Take);
     progress.saw();
-    assert_eq!(progress.look(&cell(2, "n", 9)), Look::GoTo(Target::Column(vec![0, 0, 0, 3])));
+    assert_eq!(progress.look(&cell(2, "n", 9)), Look::GoTo(Target::Column(vec![0, 0, 0, 3].into())));
     assert_eq!(progress.look(&cell(3, "x", 9)), Look::GoTo(Target::NextRow));
 }
 
@@ -75,7 +54,7 @@ fn a_page_of_a_family_is_its_first_columns_from_a_name_on() {
 fn falling_cells_are_wanted_between_the_same_bounds_and_nothing_is_counted() {
     let wanted = page();
     let mut progress = Progress::new(&wanted, true);
-    assert_eq!(progress.look(&cell(3, "x", 9)), Look::GoTo(Target::Column(vec![0, 0, 0, 3])));
+    assert_eq!(progress.look(&cell(3, "x", 9)), Look::GoTo(Target::Column(vec![0, 0, 0, 3].into())));
     for name in ["z", "y", "x", "k"] {
         assert_eq!(progress.look(&cell(2, name, 9)), Look::Take);
         progress.saw();
@@ -90,7 +69,7 @@ fn a_check_without_predicate_wants_any_cell_and_what_its_mutations_add_to() {
     let mut progress = Progress::new(&wanted, false);
     assert_eq!(progress.look(&cell(1, "x", 9)), Look::Take);
     progress.saw();
-    assert_eq!(progress.look(&cell(1, "y", 9)), Look::GoTo(Target::Column(vec![0, 0, 0, 2])));
+    assert_eq!(progress.look(&cell(1, "y", 9)), Look::GoTo(Target::Column(vec![0, 0, 0, 2].into())));
     // The two wishes overlap: all of both.
     assert_eq!(progress.look(&cell(2, "a", 9)), Look::Take);
     progress.saw();
