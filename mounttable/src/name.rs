@@ -99,19 +99,24 @@ impl FromStr for NodeName {
 
     /// Reads a name as a request gives it: slashes in front, behind and in runs do not matter.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let elements: Vec<_> = naming::elements(text).collect();
-        if elements.len() > DEPTH_MAX {
-            return Err(bad_name(
-                text,
-                &format!("it has {} elements, at most {DEPTH_MAX} are allowed", elements.len()),
-            ));
+        let (mut depth, mut bytes) = (0_usize, 0_usize);
+        for element in naming::elements(text) {
+            check_element(element)?;
+            depth = depth.saturating_add(1);
+            bytes = bytes.saturating_add(element.len()).saturating_add(1);
         }
-        elements.iter().try_for_each(|element| check_element(element))?;
-        let name = elements.join("/");
-        if name.len() > NAME_BYTES_MAX {
-            return Err(bad_name(text, &format!("it has {} bytes, at most {NAME_BYTES_MAX} are allowed", name.len())));
+        // There is no slash in front of the first.
+        let bytes = bytes.saturating_sub(1);
+        if depth > DEPTH_MAX {
+            return Err(bad_name(text, &format!("it has {depth} elements, at most {DEPTH_MAX} are allowed")));
         }
-        Ok(Self(name.into()))
+        if bytes > NAME_BYTES_MAX {
+            return Err(bad_name(text, &format!("it has {bytes} bytes, at most {NAME_BYTES_MAX} are allowed")));
+        }
+        if bytes == text.len() {
+            return Ok(Self(text.into()));
+        }
+        Ok(Self(naming::elements(text).collect::<Vec<_>>().join("/").into()))
     }
 }
 

@@ -113,7 +113,10 @@ impl<S: Store + Surroundings + Clone + 'static> Service<S> {
         let caller = self.caller(metadata)?;
         match caller.standing {
             Standing::Superuser => Ok(caller),
-            Standing::Ordinary => Err(messages::status(&crate::rules::no_access())),
+            Standing::Ordinary => {
+                let wrong = "only superusers of this mounttable may: those that it was started with (--superuser)";
+                Err(messages::status(&Error::new(Reason::NoAccess, wrong)))
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Messages to values and back, errors to statuses and back.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use ebla_model::Micros;
@@ -8,7 +9,6 @@ use ebla_model::error::Reason as Like;
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::dump_reply;
 use ebla_proto::status::{from_status, tenant_reason, to_tenant_status};
-use sha2::{Digest as _, Sha256};
 use tonic::Status;
 
 use crate::access::{AccessList, Permissions};
@@ -101,13 +101,22 @@ fn entry(name: String, servers: Vec<wire::Server>, has_children: bool) -> wire::
 /// The answer to a caller: `max` servers, 0 for all, in an order that is always the same for him and another one for
 /// others, so that callers spread over the servers and each stays with his.
 pub(super) fn resolved(found: &Resolved, caller: &Caller, max: u32) -> wire::Entry {
-    let who = caller.names.first().map_or("", |name| name.as_str());
-    let mut ranked: Vec<_> = found.servers.iter().collect();
-    ranked.sort_by_cached_key(|one| {
-        Sha256::new().chain_update(who).chain_update("\n").chain_update(one.address.as_str()).finalize()
-    });
-    let max = if max == 0 { usize::MAX } else { usize::try_from(max).unwrap_or(usize::MAX) };
-    let servers = ranked.into_iter().take(max).map(|one| server(one, one.address.to_string())).collect();
+    let mut his = DefaultHasher::new();
+    his.write(caller.names.first().map_or("", |name| name.as_str()).as_bytes());
+    let rank = |one: &MountedServer| {
+        let mut hasher = his.clone();
+        one.address.as_str().hash(&mut hasher);
+        hasher.finish()
+    };
+    let mut ranked: Vec<_> = found.servers.iter().map(|one| (rank(one), one)).collect();
+    if let Ok(max @ 1..) = usize::try_from(max)
+        && max < ranked.len()
+    {
+        ranked.select_nth_unstable_by_key(max, |(rank, _)| *rank);
+        ranked.truncate(max);
+    }
+    ranked.sort_unstable_by_key(|(rank, one)| (*rank, one.address.as_str()));
+    let servers = ranked.into_iter().map(|(_, one)| server(one, one.address.to_string())).collect();
     let stale = found.freshness == Freshness::Stale;
     wire::Entry { stale, ..entry(found.suffix.clone(), servers, false) }
 }
@@ -135,7 +144,7 @@ pub(super) fn mount(message: &wire::MountRequest) -> Result<Mount, Error> {
 }
 
 /// A stored row as a dump tells it.
-pub(super) fn cells(row: Row) -> Vec<dump_reply::Cell> {
+pub fn cells(row: Row) -> Vec<dump_reply::Cell> {
     let cell = |((family, column), cell): ((Family, String), Cell)| dump_reply::Cell {
         family: filters::name(family).to_owned(),
         column,
@@ -149,7 +158,7 @@ pub(super) fn cells(row: Row) -> Vec<dump_reply::Cell> {
 ///
 /// # Errors
 /// `BAD_REQUEST` when no table has such a cell.
-pub(super) fn row(cells: Vec<dump_reply::Cell>) -> Result<Row, Error> {
+pub fn row(cells: Vec<dump_reply::Cell>) -> Result<Row, Error> {
     let cell = |message: dump_reply::Cell| {
         let wrong = || Error::new(Reason::BadRequest, format!("no table has a family {:?}", message.family));
         let family = filters::family(&message.family).ok_or_else(wrong)?;

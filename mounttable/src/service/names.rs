@@ -4,6 +4,8 @@ use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::mount_table_server::MountTable;
 use ebla_proto::mounttable::{batch_resolve_reply, test_permissions_reply};
 use futures::StreamExt;
+use futures::future::poll_immediate;
+use futures::stream::FuturesUnordered;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::access::Tag;
@@ -28,6 +30,14 @@ const TOGETHER: usize = 64;
 
 fn named(name: &str) -> Result<NodeName, Status> {
     told(name.parse())
+}
+
+fn one_of_many(found: Result<Resolved, Error>, caller: &Caller) -> batch_resolve_reply::Result {
+    let result = match found {
+        Ok(found) => batch_resolve_reply::result::Result::Entry(messages::resolved(&found, caller, 0)),
+        Err(error) => batch_resolve_reply::result::Result::Failure(messages::failure(&error)),
+    };
+    batch_resolve_reply::Result { result: Some(result) }
 }
 
 fn small_count(number: usize) -> u32 {
@@ -59,17 +69,22 @@ impl<S: Store + Surroundings + Clone + 'static> MountTable for Service<S> {
             let wrong = format!("{} names, at most {NAMES_MAX} are allowed", names.len());
             return Err(messages::status(&Error::new(Reason::BadRequest, wrong)));
         }
-        let mut results = Vec::with_capacity(names.len());
-        let mut under_way = futures::stream::iter(names)
-            .map(|name| async move { self.look_up(caller, &name).await })
-            .buffered(TOGETHER);
-        while let Some(found) = under_way.next().await {
-            let result = match found {
-                Ok(found) => batch_resolve_reply::result::Result::Entry(messages::resolved(&found, caller, 0)),
-                Err(error) => batch_resolve_reply::result::Result::Failure(messages::failure(&error)),
-            };
-            results.push(batch_resolve_reply::Result { result: Some(result) });
+        let mut results = vec![batch_resolve_reply::Result::default(); names.len()];
+        let mut waiting = FuturesUnordered::new();
+        for (name, place) in names.iter().zip(&mut results) {
+            let mut looked_up = Box::pin(self.look_up(caller, name));
+            // Most are known at once, and need not wait with the others.
+            if let Some(found) = poll_immediate(&mut looked_up).await {
+                *place = one_of_many(found, caller);
+                continue;
+            }
+            if waiting.len() >= TOGETHER {
+                waiting.next().await;
+            }
+            waiting.push(async move { *place = one_of_many(looked_up.await, caller) });
         }
+        while waiting.next().await.is_some() {}
+        drop(waiting);
         Ok(Response::new(wire::BatchResolveReply { results }))
     }
 
