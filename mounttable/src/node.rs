@@ -307,12 +307,6 @@ pub fn mount(server: &MountedServer) -> Vec<Change> {
     vec![Change::DeleteColumn(Family::Servers, column()), Change::Set(Family::Servers, column(), cell)]
 }
 
-/// What the cells of servers of this sort begin with.
-pub fn server_head(target: Target) -> String {
-    // An enum has no way to fail.
-    format!("{{\"target\":{},", serde_json::to_string(&target).unwrap_or_default())
-}
-
 fn server_text(server: &MountedServer) -> String {
     let mounter = server.mounter.as_str().to_owned();
     let ttl_millis = u64::try_from(server.ttl.as_millis()).unwrap_or(u64::MAX);

@@ -32,14 +32,18 @@ mod generations;
 mod glimpse;
 pub mod grounded;
 pub mod memory;
+mod paths;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::Micros;
 
 use crate::error::Error;
+use crate::key::path_keys;
+use crate::name::NodeName;
 
 pub use glimpse::{Glimpse, Part};
 
@@ -102,35 +106,14 @@ pub enum Servers {
     All,
     /// None.
     None,
-    /// Those that tell what can be done with the node. Usually one or two.
-    Telling {
-        /// All whose deadlines have come by then, and the first of the others, if there is one.
-        now: Micros,
-        /// The one at this address.
-        address: Option<String>,
-        /// All whose values do not begin with this.
-        unlike: Option<String>,
-    },
+    /// The first [`TELLING`], in order.
+    First,
+    /// These, and the one at this address.
+    FirstAnd(String),
 }
 
-impl Servers {
-    /// Takes the others from a row.
-    pub fn keep(&self, row: &mut Row) {
-        let mut has_live = false;
-        row.retain(|(family, column), cell| match self {
-            _ if *family != Family::Servers => true,
-            Self::All => true,
-            Self::None => false,
-            Self::Telling { now, address, unlike } => {
-                let is_first = cell.timestamp > *now && !std::mem::replace(&mut has_live, true);
-                is_first
-                    || cell.timestamp <= *now
-                    || address.as_ref() == Some(column)
-                    || unlike.as_ref().is_some_and(|head| !cell.value.starts_with(head))
-            }
-        });
-    }
-}
+/// How many servers of a node usually tell what can be done with it: whether any is live, and what sort they are.
+pub const TELLING: usize = 8;
 
 /// A row on the way to a name, and the child that comes next on it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -142,6 +125,12 @@ pub struct Step {
 }
 
 impl Step {
+    /// The rows from the root's down to that of `name`, itself included.
+    pub fn path(name: &NodeName) -> Vec<Self> {
+        let children = name.elements().map(|element| Some(element.to_owned())).chain([None]);
+        path_keys(name).zip(children).map(|(key, child)| Self { key, child }).collect()
+    }
+
     /// The keys of the rows of `path`.
     pub fn keys(path: &[Self]) -> Vec<String> {
         path.iter().map(|step| step.key.clone()).collect()
@@ -165,8 +154,8 @@ pub enum Freshness {
 /// What [`Store::read_recent`] found.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Recent {
-    /// The rows from the first step on, as far as a walk goes.
-    pub rows: Vec<Option<Glimpse>>,
+    /// The rows from the root's on, as far as a walk goes.
+    pub rows: Arc<[Option<Glimpse>]>,
     /// How old they may be.
     pub freshness: Freshness,
 }
@@ -244,15 +233,16 @@ pub trait Store: Send + Sync {
         self.read_with(keys, children, &Servers::All)
     }
 
-    /// The rows of a path from the root down, each with its reference to the next, for whoever decides no change by them:
-    /// they may have been read a moment ago. Changes through this storage are seen. What lies below a row that is absent, that
-    /// has a live server, or that lacks the reference need not be among them.
+    /// The rows from the root's down to that of `name`, each with its reference to the next, for whoever decides no change by
+    /// them: they may have been read a moment ago. Changes through this storage are seen. What lies below a row that is
+    /// absent, that has a live server, or that lacks the reference need not be among them.
     ///
     /// # Errors
     /// `UNAVAILABLE`.
-    fn read_recent(&self, path: &[Step]) -> impl Future<Output = Result<Recent, Error>> + Send {
+    fn read_recent(&self, name: &NodeName) -> impl Future<Output = Result<Recent, Error>> + Send {
         async {
-            let rows = self.read(&Step::keys(path), &Step::children(path)).await?;
+            let path = Step::path(name);
+            let rows = self.read(&Step::keys(&path), &Step::children(&path)).await?;
             let seen = |(step, row): (&Step, Option<Row>)| row.map(|row| Glimpse::of(row, step.child.as_deref()));
             Ok(Recent { rows: path.iter().zip(rows).map(seen).collect(), freshness: Freshness::Recent })
         }

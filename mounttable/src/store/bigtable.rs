@@ -92,7 +92,7 @@ impl Store for Bigtable {
         servers: &Servers,
     ) -> Result<Vec<Option<Row>>, Error> {
         let points = keys.iter().map(|key| KeyRange::single(row_key(key)));
-        let options = ReadOptions { filter: Some(filters::read_with(children, servers)), ..ReadOptions::default() };
+        let options = ReadOptions { filter: Some(filters::read(children, servers)), ..ReadOptions::default() };
         let rows = self.nodes.read_rows(RowSet::from_ranges(points), options).await.map_err(failed)?;
         let mut found: BTreeMap<_, _> = rows.iter().map(|row| (row.key.as_bytes(), filters::row(row))).collect();
         Ok(keys.iter().map(|key| found.remove(key.as_bytes())).collect())

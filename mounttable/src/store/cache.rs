@@ -10,6 +10,8 @@
 //! | that there are none, and a reference to a child that is being made | [`ABSENT`], at most that |
 //! | cells, while the storage does not answer | [`STALE`]; that there are none is not told then |
 //!
+//! A name that is asked for again and again is not walked to each time: `super::paths` remembers where its walk went.
+//!
 //! Steps that somebody reads are *in flight*, and whoever needs them too waits instead of reading. A change of a row takes
 //! what is known of it away, and its flights too: what they bring was read too early to be kept.
 
@@ -20,6 +22,7 @@ use std::time::Duration;
 use ebla_model::Micros;
 
 use crate::store::generations::{Generations, Known};
+use crate::store::paths::{Holds, Paths};
 use crate::store::{Glimpse, Part, Row, Step};
 
 /// For how long it is known that something is not there.
@@ -59,13 +62,16 @@ pub type Seen = BTreeMap<(String, Option<String>), Option<Arc<Part>>>;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(u64);
 
+/// The rows of a path, shared by all who ask for the same name.
+pub type Rows = Arc<[Option<Glimpse>]>;
+
 /// What is known of a path.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Look {
     /// All that a walk of it needs, from the root down to where it ends.
-    Known(Vec<Option<Glimpse>>),
+    Known(Rows),
     /// The same, and it may be minutes old: the storage does not answer.
-    Stale(Vec<Option<Glimpse>>),
+    Stale(Rows),
     /// Whoever looked is to read these steps, and to say with the ticket what came of it.
     Read(Ticket, Vec<Step>),
     /// Somebody else reads what is missing: these steps, the first of them with this ticket.
@@ -77,6 +83,7 @@ pub enum Look {
 pub struct Cache {
     options: Options,
     kept: Generations,
+    paths: Paths,
     flights: BTreeMap<Step, Ticket>,
     tickets: u64,
     /// Rows of which the storage did not tell, and when.
@@ -89,17 +96,27 @@ impl Cache {
         Self {
             options,
             kept: Generations::new(options.rows, BYTES_MAX),
+            paths: Paths::new(options.ttl),
             flights: BTreeMap::new(),
             tickets: 0,
             refused: BTreeMap::new(),
         }
     }
 
-    /// What is known of a path, by who has `seen` some of it during this call already.
-    pub fn look(&mut self, path: &[Step], seen: &Seen, now: Micros) -> Look {
+    /// What is known of the path to `name`, if somebody has looked at it just now, and it is as it was then.
+    pub fn recall(&mut self, name: &str, now: Micros) -> Option<Rows> {
+        self.paths.get(name, now)
+    }
+
+    /// What is known of `path`, which leads to `name`, by who has `seen` some of it during this call already.
+    pub fn look(&mut self, name: &str, path: &[Step], seen: &Seen, now: Micros) -> Look {
         let (ttl, absent) = (self.options.ttl, self.options.ttl.min(ABSENT));
         let missing = match self.walk(path, seen, now, |known| Some(if known.is_settled() { ttl } else { absent })) {
-            Ok(rows) => return Look::Known(rows),
+            Ok(walked) => {
+                let keys = path.iter().take(walked.rows.len()).map(|step| step.key.as_str());
+                self.paths.put(name, keys, &walked.rows, walked.holds, now);
+                return Look::Known(walked.rows);
+            }
             Err(missing) => missing,
         };
         let rests = |step: &Step| self.refused.get(&step.key).is_some_and(|at| is_within(*at, now, REST));
@@ -121,8 +138,8 @@ impl Cache {
     }
 
     /// What may be told of a path while the storage does not answer: nothing of what is absent.
-    pub fn stale(&mut self, path: &[Step], seen: &Seen, now: Micros) -> Option<Vec<Option<Glimpse>>> {
-        self.walk(path, seen, now, |known| known.is_settled().then_some(STALE)).ok()
+    pub fn stale(&mut self, path: &[Step], seen: &Seen, now: Micros) -> Option<Rows> {
+        self.walk(path, seen, now, |known| known.is_settled().then_some(STALE)).ok().map(|walked| walked.rows)
     }
 
     /// The steps of a ticket were read: what came, begun at `at`. What has been changed meanwhile is not kept.
@@ -135,6 +152,9 @@ impl Cache {
             for child in [None, step.child.clone()] {
                 let part = (step.key.clone(), child);
                 if let Some(cells) = came.get(&part) {
+                    if self.kept.get(&part.0, part.1.as_deref()).is_none_or(|known| known.cells != *cells) {
+                        self.paths.changed(&part.0);
+                    }
                     self.kept.put(&part.0, part.1.as_deref(), Known { cells: cells.clone(), at });
                 }
             }
@@ -168,6 +188,7 @@ impl Cache {
     /// Forgets a row, and what is in flight of it.
     pub fn evict(&mut self, key: &str) {
         self.kept.evict(key);
+        self.paths.changed(key);
         self.flights.retain(|step, _| step.key != key);
     }
 
@@ -184,22 +205,29 @@ impl Cache {
         seen: &Seen,
         now: Micros,
         lasts: impl Fn(&Known) -> Option<Duration>,
-    ) -> Result<Vec<Option<Glimpse>>, Vec<Step>> {
+    ) -> Result<Walk, Vec<Step>> {
+        let mut holds = Holds { from: Micros::ZERO, until: Micros::MAX };
         let mut part = |key: &str, child: Option<&str>| {
             if !seen.is_empty()
                 && let Some(cells) = seen.get(&(key.to_owned(), child.map(str::to_owned)))
             {
+                // Good for this call, and nobody else's.
+                holds.until = now;
                 return Some(cells.clone());
             }
             let known = self.kept.get(key, child)?;
-            lasts(&known).filter(|ttl| is_within(known.at, now, *ttl)).map(|_| known.cells)
+            let ttl = lasts(&known).filter(|ttl| is_within(known.at, now, *ttl))?;
+            let served = known.cells.as_ref().map_or(Micros::ZERO, |part| part.served_until());
+            let until = known.at.plus(ttl).min(if served > now { served } else { Micros::MAX });
+            holds = Holds { from: holds.from.max(known.at), until: holds.until.min(until) };
+            Some(known.cells)
         };
         let (mut rows, mut missing) = (Vec::with_capacity(path.len()), Vec::new());
         for step in path {
             let own = part(&step.key, None);
             let reference = step.child.as_deref().map(|child| part(&step.key, Some(child)));
             let is_end = matches!(reference, Some(Some(None)))
-                || own.as_ref().is_some_and(|own| own.as_ref().is_none_or(|own| own.has_server(now)));
+                || own.as_ref().is_some_and(|own| own.as_ref().is_none_or(|own| own.served_until() > now));
             match (own, reference) {
                 (Some(None), _) => rows.push(None),
                 (Some(Some(own)), Some(Some(reference @ Some(_)))) => rows.push(Some(Glimpse { own, reference })),
@@ -212,8 +240,15 @@ impl Cache {
                 break;
             }
         }
-        if missing.is_empty() { Ok(rows) } else { Err(missing) }
+        if missing.is_empty() { Ok(Walk { rows: rows.into(), holds }) } else { Err(missing) }
     }
+}
+
+/// What is known of a whole path.
+struct Walk {
+    rows: Rows,
+    /// While nothing changes.
+    holds: Holds,
 }
 
 impl Known {

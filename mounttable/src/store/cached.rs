@@ -15,6 +15,7 @@ use futures::future::{Either, select};
 use tokio::sync::watch;
 
 use crate::error::{Error, Reason};
+use crate::name::NodeName;
 use crate::store::cache::{self, Cache, Look, Options, Seen, Ticket};
 use crate::store::{Change, Children, Freshness, Predicate, Recent, Row, Servers, Step, Store, Surroundings};
 
@@ -208,10 +209,19 @@ enum Next<'a> {
 }
 
 impl<S: Store + Surroundings> Cached<S> {
-    fn look(&self, path: &[Step], seen: &Seen) -> Next<'_> {
+    /// What is known of the path to a name that was looked at a moment ago.
+    fn recall(&self, name: &NodeName) -> Option<Recent> {
         let now = self.store.now();
         let mut state = self.knowledge.lock();
-        match state.cache.look(path, seen, now) {
+        let rows = state.cache.recall(name.as_str(), now)?;
+        state.counts.hits = state.counts.hits.saturating_add(1);
+        Some(Recent { rows, freshness: Freshness::Recent })
+    }
+
+    fn look(&self, name: &NodeName, path: &[Step], seen: &Seen) -> Next<'_> {
+        let now = self.store.now();
+        let mut state = self.knowledge.lock();
+        match state.cache.look(name.as_str(), path, seen, now) {
             Look::Known(rows) => Next::Told(Recent { rows, freshness: Freshness::Recent }),
             Look::Stale(rows) => Next::Told(Recent { rows, freshness: Freshness::Stale }),
             Look::Read(ticket, steps) => {
@@ -236,16 +246,20 @@ impl<S: Store + Surroundings> Cached<S> {
 }
 
 impl<S: Store + Surroundings> Store for Cached<S> {
-    async fn read_recent(&self, path: &[Step]) -> Result<Recent, Error> {
+    async fn read_recent(&self, name: &NodeName) -> Result<Recent, Error> {
         if !self.is_on {
             self.knowledge.asks(|requests| &mut requests.reads);
-            return Box::pin(self.store.read_recent(path)).await;
+            return Box::pin(self.store.read_recent(name)).await;
         }
+        if let Some(recent) = self.recall(name) {
+            return Ok(recent);
+        }
+        let path = &Step::path(name);
         let mut seen = Seen::new();
         let (mut has_read, mut has_joined) = (false, false);
         // Each round brings something that was missing, or finds that whoever was to bring it went away.
         loop {
-            let next = self.look(path, &seen);
+            let next = self.look(name, path, &seen);
             let (fallback, asked) = match &next {
                 Next::Told(_) => (None, Vec::new()),
                 Next::Read(Flight { steps, .. }) | Next::Join(_, steps) => (self.fallback(path, &seen), steps.clone()),

@@ -5,7 +5,6 @@
 //! condition that an absent row meets is asked the other way round, and its changes stand in the other branch.
 
 use std::ops::Bound;
-use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::cell::Row as ModelRow;
@@ -13,7 +12,7 @@ use ebla_model::filter::Filter;
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::time::Micros;
 
-use crate::store::{Cell, Change, Children, Family, Predicate, Row, Servers};
+use crate::store::{Cell, Change, Children, Family, Predicate, Row, Servers, TELLING};
 
 /// A condition as CheckAndMutateRow takes it.
 #[derive(Clone, PartialEq, Debug)]
@@ -39,7 +38,7 @@ pub fn check(when: &Predicate) -> Check {
     };
     Check::Passes(match unwanted {
         None => all,
-        Some(unwanted) => both(all, condition(unwanted, None, Some(Filter::PassAll))),
+        Some(unwanted) => condition(all, Some(condition(unwanted, None, Some(Filter::PassAll))), None),
     })
 }
 
@@ -70,13 +69,8 @@ fn collect(when: &Predicate, wanted: &mut Vec<Filter>, unwanted: &mut Vec<Filter
     }
 }
 
-/// What a read lets pass: the latest versions of all of `m` and `s`, and of `c` what was asked for.
-pub fn read(children: &Children) -> Filter {
-    read_with(children, &Servers::All)
-}
-
-/// The same, and of `s` what was asked for.
-pub fn read_with(children: &Children, servers: &Servers) -> Filter {
+/// What a read lets pass: the latest versions of all of `m`, and of `s` and `c` what was asked for.
+pub fn read(children: &Children, servers: &Servers) -> Filter {
     let families = if *servers == Servers::All { "[ms]" } else { "m" };
     let node = Filter::Chain(vec![Filter::FamilyNameRegex(families.into()), Filter::CellsPerColumnLimit(1)]);
     let references = match children {
@@ -90,33 +84,25 @@ pub fn read_with(children: &Children, servers: &Servers) -> Filter {
         }
         Children::Page { prefix, after, limit } => page(prefix, after.as_deref(), *limit),
     };
-    let parts = [Some(node), references].into_iter().flatten().chain(telling(servers)).collect();
+    let parts = [Some(node), references].into_iter().flatten().chain(some_of(servers)).collect();
     // The node is there in any case.
     pooled(parts).unwrap_or(Filter::BlockAll)
 }
 
 /// What is wanted of `s` when that is not all or nothing. A cell that is wanted for two reasons comes twice.
-fn telling(servers: &Servers) -> Vec<Filter> {
-    let Servers::Telling { now, address, unlike } = servers else { return Vec::new() };
-    let later = now.truncate_to_millis().plus(Duration::from_millis(1));
-    let expired = Filter::TimestampRange { start: Micros::ZERO, end: Some(later) };
-    let live = Filter::TimestampRange { start: later, end: None };
-    let mut reasons = vec![expired, Filter::Chain(vec![live, Filter::CellsPerRowLimit(1)])];
-    if let Some(head) = unlike {
-        let (start, end) = beginning(head);
-        let before = |bound| match bound {
-            Bound::Included(head) => Some(Filter::ValueRange { start: Bound::Unbounded, end: Bound::Excluded(head) }),
-            _ => None,
-        };
-        let behind = |bound| match bound {
-            Bound::Excluded(end) => Some(Filter::ValueRange { start: Bound::Included(end), end: Bound::Unbounded }),
-            _ => None,
-        };
-        reasons.extend(before(start).into_iter().chain(behind(end)));
+fn some_of(servers: &Servers) -> Vec<Filter> {
+    let first = || {
+        Filter::Chain(vec![
+            Filter::FamilyNameRegex(name(Family::Servers).into()),
+            Filter::CellsPerColumnLimit(1),
+            Filter::CellsPerRowLimit(i32::try_from(TELLING).unwrap_or(i32::MAX)),
+        ])
+    };
+    match servers {
+        Servers::All | Servers::None => Vec::new(),
+        Servers::First => vec![first()],
+        Servers::FirstAnd(address) => vec![first(), latest(Family::Servers, address)],
     }
-    let servers = Filter::FamilyNameRegex(name(Family::Servers).into());
-    let any = Filter::Chain(vec![servers, Filter::CellsPerColumnLimit(1), Filter::Interleave(reasons)]);
-    std::iter::once(any).chain(address.iter().map(|address| latest(Family::Servers, address))).collect()
 }
 
 /// The references of one page; `None` if there can be none.
@@ -213,10 +199,6 @@ fn beginning(head: &str) -> (Bound<Bytes>, Bound<Bytes>) {
 
 fn condition(predicate: Filter, then: Option<Filter>, otherwise: Option<Filter>) -> Filter {
     Filter::Condition { predicate: Box::new(predicate), then: then.map(Box::new), otherwise: otherwise.map(Box::new) }
-}
-
-fn both(first: Filter, second: Filter) -> Filter {
-    condition(first, Some(second), None)
 }
 
 /// What any of the filters lets pass.

@@ -21,7 +21,8 @@ use futures::FutureExt;
 use futures::future::{Shared, WeakShared};
 
 use crate::error::Error;
-use crate::store::{Change, Children, Predicate, Recent, Row, Servers, Step, Store, Surroundings};
+use crate::name::NodeName;
+use crate::store::{Change, Children, Predicate, Recent, Row, Servers, Store, Surroundings};
 
 /// Wishes of one group.
 const MEMBERS_MAX: usize = 32;
@@ -295,8 +296,8 @@ impl<S: Store + Clone + 'static> Store for Gathered<S> {
         }
     }
 
-    async fn read_recent(&self, path: &[Step]) -> Result<Recent, Error> {
-        self.store.read_recent(path).await
+    async fn read_recent(&self, name: &NodeName) -> Result<Recent, Error> {
+        self.store.read_recent(name).await
     }
 
     async fn read_with(

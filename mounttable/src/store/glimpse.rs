@@ -37,10 +37,10 @@ impl Part {
         &self.cells
     }
 
-    /// Whether it has a live server, so that every walk ends here. A deadline that somebody has put off makes a walk go on,
-    /// and then it ends here after all: it has read more than it needed.
-    pub fn has_server(&self, now: Micros) -> bool {
-        self.served_until > now
+    /// Until when it has a live server, so that every walk ends here. A deadline that somebody has put off makes a walk go
+    /// on, and then it ends here after all: it has read more than it needed.
+    pub const fn served_until(&self) -> Micros {
+        self.served_until
     }
 
     /// Whether it refers to a child that is being made.

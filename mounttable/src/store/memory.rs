@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use ebla_model::Micros;
 
 use crate::error::Error;
-use crate::store::{Cell, Change, Children, Family, Predicate, Row, Servers, Store, Surroundings};
+use crate::store::{Cell, Change, Children, Family, Predicate, Row, Servers, Store, Surroundings, TELLING};
 
 /// How far a pause moves the clock.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -77,9 +78,7 @@ impl Store for Memory {
         let mut rows = Vec::with_capacity(keys.len());
         for key in keys {
             yielded().await;
-            let mut row = self.lock().rows.get(key).map(|row| seen(row, children));
-            row.iter_mut().for_each(|row| servers.keep(row));
-            rows.push(row);
+            rows.push(self.lock().rows.get(key).map(|row| seen(row, children, servers)));
         }
         Ok(rows)
     }
@@ -160,24 +159,35 @@ impl Surroundings for Memory {
     }
 }
 
-fn seen(row: &Row, children: &Children) -> Row {
-    let mut room = match children {
-        Children::Named(_) => usize::MAX,
-        Children::Page { limit, .. } => *limit,
+/// What a read shows of a row. Touches only that: a row may be very wide.
+fn seen(row: &Row, children: &Children, servers: &Servers) -> Row {
+    let of = |family: Family, start: Bound<String>| {
+        let start = start.map(|column| (family, column));
+        row.range((start, Bound::Unbounded)).take_while(move |((of, _), _)| *of == family)
     };
-    let mut is_seen = |family: Family, column: &String| {
-        let is_meant = match children {
-            _ if family != Family::Children => return true,
-            Children::Named(names) => names.contains(column),
-            Children::Page { prefix, after, .. } => {
-                column.starts_with(prefix) && after.as_ref().is_none_or(|after| column > after) && room > 0
-            }
-        };
-        room = room.saturating_sub(usize::from(is_meant));
-        is_meant
+    let all = |family: Family| of(family, Bound::Included(String::new()));
+    let one = |family: Family, column: &String| row.get_key_value(&(family, column.clone()));
+    let shown_servers = match servers {
+        Servers::All => usize::MAX,
+        Servers::None => 0,
+        Servers::First | Servers::FirstAnd(_) => TELLING,
     };
-    let cells = row.iter().filter(|((family, column), _)| is_seen(*family, column));
-    cells.map(|(key, cell)| (key.clone(), cell.clone())).collect()
+    let mut cells: Vec<_> = all(Family::Meta).chain(all(Family::Servers).take(shown_servers)).collect();
+    if let Servers::FirstAnd(address) = servers {
+        cells.extend(one(Family::Servers, address));
+    }
+    match children {
+        Children::Named(names) => cells.extend(names.iter().filter_map(|name| one(Family::Children, name))),
+        Children::Page { prefix, after, limit } => {
+            let start = match after {
+                Some(after) if after >= prefix => Bound::Excluded(after.clone()),
+                _ => Bound::Included(prefix.clone()),
+            };
+            let page = of(Family::Children, start).take_while(|((_, column), _)| column.starts_with(prefix));
+            cells.extend(page.take(*limit));
+        }
+    }
+    cells.into_iter().map(|(key, cell)| (key.clone(), cell.clone())).collect()
 }
 
 /// One version a column: the latest, as a Bigtable shows it. A delete in front of a write lets an earlier one be seen.

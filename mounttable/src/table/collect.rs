@@ -57,7 +57,7 @@ impl<S: Store + Surroundings> Table<S> {
         self.visit_with(name, &Servers::All).await
     }
 
-    /// The same, with no more servers than are wanted; among these are all that have expired.
+    /// The same, with no more servers than are wanted: of the others those that have expired stay.
     pub(super) async fn visit_with(&self, name: &NodeName, servers: &Servers) -> Result<Vec<Node>, Error> {
         let mut path = self.walk_with(name, servers).await?;
         self.expire_due(&mut path).await?;
@@ -110,8 +110,7 @@ impl<S: Store + Surroundings> Table<S> {
         while let Some((parent, _)) = name.split_last() {
             let walked = self.walk_with(&name, &Servers::None).await?;
             let Some(walked) = walked.last().filter(|node| node.name == name) else { return Ok(()) };
-            let servers = Servers::Telling { now: self.store.now(), address: None, unlike: None };
-            let node = self.node_with(&name, &Children::first(1), &servers).await?;
+            let node = self.node_with(&name, &Children::first(1), &Servers::First).await?;
             // Another creation of the row may be one that is just being made. Taken now, its maker would still refer to it.
             let is_the_same = |node: &Node| node.incarnation == walked.incarnation;
             let Some(node) = node.filter(|node| is_the_same(node) && self.is_empty(node)) else { return Ok(()) };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::Micros;
+use futures::future::try_join;
 
 use crate::address::ServerAddress;
 use crate::error::{Error, Reason};
@@ -124,7 +125,7 @@ impl<S: Store + Surroundings> Table<S> {
     ) -> Result<Mounted, Error> {
         let (mut tries, mut created) = (0, 0_usize);
         loop {
-            let path = self.visit_with(name, &self.beside(mount)).await?;
+            let path = self.visit_with(name, &beside(mount)).await?;
             let child = self.authorise(caller, name, &path, Action::Mount)?;
             let Some(node) = path.last() else { return Err(rules::no_access()) };
             let is_charged = |server: &MountedServer| server.address == mount.address && server.mounter == purse.user;
@@ -133,24 +134,17 @@ impl<S: Store + Surroundings> Table<S> {
             if let Some(child) = child {
                 created = created.saturating_add(self.create(node, child, purse).await?.into());
             } else if let Some(deadline) = self.mount_on(purse, node, mount, tries).await? {
-                let is_refresh = node.servers.iter().any(|server| server.address == mount.address);
-                let hides_children = created == 0 && !is_refresh && self.has_children(name).await?;
-                return Ok(Mounted { deadline, node: node.clone(), created, hides_children });
+                let done = |hides_children| Mounted { deadline, node: node.clone(), created, hides_children };
+                if node.servers.iter().any(|server| server.address == mount.address) {
+                    return Ok(done(false));
+                }
+                let children = async { Ok(created == 0 && self.has_children(name).await?) };
+                let (has_place, hides_children) = try_join(self.has_place(node), children).await?;
+                if has_place {
+                    return Ok(done(hides_children));
+                }
             }
             self.again(&mut tries).await?;
-        }
-    }
-
-    /// What a mount has to know of the servers that are there: which it replaces, which it may conflict with. One that is
-    /// added to ten thousand of its sort reads two of them.
-    fn beside(&self, mount: &Mount) -> Servers {
-        match mount.mode {
-            MountMode::Replace => Servers::All,
-            MountMode::Add => Servers::Telling {
-                now: self.store.now(),
-                address: Some(mount.address.as_str().to_owned()),
-                unlike: Some(node::server_head(mount.target)),
-            },
         }
     }
 
@@ -222,14 +216,16 @@ impl<S: Store + Surroundings> Table<S> {
         if !old.is_some_and(is_kept) {
             purse.servers = purse.servers.saturating_sub(1);
         }
-        let Some((parent, element)) = node.name.split_last() else { return Ok(Some(deadline)) };
-        if old.is_some() {
-            return Ok(Some(deadline));
-        }
-        // The row may have lost its place between the walk and the write; then nobody will ever find what was written.
+        Ok(Some(deadline))
+    }
+
+    /// Whether its parent still refers to a node as read. A row may lose its place between a walk and a write; then nobody
+    /// will ever find what was written.
+    async fn has_place(&self, node: &Node) -> Result<bool, Error> {
+        let Some((parent, element)) = node.name.split_last() else { return Ok(true) };
         let parent = self.parent(&parent, element).await?;
         let wanted = Some(Reference::Committed(node.incarnation));
-        Ok(parent.is_some_and(|parent| parent.reference(element) == wanted).then_some(deadline))
+        Ok(parent.is_some_and(|parent| parent.reference(element) == wanted))
     }
 
     /// Moves the deadline of a server mounted on a node as read some time ago: one call, whatever others mount there.
@@ -256,13 +252,9 @@ impl<S: Store + Surroundings> Table<S> {
         server: Option<&ServerAddress>,
     ) -> Result<usize, Error> {
         let mut tries = 0;
-        let wanted = |address: &ServerAddress| Servers::Telling {
-            now: self.store.now(),
-            address: Some(address.as_str().to_owned()),
-            unlike: None,
-        };
+        let wanted = server.map_or(Servers::All, |address| Servers::FirstAnd(address.as_str().to_owned()));
         loop {
-            let path = self.visit_with(name, &server.map_or(Servers::All, wanted)).await?;
+            let path = self.visit_with(name, &wanted).await?;
             for above in path.iter().filter(|node| node.name != *name) {
                 rules::check(Action::Traverse, caller, &above.permissions)?;
             }
@@ -286,6 +278,15 @@ impl<S: Store + Surroundings> Table<S> {
             }
             self.again(&mut tries).await?;
         }
+    }
+}
+
+/// What a mount has to know of the servers that are there: which it replaces, which it may conflict with. All that are live
+/// are of one sort, so that one which is added to ten thousand looks at a few of them.
+fn beside(mount: &Mount) -> Servers {
+    match mount.mode {
+        MountMode::Replace => Servers::All,
+        MountMode::Add => Servers::FirstAnd(mount.address.as_str().to_owned()),
     }
 }
 

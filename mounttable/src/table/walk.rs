@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Reason};
 use crate::key::path_keys;
+use crate::mount::live;
 use crate::name::NodeName;
 use crate::node::{Epoch, Node, Reference};
-use crate::store::{Children, Freshness, Row, Servers, Step, Store, Surroundings};
+use crate::store::{Children, Freshness, Row, Servers, Store, Surroundings, TELLING};
 use crate::table::Table;
 
 impl<S: Store + Surroundings> Table<S> {
@@ -18,12 +19,12 @@ impl<S: Store + Surroundings> Table<S> {
         self.walk_with(name, &Servers::All).await
     }
 
-    /// The same, with no more servers than are wanted.
+    /// The same, with no more servers than are wanted, unless these do not tell whether any is live.
     pub(super) async fn walk_with(&self, name: &NodeName, servers: &Servers) -> Result<Vec<Node>, Error> {
         let path = name.path();
         let keys: Vec<_> = path_keys(name).collect();
         let children = Children::Named(name.elements().map(str::to_owned).collect());
-        let mut tries = 0;
+        let (mut servers, mut tries) = (servers, 0);
         loop {
             let rows = self.store.read_with(&keys, &children, servers).await?;
             let next = name.elements().map(Some).chain([None]);
@@ -33,6 +34,10 @@ impl<S: Store + Surroundings> Table<S> {
                 let reference = next.and_then(|next| node.reference(next));
                 Ok((node, reference))
             }))?;
+            if !live.iter().all(|node| self.is_told(node, servers)) {
+                servers = &Servers::All;
+                continue;
+            }
             let Some(node) = dead else { return Ok(live) };
             self.finish(&node.name, node.incarnation).await?;
             self.again(&mut tries).await?;
@@ -42,10 +47,8 @@ impl<S: Store + Surroundings> Table<S> {
     /// [`Self::walk`] for who decides no change by it: the nodes may be of a moment ago. Below one with live servers there
     /// need not be any.
     pub(super) async fn glance(&self, name: &NodeName) -> Result<(Vec<Arc<Node>>, Freshness), Error> {
-        let children = name.elements().map(|element| Some(element.to_owned())).chain([None]);
-        let steps: Vec<_> = path_keys(name).zip(children).map(|(key, child)| Step { key, child }).collect();
-        let recent = self.store.read_recent(&steps).await?;
-        let there = name.prefixes().zip(recent.rows).map_while(|(name, row)| Some((name, row?)));
+        let recent = self.store.read_recent(name).await?;
+        let there = name.prefixes().zip(&*recent.rows).map_while(|(name, row)| Some((name, row.as_ref()?)));
         let Walked { live, dead } =
             walked(there.map(|(name, row)| Ok((self.credited(row.own.node(name)?), row.reference(name)?))))?;
         match (dead, recent.freshness) {
@@ -62,15 +65,31 @@ impl<S: Store + Surroundings> Table<S> {
         self.node_with(name, children, &Servers::All).await
     }
 
-    /// The same, with no more servers than are wanted.
+    /// The same, with no more servers than are wanted, unless these do not tell whether any is live.
     pub(super) async fn node_with(
         &self,
         name: &NodeName,
         children: &Children,
-        servers: &Servers,
+        mut servers: &Servers,
     ) -> Result<Option<Node>, Error> {
-        let rows = self.store.read_with(&[crate::key::row_key(name)], children, servers).await?;
-        rows.into_iter().next().flatten().map(|row| self.decode(name, &row)).transpose()
+        loop {
+            let rows = self.store.read_with(&[crate::key::row_key(name)], children, servers).await?;
+            let node = rows.into_iter().next().flatten().map(|row| self.decode(name, &row)).transpose()?;
+            if node.iter().all(|node| self.is_told(node, servers)) {
+                return Ok(node);
+            }
+            servers = &Servers::All;
+        }
+    }
+
+    /// Whether these of a node's servers tell whether any is live: one of them is, or there are no others.
+    fn is_told(&self, node: &Node, servers: &Servers) -> bool {
+        match servers {
+            Servers::All | Servers::None => true,
+            Servers::First | Servers::FirstAnd(_) => {
+                node.servers.len() < TELLING || live(&node.servers, self.store.now()).next().is_some()
+            }
+        }
     }
 
     /// One row with the reference to the child `element`, and without servers.

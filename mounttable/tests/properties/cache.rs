@@ -82,6 +82,19 @@ impl World {
     }
 }
 
+/// Whether a walk of `path` finds these rows: each was there a moment ago, and where they end no walk goes on.
+fn check(rows: &[Option<Glimpse>], path: &[usize], world: &World) {
+    for (number, row) in path.iter().zip(rows) {
+        let is_right = row.as_ref().is_none_or(|row| world.was_there(*number, version(row.own.cells())));
+        assert!(is_right, "row {number} is {row:?} and {:?}", world.versions[*number]);
+    }
+    let refers = |row: &Row, child: &usize| row.contains_key(&(Family::Children, child.to_string()));
+    let lacks = |row: &Glimpse, child: &usize| row.reference.as_ref().is_none_or(|part| !refers(part.cells(), child));
+    if let (Some(last), Some(next)) = (rows.last(), path.get(rows.len())) {
+        assert!(last.as_ref().is_none_or(|row| lacks(row, next)), "a walk ends only where nothing is");
+    }
+}
+
 type Flights = Vec<(Ticket, Vec<Step>, Seen, Micros)>;
 
 fn play(events: Vec<Event>, options: Options) {
@@ -91,35 +104,31 @@ fn play(events: Vec<Event>, options: Options) {
     let mut flights: Flights = Vec::new();
     for event in events {
         match event {
-            Event::Look(path) => match cache.look(&steps(&path), &Seen::new(), world.now) {
-                Look::Known(rows) => {
-                    for (number, row) in path.iter().zip(&rows) {
-                        let is_right =
-                            row.as_ref().is_none_or(|row| world.was_there(*number, version(row.own.cells())));
-                        assert!(is_right, "row {number} is {row:?} and {:?}", world.versions[*number]);
+            Event::Look(path) => {
+                let name = format!("{path:?}");
+                let recalled = cache.recall(&name, world.now);
+                recalled.iter().for_each(|rows| check(rows, &path, &world));
+                match cache.look(&name, &steps(&path), &Seen::new(), world.now) {
+                    Look::Known(rows) => {
+                        check(&rows, &path, &world);
+                        assert!(recalled.is_none_or(|it| it == rows), "what is recalled is what is known");
+                        assert_eq!(cache.recall(&name, world.now), Some(rows), "and is known then");
                     }
-                    let refers = |row: &Row, child: &usize| row.contains_key(&(Family::Children, child.to_string()));
-                    let lacks = |row: &Glimpse, child: &usize| {
-                        row.reference.as_ref().is_none_or(|part| !refers(part.cells(), child))
-                    };
-                    if let (Some(last), Some(next)) = (rows.last(), path.get(rows.len())) {
-                        assert!(last.as_ref().is_none_or(|row| lacks(row, next)), "a walk ends only where nothing is");
+                    Look::Read(ticket, steps) => {
+                        let flying: Vec<_> = flights.iter().flat_map(|(_, steps, ..)| steps).collect();
+                        let mut came = Seen::new();
+                        for step in &steps {
+                            let number: usize = step.key.parse().unwrap();
+                            // What was told of is not waited for any more, and may be read again.
+                            assert!(!flying.contains(&step) || world.told[number] > start, "{step:?} is read twice");
+                            cache::parts(step, row(number, world.version(number)).as_ref(), &mut came);
+                        }
+                        flights.push((ticket, steps, came, world.now));
                     }
+                    Look::Wait(ticket, _) => assert!(flights.iter().any(|(of, ..)| *of == ticket), "nobody reads"),
+                    Look::Stale(_) => unreachable!("the storage answers"),
                 }
-                Look::Read(ticket, steps) => {
-                    let flying: Vec<_> = flights.iter().flat_map(|(_, steps, ..)| steps).collect();
-                    let mut came = Seen::new();
-                    for step in &steps {
-                        let number: usize = step.key.parse().unwrap();
-                        // What was told of is not waited for any more, and may be read again.
-                        assert!(!flying.contains(&step) || world.told[number] > start, "{step:?} is read twice");
-                        cache::parts(step, row(number, world.version(number)).as_ref(), &mut came);
-                    }
-                    flights.push((ticket, steps, came, world.now));
-                }
-                Look::Wait(ticket, _) => assert!(flights.iter().any(|(of, ..)| *of == ticket), "nobody reads"),
-                Look::Stale(_) => unreachable!("the storage answers"),
-            },
+            }
             Event::Land if !flights.is_empty() => {
                 let (ticket, steps, came, at) = flights.remove(0);
                 cache.learn(ticket, &steps, &came, at);
@@ -161,7 +170,7 @@ proptest! {
         let mut keys = BTreeSet::new();
         for path in paths {
             let steps = [Step { key: path.to_string(), child: None }];
-            if let Look::Read(ticket, read) = cache.look(&steps, &Seen::new(), Micros::ZERO) {
+            if let Look::Read(ticket, read) = cache.look(&path.to_string(), &steps, &Seen::new(), Micros::ZERO) {
                 let mut came = Seen::new();
                 read.iter().for_each(|step| cache::parts(step, row(path, 0).as_ref(), &mut came));
                 cache.learn(ticket, &read, &came, Micros::ZERO);

@@ -1,6 +1,5 @@
 //! Conditions and reads as filters mean what they mean to the storage in memory.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
 
@@ -10,7 +9,7 @@ use ebla_model::filter::{CompiledFilter, Filter};
 use ebla_mounttable::Store;
 use ebla_mounttable::store::filters::{self, Check};
 use ebla_mounttable::store::memory::Memory;
-use ebla_mounttable::store::{Cell, Change, Children, Family, Predicate, Row, Servers};
+use ebla_mounttable::store::{Cell, Change, Children, Family, Predicate, Row, Servers, TELLING};
 use proptest::prelude::*;
 
 /// Few names and values, some of which begin with others, so that they meet.
@@ -50,15 +49,17 @@ fn children() -> impl Strategy<Value = Children> {
 
 /// A row whose cells end at different times.
 fn dated() -> impl Strategy<Value = Row> {
-    let cell = (value(), 1_i64..10).prop_map(|(value, at)| Cell { timestamp: Micros::from_millis(at), value });
-    prop::collection::btree_map(column(), cell, 0..12)
+    let cell = || (value(), 1_i64..10).prop_map(|(value, at)| Cell { timestamp: Micros::from_millis(at), value });
+    let servers = prop::collection::btree_map((0_u32..20).prop_map(|port| format!("h:{port:02}")), cell(), 0..20);
+    (prop::collection::btree_map(column(), cell(), 0..12), servers).prop_map(|(mut row, servers)| {
+        row.extend(servers.into_iter().map(|(address, cell)| ((Family::Servers, address), cell)));
+        row
+    })
 }
 
 fn servers() -> impl Strategy<Value = Servers> {
-    let name = || column().prop_map(|(_, name)| name);
-    let telling = (0_i64..11, prop::option::of(name()), prop::option::of(value()))
-        .prop_map(|(now, address, unlike)| Servers::Telling { now: Micros::from_millis(now), address, unlike });
-    prop_oneof![Just(Servers::All), Just(Servers::None), telling]
+    let address = (0_u32..20).prop_map(|port| format!("h:{port:02}"));
+    prop_oneof![Just(Servers::All), Just(Servers::None), Just(Servers::First), address.prop_map(Servers::FirstAnd)]
 }
 
 /// The row as a Bigtable has it.
@@ -80,13 +81,13 @@ fn passes(filter: Filter, row: &ModelRow) -> bool {
 }
 
 /// What the storage in memory shows of the row.
-fn seen(row: &Row, children: &Children) -> Option<Row> {
+fn seen(row: &Row, children: &Children, servers: &Servers) -> Row {
     let memory = Memory::default();
     let set = |((family, name), cell): (&(Family, String), &Cell)| Change::Set(*family, name.clone(), cell.clone());
     let all = row.iter().map(set).collect();
     let mut work = Box::pin(async {
         memory.change_if("key", Predicate::RowAbsent, all).await.unwrap();
-        memory.read(&["key".to_owned()], children).await.unwrap().remove(0)
+        memory.read_with(&["key".to_owned()], children, servers).await.unwrap().remove(0).unwrap_or_default()
     });
     // Storage in memory lets others go first, and then waits for nobody.
     loop {
@@ -108,21 +109,31 @@ proptest! {
     }
 
     #[test]
-    fn servers_that_are_not_wanted_are_left_out(row in dated(), children in children(), servers in servers()) {
-        let filter = filters::read_with(&children, &servers);
+    fn a_read_shows_what_memory_shows(row in dated(), children in children(), servers in servers()) {
+        let filter = filters::read(&children, &servers);
         filter.validate().unwrap();
         let read = CompiledFilter::compile(filter).unwrap().apply(stored(&row), &|| false).unwrap();
-        let mut expected = seen(&row, &children).unwrap_or_default();
-        servers.keep(&mut expected);
-        prop_assert_eq!(filters::row(&read), expected);
+        prop_assert_eq!(filters::row(&read), seen(&row, &children, &servers));
     }
 
+    /// What memory shows of a row is what everybody sees who looks at every cell of it.
     #[test]
-    fn a_read_shows_what_memory_shows(row in row(), children in children()) {
-        let filter = filters::read(&children);
-        filter.validate().unwrap();
-        let read = CompiledFilter::compile(filter).unwrap().apply(stored(&row), &|| false).unwrap();
-        let expected: BTreeMap<_, _> = seen(&row, &children).unwrap_or_default();
-        prop_assert_eq!(filters::row(&read), expected);
+    fn memory_shows_what_is_asked_for(row in dated(), children in children(), servers in servers()) {
+        let (mut first, mut page) = (0..TELLING, 0..0);
+        if let Children::Page { limit, .. } = &children {
+            page = 0..*limit;
+        }
+        let expected = row.clone().into_iter().filter(|((family, column), _)| match (family, &children, &servers) {
+            (Family::Meta, ..) | (Family::Servers, _, Servers::All) => true,
+            (Family::Servers, _, Servers::None) => false,
+            (Family::Servers, _, Servers::First) => first.next().is_some(),
+            (Family::Servers, _, Servers::FirstAnd(address)) => first.next().is_some() || address == column,
+            (Family::Children, Children::Named(names), _) => names.contains(column),
+            (Family::Children, Children::Page { prefix, after, .. }, _) => {
+                let is_meant = column.starts_with(prefix) && after.as_ref().is_none_or(|after| column > after);
+                is_meant && page.next().is_some()
+            }
+        });
+        prop_assert_eq!(seen(&row, &children, &servers), expected.collect());
     }
 }

@@ -1,7 +1,9 @@
 //! What a server remembers of rows: T067, T068, T069, T116, T121.
 
+use ebla_model::Micros;
+use ebla_mounttable::node::{Incarnation, Reference};
 use ebla_mounttable::store::cached::{Counts, PATIENCE};
-use ebla_mounttable::store::{Cell, Change, Family, Freshness, Glimpse, Predicate, Step, Store, Surroundings, cache};
+use ebla_mounttable::store::{Cell, Change, Family, Freshness, Glimpse, Predicate, Store, Surroundings, cache};
 use ebla_mounttable::{Reason, row_key};
 
 use crate::storage::{Call, Health, Storage, alone, go_on, together};
@@ -16,16 +18,20 @@ fn says(storage: &Storage, what: &str) -> Vec<Change> {
     vec![Change::Set(Family::Meta, "v".to_owned(), cell)]
 }
 
-/// Makes the row say something, behind the back of whoever remembers it.
-fn write(storage: &Storage, key: &str, what: &str) {
-    assert!(alone(storage.memory.change_if(key, anything(), says(storage, what))).unwrap());
+/// Makes the row of a child of the root say something, behind the back of whoever remembers it.
+fn write(storage: &Storage, child: &str, what: &str) {
+    let cell = Cell { timestamp: Micros::ZERO, value: Reference::Committed(Incarnation::new(1)).text() };
+    let mut root = says(storage, "root");
+    root.push(Change::Set(Family::Children, child.to_owned(), cell));
+    for (key, change) in [(row_key(&name("")), root), (row_key(&name(child)), says(storage, what))] {
+        assert!(alone(storage.memory.change_if(&key, anything(), change)).unwrap());
+    }
 }
 
-async fn said(store: &impl Store, key: &str) -> String {
-    let step = Step { key: key.to_owned(), child: None };
-    let recent = store.read_recent(&[step]).await.unwrap();
+async fn said(store: &impl Store, child: &str) -> String {
+    let recent = store.read_recent(&name(child)).await.unwrap();
     let value = |row: &Glimpse| row.own.cells().get(&(Family::Meta, "v".to_owned())).unwrap().value.clone();
-    recent.rows.first().unwrap().as_ref().map_or_else(|| "nothing".to_owned(), value)
+    recent.rows.last().unwrap().as_ref().map_or_else(|| "nothing".to_owned(), value)
 }
 
 /// T067
@@ -43,7 +49,11 @@ fn a_row_is_read_once_a_second_however_many_want_it() {
             assert_eq!(*answer, format!("{key} {read_at}"));
         }
         for key in keys {
-            assert_eq!(storage.take_reads(key), usize::from(half_second % 2 == 0), "{key} at {half_second}/2 s");
+            assert_eq!(
+                storage.take_reads(&row_key(&name(key))),
+                usize::from(half_second % 2 == 0),
+                "{key} at {half_second}/2 s"
+            );
         }
         storage.advance(SECOND / 2);
     }
@@ -83,12 +93,12 @@ fn who_changes_a_row_sees_it_as_it_is() {
         write(&storage, "row", "new");
         assert_eq!(alone(said(&store, "row")), "old", "what others do is seen later");
         storage.turn(health);
-        drop(alone(store.change_if("row", when.clone(), says(&storage, "new"))));
+        drop(alone(store.change_if(&row_key(&name("row")), when.clone(), says(&storage, "new"))));
         storage.turn(Health::Fine);
         assert_eq!(alone(said(&store, "row")), "new", "{when:?} {health:?}");
-        assert!(alone(store.change_if("row", anything(), says(&storage, "old"))).unwrap());
+        assert!(alone(store.change_if(&row_key(&name("row")), anything(), says(&storage, "old"))).unwrap());
     }
-    let replica = Replica::of(&storage);
+    let replica = Replica::of(&Storage::new());
     for server in ["h:1", "h:2"] {
         replica.mount("a/b", server, SECOND * 60).unwrap();
         assert!(replica.servers("a/b").contains(&server.to_owned()));
@@ -102,16 +112,16 @@ fn who_changes_a_row_sees_it_as_it_is() {
 fn a_read_that_a_change_overtakes_is_not_kept() {
     let storage = Storage::new();
     let store = Replica::of(&storage).store;
-    write(&storage, "row", "old");
-    let mut early: Call<'_, String> = Box::pin(said(&store, "row"));
+    write(&storage, "", "old");
+    let mut early: Call<'_, String> = Box::pin(said(&store, ""));
     // It has looked, and has not answered yet.
-    while storage.take_reads("row") == 0 {
+    while storage.take_reads(&row_key(&name(""))) == 0 {
         assert_eq!(go_on(&mut early, 1), None);
     }
-    assert!(alone(store.change_if("row", anything(), says(&storage, "new"))).unwrap());
-    assert_eq!(alone(said(&store, "row")), "new", "nobody joins the early read any more");
+    assert!(alone(store.change_if(&row_key(&name("")), anything(), says(&storage, "new"))).unwrap());
+    assert_eq!(alone(said(&store, "")), "new", "nobody joins the early read any more");
     assert_eq!(go_on(&mut early, 100), Some("old".to_owned()));
-    assert_eq!(alone(said(&store, "row")), "new");
+    assert_eq!(alone(said(&store, "")), "new");
 }
 
 /// Whoever waits for a reader that goes away reads for himself.
