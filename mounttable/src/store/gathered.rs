@@ -7,7 +7,8 @@
 //! because none is let into a group that writes what its condition looks at. Where it does not hold, each is made by
 //! itself. Additions become their sum, and each is told what the counter would have been after it.
 //!
-//! Who cannot join the group that waits goes to the storage beside it. Nobody drives a group but those who wait for it,
+//! Behind a group that is full the next one waits. Who looks at what others in a group write cannot join it, and goes to the
+//! storage beside it. Nobody drives a group but those who wait for it,
 //! whichever of them are left, and who waits for the next one drives it too. So a caller that is not polled, as one behind
 //! a reader who does not read, holds up nobody.
 
@@ -26,6 +27,8 @@ use crate::store::{Change, Children, Predicate, Recent, Row, Servers, Store, Sur
 
 /// Wishes of one group.
 const MEMBERS_MAX: usize = 32;
+/// Groups that wait, one behind the other: each is polled by the next one.
+const GROUPS_MAX: usize = 16;
 /// What the conditions of one group weigh together, about: a Bigtable takes filters of 20 KiB.
 const WEIGHT_MAX: usize = 8 << 10;
 /// What a condition on one column weighs beside its name and value.
@@ -51,8 +54,11 @@ trait Wish: Clone + Send + Sync + 'static {
     /// What comes of it.
     type Outcome: Clone + Send + Sync;
 
-    /// Whether all of them can be asked for as one, in this order.
+    /// Whether it can be asked for together with them, behind them.
     fn goes_with(&self, others: &[Self]) -> bool;
+
+    /// Whether one request has room for all of them.
+    fn has_room_with(&self, others: &[Self]) -> bool;
 
     /// Asks for all of them; an outcome for each.
     fn ask<S: Store>(
@@ -73,8 +79,12 @@ impl Wish for Conditional {
     type Outcome = bool;
 
     fn goes_with(&self, others: &[Self]) -> bool {
+        !others.iter().flat_map(|one| &one.then).any(|change| looks_at(&self.when, change))
+    }
+
+    fn has_room_with(&self, others: &[Self]) -> bool {
         let all = others.iter().chain([self]).map(|one| weight(&one.when)).fold(0, usize::saturating_add);
-        all <= WEIGHT_MAX && !others.iter().flat_map(|one| &one.then).any(|change| looks_at(&self.when, change))
+        others.len() < MEMBERS_MAX && all <= WEIGHT_MAX
     }
 
     async fn ask<S: Store>(store: &S, key: &str, wishes: Vec<Self>) -> Vec<Result<bool, Error>> {
@@ -134,6 +144,10 @@ impl Wish for Addition {
         true
     }
 
+    fn has_room_with(&self, _others: &[Self]) -> bool {
+        true
+    }
+
     async fn ask<S: Store>(store: &S, counter: &str, wishes: Vec<Self>) -> Vec<Result<i64, Error>> {
         let sum = wishes.iter().fold(0, |sum: i64, one| sum.wrapping_add(one.0));
         let last = store.add(counter, sum).await;
@@ -174,6 +188,8 @@ struct Lines<W: Wish> {
 #[derive(Debug)]
 struct Line<W: Wish> {
     number: u64,
+    /// Held by each group of the row that waits, and here.
+    places: Arc<()>,
     group: Arc<Mutex<Group<W>>>,
     /// Its way there and back; gone when nobody waits for it any more.
     trip: WeakShared<Trip<W>>,
@@ -183,7 +199,8 @@ struct Line<W: Wish> {
 #[derive(Debug)]
 struct Group<W> {
     members: Vec<W>,
-    has_left: bool,
+    /// Its place in the line; given up when it goes.
+    place: Option<Arc<()>>,
 }
 
 /// What became of each member.
@@ -195,7 +212,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<W: Wish> Queue<W> {
-    /// What comes of a wish; `None` when it cannot be asked for with those who wait, and was not.
+    /// What comes of a wish; `None` when it cannot wait with others, and was not asked for.
     async fn ask<S: Store + Clone + 'static>(
         &self,
         store: &S,
@@ -209,16 +226,25 @@ impl<W: Wish> Queue<W> {
     /// Joins the group that waits for the row, or begins one; the trip, and the member's place in the group.
     fn join<S: Store + Clone + 'static>(&self, store: &S, key: &str, wish: &W) -> Option<(Shared<Trip<W>>, usize)> {
         let mut lines = held(&self.lines);
-        let last = lines.last.get(key).and_then(|line| Some((line.trip.upgrade()?, Arc::clone(&line.group))));
+        let last = lines
+            .last
+            .get(key)
+            .and_then(|line| Some((line.trip.upgrade()?, Arc::clone(&line.group), Arc::clone(&line.places))));
         let joined = match &last {
             None => Some((self.begin(&mut lines, store, key, wish, None), 0)),
-            Some((trip, group)) => {
+            Some((trip, group, places)) => {
                 let mut group = held(group);
-                if group.has_left {
-                    Some((self.begin(&mut lines, store, key, wish, Some(trip.clone())), 0))
-                } else if group.members.len() < MEMBERS_MAX && wish.goes_with(&group.members) {
+                // Held here and in the line beside those who wait.
+                let has_place = Arc::strong_count(places) < GROUPS_MAX.saturating_add(2);
+                if group.place.is_none() {
+                    Some((self.begin(&mut lines, store, key, wish, Some((trip, places))), 0))
+                } else if !wish.goes_with(&group.members) {
+                    None
+                } else if wish.has_room_with(&group.members) {
                     group.members.push(wish.clone());
                     Some((trip.clone(), group.members.len().saturating_sub(1)))
+                } else if has_place {
+                    Some((self.begin(&mut lines, store, key, wish, Some((trip, places))), 0))
                 } else {
                     None
                 }
@@ -236,22 +262,24 @@ impl<W: Wish> Queue<W> {
         store: &S,
         key: &str,
         wish: &W,
-        before: Option<Shared<Trip<W>>>,
+        before: Option<(&Shared<Trip<W>>, &Arc<()>)>,
     ) -> Shared<Trip<W>> {
         lines.groups = lines.groups.wrapping_add(1);
         let number = lines.groups;
-        let group = Arc::new(Mutex::new(Group { members: vec![wish.clone()], has_left: false }));
+        let (before, places) = before.map_or_else(Default::default, |(trip, it)| (Some(trip.clone()), Arc::clone(it)));
+        let group = Group { members: vec![wish.clone()], place: Some(Arc::clone(&places)) };
+        let group = Arc::new(Mutex::new(group));
         let end = End { lines: Arc::clone(&self.lines), key: key.to_owned(), number };
         let trip: Trip<W> = Box::pin(travel(store.clone(), before, Arc::clone(&group), end));
         let trip = trip.shared();
         if let Some(weak) = trip.downgrade() {
-            lines.last.insert(key.to_owned(), Line { number, group, trip: weak });
+            lines.last.insert(key.to_owned(), Line { number, places, group, trip: weak });
         }
         trip
     }
 }
 
-/// Waits for the group before, which waits for none any more, and asks for what this one wants.
+/// Waits for the group before, and asks for what this one wants.
 async fn travel<W: Wish, S: Store>(
     store: S,
     before: Option<Shared<Trip<W>>>,
@@ -263,7 +291,7 @@ async fn travel<W: Wish, S: Store>(
     }
     let members = {
         let mut group = held(&group);
-        group.has_left = true;
+        group.place = None;
         std::mem::take(&mut group.members)
     };
     let outcomes = W::ask(&store, &end.key, members).await;

@@ -246,17 +246,61 @@ fn a_crowd_in_which_nobody_goes_with_another_comes_to_its_end() {
     assert_eq!(changes(&counting), 20_000);
 }
 
-#[test]
-fn a_group_has_bounds() {
-    let (store, counting) = new();
-    let names: Vec<_> = (0..=2 * MEMBERS_MAX).map(|number| format!("c{number}")).collect();
-    let calls = names.iter().map(|name| begun(&store, name, absent(name))).collect();
-    assert!(ended(&counting, calls).iter().all(|outcome| *outcome == Ok(true)));
-    // One, a full group, and those for whom there was no room.
-    assert_eq!(changes(&counting), 1 + 1 + MEMBERS_MAX);
+/// Begins so many changes that go together, and says in how many requests they were made.
+fn requests(store: &Gathered<Counting>, counting: &Counting, count: usize) -> usize {
+    let before = changes(counting);
+    let names: Vec<_> = (0..count).map(|number| format!("{before} {number}")).collect();
+    let calls = names.iter().map(|name| begun(store, name, absent(name))).collect();
+    assert!(ended(counting, calls).iter().all(|outcome| *outcome == Ok(true)));
+    assert!(held(&store.changes.lines).last.is_empty(), "nobody waits");
+    changes(counting) - before
+}
 
+#[test]
+fn groups_wait_behind_each_other() {
+    let (store, counting) = new();
+    assert_eq!(requests(&store, &counting, 1 + 2 * MEMBERS_MAX), 1 + 2);
+    assert_eq!(requests(&store, &counting, 2 + 2 * MEMBERS_MAX), 1 + 3);
+    let full = 1 + GROUPS_MAX * MEMBERS_MAX;
+    assert_eq!(requests(&store, &counting, full), 1 + GROUPS_MAX);
+    assert_eq!(requests(&store, &counting, full + 7), 1 + GROUPS_MAX + 7, "for these there was no room");
+}
+
+#[test]
+fn a_group_is_no_heavier_than_a_storage_takes() {
+    let (store, counting) = new();
     let long = |number: usize| format!("{number}{}", "x".repeat(WEIGHT_MAX / 4));
     let calls = (0..3).map(|number| begun(&store, &long(number), absent(&long(number)))).collect();
     assert!(ended(&counting, calls).iter().all(|outcome| *outcome == Ok(true)));
-    assert_eq!(changes(&counting), 2 + MEMBERS_MAX + 3, "each is too heavy to go with another");
+    assert_eq!(changes(&counting), 3, "each is too heavy to go with another");
+}
+
+/// What counts is who waits, not who has waited: a line that never ends takes all who come.
+#[test]
+fn places_in_the_line_are_given_up_by_those_who_go() {
+    let (store, counting) = new();
+    let mut waiting: Vec<Call<'_>> = vec![begun(&store, "first", absent("first"))];
+    for round in 0..3 * GROUPS_MAX {
+        let names: Vec<_> = (0..MEMBERS_MAX).map(|number| format!("{round} {number}")).collect();
+        waiting.extend(names.iter().map(|name| begun(&store, name, absent(name))));
+        let rest = waiting.split_off(waiting.len().saturating_sub(MEMBERS_MAX));
+        // All before the last group are made while that one waits.
+        assert!(ended(&counting, waiting).iter().all(|outcome| *outcome == Ok(true)));
+        waiting = rest;
+    }
+    assert!(ended(&counting, waiting).iter().all(|outcome| *outcome == Ok(true)));
+    assert_eq!(changes(&counting), 1 + 3 * GROUPS_MAX);
+}
+
+/// Whoever waits behind others goes on without them, and they without him.
+#[test]
+fn a_line_of_groups_outlives_its_members() {
+    let (store, counting) = new();
+    let names: Vec<_> = (0..1 + 3 * MEMBERS_MAX).map(|number| format!("c{number}")).collect();
+    let mut calls: Vec<_> = names.iter().map(|name| begun(&store, name, absent(name))).collect();
+    let last = calls.split_off(1 + 2 * MEMBERS_MAX);
+    drop(calls.split_off(1 + MEMBERS_MAX));
+    drop(calls);
+    assert!(ended(&counting, last).iter().all(|outcome| *outcome == Ok(true)));
+    assert_eq!((columns(&counting), changes(&counting)), (names.len(), 4), "all were made for the last");
 }
