@@ -1,8 +1,8 @@
-//! Many workers who make and remove nodes on ways that they share: T062, T063, T064.
+//! Many workers who make and remove nodes on ways that they share: T062, T063, T064, T123.
 
 use std::time::Duration;
 
-use ebla_mounttable::table::{Found, Mount, Subtree};
+use ebla_mounttable::table::{Correction, Found, Mount, Subtree, Trouble};
 use ebla_mounttable::{MountMode, Pattern, Reason, Target};
 
 use crate::scheduler::{Draw, Task, alone, run_for};
@@ -97,4 +97,51 @@ pub(crate) fn expiries(seed: u64, names: usize) {
     };
     assert!(run_for(STEPS_MAX, names.iter().chain(&names).map(resolve).collect(), &mut draw, 0), "stuck: seed {seed}");
     assert_eq!(world.memory.rows().len(), 1, "{:?}", world.memory.rows().keys());
+}
+
+/// Operations that are under way at the same time.
+const TOGETHER: u64 = 50;
+
+/// What users are charged for after many operations, some of whose processes die on the way: how many counters are wrong
+/// then, and what a recount corrects while others go on.
+pub(crate) fn charges(seed: u64, operations: u64, crashes_per_thousand: u64) -> (usize, Vec<Correction>) {
+    let mut draw = Draw::seeded(seed);
+    let world = World::new();
+    for _ in 0..operations / TOGETHER {
+        let tasks = (0..TOGETHER).map(|_| operation(&world, &mut draw)).collect();
+        assert!(run_for(STEPS_MAX, tasks, &mut draw, crashes_per_thousand), "stuck: seed {seed}");
+        world.memory.advance(Duration::from_secs(1));
+    }
+    // What is left of those who died is charged for until a sweep has taken it away.
+    alone(world.table.sweep()).unwrap();
+    let wrong = || {
+        let findings = alone(world.table.check()).unwrap();
+        findings.iter().filter(|finding| finding.trouble == Trouble::Counter).count()
+    };
+    let drifted = wrong();
+    let mut corrections = Vec::new();
+    let mut tasks: Vec<_> = (0..TOGETHER).map(|_| operation(&world, &mut draw)).collect();
+    let recount = async { corrections = world.table.recount().await.unwrap() };
+    tasks.push(Box::pin(recount));
+    assert!(run_for(STEPS_MAX, tasks, &mut draw, 0), "stuck: seed {seed}");
+    alone(world.table.recount()).unwrap();
+    assert_eq!(wrong(), 0, "seed {seed}");
+    (drifted, corrections)
+}
+
+/// Something that one of three users does at one of 27 names; what comes of it is his business.
+fn operation<'a>(world: &'a World, draw: &mut Draw) -> Task<'a> {
+    let who = caller(["alice", "bob", "carol"][usize::try_from(draw.below(3)).unwrap()]);
+    let at = name(&format!("{}/{}/{}", draw.below(3), draw.below(3), draw.below(3)));
+    let server = format!("h{}:1", draw.below(4)).parse().unwrap();
+    let mount = Mount { address: server, ..mount(Duration::from_secs(draw.below(20))) };
+    let (what, table) = (draw.below(10), world.server(draw));
+    Box::pin(async move {
+        let _ = match what {
+            0..6 => table.mount(&who, &at, &mount).await.map(drop),
+            6..8 => table.unmount(&who, &at, None).await.map(drop),
+            8 => table.delete(&who, &at, Subtree::Delete, None).await.map(drop),
+            _ => table.resolve(&who, &at).await.map(drop),
+        };
+    })
 }

@@ -61,6 +61,11 @@ impl World {
         Self { memory, table, beside, notes: RefCell::default(), steps: Cell::default() }
     }
 
+    /// Any of its two servers.
+    pub(crate) fn server(&self, draw: &mut Draw) -> &Table<Gathered<Memory>> {
+        if draw.chance(1, 2) { &self.table } else { &self.beside }
+    }
+
     fn tick(&self) -> u64 {
         self.steps.set(self.steps.get() + 1);
         self.steps.get()

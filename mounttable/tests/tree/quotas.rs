@@ -126,7 +126,7 @@ fn a_charge_follows_the_last_mounter() {
     assert_eq!((world.usage("bob"), world.usage("alice")), ((1, 0), (0, 1)));
 }
 
-/// T123, in small: a counter that is wrong is found and put right while the table serves.
+/// T123: a counter that is wrong is found and put right while the table serves.
 #[test]
 fn a_recount_puts_counters_right() {
     let world = World::open();
