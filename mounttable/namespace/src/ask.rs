@@ -17,7 +17,7 @@ use crate::entry::{MountEntry, Place};
 use crate::namespace::Namespace;
 
 /// The largest answer that is taken: a name may have very many servers.
-const MESSAGE_BYTES_MAX: usize = 64 << 20;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// A server that has not answered for so long has the next one asked beside it.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -72,8 +72,14 @@ impl Namespace {
 
     /// The message with who asks, and for how long.
     pub(crate) fn request<M>(&self, message: M) -> Request<M> {
-        let mut request = Request::new(message);
+        let mut request = self.unlimited(message);
         request.set_timeout(self.0.timeout);
+        request
+    }
+
+    /// The message with who asks.
+    pub(crate) fn unlimited<M>(&self, message: M) -> Request<M> {
+        let mut request = Request::new(message);
         if let Some((header, identity)) = &self.0.identity {
             request.metadata_mut().insert(*header, identity.clone());
         }

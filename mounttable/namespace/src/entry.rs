@@ -18,6 +18,12 @@ impl Server {
     pub const fn lasting(address: ServerAddress) -> Self {
         Self { address, deadline: Deadline::FOREVER }
     }
+
+    /// The server of an answer; `None` when its address means nothing.
+    pub(crate) fn from_wire(server: &wire::Server) -> Option<Self> {
+        let deadline = server.deadline_micros.map_or(Deadline::FOREVER, |at| Deadline::at(Micros::new(at)));
+        Some(Self { address: object_address(&server.address).ok()?, deadline })
+    }
 }
 
 /// What a name leads to: any of `servers` may be asked for `suffix`.
@@ -52,11 +58,7 @@ impl MountEntry {
     /// The entry of an answer. Servers whose addresses mean nothing are left out.
     pub(crate) fn from_wire(entry: wire::Entry) -> Self {
         let target = Target::of(entry.serves_mount_table, entry.is_leaf);
-        let server = |server: wire::Server| {
-            let deadline = server.deadline_micros.map_or(Deadline::FOREVER, |at| Deadline::at(Micros::new(at)));
-            Some(Server { address: object_address(&server.address).ok()?, deadline })
-        };
-        Self { servers: entry.servers.into_iter().filter_map(server).collect(), suffix: entry.name, target }
+        Self { servers: entry.servers.iter().filter_map(Server::from_wire).collect(), suffix: entry.name, target }
     }
 }
 

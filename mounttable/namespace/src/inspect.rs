@@ -45,6 +45,17 @@ pub struct Who {
     pub servers: Usage,
 }
 
+/// Something that somebody may do with a node, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Allowed {
+    /// The tag of what he may do.
+    pub tag: String,
+    /// The tag that says so: itself, or Admin.
+    pub granted_by: String,
+    /// The pattern that lets him in; empty for a superuser, and for a caller who may not read the permissions.
+    pub pattern: String,
+}
+
 impl Namespace {
     /// A node's creator, age and versions.
     ///
@@ -66,6 +77,25 @@ impl Namespace {
             servers: node.servers,
             children: node.children,
         })
+    }
+
+    /// What the caller may do with a node, or else, when `names` are given, whoever is called so.
+    ///
+    /// # Errors
+    /// As [`Self::node`]; `NO_ACCESS` when it is about somebody else and the caller is no administrator of the node.
+    pub async fn test_permissions(&self, name: &str, names: &[String]) -> Result<Vec<Allowed>, Error> {
+        let places = self.resolve_to_mount_table(name).await?.places();
+        let ask = |place: Place| async move {
+            let (name, names) = (place.name.clone(), names.to_vec());
+            let request = self.request(wire::TestPermissionsRequest { name, names, tags: Vec::new() });
+            told(&place, self.client(&place).test_permissions(request).await)
+        };
+        let allowed = |it: wire::test_permissions_reply::Allowed| Allowed {
+            tag: it.tag,
+            granted_by: it.granted_by,
+            pattern: it.pattern,
+        };
+        Ok(first(&places, ask).await?.outcome?.allowed.into_iter().map(allowed).collect())
     }
 
     /// Who the first root that answers takes the caller for, and what he is charged for there.

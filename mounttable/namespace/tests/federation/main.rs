@@ -7,6 +7,8 @@ mod caching;
 mod changing;
 mod dialing;
 mod listing;
+mod operating;
 mod publishing;
 mod resolving;
+mod watching;
 mod world;
