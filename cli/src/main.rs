@@ -12,7 +12,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     ebla_runtime::telemetry::init(&arguments.log_level);
-    let Ok(runtime) = tokio::runtime::Builder::new_multi_thread().enable_all().build() else {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = arguments.threads() {
+        builder.worker_threads(threads);
+    }
+    let Ok(runtime) = builder.enable_all().build() else {
         eprintln!("ebla: cannot start the asynchronous runtime: are threads exhausted?");
         return ExitCode::from(1);
     };

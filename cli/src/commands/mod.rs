@@ -43,6 +43,16 @@ pub struct Arguments {
     pub log_level: String,
 }
 
+impl Arguments {
+    /// How many threads the process wants for what it does not wait for; `None`: one for each processor.
+    pub fn threads(&self) -> Option<usize> {
+        match &self.command {
+            Command::Mounttable(command) => Some(command.threads.into()),
+            _ => None,
+        }
+    }
+}
+
 /// Which cluster, and which tables of it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Place {
