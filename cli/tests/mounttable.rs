@@ -8,12 +8,12 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{Process, Up};
 
 /// A running `ebla mounttable`, killed when dropped.
 struct Names {
-    _process: Process,
+    process: Process,
     address: String,
 }
 
@@ -29,7 +29,7 @@ impl Names {
         let all: Vec<_> = fixed.iter().chain(&small).chain(arguments).map(OsStr::new).collect();
         let process = Process::start(&folder.join(label), &all);
         let address = process.ready["address"].as_str().unwrap().to_owned();
-        Self { _process: process, address }
+        Self { process, address }
     }
 
     /// The exit code, and what was shown.
@@ -108,13 +108,16 @@ fn a_cluster_in_one_process_serves_names_and_keeps_them() {
         let command = Command::new(support::ebla())
             .arg("mt")
             .args(arguments)
-            .args(["--root", root, "--as", "alice"])
+            .args(["--root", root])
+            .env("MT_IDENTITY", "alice")
             .output()
             .unwrap();
         up.kill();
         (command.status.code(), String::from_utf8(command.stdout).unwrap())
     };
     assert_eq!(run(&["mount", "prod/web", "10.0.0.1:80"]).0, Some(0));
+    assert_eq!(run(&["admin", "check"]).0, Some(4));
+    assert_eq!(run(&["admin", "check", "--as", "admin"]), (Some(0), "KIND  PLACE  MESSAGE  FIXED\n".to_owned()));
     assert_eq!(run(&["glob", "prod/..."]), (Some(0), "prod\nprod/web  10.0.0.1:80\n".to_owned()));
 }
 
@@ -140,6 +143,118 @@ fn names_are_served_from_a_cluster_by_any_number_of_processes() {
     assert_eq!(three.json("bob", &["resolve", "a/b"])["servers"][0]["address"], "h:1");
 }
 
+/// What the load writes into the table is what mounts would have written: a check finds nothing, and it can be taken away.
+#[test]
+fn a_directory_that_is_written_is_like_one_that_was_mounted() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(&folder.path().join("data"), &[]);
+    let cluster = up.addresses.first().unwrap().as_str();
+    let names = Names::start(folder.path(), "names", &["--cluster", cluster]);
+    let wide = ["--workloads", "wide", "--children", "700"];
+    let figures = names.json("bench", &[&["bench", "--cluster", cluster, "--keep"], &wide[..]].concat());
+    let counted = |name: &str| {
+        let figure = figures.as_array().unwrap().iter().find(|figure| figure["workload"] == name).unwrap();
+        (figure["operations"].as_u64().unwrap(), figure["errors"].as_u64().unwrap())
+    };
+    assert_eq!((counted("wide mount"), counted("wide resolve")), ((100, 0), (700, 0)), "{figures}");
+    assert_eq!(counted("wide glob"), (700, 0), "{figures}");
+    assert_eq!(names.json("server", &["admin", "check"]), serde_json::json!([]));
+    assert_eq!(names.json("bench-0", &["whoami"])["servers"]["used"], 1_400);
+    let load = names.mt("server", &["glob", "bench-*"]).1;
+    assert_eq!(names.mt("server", &["rm", "-r", load.trim()]).0, Some(0));
+    assert_eq!(names.json("bench-0", &["whoami"])["nodes"]["used"], 0);
+}
+
+/// What an operator does to a table in a day, from one backup to the next.
+#[test]
+fn a_table_is_looked_after_by_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::start(folder.path(), "memory", &["--in-memory"]);
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let admin = |arguments: &[&str]| names.mt("server", &[&["admin"], arguments].concat());
+    let json = |arguments: &[&str]| names.json("server", &[&["admin"], arguments].concat());
+    let (open, dump, cut) = (file("open.json"), file("dump.jsonl"), file("cut.jsonl"));
+    std::fs::write(&open, r#"{"": {"Admin": {"In": ["..."]}}, "team": {"Admin": {"In": ["alice"]}}}"#).unwrap();
+    assert_eq!(json(&["setup", &open])["changed"], 1, "the root is like that already");
+    assert_eq!(names.mt("alice", &["mount", "team/web", "h:1"]).0, Some(0));
+    assert_eq!(json(&["check"]), json!([]));
+    for arguments in [&["check"][..], &["dump"], &["sweep"], &["destroy", "mounttable"]] {
+        assert_eq!(names.mt("alice", &[&["admin"], arguments].concat()).0, Some(4), "{arguments:?} is for superusers");
+    }
+    assert_eq!(json(&["sweep"])["damaged"], 0);
+    assert_eq!(json(&["recount"]), json!([]));
+    assert!(json(&["counters"])["changes"].as_u64().unwrap() > 0);
+
+    assert_eq!(admin(&["limit", "alice", "--nodes", "3", "--servers", "unlimited"]).0, Some(0));
+    let own = json!({"user": "alice", "nodes": 3, "servers": "unlimited"});
+    assert_eq!(json(&["limits"])[1], own);
+    assert_eq!(names.json("alice", &["whoami"])["nodes"]["limit"], 3);
+    assert_eq!(admin(&["limit", "alice", "--nodes", "default"]).0, Some(0));
+    assert_eq!(json(&["limits"])[1], json!({"user": "alice", "nodes": "default", "servers": "unlimited"}));
+    assert_eq!(admin(&["limit", "alice", "--nodes", "-1"]).0, Some(2));
+
+    assert_eq!(json(&["readonly", "on"]), json!({"read_only": true, "was_read_only": false}));
+    assert_eq!(names.mt("alice", &["mount", "team/web", "h:2"]).0, Some(6));
+    assert_eq!(names.mt("alice", &["resolve", "team/web"]).0, Some(0));
+    assert_eq!(json(&["readonly", "off"])["was_read_only"], true);
+
+    let saved = json(&["dump", &dump]);
+    assert!(saved["rows"].as_u64().unwrap() >= 3, "the root, team and team/web: {saved}");
+    let text = std::fs::read_to_string(&dump).unwrap();
+    assert_eq!(admin(&["dump"]), (Some(0), text.clone()), "a table that nobody changes is the same twice");
+    std::fs::write(&cut, text.lines().take(3).collect::<Vec<_>>().join("\n")).unwrap();
+    assert_eq!(admin(&["restore", &dump]).0, Some(5), "it is not empty");
+    assert_eq!(admin(&["destroy", "another"]).0, Some(2));
+    assert_eq!(json(&["destroy", "mounttable"])["rows"], saved["rows"]);
+    assert_eq!(names.mt("alice", &["resolve", "team/web"]).0, Some(3), "there is no root");
+    assert_eq!(admin(&["restore", &cut]).0, Some(2), "a file that was cut off is not half restored");
+    assert_eq!(json(&["restore", &dump])["rows"], saved["rows"]);
+    assert_eq!(names.json("alice", &["resolve", "team/web"])["servers"][0]["address"], "h:1");
+    assert_eq!(json(&["check", "--fix"]), json!([]));
+    assert_eq!(json(&["limits"])[1], json!({"user": "alice", "nodes": "default", "servers": "unlimited"}));
+}
+
+/// What a person looks at, and the ways to say who may do what.
+#[test]
+fn names_are_looked_at_and_given_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let upper = Names::start(folder.path(), "upper", &["--in-memory"]);
+    let lower = Names::start(folder.path(), "lower", &["--in-memory"]);
+    let ok = |caller: &str, arguments: &[&str]| {
+        let (code, said) = upper.mt(caller, arguments);
+        assert_eq!(code, Some(0), "{arguments:?}");
+        said
+    };
+    ok("alice", &["mount", "a/web", "h:1", "--leaf"]);
+    ok("alice", &["mount", "to/lower", &lower.address, "--mt"]);
+    ok("alice", &["mount", "to/lower/mail", "h:25"]);
+    let tree = format!("a\n  web  h:1\nto\n  lower  {}\n    mail  h:25\n", lower.address);
+    assert_eq!(ok("bob", &["tree"]), tree);
+    assert_eq!(ok("bob", &["tree", "to", "--depth", "1"]), format!("lower  {}\n", lower.address));
+    assert_eq!(ok("bob", &["ls", "--long", "a"]), "web  h:1  leaf  never\n");
+    let server = |arguments: &[&str]| upper.json("bob", arguments)["servers"][0]["address"].clone();
+    assert_eq!(server(&["resolve", "to/lower/mail"]), "h:25");
+    assert_eq!(server(&["resolve", "--shallow", "to/lower"]), lower.address.as_str());
+    assert!(server(&["resolve", "--table", "to/lower/mail"]).as_str().unwrap().contains(&lower.address));
+
+    let first = upper.mt("bob", &["watch", "to/lower/mail", "--count", "1", "-o", "json"]);
+    let told: Value = serde_json::from_str(first.1.trim()).unwrap();
+    assert_eq!((first.0, &told["servers"][0]["address"]), (Some(0), &"h:25".into()), "watched where it is held");
+    assert_eq!(upper.mt("bob", &["watch", "never", "--count", "1"]), (Some(0), "nowhere\n\n".to_owned()));
+
+    ok("alice", &["perms", "set", "a", r#"{"Admin":{"In":["alice"]}}"#]);
+    assert_eq!(upper.mt("bob", &["watch", "a/web", "--count", "1"]).0, Some(4));
+    ok("alice", &["perms", "add", "a", "bob", "Resolve", "Read"]);
+    let tested = upper.json("alice", &["perms", "test", "a", "--who", "bob"]);
+    let tags: Vec<_> = tested.as_array().unwrap().iter().map(|it| it["tag"].as_str().unwrap()).collect();
+    assert_eq!(tags, ["Read", "Resolve"], "{tested}");
+    assert_eq!(tested[0]["pattern"], "bob");
+    ok("alice", &["perms", "remove", "a", "bob", "Read"]);
+    assert_eq!(upper.json("bob", &["perms", "test", "a"]).as_array().unwrap().len(), 1);
+    assert_eq!(upper.mt("bob", &["perms", "add", "a", "bob", "Admin"]).0, Some(4));
+    assert_eq!(upper.mt("alice", &["perms", "add", "a", "bob", "Everything"]).0, Some(2));
+}
+
 /// Names that lead from one table into another, by the same commands.
 #[test]
 fn a_table_that_is_mounted_is_followed() {
@@ -160,6 +275,11 @@ fn a_table_that_is_mounted_is_followed() {
     assert_eq!((traced["hops"].as_array().unwrap().len(), &traced["names"][0]), (2, &"/h:1".into()));
     let over_both = ["resolve", "to/lower/web", "--root", "127.0.0.1:1", "--root", upper.address.as_str()];
     assert_eq!(upper.json("alice", &over_both)["servers"][0]["leaf"], true, "a dead root is skipped");
+    let twice = [&["mount", "of/both", "h:2"], &over_both[2..]].concat();
+    ok(&twice);
+    let nobody = ["mount", "of/none", "h:2", "--root", "127.0.0.1:1"];
+    assert_eq!(upper.mt("alice", &nobody).0, Some(6), "one of the roots has to be there");
+    ok(&["rm", "-r", "of"]);
     ok(&["rm", "to/lower"]);
     assert_eq!(upper.mt("alice", &["resolve", "to/lower/web"]).0, Some(3));
     assert_eq!(lower.mt("alice", &["resolve", "web"]).0, Some(0), "the mount was removed, not the table");
@@ -173,6 +293,46 @@ fn a_server_is_mounted_while_its_command_runs() {
     let (code, _) = names.mt("alice", &["publish", "a/web", "--server", "h:1", "--", "sh", "-c", look.as_str()]);
     assert_eq!(code, Some(7), "the command's own, which saw the mount");
     assert_eq!(names.mt("alice", &["resolve", "a/web"]).0, Some(3));
+}
+
+/// A file says whether the server is well, and a port that nobody listens on never is.
+#[test]
+fn a_server_is_mounted_while_it_is_healthy() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::start(folder.path(), "memory", &["--in-memory"]);
+    let well = folder.path().join("well");
+    let (ebla, well) = (support::ebla(), well.display());
+    let there = format!("until {ebla} mt resolve a/web >&2; do sleep 0.05; done");
+    let gone = format!("while {ebla} mt resolve a/web >&2; do sleep 0.05; done");
+    let script = format!("{ebla} mt resolve a/web && exit 1; touch {well}; {there}; rm {well}; {gone}; exit 7");
+    let check = format!("exec=test -e {well} -a $SERVER = h:1");
+    let publish = ["publish", "a/web", "--check-every", "1", "--server"];
+    let of = |server: &'static str, check: &str, script: &str| {
+        names.mt("alice", &[&publish[..], &[server, "--check", check, "--", "sh", "-c", script]].concat()).0
+    };
+    assert_eq!(of("h:1", &check, &script), Some(7), "not there before, there while it is well, and not there after");
+    let never = format!("sleep 1; {ebla} mt resolve a/web; test $? = 3 && exit 7");
+    assert_eq!(of("127.0.0.1:1", "tcp", &never), Some(7));
+    assert_eq!(of("h:1", "udp", "true"), Some(2));
+}
+
+/// By what the mounttable itself answers: its gateway speaks HTTP, and nobody here speaks of health.
+#[test]
+fn health_is_asked_for_over_http_and_grpc() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::start(folder.path(), "memory", &["--in-memory", "--http-listen", "127.0.0.1:0"]);
+    let http = names.process.ready["http"].as_str().unwrap().to_owned();
+    let ebla = support::ebla();
+    let there = format!("for i in $(seq 100); do {ebla} mt resolve a/web && exit 7; sleep 0.05; done; exit 1");
+    let not = format!("sleep 1; {ebla} mt resolve a/web; test $? = 3 && exit 8");
+    let publish = |server: &str, check: &str, script: &str| {
+        let arguments = ["publish", "a/web", "--server", server, "--check", check, "--", "sh", "-c", script];
+        names.mt("alice", &arguments).0
+    };
+    assert_eq!(publish(&http, "http=/v1/openapi.json", &there), Some(7));
+    assert_eq!(publish(&http, "http=/nothing/here", &not), Some(8));
+    assert_eq!(publish(&names.address, "grpc", &not), Some(8), "it does not know that service");
+    assert_eq!(publish(&names.address, "tcp", &there), Some(7));
 }
 
 #[test]

@@ -13,6 +13,7 @@
 //! ```sh
 //! cargo run --release -p ebla-cli --example mt_race -- target/release/ebla
 //! cargo run --release -p ebla-cli --example mt_race -- target/release/ebla --bench -- --clients 64
+//! cargo run --release -p ebla-cli --example mt_race -- target/release/ebla --bench --written -- --workloads wide --children 1000000 --keep
 //! ```
 
 mod contest;
@@ -62,6 +63,9 @@ struct Arguments {
     /// No race: `ebla mt bench` on a mounttable in a process of its own
     #[arg(long)]
     bench: bool,
+    /// In the bench: the large directory is written into the table, not mounted
+    #[arg(long, requires = "bench")]
+    written: bool,
     /// Handed on to `ebla mt bench`
     #[arg(last = true)]
     arguments: Vec<String>,
@@ -108,6 +112,9 @@ fn bench(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     bench.args(["mt", "bench", "--root", told(&ready, "address")?, "--pid", &pid.to_string()]);
     if arguments.json {
         bench.args(["-o", "json"]);
+    }
+    if arguments.written {
+        bench.args(["--cluster", told(&cluster, "bigtable")?]);
     }
     let status = bench.args(&arguments.arguments).status()?;
     if status.success() { Ok(()) } else { Err(format!("ebla mt bench: {status}").into()) }

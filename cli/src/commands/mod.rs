@@ -132,7 +132,6 @@ pub enum Command {
     /// Serve names: a mounttable on a cluster, or in memory
     Mounttable(mounttable::Mounttable),
     /// Use a mounttable: mount, resolve, list, permissions
-    #[command(subcommand)]
     Mt(mt::Mt),
     /// Load a data set
     #[command(subcommand)]

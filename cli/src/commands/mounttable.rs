@@ -26,6 +26,9 @@ use super::mt::refused;
 use crate::output::Failure;
 use crate::process::{self, Signals};
 
+/// Who looks after the table of [`Mounttable::beside`]: whoever calls himself so is believed.
+const OPERATOR: &str = "admin";
+
 /// Serve a table of names. Any number of processes may serve the same one.
 ///
 /// The table is made when it is not there: everybody may do everything in it, unless a permissions file says otherwise.
@@ -119,7 +122,7 @@ impl Mounttable {
     /// Usage, when an environment variable has no legal value.
     pub fn beside(cluster: &str, listen: &str, http: Option<&str>) -> Result<Self, Failure> {
         let command = Self::augment_args(clap::Command::new("mounttable").no_binary_name(true));
-        let given = ["--cluster", cluster, "--listen", listen, "--insecure-dev-identity"];
+        let given = ["--cluster", cluster, "--listen", listen, "--insecure-dev-identity", "--superuser", OPERATOR];
         let given = given.into_iter().chain(http.into_iter().flat_map(|listen| ["--http-listen", listen]));
         let found = command.try_get_matches_from(given).and_then(|matches| Self::from_arg_matches(&matches));
         found.map_err(|error| Failure::usage(error.to_string()))

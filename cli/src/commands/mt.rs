@@ -1,10 +1,15 @@
 //! `ebla mt`: what a person or a script asks of a mounttable.
 //!
-//! Exit codes: 0 done, 2 usage, 3 not found, 4 denied, 5 conflict, 6 unavailable, 1 anything else.
+//! Exit codes: 0 done, 2 usage, 3 not found, 4 denied, 5 conflict, 6 unavailable, 8 a check has found something, 1 anything
+//! else.
 
+mod admin;
 mod bench;
+mod health;
 mod list;
+mod perms;
 mod publish;
+mod saved;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -14,42 +19,48 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ebla_mounttable::table::Subtree;
-use ebla_mounttable::{Error, MountMode, Permissions, Reason, ServerAddress, Target, naming};
-use ebla_mounttable_namespace::{Etag, MountOptions, Namespace, Roots};
+use ebla_mounttable::{Error, MountMode, Reason, ServerAddress, Target, naming};
+use ebla_mounttable_namespace::{MountOptions, Namespace, Outcomes, Roots};
 use ebla_runtime::Runtime;
-use serde_json::{Value, json};
+use futures::StreamExt;
 
 use crate::output::{self, Failure, Format};
 
 /// The mounttable that is asked when none is named.
 const ROOT: &str = "/127.0.0.1:8101";
 
+/// Names.
+#[derive(Debug, clap::Args)]
+pub struct Mt {
+    #[command(flatten)]
+    root: Root,
+    #[command(subcommand)]
+    command: Command,
+}
+
 /// Which mounttable, and as whom.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Root {
     /// HOST:PORT of a mounttable, where names begin; several that are equivalent may be given. Without it those in the
     /// variables whose names begin with MT_ROOT, or else 127.0.0.1:8101
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, global = true, value_name = "HOST:PORT")]
     pub root: Vec<String>,
     /// Who calls, as a server with --insecure-dev-identity believes it: names, separated by commas
-    #[arg(long = "as", value_name = "NAMES", env = "MT_IDENTITY")]
+    #[arg(long = "as", global = true, value_name = "NAMES", env = "MT_IDENTITY")]
     pub identity: Option<String>,
     /// A file with the token (JWT) that tells a server with --jwt-keys who calls
-    #[arg(long, value_name = "FILE", env = "MT_TOKEN_FILE", conflicts_with = "identity")]
+    #[arg(long, global = true, value_name = "FILE", env = "MT_TOKEN_FILE", conflicts_with = "identity")]
     pub token_file: Option<PathBuf>,
     /// How data is shown
-    #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_enum, default_value = "table")]
+    #[arg(short = 'o', long = "output", global = true, env = "EBLA_OUTPUT", value_enum, default_value = "table")]
     pub output: Format,
 }
 
-/// Names.
+/// What is done with names.
 #[derive(Debug, clap::Subcommand)]
-pub enum Mt {
+enum Command {
     /// Mount a server under a name; nodes on the way are made
     Mount {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
         /// The name
         name: String,
         /// The server: HOST:PORT, perhaps with a name in it behind (/HOST:PORT/inner)
@@ -69,9 +80,6 @@ pub enum Mt {
     },
     /// Take a server away, or all of a name's
     Unmount {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
         /// The name
         name: String,
         /// The server; without it all
@@ -79,37 +87,54 @@ pub enum Mt {
     },
     /// The servers that a name leads to, and what is to be asked of them
     Resolve {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
         /// The name
         name: String,
         /// Show each step on the way: who was asked, who answered, how long it took
         #[arg(long)]
         trace: bool,
+        /// What is mounted under the name itself, also if it is a mount table that leads on
+        #[arg(short, long, conflicts_with_all = ["trace", "table"])]
+        shallow: bool,
+        /// The mount table that holds the name, or would hold it
+        #[arg(long, conflicts_with = "trace")]
+        table: bool,
+    },
+    /// What a name leads to, and every change of that, until Ctrl-C; with -o json a line for each
+    Watch {
+        /// The name
+        name: String,
+        /// End after so many
+        #[arg(long, value_name = "N")]
+        count: Option<usize>,
     },
     /// What a pattern asks for, also in mounttables that are mounted
     Glob {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
         /// The pattern: * ? [a-z] in an element, ... at the end for everything below
         pattern: String,
+        /// A line for each server: what it is, and when it ends
+        #[arg(short, long)]
+        long: bool,
     },
     /// What is right below a name
     Ls {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
         /// The name; without it the root
         #[arg(default_value = "")]
         name: String,
+        /// A line for each server: what it is, and when it ends
+        #[arg(short, long)]
+        long: bool,
+    },
+    /// Everything below a name, as a tree
+    Tree {
+        /// The name; without it the root
+        #[arg(default_value = "")]
+        name: String,
+        /// Only so many levels
+        #[arg(short, long, value_parser = clap::value_parser!(u8).range(1..=64))]
+        depth: Option<u8>,
     },
     /// Delete a node
     Rm {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
         /// The name
         name: String,
         /// Everything below it too
@@ -118,17 +143,11 @@ pub enum Mt {
     },
     /// A node's creator, age, versions
     Stat {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
         /// The name
         name: String,
     },
     /// Keep a server mounted while a command runs, or until Ctrl-C
     Publish {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
         /// The names
         #[arg(required = true)]
         names: Vec<String>,
@@ -144,6 +163,13 @@ pub enum Mt {
         /// There is nothing below the server
         #[arg(long)]
         leaf: bool,
+        /// Mounted only while it is healthy: tcp (somebody listens), grpc or grpc=SERVICE (it says so by grpc.health.v1),
+        /// http=/PATH (2xx), exec=COMMAND (for the shell, ends with 0; the server is in $SERVER)
+        #[arg(long, value_name = "HOW")]
+        check: Option<health::Check>,
+        /// How often that is looked at, in seconds; after two failures in succession the server is taken away
+        #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        check_every: u32,
         /// The command and its arguments, behind --; its exit code becomes that of this one
         #[arg(last = true)]
         command: Vec<String>,
@@ -152,117 +178,109 @@ pub enum Mt {
     Bench(bench::Bench),
     /// Who may do what with a node
     #[command(subcommand)]
-    Perms(Perms),
+    Perms(perms::Perms),
     /// Who the mounttable takes the caller for, and what he is charged for
-    Whoami {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
-    },
-}
-
-/// Permissions of a node.
-#[derive(Debug, clap::Subcommand)]
-pub enum Perms {
-    /// Show them, as JSON, with their version on stderr
-    Get {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
-        /// The name
-        name: String,
-    },
-    /// Replace them; the node is made if it is not there, and stays
-    Set {
-        /// Which mounttable
-        #[command(flatten)]
-        root: Root,
-        /// The name
-        name: String,
-        /// {"Admin":{"In":["alice"]}, ...}
-        json: String,
-        /// Only if they are still of this version
-        #[arg(long, default_value = "")]
-        etag: String,
-    },
+    Whoami,
+    /// Look after a mounttable, as one of its superusers: the server of the first root is asked
+    #[command(subcommand)]
+    Admin(admin::Admin),
 }
 
 /// Carries out the command.
 ///
 /// # Errors
 /// What the mounttable answers.
-pub async fn run(command: Mt, runtime: Runtime) -> Result<(), Failure> {
+pub async fn run(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failure> {
+    let names = root.namespace(&runtime)?;
+    let (format, now) = (root.output, runtime.clock.wall());
     match command {
-        Mt::Mount { root, name, server, ttl, mt, leaf, replace } => {
+        Command::Mount { name, server, ttl, mt, leaf, replace } => {
             let server: ServerAddress = server.parse().map_err(refused)?;
             let mode = if replace { MountMode::Replace } else { MountMode::Add };
             let ttl = Duration::from_secs(ttl.into());
             let options = MountOptions { ttl, target: Target::of(mt, leaf), mode };
-            let outcomes = root.namespace(&runtime)?.mount(&name, &server, options).await.map_err(refused)?;
-            if outcomes.all().map_err(refused)?.iter().any(|mounted| mounted.hides_children) {
+            let outcomes = names.mount(&name, &server, options).await.map_err(refused)?;
+            if done(&outcomes)?.iter().any(|mounted| mounted.hides_children) {
                 eprintln!("the name has children, which nobody reaches while a server is mounted on it");
             }
             Ok(())
         }
-        Mt::Unmount { root, name, server } => {
+        Command::Unmount { name, server } => {
             let server: Option<ServerAddress> = server.map(|it| it.parse()).transpose().map_err(refused)?;
-            let outcomes = root.namespace(&runtime)?.unmount(&name, server.as_ref()).await;
-            outcomes.and_then(|outcomes| outcomes.all()).map(drop).map_err(refused)
+            done(&names.unmount(&name, server.as_ref()).await.map_err(refused)?).map(drop)
         }
-        Mt::Resolve { root, name, trace } => {
-            let resolved = root.namespace(&runtime)?.trace(&name).await;
+        Command::Resolve { name, shallow: true, .. } => {
+            let entry = names.shallow_resolve(&name).await.map_err(refused)?;
+            output::print(&show::resolved(format, now, &entry));
+            Ok(())
+        }
+        Command::Resolve { name, table: true, .. } => {
+            let entry = names.resolve_to_mount_table(&name).await.map_err(refused)?;
+            output::print(&show::resolved(format, now, &entry));
+            Ok(())
+        }
+        Command::Resolve { name, trace, .. } => {
+            let resolved = names.trace(&name).await;
             if trace {
-                trace::show(root.output, &resolved);
+                trace::show(format, &resolved);
             }
             let entry = resolved.outcome.map_err(refused)?;
-            if !(trace && root.output == Format::Json) {
-                output::print(&show::resolved(root.output, runtime.clock.wall(), &entry));
+            if !(trace && format == Format::Json) {
+                output::print(&show::resolved(format, now, &entry));
             }
             Ok(())
         }
-        Mt::Glob { root, pattern } => list::run(&root, &runtime, &pattern, "").await,
-        Mt::Ls { root, name } => list::below(&root, &runtime, &name).await,
-        Mt::Rm { root, name, recursive } => {
+        Command::Watch { name, count } => {
+            let mut states = names.watch(&name).take(count.unwrap_or(usize::MAX));
+            while let Some(state) = states.next().await {
+                output::print(&show::watched(format, runtime.clock.wall(), state.map_err(refused)?.as_ref()));
+            }
+            Ok(())
+        }
+        Command::Glob { pattern, long } => list::run(&names, &pattern, "", list::Look { format, long, now }).await,
+        Command::Ls { name, long } => list::below(&names, &name, list::Look { format, long, now }).await,
+        Command::Tree { name, depth } => list::tree(&names, &name, depth, format).await,
+        Command::Rm { name, recursive } => {
             let subtree = if recursive { Subtree::Delete } else { Subtree::Refuse };
-            let outcomes = root.namespace(&runtime)?.delete(&name, subtree).await;
-            outcomes.and_then(|outcomes| outcomes.all()).map(drop).map_err(refused)
+            done(&names.delete(&name, subtree).await.map_err(refused)?).map(drop)
         }
-        Mt::Stat { root, name } => {
-            let node = root.namespace(&runtime)?.node(&name).await.map_err(refused)?;
-            output::print(&show::node(root.output, &node));
+        Command::Stat { name } => {
+            let node = names.node(&name).await.map_err(refused)?;
+            output::print(&show::node(format, &node));
             Ok(())
         }
-        Mt::Publish { root, names, server, period, mt, leaf, command } => {
+        Command::Publish { names: called, server, period, mt, leaf, check, check_every, command } => {
             let servers = server.iter().map(|it| it.parse()).collect::<Result<_, Error>>().map_err(refused)?;
-            let plan = publish::Plan { names, servers, period, target: Target::of(mt, leaf), command };
-            publish::run(&root.namespace(&runtime)?, plan).await
+            let check = check.map(|check| (check, Duration::from_secs(check_every.into())));
+            let plan = publish::Plan { names: called, servers, period, target: Target::of(mt, leaf), check, command };
+            publish::run(&names, &runtime.net, plan).await
         }
-        Mt::Bench(command) => bench::run(command, runtime).await,
-        Mt::Perms(Perms::Get { root, name }) => {
-            let (permissions, etag) = root.namespace(&runtime)?.permissions(&name).await.map_err(refused)?;
-            let value: Value =
-                serde_json::from_str(&permissions.to_json()).map_err(|error| Failure::other(error.to_string()))?;
-            match root.output {
-                Format::Json => output::print_json(&json!({"permissions": value, "etag": etag.as_str()})),
-                Format::Table => {
-                    output::print(&format!("{permissions}\n"));
-                    eprintln!("etag {}", etag.as_str());
-                }
-            }
+        Command::Perms(command) => perms::run(command, &names, format).await,
+        Command::Whoami => {
+            let who = names.who_am_i().await.map_err(refused)?;
+            output::print(&show::caller(format, &who));
             Ok(())
         }
-        Mt::Perms(Perms::Set { root, name, json, etag }) => {
-            let permissions = Permissions::from_json(&json).map_err(refused)?;
-            let seen = Some(etag).filter(|etag| !etag.is_empty()).map(Etag::new);
-            let names = root.namespace(&runtime)?;
-            names.set_permissions(&name, &permissions, seen.as_ref()).await.map_err(refused)
-        }
-        Mt::Whoami { root } => {
-            let who = root.namespace(&runtime)?.who_am_i().await.map_err(refused)?;
-            output::print(&show::caller(root.output, &who));
-            Ok(())
+        Command::Admin(command) => admin::run(command, &names.operator().map_err(refused)?, format).await,
+        Command::Bench(command) => bench::run(command, &root, runtime).await,
+    }
+}
+
+/// What those answered who could be reached; who could not is said on stderr. Servers of one table are equivalent, so one is enough.
+fn done<T: Copy>(outcomes: &Outcomes<T>) -> Result<Vec<T>, Failure> {
+    let (mut done, mut away) = (Vec::new(), Vec::new());
+    for (_, outcome) in outcomes.each() {
+        match outcome {
+            Ok(answer) => done.push(*answer),
+            Err(error) if error.reason == Reason::Unavailable => away.push(error),
+            Err(error) => return Err(refused(error.clone())),
         }
     }
+    match away.first() {
+        Some(error) if done.is_empty() => return Err(refused((*error).clone())),
+        _ => away.iter().for_each(|error| eprintln!("done, but not at {}", error.message)),
+    }
+    Ok(done)
 }
 
 /// The failure that a refusal of the mounttable is to the shell.

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_cli::bench::names::caller::{Caller, Fix};
+use ebla_cli::bench::names::caller::Caller;
 use ebla_mounttable::Reason;
-use ebla_mounttable_namespace::Publisher;
-use ebla_proto::mounttable::dump_reply::Reply;
+use ebla_mounttable_namespace::operate::{Fix, Operator, Saved};
+use ebla_mounttable_namespace::{Namespace, Publisher, Roots};
 use ebla_runtime::Runtime;
+use futures::TryStreamExt;
 
 use crate::promises::Promises;
 use crate::users::{Server, found, listing};
@@ -33,6 +34,12 @@ fn ways(runtime: &Runtime, addresses: &[String]) -> Vec<Caller> {
     addresses.iter().map(|address| Caller::new(&runtime.net.channel(address), SUPERUSER).unwrap()).collect()
 }
 
+fn operator(runtime: &Runtime, addresses: &[String]) -> Operator {
+    let root = format!("/{}", addresses[0]);
+    let roots = Roots::new([root.as_str()]).unwrap();
+    Namespace::builder(runtime.clone()).roots(roots).identity(SUPERUSER).build().unwrap().operator().unwrap()
+}
+
 /// Mounts on deep names, through all mounttables in turn.
 pub(crate) async fn mount_for_a_while(runtime: &Runtime, addresses: &[String]) -> Expiring {
     let ways = ways(runtime, addresses);
@@ -46,16 +53,16 @@ pub(crate) async fn mount_for_a_while(runtime: &Runtime, addresses: &[String]) -
 
 /// A check finds nothing damaged; what else it finds is mended, and then it finds nothing.
 pub(crate) async fn is_clean(runtime: &Runtime, addresses: &[String]) {
-    let way = &mut ways(runtime, addresses)[0];
+    let operator = operator(runtime, addresses);
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
-    for finding in way.check(Fix::Tell).await.unwrap() {
+    for finding in operator.check(Fix::Tell).await.unwrap() {
         assert_ne!(finding.kind, "DAMAGED", "{}: {}", finding.place, finding.message);
         *kinds.entry(finding.kind).or_default() += 1;
     }
     println!("found by a check before anything is mended: {kinds:?}");
     wait_for!(runtime.clock, "a check still finds something", {
-        way.check(Fix::Mend).await.unwrap();
-        way.check(Fix::Tell).await.unwrap().is_empty()
+        operator.check(Fix::Mend).await.unwrap();
+        operator.check(Fix::Tell).await.unwrap().is_empty()
     });
 }
 
@@ -126,7 +133,7 @@ pub(crate) async fn leaves_nothing(runtime: &Runtime, addresses: &[String]) {
         assert_eq!(listing(way, "*").await.unwrap(), []);
     }
     is_clean(runtime, addresses).await;
-    let is_row = |reply: &Option<Reply>| matches!(reply, Some(Reply::Row(_)));
-    let rows: Vec<_> = ways[0].dump().await.unwrap().into_iter().map(|it| it.reply).filter(is_row).collect();
+    let left: Vec<_> = operator(runtime, addresses).dump().await.unwrap().try_collect().await.unwrap();
+    let rows: Vec<_> = left.iter().filter(|part| matches!(part, Saved::Row(..))).collect();
     assert_eq!(rows.len(), 1, "{rows:?}");
 }

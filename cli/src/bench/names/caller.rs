@@ -112,24 +112,6 @@ impl Caller {
         told(self.admin.counters(request).await)
     }
 
-    /// Every row that does not fit, for a superuser; with `fix`, mended where that is possible.
-    ///
-    /// # Errors
-    /// When it cannot look at everything.
-    pub async fn check(&mut self, fix: Fix) -> Result<Vec<wire::Finding>, Error> {
-        let request = self.by(wire::CheckRequest { fix: fix == Fix::Mend });
-        all(told(self.admin.check(request).await)?).await
-    }
-
-    /// Every row and every counter, for a superuser. Holds all of it.
-    ///
-    /// # Errors
-    /// When it cannot read everything.
-    pub async fn dump(&mut self) -> Result<Vec<wire::DumpReply>, Error> {
-        let request = self.by(wire::DumpRequest {});
-        all(told(self.admin.dump(request).await)?).await
-    }
-
     fn by<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.metadata_mut().insert(DEVELOPMENT_HEADER, self.identity.clone());
@@ -137,23 +119,6 @@ impl Caller {
     }
 }
 
-/// What a check does about what it finds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fix {
-    /// It tells.
-    Tell,
-    /// It mends what can be mended.
-    Mend,
-}
-
 fn told<T>(answer: Result<Response<T>, Status>) -> Result<T, Error> {
     answer.map(Response::into_inner).map_err(|status| messages::error(&status))
-}
-
-async fn all<T>(mut stream: Streaming<T>) -> Result<Vec<T>, Error> {
-    let mut came = Vec::new();
-    while let Some(message) = stream.message().await.map_err(|status| messages::error(&status))? {
-        came.push(message);
-    }
-    Ok(came)
 }

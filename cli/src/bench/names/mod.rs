@@ -10,13 +10,15 @@
 //! | `wide` | names in a large directory and in a small one, each for the first time; a listing of the large one | no slower; memory |
 //!
 //! Closed loops (`super::closed`). What is mounted stands below one node with a name of its own, and is deleted in the end.
-//! [`shape`] says how the names look, [`asker`] is a client, [`caller`] a user, [`report`] turns counts into figures.
+//! [`shape`] says how the names look, [`asker`] is a client, [`caller`] a user, [`stock`] makes a very large directory,
+//! [`report`] turns counts into figures.
 
 pub mod asker;
 pub mod caller;
 pub mod report;
 mod run;
 pub mod shape;
+pub mod stock;
 
 use std::time::Duration;
 

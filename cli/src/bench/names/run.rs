@@ -13,6 +13,7 @@ use super::asker::{Asker, Deed, Order};
 use super::caller::Caller;
 use super::report::{Cost, Figures, Memory, Requests};
 use super::shape::{Names, Shape};
+use super::stock::Stock;
 use super::{Plan, Workload};
 use crate::bench::closed::{self, Outcome};
 use crate::bench::processes::Processes;
@@ -30,6 +31,8 @@ const RESOLVE_CPU_MAX: f64 = 25.0;
 const BATCH_CPU_MAX: f64 = 3.0;
 /// Names of a directory that are asked for: enough for a median and few enough for a directory of a thousand.
 const SAMPLE: u64 = 1_000;
+/// Names of a directory that are mounted when the others are written.
+const MOUNTED: u64 = 100;
 /// By how much the median may be higher in the large directory: noise.
 const WIDE_RATIO_MAX: f64 = 1.1;
 /// MiB by which a listing may make the server grow.
@@ -50,6 +53,8 @@ pub struct Bench {
     folder: String,
     processes: Processes,
     plan: Plan,
+    /// Where large directories are written; without it they are mounted.
+    stock: Option<Stock>,
 }
 
 impl Bench {
@@ -75,7 +80,13 @@ impl Bench {
             return Err(Error::invalid("no mounttable to ask"));
         }
         let folder = format!("bench-{:08x}", runtime.rng.below(1 << 32));
-        Ok(Self { runtime, channels, owners, called: called.to_owned(), folder, processes, plan })
+        Ok(Self { runtime, channels, owners, called: called.to_owned(), folder, processes, plan, stock: None })
+    }
+
+    /// The children of large directories are written there, which is the table behind the servers.
+    #[must_use]
+    pub fn stocked(self, stock: Option<Stock>) -> Self {
+        Self { stock, ..self }
     }
 
     /// Carries one workload out: first what it needs is mounted, then it is measured.
@@ -135,8 +146,12 @@ impl Bench {
     async fn wide(&self) -> Result<Vec<Figures>, Error> {
         let wide = Names::new(&self.folder, Shape::Directory("wide"), self.plan.children);
         let narrow = Names::new(&self.folder, Shape::Directory("narrow"), SAMPLE.min(self.plan.children));
-        let made = self.once("wide mount", Deed::Mount, &wide, 0, wide.count()).await?;
+        let mounted = if self.stock.is_some() { MOUNTED.min(wide.count()) } else { wide.count() };
+        let made = self.once("wide mount", Deed::Mount, &wide, 0, mounted).await?;
         done(&made.outcome)?;
+        if let Some(stock) = &self.stock {
+            stock.write(&wide, &self.called, mounted).await?;
+        }
         self.fill(&narrow).await?;
         let (half, all) = (narrow.count() / 2, narrow.count());
         let first = self.once("wide resolve", Deed::Resolve(0), &wide, 0, half).await?;

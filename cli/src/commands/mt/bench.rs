@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use ebla_model::schema::TableName;
 use ebla_mounttable::naming;
 use ebla_runtime::Runtime;
 use serde_json::json;
 
 use super::{Root, refused};
 use crate::bench::names::report::{COLUMNS, Figures};
+use crate::bench::names::stock::Stock;
 use crate::bench::names::{self, Plan, Workload};
 use crate::bench::processes::Processes;
 use crate::output::{self, Failure, Format, Table};
@@ -20,13 +22,10 @@ const CALLED: &str = "bench";
 ///
 /// Examples:
 ///   ebla mt bench --root 127.0.0.1:8101 --pid 4711
-///   ebla mt bench --workloads wide --children 1000000 --clients 64 --keep
+///   ebla mt bench --workloads wide --children 1000000 --cluster 127.0.0.1:8086 --keep
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub struct Bench {
-    /// Which mounttable; several servers of one table share the load. The users are called as --as says, with a number behind
-    #[command(flatten)]
-    pub(super) root: Root,
+pub(super) struct Bench {
     /// The processes of the mounttable, whose processor time and memory are then counted
     #[arg(long, value_name = "PID,PID…")]
     pid: Option<String>,
@@ -48,9 +47,13 @@ pub struct Bench {
     /// Servers that are mounted on one node
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     servers: u64,
-    /// Children of the large directory; a million take long to make
+    /// Children of the large directory; a million take an hour to mount
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(2..))]
     children: u64,
+    /// Any tablet server of the cluster that keeps the table `mounttable` behind these servers: all but the first hundred
+    /// children of the large directory are then written into it, which takes minutes for a million, not mounted
+    #[arg(long, value_name = "HOST:PORT")]
+    cluster: Option<String>,
     /// Leave what was mounted; it ends by itself after six hours
     #[arg(long)]
     keep: bool,
@@ -60,7 +63,7 @@ pub struct Bench {
 ///
 /// # Errors
 /// When nothing answers, or what is to be measured cannot be mounted.
-pub(super) async fn run(command: Bench, runtime: Runtime) -> Result<(), Failure> {
+pub(super) async fn run(command: Bench, root: &Root, runtime: Runtime) -> Result<(), Failure> {
     if !(0.01..=3_600.0).contains(&command.seconds) {
         return Err(Failure::usage("--seconds must lie between 0.01 and 3600"));
     }
@@ -76,9 +79,14 @@ pub(super) async fn run(command: Bench, runtime: Runtime) -> Result<(), Failure>
     if processes.as_ref().is_none_or(|processes| processes.cpu_micros().is_none()) {
         eprintln!("without a --pid that runs, neither processor time nor memory of the mounttable is measured");
     }
-    let called = command.root.identity.as_deref().unwrap_or(CALLED);
-    let addresses = addresses(&command.root)?;
-    let bench = names::Bench::new(runtime, &addresses, called, processes.unwrap_or_default(), plan)?;
+    let called = root.identity.as_deref().unwrap_or(CALLED);
+    let addresses = addresses(root)?;
+    let table = TableName::from_parts("dev", "dev", "mounttable")?;
+    let stock = match &command.cluster {
+        Some(address) => Some(Stock::of(address, &table, &runtime).await?),
+        None => None,
+    };
+    let bench = names::Bench::new(runtime, &addresses, called, processes.unwrap_or_default(), plan)?.stocked(stock);
     let mut measured = Vec::new();
     let outcome = measure(&bench, &command.workloads, &mut measured).await;
     if !command.keep {
@@ -87,7 +95,7 @@ pub(super) async fn run(command: Bench, runtime: Runtime) -> Result<(), Failure>
             Err(error) => eprintln!("what was mounted is left to its end: {error}"),
         }
     }
-    show(command.root.output, &measured);
+    show(root.output, &measured);
     outcome
 }
 

@@ -1,49 +1,108 @@
-//! `ebla mt glob` and `ebla mt ls`: what patterns ask for.
+//! `ebla mt glob`, `ls` and `tree`: what patterns ask for.
 
+use std::collections::BTreeMap;
+
+use ebla_model::Micros;
 use ebla_mounttable::{Reason, naming};
-use ebla_runtime::Runtime;
+use ebla_mounttable_namespace::{GlobEntry, Namespace};
 use futures::StreamExt;
 use serde_json::Value;
 
-use super::{Root, refused, show};
+use super::{refused, show};
 use crate::output::{self, Failure, Format};
 
-/// What is right below a name.
-pub(super) async fn below(root: &Root, runtime: &Runtime, name: &str) -> Result<(), Failure> {
-    run(root, runtime, &naming::join(&[&escaped(name), "*"]), name).await
+/// How a listing looks.
+#[derive(Clone, Copy)]
+pub(super) struct Look {
+    pub(super) format: Format,
+    /// A line for each server, with what is known of it.
+    pub(super) long: bool,
+    pub(super) now: Micros,
 }
 
-/// Lists as it comes, with names below `above`; what could not be listed is said on stderr. Only if nothing else came
-/// of it is that a failure.
-pub(super) async fn run(root: &Root, runtime: &Runtime, pattern: &str, above: &str) -> Result<(), Failure> {
-    let mut items = root.namespace(runtime)?.glob(pattern).map_err(refused)?;
+/// What is right below a name.
+pub(super) async fn below(names: &Namespace, name: &str, look: Look) -> Result<(), Failure> {
+    run(names, &naming::join(&[&escaped(name), "*"]), name, look).await
+}
+
+/// Lists as it comes, with names below `above`.
+pub(super) async fn run(names: &Namespace, pattern: &str, above: &str, look: Look) -> Result<(), Failure> {
     let above = naming::clean(above);
-    let (mut shown, mut entries, mut failure) = (0_usize, Vec::new(), None);
-    while let Some(item) = items.next().await {
-        let entry = match item {
-            Ok(entry) => entry,
-            Err(failed) => {
-                if failed.error.reason != Reason::MatchesOmitted {
-                    failure = Some(failed.error.clone());
-                }
-                eprintln!("{}: {} ({})", failed.name, failed.error.message, failed.error.reason);
-                continue;
-            }
-        };
-        shown = shown.saturating_add(1);
-        let name = entry.name.strip_prefix(&above).unwrap_or(&entry.name).trim_start_matches('/');
-        let name = if above.is_empty() { &entry.name } else { name };
-        match root.output {
+    let mut entries = Vec::new();
+    each(names, pattern, |entry| {
+        let name = relative(&entry.name, &above);
+        match look.format {
             Format::Json => entries.push(show::found(name, &entry)),
+            Format::Table if look.long => output::print(&show::long(name, &entry, look.now)),
             Format::Table => output::print(&show::line(name, &entry)),
+        }
+    })
+    .await?;
+    if look.format == Format::Json {
+        output::print_json(&Value::Array(entries));
+    }
+    Ok(())
+}
+
+/// All below a name, or so many levels of it, in order.
+pub(super) async fn tree(names: &Namespace, name: &str, depth: Option<u8>, format: Format) -> Result<(), Failure> {
+    let above = naming::clean(name);
+    let mut found: BTreeMap<Vec<String>, GlobEntry> = BTreeMap::new();
+    let patterns = match depth {
+        None => vec!["...".to_owned()],
+        Some(depth) => (1..=depth).map(|levels| vec!["*"; levels.into()].join("/")).collect(),
+    };
+    for pattern in patterns {
+        each(names, &naming::join(&[&escaped(name), &pattern]), |entry| {
+            let path: Vec<_> = naming::elements(relative(&entry.name, &above)).map(str::to_owned).collect();
+            if !path.is_empty() {
+                found.insert(path, entry);
+            }
+        })
+        .await?;
+    }
+    match format {
+        Format::Json => {
+            let entries = found.iter().map(|(path, entry)| show::found(&path.join("/"), entry));
+            output::print_json(&Value::Array(entries.collect()));
+        }
+        Format::Table => {
+            for (path, entry) in &found {
+                let (last, before) = path.split_last().map_or(("", 0), |(last, before)| (last.as_str(), before.len()));
+                output::print(&format!("{}{}", "  ".repeat(before), show::line(last, entry)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Tells of each entry; what could not be listed is said on stderr. Only if nothing else came of it is that a failure.
+async fn each(names: &Namespace, pattern: &str, mut tell: impl FnMut(GlobEntry)) -> Result<(), Failure> {
+    let mut items = names.glob(pattern).map_err(refused)?;
+    let (mut is_something, mut failure) = (false, None);
+    while let Some(item) = items.next().await {
+        match item {
+            Ok(entry) => {
+                is_something = true;
+                tell(entry);
+            }
+            Err(failed) => {
+                eprintln!("{}: {} ({})", failed.name, failed.error.message, failed.error.reason);
+                failure = Some(failed.error).filter(|error| error.reason != Reason::MatchesOmitted).or(failure);
+            }
         }
     }
     match failure {
-        Some(error) if shown == 0 => return Err(refused(error)),
-        _ if root.output == Format::Json => output::print_json(&Value::Array(entries)),
-        _ => {}
+        Some(error) if !is_something => Err(refused(error)),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+fn relative<'n>(name: &'n str, above: &str) -> &'n str {
+    match name.strip_prefix(above) {
+        Some(below) if !above.is_empty() => below.trim_start_matches('/'),
+        _ => name,
+    }
 }
 
 /// The pattern that means this name alone.

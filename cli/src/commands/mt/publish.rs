@@ -9,10 +9,13 @@ use std::time::Duration;
 use ebla_mounttable::{ServerAddress, Target};
 use ebla_mounttable_namespace::publisher::Status;
 use ebla_mounttable_namespace::{Namespace, Publisher};
+use ebla_runtime::Net;
+use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
+use super::health::{self, Check};
 use crate::output::Failure;
 use crate::process::Signals;
 
@@ -22,16 +25,20 @@ pub(super) struct Plan {
     pub(super) servers: Vec<ServerAddress>,
     pub(super) period: u32,
     pub(super) target: Target,
+    /// How it is seen whether a server is healthy, and how often; without it all are.
+    pub(super) check: Option<(Check, Duration)>,
     /// Empty: until a signal.
     pub(super) command: Vec<String>,
 }
 
-pub(super) async fn run(names: &Namespace, plan: Plan) -> Result<(), Failure> {
+pub(super) async fn run(names: &Namespace, net: &Net, plan: Plan) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     let mut child = plan.command.split_first().map(|(program, arguments)| start(program, arguments)).transpose()?;
     let publisher = Publisher::start(names, Duration::from_secs(plan.period.into()));
-    for server in plan.servers {
-        publisher.add_server(server).await;
+    if plan.check.is_none() {
+        for server in &plan.servers {
+            publisher.add_server(server.clone()).await;
+        }
     }
     for name in &plan.names {
         publisher.add_name(name, plan.target).await;
@@ -40,6 +47,7 @@ pub(super) async fn run(names: &Namespace, plan: Plan) -> Result<(), Failure> {
         status = wait(child.as_mut()) => Some(status),
         () = signals.next() => None,
         never = report(publisher.status()) => match never {},
+        never = guard(&plan, &publisher, net) => match never {},
     };
     signals.stop(publisher.shutdown()).await;
     let is_told = ended.is_none();
@@ -60,6 +68,14 @@ pub(super) async fn run(names: &Namespace, plan: Plan) -> Result<(), Failure> {
             Err(Failure { message: format!("the command ended: {status}"), code })
         }
     }
+}
+
+/// Has servers mounted while they are healthy.
+async fn guard(plan: &Plan, publisher: &Publisher, net: &Net) -> Infallible {
+    if let Some((check, every)) = &plan.check {
+        join_all(plan.servers.iter().map(|server| health::guard(check, *every, server, publisher, net))).await;
+    }
+    std::future::pending().await
 }
 
 fn start(program: &str, arguments: &[String]) -> Result<Child, Failure> {

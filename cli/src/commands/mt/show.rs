@@ -2,10 +2,11 @@
 
 use ebla_model::Micros;
 use ebla_mounttable::file::Stickiness;
-use ebla_mounttable::table::Usage;
+use ebla_mounttable::table::{Correction, Limits, Usage};
 use ebla_mounttable::{Deadline, Standing, Target};
-use ebla_mounttable_namespace::{GlobEntry, MountEntry, Node, Server, Who};
-use serde_json::{Value, json};
+use ebla_mounttable_namespace::operate::{AllLimits, Finding};
+use ebla_mounttable_namespace::{Allowed, GlobEntry, MountEntry, Node, Server, Who};
+use serde_json::{Map, Value, json};
 
 use crate::output::{self, Format};
 
@@ -13,6 +14,20 @@ use crate::output::{self, Format};
 pub(super) fn line(name: &str, entry: &GlobEntry) -> String {
     let addresses: Vec<_> = entry.servers.iter().map(|server| server.address.as_str()).collect();
     format!("{}\n", format!("{name}  {}", addresses.join(" ")).trim_end())
+}
+
+/// The same, a line for each server: what it is, and when it ends.
+pub(super) fn long(name: &str, entry: &GlobEntry, now: Micros) -> String {
+    let sort = match entry.target {
+        Target::MountTable => "table",
+        Target::Leaf => "leaf",
+        Target::Object => "object",
+    };
+    let line = |server: &Server| format!("{name}  {}  {sort}  {}\n", server.address, expires(server, now));
+    match entry.servers.as_slice() {
+        [] => format!("{name}  -\n"),
+        servers => servers.iter().map(line).collect(),
+    }
 }
 
 /// The same for programs.
@@ -40,14 +55,28 @@ pub(super) fn resolved(format: Format, now: Micros, entry: &MountEntry) -> Strin
     }
     let mut table = output::Table::new(&["SERVER", "SUFFIX", "EXPIRES"]);
     for server in &entry.servers {
-        let expires = if server.deadline == Deadline::FOREVER {
-            "never".to_owned()
-        } else {
-            format!("in {} s", server.deadline.as_micros().since(now).as_secs())
-        };
-        table.row(vec![server.address.to_string(), entry.suffix.clone(), expires]);
+        table.row(vec![server.address.to_string(), entry.suffix.clone(), expires(server, now)]);
     }
     table.render()
+}
+
+fn expires(server: &Server, now: Micros) -> String {
+    if server.deadline == Deadline::FOREVER {
+        return "never".to_owned();
+    }
+    format!("in {} s", server.deadline.as_micros().since(now).as_secs())
+}
+
+/// What a watched name leads to now; programs get it on one line.
+pub(super) fn watched(format: Format, now: Micros, state: Option<&MountEntry>) -> String {
+    match (format, state) {
+        (Format::Json, None) => "{\"servers\":null}\n".to_owned(),
+        (Format::Json, Some(entry)) => {
+            format!("{}\n", json!({"suffix": entry.suffix, "servers": servers(&entry.servers, entry.target)}))
+        }
+        (Format::Table, None) => "nowhere\n\n".to_owned(),
+        (Format::Table, Some(entry)) => format!("{}\n", resolved(format, now, entry)),
+    }
 }
 
 /// What is known of a node.
@@ -64,6 +93,63 @@ pub(super) fn node(format: Format, node: &Node) -> String {
     facts(format, &known)
 }
 
+/// What somebody may do, and why.
+pub(super) fn allowed(format: Format, allowed: &[Allowed]) -> String {
+    let columns = ["tag", "granted_by", "pattern"];
+    let row = |it: &Allowed| vec![json!(it.tag), json!(it.granted_by), json!(it.pattern)];
+    rows(format, &columns, allowed.iter().map(row))
+}
+
+/// What a check has found.
+pub(super) fn findings(format: Format, findings: &[Finding]) -> String {
+    let columns = ["kind", "place", "message", "fixed"];
+    let row = |it: &Finding| vec![json!(it.kind), json!(it.place), json!(it.message), json!(it.is_fixed)];
+    rows(format, &columns, findings.iter().map(row))
+}
+
+/// Counters that were put right.
+pub(super) fn corrections(format: Format, corrections: &[Correction]) -> String {
+    let row = |it: &Correction| vec![json!(it.counter), json!(it.was), json!(it.is)];
+    rows(format, &["counter", "was", "is"], corrections.iter().map(row))
+}
+
+/// How much users may have; the first line is everybody's, and has no user.
+pub(super) fn limits(format: Format, limits: &AllLimits) -> String {
+    let limit = |limit: Option<i64>| match limit {
+        None => json!("default"),
+        Some(0) => json!("unlimited"),
+        Some(limit) => json!(limit),
+    };
+    let row = |user: Value, limits: Limits| vec![user, limit(limits.nodes), limit(limits.servers)];
+    let everybody = row(Value::Null, limits.everybody);
+    let own = limits.own.iter().map(|(user, limits)| row(json!(user), *limits));
+    rows(format, &["user", "nodes", "servers"], std::iter::once(everybody).chain(own))
+}
+
+/// Rows under a heading, for people in capitals; for programs a list of objects.
+fn rows(format: Format, columns: &[&str], rows: impl Iterator<Item = Vec<Value>>) -> String {
+    let named = |row: Vec<Value>| columns.iter().map(|column| (*column).to_owned()).zip(row).collect::<Map<_, _>>();
+    match format {
+        Format::Json => output::document(&rows.map(named).map(Value::Object).collect()),
+        Format::Table => {
+            let heading: Vec<_> = columns.iter().map(|column| column.replace('_', " ").to_uppercase()).collect();
+            let mut table = output::Table::default();
+            table.row(heading);
+            rows.for_each(|row| table.row(row.iter().map(text).collect()));
+            table.render()
+        }
+    }
+}
+
+/// A value for people.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
 /// Whom a mounttable takes the caller for.
 pub(super) fn caller(format: Format, who: &Who) -> String {
     let usage = |usage: Usage| json!({"used": usage.used, "limit": usage.limit});
@@ -77,13 +163,12 @@ pub(super) fn caller(format: Format, who: &Who) -> String {
     facts(format, &known)
 }
 
-fn facts(format: Format, facts: &Value) -> String {
+pub(super) fn facts(format: Format, facts: &Value) -> String {
     match (format, facts) {
         (Format::Table, Value::Object(facts)) => {
             let mut table = output::Table::default();
             for (name, value) in facts {
-                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                table.row(vec![name.clone(), value]);
+                table.row(vec![name.clone(), text(value)]);
             }
             table.render()
         }

@@ -3,6 +3,9 @@
 //! ```text
 //!   resolved SUFFIX SORT SERVER...        SORT: object, table or leaf; SERVER@SECONDS ends so long after the epoch; `-`: none
 //!   found NAME SORT SERVER...             an entry of a listing; `+` behind the name: it has children
+//!   finding KIND PLACE left|fixed MESSAGE...   what a check found
+//!   limits USER NODES SERVERS             of a user beside those of everybody; `-`: that of everybody
+//!   allowed TAG BY PATTERN                what somebody may do; correction COUNTER WAS IS: a counter that was put right
 //!   hop ASKED SOURCE MICROS SUFFIX SERVER...   a step of a resolution, or with `! REASON` in place of what it found
 //! ```
 //!
@@ -13,11 +16,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use ebla_model::Micros;
+use ebla_mounttable::table::{Correction, Limits};
 use ebla_mounttable::{Deadline, Error, Reason, Target};
-use ebla_mounttable_namespace::{GlobEntry, Hop, MountEntry, Server, Source, Trace};
+use ebla_mounttable_namespace::operate::{AllLimits, Finding};
+use ebla_mounttable_namespace::{Allowed, GlobEntry, Hop, MountEntry, Server, Source, Trace};
 
 use super::{show, trace};
 use crate::output::{Format, document};
+
+const NOW: Micros = Micros::from_millis(10_000);
+
+const BOTH: [Format; 2] = [Format::Table, Format::Json];
 
 /// T111: lines and documents stay as they are, and a deadline is a number to a program.
 #[test]
@@ -41,16 +50,40 @@ fn shown(case: &str) -> String {
         match words.as_slice() {
             ["resolved", suffix, sort, servers @ ..] => {
                 let entry = entry(suffix, sort, servers);
-                for format in [Format::Table, Format::Json] {
-                    out.push_str(&show::resolved(format, Micros::from_millis(10_000), &entry));
+                for format in BOTH {
+                    out.push_str(&show::resolved(format, NOW, &entry));
                 }
+                out.push_str(&show::watched(Format::Json, NOW, Some(&entry)));
             }
             ["found", name, sort, addresses @ ..] => {
                 let (name, has_children) = name.strip_suffix('+').map_or((*name, false), |name| (name, true));
                 let target = target(sort);
                 let entry = GlobEntry { name: name.to_owned(), servers: servers(addresses), target, has_children };
                 out.push_str(&show::line(name, &entry));
+                out.push_str(&show::long(name, &entry, NOW));
                 out.push_str(&document(&show::found(name, &entry)));
+            }
+            ["finding", kind, place, state, message @ ..] => {
+                let is_fixed = *state == "fixed";
+                let (kind, place, message) = ((*kind).to_owned(), (*place).to_owned(), message.join(" "));
+                let findings = [Finding { kind, place, message, is_fixed }];
+                out.extend(BOTH.map(|format| show::findings(format, &findings)));
+            }
+            ["limits", user, nodes, servers] => {
+                let everybody = Limits { nodes: Some(10_000), servers: Some(0) };
+                let his = Limits { nodes: nodes.parse().ok(), servers: servers.parse().ok() };
+                let limits = AllLimits { everybody, own: vec![((*user).to_owned(), his)] };
+                out.extend(BOTH.map(|format| show::limits(format, &limits)));
+            }
+            ["allowed", tag, by, pattern] => {
+                let [tag, granted_by, pattern] = [tag, by, pattern].map(|it| (*it).to_owned());
+                let allowed = [Allowed { tag, granted_by, pattern }];
+                out.extend(BOTH.map(|format| show::allowed(format, &allowed)));
+            }
+            ["correction", counter, was, is] => {
+                let (was, is) = (was.parse().unwrap(), is.parse().unwrap());
+                let corrections = [Correction { counter: (*counter).to_owned(), was, is }];
+                out.extend(BOTH.map(|format| show::corrections(format, &corrections)));
             }
             ["hop", asked, source, micros, answer @ ..] => {
                 let answer = match answer {
