@@ -209,25 +209,22 @@ pub async fn run(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failu
             let server: Option<ServerAddress> = server.map(|it| it.parse()).transpose().map_err(refused)?;
             done(&names.unmount(&name, server.as_ref()).await.map_err(refused)?).map(drop)
         }
-        Command::Resolve { name, shallow: true, .. } => {
-            let entry = names.shallow_resolve(&name).await.map_err(refused)?;
-            output::print(&show::resolved(format, now, &entry));
-            Ok(())
-        }
-        Command::Resolve { name, table: true, .. } => {
-            let entry = names.resolve_to_mount_table(&name).await.map_err(refused)?;
-            output::print(&show::resolved(format, now, &entry));
-            Ok(())
-        }
-        Command::Resolve { name, trace, .. } => {
+        Command::Resolve { name, trace: true, .. } => {
             let resolved = names.trace(&name).await;
-            if trace {
-                trace::show(format, &resolved);
-            }
+            trace::show(format, &resolved);
             let entry = resolved.outcome.map_err(refused)?;
-            if !(trace && format == Format::Json) {
+            if format == Format::Table {
                 output::print(&show::resolved(format, now, &entry));
             }
+            Ok(())
+        }
+        Command::Resolve { name, shallow, table, .. } => {
+            let entry = match (shallow, table) {
+                (true, _) => names.shallow_resolve(&name).await,
+                (_, true) => names.resolve_to_mount_table(&name).await,
+                _ => names.resolve(&name).await,
+            };
+            output::print(&show::resolved(format, now, &entry.map_err(refused)?));
             Ok(())
         }
         Command::Watch { name, count } => {
