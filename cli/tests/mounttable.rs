@@ -149,9 +149,10 @@ fn a_directory_that_is_written_is_like_one_that_was_mounted() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &[]);
     let cluster = up.addresses.first().unwrap().as_str();
-    let names = Names::start(folder.path(), "names", &["--cluster", cluster]);
-    let wide = ["--workloads", "wide", "--children", "700"];
-    let figures = names.json("bench", &[&["bench", "--cluster", cluster, "--keep"], &wide[..]].concat());
+    let kept = ["--cluster", cluster, "--table", "names"];
+    let names = Names::start(folder.path(), "names", &kept);
+    let wide = ["bench", "--workloads", "wide", "--children", "700", "--keep"];
+    let figures = names.json("bench", &[&wide[..], &kept].concat());
     let counted = |name: &str| {
         let figure = figures.as_array().unwrap().iter().find(|figure| figure["workload"] == name).unwrap();
         (figure["operations"].as_u64().unwrap(), figure["errors"].as_u64().unwrap())

@@ -29,6 +29,30 @@ use crate::process::{self, Signals};
 /// Who looks after the table of [`Mounttable::beside`]: whoever calls himself so is believed.
 const OPERATOR: &str = "admin";
 
+/// Where a cluster keeps a table of names.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Kept {
+    /// The project of the table
+    #[arg(long, env = "EBLA_PROJECT", default_value = "dev")]
+    pub project: String,
+    /// The instance of the table
+    #[arg(long, env = "EBLA_INSTANCE", default_value = "dev")]
+    pub instance: String,
+    /// The table; a second one beside it, NAME-counters, holds counters
+    #[arg(long, value_name = "NAME", default_value = "mounttable")]
+    pub table: String,
+}
+
+impl Kept {
+    /// The full name of the table.
+    ///
+    /// # Errors
+    /// Names that the API does not allow.
+    pub fn name(&self) -> Result<TableName, Failure> {
+        Ok(TableName::from_parts(&self.project, &self.instance, &self.table)?)
+    }
+}
+
 /// Serve a table of names. Any number of processes may serve the same one.
 ///
 /// The table is made when it is not there: everybody may do everything in it, unless a permissions file says otherwise.
@@ -51,15 +75,9 @@ pub struct Mounttable {
     /// Where to serve names as JSON over HTTP too, described by /v1/openapi.json; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT")]
     pub http_listen: Option<String>,
-    /// The project of the table
-    #[arg(long, env = "EBLA_PROJECT", default_value = "dev")]
-    pub project: String,
-    /// The instance of the table
-    #[arg(long, env = "EBLA_INSTANCE", default_value = "dev")]
-    pub instance: String,
-    /// The table; a second one beside it, NAME-counters, holds counters
-    #[arg(long, value_name = "NAME", default_value = "mounttable")]
-    pub table: String,
+    /// Which table of the cluster
+    #[command(flatten)]
+    pub table: Kept,
     /// Tablets that a new table begins with
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub tablets: u16,
@@ -175,7 +193,7 @@ pub async fn serve(command: &Mounttable, runtime: &Runtime) -> Result<Server, Fa
     match &command.cluster {
         Some(address) => {
             let client = Client::connect_cluster(address, runtime.clone()).await?;
-            let name = TableName::from_parts(&command.project, &command.instance, &command.table)?;
+            let name = command.table.name()?;
             let store = Bigtable::new(&client, &name)?;
             store.make(&client.admin(), command.tablets).await?;
             start(command, &nodes, Grounded::new(store, runtime.clone()), runtime).await
@@ -226,7 +244,7 @@ where
     let config = ServerConfig {
         listen: command.listen.clone(),
         http_listen: command.http_listen.clone(),
-        table: command.table.clone(),
+        table: command.table.table.clone(),
         options,
         identity: identity(command, runtime)?,
         superusers: command.superuser.iter().map(BlessingPattern::new).collect(),

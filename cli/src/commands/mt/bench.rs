@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ebla_model::schema::TableName;
 use ebla_mounttable::naming;
 use ebla_runtime::Runtime;
 use serde_json::json;
@@ -12,6 +11,7 @@ use crate::bench::names::report::{COLUMNS, Figures};
 use crate::bench::names::stock::Stock;
 use crate::bench::names::{self, Plan, Workload};
 use crate::bench::processes::Processes;
+use crate::commands::mounttable::Kept;
 use crate::output::{self, Failure, Format, Table};
 
 /// What the load's users are called when nobody says.
@@ -50,10 +50,13 @@ pub(super) struct Bench {
     /// Children of the large directory; a million take an hour to mount
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(2..))]
     children: u64,
-    /// Any tablet server of the cluster that keeps the table `mounttable` behind these servers: all but the first hundred
-    /// children of the large directory are then written into it, which takes minutes for a million, not mounted
+    /// Any tablet server of the cluster that keeps the table behind these servers: all but the first hundred children of
+    /// the large directory are then written into it, which takes minutes for a million, not mounted
     #[arg(long, value_name = "HOST:PORT")]
     cluster: Option<String>,
+    /// Which table of that cluster
+    #[command(flatten)]
+    table: Kept,
     /// Leave what was mounted; it ends by itself after six hours
     #[arg(long)]
     keep: bool,
@@ -81,9 +84,8 @@ pub(super) async fn run(command: Bench, root: &Root, runtime: Runtime) -> Result
     }
     let called = root.identity.as_deref().unwrap_or(CALLED);
     let addresses = addresses(root)?;
-    let table = TableName::from_parts("dev", "dev", "mounttable")?;
     let stock = match &command.cluster {
-        Some(address) => Some(Stock::of(address, &table, &runtime).await?),
+        Some(address) => Some(Stock::of(address, &command.table.name()?, &runtime).await?),
         None => None,
     };
     let bench = names::Bench::new(runtime, &addresses, called, processes.unwrap_or_default(), plan)?.stocked(stock);
