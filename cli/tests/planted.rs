@@ -1,10 +1,15 @@
-//! The program that people get has no planted fault in it.
+//! The program that people get cannot plant a fault.
 
-/// The variable that chooses a planted fault: its name stands in every program that has them.
-const MARK: &[u8] = b"EBLA_PLANTED_BUG";
+/// Stands in every program that can plant a fault: what `ebla_runtime::planted::plant` logs.
+const MARK: &[u8] = b"EBLA-FAULT-PLANTED-ON-PURPOSE";
+
+fn holds_the_mark(program: &[u8]) -> bool {
+    program.windows(MARK.len()).any(|bytes| bytes == MARK)
+}
 
 #[test]
 fn the_program_has_no_planted_fault() {
+    assert!(holds_the_mark(&std::fs::read(std::env::current_exe().unwrap()).unwrap()), "this test holds it itself");
     let program = std::fs::read(env!("CARGO_BIN_EXE_ebla")).unwrap();
-    assert!(!program.windows(MARK.len()).any(|bytes| bytes == MARK), "built with the feature `planted`");
+    assert!(!holds_the_mark(&program), "the program calls ebla_runtime::planted::plant");
 }

@@ -14,7 +14,7 @@
 //!   serve       a gRPC server on a listener, stopped with its tasks
 //!   meter       how much is held of something
 //!   telemetry   logs, counters and histograms as text
-//!   planted     faults on purpose, in builds for tests of the tests
+//!   planted     faults on purpose, which only the simulation switches on
 //!   config      file < environment < flags, unknown keys are errors
 //! ```
 

@@ -1,8 +1,12 @@
 //! Faults put into the code on purpose, so that the tests can show that they would find them.
 //!
-//! Each is a switch at the true place of the code. Without the feature `planted` every switch is a constant `false` and
-//! nothing of this is in the program. With it, the environment variable `EBLA_PLANTED_BUG` names the one fault
-//! that the process has. `docs/testing.md` lists place, test and seeds of each.
+//! Each is a switch at the true place of the code. A process has no fault unless its own code calls [`plant`], and only
+//! the simulation (`tests/sim`) does: no variable, flag or message of the shipped program reaches it, and the linker
+//! leaves it out there (`cli/tests/planted.rs` looks). `docs/testing.md` lists place, test and seeds of each.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tracing::error;
 
 /// A fault that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,22 +67,25 @@ impl Bug {
     ];
 }
 
-/// Whether this process has the fault: never, in a program that is built without the feature.
-#[cfg(not(feature = "planted"))]
-#[inline(always)]
-#[must_use]
-pub const fn planted(_bug: Bug) -> bool {
-    false
-}
+/// Stands in every program that can plant a fault.
+const MARK: &str = "EBLA-FAULT-PLANTED-ON-PURPOSE";
 
-/// Whether this process has the fault.
-#[cfg(feature = "planted")]
+/// What [`PLANTED`] holds in a process without a fault.
+const NONE: u8 = u8::MAX;
+
+/// The fault of this process, as its place in [`Bug::ALL`].
+static PLANTED: AtomicU8 = AtomicU8::new(NONE);
+
+/// Whether this process has the fault. One relaxed load of a byte that never changes in the shipped program.
+#[inline]
 #[must_use]
 pub fn planted(bug: Bug) -> bool {
-    static CHOSEN: std::sync::OnceLock<Option<Bug>> = std::sync::OnceLock::new();
-    let chosen = CHOSEN.get_or_init(|| {
-        let name = std::env::var("EBLA_PLANTED_BUG").ok()?;
-        Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name)
-    });
-    *chosen == Some(bug)
+    PLANTED.load(Ordering::Relaxed) == bug as u8
+}
+
+/// Gives this process the fault, for as long as it runs, in place of any other. For tests of the tests only.
+#[inline(never)]
+pub fn plant(bug: Bug) {
+    error!(?bug, "{MARK}");
+    PLANTED.store(bug as u8, Ordering::Relaxed);
 }

@@ -5,7 +5,8 @@ use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use ebla_runtime::spawn_thread;
+use ebla_runtime::planted::plant;
+use ebla_runtime::{Bug, spawn_thread};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -34,6 +35,9 @@ pub(crate) fn one(seed: u64) -> ExitCode {
     let _clocks = mad_turmoil::time::SimClocksGuard::init();
     // Always: whether there are logs must not make a difference to what draws random numbers.
     ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_| "off".to_owned()));
+    if let Some(bug) = chosen_bug() {
+        plant(bug);
+    }
     let plan = Plan::named(&std::env::var("EBLA_SIM_PLAN").unwrap_or_default(), seed);
     let trace = Trace::new(std::env::var("EBLA_SIM_TRACE").ok().as_deref());
     let outcome = run(&plan, folder.path(), trace);
@@ -42,6 +46,14 @@ pub(crate) fn one(seed: u64) -> ExitCode {
         println!("  {wrong}");
     }
     if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The fault that this run is to have; none when the variable is absent or empty.
+fn chosen_bug() -> Option<Bug> {
+    let name = std::env::var("EBLA_PLANTED_BUG").ok().filter(|name| !name.is_empty())?;
+    let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+    assert!(bug.is_some(), "EBLA_PLANTED_BUG={name}: no planted fault has this name");
+    bug
 }
 
 /// Ends the process when the run takes too long: a run that loops without time passing cannot end itself.
@@ -77,7 +89,7 @@ pub(crate) struct Ran {
     pub(crate) succeeded: bool,
 }
 
-/// Runs a seed in a process of its own. `bug`: the fault to be planted, in a build that has them.
+/// Runs a seed in a process of its own. `bug`: the name of the fault that it has; empty: none.
 pub(crate) fn start(seed: u64, plan: &str, bug: &str) -> Ran {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env("EBLA_SIM_SEED", seed.to_string()).env("EBLA_SIM_PLAN", plan).env("EBLA_PLANTED_BUG", bug);
