@@ -9,8 +9,8 @@ use ebla_model::rmw::{Operation, Rule};
 use ebla_proto::convert;
 use ebla_runtime::Tasks;
 
-use crate::house::{House, LIVE, TABLE, TABLET, forget_logs, until};
-use crate::rows::{add, expect_rows, increment, key, scan, set, sum, token, write};
+use super::house::{House, LIVE, TABLE, TABLET, forget_logs, until};
+use super::rows::{add, expect_rows, increment, key, scan, set, sum, token, write};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_lost_leader_is_replaced_and_comes_back() {

@@ -12,7 +12,7 @@ use ebla_proto::{convert, data};
 use futures::TryStreamExt as _;
 use prost::Message as _;
 
-use crate::house::{LIVE, TABLE};
+use super::house::{LIVE, TABLE};
 
 pub(crate) fn key(n: u32) -> RowKey {
     RowKey::new(format!("row-{n:06}"))

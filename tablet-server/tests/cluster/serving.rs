@@ -12,8 +12,8 @@ use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{control, convert};
 use ebla_runtime::{Clock, Runtime};
 
-use crate::house::{House, LIVE, TABLE, TABLET, schema};
-use crate::rows::{add, expect_rows, increment, key, payload, scan, set, sum, write};
+use super::house::{House, LIVE, TABLE, TABLET, schema};
+use super::rows::{add, expect_rows, increment, key, payload, scan, set, sum, write};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn rows_are_written_and_read_through_every_server() {

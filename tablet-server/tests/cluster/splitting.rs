@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use ebla_runtime::Clock;
 
-use crate::house::{House, LIVE, TABLE, TABLET, until};
-use crate::rows::{expect_rows, scan, write};
+use super::house::{House, LIVE, TABLE, TABLET, until};
+use super::rows::{expect_rows, scan, write};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_tablet_splits_by_command_and_metadata_follows() {

@@ -1,0 +1,1 @@
+//! Nothing but dependencies: one set of features for all crates. See `workspace-hack/Cargo.toml`.
