@@ -148,77 +148,93 @@ impl Cluster {
 
     /// Applies each row's mutations at once or not at all; one result for each row, in the order of `rows`. Writes of one
     /// row are applied in that order. Not cancel-safe: a dropped call may be applied.
-    pub async fn mutate_rows(&self, table: TableId, rows: Vec<RowWrite>, deadline: Deadline) -> Vec<Result<(), Error>> {
-        crate::mutate::mutate_rows(&self.shared, table, rows, deadline).await
+    pub fn mutate_rows(
+        &self,
+        table: TableId,
+        rows: Vec<RowWrite>,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, Vec<Result<(), Error>>> {
+        Box::pin(async move { crate::mutate::mutate_rows(&self.shared, table, rows, deadline).await })
     }
 
     /// Applies one row's mutations.
     ///
     /// # Errors
     /// What the tablet says; at the deadline see the module's text.
-    pub async fn mutate_row(&self, table: TableId, write: RowWrite, deadline: Deadline) -> Result<(), Error> {
-        let ticket = self.shared.session.begin();
-        let position = Position::at(table, write.row.clone());
-        let send = |call: Call<'_>| {
-            let row = row_mutations(&ticket, &write);
-            let request = tablet::WriteRequest { header: Some(call.header), rows: vec![row] };
-            let (transport, target, limit) =
-                (Arc::clone(&self.shared.options.transport), call.target.clone(), call.limit);
-            Box::pin(async move {
-                let reply = transport.write(&target, request, limit).await?;
-                let result = reply.results.into_iter().next().unwrap_or_default();
-                wire::row_result(result).map_err(wire::said)
-            }) as BoxFuture<'static, _>
-        };
-        self.shared.call(&position, deadline, send).await
+    pub fn mutate_row(&self, table: TableId, write: RowWrite, deadline: Deadline) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let ticket = self.shared.session.begin();
+            let position = Position::at(table, write.row.clone());
+            let send = |call: Call<'_>| {
+                let row = row_mutations(&ticket, &write);
+                let request = tablet::WriteRequest { header: Some(call.header), rows: vec![row] };
+                let (transport, target, limit) =
+                    (Arc::clone(&self.shared.options.transport), call.target.clone(), call.limit);
+                Box::pin(async move {
+                    let reply = transport.write(&target, request, limit).await?;
+                    let result = reply.results.into_iter().next().unwrap_or_default();
+                    wire::row_result(result).map_err(wire::said)
+                }) as BoxFuture<'static, _>
+            };
+            self.shared.call(&position, deadline, send).await
+        })
     }
 
     /// Applies one of two lists of mutations, as the row decides; answers whether the predicate matched.
     ///
     /// # Errors
     /// What the tablet says; at the deadline see the module's text.
-    pub async fn check(&self, table: TableId, check: Check, deadline: Deadline) -> Result<bool, Error> {
-        let ticket = self.shared.session.begin();
-        let position = Position::at(table, check.row.clone());
-        let send = |call: Call<'_>| {
-            let request = tablet::CheckRequest {
-                header: Some(call.header),
-                id: Some(ticket.write_id()),
-                row: check.row.bytes().clone(),
-                predicate: check.predicate.clone(),
-                then: check.then.clone(),
-                otherwise: check.otherwise.clone(),
-                token: check.token.as_ref().map(wire::token),
+    pub fn check(&self, table: TableId, check: Check, deadline: Deadline) -> BoxFuture<'_, Result<bool, Error>> {
+        Box::pin(async move {
+            let ticket = self.shared.session.begin();
+            let position = Position::at(table, check.row.clone());
+            let send = |call: Call<'_>| {
+                let request = tablet::CheckRequest {
+                    header: Some(call.header),
+                    id: Some(ticket.write_id()),
+                    row: check.row.bytes().clone(),
+                    predicate: check.predicate.clone(),
+                    then: check.then.clone(),
+                    otherwise: check.otherwise.clone(),
+                    token: check.token.as_ref().map(wire::token),
+                };
+                let (transport, target, limit) =
+                    (Arc::clone(&self.shared.options.transport), call.target.clone(), call.limit);
+                Box::pin(async move { Ok(transport.check(&target, request, limit).await?.matched) })
+                    as BoxFuture<'static, _>
             };
-            let (transport, target, limit) =
-                (Arc::clone(&self.shared.options.transport), call.target.clone(), call.limit);
-            Box::pin(async move { Ok(transport.check(&target, request, limit).await?.matched) })
-                as BoxFuture<'static, _>
-        };
-        self.shared.call(&position, deadline, send).await
+            self.shared.call(&position, deadline, send).await
+        })
     }
 
     /// Computes new values from a row's present ones; answers an encoded `google.bigtable.v2.ReadModifyWriteRowResponse`.
     ///
     /// # Errors
     /// What the tablet says; at the deadline see the module's text.
-    pub async fn modify(&self, table: TableId, modify: &Modify, deadline: Deadline) -> Result<Bytes, Error> {
-        let ticket = self.shared.session.begin();
-        let position = Position::at(table, modify.row.clone());
-        let send = |call: Call<'_>| {
-            let request = tablet::ModifyRequest {
-                header: Some(call.header),
-                id: Some(ticket.write_id()),
-                row: modify.row.bytes().clone(),
-                rules: modify.rules.clone(),
-                token: modify.token.as_ref().map(wire::token),
+    pub fn modify<'a>(
+        &'a self,
+        table: TableId,
+        modify: &'a Modify,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<Bytes, Error>> {
+        Box::pin(async move {
+            let ticket = self.shared.session.begin();
+            let position = Position::at(table, modify.row.clone());
+            let send = |call: Call<'_>| {
+                let request = tablet::ModifyRequest {
+                    header: Some(call.header),
+                    id: Some(ticket.write_id()),
+                    row: modify.row.bytes().clone(),
+                    rules: modify.rules.clone(),
+                    token: modify.token.as_ref().map(wire::token),
+                };
+                let (transport, target, limit) =
+                    (Arc::clone(&self.shared.options.transport), call.target.clone(), call.limit);
+                Box::pin(async move { Ok(transport.modify(&target, request, limit).await?.response) })
+                    as BoxFuture<'static, _>
             };
-            let (transport, target, limit) =
-                (Arc::clone(&self.shared.options.transport), call.target.clone(), call.limit);
-            Box::pin(async move { Ok(transport.modify(&target, request, limit).await?.response) })
-                as BoxFuture<'static, _>
-        };
-        self.shared.call(&position, deadline, send).await
+            self.shared.call(&position, deadline, send).await
+        })
     }
 
     /// The end of each tablet of the table and the bytes up to there, roughly, ascending. The last key is
@@ -226,19 +242,21 @@ impl Cluster {
     ///
     /// # Errors
     /// What the tablets say, or `Deadline`.
-    pub async fn sample(&self, table: TableId, deadline: Deadline) -> Result<Vec<(RowKey, u64)>, Error> {
-        let mut samples = Vec::new();
-        let mut key = RowKey::EMPTY;
-        let mut offset_bytes = 0u64;
-        loop {
-            let (size_bytes, range) = self.sample_tablet(table, &key, deadline).await?;
-            offset_bytes = offset_bytes.saturating_add(size_bytes);
-            samples.push((range.end().cloned().unwrap_or_default(), offset_bytes));
-            match range.end() {
-                Some(end) => key = end.clone(),
-                None => return Ok(samples),
+    pub fn sample(&self, table: TableId, deadline: Deadline) -> BoxFuture<'_, Result<Vec<(RowKey, u64)>, Error>> {
+        Box::pin(async move {
+            let mut samples = Vec::new();
+            let mut key = RowKey::EMPTY;
+            let mut offset_bytes = 0u64;
+            loop {
+                let (size_bytes, range) = self.sample_tablet(table, &key, deadline).await?;
+                offset_bytes = offset_bytes.saturating_add(size_bytes);
+                samples.push((range.end().cloned().unwrap_or_default(), offset_bytes));
+                match range.end() {
+                    Some(end) => key = end.clone(),
+                    None => return Ok(samples),
+                }
             }
-        }
+        })
     }
 
     /// The size and range of the tablet that holds `key`.
@@ -265,15 +283,22 @@ impl Cluster {
     ///
     /// # Errors
     /// `NotFoundTable` when METADATA lists none, `Deadline` when it could not be read in time.
-    pub async fn locate(&self, table: TableId, key: &RowKey, deadline: Deadline) -> Result<Lookup, Error> {
-        let position = Position::at(table, key.clone());
-        let mut attempts = Attempts::new(deadline);
-        loop {
-            match self.shared.locate(&position, deadline).await {
-                Ok(lookup) => return Ok(lookup),
-                Err(error) => attempts.pause(&self.shared, error).await?,
+    pub fn locate<'a>(
+        &'a self,
+        table: TableId,
+        key: &'a RowKey,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<Lookup, Error>> {
+        Box::pin(async move {
+            let position = Position::at(table, key.clone());
+            let mut attempts = Attempts::new(deadline);
+            loop {
+                match self.shared.locate(&position, deadline).await {
+                    Ok(lookup) => return Ok(lookup),
+                    Err(error) => attempts.pause(&self.shared, error).await?,
+                }
             }
-        }
+        })
     }
 
     /// METADATA's rows, for those who write them.

@@ -18,6 +18,7 @@ use ebla_model::metadata::{
 use ebla_proto::data::{self, mutation, row_filter, value_range};
 use ebla_proto::{convert, record};
 use futures::TryStreamExt;
+use futures::future::BoxFuture;
 use prost::Message;
 
 use crate::cluster::{Check, Cluster};
@@ -84,110 +85,124 @@ impl Metadata {
     ///
     /// # Errors
     /// As [`Self::read_range`].
-    pub async fn read_table(&self, table: TableId, deadline: Deadline) -> Result<Vec<Entry>, Error> {
-        self.read_range(metadata::table_range(table), deadline).await
+    pub fn read_table(&self, table: TableId, deadline: Deadline) -> BoxFuture<'_, Result<Vec<Entry>, Error>> {
+        Box::pin(async move { self.read_range(metadata::table_range(table), deadline).await })
     }
 
     /// The rows of METADATA in a range of its keys. `KeyRange::all()` is every tablet of the cluster.
     ///
     /// # Errors
     /// `DataDamaged` when a row is no tablet's, `Deadline` or `Unavailable` when METADATA could not be read in time.
-    pub async fn read_range(&self, rows: KeyRange, deadline: Deadline) -> Result<Vec<Entry>, Error> {
-        let read =
-            Read { filter: Some(location_filter()), ..Read::new(TableId::METADATA, RowSet::from_ranges([rows])) };
-        let mut parts = self.cluster.read_rows(read, deadline);
-        let mut entries = Vec::new();
-        while let Some(part) = parts.try_next().await? {
-            for row in whole_rows(part.response)? {
-                entries.extend(entry(&row)?);
+    pub fn read_range(&self, rows: KeyRange, deadline: Deadline) -> BoxFuture<'_, Result<Vec<Entry>, Error>> {
+        Box::pin(async move {
+            let read =
+                Read { filter: Some(location_filter()), ..Read::new(TableId::METADATA, RowSet::from_ranges([rows])) };
+            let mut parts = self.cluster.read_rows(read, deadline);
+            let mut entries = Vec::new();
+            while let Some(part) = parts.try_next().await? {
+                for row in whole_rows(part.response)? {
+                    entries.extend(entry(&row)?);
+                }
             }
-        }
-        Ok(entries)
+            Ok(entries)
+        })
     }
 
     /// Writes a tablet's row, unless a newer one stands there.
     ///
     /// # Errors
     /// `Conflict` when others kept changing the row; else as [`Cluster::check`]. Safe to repeat.
-    pub async fn put_descriptor(
-        &self,
-        descriptor: &TabletDescriptor,
-        note: &Note,
+    pub fn put_descriptor<'a>(
+        &'a self,
+        descriptor: &'a TabletDescriptor,
+        note: &'a Note,
         deadline: Deadline,
-    ) -> Result<Guarded, Error> {
-        let row = descriptor.row_key();
-        let value = convert::descriptor_to_bytes(descriptor);
-        for _attempt in 0..CONFLICTS_MAX {
-            let seen = self.see(&row, deadline).await?;
-            if seen.value.as_ref() == Some(&value) && note.event.is_none() && note.leader.is_none() {
-                return Ok(Guarded::Done);
+    ) -> BoxFuture<'a, Result<Guarded, Error>> {
+        Box::pin(async move {
+            let row = descriptor.row_key();
+            let value = convert::descriptor_to_bytes(descriptor);
+            for _attempt in 0..CONFLICTS_MAX {
+                let seen = self.see(&row, deadline).await?;
+                if seen.value.as_ref() == Some(&value) && note.event.is_none() && note.leader.is_none() {
+                    return Ok(Guarded::Done);
+                }
+                if let Some(newer) = seen.descriptor.clone().filter(|stored| is_newer(stored, descriptor)) {
+                    return Ok(Guarded::Superseded(newer));
+                }
+                let mutations = put_mutations(descriptor, &value, note, seen.event_slot);
+                if self.swap(&row, &seen, mutations, deadline).await? {
+                    return Ok(Guarded::Done);
+                }
             }
-            if let Some(newer) = seen.descriptor.clone().filter(|stored| is_newer(stored, descriptor)) {
-                return Ok(Guarded::Superseded(newer));
-            }
-            let mutations = put_mutations(descriptor, &value, note, seen.event_slot);
-            if self.swap(&row, &seen, mutations, deadline).await? {
-                return Ok(Guarded::Done);
-            }
-        }
-        Err(Error::new(Reason::Conflict, "the METADATA row keeps changing"))
+            Err(Error::new(Reason::Conflict, "the METADATA row keeps changing"))
+        })
     }
 
     /// Writes both halves of a split: the new row before the old one is overwritten, so that no key is ever unlisted.
     ///
     /// # Errors
     /// As [`Self::put_descriptor`]. Safe to repeat.
-    pub async fn put_split(
-        &self,
-        left: &TabletDescriptor,
-        right: &TabletDescriptor,
-        note: &Note,
+    pub fn put_split<'a>(
+        &'a self,
+        left: &'a TabletDescriptor,
+        right: &'a TabletDescriptor,
+        note: &'a Note,
         deadline: Deadline,
-    ) -> Result<(), Error> {
-        self.put_descriptor(left, note, deadline).await?;
-        self.put_descriptor(right, note, deadline).await?;
-        Ok(())
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            self.put_descriptor(left, note, deadline).await?;
+            self.put_descriptor(right, note, deadline).await?;
+            Ok(())
+        })
     }
 
     /// Notes who leads a tablet, if METADATA lists it.
     ///
     /// # Errors
     /// As [`Cluster::check`].
-    pub async fn put_leader(
-        &self,
-        descriptor: &TabletDescriptor,
+    pub fn put_leader<'a>(
+        &'a self,
+        descriptor: &'a TabletDescriptor,
         leader: LeaderHint,
         deadline: Deadline,
-    ) -> Result<(), Error> {
-        let check = Check {
-            row: descriptor.row_key(),
-            predicate: Some(encode(&descriptor_column())),
-            then: vec![set(LOCATION_FAMILY, LEADER_QUALIFIER, 0, leader_value(leader))],
-            otherwise: Vec::new(),
-            token: None,
-        };
-        self.cluster.check(TableId::METADATA, check, deadline).await.map(drop)
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let check = Check {
+                row: descriptor.row_key(),
+                predicate: Some(encode(&descriptor_column())),
+                then: vec![set(LOCATION_FAMILY, LEADER_QUALIFIER, 0, leader_value(leader))],
+                otherwise: Vec::new(),
+                token: None,
+            };
+            self.cluster.check(TableId::METADATA, check, deadline).await.map(drop)
+        })
     }
 
     /// Removes a tablet's row, unless a newer tablet stands there.
     ///
     /// # Errors
     /// As [`Self::put_descriptor`]. Safe to repeat.
-    pub async fn delete(&self, descriptor: &TabletDescriptor, deadline: Deadline) -> Result<Guarded, Error> {
-        let row = descriptor.row_key();
-        for _attempt in 0..CONFLICTS_MAX {
-            let seen = self.see(&row, deadline).await?;
-            match seen.descriptor.clone() {
-                None if seen.value.is_none() => return Ok(Guarded::Done),
-                Some(stored) if is_newer(&stored, descriptor) => return Ok(Guarded::Superseded(stored)),
-                _present => {}
+    pub fn delete<'a>(
+        &'a self,
+        descriptor: &'a TabletDescriptor,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<Guarded, Error>> {
+        Box::pin(async move {
+            let row = descriptor.row_key();
+            for _attempt in 0..CONFLICTS_MAX {
+                let seen = self.see(&row, deadline).await?;
+                match seen.descriptor.clone() {
+                    None if seen.value.is_none() => return Ok(Guarded::Done),
+                    Some(stored) if is_newer(&stored, descriptor) => return Ok(Guarded::Superseded(stored)),
+                    _present => {}
+                }
+                let delete = mutation::Mutation::DeleteFromRow(mutation::DeleteFromRow {});
+                if self.swap(&row, &seen, vec![mutated(delete)], deadline).await? {
+                    return Ok(Guarded::Done);
+                }
             }
-            let delete = mutation::Mutation::DeleteFromRow(mutation::DeleteFromRow {});
-            if self.swap(&row, &seen, vec![mutated(delete)], deadline).await? {
-                return Ok(Guarded::Done);
-            }
-        }
-        Err(Error::new(Reason::Conflict, "the METADATA row keeps changing"))
+            Err(Error::new(Reason::Conflict, "the METADATA row keeps changing"))
+        })
     }
 
     async fn see(&self, row: &RowKey, deadline: Deadline) -> Result<Seen, Error> {

@@ -25,6 +25,7 @@ use clap::{Parser, Subcommand};
 use ebla_client::Client;
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
+use futures::future::LocalBoxFuture;
 
 use crate::output::{Failure, Format};
 
@@ -142,11 +143,16 @@ pub enum Command {
     Verify(verify::Verify),
 }
 
-/// Carries out what the arguments ask.
+/// Carries out what the arguments ask. Boxed here, so that its machine code is made in this crate and not once more in
+/// each program that polls it (decision 0012).
 ///
 /// # Errors
 /// The failure to show, with its exit code.
-pub async fn run(arguments: Arguments) -> Result<(), Failure> {
+pub fn run(arguments: Arguments) -> LocalBoxFuture<'static, Result<(), Failure>> {
+    Box::pin(dispatch(arguments))
+}
+
+async fn dispatch(arguments: Arguments) -> Result<(), Failure> {
     let runtime = Runtime::system("ebla");
     match arguments.command {
         Command::Up(up) => Box::pin(up::run(up, runtime)).await,
