@@ -1,7 +1,7 @@
 # The two commands a newcomer needs are `make run` and `make test`. Both install what is missing.
 #
-# Everything is one profile and one feature set (docs/decisions/0005-one-build-profile.md). The target folder and the
-# compiled RocksDB lie outside the clone (docs/decisions/0012-rocksdb-compiled-once.md): `make configure` writes into
+# Everything is one profile and one feature set (docs/inside/decisions/0005-one-build-profile.md). The target folder and the
+# compiled RocksDB lie outside the clone (docs/inside/decisions/0012-rocksdb-compiled-once.md): `make configure` writes into
 # .cargo/config.toml where they are, for cargo called by hand too.
 
 SHELL := /bin/bash
@@ -152,7 +152,7 @@ google-tests: install ## Google's system tests of its Python client, as publishe
 base-image: ## what containers of the tests stand on, pulled or made with debootstrap; nothing where there is no Docker
 	@if docker version >/dev/null 2>&1; then deploy/base-image.sh; else echo "no Docker engine answers: no containers in the tests"; fi
 
-bench: build ## figures of docs/benchmarks.md: storage, start, and load beside Google's emulator where it is installed
+bench: build ## figures of docs/inside/benchmarks.md: storage, start, and load beside Google's emulator where it is installed
 	$(TARGET)/release/examples/log_bench
 	$(TARGET)/release/examples/store_bench
 	$(TARGET)/release/examples/start $(EBLA) "$(EMULATOR)"

@@ -1,7 +1,9 @@
 //! The rules of the house that a machine can keep, as ordinary tests: each failure says what to do.
 //!
 //! What is kept: the edges between crates, the layers inside the tablet server, the purity of decisions, the single place
-//! of gRPC codes, that documents name only what exists, and that every call of the public API is described. `docs/style.md` lists the rules in words.
+//! of gRPC codes, that documents name only what exists, that their links lead somewhere, that the book's table of contents
+//! is complete, and that every call of the public API and every environment variable is described.
+//! `docs/inside/style.md` lists the rules in words.
 
 #![expect(
     clippy::unwrap_used,
@@ -33,7 +35,7 @@ const CRATES: [&str; 12] = [
 /// Layers of the tablet server, highest first. A file names only layers below its own.
 const LAYERS: [&str; 4] = ["front", "router", "tablet", "raft"];
 
-/// Decisions that must stay functions of values (docs/style.md, rule 9).
+/// Decisions that must stay functions of values (docs/inside/style.md, rule 9).
 const PURE: [&str; 33] = [
     "model/src",
     "master/src/cluster.rs",
@@ -249,7 +251,9 @@ fn every_folder_is_in_the_code_map() {
 #[test]
 fn documents_name_only_paths_that_exist() {
     let mut documents = files(&root().join("docs"), ".md");
-    documents.extend(["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
+    // Reports tell of the past: they name files as they were.
+    documents.retain(|path| !relative(path).starts_with("docs/reports/"));
+    documents.extend(["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)));
     let mut missing = Vec::new();
     for document in documents {
         for word in read(&document).split('`').skip(1).step_by(2) {
@@ -267,7 +271,7 @@ fn documents_name_only_paths_that_exist() {
 #[test]
 fn every_meta_key_of_the_storage_layout_is_described() {
     let layout = read(root().join("storage/src/tablet/layout.rs"));
-    let formats = read(root().join("docs/formats.md"));
+    let formats = read(root().join("docs/reference/formats.md"));
     let body = layout.split("pub enum MetaKey").nth(1).expect("layout.rs declares MetaKey");
     let body = body.split("\n}").next().unwrap();
     // The documentation of each variant begins with its key: `sessions/<id>`.
@@ -275,7 +279,7 @@ fn every_meta_key_of_the_storage_layout_is_described() {
     let keys: Vec<_> = keys.map(str::to_string).collect();
     assert!(!keys.is_empty(), "no variant of MetaKey says its key");
     let missing = keys.into_iter().filter(|key| !formats.contains(&format!("`{key}`"))).collect();
-    report("describe these meta keys in docs/formats.md", missing);
+    report("describe these meta keys in docs/reference/formats.md", missing);
 }
 
 #[test]
@@ -306,8 +310,8 @@ fn table_below<'a>(document: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
 }
 
 #[test]
-fn the_readme_names_every_call() {
-    let document = read(root().join("README.md"));
+fn the_api_page_sums_up_every_service() {
+    let document = read(root().join("docs/reference/api.md"));
     let expected = ebla_proto::services::CATALOGUE.iter().map(|service| {
         let names = |is_served: bool| {
             let such = service.calls.iter().filter(|call| call.instead.is_none() == is_served);
@@ -317,12 +321,12 @@ fn the_readme_names_every_call() {
         format!("| `{}` | {} | {} |", service.name, names(true), names(false))
     });
     let missing = expected.filter(|row| !document.lines().any(|line| line == row)).collect();
-    report("write what proto/build/services.rs says into README.md", missing);
+    report("write what proto/build/services.rs says into docs/reference/api.md", missing);
 }
 
 #[test]
 fn the_api_is_described_call_by_call() {
-    let document = read(root().join("docs/api.md"));
+    let document = read(root().join("docs/reference/api.md"));
     let mut wrong = Vec::new();
     for service in ebla_proto::services::CATALOGUE {
         let described = table_below(&document, &format!("## {}", service.name));
@@ -340,13 +344,13 @@ fn the_api_is_described_call_by_call() {
             }
         }
     }
-    report("make docs/api.md say what proto/build/services.rs says, in its order", wrong);
+    report("make docs/reference/api.md say what proto/build/services.rs says, in its order", wrong);
 }
 
 #[test]
 fn every_external_crate_is_argued() {
     let manifest = read(root().join("Cargo.toml"));
-    let record = read(root().join("docs/decisions/0003-dependencies.md"));
+    let record = read(root().join("docs/inside/decisions/0003-dependencies.md"));
     let section = manifest.split("[workspace.dependencies]").nth(1).unwrap();
     let section = section.split("\n[").next().unwrap();
     let missing = section
@@ -355,5 +359,205 @@ fn every_external_crate_is_argued() {
         .filter(|name| !name.is_empty() && !name.starts_with('#') && !name.starts_with("ebla-"))
         .filter(|name| !record.contains(&format!("`{name}`")))
         .collect();
-    report("give these crates a line in docs/decisions/0003-dependencies.md", missing);
+    report("give these crates a line in docs/inside/decisions/0003-dependencies.md", missing);
+}
+
+/// Every document of the repository.
+fn documents() -> Vec<PathBuf> {
+    files(&root(), ".md")
+}
+
+/// The lines of a document outside its fenced blocks.
+fn unfenced(text: &str) -> Vec<&str> {
+    let mut is_code = false;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// The targets of a document's links, those in code left out.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in unfenced(text) {
+        let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("code");
+        let targets = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        found.extend(targets.map(str::to_owned));
+    }
+    found
+}
+
+/// The anchors of a document's headings, as GitHub and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for heading in unfenced(text).into_iter().filter(|line| line.starts_with('#')) {
+        let title = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        let anchor: String = kept.map(|c| if c == ' ' { '-' } else { c }).collect();
+        let repeated = (1..).map(|number| format!("{anchor}-{number}"));
+        let free = std::iter::once(anchor.clone()).chain(repeated).find(|anchor| !found.contains(anchor));
+        found.extend(free);
+    }
+    found
+}
+
+#[test]
+fn anchors_are_those_that_readers_see() {
+    let page = "# One `two`, three\n\n```sh\n# no heading\n```\n## Same\n## Same\n";
+    assert_eq!(anchors(page), ["one-two-three", "same", "same-1"].map(str::to_owned).into());
+    assert_eq!(links("[a](b.md#c) `[d](e)` and [f](g)\n```\n[h](i)\n```"), ["b.md#c", "g"]);
+}
+
+#[test]
+fn links_of_documents_lead_somewhere() {
+    let mut wrong = Vec::new();
+    let mut checked = 0;
+    for document in documents() {
+        for link in links(&read(&document)) {
+            if ["http://", "https://", "mailto:"].iter().any(|scheme| link.starts_with(scheme)) {
+                continue;
+            }
+            checked += 1;
+            let (path, anchor) =
+                link.split_once('#').map_or((link.as_str(), None), |(path, anchor)| (path, Some(anchor)));
+            let target = if path.is_empty() { document.clone() } else { document.parent().unwrap().join(path) };
+            let is_there = target.exists() && anchor.is_none_or(|anchor| anchors(&read(&target)).contains(anchor));
+            if !is_there {
+                wrong.push(format!("{}: {link}", relative(&document)));
+            }
+        }
+    }
+    assert!(checked > 50, "only {checked} links were found: the search for links is broken");
+    report("these links lead nowhere", wrong);
+}
+
+#[test]
+fn every_page_of_the_book_is_in_its_table_of_contents() {
+    let book = root().join("docs");
+    let summary = book.join("SUMMARY.md");
+    let listed = links(&read(&summary));
+    let mut wrong: Vec<_> = listed
+        .iter()
+        .filter(|page| !book.join(page).exists() || page.starts_with("..") || page.contains('#'))
+        .map(|page| format!("{page} is listed and is no page of the book"))
+        .collect();
+    for page in files(&book, ".md").into_iter().filter(|page| *page != summary) {
+        let page = page.strip_prefix(&book).unwrap().display().to_string();
+        match listed.iter().filter(|listed| **listed == page).count() {
+            1 => {}
+            times => wrong.push(format!("{page} is listed {times} times")),
+        }
+    }
+    report("list each page of docs/ once in docs/SUMMARY.md", wrong);
+}
+
+#[test]
+fn the_readme_is_read_in_two_minutes() {
+    let text = read(root().join("README.md"));
+    let mut wrong: Vec<_> = (1..)
+        .zip(text.lines())
+        .filter(|(_, line)| line.chars().count() > 100)
+        .map(|(number, line)| format!("line {number} has {} columns", line.chars().count()))
+        .collect();
+    if text.lines().count() > 100 {
+        wrong.push(format!("it has {} lines", text.lines().count()));
+    }
+    report("README.md has at most 100 lines of at most 100 columns: move what is more into the book", wrong);
+}
+
+#[test]
+fn documents_name_no_place_of_one_machine() {
+    const PLACES: [&str; 5] = ["/root/", "/home/", "/Users/", "/work/", "/tmp/"];
+    let mut wrong = Vec::new();
+    for document in documents() {
+        for (number, line) in (1..).zip(read(&document).lines()) {
+            let named = PLACES.iter().filter(|place| line.contains(**place));
+            wrong.extend(named.map(|place| format!("{}:{number}: {place}", relative(&document))));
+        }
+    }
+    report("write paths that exist on every machine: relative ones, or ~/", wrong);
+}
+
+#[test]
+fn sources_name_only_documents_that_exist() {
+    let mut naming = sources();
+    naming.extend(files(&root().join("deploy"), ""));
+    naming.extend(["Makefile", "Cargo.toml", "clippy.toml"].map(|name| root().join(name)));
+    let mut missing = Vec::new();
+    for path in naming {
+        for rest in read(&path).split("docs/").skip(1) {
+            let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || "/_.-".contains(*c)).collect();
+            let name = name.trim_end_matches('.');
+            if name.ends_with(".md") && !root().join("docs").join(name).exists() {
+                missing.push(format!("{}: docs/{name}", relative(&path)));
+            }
+        }
+    }
+    report("these files name documents that are not here", missing);
+}
+
+/// Whether a word is the name of one of our environment variables.
+fn is_variable(word: &str) -> bool {
+    let rest = word.strip_prefix("EBLA_").or_else(|| word.strip_prefix("MT_")).unwrap_or_default();
+    !rest.is_empty() && rest.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// Names of environment variables that the repository reads: as literals in code, as words in scripts.
+fn variables() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for path in sources() {
+        let text = read(&path);
+        // Tests beside code make up names of their own.
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        found.extend(text.split('"').filter(|word| is_variable(word)).map(str::to_owned));
+        for call in ["env::var(\"", "env::var_os(\""] {
+            found.extend(text.split(call).skip(1).filter_map(|rest| rest.split('"').next()).map(str::to_owned));
+        }
+    }
+    let mut scripts = files(&root().join("deploy"), "");
+    scripts.push(root().join("Makefile"));
+    for path in scripts {
+        let text = read(path);
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        found.extend(words.filter(|word| is_variable(word)).map(str::to_owned));
+    }
+    // Cargo's, for build scripts.
+    found.remove("OUT_DIR");
+    found
+}
+
+#[test]
+fn every_environment_variable_is_described() {
+    let document = read(root().join("docs/reference/environment.md"));
+    let first_cells = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let described: BTreeSet<_> = first_cells.map(str::to_owned).collect();
+    let read = variables();
+    let mut wrong: Vec<_> = read.difference(&described).map(|name| format!("{name} has no row")).collect();
+    let gone = described.iter().filter(|name| is_variable(name) && !read.contains(*name));
+    wrong.extend(gone.map(|name| format!("{name} is read nowhere")));
+    report("make the tables of docs/reference/environment.md say what is read", wrong);
+}
+
+/// The messages that a document's tables explain: the first cells, in backticks.
+fn explained(document: &str) -> Vec<String> {
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+    rows.map(|(message, _)| message.to_owned()).collect()
+}
+
+#[test]
+fn messages_that_the_book_explains_are_in_the_program() {
+    let code: String = sources().iter().map(|path| production(path)).collect();
+    let observe = read(root().join("docs/operate/observe.md"));
+    let lines = observe.split("### Log lines").nth(1).expect("observe.md has a section of log lines");
+    let messages = [explained(lines), explained(&read(root().join("docs/operate/troubleshooting.md")))].concat();
+    assert!(messages.len() > 40, "only {} messages were found: the search for them is broken", messages.len());
+    // A `…` stands for what the program puts in.
+    let is_there = |message: &str| message.split('…').all(|part| code.contains(part.trim()));
+    let gone = messages.into_iter().filter(|message| !is_there(message)).collect();
+    report("docs/operate/{observe,troubleshooting}.md explain messages that the program does not say any more", gone);
 }

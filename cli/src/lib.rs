@@ -9,6 +9,7 @@
 //!   bench       load on Bigtable addresses, as ratios
 //!   verify      a load that checks what it was told, and the checkers
 //!   output      tables, JSON, exit codes
+//!   reference   the command-line reference, for its test
 //! ```
 //!
 //! The library part exists so that tests can start the same cluster that `up` starts.
@@ -18,5 +19,7 @@ pub mod commands;
 pub mod local;
 pub mod output;
 pub mod process;
+#[cfg(test)]
+mod reference;
 pub mod verify;
 pub mod webtable;

@@ -1,12 +1,36 @@
-//! Google's own clients against `ebla up`, through each of its three servers: cbt and the Python client, unchanged.
+//! Google's own clients against `ebla up`, through each of its three servers: cbt and the Python client, unchanged. And
+//! what documents tell users to do, as it stands there: the tutorial, and snippets for clients.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
 mod support;
+#[path = "support/tutorial.rs"]
+mod tutorial;
 
+use std::path::Path;
 use std::process::Command;
 
 use support::Up;
+
+/// A document of the book.
+fn document(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name)
+}
+
+#[test]
+fn the_tutorial_works_as_it_is_written() {
+    tutorial::run(&document("learn/tutorial.md"), "");
+}
+
+#[test]
+fn the_snippets_for_python_work_as_they_are_written() {
+    tutorial::run(&document("learn/clients.md"), "ebla up > up.log 2>&1 &\nebla wait\n");
+}
+
+#[test]
+fn the_first_program_of_the_readme_works_as_it_is_written() {
+    tutorial::run(&document("../README.md"), "");
+}
 
 #[test]
 fn googles_python_client_works_through_each_server() {

@@ -2,7 +2,7 @@
 //!
 //! Each line names the method and the Rust types of its request and answer, as paths from this crate's root. A server method that nobody implements
 //! answers UNIMPLEMENTED with its own name, so a client never waits for what is not there; lines of methods that are not
-//! served say what to do instead. Out of the same lines comes the catalogue that `docs/api.md` is compared with.
+//! served say what to do instead. Out of the same lines comes the catalogue that `docs/reference/api.md` is compared with.
 //!
 //! Server and client may use different types for one message, as long as the bytes agree: the server of `ReadRows`
 //! sends encoded answers that it never decoded.

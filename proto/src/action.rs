@@ -11,7 +11,7 @@ pub(crate) const fn action(reason: Reason) -> &'static str {
         Reason::InvalidArgument => "correct the request as the message says",
         Reason::FailedPrecondition => "change what the message names, then send the request again",
         Reason::AlreadyExists => "use what exists, or choose another name",
-        Reason::Unimplemented => "use another way: docs/api.md lists what is served",
+        Reason::Unimplemented => "use another way: docs/reference/api.md lists what is served",
         Reason::PermissionDenied => "ask for the right to do it",
         Reason::Unauthenticated => "send a token that is valid here",
         Reason::WrongTablet

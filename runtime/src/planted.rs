@@ -2,7 +2,7 @@
 //!
 //! Each is a switch at the true place of the code. A process has no fault unless its own code calls [`plant`], and only
 //! the simulation (`tests/sim`) does: no variable, flag or message of the shipped program reaches it, and the linker
-//! leaves it out there (`cli/tests/planted.rs` looks). `docs/testing.md` lists place, test and seeds of each.
+//! leaves it out there (`cli/tests/planted.rs` looks). `docs/inside/testing.md` lists place, test and seeds of each.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

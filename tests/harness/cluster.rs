@@ -1,5 +1,5 @@
 //! One way to handle a cluster under test, wherever it runs: in this process, as processes, in network namespaces, in
-//! containers. The simulation is none of these: its faults come between two moments (docs/decisions/0009-simulation.md).
+//! containers. The simulation is none of these: its faults come between two moments (docs/inside/decisions/0009-simulation.md).
 
 use std::fmt;
 use std::future::Future;

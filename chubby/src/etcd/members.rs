@@ -180,7 +180,7 @@ fn failure(status: &Status) -> Failure {
         // Of all calls made here only those that name a lease can miss something.
         Reason::NotFound => Failure::Refused(Error::LeaseLost),
         Reason::InvalidArgument => Failure::Refused(Error::Invalid(error.message)),
-        // Out of space: etcd takes no more writes until a person has made room (docs/formats.md).
+        // Out of space: etcd takes no more writes until a person has made room (docs/reference/formats.md).
         Reason::ResourceExhausted | Reason::PermissionDenied | Reason::FailedPrecondition | Reason::Unimplemented => {
             Failure::Refused(Error::Unavailable(error.message))
         }

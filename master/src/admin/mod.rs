@@ -8,7 +8,7 @@
 //! | [`request`] [`update`] [`page`] | what requests ask for, checked; pure |
 //! | [`desk`] | where calls are taken while this master is in office |
 //!
-//! Calls that are not served answer UNIMPLEMENTED with their name: `docs/api.md`.
+//! Calls that are not served answer UNIMPLEMENTED with their name: `docs/reference/api.md`.
 
 pub(crate) mod desk;
 pub(crate) mod instances;

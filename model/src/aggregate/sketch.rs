@@ -81,7 +81,7 @@ impl Sketch {
     /// The standard error is 1.04 / sqrt(2^15), 0.6 %, and far less while the sketch is sparse: then empty buckets are
     /// counted (Whang et al., "A linear-time probabilistic counting algorithm", 1990). Of registers it is the improved
     /// raw estimator of Ertl, "New cardinality estimation algorithms for HyperLogLog sketches", 2017, algorithm 6, which
-    /// needs no tables of measured bias. See `docs/decisions/0010-sketches-of-approximate-counts.md`.
+    /// needs no tables of measured bias. See `docs/inside/decisions/0010-sketches-of-approximate-counts.md`.
     pub fn estimate(&self) -> f64 {
         match &self.form {
             Form::Sparse(sparse) => {

@@ -14,7 +14,7 @@
 //!   exposed: rot of the last batch before its mark, followed by a crash, is taken for a torn tail.
 //! - A failed write or sync is final: everything waiting is told, nothing more is accepted, and the process should end.
 //!
-//! Files of this folder, from bytes to behaviour: `record`, `batch`, `segment` (formats, see `docs/formats.md`), `scan`
+//! Files of this folder, from bytes to behaviour: `record`, `batch`, `segment` (formats, see `docs/reference/formats.md`), `scan`
 //! (what the bytes of a segment mean), `files` (recycling), `ledger` (what is written), `index` and `cache` (what can be
 //! read), `shared` (index, cache and queue under one lock), `writer`, `recover`, `witness`, `options`.
 //!

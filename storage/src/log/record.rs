@@ -1,7 +1,7 @@
 //! What stands in the log, and its bytes.
 //!
 //! A record names its group by (tablet, replica), so a replica that comes again under a new id meets nothing of its
-//! ancestor. Integers are little endian. The layout is in `docs/formats.md`, "Commit log"; kinds are never reused.
+//! ancestor. Integers are little endian. The layout is in `docs/reference/formats.md`, "Commit log"; kinds are never reused.
 
 use std::fmt;
 

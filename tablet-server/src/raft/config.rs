@@ -25,7 +25,7 @@ pub struct RaftTimings {
 }
 
 impl Default for RaftTimings {
-    /// A lost leader is replaced after 1.3 to 2 s of silence (docs/decisions/0006-election-times.md).
+    /// A lost leader is replaced after 1.3 to 2 s of silence (docs/inside/decisions/0006-election-times.md).
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(250),
