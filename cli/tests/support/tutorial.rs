@@ -137,6 +137,7 @@ pub(crate) fn run(document: &Path, prepare: &str) {
             let _infallible = write!(script, "echo '{}'\n{commands}", marker(block));
         }
     }
+    assert!(script.contains("=== line "), "{} has no commands to run", document.display());
     let printed = execute(folder.path(), &script);
     let mut last: Option<&Block> = None;
     for block in blocks.iter().filter(|block| block.language == "sh" || block.language == "text") {
