@@ -1,7 +1,7 @@
 //! Google's own clients against `ebla up`, through each of its three servers: cbt and the Python client, unchanged. And
 //! what documents tell users to do, as it stands there: the tutorial, and snippets for clients.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
+#![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
 
 mod support;
 #[path = "support/tutorial.rs"]
