@@ -4,19 +4,73 @@
 //! recording takes no lock and allocates nothing.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::Write as _;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
-/// Sends logs to standard error, filtered by `filter` (such as `info` or `ebla_master=debug,warn`). The first call in a
-/// process wins; later ones, as in tests, are without effect.
-pub fn init(filter: &str) {
-    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_invalid| EnvFilter::new("info"));
+/// What is logged: a level for everything, and levels for parts of the program.
+///
+/// openraft logs each step of its protocol, so it stays at `error` unless the filter names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter(String);
+
+/// A text that is no filter of logs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{part:?} is no log level: use off, error, warn, info, debug or trace, or TARGET=LEVEL such as ebla_master=debug, separated by commas"
+)]
+pub struct InvalidLogFilter {
+    part: String,
+}
+
+/// The crate whose own level is low unless it is named.
+const CHATTY: &str = "openraft";
+
+impl FromStr for LogFilter {
+    type Err = InvalidLogFilter;
+
+    fn from_str(text: &str) -> Result<Self, InvalidLogFilter> {
+        let mut names_chatty = false;
+        let mut is_off = false;
+        for part in text.split(',').map(str::trim) {
+            let invalid = || InvalidLogFilter { part: part.to_owned() };
+            // A target alone would mean "all of it"; a level with a typing error would be such a target.
+            let (target, level) = part.rsplit_once('=').unwrap_or(("", part));
+            LevelFilter::from_str(level).ok().filter(|_level| !level.is_empty()).ok_or_else(invalid)?;
+            if part.contains('=') && target.is_empty() {
+                return Err(invalid());
+            }
+            names_chatty |= target.starts_with(CHATTY);
+            is_off |= target.is_empty() && level.eq_ignore_ascii_case("off");
+        }
+        let added = if names_chatty || is_off { String::new() } else { format!(",{CHATTY}=error") };
+        let filter = format!("{text}{added}");
+        EnvFilter::try_new(&filter).map_err(|_error| InvalidLogFilter { part: text.to_owned() })?;
+        Ok(Self(filter))
+    }
+}
+
+impl fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Sends logs to standard error. The first call in a process wins; later ones, as in tests, are without effect.
+pub fn init_filtered(filter: &LogFilter) {
+    let filter = EnvFilter::new(&filter.0);
     let _already = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+/// As [`init_filtered`]; with `info` when `filter` is no [`LogFilter`].
+pub fn init(filter: &str) {
+    init_filtered(&filter.parse().unwrap_or_else(|_invalid| LogFilter("info".to_owned())));
 }
 
 /// Ends the process at the first panic of any thread, after the message: a broken invariant must not be served on.
@@ -203,6 +257,25 @@ fn print_histogram(text: &mut String, name: &str, histogram: &Histogram) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn openraft_logs_errors_only_unless_the_filter_names_it() {
+        let filter = |text: &str| text.parse::<LogFilter>().map(|filter| filter.to_string());
+        assert_eq!(filter("info").unwrap(), "info,openraft=error");
+        assert_eq!(filter("warn,ebla_master=debug").unwrap(), "warn,ebla_master=debug,openraft=error");
+        assert_eq!(filter("info,openraft=debug").unwrap(), "info,openraft=debug");
+        assert_eq!(filter("info,openraft::core=trace").unwrap(), "info,openraft::core=trace");
+        assert_eq!(filter("off").unwrap(), "off");
+        assert_eq!(filter("INFO").unwrap(), "INFO,openraft=error");
+    }
+
+    #[test]
+    fn a_filter_that_names_no_level_is_refused_with_the_levels_that_exist() {
+        for text in ["inof", "", "warn,", "ebla_master=loud", "=info", "ebla_master", "warn;info"] {
+            let refused = text.parse::<LogFilter>().unwrap_err().to_string();
+            assert!(refused.contains("error, warn, info, debug or trace"), "{text}: {refused}");
+        }
+    }
 
     #[test]
     fn metrics_of_one_name_are_one_and_print() {
