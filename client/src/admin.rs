@@ -48,6 +48,7 @@ pub enum FamilyChange {
 #[derive(Clone)]
 pub struct Admin {
     channel: Channel,
+    timeout: Duration,
 }
 
 impl fmt::Debug for Admin {
@@ -59,7 +60,14 @@ impl fmt::Debug for Admin {
 impl Admin {
     /// Admin calls at `address` (`host:port`). Connects at the first call.
     pub fn connect(address: &str, runtime: &Runtime) -> Self {
-        Self { channel: runtime.net.channel(address) }
+        Self { channel: runtime.net.channel(address), timeout: TIMEOUT }
+    }
+
+    /// The same calls, each given up after `timeout`; the server is told of it.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
 
     /// Makes a table with these families, cut at these keys (which may come in any order). Returns when it serves.
@@ -80,7 +88,7 @@ impl Admin {
             table: Some(admin::Table { column_families: families.collect(), ..Default::default() }),
             initial_splits: splits.iter().map(split).collect(),
         };
-        answer(self.tables().create_table(request(message)).await).map(drop)
+        answer(self.tables().create_table(self.request(message)).await).map(drop)
     }
 
     /// Deletes a table and everything in it.
@@ -89,7 +97,7 @@ impl Admin {
     /// `NotFoundTable`, `FailedPrecondition` when it is protected; else as [`Self::create_table`].
     pub async fn delete_table(&self, name: &TableName) -> Result<(), Error> {
         let message = admin::DeleteTableRequest { name: name.as_str().to_owned() };
-        answer(self.tables().delete_table(request(message)).await)
+        answer(self.tables().delete_table(self.request(message)).await)
     }
 
     /// The tables of an instance, by name.
@@ -102,7 +110,7 @@ impl Admin {
         loop {
             let message =
                 admin::ListTablesRequest { parent: instance(project, of_instance), page_token, ..Default::default() };
-            let page = answer(self.tables().list_tables(request(message)).await)?;
+            let page = answer(self.tables().list_tables(self.request(message)).await)?;
             for table in page.tables {
                 names.push(table.name.parse()?);
             }
@@ -120,7 +128,7 @@ impl Admin {
     /// `NotFoundTable`; else as [`Self::create_table`].
     pub async fn get_table(&self, name: &TableName) -> Result<admin::Table, Error> {
         let message = admin::GetTableRequest { name: name.as_str().to_owned(), ..Default::default() };
-        answer(self.tables().get_table(request(message)).await)
+        answer(self.tables().get_table(self.request(message)).await)
     }
 
     /// A table's families, by name.
@@ -141,7 +149,7 @@ impl Admin {
             modifications: changes.iter().map(modification).collect(),
             ..Default::default()
         };
-        families(answer(self.tables().modify_column_families(request(message)).await)?.column_families)
+        families(answer(self.tables().modify_column_families(self.request(message)).await)?.column_families)
     }
 
     /// Deletes the rows whose keys begin with `prefix`; all rows when it is empty.
@@ -155,7 +163,7 @@ impl Admin {
             DropTarget::RowKeyPrefix(prefix.bytes().clone())
         };
         let message = admin::DropRowRangeRequest { name: name.as_str().to_owned(), target: Some(target) };
-        answer(self.tables().drop_row_range(request(message)).await)
+        answer(self.tables().drop_row_range(self.request(message)).await)
     }
 
     /// Splits a tablet: at `at`, or, without it, the tablet that holds `within` where that halves it. Answers the halves.
@@ -173,7 +181,7 @@ impl Admin {
             at: at.map(|key| key.bytes().clone()),
             within: within.bytes().clone(),
         };
-        let halves = answer(self.operate().split(request(message)).await)?;
+        let halves = answer(self.operate().split(self.request(message)).await)?;
         Ok((wire::descriptor(halves.left)?, wire::descriptor(halves.right)?))
     }
 
@@ -182,7 +190,13 @@ impl Admin {
     /// # Errors
     /// `Unavailable` when no master is in office.
     pub async fn status(&self) -> Result<operate::StatusReply, Error> {
-        answer(self.operate().status(request(operate::StatusRequest {})).await)
+        answer(self.operate().status(self.request(operate::StatusRequest {})).await)
+    }
+
+    fn request<M>(&self, message: M) -> Request<M> {
+        let mut request = Request::new(message);
+        request.set_timeout(self.timeout);
+        request
     }
 
     fn tables(&self) -> BigtableTableAdminClient<Channel> {
@@ -196,12 +210,6 @@ impl Admin {
 
 fn instance(project: &str, instance: &str) -> String {
     format!("projects/{project}/instances/{instance}")
-}
-
-fn request<M>(message: M) -> Request<M> {
-    let mut request = Request::new(message);
-    request.set_timeout(TIMEOUT);
-    request
 }
 
 /// Another maker's server says NOT_FOUND without saying of what: here it is always the table.

@@ -37,6 +37,8 @@ pub struct Client {
     runtime: Runtime,
     /// Where admin calls go.
     address: String,
+    /// How long a call may take; `None`: as long as is usual for its kind.
+    timeout: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -49,7 +51,7 @@ impl Client {
     /// A client over the given parts. It has no address for [`Self::admin`].
     pub fn cluster(options: Options) -> Self {
         let runtime = options.runtime.clone();
-        Self { way: Way::Cluster(Cluster::new(options)), runtime, address: String::new() }
+        Self { way: Way::Cluster(Cluster::new(options)), runtime, address: String::new(), timeout: None }
     }
 
     /// Joins the cluster that the tablet server at `address` (`host:port`) belongs to.
@@ -57,12 +59,29 @@ impl Client {
     /// # Errors
     /// `Unavailable` when no server answers there.
     pub async fn connect_cluster(address: &str, runtime: Runtime) -> Result<Self, Error> {
-        let directory = LocateDirectory::new(vec![address.to_owned()], &runtime);
-        directory.ask().await?;
+        Self::connect_any(&[address.to_owned()], runtime).await
+    }
+
+    /// Joins the cluster of these tablet servers through the first of them (`host:port`) that answers, which also gets the
+    /// admin calls.
+    ///
+    /// # Errors
+    /// `Unavailable` when no server answers; `Unimplemented` when something answers that is no tablet server, such as a
+    /// master; `NoLeader` when the cluster has not started yet.
+    pub async fn connect_any(addresses: &[String], runtime: Runtime) -> Result<Self, Error> {
+        let directory = LocateDirectory::new(addresses.to_vec(), &runtime);
+        let address = directory.ask_any().await?;
         let directory: Arc<dyn Directory> = Arc::new(directory);
         let transport = Arc::new(GrpcTransport::new(runtime.net.clone(), Arc::clone(&directory)));
         let options = Options { directory, transport, runtime, home: None };
-        Ok(Self { address: address.to_owned(), ..Self::cluster(options) })
+        Ok(Self { address, ..Self::cluster(options) })
+    }
+
+    /// The same client whose calls end after `timeout`, each counted by itself.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
     }
 
     /// Speaks the public Bigtable API to `address` (`host:port`), without TLS. Connects at the first call.
@@ -70,18 +89,26 @@ impl Client {
         let client = BigtableClient::new(runtime.net.channel(address))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        Self { way: Way::Endpoint(client), runtime, address: address.to_owned() }
+        Self { way: Way::Endpoint(client), runtime, address: address.to_owned(), timeout: None }
     }
 
     /// A table; it need not exist yet.
     pub fn table(&self, name: &TableName) -> Table {
-        Table::new(self.way.clone(), name.clone(), self.runtime.clone())
+        let table = Table::new(self.way.clone(), name.clone(), self.runtime.clone());
+        match self.timeout {
+            Some(timeout) => table.with_timeout(timeout),
+            None => table,
+        }
     }
 
     /// Tables, families, splits and the cluster's state, over the address that this client was given. For a client that was
     /// made of parts use [`Admin::connect`]: here it has none, and each call fails as unavailable.
     pub fn admin(&self) -> Admin {
-        Admin::connect(&self.address, &self.runtime)
+        let admin = Admin::connect(&self.address, &self.runtime);
+        match self.timeout {
+            Some(timeout) => admin.with_timeout(timeout),
+            None => admin,
+        }
     }
 
     /// The low-level handle.
@@ -125,7 +152,7 @@ impl Client {
     }
 
     fn deadline(&self) -> Deadline {
-        Deadline::after(&self.runtime.clock, TIMEOUT)
+        Deadline::after(&self.runtime.clock, self.timeout.unwrap_or(TIMEOUT))
     }
 }
 

@@ -99,8 +99,10 @@ impl LocateService {
 #[tonic::async_trait]
 impl Locate for LocateService {
     async fn cluster(&self, _request: Request<ClusterRequest>) -> Result<Response<ClusterReply>, Status> {
-        let missing =
-            || status::to_status(&Error::new(ebla_model::Reason::Unavailable, "the cluster has not begun yet"));
+        let missing = || {
+            let waits = "the cluster has not started: it waits for a master or for tablet servers";
+            status::to_status(&Error::new(ebla_model::Reason::NoLeader, waits))
+        };
         let cluster = self.directory.cluster().ok_or_else(missing)?;
         let master = self.directory.master().map(|master| record::Master {
             version: convert::VERSION,

@@ -69,18 +69,37 @@ impl LocateDirectory {
     /// Asks one server after another until one answers.
     ///
     /// # Errors
-    /// `Unavailable` when none does.
+    /// `Unavailable` when none does. `Unimplemented` when what answered last is no tablet server; `NoLeader` when its cluster
+    /// has not started.
     pub async fn ask(&self) -> Result<ClusterReply, Error> {
+        self.ask_each().await.map(|(_address, reply)| reply)
+    }
+
+    /// As [`Self::ask`]: the address at which a server answered.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub async fn ask_any(&self) -> Result<String, Error> {
+        self.ask_each().await.map(|(address, _reply)| address)
+    }
+
+    async fn ask_each(&self) -> Result<(String, ClusterReply), Error> {
         let mut last = Error::new(Reason::Unavailable, "no address of a tablet server is known");
         for address in self.addresses() {
             match self.ask_at(&address).await {
                 Ok(reply) => {
                     if self.hear(&reply) {
-                        return Ok(reply);
+                        return Ok((address, reply));
                     }
                     last = Error::new(Reason::Unavailable, format!("another cluster is at {address}"));
                 }
-                Err(error) => last = Error::new(Reason::Unavailable, format!("ask {address}: {error}")),
+                Err(error) => {
+                    let reason = match error.reason {
+                        Reason::Unimplemented | Reason::NoLeader => error.reason,
+                        _ => Reason::Unavailable,
+                    };
+                    last = Error::new(reason, format!("ask {address}: {error}"));
+                }
             }
         }
         Err(last)
