@@ -46,6 +46,8 @@ const REQUEST_BYTES_MAX: usize = 16 << 20;
 
 /// How long to wait before the file is read again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// No attempt begins with less time than this.
+const ATTEMPT_MIN: Duration = Duration::from_millis(100);
 /// How long Chubby may take to name the master: two of its members may be silent.
 const NAMING_MAX: Duration = Duration::from_secs(2);
 
@@ -78,11 +80,12 @@ impl Master {
                 Err(status) => status,
             };
             let (error, _) = from_status(&status);
-            let left = deadline.remaining(clock);
-            if left.is_zero() || !may_be_sent_again(&error, path.path()) {
+            let pause = self.shared.runtime.rng.jitter(PAUSE);
+            // An attempt in the last moment fails for lack of time, and would hide why the ones before failed.
+            if deadline.remaining(clock) <= pause + ATTEMPT_MIN || !may_be_sent_again(&error, path.path()) {
                 return Err(told(&status, &error));
             }
-            tokio::time::sleep(self.shared.runtime.rng.jitter(PAUSE).min(left)).await;
+            tokio::time::sleep(pause).await;
         }
     }
 

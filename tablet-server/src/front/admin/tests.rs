@@ -175,6 +175,18 @@ async fn without_a_master_a_call_waits_for_one() {
 }
 
 #[tokio::test]
+async fn a_master_that_does_not_answer_is_not_taken_for_a_lock_service_that_does_not() {
+    let house = House::new().await;
+    let none = house.create(SHORT).await.unwrap_err();
+    assert_eq!((none.code(), none.message()), (Code::Unavailable, "no master is in office"));
+    // Killed, and its lease has not ended.
+    house.elect("127.0.0.1:1").await;
+    let killed = house.create(SHORT).await.unwrap_err();
+    assert_eq!(killed.code(), Code::Unavailable, "{killed}");
+    assert!(!killed.message().contains("lock service"), "{killed}");
+}
+
+#[tokio::test]
 async fn a_master_that_left_office_is_followed_to_the_next() {
     let house = House::new().await;
     let leaving = Fake::new(Answer::Refuse(Reason::NotMaster));
