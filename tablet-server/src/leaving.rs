@@ -22,11 +22,43 @@ const AT_ONCE: usize = 32;
 /// The pause before what could not be handed over is looked at again: an election may be under way.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Hands over what is led here, for at most `limit`; how many leaderships are left here.
-pub async fn hand_over(hosted: &Hosted, directory: &ChubbyDirectory, limit: Duration) -> usize {
+/// How long the other servers are given to say that they leave too.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// What is still led here after the hand-over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing.
+    Nothing,
+    /// So many tablets, and no other server is registered: the whole cluster stops.
+    Alone(usize),
+    /// So many tablets, though there are other servers.
+    Refused(usize),
+}
+
+/// Hands over what is led here, for at most `limit`.
+pub async fn hand_over(hosted: &Hosted, directory: &ChubbyDirectory, limit: Duration) -> Left {
     // What was begun when the time is over ends by itself or with the process.
     let _late = tokio::time::timeout(limit, hand_over_all(hosted, directory)).await;
-    led(hosted).len()
+    let left = led(hosted).len();
+    if left == 0 {
+        return Left::Nothing;
+    }
+    match tokio::time::timeout(FAREWELL, alone(hosted.server(), directory)).await {
+        Ok(()) => Left::Alone(left),
+        Err(_elapsed) => Left::Refused(left),
+    }
+}
+
+/// Returns when no other server is registered. A server that stops gives up its registration before it refuses leaderships; that
+/// may be heard of later here than the refusal.
+async fn alone(own: ServerId, directory: &ChubbyDirectory) {
+    let mut changes = directory.changes();
+    while !heirs(own, directory, &BTreeSet::new()).is_empty() {
+        if changes.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
 }
 
 async fn hand_over_all(hosted: &Hosted, directory: &ChubbyDirectory) {
