@@ -148,6 +148,14 @@ impl Cluster {
         newest(reported.chain(self.metadata.values()).chain(&self.root))
     }
 
+    /// The servers that should have replicas, as far as is known.
+    #[must_use]
+    pub fn holders(&self) -> BTreeSet<ServerId> {
+        let tablets = self.known_tablets();
+        let members = tablets.values().flat_map(|tablet| tablet.membership.replicas());
+        members.map(|replica| replica.server).collect()
+    }
+
     /// What the leader of each tablet says, by the highest term that is claimed.
     #[must_use]
     pub fn led(&self) -> BTreeMap<TabletId, (ServerId, &ReplicaReport)> {
@@ -210,7 +218,9 @@ impl Cluster {
         listed.peek().is_some() && listed.all(|tablet| leaders.contains_key(&tablet.tablet))
     }
 
-    fn is_served(&self, table: TableId) -> bool {
+    /// Whether a table's tablets should serve: it exists, and is neither being made nor deleted.
+    #[must_use]
+    pub fn is_served(&self, table: TableId) -> bool {
         use ebla_model::schema::TableState::Active;
         table == TableId::METADATA || self.tables.get(&table).is_some_and(|schema| schema.state == Active)
     }

@@ -15,15 +15,17 @@ use ebla_model::key::KeyRange;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
 use ebla_proto::convert;
+use ebla_runtime::Tasks;
 use tracing::{debug, error, info, warn};
 
 use crate::cluster::{Cluster, Presence};
+use crate::events::{Alerts, Event, View, named};
+use crate::health::Health;
 use crate::office::Office;
 use crate::orders::Beginning;
 use crate::plan::repair::{Change, Circumstances, is_unsure, pauses};
 use crate::plan::suspicion::Suspicions;
 use crate::plan::{Action, plan};
-use crate::repair::Repairs;
 use crate::{creation, deletion, drop_range, observe, records, schema};
 
 /// Between two rounds when nothing calls for one.
@@ -32,10 +34,13 @@ const PERIOD: Duration = Duration::from_secs(60);
 const PERIOD_MIN: Duration = Duration::from_secs(1);
 /// How long one action may take.
 const ACTION_LIMIT: Duration = Duration::from_secs(30);
+/// Between two looks at which servers answer.
+const ANSWERS_PERIOD: Duration = Duration::from_secs(2);
 
 /// Reconciles for as long as the term lasts. `grace`: how long a server may be gone before its replicas are made elsewhere.
-pub(crate) async fn reconcile(office: Office, grace: Duration) {
-    let mut reconciler = Reconciler::new(office.clone(), grace);
+/// `stopping`: told to end when this master is; what happens then is no news.
+pub(crate) async fn reconcile(office: Office, grace: Duration, stopping: Tasks) {
+    let mut reconciler = Reconciler::new(office.clone(), grace, stopping);
     loop {
         let before = office.chubby().list(paths::SERVERS).await.ok().map(|(_files, revision)| revision);
         match reconciler.round().await {
@@ -47,10 +52,12 @@ pub(crate) async fn reconcile(office: Office, grace: Duration) {
             }
         }
         tokio::time::sleep(office.runtime().rng.jitter(PERIOD_MIN)).await;
+        let answering = reconciler.answering.clone();
         tokio::select! {
             () = tokio::time::sleep(reconciler.pause()) => {}
             () = office.unfinished() => {}
             () = servers_change(&office, before) => {}
+            now = answers_change(&office, &answering) => reconciler.answering = now,
         }
     }
 }
@@ -59,10 +66,26 @@ pub(crate) async fn reconcile(office: Office, grace: Duration) {
 struct Reconciler {
     office: Office,
     grace: Duration,
+    stopping: Tasks,
     suspicions: Suspicions,
-    repairs: Repairs,
     /// Tablets without a majority that a person has been told of.
     told: BTreeSet<TabletId>,
+    alerts: Alerts,
+    /// Why METADATA could not be read when that was tried last.
+    unreadable: Option<String>,
+    /// The registered servers that answered last.
+    answering: BTreeSet<ServerId>,
+}
+
+/// Returns when other servers answer than before; those that do now.
+async fn answers_change(office: &Office, before: &BTreeSet<ServerId>) -> BTreeSet<ServerId> {
+    loop {
+        tokio::time::sleep(ANSWERS_PERIOD).await;
+        let now = observe::answering(office).await;
+        if now != *before {
+            return now;
+        }
+    }
 }
 
 /// Returns when a server came or went since the last round began: one that comes back may hold what is gone.
@@ -82,22 +105,89 @@ pub(crate) enum Rest {
 }
 
 impl Reconciler {
-    fn new(office: Office, grace: Duration) -> Self {
-        Self { office, grace, suspicions: Suspicions::default(), repairs: Repairs::default(), told: BTreeSet::new() }
+    fn new(office: Office, grace: Duration, stopping: Tasks) -> Self {
+        Self {
+            office,
+            grace,
+            stopping,
+            suspicions: Suspicions::default(),
+            told: BTreeSet::new(),
+            alerts: Alerts::default(),
+            unreadable: None,
+            answering: BTreeSet::new(),
+        }
     }
 
-    /// Until the next round, when nothing calls for one before: sooner when a grace is about to end.
+    /// Until the next round, when nothing calls for one before: sooner when a grace is about to end, or something is to be told
+    /// if it lasts.
     fn pause(&self) -> Duration {
         let usual = self.office.runtime().rng.jitter(PERIOD);
-        let now = self.office.runtime().clock.monotonic();
-        self.suspicions.next(now, &pauses(self.grace)).map_or(usual, |next| next.min(usual))
+        let now = self.now();
+        let due = [self.suspicions.next(now, &pauses(self.grace)), self.alerts.due(now)];
+        due.into_iter().flatten().fold(usual, Duration::min)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.token().is_cancelled()
+    }
+
+    fn now(&self) -> Duration {
+        self.office.runtime().clock.monotonic()
+    }
+
+    /// What matters to operators of a picture.
+    async fn view(&self, picture: &Cluster) -> View {
+        let health = Health::of(picture, self.office.replicas());
+        let addresses = observe::addresses(&self.office, picture).await;
+        let repairs = self.office.repairs().under_way().len();
+        View { metadata: self.unreadable.clone(), repairs, ..View::of(picture, &health, &addresses) }
+    }
+
+    /// Tells operators what has changed.
+    fn tell(&mut self, view: &View) {
+        if !self.is_stopping() {
+            self.alerts.follow(view, self.now()).iter().for_each(Event::log);
+        }
+    }
+
+    /// Looks: first at the servers, which is quick, then at METADATA, which may be lost with them.
+    async fn look(&mut self) -> Result<Cluster, Error> {
+        let office = self.office.clone();
+        let servers = observe::observe_servers(&office).await?;
+        self.answering = servers.iter().filter(|(_id, one)| one.report.is_some()).map(|(id, _one)| *id).collect();
+        let mut quick = observe::as_known(&office, servers.clone());
+        quick.servers.extend(observe::observe_strays(&office, &quick).await);
+        let mut view = self.view(&quick).await;
+        self.tell(&view);
+        let rest = observe::read_metadata(&office);
+        tokio::pin!(rest);
+        let outcome = loop {
+            let due = self.alerts.due(self.now()).filter(|_due| !self.is_stopping());
+            let Some(due) = due else { break rest.await };
+            tokio::select! {
+                outcome = &mut rest => break outcome,
+                () = tokio::time::sleep(due) => self.tell(&view),
+            }
+        };
+        self.unreadable = outcome.as_ref().err().map(ToString::to_string);
+        if outcome.is_err() {
+            view.metadata = self.unreadable.clone();
+            self.tell(&view);
+        }
+        let seen = Cluster { servers, metadata: outcome?, ..Cluster::default() };
+        let mut picture = observe::with_chubby(&office, seen).await?;
+        picture.servers.extend(observe::observe_strays(&office, &picture).await);
+        office.remember(&picture.metadata);
+        let view = self.view(&picture).await;
+        self.tell(&view);
+        Ok(picture)
     }
 
     /// Looks, plans, acts.
     async fn round(&mut self) -> Result<Rest, Error> {
         // Before the picture is taken: a change that ends meanwhile is left to the next round, which sees what it did.
-        let under_way = self.repairs.under_way();
-        let picture = observe::observe_all(&self.office).await?;
+        let under_way = self.office.repairs().under_way();
+        let picture = self.look().await?;
         let now = self.office.runtime().clock.monotonic();
         self.suspicions.follow(&picture, now);
         let around = Circumstances {
@@ -111,6 +201,7 @@ impl Reconciler {
         self.told.retain(|told| {
             actions.iter().any(|action| matches!(action, Action::TellLost { tablet, .. } if tablet == told))
         });
+        self.tell_lost(&actions);
         let mut rest = Rest::Done;
         let mut held_up = BTreeSet::new();
         for action in &actions {
@@ -131,14 +222,34 @@ impl Reconciler {
                 }
             }
         }
+        if actions.iter().any(|action| matches!(action, Action::ChangeReplicas(_))) {
+            let view = self.view(&picture).await;
+            self.tell(&view);
+        }
         Ok(if may_rest(&picture) && !is_unsure(&picture) { rest } else { Rest::Left })
     }
 
-    async fn execute(&mut self, picture: &Cluster, action: &Action) -> Result<Told, Error> {
+    /// Tells of tablets that will not be repaired unless lost servers come back, once of each.
+    fn tell_lost(&mut self, actions: &[Action]) {
+        let lost = actions.iter().filter_map(|action| match action {
+            Action::TellLost { tablet, .. } => Some(*tablet),
+            _ => None,
+        });
+        let fresh: Vec<TabletId> = lost.filter(|tablet| self.told.insert(*tablet)).collect();
+        if !fresh.is_empty() {
+            let (tablets, first) = (fresh.len(), named(&fresh));
+            error!(
+                tablets,
+                first, "tablets have lost a majority of their replicas and cannot be repaired without them"
+            );
+        }
+    }
+
+    async fn execute(&self, picture: &Cluster, action: &Action) -> Result<Told, Error> {
         match action {
             Action::ChangeReplicas(change) => {
                 let Some(schema) = schema_of(picture, change.tablet.table) else { return Ok(Told::Before) };
-                self.repairs.start(&self.office, Change::clone(change), schema);
+                self.office.repairs().clone().start(&self.office, Change::clone(change), schema);
                 return Ok(Told::Before);
             }
             Action::MakeReplica { tablet, replica } => {
@@ -147,12 +258,7 @@ impl Reconciler {
                 let made = orders.create_replica(replica.server, tablet, &schema, replica.replica, Beginning::Empty);
                 made.await.map_err(|refused| refused.error)?;
             }
-            Action::TellLost { table, tablet, lost, of } => {
-                if !self.told.insert(*tablet) {
-                    return Ok(Told::Before);
-                }
-                error!(%table, %tablet, lost, of, "tablet has lost its majority and cannot repair itself");
-            }
+            Action::TellLost { .. } => return Ok(Told::Before),
             Action::MoveLeader { tablet, from, to } => return Ok(move_leader(&self.office, tablet, *from, *to).await),
             other => execute(&self.office, other).await?,
         }

@@ -4,6 +4,7 @@
 //!   election   the lock `master` in Chubby; its create revision is the epoch that fences every act
 //!   recover    which cluster this is; the first tablets of a new one
 //!   observe -> cluster (picture) -> plan (pure) -> execute     every minute, and when something was left
+//!   health  events  how well the tablets are (pure); what of it operators are told in the log
 //!   repair     changes of replicas that a plan has begun
 //!   creation  deletion  schema  drop_range                     changes: intent in Chubby first, then steps that repeat
 //!   instances  profiles  finished                              what is said of instances; outcomes of operations
@@ -21,8 +22,10 @@ mod creation;
 mod deletion;
 mod drop_range;
 mod election;
+pub mod events;
 mod execute;
 mod finished;
+pub mod health;
 mod instances;
 mod observe;
 mod office;
@@ -47,14 +50,15 @@ use ebla_proto::record;
 use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdminServer;
 use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdminServer;
 use ebla_proto::services::operations_server::OperationsServer;
-use ebla_runtime::{Runtime, ServeOptions, serve};
-use futures::future::BoxFuture;
+use ebla_runtime::{Runtime, ServeOptions, Tasks, serve};
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tracing::{info, warn};
 
 use crate::election::{Seat, campaign};
+use crate::health::Health;
 use crate::office::Office;
+use crate::recover::Awaited;
 
 /// The pause before running for office again after Chubby failed.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -117,8 +121,12 @@ struct Candidate {
     chubby: SharedChubby,
     directory: ChubbyDirectory,
     runtime: Runtime,
+    /// Told to end first when the master stops.
+    serving: Tasks,
     master: record::Master,
     office: watch::Sender<Option<Office>>,
+    /// The tablet servers that a new cluster waits for.
+    awaited: watch::Sender<Option<Awaited>>,
 }
 
 impl Master {
@@ -126,27 +134,30 @@ impl Master {
     ///
     /// # Errors
     /// `Unavailable` when the address cannot be bound.
-    pub fn start(
-        config: MasterConfig,
-        chubby: SharedChubby,
-        runtime: Runtime,
-    ) -> BoxFuture<'static, Result<Self, Error>> {
-        Box::pin(async move {
-            let runtime = runtime.child("master");
-            let listener = runtime.net.listen(&config.listen).await;
-            let listener = listener
-                .map_err(|error| Error::new(Reason::Unavailable, format!("listen on {}: {error}", config.listen)))?;
-            let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
-            let master =
-                record::Master { address: address.clone(), incarnation: runtime.rng.u64(), ..Default::default() };
-            let (sender, office) = watch::channel(None);
-            let serving = runtime.child("serving");
-            serve(&serving.tasks, listener, routes(&office, &master), ServeOptions::default());
-            let directory = ChubbyDirectory::start(chubby.clone(), &runtime);
-            let candidate = Candidate { config, chubby, directory, runtime: runtime.clone(), master, office: sender };
-            runtime.tasks.spawn("office", candidate.run());
-            Ok(Self { address, office, serving, runtime })
-        })
+    pub async fn start(config: MasterConfig, chubby: SharedChubby, runtime: Runtime) -> Result<Self, Error> {
+        let runtime = runtime.child("master");
+        let listener = runtime.net.listen(&config.listen).await;
+        let listener = listener
+            .map_err(|error| Error::new(Reason::Unavailable, format!("listen on {}: {error}", config.listen)))?;
+        let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
+        let master = record::Master { address: address.clone(), incarnation: runtime.rng.u64(), ..Default::default() };
+        let (sender, office) = watch::channel(None);
+        let serving = runtime.child("serving");
+        let (awaited, told) = watch::channel(None);
+        serve(&serving.tasks, listener, routes(&office, &told, &master), ServeOptions::default());
+        let directory = ChubbyDirectory::start(chubby.clone(), &runtime);
+        let candidate = Candidate {
+            config,
+            chubby,
+            directory,
+            runtime: runtime.clone(),
+            serving: serving.tasks.clone(),
+            master,
+            office: sender,
+            awaited,
+        };
+        runtime.tasks.spawn("office", candidate.run());
+        Ok(Self { address, office, serving, runtime })
     }
 
     /// Where it listens, `host:port`.
@@ -173,28 +184,35 @@ impl Master {
         }
     }
 
+    /// How well the tablets are; `None` while this master is not in office, or cannot tell.
+    pub async fn health(&self) -> Option<Health> {
+        let office = self.office.borrow().clone()?;
+        let picture = observe::observe(&office).await.ok()?;
+        Some(Health::of(&picture, office.replicas()))
+    }
+
     /// Stops in order: takes no calls, lets those under way end, leaves office. The next master need not wait for a lease
     /// to end. What was not finished is cut off where it stands, and finished by the next master.
-    pub fn stop(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            // Whoever calls now is told by the broken connection that nothing was done, and tries until another is in office.
-            self.serving.tasks.stop(DRAIN).await;
-            self.runtime.tasks.stop(GRACE).await;
-        })
+    pub async fn stop(&self) {
+        // Whoever calls now is told by the broken connection that nothing was done, and tries until another is in office.
+        self.serving.tasks.stop(DRAIN).await;
+        self.runtime.tasks.stop(GRACE).await;
     }
 
     /// Stops as a crash does: connections are cut, the lock stays until its lease ends.
-    pub fn abort(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.runtime.tasks.stop(Duration::ZERO).await;
-        })
+    pub async fn abort(&self) {
+        self.runtime.tasks.stop(Duration::ZERO).await;
     }
 }
 
-fn routes(office: &watch::Receiver<Option<Office>>, master: &record::Master) -> Routes {
+fn routes(
+    office: &watch::Receiver<Option<Office>>,
+    awaited: &watch::Receiver<Option<Awaited>>,
+    master: &record::Master,
+) -> Routes {
     let desk = admin::desk::Desk::new(office.clone());
     let tables = admin::tables::Tables::new(desk.clone());
-    let operator = operate::Operator::new(desk.clone(), master.clone());
+    let operator = operate::Operator::new(desk.clone(), awaited.clone(), master.clone());
     Routes::new(BigtableTableAdminServer::new(tables))
         .add_service(OperateServer::new(operator))
         .add_service(BigtableInstanceAdminServer::new(admin::instances::Instances::new(desk.clone())))
@@ -203,11 +221,12 @@ fn routes(office: &watch::Receiver<Option<Office>>, master: &record::Master) -> 
 
 /// The time in which the office may be open: it closes when this goes, also when the master is cut off in the middle.
 /// Calls that came later would act in its name, and the lock's session would be kept alive.
-struct Open<'a>(&'a watch::Sender<Option<Office>>);
+struct Open<'a>(&'a Candidate);
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.0.send_replace(None);
+        self.0.office.send_replace(None);
+        self.0.awaited.send_replace(None);
     }
 }
 
@@ -235,7 +254,7 @@ impl Candidate {
         info!(%epoch, "in office");
         let term = self.runtime.child("term");
         let token = self.runtime.tasks.token();
-        let open = Open(&self.office);
+        let open = Open(self);
         tokio::select! {
             () = seat.lost() => warn!(%epoch, "the lock is lost"),
             () = token.cancelled() => {}
@@ -253,7 +272,7 @@ impl Candidate {
         match self.take_over(seat, term).await {
             Ok(office) => {
                 self.office.send_replace(Some(office.clone()));
-                execute::reconcile(office, self.config.repair_grace).await;
+                execute::reconcile(office, self.config.repair_grace, self.serving.clone()).await;
             }
             Err(error) => {
                 warn!(%error, "cannot take over");
@@ -263,7 +282,7 @@ impl Candidate {
     }
 
     async fn take_over(&self, seat: &Seat, term: &Runtime) -> Result<Office, Error> {
-        let identity = recover::identify(seat, self.config.servers_first, &term.rng).await?.value;
+        let identity = recover::identify(seat, self.config.servers_first, &self.awaited, &term.rng).await?.value;
         let office = Office::new(seat.clone(), identity.cluster, &self.directory, self.config.replicas, term.clone());
         recover::bootstrap(&office, &identity).await?;
         Ok(office)

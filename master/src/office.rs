@@ -1,18 +1,22 @@
 //! A master in office: the lock, the cluster's identity, the way to servers and to METADATA. All that acts takes it.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ebla_chubby::{Chubby, Compare, Outcome, Write};
 use ebla_client::{ChubbyDirectory, Cluster, Deadline, Directory, GrpcTransport, Metadata, Options};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, MasterEpoch};
+use ebla_model::key::RowKey;
+use ebla_model::metadata::TabletDescriptor;
 use ebla_proto::status::is_unavailable;
 use ebla_runtime::Runtime;
 use tokio::sync::Notify;
 
 use crate::election::Seat;
 use crate::orders::Orders;
+use crate::repair::Repairs;
 
 /// What the master in office acts with; clones are the same one.
 #[derive(Clone, Debug)]
@@ -25,9 +29,21 @@ struct Inner {
     replicas: usize,
     orders: Orders,
     data: Cluster,
+    directory: ChubbyDirectory,
+    repairs: Repairs,
+    /// What METADATA said last. Guards a pointer.
+    last: Mutex<Option<Remembered>>,
     runtime: Runtime,
     /// Wakes the reconciler before its time.
     unfinished: Notify,
+}
+
+/// What METADATA said, for when it cannot be read any more.
+#[derive(Clone, Debug)]
+pub(crate) struct Remembered {
+    pub(crate) metadata: Arc<BTreeMap<RowKey, TabletDescriptor>>,
+    /// When it was taken, as time since boot.
+    pub(crate) at: Duration,
 }
 
 impl Office {
@@ -39,11 +55,22 @@ impl Office {
         replicas: usize,
         runtime: Runtime,
     ) -> Self {
-        let directory: Arc<dyn Directory> = Arc::new(directory.clone());
-        let orders = Orders::new(runtime.net.clone(), Arc::clone(&directory), cluster, seat.epoch());
-        let transport = Arc::new(GrpcTransport::new(runtime.net.clone(), Arc::clone(&directory)));
-        let data = Cluster::new(Options { directory, transport, runtime: runtime.clone(), home: None });
-        Self(Arc::new(Inner { seat, cluster, replicas, orders, data, runtime, unfinished: Notify::new() }))
+        let way: Arc<dyn Directory> = Arc::new(directory.clone());
+        let orders = Orders::new(runtime.net.clone(), Arc::clone(&way), cluster, seat.epoch());
+        let transport = Arc::new(GrpcTransport::new(runtime.net.clone(), Arc::clone(&way)));
+        let data = Cluster::new(Options { directory: way, transport, runtime: runtime.clone(), home: None });
+        Self(Arc::new(Inner {
+            seat,
+            cluster,
+            replicas,
+            orders,
+            data,
+            directory: directory.clone(),
+            repairs: Repairs::default(),
+            last: Mutex::default(),
+            runtime,
+            unfinished: Notify::new(),
+        }))
     }
 
     pub(crate) fn chubby(&self) -> &dyn Chubby {
@@ -68,6 +95,27 @@ impl Office {
 
     pub(crate) fn metadata(&self) -> Metadata {
         self.0.data.metadata()
+    }
+
+    /// The copy of Chubby's files, for what is asked often or while Chubby is away.
+    pub(crate) fn directory(&self) -> &ChubbyDirectory {
+        &self.0.directory
+    }
+
+    /// The changes of replicas that are under way.
+    pub(crate) fn repairs(&self) -> &Repairs {
+        &self.0.repairs
+    }
+
+    /// Remembers what METADATA says until the next time, or the end of the term.
+    pub(crate) fn remember(&self, metadata: &BTreeMap<RowKey, TabletDescriptor>) {
+        let remembered = Remembered { metadata: Arc::new(metadata.clone()), at: self.runtime().clock.monotonic() };
+        *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(remembered);
+    }
+
+    /// What METADATA said when it was last read in this term.
+    pub(crate) fn remembered(&self) -> Option<Remembered> {
+        self.0.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {

@@ -13,62 +13,123 @@ use ebla_model::schema::{TableName, TableState};
 use ebla_proto::operate::operate_server::Operate;
 use ebla_proto::{convert, operate, record};
 use futures::future::BoxFuture;
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
 use crate::admin::desk::{Desk, answer};
 use crate::cluster::{Cluster, Role};
-use crate::office::Office;
+use crate::health::{Health, Shortage};
+use crate::observe::Glance;
+use crate::office::{Office, Remembered};
+use crate::recover::Awaited;
 use crate::route::TableMap;
 use crate::{observe, schema};
 
 /// How long a split may take.
 const SPLIT_LIMIT: Duration = Duration::from_secs(60);
 
+/// Tablets named in a status at most.
+const FIRST: usize = 5;
+
 /// The service, in office or not.
 #[derive(Debug)]
 pub(crate) struct Operator {
     desk: Desk,
+    /// The tablet servers that a new cluster waits for.
+    awaited: watch::Receiver<Option<Awaited>>,
     /// This master as its lock says.
     master: record::Master,
 }
 
 impl Operator {
-    pub(crate) const fn new(desk: Desk, master: record::Master) -> Self {
-        Self { desk, master }
+    pub(crate) const fn new(desk: Desk, awaited: watch::Receiver<Option<Awaited>>, master: record::Master) -> Self {
+        Self { desk, awaited, master }
     }
 
     async fn status(&self) -> Result<operate::StatusReply, Error> {
+        let awaited = self.awaited.borrow().clone();
+        if let Some(awaited) = awaited {
+            return Ok(self.waits(awaited));
+        }
         let office = self.desk.office()?;
-        let (picture, trouble) = match observe::observe(&office).await {
-            Ok(picture) => (picture, String::new()),
-            // Who looks now wants to know which servers are left.
-            Err(error) => {
-                let servers = observe::observe_servers(&office).await?;
-                (Cluster { servers, ..Cluster::default() }, format!("METADATA cannot be read: {error}"))
-            }
-        };
+        let Glance { picture, stale } = observe::glance(&office).await;
         let leaders = picture.leaders();
         let led = picture.metadata.values().filter(|tablet| leaders.contains_key(&tablet.tablet)).count();
         let active = picture.tables.values().filter(|schema| schema.state == TableState::Active).count();
-        Ok(operate::StatusReply {
+        let reply = operate::StatusReply {
             cluster: Bytes::copy_from_slice(&office.cluster().to_bytes()),
             master: Some(self.master.clone()),
             master_epoch: office.epoch().get(),
-            servers: servers(&picture),
-            tablets: picture.metadata.len() as u64,
-            tablets_led: led as u64,
+            servers: servers(&picture, &observe::addresses(&office, &picture).await),
             tables: active as u64,
-            trouble,
+            health: Some(health(&Health::of(&picture, office.replicas()), office.repairs().under_way().len())),
+            ..Default::default()
+        };
+        let now = office.runtime().clock.monotonic();
+        Ok(match stale {
+            None => operate::StatusReply { tablets: picture.metadata.len() as u64, tablets_led: led as u64, ..reply },
+            Some((error, last)) => operate::StatusReply {
+                trouble: format!("METADATA cannot be read: {error}"),
+                remembered: last.map(|last| remembered(&last, now)),
+                ..reply
+            },
         })
+    }
+
+    /// What a new cluster can tell that waits for tablet servers.
+    fn waits(&self, awaited: Awaited) -> operate::StatusReply {
+        let Awaited { registered, wanted } = awaited;
+        let counts = operate::Awaited { registered: registered.len() as u64, wanted: wanted as u64 };
+        let server = |server| operate::ServerStatus {
+            server: Some(server),
+            reachable: true,
+            registered: true,
+            ..Default::default()
+        };
+        operate::StatusReply {
+            master: Some(self.master.clone()),
+            servers: registered.into_values().map(server).collect(),
+            awaited: Some(counts),
+            ..Default::default()
+        }
     }
 }
 
-fn servers(picture: &Cluster) -> Vec<operate::ServerStatus> {
+fn remembered(last: &Remembered, now: Duration) -> operate::Remembered {
+    let age_millis = u64::try_from(now.saturating_sub(last.at).as_millis()).unwrap_or(u64::MAX);
+    operate::Remembered { age_millis, tablets: last.metadata.len() as u64 }
+}
+
+fn health(health: &Health, repairs: usize) -> operate::Health {
+    let shortage = |(short, tablets): (&Shortage, &usize)| operate::Shortage {
+        live: short.live as u64,
+        wanted: short.wanted as u64,
+        tablets: *tablets as u64,
+    };
+    operate::Health {
+        shortages: health.shortages.iter().map(shortage).collect(),
+        without_quorum: health.without_quorum.len() as u64,
+        without_quorum_first: health.without_quorum.iter().take(FIRST).map(|tablet| tablet.get()).collect(),
+        without_leader: health.without_leader.len() as u64,
+        replicas_live: health.replicas_live as u64,
+        replicas_wanted: health.replicas_wanted as u64,
+        tablets: health.tablets as u64,
+        repairs: repairs as u64,
+    }
+}
+
+fn servers(picture: &Cluster, addresses: &BTreeMap<ServerId, String>) -> Vec<operate::ServerStatus> {
     let assigned = picture.assigned();
-    let missing = assigned.keys().filter(|id| !picture.servers.contains_key(id)).map(|id| operate::ServerStatus {
-        server: Some(record::Server { version: convert::VERSION, server: id.get(), ..Default::default() }),
-        assigned: assigned.get(id).copied().unwrap_or_default(),
+    let missing = picture.holders().into_iter().filter(|id| !picture.servers.contains_key(id));
+    let missing = missing.map(|id| operate::ServerStatus {
+        server: Some(record::Server {
+            version: convert::VERSION,
+            server: id.get(),
+            address: addresses.get(&id).cloned().unwrap_or_default(),
+            ..Default::default()
+        }),
+        assigned: assigned.get(&id).copied().unwrap_or_default(),
         ..Default::default()
     });
     let mut shown: Vec<_> = registered(picture, &assigned).chain(missing).collect();

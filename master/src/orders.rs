@@ -17,12 +17,16 @@ use ebla_model::metadata::{Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
 use ebla_proto::control::apply_request::Kind;
 use ebla_proto::control::control_client::ControlClient;
+use ebla_proto::locate::CountersRequest;
+use ebla_proto::locate::locate_client::LocateClient;
 use ebla_proto::status::from_status;
 use ebla_proto::{control, convert, record, tablet};
 use ebla_runtime::Net;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+/// How long a server may take to answer at all.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// How long a server may take to say what it has.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 /// How long opening or removing a replica may take.
@@ -199,6 +203,13 @@ impl Orders {
         let mut client = self.client(server).await?;
         let reply = within(CHANGE_LIMIT, client.change_replicas(Self::request(message, CHANGE_LIMIT))).await?;
         Ok(descriptor(reply.descriptor)?)
+    }
+
+    /// Whether a server answers at all; asked often, so the question is small.
+    pub(crate) async fn answers(&self, server: ServerId) -> bool {
+        let Some(address) = self.directory.address(server).await else { return false };
+        let mut client = LocateClient::new(self.channels.get(&address));
+        within(ANSWER_LIMIT, client.counters(Self::request(CountersRequest {}, ANSWER_LIMIT))).await.is_ok()
     }
 
     /// What a server has.

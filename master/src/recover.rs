@@ -8,6 +8,7 @@
 //!
 //! Each step is found done when it is repeated, so any master goes on where another one stopped.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebla_chubby::{Compare, Outcome, Write, paths};
@@ -17,28 +18,38 @@ use ebla_model::id::{ClusterId, ServerId, TabletId};
 use ebla_model::metadata::{TabletDescriptor, first_tablets};
 use ebla_model::schema::TableSchema;
 use ebla_proto::convert;
-use ebla_proto::record::ClusterState;
+use ebla_proto::record::{self, ClusterState};
 use ebla_runtime::{Rng, Runtime};
 use futures::future::try_join_all;
+use tokio::sync::watch;
 use tracing::info;
 
 use crate::election::Seat;
+use crate::events;
 use crate::office::Office;
 use crate::orders::Beginning;
 use crate::records::{self, Identity, Stored};
 
 /// How long listing the first tablets may take, which is how long their first elections may take.
 const LIST_LIMIT: Duration = Duration::from_secs(30);
+/// A start in which all servers come at once is no news.
+const TELL_AFTER: Duration = Duration::from_secs(1);
 /// The pause after a server refused or did not answer.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The cluster's identity, given now if there was none. `servers_first`: how many servers the first start waits for.
-pub(crate) async fn identify(seat: &Seat, servers_first: usize, rng: &Rng) -> Result<Stored<Identity>, Error> {
+/// `awaited`: those that it waits for, while it does.
+pub(crate) async fn identify(
+    seat: &Seat,
+    servers_first: usize,
+    awaited: &watch::Sender<Option<Awaited>>,
+    rng: &Rng,
+) -> Result<Stored<Identity>, Error> {
     loop {
         if let Some(identity) = records::read_identity(&**seat.chubby()).await? {
             return Ok(identity);
         }
-        let servers = enough_servers(seat, servers_first).await?;
+        let servers = enough_servers(seat, servers_first, awaited).await?;
         let identity = Identity {
             cluster: ClusterId::new(rng.u128()),
             state: ClusterState::Bootstrapping,
@@ -50,18 +61,43 @@ pub(crate) async fn identify(seat: &Seat, servers_first: usize, rng: &Rng) -> Re
     }
 }
 
-/// Waits until so many servers are registered, and returns that many.
-async fn enough_servers(seat: &Seat, count: usize) -> Result<Vec<ServerId>, Error> {
+/// A new cluster waits for tablet servers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Awaited {
+    /// Those that are registered.
+    pub(crate) registered: BTreeMap<ServerId, record::Server>,
+    /// How many there must be.
+    pub(crate) wanted: usize,
+}
+
+/// Waits until so many servers are registered, and returns that many. What is missing stands in `awaited` meanwhile, and in
+/// the log when it takes longer than a moment.
+async fn enough_servers(
+    seat: &Seat,
+    count: usize,
+    awaited: &watch::Sender<Option<Awaited>>,
+) -> Result<Vec<ServerId>, Error> {
+    let wanted = count.max(1);
+    let mut told = None;
     loop {
         let chubby = seat.chubby();
         // The revision comes first: what is registered after it wakes the watch.
         let (_files, revision) = chubby.list(paths::SERVERS).await?;
-        let servers: Vec<_> = records::list_servers(&**chubby).await?.into_keys().collect();
-        if servers.len() >= count.max(1) {
-            return Ok(servers.into_iter().take(count.max(1)).collect());
+        let registered = records::list_servers(&**chubby).await?;
+        if registered.len() >= wanted {
+            awaited.send_replace(None);
+            return Ok(registered.into_keys().take(wanted).collect());
         }
-        info!(registered = servers.len(), count, "waiting for tablet servers");
-        chubby.watch(paths::SERVERS, revision).await?.next().await;
+        let count = registered.len();
+        awaited.send_replace(Some(Awaited { registered, wanted }));
+        let mut changes = chubby.watch(paths::SERVERS, revision).await?;
+        if told != Some(count) && tokio::time::timeout(TELL_AFTER, changes.next()).await.is_err() {
+            events::log_waiting(count, wanted);
+            told = Some(count);
+            changes.next().await;
+        } else if told == Some(count) {
+            changes.next().await;
+        }
     }
 }
 
