@@ -3,6 +3,9 @@
 //! ```text
 //!   main        arguments in, exit code out
 //!   commands    one file a command: it asks, it shows
+//!   address     HOST:PORT,… as it is given
+//!   picture     what is known of a cluster, with and without its master
+//!   verdict     whether a cluster is well, and why not
 //!   process     folder lock, addresses, ready file, signals: what a running part has to do with the machine
 //!   local       a whole cluster in this process: Chubby, master, tablet servers
 //!   webtable    a real data set: the home pages of a Debian package index
@@ -14,12 +17,15 @@
 //!
 //! The library part exists so that tests can start the same cluster that `up` starts.
 
+pub mod address;
 pub mod bench;
 pub mod commands;
 pub mod local;
 pub mod output;
+pub mod picture;
 pub mod process;
 #[cfg(test)]
 mod reference;
+pub mod verdict;
 pub mod verify;
 pub mod webtable;

@@ -11,7 +11,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    ebla_runtime::telemetry::init(&arguments.log_level);
+    ebla_runtime::telemetry::init_filtered(&arguments.log_level);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = arguments.threads() {
         builder.worker_threads(threads);
@@ -26,7 +26,10 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("ebla: {}", failure.message);
+            // An exit code that was asked for says all.
+            if !failure.message.is_empty() {
+                eprintln!("ebla: {}", failure.message);
+            }
             ExitCode::from(failure.code)
         }
     }

@@ -20,7 +20,7 @@ pub enum Format {
 /// A failure as the shell sees it: the words, and the code that says what to do.
 #[derive(Debug)]
 pub struct Failure {
-    /// What went wrong and what to do next.
+    /// What went wrong and what to do next; empty when the exit code is all that was asked for.
     pub message: String,
     /// 1 other, 2 usage, 3 not found, 4 already exists, 5 precondition, 6 unavailable or deadline, 7 permission, 8 damage.
     pub code: u8,
@@ -56,7 +56,13 @@ fn exit_code(reason: Reason) -> u8 {
         Reason::NotFoundTable | Reason::NotFoundFamily | Reason::NotFound => 3,
         Reason::AlreadyExists => 4,
         Reason::FailedPrecondition => 5,
-        Reason::Unavailable | Reason::Deadline | Reason::NoLeader | Reason::NotLeader | Reason::Busy => 6,
+        Reason::Unavailable
+        | Reason::Deadline
+        | Reason::NoLeader
+        | Reason::NotLeader
+        | Reason::NotMaster
+        | Reason::OutcomeUnknown
+        | Reason::Busy => 6,
         Reason::PermissionDenied | Reason::Unauthenticated => 7,
         Reason::DataDamaged => 8,
         _ => 1,

@@ -86,6 +86,87 @@ fn a_table_is_made_filled_split_and_removed_by_commands() {
     assert_eq!(run(address, &["table", "list"]), "");
 }
 
+/// Looks again and again until `holds`; what was seen then.
+fn until(address: &str, arguments: &[&str], holds: impl Fn(&Value) -> bool) -> Value {
+    let found = (0..3_000).find_map(|_| {
+        let seen = json(address, arguments);
+        support::pause();
+        holds(&seen).then_some(seen)
+    });
+    found.unwrap()
+}
+
+#[test]
+fn the_status_of_a_healthy_cluster_says_so_first_and_by_its_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(&folder.path().join("data"), &[]);
+    let address = up.addresses[0].as_str();
+    run(address, &["table", "create", "web", "--family", "f", "--split", "m"]);
+    let status = until(address, &["status", "-o", "json"], |status| status["verdict"] == "healthy");
+    assert_eq!((status["reasons"].as_array().unwrap().len(), &status["trouble"]), (0, &Value::from("")));
+    assert_eq!((status["tablets"].as_u64(), status["replicas_live"].as_u64()), (Some(4), Some(12)));
+    assert_eq!((status["replicas_wanted"].as_u64(), status["master_answers"].as_bool()), (Some(12), Some(true)));
+    let shown = run(address, &["status", "--exit-code"]);
+    assert!(shown.starts_with("healthy\n") && shown.contains("tablets 4/4 led"), "{shown}");
+    // The first address that answers is used, by every command.
+    let several = format!("127.0.0.1:1,{address}");
+    assert!(run(&several, &["status"]).starts_with("healthy\n"));
+    assert_eq!(run(&several, &["table", "list"]), "web\n");
+    assert!(run(&several, &["wait", "--servers", "3"]).contains("3 tablet servers answer"));
+    // There is time for a command, or there is not.
+    run(address, &["--timeout", "1m", "table", "list"]);
+    let (code, said) = fails(address, &["table", "list", "--timeout", "1us"]);
+    assert!(code == Some(6) && said.contains("--timeout"), "{code:?} {said}");
+}
+
+#[test]
+fn arguments_that_cannot_be_meant_are_usage_errors_with_an_example() {
+    for command in [&["status"][..], &["table", "list"], &["wait"]] {
+        for addr in ["foo", "http://127.0.0.1:8086", "127.0.0.1:99999", "127.0.0.1:1,"] {
+            let (code, said) = fails("", &[command, &["--addr", addr]].concat());
+            assert!(code == Some(2) && said.contains("example: 127.0.0.1:8086"), "{addr}: {code:?} {said}");
+        }
+        let (code, said) = fails("", &[command, &["--timeout", "soon"]].concat());
+        assert!(code == Some(2) && said.contains("500ms"), "{code:?} {said}");
+        let (code, said) = fails("", &[command, &["--log-level", "inof"]].concat());
+        assert!(code == Some(2) && said.contains("error, warn, info, debug or trace"), "{code:?} {said}");
+    }
+}
+
+/// The lines that a process has logged as warnings or errors.
+fn warnings(log: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(log).unwrap();
+    let is_bad = |line: &&str| line.contains(" WARN ") || line.contains("ERROR ");
+    text.lines().filter(is_bad).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_cluster_that_grows_says_so_when_it_is_ready_and_stops_without_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, log) = (folder.path().join("data"), folder.path().join("data.log"));
+    let up = Up::start(&data, &["--servers", "1"]);
+    let splits = ["b", "c", "d", "e", "f", "g", "h"].map(|key| ["--split", key]).concat();
+    run(&up.addresses[0], &[&["table", "create", "web", "--family", "f"], &splits[..]].concat());
+    assert!(
+        run(&up.addresses[0], &["status", "--exit-code"]).starts_with("healthy\n"),
+        "one replica each was asked for"
+    );
+    assert!(std::fs::read_to_string(&log).unwrap().contains("Writes are on 1 of 1 disk before they are acknowledged."));
+    up.stop();
+    assert_eq!(warnings(&log), Vec::<String>::new());
+
+    let up = Up::start(&data, &[]);
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(said.contains("Writes are on 1 of 1 disk now; 10 tablets are being copied to 3 servers"), "{said}");
+    let status = until(&up.addresses[0], &["status", "-o", "json"], |status| status["verdict"] == "healthy");
+    assert_eq!(status["replicas_live"].as_u64(), Some(30));
+    up.stop();
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(said.contains("all tablets are fully replicated"), "{said}");
+    let warned: Vec<_> = warnings(&log).into_iter().filter(|line| !line.contains("under-replicated")).collect();
+    assert_eq!(warned, Vec::<String>::new());
+}
+
 #[test]
 fn without_a_cluster_a_command_says_how_to_start_one() {
     let (code, said) = fails("127.0.0.1:1", &["status"]);

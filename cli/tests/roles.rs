@@ -12,10 +12,11 @@ use ebla_cli::verify::{Load, Plan as LoadPlan, Tally, create_table, through};
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::{Cluster as _, Node, Role};
-use ebla_tests::etcd::Build;
+use ebla_tests::etcd::{Build, EtcdCluster};
 use ebla_tests::process::{Plan, ProcessCluster};
 use ebla_tests::site::Loopback;
 use serde_json::Value;
+use support::Process;
 
 /// Tablets of the table that the load works on, and of each other.
 const TABLETS: u32 = 4;
@@ -114,6 +115,175 @@ async fn come_and_go() {
     }
     let report = load.check(&ways).await.unwrap();
     assert!(report.is_good() && report.read_through == addresses, "{}", report.text());
+}
+
+/// Runs a command; its exit code and what it printed on stdout.
+fn code_and_json(address: &str, arguments: &[&str]) -> (Option<i32>, Value) {
+    let output = Command::new(support::ebla()).args(arguments).env("EBLA_ADDR", address).output().unwrap();
+    let shown = serde_json::from_slice(&output.stdout);
+    assert!(shown.is_ok(), "{arguments:?} {output:?}");
+    (output.status.code(), shown.unwrap())
+}
+
+/// Asks for the status until it is as it should be. The command itself keeps to five seconds.
+async fn status_is(address: &str, what: &str, is_right: impl Fn(&Value) -> bool, runtime: &Runtime) -> (i32, Value) {
+    let deadline = runtime.clock.monotonic() + LIVE;
+    loop {
+        let (code, status) = code_and_json(address, &["status", "--exit-code", "-o", "json", "--timeout", "5s"]);
+        if is_right(&status) {
+            return (code.unwrap(), status);
+        }
+        assert!(runtime.clock.monotonic() < deadline, "{what}: {status:#}");
+    }
+}
+
+/// Waits until each of these stands in a log.
+async fn logs(log: &std::path::Path, wanted: &[&str], runtime: &Runtime) {
+    let deadline = runtime.clock.monotonic() + LIVE;
+    loop {
+        let text = std::fs::read_to_string(log).unwrap_or_default();
+        let missing: Vec<_> = wanted.iter().filter(|words| !text.contains(**words)).collect();
+        if missing.is_empty() {
+            return;
+        }
+        assert!(runtime.clock.monotonic() < deadline, "{missing:?} in\n{text}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// What an operator sees when the master is killed, then most tablet servers, and when all are stopped.
+#[test]
+fn an_outage_is_told_by_the_status_and_by_the_masters_log() {
+    if let Err(skip) = Build::Debian.program() {
+        eprintln!("skipped: {skip}");
+        return;
+    }
+    support::block_on(async {
+        let runtime = Runtime::system("outage");
+        let plan = Plan { etcd: 1, masters: 1, ..Plan::new(support::ebla(), 4) };
+        let mut cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
+        let addresses = cluster.addresses();
+        make("ledger", TABLETS, &addresses[0], &runtime).await;
+        let master = Node::Master(0);
+        let log = cluster.folder().join(format!("logs/{master}.log"));
+        let well = |status: &Value| status["verdict"] == "healthy";
+        let (code, status) = status_is(&addresses[0], "all is well", well, &runtime).await;
+        assert_eq!((code, status["servers"].as_array().unwrap().len()), (0, 4));
+
+        // The master's own address will do for this one command; the others say what to use.
+        let at_master = status["master"].as_str().unwrap();
+        assert_eq!(code_and_json(at_master, &["status", "-o", "json"]).1["verdict"], "healthy");
+        let (code, said) = fails(&["table", "list", "--addr", at_master]);
+        assert!(code == Some(2) && said.contains("is not a tablet server") && said.contains(&addresses[0]), "{said}");
+
+        // Without a master the servers and METADATA answer.
+        cluster.kill(master).await.unwrap();
+        let alone = |status: &Value| status["master_answers"] == false && status["tablets"].is_u64();
+        let (code, status) = status_is(&addresses[1], "no master", alone, &runtime).await;
+        assert_eq!((code, status["verdict"].as_str()), (6, Some("unavailable")));
+        assert_eq!(status["reasons"][0], "no master answers; reads and writes go on; start a master");
+        assert_eq!((status["tablets"].as_u64(), &status["tablets_led"]), (Some(u64::from(TABLETS) + 2), &Value::Null));
+        assert!(!status["trouble"].as_str().unwrap().contains("lock service"), "{status:#}");
+        let servers = status["servers"].as_array().unwrap();
+        assert!(servers.iter().all(|one| one["state"] == "up" && one["replicas"].is_null()), "{status:#}");
+        cluster.restart(master).await.unwrap();
+        status_is(&addresses[1], "the master is back", well, &runtime).await;
+
+        // Three of four servers die: METADATA cannot be read, and still they are all listed.
+        for number in 1..4 {
+            cluster.kill(Node::TabletServer(number)).await.unwrap();
+        }
+        let lost = |status: &Value| {
+            let servers = status["servers"].as_array().unwrap();
+            status["tablets"].is_null() && servers.iter().filter(|one| one["state"] == "gone").count() == 3
+        };
+        let (code, status) = status_is(&addresses[0], "three servers are lost", lost, &runtime).await;
+        assert_eq!((code, status["verdict"].as_str()), (6, Some("unavailable")));
+        assert_eq!(status["last_known"]["tablets"].as_u64(), Some(u64::from(TABLETS) + 2));
+        assert!(status["tablets_without_quorum"].as_u64().unwrap() > 0, "{status:#}");
+        let servers = status["servers"].as_array().unwrap();
+        let gone: Vec<_> = servers.iter().filter(|one| one["state"] == "gone").collect();
+        assert!(gone.iter().all(|one| one["replicas"].is_null() && one["bigtable"].is_string()), "{status:#}");
+        let told =
+            ["tablet server lost", "tablets have no quorum", "tablets are under-replicated", "cannot read METADATA"];
+        logs(&log, &told, &runtime).await;
+        for address in &addresses[1..] {
+            logs(&log, &[&format!("address=\"{address}\"")], &runtime).await;
+        }
+
+        // They come back.
+        for number in 1..4 {
+            cluster.restart(Node::TabletServer(number)).await.unwrap();
+        }
+        status_is(&addresses[0], "the servers are back", well, &runtime).await;
+        let told = ["tablet server returned", "METADATA can be read again", "all tablets have a quorum"];
+        logs(&log, &told, &runtime).await;
+        logs(&log, &["all tablets are fully replicated"], &runtime).await;
+
+        // All processes are told to stop together.
+        stop_together(&mut cluster).await;
+    });
+}
+
+/// Stops all masters and tablet servers at once; none of them warns.
+async fn stop_together(cluster: &mut ProcessCluster<Loopback>) {
+    let nodes: Vec<_> = cluster.nodes().into_iter().filter(|node| !matches!(node, Node::Etcd(_))).collect();
+    let log = |node: &Node| cluster.folder().join(format!("logs/{node}.log"));
+    let before: Vec<_> = nodes.iter().map(|node| std::fs::read(log(node)).unwrap().len()).collect();
+    let mut pids = Vec::new();
+    for node in &nodes {
+        let ready = std::fs::read(cluster.folder().join(format!("data/{node}.ready"))).unwrap();
+        let pid = serde_json::from_slice::<Value>(&ready).unwrap()["pid"].to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        pids.push(pid);
+    }
+    let logs: Vec<_> = nodes.iter().map(log).collect();
+    for pid in pids {
+        while runs(&pid) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    for (log, before) in logs.iter().zip(before) {
+        let text = String::from_utf8(std::fs::read(log).unwrap().split_off(before)).unwrap();
+        assert!(!text.contains(" WARN ") && !text.contains("ERROR "), "{}:\n{text}", log.display());
+    }
+}
+
+/// Whether a process has not ended, waited for or not.
+fn runs(pid: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
+#[test]
+fn a_new_cluster_says_how_many_tablet_servers_it_waits_for() {
+    if let Err(skip) = Build::Debian.program() {
+        eprintln!("skipped: {skip}");
+        return;
+    }
+    support::block_on(async {
+        let runtime = Runtime::system("awaited");
+        let etcd = EtcdCluster::start(1, Build::Debian).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let start = |role: &str, name: &str| {
+            let data = folder.path().join(name);
+            let fixed = [role, "--etcd", &etcd.endpoints()[0], "--listen", "127.0.0.1:0", "--data"].map(str::to_owned);
+            let arguments = [&fixed[..], &[data.to_str().unwrap().to_owned()]].concat();
+            Process::start(&data, &arguments.iter().map(std::ffi::OsStr::new).collect::<Vec<_>>())
+        };
+        let _master = start("master", "master");
+        let first = start("tablet-server", "server-1");
+        let address = first.ready["bigtable"].as_str().unwrap();
+        let waits =
+            |status: &Value| status["reasons"][0].as_str().unwrap().starts_with("waiting for tablet servers: 1 of 3");
+        let (code, status) = status_is(address, "it waits", waits, &runtime).await;
+        assert_eq!((code, status["servers"][0]["state"].as_str(), &status["tablets"]), (6, Some("up"), &Value::Null));
+        logs(&folder.path().join("master.log"), &["waiting for tablet servers", "registered=1 wanted=3"], &runtime)
+            .await;
+        let (code, said) = fails(&["table", "list", "--addr", address]);
+        assert!(code == Some(6) && said.contains("the cluster has not started"), "{said}");
+        let _others = ["server-2", "server-3"].map(|name| start("tablet-server", name));
+        status_is(address, "it has started", |status| status["verdict"] == "healthy", &runtime).await;
+    });
 }
 
 /// Who wants to know where a cluster is asks the names in it.

@@ -89,7 +89,7 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
 
 async fn targets(bench: &Bench, runtime: &Runtime) -> Result<Vec<Target>, Failure> {
     let most = bench.clients.iter().copied().max().unwrap_or(1);
-    let mut named = vec![("ebla", bench.place.address())];
+    let mut named = vec![("ebla", bench.place.addresses()?.join(","))];
     for peer in &bench.peer {
         let (name, places) = peer.split_once('=').ok_or_else(|| Failure::usage("--peer is NAME=PLACES"))?;
         named.push((name, places.to_owned()));

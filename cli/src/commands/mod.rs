@@ -1,7 +1,8 @@
 //! The command line: one enum, one file a command.
 //!
 //! Commands that talk to a cluster find it by `--addr`, then `EBLA_ADDR`, then `BIGTABLE_EMULATOR_HOST`, then
-//! 127.0.0.1:8086. Tables are named by their short name inside `--project` and `--instance`.
+//! 127.0.0.1:8086; several addresses are tried in turn. Tables are named by their short name inside `--project` and
+//! `--instance`. `--timeout` bounds each of these commands as a whole.
 
 pub mod bench;
 pub mod demo;
@@ -21,12 +22,18 @@ pub mod up;
 pub mod verify;
 pub mod wait;
 
+use std::time::Duration;
+
 use clap::{Parser, Subcommand};
-use ebla_client::Client;
+use ebla_client::{Admin, Client};
+use ebla_model::error::{Error, Reason};
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
+use ebla_runtime::config::Span;
+use ebla_runtime::telemetry::{InvalidLogFilter, LogFilter};
 use futures::future::LocalBoxFuture;
 
+use crate::address::Addresses;
 use crate::output::{Failure, Format};
 
 /// Where `up` listens and commands look when nothing else is said.
@@ -39,9 +46,39 @@ pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// What is logged on stderr: error, warn, info, debug, or a filter such as ebla_master=debug,warn
-    #[arg(long, global = true, env = "EBLA_LOG", default_value = "warn,openraft=error")]
-    pub log_level: String,
+    /// What is logged on stderr: off, error, warn, info, debug, trace, or a filter such as warn,ebla_master=debug
+    #[arg(long, global = true, env = "EBLA_LOG", default_value = DEFAULT_LOG, value_parser = log_filter)]
+    pub log_level: LogFilter,
+    /// How long a command that talks to a cluster may take, such as 500ms, 10s or 5m [default: 60s a read or write, 2m a
+    /// change of tables]
+    #[arg(long, global = true, env = "EBLA_TIMEOUT", value_name = "DURATION", value_parser = time_limit)]
+    pub timeout: Option<Span>,
+}
+
+/// Warnings, and what the master tells operators: servers that are lost and come back, replicas that are missing and repaired.
+const DEFAULT_LOG: &str = "warn,ebla_master::events=info";
+
+/// As in scripts that pass a variable on, an empty text means the default.
+fn log_filter(text: &str) -> Result<LogFilter, InvalidLogFilter> {
+    if text.is_empty() { DEFAULT_LOG } else { text }.parse()
+}
+
+fn time_limit(text: &str) -> Result<Span, String> {
+    match text.parse::<Span>() {
+        Ok(span) if !span.get().is_zero() => Ok(span),
+        Ok(_zero) => Err("a command needs some time; example: 10s".to_owned()),
+        Err(error) => Err(format!("{error}; examples: 500ms, 10s, 5m")),
+    }
+}
+
+tokio::task_local! {
+    /// What `--timeout` says, while a command runs.
+    static TIMEOUT: Duration;
+}
+
+/// What `--timeout` says about the command that runs now, if it was given.
+pub fn given_timeout() -> Option<Duration> {
+    TIMEOUT.try_with(|timeout| *timeout).ok()
 }
 
 impl Arguments {
@@ -57,9 +94,9 @@ impl Arguments {
 /// Which cluster, and which tables of it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Place {
-    /// HOST:PORT of any tablet server
-    #[arg(long, env = "EBLA_ADDR")]
-    pub addr: Option<String>,
+    /// HOST:PORT of any tablet server; of several, separated by commas, the first that answers is used
+    #[arg(long, env = "EBLA_ADDR", value_name = "HOST:PORT,…")]
+    pub addr: Option<Addresses>,
     /// The project that tables are looked for in
     #[arg(long, env = "EBLA_PROJECT", default_value = "dev")]
     pub project: String,
@@ -72,10 +109,21 @@ pub struct Place {
 }
 
 impl Place {
-    /// The address to talk to.
-    pub fn address(&self) -> String {
+    /// The addresses to talk to, in the order in which they are tried; at least one.
+    ///
+    /// # Errors
+    /// Usage, when `BIGTABLE_EMULATOR_HOST` is used and is no address.
+    pub fn addresses(&self) -> Result<Vec<String>, Failure> {
         let emulator = || std::env::var("BIGTABLE_EMULATOR_HOST").ok().filter(|address| !address.is_empty());
-        self.addr.clone().or_else(emulator).unwrap_or_else(|| DEFAULT_ADDRESS.to_owned())
+        let given = self.addr.clone().filter(|given| !given.list().is_empty());
+        let addresses = match (given, emulator()) {
+            (Some(given), _) => given,
+            (None, Some(text)) => {
+                text.parse().map_err(|error| Failure::usage(format!("BIGTABLE_EMULATOR_HOST: {error}")))?
+            }
+            (None, None) => return Ok(vec![DEFAULT_ADDRESS.to_owned()]),
+        };
+        Ok(addresses.list().to_vec())
     }
 
     /// The full name of a table.
@@ -86,18 +134,52 @@ impl Place {
         Ok(TableName::from_parts(&self.project, &self.instance, short)?)
     }
 
-    /// A client of the cluster, which finds tablets by itself.
+    /// A client of the cluster, which finds tablets by itself. Its calls end with `--timeout`.
     ///
     /// # Errors
-    /// When nothing answers at the address.
+    /// When nothing answers at the addresses.
     pub async fn client(&self, runtime: &Runtime) -> Result<Client, Failure> {
-        let address = self.address();
-        Client::connect_cluster(&address, runtime.clone()).await.map_err(|error| {
-            let mut failure = Failure::from(error);
-            failure.message = format!("no cluster at {address}: {}; start one with `ebla up`", failure.message);
-            failure
+        let addresses = self.addresses()?;
+        let client = match Client::connect_any(&addresses, runtime.clone()).await {
+            Ok(client) => client,
+            Err(error) => return Err(unreachable(&addresses, error, runtime).await),
+        };
+        Ok(match given_timeout() {
+            Some(timeout) => client.with_timeout(timeout),
+            None => client,
         })
     }
+}
+
+/// How long a process that is no tablet server is asked where the tablet servers are.
+const ADVICE_MAX: Duration = Duration::from_secs(2);
+
+/// Why there is no cluster at these addresses, and what to do.
+pub(crate) async fn unreachable(addresses: &[String], error: Error, runtime: &Runtime) -> Failure {
+    let shown = addresses.join(", ");
+    let message = match error.reason {
+        // A master serves what operators ask and not the way to tablets.
+        Reason::Unimplemented => {
+            let servers = tablet_servers(addresses, runtime).await;
+            let instead =
+                if servers.is_empty() { "HOST:PORT of a tablet server".to_owned() } else { servers.join(",") };
+            return Failure::usage(format!("{shown} is not a tablet server; use --addr {instead}"));
+        }
+        Reason::NoLeader => format!("{}; `ebla status` shows what is missing", error.message),
+        _ => format!("no cluster at {shown}: {}; start one with `ebla up`", error.message),
+    };
+    Failure { message, ..Failure::from(error) }
+}
+
+/// The tablet servers that the active master, if it is at one of these addresses, knows.
+async fn tablet_servers(addresses: &[String], runtime: &Runtime) -> Vec<String> {
+    for address in addresses {
+        if let Ok(reply) = Admin::connect(address, runtime).with_timeout(ADVICE_MAX).status().await {
+            let up = reply.servers.into_iter().filter(|one| one.reachable);
+            return up.filter_map(|one| Some(one.server?.address)).filter(|address| !address.is_empty()).collect();
+        }
+    }
+    Vec::new()
 }
 
 /// The commands.
@@ -111,7 +193,7 @@ pub enum Command {
     Master(master::Master),
     /// Run a tablet server of such a cluster
     TabletServer(tablet_server::TabletServer),
-    /// Who is there and how much they hold
+    /// Show whether the cluster is healthy, its servers, and how much they hold
     Status(status::Status),
     /// Wait until a server answers, or until a whole cluster serves
     Wait(wait::Wait),
@@ -143,6 +225,13 @@ pub enum Command {
     Verify(verify::Verify),
 }
 
+impl Command {
+    /// Whether it runs until it is told to stop: then no time is set for it.
+    const fn serves(&self) -> bool {
+        matches!(self, Self::Up(_) | Self::Demo(_) | Self::Master(_) | Self::TabletServer(_) | Self::Mounttable(_))
+    }
+}
+
 /// Carries out what the arguments ask. Boxed here, so that its machine code is made in this crate and not once more in
 /// each program that polls it (decision 0012).
 ///
@@ -154,13 +243,30 @@ pub fn run(arguments: Arguments) -> LocalBoxFuture<'static, Result<(), Failure>>
 
 async fn dispatch(arguments: Arguments) -> Result<(), Failure> {
     let runtime = Runtime::system("ebla");
-    match arguments.command {
+    match arguments.timeout.map(Span::get) {
+        Some(timeout) if !arguments.command.serves() => {
+            let command = TIMEOUT.scope(timeout, Box::pin(carry_out(arguments.command, runtime)));
+            tokio::time::timeout(timeout, command).await.unwrap_or_else(|_elapsed| Err(late(timeout)))
+        }
+        _ => Box::pin(carry_out(arguments.command, runtime)).await,
+    }
+}
+
+fn late(timeout: Duration) -> Failure {
+    let message = format!(
+        "not finished after {timeout:?}: a change may have been made, so look before repeating it; --timeout sets the time"
+    );
+    Failure::from(Error::new(Reason::Deadline, message))
+}
+
+async fn carry_out(command: Command, runtime: Runtime) -> Result<(), Failure> {
+    match command {
         Command::Up(up) => Box::pin(up::run(up, runtime)).await,
         Command::Demo(demo) => Box::pin(demo::run(demo, runtime)).await,
         Command::Master(master) => Box::pin(master::run(master, runtime)).await,
         Command::TabletServer(server) => Box::pin(tablet_server::run(server, runtime)).await,
-        Command::Server(server) => server::run(server, runtime).await,
-        Command::Status(status) => status::run(status, runtime).await,
+        Command::Server(server) => Box::pin(server::run(server, runtime)).await,
+        Command::Status(status) => Box::pin(status::run(status, runtime)).await,
         Command::Wait(wait) => Box::pin(wait::run(wait, runtime)).await,
         Command::Table(table) => Box::pin(table::run(table, runtime)).await,
         Command::Row(row) => Box::pin(row::run(row, runtime)).await,

@@ -1,11 +1,13 @@
 //! `ebla server`: the tablet servers of a cluster, one by one.
 
-use ebla_proto::operate::ServerStatus;
+use std::fmt;
+
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::Place;
+use super::{Place, status};
 use crate::output::{self, Failure, Format, Table};
+use crate::picture;
 
 /// What is asked about servers.
 #[derive(Debug, clap::Subcommand)]
@@ -21,62 +23,56 @@ pub enum Server {
 /// Carries out the command.
 ///
 /// # Errors
-/// When no cluster answers, or no master is in office.
+/// When no cluster answers.
 pub async fn run(command: Server, runtime: Runtime) -> Result<(), Failure> {
     let Server::List { place } = command;
-    let client = place.client(&runtime).await?;
-    let reply = client.admin().status().await?;
-    if !reply.trouble.is_empty() {
-        eprintln!("servers without a lease are not known: {}", reply.trouble);
+    let picture = status::picture(&place, &runtime).await?;
+    if let Some(error) = &picture.master_error {
+        eprintln!("no master answers, so replicas and sizes are unknown: {error}");
     }
-    let servers = reply.servers;
+    if let Some(error) = &picture.metadata_error {
+        eprintln!("some servers without a lease may be missing: {error}");
+    }
     match place.output {
-        Format::Json => output::print_json(&servers.iter().map(to_json).collect()),
-        Format::Table => output::print(&render(&servers)),
+        Format::Json => output::print_json(&picture.servers.iter().map(to_json).collect()),
+        Format::Table => output::print(&render(&picture.servers)),
     }
     Ok(())
 }
 
-fn render(servers: &[ServerStatus]) -> String {
+fn render(servers: &[picture::Server]) -> String {
     let mut table =
         Table::new(&["SERVER", "ADDRESS", "STATE", "INCARNATION", "RELEASE", "REPLICAS", "LEADS", "SIZE", "LOG"]);
     for one in servers {
-        let server = one.server.clone().unwrap_or_default();
+        let replicas = match (one.replicas, one.assigned) {
+            (None, None) => "-".to_owned(),
+            (replicas, assigned) => format!("{}/{}", or_dash(replicas), or_dash(assigned)),
+        };
         table.row(vec![
-            server.server.to_string(),
-            or_dash(server.address),
-            state(one).to_owned(),
-            if one.registered { incarnation(server.incarnation) } else { or_dash(String::new()) },
-            or_dash(server.release),
-            format!("{}/{}", one.replicas, one.assigned),
-            one.leads.to_string(),
-            output::size(one.size_bytes),
-            output::size(one.log_bytes),
+            one.id.to_string(),
+            or_dash(one.address.clone()),
+            one.state().to_owned(),
+            or_dash(one.incarnation.map(incarnation)),
+            or_dash(one.release.clone()),
+            replicas,
+            or_dash(one.leads),
+            or_dash(one.size_bytes.map(output::size)),
+            or_dash(one.log_bytes.map(output::size)),
         ]);
     }
     table.render()
 }
 
-/// How a server is, in a word: `up`; `unreachable`, holding its lease without answering the master; `gone`, without a lease.
-pub fn state(server: &ServerStatus) -> &'static str {
-    match (server.registered, server.reachable) {
-        (_, true) => "up",
-        (true, false) => "unreachable",
-        (false, false) => "gone",
-    }
-}
-
-/// A server as programs read it.
-pub fn to_json(one: &ServerStatus) -> Value {
-    let server = one.server.clone().unwrap_or_default();
+/// A server as programs read it; what is unknown is null.
+pub fn to_json(one: &picture::Server) -> Value {
     json!({
-        "id": server.server,
-        "bigtable": server.address,
-        "state": state(one),
-        "registered": one.registered,
-        "reachable": one.reachable,
-        "incarnation": incarnation(server.incarnation),
-        "release": server.release,
+        "id": one.id,
+        "bigtable": one.address,
+        "state": one.state(),
+        "registered": one.is_registered,
+        "reachable": one.is_reachable,
+        "incarnation": one.incarnation.map(incarnation),
+        "release": one.release,
         "replicas": one.replicas,
         "assigned": one.assigned,
         "leads": one.leads,
@@ -90,6 +86,7 @@ fn incarnation(number: u64) -> String {
     format!("{number:016x}")
 }
 
-fn or_dash(text: String) -> String {
-    if text.is_empty() { "-".to_owned() } else { text }
+/// What is known, or a dash.
+pub(super) fn or_dash(known: Option<impl fmt::Display>) -> String {
+    known.map_or_else(|| "-".to_owned(), |known| known.to_string())
 }

@@ -1,75 +1,142 @@
-//! `ebla status`: who is there and how much they hold.
+//! `ebla status`: whether a cluster is well, who is there, and how much they hold.
 
-use ebla_proto::operate;
+use ebla_model::error::Reason;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::{Place, server};
+use super::{Place, given_timeout, server, unreachable};
 use crate::output::{self, Failure, Format, Table};
+use crate::picture::{Picture, look};
+use crate::verdict::{Level, Verdict, judge};
 
-/// Who is there and how much they hold.
+/// Show whether the cluster is healthy, its servers, and how much they hold.
+///
+/// The first line is the verdict: `healthy`; `degraded` when all is served and something is missing; `unavailable` when some
+/// tablets cannot be read or written, or no master answers. Without a master it shows what servers and METADATA tell, and
+/// what is unknown as such (null in JSON).
+///
+/// Example:
+///   ebla status --exit-code -o json
 #[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
 pub struct Status {
     /// Which cluster
     #[command(flatten)]
     pub place: Place,
+    /// Exit with 0 when healthy, 5 when degraded, 6 when unavailable
+    #[arg(long)]
+    pub exit_code: bool,
 }
 
-/// Asks the master and shows its answer.
+/// Shows what is known, within five seconds.
 ///
 /// # Errors
-/// When no cluster answers.
+/// When nothing answers at the addresses; with `--exit-code` also the verdict's exit code, which needs no words.
 pub async fn run(status: Status, runtime: Runtime) -> Result<(), Failure> {
-    let client = status.place.client(&runtime).await?;
-    let reply = client.admin().status().await?;
+    let picture = picture(&status.place, &runtime).await?;
+    let verdict = judge(&picture);
     match status.place.output {
-        Format::Json => output::print_json(&to_json(&reply)),
-        Format::Table => output::print(&render(&reply)),
+        Format::Json => output::print_json(&to_json(&picture, &verdict)),
+        Format::Table => output::print(&render(&picture, &verdict)),
+    }
+    if status.exit_code && verdict.level != Level::Healthy {
+        return Err(Failure { message: String::new(), code: verdict.level.exit_code() });
     }
     Ok(())
 }
 
-fn render(reply: &operate::StatusReply) -> String {
-    let master = reply.master.as_ref().map_or("none", |master| master.address.as_str());
+/// What is known of the cluster.
+///
+/// # Errors
+/// When nothing answers at the addresses, with what to do.
+pub async fn picture(place: &Place, runtime: &Runtime) -> Result<Picture, Failure> {
+    let addresses = place.addresses()?;
+    match look(&addresses, given_timeout(), runtime).await {
+        Ok(picture) => Ok(picture),
+        Err(error) if error.reason == Reason::Unavailable => Err(unreachable(&addresses, error, runtime).await),
+        Err(error) if error.reason == Reason::Unimplemented => Err(Failure::usage(error.message)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn render(picture: &Picture, verdict: &Verdict) -> String {
+    let mut facts = vec![format!("cluster {}", picture.cluster.as_deref().unwrap_or("unknown")), master(picture)];
+    facts.push(format!("tables {}", or_unknown(picture.tables)));
+    facts.push(tablets(picture));
+    if let Some(health) = &picture.health {
+        facts.push(format!("replicas {}/{} live", health.replicas_live, health.replicas_wanted));
+    }
     let mut table = Table::new(&["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG"]);
-    for one in &reply.servers {
-        let known = one.server.clone().unwrap_or_default();
+    for one in &picture.servers {
         table.row(vec![
-            known.server.to_string(),
-            known.address,
-            server::state(one).to_owned(),
-            one.replicas.to_string(),
-            one.leads.to_string(),
-            output::size(one.size_bytes),
-            output::size(one.log_bytes),
+            one.id.to_string(),
+            server::or_dash(one.address.clone()),
+            one.state().to_owned(),
+            server::or_dash(one.replicas),
+            server::or_dash(one.leads),
+            server::or_dash(one.size_bytes.map(output::size)),
+            server::or_dash(one.log_bytes.map(output::size)),
         ]);
     }
-    let tablets = if reply.trouble.is_empty() {
-        format!("tables {}   tablets {}/{} led", reply.tables, reply.tablets_led, reply.tablets)
-    } else {
-        format!("tables and tablets unknown: {}", reply.trouble)
-    };
-    format!(
-        "cluster {}   master {master} (epoch {})   {tablets}\n\n{}",
-        hex(&reply.cluster),
-        reply.master_epoch,
-        table.render()
-    )
+    format!("{verdict}\n\n{}\n\n{}", facts.join("   "), table.render())
 }
 
-fn to_json(reply: &operate::StatusReply) -> Value {
+fn master(picture: &Picture) -> String {
+    match (&picture.master, &picture.master_error, picture.master_epoch) {
+        (Some(address), None, Some(epoch)) => format!("master {address} (epoch {epoch})"),
+        (Some(address), None, None) => format!("master {address}"),
+        (Some(address), Some(error), _) => format!("master unknown (last at {address}: {error})"),
+        (None, Some(error), _) => format!("master unknown ({error})"),
+        (None, None, _) => "master unknown".to_owned(),
+    }
+}
+
+fn tablets(picture: &Picture) -> String {
+    match (picture.tablets, picture.tablets_led, &picture.remembered) {
+        (Some(tablets), Some(led), _) => format!("tablets {led}/{tablets} led"),
+        (Some(tablets), None, _) => format!("tablets {tablets}, leaders unknown"),
+        (None, _, Some(last)) => {
+            format!("tablets unknown ({} were known {} s ago)", last.tablets, last.age_millis / 1000)
+        }
+        (None, _, None) => "tablets unknown".to_owned(),
+    }
+}
+
+fn or_unknown(count: Option<u64>) -> String {
+    count.map_or_else(|| "unknown".to_owned(), |count| count.to_string())
+}
+
+fn to_json(picture: &Picture, verdict: &Verdict) -> Value {
+    let health = picture.health.as_ref();
+    let shortages = health.map(|health| {
+        let one = |short: &ebla_proto::operate::Shortage| {
+            json!({"live": short.live, "wanted": short.wanted, "tablets": short.tablets})
+        };
+        health.shortages.iter().map(one).collect::<Vec<_>>()
+    });
+    let remembered = picture.remembered.as_ref();
+    let trouble: Vec<&str> =
+        [&picture.master_error, &picture.metadata_error].into_iter().flatten().map(String::as_str).collect();
+    // Without a master nobody has counted the leaders.
+    let unled = health.filter(|_| picture.master_error.is_none()).map(|health| health.without_leader);
     json!({
-        "cluster": hex(&reply.cluster),
-        "master": reply.master.as_ref().map(|master| &master.address),
-        "master_epoch": reply.master_epoch,
-        "trouble": reply.trouble,
-        "tables": reply.tables,
-        "tablets": reply.tablets,
-        "tablets_led": reply.tablets_led,
-        "servers": reply.servers.iter().map(server::to_json).collect::<Vec<_>>(),
+        "verdict": verdict.level.name(),
+        "reasons": verdict.reasons,
+        "cluster": picture.cluster,
+        "master": picture.master,
+        "master_epoch": picture.master_epoch,
+        "master_answers": picture.master_error.is_none(),
+        "trouble": trouble.join("; "),
+        "tables": picture.tables,
+        "tablets": picture.tablets,
+        "tablets_led": picture.tablets_led,
+        "tablets_without_quorum": health.map(|health| health.without_quorum),
+        "tablets_without_leader": unled,
+        "under_replicated": shortages,
+        "replicas_live": health.map(|health| health.replicas_live),
+        "replicas_wanted": health.map(|health| health.replicas_wanted),
+        "repairs": health.map(|health| health.repairs),
+        "last_known": remembered.map(|last| json!({"age_seconds": last.age_millis / 1000, "tablets": last.tablets})),
+        "servers": picture.servers.iter().map(server::to_json).collect::<Vec<_>>(),
     })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

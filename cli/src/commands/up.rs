@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ebla_master::health::Health;
 use ebla_mounttable::server::Server;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
@@ -14,6 +15,8 @@ use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
 use crate::process::{self, Signals};
 
+/// Replicas that a tablet gets where there are as many servers.
+const REPLICAS_MAX: usize = 3;
 /// Where data is kept when nothing else is said.
 const DEFAULT_DATA: &str = "./ebla-data";
 
@@ -66,6 +69,8 @@ pub struct Running {
     data: PathBuf,
     kept: Option<TempDir>,
     took: Duration,
+    /// How many replicas tablets had when all served.
+    health: Option<Health>,
 }
 
 impl Running {
@@ -128,7 +133,8 @@ pub async fn start(up: &Up, runtime: &Runtime) -> Result<Running, Failure> {
         None => None,
     };
     let took = runtime.clock.monotonic().saturating_sub(started);
-    Ok(Running { cluster, names, data, kept, took })
+    let health = cluster.master.health().await;
+    Ok(Running { cluster, names, data, kept, took, health })
 }
 
 /// Tells that all serves: the ready file, then the block on stderr (or JSON on stdout).
@@ -192,8 +198,7 @@ fn ready_block(up: &Up, running: &Running) -> String {
          ebla row set web com.cnn.www anchor:cnnsi.com=CNN\n        ebla row scan web --prefix com.\n        \
          ebla meta lookup web com.cnn.www\n\n",
     );
-    let copies = addresses.len().min(3);
-    block.push_str(&format!("  Writes are on {} of {copies} disks before they are acknowledged.", copies / 2 + 1));
+    block.push_str(&writes(addresses.len().min(REPLICAS_MAX), running.health.as_ref()));
     block.push_str(if up.insecure {
         " No TLS, no login (--insecure).\n"
     } else {
@@ -201,6 +206,23 @@ fn ready_block(up: &Up, running: &Running) -> String {
     });
     block.push_str("  Ctrl-C drains and stops. Help: ebla help\n");
     block
+}
+
+/// On how many disks writes are. A cluster that was started with fewer servers before goes on copying its tablets after it is
+/// ready. `wanted`: replicas that a tablet should have.
+fn writes(wanted: usize, health: Option<&Health>) -> String {
+    let disks = health.and_then(|health| health.voters_min).unwrap_or(wanted);
+    let majority = disks / 2 + 1;
+    let plural = if disks == 1 { "disk" } else { "disks" };
+    match health.map_or(0, |health| health.growing) {
+        0 => format!("  Writes are on {majority} of {disks} {plural} before they are acknowledged."),
+        growing => {
+            let tablets = if growing == 1 { "1 tablet is".to_owned() } else { format!("{growing} tablets are") };
+            format!(
+                "  Writes are on {majority} of {disks} {plural} now; {tablets} being copied to {wanted} servers: see ebla status."
+            )
+        }
+    }
 }
 
 /// The address itself, or the same host with the next free port: two clusters can run without a word said.
@@ -214,4 +236,21 @@ async fn first_free(address: &str) -> String {
         }
     }
     format!("{host}:0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ready_block_tells_on_how_many_disks_writes_are_now() {
+        let health = |voters, growing| Health { voters_min: Some(voters), growing, ..Health::default() };
+        assert_eq!(writes(3, Some(&health(3, 0))), "  Writes are on 2 of 3 disks before they are acknowledged.");
+        assert_eq!(writes(1, Some(&health(1, 0))), "  Writes are on 1 of 1 disk before they are acknowledged.");
+        assert_eq!(
+            writes(3, Some(&health(1, 24))),
+            "  Writes are on 1 of 1 disk now; 24 tablets are being copied to 3 servers: see ebla status."
+        );
+        assert!(writes(3, Some(&health(1, 1))).contains("1 tablet is being copied"));
+    }
 }

@@ -65,11 +65,7 @@ pub struct Verify {
 /// # Errors
 /// 1 when anything is wrong, 6 when no address answers.
 pub async fn run(verify: Verify, runtime: Runtime) -> Result<(), Failure> {
-    let addresses: Vec<String> =
-        verify.place.address().split(',').map(|address| address.trim().to_owned()).filter(|a| !a.is_empty()).collect();
-    if addresses.is_empty() {
-        return Err(Failure::usage("--addr names no address"));
-    }
+    let addresses = verify.place.addresses()?;
     let plan = Plan {
         writers: verify.writers,
         readers: verify.readers,

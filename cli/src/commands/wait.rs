@@ -11,12 +11,14 @@ use ebla_proto::status::from_status;
 use ebla_runtime::Runtime;
 
 use super::DEFAULT_ADDRESS;
+use crate::address::Addresses;
 use crate::output::{self, Failure};
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(250);
-/// One look may take so long; a frozen server must not use up the whole time.
-const LOOK_MAX: Duration = Duration::from_secs(2);
+/// One look at an address may take so long; a frozen server must not use up the whole time. A master that cannot read
+/// METADATA says so after two seconds.
+const LOOK_MAX: Duration = Duration::from_secs(3);
 
 /// Wait until a server answers, or until a whole cluster serves.
 ///
@@ -26,9 +28,10 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Wait {
-    /// HOST:PORT of a tablet server, or of a master when --servers is not given
-    #[arg(long, env = "EBLA_ADDR", default_value = DEFAULT_ADDRESS)]
-    pub addr: String,
+    /// HOST:PORT of a tablet server, or of a master when --servers is not given; of several, separated by commas, one that
+    /// answers is enough
+    #[arg(long, env = "EBLA_ADDR", value_name = "HOST:PORT,…", default_value = DEFAULT_ADDRESS)]
+    pub addr: Addresses,
     /// Wait until that many tablet servers answer and every tablet is led, and not only for the server at the address
     #[arg(long, value_name = "N")]
     pub servers: Option<usize>,
@@ -45,14 +48,12 @@ pub async fn run(wait: Wait, runtime: Runtime) -> Result<(), Failure> {
     let end = runtime.clock.monotonic() + Duration::from_secs(wait.seconds);
     let mut said = String::new();
     loop {
-        let look = tokio::time::timeout(LOOK_MAX, look(&wait, &runtime)).await;
-        let missing = match look {
-            Ok(Ok(found)) => {
+        let missing = match look_anywhere(&wait, &runtime).await {
+            Ok(found) => {
                 output::print(&format!("{found}\n"));
                 return Ok(());
             }
-            Ok(Err(missing)) => missing,
-            Err(_elapsed) => format!("no answer from {}", wait.addr),
+            Err(missing) => missing,
         };
         if runtime.clock.monotonic() >= end {
             let late = format!("not ready after {} s: {missing}", wait.seconds);
@@ -66,12 +67,28 @@ pub async fn run(wait: Wait, runtime: Runtime) -> Result<(), Failure> {
     }
 }
 
+/// What is there by the first address that is content, or what is missing by the last.
+async fn look_anywhere(wait: &Wait, runtime: &Runtime) -> Result<String, String> {
+    let default = [DEFAULT_ADDRESS.to_owned()];
+    let addresses = if wait.addr.list().is_empty() { &default } else { wait.addr.list() };
+    let mut missing = String::new();
+    for address in addresses {
+        let look = tokio::time::timeout(LOOK_MAX, look(address, wait.servers, runtime)).await;
+        match look {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(lacks)) => missing = lacks,
+            Err(_elapsed) => missing = format!("no answer from {address}"),
+        }
+    }
+    Err(missing)
+}
+
 /// What is there, or what is missing.
-async fn look(wait: &Wait, runtime: &Runtime) -> Result<String, String> {
-    match wait.servers {
-        None => server_answers(&wait.addr, runtime).await,
+async fn look(address: &str, servers: Option<usize>, runtime: &Runtime) -> Result<String, String> {
+    match servers {
+        None => server_answers(address, runtime).await,
         Some(wanted) => {
-            let status = Admin::connect(&wait.addr, runtime).status().await;
+            let status = Admin::connect(address, runtime).with_timeout(LOOK_MAX).status().await;
             judge(&status.map_err(|error| error.message)?, wanted)
         }
     }
@@ -92,8 +109,14 @@ async fn server_answers(address: &str, runtime: &Runtime) -> Result<String, Stri
 fn judge(status: &StatusReply, wanted: usize) -> Result<String, String> {
     let reachable = status.servers.iter().filter(|server| server.reachable).count();
     let (led, tablets) = (status.tablets_led, status.tablets);
+    if let Some(awaited) = &status.awaited {
+        return Err(format!("the cluster waits for tablet servers: {} of {}", awaited.registered, awaited.wanted));
+    }
     if reachable < wanted {
         return Err(format!("{reachable} of {wanted} tablet servers answer"));
+    }
+    if !status.trouble.is_empty() {
+        return Err(status.trouble.clone());
     }
     if tablets == 0 || led < tablets {
         return Err(format!("{led} of {tablets} tablets are led"));
@@ -103,7 +126,7 @@ fn judge(status: &StatusReply, wanted: usize) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use ebla_proto::operate::ServerStatus;
+    use ebla_proto::operate::{Awaited, ServerStatus};
 
     use super::*;
 
@@ -119,5 +142,10 @@ mod tests {
         assert_eq!(judge(&status(&[true, false], 2, 2), 2).unwrap_err(), "1 of 2 tablet servers answer");
         assert_eq!(judge(&status(&[true, true], 1, 2), 2).unwrap_err(), "1 of 2 tablets are led");
         assert_eq!(judge(&status(&[true], 0, 0), 1).unwrap_err(), "0 of 0 tablets are led");
+        let trouble = StatusReply { trouble: "METADATA cannot be read".to_owned(), ..status(&[true], 0, 0) };
+        assert_eq!(judge(&trouble, 1).unwrap_err(), "METADATA cannot be read");
+        let awaited = Some(Awaited { registered: 1, wanted: 3 });
+        let waits = StatusReply { awaited, ..status(&[true], 0, 0) };
+        assert_eq!(judge(&waits, 1).unwrap_err(), "the cluster waits for tablet servers: 1 of 3");
     }
 }

@@ -84,6 +84,12 @@ impl Process {
         self.child.wait().unwrap();
     }
 
+    /// SIGTERM; returns when it has ended, which it must without an error.
+    pub(crate) fn stop(mut self) {
+        let told = Command::new("kill").args(["-TERM", &self.id().to_string()]).status().unwrap();
+        assert!(told.success() && self.child.wait().unwrap().success());
+    }
+
     /// The process's id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
@@ -129,6 +135,11 @@ impl Up {
     /// As [`Process::kill`].
     pub(crate) fn kill(self) {
         self.process.kill();
+    }
+
+    /// As [`Process::stop`].
+    pub(crate) fn stop(self) {
+        self.process.stop();
     }
 
     /// The process's id.
