@@ -96,13 +96,20 @@ chaos: export EBLA_CHAOS_CONTAINER_CUTS ?= 5
 chaos: export EBLA_CHAOS_CONTAINER_PAIRS ?= 10
 chaos: export EBLA_CHAOS_CONTAINER_EVERYTHING ?= 3
 chaos: configure base-image ## long runs of the suites that make clusters fail; EBLA_CHAOS_SEED=N repeats a schedule
-	cargo test --release --workspace --test chaos --test mounttables --test containers -- --nocapture
+	cargo test --release -p ebla-cli --test suites -- --nocapture --test-threads 1 chaos:: mounttables:: containers::
+
+# Each suite that takes random steps, for as long as finds something; about two hours on two cores.
+soak: ## what takes longer than `make test`, for changes of replication, storage or the master: about two hours
+	$(MAKE) chaos
+	$(MAKE) conformance
+	$(MAKE) sim SEEDS=1..600 SECONDS=1800
+	env SCHEDULES=250000 cargo test --release -p ebla-mounttable --test schedules
 
 # What is longer than in `make test`: Google's tests that hang on the clock, and random programs for ten minutes.
 conformance: export EBLA_CONFORMANCE_WHOLE ?= 1
 conformance: export EBLA_DIFFERENTIAL_SECONDS ?= 600
 conformance: configure google-tests ## Google's system tests, every method with nonsense, golden scripts, random programs beside Google's emulator
-	cargo test --release --workspace --test conformance -- --nocapture --test-threads 1
+	cargo test --release -p ebla-cli --test suites -- --nocapture --test-threads 1 conformance::
 
 # Nothing of RocksDB is in these crates, so they may be built alone.
 mounttable: configure ## suites of the mounttable; then its conformance cases T001 to T124: passed, passed in part, or waiting and why

@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The folders that hold a crate each; a crate in a crate's folder is called by both.
 const CRATES: [&str; 12] = [
@@ -561,4 +562,24 @@ fn messages_that_the_book_explains_are_in_the_program() {
     let is_there = |message: &str| message.split('…').all(|part| code.contains(part.trim()));
     let gone = messages.into_iter().filter(|message| !is_there(message)).collect();
     report("docs/operate/{observe,troubleshooting}.md explain messages that the program does not say any more", gone);
+}
+
+/// The external crates that cargo would build with a selection of our own, each with its features.
+fn dependencies(selection: &[&str]) -> BTreeSet<String> {
+    let tree = ["tree", "--offline", "--prefix", "none", "--edges", "normal,build,dev", "--format", "{p} [{f}]"];
+    let output = Command::new(env!("CARGO")).args(tree).args(selection).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let external = lines.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.contains(" (/"));
+    external.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_crate_alone_has_the_features_of_the_workspace() {
+    let all = dependencies(&["--workspace"]);
+    let mut wrong = Vec::new();
+    for package in ["ebla-model", "ebla-storage", "ebla-client", "ebla-mounttable", "ebla-cli"] {
+        wrong.extend(dependencies(&["-p", package]).difference(&all).map(|line| format!("{package}: {line}")));
+    }
+    report("run `cargo hakari generate`: without it `cargo build -p` compiles these once more", wrong);
 }

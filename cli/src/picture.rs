@@ -152,7 +152,7 @@ impl From<operate::StatusReply> for Picture {
 #[derive(Clone, Debug)]
 enum Contact {
     /// A tablet server, and what it knows of the cluster.
-    TabletServer(ClusterReply),
+    TabletServer(Box<ClusterReply>),
     /// A tablet server of a cluster that has not started.
     Waiting,
     /// Something else: a master, if all is well.
@@ -220,7 +220,7 @@ async fn contact(addresses: &[String], limit: Duration, runtime: &Runtime) -> Re
     let mut last = Error::new(Reason::Unavailable, "no address of a tablet server is known");
     while let Some((address, answer)) = asked.next().await {
         let contact = match answer {
-            Ok(known) => Contact::TabletServer(known),
+            Ok(known) => Contact::TabletServer(Box::new(known)),
             Err(error) if error.reason == Reason::NoLeader => Contact::Waiting,
             Err(error) if error.reason == Reason::Unimplemented => Contact::Other,
             Err(error) => {

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
 
-mod support;
+use crate::support;
 #[path = "support/tutorial.rs"]
 mod tutorial;
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::Command;

@@ -7,7 +7,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 #![expect(clippy::panic, reason = "a test may fail, and then says where")]
 
-mod support;
+use crate::support;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, resume_unwind};

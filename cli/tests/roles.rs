@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
-mod support;
+use crate::support;
 
 use std::process::Command;
 use std::time::Duration;

@@ -31,9 +31,9 @@ use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use crate::requests::{family, mutations, parts, rule};
+use crate::conformance::requests::{family, mutations, parts, rule};
+use crate::conformance::{notation, rows, runner, tree};
 use crate::support::Up;
-use crate::{notation, rows, runner, tree};
 
 const INSTANCE: &str = "projects/examples/instances/examples";
 /// Times above are no script's: September 2001, in microseconds.

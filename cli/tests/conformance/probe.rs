@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-use crate::noise;
+use crate::conformance::noise;
 use crate::support::Up;
 
 /// A call's own deadline. One that takes this long hangs: nothing here waits for anything.

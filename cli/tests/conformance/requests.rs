@@ -1,11 +1,11 @@
-//! What scripts write, as parts of requests: families, mutations, rules. See [`crate::examples`] for the words.
+//! What scripts write, as parts of requests: families, mutations, rules. See [`crate::conformance::examples`] for the words.
 
 use bytes::Bytes;
 use ebla_proto::admin::{self, r#type};
 use ebla_proto::data::{self, mutation, read_modify_write_rule, value::Kind};
 use prost::Message;
 
-use crate::notation;
+use crate::conformance::notation;
 
 pub(crate) fn parts(text: &str) -> impl Iterator<Item = &str> {
     text.split("; ").map(str::trim).filter(|part| !part.is_empty() && *part != "-")

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ebla_mounttable::{Error, Reason};
 
-use crate::promises::Ended;
+use crate::mounttables::promises::Ended;
 
 /// Complaints that are kept: the first say enough.
 const WRONG_MAX: usize = 20;

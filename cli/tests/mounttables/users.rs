@@ -17,8 +17,8 @@ use ebla_mounttable::{Error, Reason};
 use ebla_proto::mounttable::glob_reply::Reply;
 use ebla_runtime::{Clock, Rng, Runtime};
 
-use crate::promises::{Ended, Promises};
-use crate::tally::{Tally, is_trouble};
+use crate::mounttables::promises::{Ended, Promises};
+use crate::mounttables::tally::{Tally, is_trouble};
 
 /// A call that has no answer by then never gets one: the storage gives up after 20 s, several times for one call.
 const CALL_MAX: Duration = Duration::from_secs(120);

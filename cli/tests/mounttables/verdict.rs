@@ -11,8 +11,8 @@ use ebla_mounttable_namespace::{Namespace, Publisher, Roots};
 use ebla_runtime::Runtime;
 use futures::TryStreamExt;
 
-use crate::promises::Promises;
-use crate::users::{Server, found, listing};
+use crate::mounttables::promises::Promises;
+use crate::mounttables::users::{Server, found, listing};
 
 /// The superuser.
 const SUPERUSER: &str = "server";

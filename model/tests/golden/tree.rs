@@ -9,7 +9,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use ebla_model::filter::Filter;
 
-use crate::notation::{bytes, millis};
+use super::notation::{bytes, millis};
 
 /// The filter that a line states.
 pub(crate) fn parse(line: &str) -> Filter {

@@ -15,7 +15,7 @@ use tonic::{Code, Request, Status};
 
 use super::model::{Out, Outcome, shown};
 use super::program::{Change, FAMILIES, FUTURE, Range, Rule, SPLITS, Step, Table, Way};
-use crate::rows;
+use crate::conformance::rows;
 
 const INSTANCE: &str = "projects/differential/instances/differential";
 

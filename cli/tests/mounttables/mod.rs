@@ -18,17 +18,16 @@
 /// Waits until something is so; fails when it never is.
 macro_rules! wait_for {
     ($clock:expr, $otherwise:expr, $is_so:expr) => {
-        let deadline = $clock.monotonic() + $crate::LIVE;
+        let deadline = $clock.monotonic() + $crate::mounttables::LIVE;
         while !$is_so {
-            assert!($clock.monotonic() < deadline, "{} after {:?}", $otherwise, $crate::LIVE);
+            assert!($clock.monotonic() < deadline, "{} after {:?}", $otherwise, $crate::mounttables::LIVE);
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
 }
 
 mod promises;
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 mod tally;
 mod users;
 mod verdict;
@@ -46,9 +45,9 @@ use ebla_tests::process::{Plan, ProcessCluster};
 use ebla_tests::site::Loopback;
 use tokio::sync::oneshot;
 
-use crate::promises::Promises;
-use crate::tally::Tally;
-use crate::users::{Owner, Server, User};
+use crate::mounttables::promises::Promises;
+use crate::mounttables::tally::Tally;
+use crate::mounttables::users::{Owner, Server, User};
 
 const TABLET_SERVERS: usize = 3;
 const MOUNTTABLES: usize = 2;

@@ -29,7 +29,6 @@ mod requests;
 mod rows;
 #[path = "../../../model/tests/golden/runner.rs"]
 mod runner;
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 #[path = "../../../model/tests/golden/tree.rs"]
 mod tree;
