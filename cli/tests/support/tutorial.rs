@@ -133,7 +133,7 @@ pub(crate) fn run(document: &Path, prepare: &str) {
             let _infallible = write!(script, "cat > {file} <<'END OF FILE'\n{}END OF FILE\n", block.text);
         } else if block.language == "sh" {
             let commands = block.text.replace("~/.cache/ebla/python/bin/python", &python);
-            let commands = commands.replace("~/.cache/ebla/target/release", "$PROGRAMS");
+            let commands = commands.replace("~/.cache/ebla/bin", "$PROGRAMS");
             let _infallible = write!(script, "echo '{}'\n{commands}", marker(block));
         }
     }
