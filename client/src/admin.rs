@@ -12,13 +12,14 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::gc::GcRule;
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
-use ebla_model::schema::TableName;
+use ebla_model::schema::{Protection, TableName};
 use ebla_proto::admin::drop_row_range_request::Target as DropTarget;
+use ebla_proto::admin::longrunning::operation;
 use ebla_proto::admin::modify_column_families_request::Modification;
 use ebla_proto::admin::modify_column_families_request::modification::Mod;
 use ebla_proto::operate::operate_client::OperateClient;
 use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
-use ebla_proto::status::from_status;
+use ebla_proto::status::{from_rpc_status, from_status};
 use ebla_proto::{admin, convert, operate};
 use ebla_runtime::Runtime;
 use tonic::transport::Channel;
@@ -89,6 +90,24 @@ impl Admin {
             initial_splits: splits.iter().map(split).collect(),
         };
         answer(self.tables().create_table(self.request(message)).await).map(drop)
+    }
+
+    /// Has a table protected against deletion, or no more.
+    ///
+    /// # Errors
+    /// `NotFoundTable`; else as [`Self::create_table`].
+    pub async fn set_protection(&self, name: &TableName, protection: Protection) -> Result<(), Error> {
+        let deletion_protection = protection == Protection::On;
+        let table = admin::Table { name: name.as_str().to_owned(), deletion_protection, ..Default::default() };
+        let message = admin::UpdateTableRequest {
+            table: Some(table),
+            update_mask: Some(prost_types::FieldMask { paths: vec!["deletion_protection".to_owned()] }),
+            ..Default::default()
+        };
+        match answer(self.tables().update_table(self.request(message)).await)?.result {
+            Some(operation::Result::Error(status)) => Err(from_rpc_status(&status)),
+            _ => Ok(()),
+        }
     }
 
     /// Deletes a table and everything in it.

@@ -106,6 +106,14 @@ pub struct Modify {
     pub token: Option<IdempotencyToken>,
 }
 
+/// The tablet that holds a key.
+struct Sample {
+    size_bytes: u64,
+    range: KeyRange,
+    /// The key of its last row, if the tablet is the whole table.
+    last_row: Option<RowKey>,
+}
+
 /// A tablet that was looked up, and what that cost.
 #[derive(Clone, Debug)]
 pub struct Lookup {
@@ -238,7 +246,8 @@ impl Cluster {
     }
 
     /// The end of each tablet of the table and the bytes up to there, roughly, ascending. The last key is
-    /// [`RowKey::EMPTY`]: the end of the table.
+    /// [`RowKey::EMPTY`]: the end of the table. Before it comes the key of the last row, if there is one, when the table is
+    /// one tablet: some clients drop the end, and would have nothing.
     ///
     /// # Errors
     /// What the tablets say, or `Deadline`.
@@ -248,8 +257,11 @@ impl Cluster {
             let mut key = RowKey::EMPTY;
             let mut offset_bytes = 0u64;
             loop {
-                let (size_bytes, range) = self.sample_tablet(table, &key, deadline).await?;
+                let Sample { size_bytes, range, last_row } = self.sample_tablet(table, &key, deadline).await?;
                 offset_bytes = offset_bytes.saturating_add(size_bytes);
+                if let (true, Some(last_row)) = (range == KeyRange::all(), last_row) {
+                    samples.push((last_row, offset_bytes));
+                }
                 samples.push((range.end().cloned().unwrap_or_default(), offset_bytes));
                 match range.end() {
                     Some(end) => key = end.clone(),
@@ -259,8 +271,7 @@ impl Cluster {
         })
     }
 
-    /// The size and range of the tablet that holds `key`.
-    async fn sample_tablet(&self, table: TableId, key: &RowKey, deadline: Deadline) -> Result<(u64, KeyRange), Error> {
+    async fn sample_tablet(&self, table: TableId, key: &RowKey, deadline: Deadline) -> Result<Sample, Error> {
         let position = Position::at(table, key.clone());
         let send = |call: Call<'_>| {
             let request = tablet::SampleRequest { header: Some(call.header) };
@@ -271,7 +282,8 @@ impl Cluster {
                 let reply = transport.sample(&target, request, limit).await?;
                 let descriptor = wire::descriptor(reply.descriptor)?;
                 if descriptor.range.contains(key.as_bytes()) {
-                    return Ok((reply.size_bytes, descriptor.range));
+                    let last_row = Some(RowKey::new(reply.last_row)).filter(|key| !key.is_empty());
+                    return Ok(Sample { size_bytes: reply.size_bytes, range: descriptor.range, last_row });
                 }
                 Err(wire::moved_on(&descriptor))
             }) as BoxFuture<'static, _>

@@ -191,6 +191,7 @@ impl Shared {
             reversed: false,
             count_stats: false,
             any_replica: read.any_replica,
+            split_rows: false,
         };
         let collect = async {
             let mut stream = self.options.transport.read(&target, request, QUESTION).await?;

@@ -1,7 +1,7 @@
 //! From the chunks of the public API to rows: the row merger. Pure.
 //!
-//! A server of this system sends whole rows in each message; others may cut a row, or a value, anywhere. What a chunk
-//! leaves out is as in the chunk before: the row, the family, the qualifier.
+//! A server may cut a row, or a value, anywhere. What a chunk leaves out is as in the chunk before: the row, the family,
+//! the qualifier.
 
 use std::sync::Arc;
 
@@ -23,6 +23,17 @@ pub struct RowMerger {
     qualifier: Option<Bytes>,
     /// A value of which more is to come.
     value: Option<Partial>,
+    empty_keys: EmptyKeys,
+}
+
+/// Whether a row may have the empty key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum EmptyKeys {
+    /// The public API has no such row.
+    #[default]
+    Refused,
+    /// Tablets show one that an older release took, so that it can be deleted.
+    Taken,
 }
 
 #[derive(Debug)]
@@ -33,6 +44,18 @@ struct Partial {
 }
 
 impl RowMerger {
+    /// For the messages of `ebla.tablet`, where a row may have the empty key.
+    #[must_use]
+    pub fn of_tablets() -> Self {
+        Self { empty_keys: EmptyKeys::Taken, ..Self::default() }
+    }
+
+    /// Nothing is open; what was said of the last row is forgotten.
+    fn forget(&mut self) -> Self {
+        let fresh = Self { empty_keys: self.empty_keys, ..Self::default() };
+        std::mem::replace(self, fresh)
+    }
+
     /// Takes the next message; answers the rows that it completed.
     ///
     /// # Errors
@@ -58,7 +81,7 @@ impl RowMerger {
 
     fn push(&mut self, chunk: CellChunk) -> Result<Option<Row>, Error> {
         if let Some(RowStatus::ResetRow(true)) = chunk.row_status {
-            *self = Self::default();
+            self.forget();
             return Ok(None);
         }
         self.place(&chunk)?;
@@ -77,7 +100,9 @@ impl RowMerger {
     /// Moves to the row, family and qualifier that the chunk names.
     fn place(&mut self, chunk: &CellChunk) -> Result<(), Error> {
         match &self.row {
-            None if chunk.row_key.is_empty() => return Err(bad("a row began without a key")),
+            None if chunk.row_key.is_empty() && self.empty_keys == EmptyKeys::Refused => {
+                return Err(bad("a row began without a key"));
+            }
             None => self.row = Some(Row { key: RowKey::new(chunk.row_key.clone()), cells: Vec::new() }),
             Some(row) if !chunk.row_key.is_empty() && row.key.as_bytes() != chunk.row_key.as_ref() => {
                 return Err(bad("a row began inside another"));
@@ -124,7 +149,7 @@ impl RowMerger {
     }
 
     fn commit(&mut self) -> Result<Row, Error> {
-        let whole = std::mem::take(self);
+        let whole = self.forget();
         whole.row.ok_or_else(|| bad("a row ended that had not begun"))
     }
 }
@@ -143,7 +168,7 @@ fn bad(what: &str) -> Error {
 /// `Internal` when it is no such message.
 pub fn whole_rows(encoded: Bytes) -> Result<Vec<Row>, Error> {
     let response = ReadRowsResponse::decode(encoded).map_err(|error| bad(&error.to_string()))?;
-    let mut merger = RowMerger::default();
+    let mut merger = RowMerger::of_tablets();
     let rows = merger.merge(response)?;
     merger.finish()?;
     Ok(rows)
@@ -151,7 +176,9 @@ pub fn whole_rows(encoded: Bytes) -> Result<Vec<Row>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use ebla_proto::convert::{LargeRows, MessageSizes, RowMessages};
     use ebla_proto::data::read_rows_response::{BytesValue, StringValue};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -230,5 +257,60 @@ mod tests {
         assert!(merge(vec![commit(chunk("a", Some(("f", "q")), "1")), commit(chunk("b", None, "2"))]).is_err());
         let other = commit(chunk("b", None, "2"));
         assert!(merge(vec![chunk("a", Some(("f", "q")), "1"), other]).is_err());
+    }
+
+    fn any_cell() -> impl Strategy<Value = Cell> {
+        let value = prop_oneof![
+            3 => prop::collection::vec(any::<u8>(), 0..20),
+            1 => prop::collection::vec(any::<u8>(), 0..400),
+        ];
+        ("[ab]", "[a-c]{0,2}", 0..4_i64, value, prop::collection::vec("[a-z]{1,3}", 0..2)).prop_map(
+            |(family, qualifier, milliseconds, value, labels)| Cell {
+                family: FamilyName::new(&family).unwrap(),
+                qualifier: qualifier.into(),
+                timestamp: Micros::new(milliseconds * 1000),
+                value: value.into(),
+                labels: labels.into_iter().map(Arc::from).collect(),
+            },
+        )
+    }
+
+    fn any_rows() -> impl Strategy<Value = Vec<Row>> {
+        let cells = prop::collection::vec(any_cell(), 1..8).prop_map(|mut cells| {
+            cells.sort_by(Cell::order);
+            cells
+        });
+        prop::collection::btree_map("[a-d]{0,3}", cells, 0..8)
+            .prop_map(|rows| rows.into_iter().map(|(key, cells)| Row { key: RowKey::new(key), cells }).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn rows_that_were_divided_into_messages_come_back(
+            rows in any_rows(),
+            rows_max in 1..1_000_usize,
+            part in 1..500_usize,
+            large in prop_oneof![Just(LargeRows::Split), Just(LargeRows::Whole)],
+        ) {
+            let mut merger = RowMerger::of_tablets();
+            let mut merged: Vec<Row> = Vec::new();
+            for message in RowMessages::new(rows.clone(), large, MessageSizes { rows_max, part }) {
+                let response = ReadRowsResponse::decode(message.response).unwrap();
+                for (at, chunk) in response.chunks.iter().enumerate() {
+                    // What Google's clients insist on.
+                    let of_row = rows.iter().find(|row| row.key.bytes() == &chunk.row_key);
+                    prop_assert!(at > 0 || of_row.is_some(), "a message begins with a row's key");
+                    prop_assert!(chunk.value_size == 0 || !chunk.value.is_empty() && chunk.row_status.is_none());
+                }
+                let before = merged.len();
+                merged.extend(merger.merge(response).unwrap());
+                prop_assert_eq!(message.rows, (merged.len() - before) as u64);
+                prop_assert_eq!(message.last_row.as_ref(), merged[before..].last().map(|row| &row.key));
+                prop_assert_eq!(message.is_open, merger.finish().is_err());
+                prop_assert!(large == LargeRows::Split || !message.is_open);
+            }
+            prop_assert!(merger.finish().is_ok());
+            prop_assert_eq!(merged, rows);
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! Tablets are read one after another in key order, from above when reversed. After each message the read knows the
 //! last key that was looked at; whatever happens then, it goes on beyond that key, with the limit that is left. So
 //! neither a split nor a change of leader can repeat or lose a row: a tablet's answer counts only for the range and
-//! generation it was asked for.
+//! generation it was asked for. A server that is lost inside a row leaves parts of it: they are declared void, and the row
+//! is read again from its beginning.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +13,12 @@ use bytes::Bytes;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_proto::convert::{LargeRows, reset_row};
 use ebla_proto::tablet;
 use ebla_runtime::{Bug, planted};
 use futures::StreamExt;
 use futures::stream::{BoxStream, try_unfold};
+use prost::Message;
 
 use crate::attempts::{Attempts, Route};
 use crate::cluster::{Shared, within};
@@ -62,16 +65,27 @@ pub struct Read {
     pub direction: Direction,
     /// Whether to count.
     pub stats: Stats,
+    /// What becomes of rows that are too large for one message.
+    pub large_rows: LargeRows,
 }
 
 impl Read {
     /// All cells of these rows, ascending.
     pub const fn new(table: TableId, rows: RowSet) -> Self {
-        Self { table, rows, filter: None, limit: 0, direction: Direction::Ascending, stats: Stats::Skip }
+        Self {
+            table,
+            rows,
+            filter: None,
+            limit: 0,
+            direction: Direction::Ascending,
+            stats: Stats::Skip,
+            large_rows: LargeRows::Whole,
+        }
     }
 }
 
-/// Messages of whole rows, in order. Some hold no row: they tell how far the read has come, or what it counted.
+/// Messages of rows, in order, each of whole rows unless the read allows [`LargeRows::Split`]. Some hold no row: they tell
+/// how far the read has come, or what it counted.
 pub type ReadParts = BoxStream<'static, Result<tablet::ReadReply, Error>>;
 
 /// What is left of a read.
@@ -116,7 +130,8 @@ impl Progress {
     /// A message came from a tablet that was asked for `range`.
     pub(crate) fn advance(&mut self, reply: &tablet::ReadReply, range: &KeyRange) {
         self.limit = self.limit.map(|limit| limit.saturating_sub(reply.rows));
-        if !reply.last_row.is_empty() {
+        // The key may be empty: an older release took such a row.
+        if !reply.last_row.is_empty() || reply.rows > 0 {
             self.leave(&RowKey::new(reply.last_row.clone()));
         }
         if reply.finished && self.limit != Some(0) {
@@ -150,6 +165,8 @@ struct Scan {
     attempts: Attempts,
     deadline: Deadline,
     open: Option<Open>,
+    /// Parts of a row were handed on, and the row has not ended.
+    inside_row: bool,
 }
 
 /// The stream from one tablet.
@@ -163,7 +180,8 @@ struct Open {
 pub(crate) fn stream(shared: Arc<Shared>, read: Read, deadline: Deadline) -> ReadParts {
     shared.budget().earn();
     let progress = Progress::new(read.rows.clone(), read.limit, read.direction);
-    let scan = Scan { shared, read, progress, attempts: Attempts::new(deadline), deadline, open: None };
+    let scan =
+        Scan { shared, read, progress, attempts: Attempts::new(deadline), deadline, open: None, inside_row: false };
     try_unfold(scan, |mut scan| async move { Ok(scan.next().await?.map(|reply| (reply, scan))) }).boxed()
 }
 
@@ -189,6 +207,9 @@ impl Scan {
                         self.progress.leave_all(&open.route.located.range);
                     }
                     self.attempts.failed(&self.shared, &open.route, error).await?;
+                    if std::mem::take(&mut self.inside_row) {
+                        return Ok(Some(parts_are_void()));
+                    }
                 }
             }
         }
@@ -217,6 +238,7 @@ impl Scan {
             reversed: self.read.direction == Direction::Descending,
             count_stats: self.read.stats == Stats::Count,
             any_replica: false,
+            split_rows: self.read.large_rows == LargeRows::Split,
         }
     }
 
@@ -226,11 +248,17 @@ impl Scan {
             self.shared.lookups.served(&open.route);
             self.attempts.progressed();
         }
+        self.inside_row = reply.row_open;
         self.progress.advance(reply, &open.route.located.range);
         if !reply.finished && self.progress.next().is_some() {
             self.open = Some(open);
         }
     }
+}
+
+/// Says that the parts of the open row are to be forgotten.
+fn parts_are_void() -> tablet::ReadReply {
+    tablet::ReadReply { response: reset_row().encode_to_vec().into(), row_reset: true, ..Default::default() }
 }
 
 async fn receive(open: &mut Open, limit: Duration) -> Result<tablet::ReadReply, CallError> {

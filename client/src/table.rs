@@ -12,7 +12,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::filter::Filter;
 use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
-use ebla_model::mutation::Mutation;
+use ebla_model::mutation::{Mutation, validate_row_key, validate_written_key};
 use ebla_model::rmw::Rule;
 use ebla_model::schema::TableName;
 use ebla_proto::status::{from_rpc_status, from_status};
@@ -28,7 +28,7 @@ use crate::client::{TIMEOUT, Way, no_such_table};
 use crate::cluster::{Check, Cluster, Modify, RowWrite};
 use crate::deadline::Deadline;
 use crate::directory::Freshness;
-use crate::read::{RowMerger, whole_rows};
+use crate::read::RowMerger;
 use crate::scan::{Direction, Read, Stats};
 
 /// One table. Cheap to clone.
@@ -107,7 +107,7 @@ impl Table {
                 let mut request = self.request(read_request(&self.name, &rows, &options));
                 request.metadata_mut().insert(FEATURES_HEADER, MetadataValue::from_static(FEATURES));
                 let stream = client.clone().read_rows(request).await.map_err(failed)?.into_inner();
-                Ok(merged(stream.map_err(failed).boxed()))
+                Ok(merged(stream.map_err(failed).boxed(), RowMerger::default()))
             }
         }
     }
@@ -127,11 +127,15 @@ impl Table {
             limit: options.limit,
             direction: options.direction,
             stats: Stats::Skip,
+            large_rows: convert::LargeRows::Split,
         };
         let mut parts = cluster.read_rows(read, self.deadline());
         let Some(first) = parts.try_next().await? else { return Ok(iter([]).boxed()) };
-        let rows = iter([Ok(first)]).chain(parts).map(|part| whole_rows(part?.response));
-        Ok(rows.map_ok(|rows| iter(rows.into_iter().map(Ok))).try_flatten().boxed())
+        let responses = iter([Ok(first)]).chain(parts).map(|part| {
+            data::ReadRowsResponse::decode(part?.response)
+                .map_err(|error| Error::internal(format!("decode rows: {error}")))
+        });
+        Ok(merged(responses.boxed(), RowMerger::of_tablets()))
     }
 
     /// Applies mutations to one row, all or none.
@@ -140,6 +144,7 @@ impl Table {
     /// `NotFoundTable`, `NotFoundFamily`, `InvalidArgument`; `Deadline` when it may have been applied, `Unavailable` when
     /// it was not.
     pub async fn mutate_row(&self, key: &RowKey, mutations: &[Mutation]) -> Result<(), Error> {
+        validate_written_key(key, mutations)?;
         let mutations: Vec<Bytes> = mutations.iter().map(convert::mutation_to_bytes).collect();
         match &self.way {
             Way::Cluster(cluster) => {
@@ -215,6 +220,7 @@ impl Table {
         then: &[Mutation],
         otherwise: &[Mutation],
     ) -> Result<bool, Error> {
+        validate_row_key(key)?;
         let check = Check {
             row: key.clone(),
             predicate: predicate.as_ref().map(convert::filter_to_bytes),
@@ -248,6 +254,7 @@ impl Table {
     /// # Errors
     /// As [`Self::mutate_row`]; `FailedPrecondition` when a column to be incremented is no counter.
     pub async fn read_modify_write(&self, key: &RowKey, rules: &[Rule]) -> Result<Row, Error> {
+        validate_row_key(key)?;
         let rules = rules.iter().map(convert::rule_to_bytes).collect();
         let modify = Modify { row: key.clone(), rules, token: None };
         let answer = match &self.way {
@@ -349,8 +356,8 @@ fn read_request(name: &TableName, rows: &RowSet, options: &ReadOptions) -> data:
 }
 
 /// Rows from messages that may cut a row anywhere.
-fn merged(stream: BoxStream<'static, Result<data::ReadRowsResponse, Error>>) -> RowStream {
-    let rows = futures::stream::try_unfold((stream, RowMerger::default()), |(mut stream, mut merger)| async move {
+fn merged(stream: BoxStream<'static, Result<data::ReadRowsResponse, Error>>, merger: RowMerger) -> RowStream {
+    let rows = futures::stream::try_unfold((stream, merger), |(mut stream, mut merger)| async move {
         match stream.try_next().await? {
             Some(response) => {
                 let rows = merger.merge(response)?;

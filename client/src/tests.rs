@@ -13,16 +13,19 @@ use ebla_model::id::ServerId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::mutation::{Mutation, WriteTime};
-use ebla_proto::convert;
+use ebla_model::schema::TableName;
+use ebla_proto::convert::{self, LargeRows};
+use ebla_proto::data::ReadRowsResponse;
 use ebla_runtime::{Rng, Runtime};
 use futures::TryStreamExt;
 use futures::future::join_all;
+use prost::Message;
 
 use self::fake::{Fake, Happening, TABLE, key};
 use crate::locate::{LeaderHint, Level, Source};
 use crate::metadata::{Guarded, Note};
-use crate::read::whole_rows;
-use crate::{Cluster, Deadline, Direction, Options, Read, RowWrite};
+use crate::read::{RowMerger, whole_rows};
+use crate::{Client, Cluster, Deadline, Direction, Options, Read, RowWrite};
 
 fn cluster(fake: &Fake) -> Cluster {
     let runtime = Runtime { rng: steady(), ..Runtime::system("test") };
@@ -86,6 +89,90 @@ async fn a_reversed_scan_does_too() {
     trouble(&fake);
     rows.reverse();
     assert_eq!(scan(&cluster(&fake), 0, Direction::Descending).await, rows);
+}
+
+/// A row whose last cells are larger than a message, between small ones, and one with the empty key before them.
+fn with_large_rows() -> Fake {
+    let fake = Fake::new(&["m"]);
+    for row in ["", "b", "d", "k", "p"] {
+        fake.put(&key(row), b"q", Bytes::from(format!("small {row}")));
+    }
+    for row in ["c", "n"] {
+        for cell in [b"a", b"b", b"c"] {
+            fake.put(&key(row), cell, Bytes::from(vec![cell[0]; 700]));
+        }
+    }
+    fake
+}
+
+#[tokio::test]
+async fn a_row_that_is_lost_in_its_midst_is_read_again_from_its_beginning() {
+    let (mut resets, mut steps) = (0, 0);
+    // A change of leader at each message in turn.
+    for step in 1..80 {
+        let fake = with_large_rows();
+        fake.at(step, Happening::Lead { key: "c", server: 3 });
+        fake.at(step, Happening::Lead { key: "n", server: 1 });
+        let cluster = cluster(&fake);
+        let direction = if step % 2 == 0 { Direction::Ascending } else { Direction::Descending };
+        let read = Read { direction, large_rows: LargeRows::Split, ..Read::new(TABLE, RowSet::all()) };
+        let parts: Vec<_> = cluster.read_rows(read, soon(&cluster)).try_collect().await.unwrap();
+        resets += parts.iter().filter(|part| part.row_reset).count();
+        assert_eq!(parts.iter().map(|part| part.rows).sum::<u64>(), 7);
+        let mut merger = RowMerger::of_tablets();
+        let mut rows: Vec<_> = parts
+            .into_iter()
+            .flat_map(|part| merger.merge(ReadRowsResponse::decode(part.response).unwrap()).unwrap())
+            .collect();
+        merger.finish().unwrap();
+        if direction == Direction::Descending {
+            rows.reverse();
+        }
+        assert_eq!(rows, fake.rows(), "after step {step}");
+        steps = fake.state().steps;
+    }
+    assert!(steps < 80 && resets > 10, "{resets} resets in {steps} steps");
+}
+
+#[tokio::test]
+async fn a_row_with_the_empty_key_is_shown_once() {
+    let fake = with_large_rows();
+    let keys: Vec<_> = fake.rows().into_iter().map(|row| row.key).collect();
+    assert_eq!(keys[0], RowKey::EMPTY);
+    // The first message holds the row; then the leader is another.
+    fake.at(4, Happening::Lead { key: "c", server: 3 });
+    assert_eq!(scan(&cluster(&fake), 0, Direction::Ascending).await, keys);
+    let reversed: Vec<_> = keys.iter().rev().cloned().collect();
+    assert_eq!(scan(&cluster(&fake), 0, Direction::Descending).await, reversed);
+}
+
+#[tokio::test]
+async fn a_table_deletes_rows_of_illegal_keys_and_writes_none() {
+    let fake = with_large_rows();
+    let name = TableName::from_parts("p", "inst", "t").unwrap();
+    let runtime = Runtime { rng: steady(), ..Runtime::system("test") };
+    let (directory, transport) = (Arc::new(fake.clone()), Arc::new(fake.clone()));
+    let table = Client::cluster(Options { directory, transport, runtime, home: None }).table(&name);
+    let cell = Mutation::SetCell {
+        family: "f".to_owned(),
+        qualifier: Bytes::new(),
+        timestamp: WriteTime::Server,
+        value: Bytes::new(),
+    };
+    let calls = fake.state().calls.clone();
+    for illegal in [RowKey::EMPTY, RowKey::new(vec![b'k'; 4097])] {
+        let refused = [
+            table.mutate_row(&illegal, std::slice::from_ref(&cell)).await.err(),
+            table.mutate_row(&illegal, &[Mutation::DeleteRow, cell.clone()]).await.err(),
+            table.check_and_mutate(&illegal, None, &[], std::slice::from_ref(&cell)).await.err(),
+            table.read_modify_write(&illegal, &[]).await.err(),
+        ];
+        let reasons: Vec<_> = refused.into_iter().map(|error| error.map(|error| error.reason)).collect();
+        assert_eq!(reasons, [Some(Reason::InvalidArgument); 4]);
+    }
+    assert_eq!(fake.state().calls, calls, "no server was asked");
+    table.mutate_row(&RowKey::EMPTY, &[Mutation::DeleteRow]).await.unwrap();
+    assert_eq!(fake.state().applied.get(&RowKey::EMPTY), Some(&1));
 }
 
 #[tokio::test]
@@ -218,6 +305,15 @@ async fn samples_are_the_ends_of_the_tablets() {
     let cluster = cluster(&fake);
     let samples = cluster.sample(TABLE, soon(&cluster)).await.unwrap();
     assert_eq!(samples, [(key("c"), 100), (key("f"), 200), (key("m"), 300), (RowKey::EMPTY, 400)]);
+}
+
+#[tokio::test]
+async fn a_table_of_one_tablet_has_its_last_row_as_a_sample() {
+    let fake = Fake::new(&[]);
+    let samples = async || cluster(&fake).sample(TABLE, soon(&cluster(&fake))).await.unwrap();
+    assert_eq!(samples().await, [(RowKey::EMPTY, 100)], "it has no row");
+    fake.fill(3);
+    assert_eq!(samples().await, [(key("r0002"), 100), (RowKey::EMPTY, 100)]);
 }
 
 #[tokio::test]

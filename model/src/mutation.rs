@@ -177,6 +177,15 @@ pub fn validate_row_key(row: &RowKey) -> Result<(), Error> {
     }
 }
 
+/// Checks the key of a row that these mutations change. A row whose key is not legal, from a release that took it, can
+/// be deleted as a whole and not be changed otherwise.
+///
+/// # Errors
+/// As [`validate_row_key`].
+pub fn validate_written_key(row: &RowKey, mutations: &[Mutation]) -> Result<(), Error> {
+    if mutations == [Mutation::DeleteRow] { Ok(()) } else { validate_row_key(row) }
+}
+
 fn validate_one(mutation: &Mutation) -> Result<(), Error> {
     match mutation {
         Mutation::SetCell { qualifier, timestamp, value, .. } => {

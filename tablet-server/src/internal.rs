@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use ebla_client::directory::MasterInOffice;
 use ebla_client::{CallError, ChubbyDirectory};
 use ebla_model::error::Error;
 use ebla_proto::locate::locate_server::Locate;
@@ -77,7 +78,7 @@ impl Tablets for TabletService {
 
     async fn sample(&self, request: Request<wire::SampleRequest>) -> Result<Response<wire::SampleReply>, Status> {
         let (request, _limit) = self.parts(request)?;
-        self.local.sample(&request).map(Response::new).map_err(|error| call_status(&error))
+        self.local.sample(request).await.map(Response::new).map_err(|error| call_status(&error))
     }
 }
 
@@ -96,6 +97,11 @@ impl LocateService {
     }
 }
 
+fn master_to_proto(master: MasterInOffice) -> record::Master {
+    let (address, incarnation) = (master.address, master.incarnation.get());
+    record::Master { version: convert::VERSION, address, incarnation }
+}
+
 #[tonic::async_trait]
 impl Locate for LocateService {
     async fn cluster(&self, _request: Request<ClusterRequest>) -> Result<Response<ClusterReply>, Status> {
@@ -104,11 +110,8 @@ impl Locate for LocateService {
             status::to_status(&Error::new(ebla_model::Reason::NoLeader, waits))
         };
         let cluster = self.directory.cluster().ok_or_else(missing)?;
-        let master = self.directory.master().map(|master| record::Master {
-            version: convert::VERSION,
-            address: master.address,
-            incarnation: master.incarnation.get(),
-        });
+        let master = self.directory.master().map(master_to_proto);
+        let (last_master, lost) = self.directory.last_master().unzip();
         let tables = self
             .directory
             .schemas()
@@ -120,6 +123,8 @@ impl Locate for LocateService {
             servers: self.directory.servers(),
             master,
             tables: tables.collect(),
+            last_master: last_master.map(master_to_proto),
+            master_lost_millis: lost.map_or(0, |lost: Duration| u64::try_from(lost.as_millis()).unwrap_or(u64::MAX)),
         }))
     }
 

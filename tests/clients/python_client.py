@@ -36,6 +36,23 @@ def set_cell(value, qualifier=b"q", family="f"):
     return mutations.SetCell(family, qualifier, value, timestamp_micros=1_000)
 
 
+LARGE = bytes(range(256)) * 20_000
+LARGE_RANGE = data.RowRange("large-", "large.")
+LARGE_SIZES = [(b"large-0", [5]), (b"large-1", [len(LARGE)]), (b"large-2", [5]), (b"large-3", [1_000_000] * 5), (b"large-4", [5])]
+
+
+def write_large(table):
+    for n in (0, 2, 4):
+        table.mutate_row(f"large-{n}", set_cell(b"small"))
+    table.mutate_row("large-1", set_cell(LARGE))
+    for n in range(5):
+        table.mutate_row("large-3", set_cell(LARGE[: 1_000_000], b"%d" % n))
+
+
+def large_sizes(row):
+    return (row.row_key, [len(c.value) for c in row])
+
+
 def make_table():
     client = bigtable.Client(project=PROJECT, admin=True)
     instance = client.instance(INSTANCE)
@@ -124,6 +141,12 @@ def sync_client():
         samples = [key for key, _ in table.sample_row_keys()]
         check("sample keys", samples, [b"row-3", b"row-6", b""])
 
+        # rows beyond gRPC's 4 MiB a message, between small ones
+        write_large(table)
+        query = data.ReadRowsQuery(row_ranges=[LARGE_RANGE])
+        check("large rows", [large_sizes(r) for r in table.read_rows(query)], LARGE_SIZES)
+        check("a large value", table.read_row("large-1").cells[0].value == LARGE, True)
+
         # errors
         try:
             table.mutate_row("row-1", set_cell(b"x", family="absent"))
@@ -156,6 +179,9 @@ async def async_client():
             check("async increments", row.get_cells("n", b"count")[0].value, (50).to_bytes(8, "big"))
             held = await table.check_and_mutate_row("async-01", None, true_case_mutations=[set_cell(b"c")])
             check("async condition", held, True)
+            rows = await table.read_rows(data.ReadRowsQuery(row_ranges=[LARGE_RANGE]))
+            check("async large rows", [large_sizes(r) for r in rows], LARGE_SIZES)
+            check("async large value", rows[1].cells[0].value == LARGE, True)
             samples = [key for key, _ in await table.sample_row_keys()]
             check("async sample keys", samples, [b"row-3", b"row-6", b""])
 

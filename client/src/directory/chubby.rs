@@ -11,7 +11,7 @@
 //! the one of this cluster, and servers would be looked for where strangers listen.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use ebla_chubby::{Event, File, SharedChubby, WatchStream, paths};
@@ -20,7 +20,7 @@ use ebla_model::id::{ClusterId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::{convert, record};
-use ebla_runtime::Runtime;
+use ebla_runtime::{Clock, Runtime};
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tracing::warn;
@@ -41,6 +41,9 @@ pub struct ChubbyDirectory {
     picture: Arc<RwLock<Picture>>,
     /// Counts changes of the copy; zero until the first list.
     changes: watch::Receiver<u64>,
+    clock: Clock,
+    /// Since when there has been no master. Guards a number.
+    masterless: Arc<Mutex<Option<Duration>>>,
 }
 
 impl fmt::Debug for ChubbyDirectory {
@@ -63,7 +66,7 @@ impl ChubbyDirectory {
     fn start_with(picture: Picture, chubby: SharedChubby, runtime: &Runtime) -> Self {
         let picture = Arc::new(RwLock::new(picture));
         let (changed, changes) = watch::channel(0);
-        let directory = Self { chubby, picture, changes };
+        let directory = Self { chubby, picture, changes, clock: runtime.clock.clone(), masterless: Arc::default() };
         runtime.tasks.spawn_until_stopped("directory", follow(directory.clone(), changed));
         directory
     }
@@ -104,6 +107,22 @@ impl ChubbyDirectory {
     /// The master in office as last heard of.
     pub fn master(&self) -> Option<MasterInOffice> {
         self.read().master.clone()
+    }
+
+    /// The master that was in office last, and for how long there has been none; `None` while there is one, and when none was ever
+    /// heard of.
+    pub fn last_master(&self) -> Option<(MasterInOffice, Duration)> {
+        let picture = self.read();
+        let last = picture.last_master.clone().filter(|_last| picture.master.is_none())?;
+        let since = (*self.masterless.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some((last, self.clock.monotonic().saturating_sub(since)))
+    }
+
+    /// Notes since when there has been no master.
+    fn note_master(&self) {
+        let has_master = self.read().master.is_some();
+        let mut masterless = self.masterless.lock().unwrap_or_else(PoisonError::into_inner);
+        *masterless = if has_master { None } else { masterless.or_else(|| Some(self.clock.monotonic())) };
     }
 
     /// The tablet servers that live, by id.
@@ -218,7 +237,10 @@ impl Trouble {
 
 /// Keeps the copy up to date, for ever.
 async fn follow(directory: ChubbyDirectory, changed: watch::Sender<u64>) {
-    let count = |changed: &watch::Sender<u64>| changed.send_modify(|changes| *changes += 1);
+    let count = |changed: &watch::Sender<u64>| {
+        directory.note_master();
+        changed.send_modify(|changes| *changes += 1);
+    };
     loop {
         let mut pause = PAUSE;
         match directory.begin().await {

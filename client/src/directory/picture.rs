@@ -29,6 +29,8 @@ pub(super) struct Picture {
     pub(super) cluster: Option<record::Cluster>,
     pub(super) root: Option<TabletDescriptor>,
     pub(super) master: Option<MasterInOffice>,
+    /// The one before, while there is none.
+    pub(super) last_master: Option<MasterInOffice>,
     pub(super) servers: BTreeMap<ServerId, record::Server>,
     /// Of all servers ever heard of: one that has lost its lease may still lead tablets.
     pub(super) addresses: BTreeMap<ServerId, String>,
@@ -81,7 +83,7 @@ impl Picture {
 
     pub(super) fn deleted(&mut self, path: &str) {
         if path == paths::MASTER {
-            self.master = None;
+            self.last_master = self.master.take().or_else(|| self.last_master.take());
         } else if let Some(server) = paths::parse_server(path) {
             self.servers.remove(&server);
         } else if let Some(table) = paths::parse_table(path) {
@@ -99,8 +101,9 @@ impl Picture {
         self.schemas.get(self.names.get(&paths::name(name))?)
     }
 
-    /// Takes over the addresses of servers that this picture does not have.
+    /// Takes over the addresses of servers that this picture does not have, and the master of before.
     pub(super) fn remember(&mut self, older: &Self) {
+        self.last_master = older.master.clone().or_else(|| older.last_master.clone());
         for (server, address) in &older.addresses {
             self.addresses.entry(*server).or_insert_with(|| address.clone());
         }

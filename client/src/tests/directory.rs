@@ -26,6 +26,28 @@ fn schema(name: &TableName, id: u64, state: TableState) -> TableSchema {
 }
 
 #[tokio::test]
+async fn it_tells_who_was_master_when_there_is_none() {
+    let runtime = Runtime::system("test");
+    let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks);
+    let directory = ChubbyDirectory::start(chubby.shared(), &runtime);
+    directory.ready().await;
+    assert_eq!(directory.last_master(), None, "there was none");
+    let mut changes = directory.changes();
+    let master = record::Master { address: "master:1".to_owned(), ..Default::default() };
+    let write = Write::put(paths::MASTER, convert::encode_record(master));
+    chubby.transact(Vec::new(), vec![write]).await.unwrap();
+    while directory.master().is_none() {
+        changes.changed().await.unwrap();
+    }
+    assert_eq!(directory.last_master(), None, "there is one");
+    chubby.transact(Vec::new(), vec![Write::delete(paths::MASTER)]).await.unwrap();
+    while directory.last_master().is_none() {
+        changes.changed().await.unwrap();
+    }
+    assert_eq!(directory.last_master().unwrap().0.address, "master:1");
+}
+
+#[tokio::test]
 async fn it_follows_chubby_and_remembers_servers_that_are_gone() {
     let runtime = Runtime::system("test");
     let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks);

@@ -19,18 +19,22 @@ use ebla_model::metadata::{
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::TableName;
 use ebla_model::time::Micros;
+use ebla_proto::convert::{LargeRows, MessageSizes, RowMessage, RowMessages};
 use ebla_proto::{convert, record, tablet};
 use futures::future::BoxFuture;
 use futures::stream::{StreamExt, unfold};
 use prost::Message;
 
 use crate::directory::{Directory, Freshness};
+use crate::read::whole_rows;
 use crate::transport::{CallError, ReadStream, Target, Transport};
 
 /// The table of the tests.
 pub(crate) const TABLE: TableId = TableId::new(5);
-/// Rows in one message of a read.
+/// Rows in one batch of a read.
 const BATCH_ROWS: usize = 3;
+/// Messages of a batch for a caller who takes rows in parts.
+const SIZES: MessageSizes = MessageSizes { rows_max: 500, part: 200 };
 
 /// Something that happens to the cluster.
 #[derive(Clone, Debug)]
@@ -137,6 +141,17 @@ impl Fake {
             state.set(TABLE, key, "f", b"q", 1_000, Bytes::from_static(b"v"));
         }
         keys
+    }
+
+    /// Writes a cell of [`TABLE`].
+    pub(crate) fn put(&self, row: &RowKey, qualifier: &[u8], value: Bytes) {
+        self.state().set(TABLE, row, "f", qualifier, 1_000, value);
+    }
+
+    /// The rows of [`TABLE`] as they are.
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        let state = self.state();
+        state.rows.iter().filter(|((of, _), _)| *of == TABLE).map(|(_, row)| row.clone()).collect()
     }
 
     pub(crate) fn value(&self, row: &RowKey) -> Option<Bytes> {
@@ -360,6 +375,24 @@ struct Reading {
     rows: RowSet,
     sent: u64,
     over: bool,
+    /// What is left of the last batch.
+    parts: VecDeque<tablet::ReadReply>,
+}
+
+/// The messages of a batch for a caller who takes rows in parts.
+fn parts(batch: &tablet::ReadReply) -> VecDeque<tablet::ReadReply> {
+    let rows = whole_rows(batch.response.clone()).unwrap();
+    let part = |message: RowMessage| tablet::ReadReply {
+        response: message.response,
+        rows: message.rows,
+        last_row: message.last_row.map(|key| key.bytes().clone()).unwrap_or_default(),
+        row_open: message.is_open,
+        ..Default::default()
+    };
+    let mut parts: VecDeque<_> = RowMessages::new(rows, LargeRows::Split, SIZES).map(part).collect();
+    let last = parts.pop_back().unwrap_or_default();
+    parts.push_back(tablet::ReadReply { finished: batch.finished, ..last });
+    parts
 }
 
 impl Reading {
@@ -377,13 +410,21 @@ impl Reading {
                 return Some((Err(error), self));
             }
         };
+        if let Some(part) = self.parts.pop_front() {
+            self.over = part.finished;
+            return Some((Ok(part), self));
+        }
         let reply = state.batch(&range, &self.request, &self.rows, self.sent);
         self.sent += reply.rows;
-        self.over = reply.finished;
-        if !reply.last_row.is_empty() {
+        if reply.rows > 0 {
             let last = RowKey::new(reply.last_row.clone());
             self.rows = if self.request.reversed { self.rows.before(&last) } else { self.rows.after(&last) };
         }
+        if self.request.split_rows {
+            self.parts = parts(&reply);
+        }
+        let reply = self.parts.pop_front().unwrap_or(reply);
+        self.over = reply.finished;
         Some((Ok(reply), self))
     }
 }
@@ -399,7 +440,8 @@ impl Transport for Fake {
             tokio::task::yield_now().await;
             let rows = request.rows.iter().map(|range| convert::key_range_from_proto(range).unwrap());
             let rows = RowSet::from_ranges(rows);
-            let reading = Reading { fake: self.clone(), server: target.server, request, rows, sent: 0, over: false };
+            let (fake, server, parts) = (self.clone(), target.server, VecDeque::new());
+            let reading = Reading { fake, server, request, rows, sent: 0, over: false, parts };
             Ok(unfold(reading, |reading| async move { reading.next() }).boxed())
         })
     }
@@ -477,7 +519,9 @@ impl Transport for Fake {
     ) -> BoxFuture<'a, Result<tablet::SampleReply, CallError>> {
         Box::pin(async move {
             let descriptor = self.state().admit(target.server, request.header.as_ref())?;
-            Ok(tablet::SampleReply { size_bytes: 100, descriptor: Some(convert::descriptor_to_proto(&descriptor)) })
+            let last_row = self.rows().last().map(|row| row.key.bytes().clone()).unwrap_or_default();
+            let descriptor = Some(convert::descriptor_to_proto(&descriptor));
+            Ok(tablet::SampleReply { size_bytes: 100, descriptor, last_row })
         })
     }
 }

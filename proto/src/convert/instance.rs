@@ -52,10 +52,18 @@ pub fn instance_from_admin(
 }
 
 fn cluster_from_admin(id: &str, cluster: &admin::Cluster) -> Result<ClusterDescription, Error> {
-    let unserved =
-        [("encryption_config", cluster.encryption_config.is_some()), ("cluster_config", cluster.config.is_some())];
-    if let Some((field, _set)) = unserved.iter().find(|(_field, is_set)| *is_set) {
-        return Err(Error::unimplemented(format!("clusters with {field} are not served by this release")));
+    // cbt always sends an encryption_config; one without a key is the default.
+    let encryption = cluster.encryption_config.as_ref();
+    if encryption.is_some_and(|encryption| !encryption.kms_key_name.is_empty()) {
+        return Err(Error::unimplemented(
+            "clusters with a kms_key_name are not served by this release: nothing is encrypted at rest; leave \
+             encryption_config out, and encrypt the disks of the tablet servers",
+        ));
+    }
+    if cluster.config.is_some() {
+        return Err(Error::unimplemented(
+            "clusters with cluster_config are not served by this release: set serve_nodes, and start or stop tablet servers",
+        ));
     }
     let serve_nodes = serve_nodes(cluster)?;
     let storage = match cluster.default_storage_type() {
@@ -311,7 +319,14 @@ mod tests {
             reason(&request)
         };
         assert_eq!(changed(|cluster| cluster.serve_nodes = -1), Reason::InvalidArgument);
-        assert_eq!(changed(|cluster| cluster.encryption_config = Some(Default::default())), Reason::Unimplemented);
+        let key = |name: &str| {
+            let mut request = request(&["cluster"]);
+            let config = admin::cluster::EncryptionConfig { kms_key_name: name.to_owned() };
+            request.clusters.values_mut().for_each(|cluster| cluster.encryption_config = Some(config.clone()));
+            created(&request).map_err(|error| error.reason)
+        };
+        assert_eq!(key("projects/p/locations/l/keyRings/r/cryptoKeys/k"), Err(Reason::Unimplemented));
+        assert_eq!(key(""), Ok(created(&request(&["cluster"])).unwrap()), "what cbt sends is the default");
         let scaled = admin::cluster::Config::ClusterConfig(Default::default());
         let mut request = request(&["cluster"]);
         request.clusters.values_mut().for_each(|cluster| cluster.config = Some(scaled));

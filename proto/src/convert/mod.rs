@@ -6,6 +6,7 @@
 //! | [`command`] | what stands in a tablet's log, and what apply answers |
 //! | [`filter`] [`mutation`] [`idempotency`] | what public requests ask for; refuses what this release does not know |
 //! | [`rows`] | row sets of requests, rows of answers |
+//! | [`messages`] | rows divided into messages |
 //! | [`admin`] [`value_type`] [`instance`] [`app_profile`] [`operation`] | what the public admin API shows and asks for, and how it is kept |
 //!
 //! Each pair is `x_to_proto` and `x_from_proto`, and the way back gives what went in. What comes from the wire or from
@@ -18,6 +19,7 @@ pub mod filter;
 pub mod idempotency;
 pub mod instance;
 mod known;
+pub mod messages;
 pub mod mutation;
 pub mod operation;
 pub mod record;
@@ -29,6 +31,7 @@ use ebla_model::Error;
 pub use self::{
     filter::{filter_from_bytes, filter_from_proto, filter_to_bytes, filter_to_proto},
     idempotency::{idempotency_from_proto, idempotency_token},
+    messages::{LargeRows, MessageSizes, RowMessage, RowMessages, reset_row},
     mutation::{
         mutation_from_bytes, mutation_from_proto, mutation_to_bytes, mutation_to_proto, rule_from_bytes,
         rule_from_proto, rule_to_bytes, rule_to_proto,

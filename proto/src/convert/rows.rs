@@ -1,7 +1,7 @@
 //! Row sets of requests, and rows of answers.
 //!
-//! An answer holds whole rows: some clients take nothing else. A row's first chunk names row, family and qualifier;
-//! later chunks name what has changed, a new family its qualifier too; the last one commits the row.
+//! A row's first chunk names row, family and qualifier; later chunks name what has changed, a new family its qualifier
+//! too; the last one commits the row. How rows are divided into messages: `messages.rs`.
 
 use bytes::Bytes;
 use ebla_model::{Cell, Error, FamilyName, KeyRange, Micros, Row, RowKey, RowSet, mutation::validate_row_key};
@@ -57,7 +57,7 @@ pub fn rows_to_response(rows: &[Row]) -> data::ReadRowsResponse {
     data::ReadRowsResponse { chunks, ..Default::default() }
 }
 
-fn push_row(chunks: &mut Vec<CellChunk>, row: &Row) {
+pub(super) fn push_row(chunks: &mut Vec<CellChunk>, row: &Row) {
     let mut previous: Option<&Cell> = None;
     for cell in &row.cells {
         chunks.push(chunk(row, previous, cell));
@@ -69,7 +69,7 @@ fn push_row(chunks: &mut Vec<CellChunk>, row: &Row) {
 }
 
 /// The chunk of a cell that comes after `previous` in its row.
-fn chunk(row: &Row, previous: Option<&Cell>, cell: &Cell) -> CellChunk {
+pub(super) fn chunk(row: &Row, previous: Option<&Cell>, cell: &Cell) -> CellChunk {
     let same_family = previous.is_some_and(|previous| previous.family.is_same(&cell.family));
     let same_column = previous.is_some_and(|previous| previous.is_same_column(cell));
     CellChunk {

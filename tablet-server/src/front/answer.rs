@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ebla_client::ReadParts;
-use ebla_model::{Error, KeyRange, RowKey};
+use ebla_model::{Error, KeyRange, Reason, RowKey};
 use ebla_proto::{
     data::{self, Encoded},
     status::{to_rpc_status, to_status},
@@ -110,9 +110,12 @@ impl Reading {
     async fn next(&mut self) -> Result<Option<Encoded<data::ReadRowsResponse>>, Error> {
         while let Some(part) = self.parts.next().await.transpose()? {
             self.totals.add(&part);
+            if part.row_reset {
+                return Err(lost_inside_a_row());
+            }
             // Messages without rows tell how far the read has come: in the middle of a tablet the client too, alone in a
             // message, and always beyond the last row that it has.
-            if part.rows > 0 {
+            if part.rows > 0 || part.row_open {
                 return Ok(Some(Encoded::from_bytes(part.response)));
             }
             if self.progress == Progress::Told && !part.finished && !part.last_row.is_empty() {
@@ -123,6 +126,15 @@ impl Reading {
         let counting = self.counting.take();
         Ok(counting.map(|counting| Encoded::new(&self.totals.message(counting.took()))))
     }
+}
+
+/// A client that has a part of a row cannot be told to forget it: Google's Python client refuses a message that begins
+/// with `reset_row`. All read again by themselves, from this row on.
+fn lost_inside_a_row() -> Error {
+    Error::new(
+        Reason::Unavailable,
+        "the server that sent a large row stopped before the row's end; read again from this row on",
+    )
 }
 
 /// The outcomes of a bulk write, in messages that every client takes.
@@ -169,7 +181,6 @@ pub(super) fn samples(samples: &[(RowKey, u64)], range: &KeyRange) -> Vec<data::
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use ebla_model::Reason;
     use futures::TryStreamExt;
 
     use super::*;
@@ -230,6 +241,18 @@ mod tests {
         assert_eq!(scanned(Progress::Told, false).await, ["", "k", ""]);
         assert_eq!(scanned(Progress::Untold, false).await, ["", ""]);
         assert_eq!(scanned(Progress::Told, true).await, ["", ""], "the next tablet says more at once");
+    }
+
+    #[tokio::test]
+    async fn parts_of_a_row_are_handed_on_and_a_lost_row_ends_the_stream() {
+        let open = || Ok(tablet::ReadReply { response: "part".into(), row_open: true, ..Default::default() });
+        let reset = || Ok(tablet::ReadReply { response: "reset".into(), row_reset: true, ..Default::default() });
+        let answer = rows(parts(vec![open(), open(), part(1, "end")]), None, Progress::Untold);
+        let messages: Vec<_> = answer.map_ok(|message| message.bytes().clone()).try_collect().await.unwrap();
+        assert_eq!(messages, ["part", "part", "end"]);
+        let lost: Vec<_> = rows(parts(vec![open(), reset(), part(1, "x")]), None, Progress::Untold).collect().await;
+        let codes: Vec<_> = lost.iter().map(|answer| answer.as_ref().err().map(tonic::Status::code)).collect();
+        assert_eq!(codes, [None, Some(tonic::Code::Unavailable)]);
     }
 
     #[tokio::test]

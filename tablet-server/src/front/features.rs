@@ -1,5 +1,7 @@
-//! What a client says it understands: the header `bigtable-features`, a message in websafe base64.
+//! What a client understands: as it says in the header `bigtable-features`, a message in websafe base64, and as is known of
+//! the library that it names in `user-agent`.
 
+use ebla_proto::convert::LargeRows;
 use ebla_proto::data::FeatureFlags;
 use prost::Message;
 use tonic::metadata::MetadataMap;
@@ -11,6 +13,13 @@ pub(super) fn features(metadata: &MetadataMap) -> FeatureFlags {
         .and_then(|value| decode_base64(value.as_bytes()))
         .and_then(|bytes| FeatureFlags::decode(bytes.as_slice()).ok())
         .unwrap_or_default()
+}
+
+/// Whether the client takes a row in several messages. Google's Go client refuses each message that does not end with a
+/// row; all others take them.
+pub(super) fn large_rows(metadata: &MetadataMap) -> LargeRows {
+    let agent = metadata.get("user-agent").and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    if agent.contains("grpc-go/") { LargeRows::Whole } else { LargeRows::Split }
 }
 
 /// Base64 in either alphabet, padded or not.
@@ -57,6 +66,19 @@ mod tests {
         assert_eq!(decode_base64(b"-_8"), decode_base64(b"+/8="));
         assert_eq!(decode_base64(b""), Some(Vec::new()));
         assert_eq!(decode_base64(b"a*b"), None);
+    }
+
+    #[test]
+    fn large_rows_stay_whole_for_the_go_client() {
+        let of = |agent: &str| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("user-agent", agent.parse().unwrap());
+            large_rows(&metadata)
+        };
+        assert_eq!(of("grpc-go/1.71.1"), LargeRows::Whole);
+        assert_eq!(of("cbt/1.23.2 cbt-go/v1.35.0 grpc-go/1.71.1"), LargeRows::Whole);
+        assert_eq!(of("grpc-python/1.85.1 grpc-c/58.0.0 (linux; chttp2)"), LargeRows::Split);
+        assert_eq!(large_rows(&MetadataMap::new()), LargeRows::Split);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, codegen::BoxStream, metadata::MetadataMap
 
 use super::{
     answer::{self, Counting, Progress},
-    features::features,
+    features::{features, large_rows},
     idempotency, limits,
     validate::{self, Checked, ReadAsk},
 };
@@ -121,7 +121,7 @@ impl Bigtable for DataService {
         let deadline = self.deadline(&metadata, limits::READ);
         let begin = || async {
             let features = features(&metadata);
-            let read = validate::read(message, &features)?;
+            let read = validate::read(message, &features, large_rows(&metadata))?;
             let counting = (read.ask.stats == Stats::Count).then(|| Counting::begin(&self.clock));
             Ok(answer::rows(self.read(&read, deadline).await?, counting, Progress::for_client(&features)))
         };

@@ -17,7 +17,7 @@ use ebla_model::{
     mutation::{MUTATIONS_MAX, validate_row_key},
 };
 use ebla_proto::{
-    convert::{row_range_from_proto, row_set_from_proto},
+    convert::{LargeRows, row_range_from_proto, row_set_from_proto},
     data::{self, FeatureFlags, read_rows_request::RequestStatsView},
 };
 
@@ -38,17 +38,22 @@ pub(super) struct ReadAsk {
     limit: u64,
     direction: Direction,
     pub(super) stats: Stats,
+    large_rows: LargeRows,
 }
 
 impl ReadAsk {
     /// The read of this table.
     pub(super) fn of(&self, table: TableId) -> Read {
-        let Self { rows, filter, limit, direction, stats } = self.clone();
-        Read { table, rows, filter, limit, direction, stats }
+        let Self { rows, filter, limit, direction, stats, large_rows } = self.clone();
+        Read { table, rows, filter, limit, direction, stats, large_rows }
     }
 }
 
-pub(super) fn read(request: data::ReadRowsRequest, features: &FeatureFlags) -> Result<Checked<ReadAsk>, Error> {
+pub(super) fn read(
+    request: data::ReadRowsRequest,
+    features: &FeatureFlags,
+    large_rows: LargeRows,
+) -> Result<Checked<ReadAsk>, Error> {
     let views = [&request.authorized_view_name, &request.materialized_view_name];
     let table = table_name(&request.table_name, &views)?;
     let stats = match request.request_stats_view() {
@@ -56,11 +61,13 @@ pub(super) fn read(request: data::ReadRowsRequest, features: &FeatureFlags) -> R
         RequestStatsView::Unspecified | RequestStatsView::RequestStatsNone => Stats::Skip,
     };
     let ask = ReadAsk {
-        rows: row_set_from_proto(request.rows.as_ref())?,
+        // An older release took a row with the empty key. Clients take such a row for a broken stream.
+        rows: row_set_from_proto(request.rows.as_ref())?.after(&RowKey::EMPTY),
         filter: request.filter,
         limit: u64::try_from(request.rows_limit).map_err(|_| Error::invalid("rows_limit must not be negative"))?,
         direction: direction(request.reversed, features)?,
         stats,
+        large_rows,
     };
     Ok(Checked { table, ask })
 }
@@ -208,7 +215,7 @@ mod tests {
     }
 
     fn read_reason(request: data::ReadRowsRequest) -> Option<Reason> {
-        reason(read(request, &FeatureFlags::default()))
+        reason(read(request, &FeatureFlags::default(), LargeRows::Split))
     }
 
     #[test]
@@ -237,11 +244,28 @@ mod tests {
     }
 
     #[test]
+    fn the_row_with_the_empty_key_is_never_asked_for() {
+        let range = |start: &'static str, end: Option<&'static str>| data::RowRange {
+            start_key: Some(data::row_range::StartKey::StartKeyClosed(start.into())),
+            end_key: end.map(|end| data::row_range::EndKey::EndKeyOpen(end.into())),
+        };
+        let ranges = |row_ranges| {
+            let rows = Some(data::RowSet { row_keys: Vec::new(), row_ranges });
+            let request = data::ReadRowsRequest { rows, ..read_request() };
+            let read = read(request, &FeatureFlags::default(), LargeRows::Split).unwrap().ask.of(TableId::new(7));
+            read.rows.ranges().iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(ranges(Vec::new()), ["[\\x00, -)"]);
+        assert_eq!(ranges(vec![range("", Some("b")), range("c", None)]), ["[\\x00, b)", "[c, -)"]);
+        assert!(ranges(vec![range("", Some("\0"))]).is_empty());
+    }
+
+    #[test]
     fn reversed_reads_are_for_those_who_asked() {
         let reversed = || data::ReadRowsRequest { reversed: true, ..read_request() };
         assert_eq!(read_reason(reversed()), Some(Reason::Unimplemented));
         let features = FeatureFlags { reverse_scans: true, ..Default::default() };
-        let read = read(reversed(), &features).unwrap().ask.of(TableId::new(7));
+        let read = read(reversed(), &features, LargeRows::Split).unwrap().ask.of(TableId::new(7));
         assert_eq!((read.table, read.direction), (TableId::new(7), Direction::Descending));
     }
 

@@ -81,7 +81,7 @@ impl Transport for Router {
         limit: Duration,
     ) -> BoxFuture<'a, Result<wire::SampleReply, CallError>> {
         match self.door(target) {
-            Some(door) => Box::pin(std::future::ready(door.local().sample(&request))),
+            Some(door) => Box::pin(async move { door.or_gone(door.local().sample(request)).await }),
             None => self.remote.sample(target, request, limit),
         }
     }

@@ -13,7 +13,7 @@ use ebla_model::error::Error;
 use ebla_model::gc::Judge;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::time::Micros;
-use ebla_storage::tablet::{Direction, StoreError, View};
+use ebla_storage::tablet::{ScanPlan, StoreError, View};
 
 use crate::tablet::Tablet;
 use crate::tablet::failure::Failure;
@@ -110,7 +110,8 @@ fn survey(
     range: KeyRange,
 ) -> Result<Result<Option<Stretch>, Error>, StoreError> {
     let (lower, upper) = codec::range_bounds(&range);
-    let mut scan = view.cells(&lower, upper.as_deref(), Direction::Forward)?;
+    // A pass goes through the whole tablet: it would drive out of the cache what is read again and again.
+    let mut scan = view.scan(&ScanPlan::new(&lower, upper.as_deref()).once())?;
     let mut survey = Survey { families, time, row: Vec::new(), column: Vec::new(), judge: None, cells: 0, dead: 0 };
     while let Some((key, _value)) = scan.entry() {
         match survey.take(key) {

@@ -29,7 +29,7 @@ use ebla_runtime::{Bug, planted};
 use ebla_storage::tablet::cells::{self, Probe};
 use ebla_storage::tablet::layout::{self, MetaKey};
 use ebla_storage::tablet::{Batch, Direction, GcRules, Shared, StoreError, TabletStore};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::raft::{Applied, CommittedEntry, Fault, GroupId, Payload, StateMachine};
 use crate::tablet::WriteId;
@@ -410,7 +410,7 @@ impl StateMachine for Machine {
         store.set_gc_rules(gc_rules(&state));
         *self.store.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(store);
         self.publish(&state, true);
-        warn!(tablet = %self.id.tablet, replica = %self.id.replica, applied = %state.applied, "snapshot installed");
+        info!(tablet = %self.id.tablet, replica = %self.id.replica, applied = %state.applied, "snapshot installed");
         Ok(())
     }
 }

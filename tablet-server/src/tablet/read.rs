@@ -97,6 +97,23 @@ impl Tablet {
         batch(&self.machine, clock, request, resume, Leave { reach: Reach::Cache, deadline })
     }
 
+    /// The key of the last row that has cells here, visible or not. Any replica answers.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or the threads are all busy.
+    pub async fn last_row(&self) -> Result<Option<RowKey>, Failure> {
+        let store = self.machine.store();
+        let (lower, upper) = codec::range_bounds(&self.descriptor().range);
+        let last = move || {
+            store.with_view(|view| {
+                let cells = view.cells(&lower, upper.as_deref(), Direction::Reverse)?;
+                Ok(cells.entry().map(|(key, _value)| codec::unescape(key).map(|(row, _rest)| RowKey::new(row))))
+            })
+        };
+        let last = self.reads.run(last).await.map_err(pool_failure)?.map_err(Error::from)?;
+        Ok(last.transpose().map_err(Error::from)?)
+    }
+
     /// Returns when this replica may answer a read that has arrived by now.
     pub(crate) async fn permit_read(&self, timeout: Duration) -> Result<(), Failure> {
         let now = self.runtime.clock.monotonic();

@@ -1,8 +1,8 @@
 //! The messages of `ebla.tablet`, answered by the replicas of this server.
 //!
 //! The gRPC service and the router's short cut both come through here, so a request means the same whether it travelled
-//! or not. Here wire becomes model and back: filters, mutations and rules are decoded, rows are encoded as the public API
-//! sends them, and a [`Failure`] becomes a status detail with what this server knows of the tablets around.
+//! or not. Here wire becomes model and back: filters, mutations and rules are decoded and checked, row keys too, rows are
+//! encoded as the public API sends them, and a [`Failure`] becomes a status detail with what this server knows of the tablets around.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use ebla_model::error::Error;
 use ebla_model::filter::CompiledFilter;
 use ebla_model::id::{Generation, Sequence, SessionId, TableId, TabletId};
 use ebla_model::idempotency::IdempotencyToken;
-use ebla_model::key::{RowKey, RowSet};
+use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::mutation::{self, Mutation};
 use ebla_model::rmw;
 use ebla_model::time::Micros;
+use ebla_proto::convert::{LargeRows, MessageSizes, RowMessages};
 use ebla_proto::{convert, record, tablet as wire};
 use ebla_runtime::Clock;
 use futures::StreamExt as _;
 use futures::stream;
-use prost::Message;
 
 use crate::tablet::failure::Failure;
 use crate::tablet::filters::Filters;
@@ -54,6 +54,8 @@ impl Local {
             local: self.clone(),
             tablet,
             request: Arc::new(read_request(&request, generation, self.filter(request.filter.as_ref())?)?),
+            large_rows: if request.split_rows { LargeRows::Split } else { LargeRows::Whole },
+            replies: Replies::default(),
             resume: Resume::default(),
             until: self.clock.monotonic().saturating_add(limit),
         };
@@ -74,7 +76,8 @@ impl Local {
     pub async fn write(&self, request: wire::WriteRequest, limit: Duration) -> Result<wire::WriteReply, CallError> {
         let (tablet, generation) = self.find(request.header.as_ref())?;
         // Rows that cannot be read keep their place among the results.
-        let parsed: Vec<_> = request.rows.into_iter().map(row_mutations).collect();
+        let keys = RowKeys::of(tablet.table());
+        let parsed: Vec<_> = request.rows.into_iter().map(|row| row_mutations(row, keys)).collect();
         let good = parsed.iter().filter_map(|row| row.as_ref().ok()).cloned().collect();
         let written =
             tablet.write(generation, good, limit).await.map_err(|failure| self.call_error(&tablet, failure))?;
@@ -93,7 +96,7 @@ impl Local {
     pub async fn check(&self, request: wire::CheckRequest, limit: Duration) -> Result<wire::CheckReply, CallError> {
         let (tablet, generation) = self.find(request.header.as_ref())?;
         let predicate = self.filter(request.predicate.as_ref())?;
-        let request = check_request(request, generation, predicate)?;
+        let request = check_request(request, generation, predicate, RowKeys::of(tablet.table()))?;
         let matched = tablet.check(request, limit).await.map_err(|failure| self.call_error(&tablet, failure))?;
         Ok(wire::CheckReply { matched })
     }
@@ -104,20 +107,28 @@ impl Local {
     /// As [`Tablet::modify`].
     pub async fn modify(&self, request: wire::ModifyRequest, limit: Duration) -> Result<wire::ModifyReply, CallError> {
         let (tablet, generation) = self.find(request.header.as_ref())?;
-        let request = modify_request(request, generation)?;
+        let request = modify_request(request, generation, RowKeys::of(tablet.table()))?;
         let response = tablet.modify(request, limit).await.map_err(|failure| self.call_error(&tablet, failure))?;
         Ok(wire::ModifyReply { response })
     }
 
-    /// The size of one tablet. Any replica answers.
+    /// The size of one tablet, and its last row if it is the whole table. Any replica answers.
     ///
     /// # Errors
-    /// `WrongTablet` when it is not here.
-    pub fn sample(&self, request: &wire::SampleRequest) -> Result<wire::SampleReply, CallError> {
+    /// `WrongTablet` when it is not here; when its store cannot be read.
+    pub async fn sample(&self, request: wire::SampleRequest) -> Result<wire::SampleReply, CallError> {
         let (tablet, _) = self.find(request.header.as_ref())?;
         let sample = tablet.sample();
-        let descriptor = Some(convert::descriptor_to_proto(&sample.descriptor));
-        Ok(wire::SampleReply { size_bytes: sample.size_bytes, descriptor })
+        let last_row = if sample.descriptor.range == KeyRange::all() {
+            tablet.last_row().await.map_err(|failure| self.call_error(&tablet, failure))?
+        } else {
+            None
+        };
+        Ok(wire::SampleReply {
+            size_bytes: sample.size_bytes,
+            descriptor: Some(convert::descriptor_to_proto(&sample.descriptor)),
+            last_row: last_row.map(|key| key.bytes().clone()).unwrap_or_default(),
+        })
     }
 
     fn filter(&self, encoded: Option<&Bytes>) -> Result<Option<CompiledFilter>, Error> {
@@ -161,11 +172,14 @@ pub fn wire_error(failure: Failure) -> CallError {
     CallError::new(failure.error, Some(detail))
 }
 
-/// A read between two of its batches.
+/// A read between two of its messages.
 struct Reading {
     local: Local,
     tablet: Arc<Tablet>,
     request: Arc<ReadRequest>,
+    large_rows: LargeRows,
+    /// What is left of the last batch.
+    replies: Replies,
     resume: Resume,
     until: Duration,
 }
@@ -173,33 +187,89 @@ struct Reading {
 impl Reading {
     /// The next message, and what is left to read after it.
     async fn next(mut self) -> Result<(wire::ReadReply, Option<Self>), CallError> {
+        let reply = match self.replies.next() {
+            Some(reply) => reply,
+            None => self.read().await?,
+        };
+        let rest = if reply.finished { None } else { Some(self) };
+        Ok((reply, rest))
+    }
+
+    /// Reads a batch; its first message.
+    async fn read(&mut self) -> Result<wire::ReadReply, CallError> {
         let left = self.until.saturating_sub(self.local.clock.monotonic());
         let batch = self.tablet.read(Arc::clone(&self.request), self.resume.clone(), left).await;
         let batch = batch.map_err(|failure| self.local.call_error(&self.tablet, failure))?;
-        let reply = read_reply(&batch);
-        if batch.finished {
-            return Ok((reply, None));
-        }
         self.resume.rows += batch.rows.len() as u64;
-        self.resume.after = batch.last_row.or(self.resume.after);
-        Ok((reply, Some(self)))
+        self.resume.after = batch.last_row.clone().or_else(|| self.resume.after.take());
+        self.replies = Replies::of(batch, self.large_rows);
+        Ok(self.replies.next().unwrap_or_default())
     }
 }
 
-fn read_reply(batch: &ReadBatch) -> wire::ReadReply {
-    let response = if batch.rows.is_empty() {
-        Bytes::new()
-    } else {
-        convert::rows_to_response(&batch.rows).encode_to_vec().into()
-    };
-    wire::ReadReply {
-        response,
-        rows: batch.rows.len() as u64,
-        last_row: batch.last_row.as_ref().map(|key| key.bytes().clone()).unwrap_or_default(),
-        finished: batch.finished,
-        rows_seen: batch.rows_seen,
-        cells_seen: batch.cells_seen,
-        cells_returned: batch.cells_returned,
+/// The messages of a batch, at least one. The last one says how far the batch came and what it counted.
+#[derive(Default)]
+struct Replies {
+    rows: Option<RowMessages>,
+    last: Option<wire::ReadReply>,
+}
+
+impl Replies {
+    fn of(batch: ReadBatch, large_rows: LargeRows) -> Self {
+        let last = wire::ReadReply {
+            last_row: batch.last_row.map(|key| key.bytes().clone()).unwrap_or_default(),
+            finished: batch.finished,
+            rows_seen: batch.rows_seen,
+            cells_seen: batch.cells_seen,
+            cells_returned: batch.cells_returned,
+            ..Default::default()
+        };
+        Self { rows: Some(RowMessages::new(batch.rows, large_rows, MessageSizes::STANDARD)), last: Some(last) }
+    }
+}
+
+impl Iterator for Replies {
+    type Item = wire::ReadReply;
+
+    fn next(&mut self) -> Option<wire::ReadReply> {
+        let Some(message) = self.rows.as_mut().and_then(Iterator::next) else { return self.last.take() };
+        let is_last = self.rows.as_ref().is_none_or(RowMessages::is_done);
+        let reply = if is_last { self.last.take() } else { None };
+        let reply = reply.unwrap_or_else(|| wire::ReadReply {
+            last_row: message.last_row.map(|key| key.bytes().clone()).unwrap_or_default(),
+            ..Default::default()
+        });
+        Some(wire::ReadReply { response: message.response, rows: message.rows, row_open: message.is_open, ..reply })
+    }
+}
+
+/// Which row keys a table takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowKeys {
+    /// As the public API: not the empty one, and none that is too long.
+    Public,
+    /// Any: a key of METADATA holds a key of a user's table.
+    Any,
+}
+
+impl RowKeys {
+    fn of(table: TableId) -> Self {
+        if table == TableId::METADATA { Self::Any } else { Self::Public }
+    }
+
+    fn check(self, row: &RowKey) -> Result<(), Error> {
+        match self {
+            Self::Public => mutation::validate_row_key(row),
+            Self::Any => Ok(()),
+        }
+    }
+
+    /// As [`Self::check`], of a row that these mutations change.
+    fn check_written(self, row: &RowKey, mutations: &[Mutation]) -> Result<(), Error> {
+        match self {
+            Self::Public => mutation::validate_written_key(row, mutations),
+            Self::Any => Ok(()),
+        }
     }
 }
 
@@ -223,14 +293,17 @@ fn check_request(
     request: wire::CheckRequest,
     generation: Generation,
     predicate: Option<CompiledFilter>,
+    keys: RowKeys,
 ) -> Result<CheckRequest, Error> {
+    let row = RowKey::new(request.row);
+    keys.check(&row)?;
     let (then, otherwise) = (mutations(&request.then)?, mutations(&request.otherwise)?);
     mutation::validate_mutations(&then)?;
     mutation::validate_mutations(&otherwise)?;
     Ok(CheckRequest {
         generation,
         id: write_id(request.id)?,
-        row: RowKey::new(request.row),
+        row,
         predicate,
         then,
         otherwise,
@@ -238,17 +311,20 @@ fn check_request(
     })
 }
 
-fn modify_request(request: wire::ModifyRequest, generation: Generation) -> Result<ModifyRequest, Error> {
+fn modify_request(request: wire::ModifyRequest, generation: Generation, keys: RowKeys) -> Result<ModifyRequest, Error> {
     let row = RowKey::new(request.row);
+    keys.check(&row)?;
     let rules = request.rules.iter().map(convert::rule_from_bytes).collect::<Result<Vec<_>, _>>()?;
     rmw::validate_rules(&rules)?;
     Ok(ModifyRequest { generation, id: write_id(request.id)?, row, rules, token: token(request.token)? })
 }
 
-fn row_mutations(row: wire::RowMutations) -> Result<RowMutations, Error> {
+fn row_mutations(row: wire::RowMutations, keys: RowKeys) -> Result<RowMutations, Error> {
+    let key = RowKey::new(row.row);
     let mutations = mutations(&row.mutations)?;
+    keys.check_written(&key, &mutations)?;
     mutation::validate_mutations(&mutations)?;
-    Ok(RowMutations { id: write_id(row.id)?, row: RowKey::new(row.row), mutations, token: token(row.token)? })
+    Ok(RowMutations { id: write_id(row.id)?, row: key, mutations, token: token(row.token)? })
 }
 
 fn token(token: Option<wire::IdempotencyToken>) -> Result<Option<IdempotencyToken>, Error> {

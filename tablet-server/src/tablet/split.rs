@@ -71,7 +71,11 @@ impl Tablet {
             None => self.pick_split_point(&before).await?,
         };
         if before.range.split_at(&at).is_none() {
-            return Err(Failure::new(Reason::FailedPrecondition, format!("{at} does not divide the tablet")));
+            let message = format!(
+                "the tablet {} cannot be split at {at}: name a key that lies inside it and is not its first",
+                before.range
+            );
+            return Err(Failure::new(Reason::FailedPrecondition, message));
         }
         let child = self.help.next_tablet().await?;
         info!(tablet = %before.tablet, %child, "splitting");

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_client::{Check, RowWrite};
-use ebla_model::id::{ClusterId, OperationId};
-use ebla_model::key::{KeyRange, RowKey};
+use ebla_client::{Check, Client, Modify, ReadOptions, RowWrite};
+use ebla_model::id::{ClusterId, OperationId, Sequence, SessionId};
+use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::mutation::{Mutation, WriteTime};
+use ebla_model::rmw::{Operation, Rule};
 use ebla_model::{Micros, Reason};
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{control, convert};
 use ebla_runtime::{Clock, Runtime};
+use ebla_tablet_server::tablet::{RowMutations, WriteId};
 
 use super::house::{House, LIVE, TABLE, TABLET, schema};
 use super::rows::{add, expect_rows, increment, key, payload, scan, set, sum, write};
@@ -46,6 +48,80 @@ async fn rows_are_written_and_read_through_every_server() {
     let refused = cluster.mutate_row(TABLE, unknown, cluster.deadline(LIVE)).await.unwrap_err();
     assert_eq!(refused.reason, Reason::NotFoundFamily);
     house.stop().await;
+}
+
+/// A write of `row` that the tablet itself is given, as a release did that did not look at keys.
+async fn plant(house: &House, row: RowKey, sequence: u64) {
+    let leader = house.leader(TABLET).await;
+    let tablet = house.server(leader).hosted().tablet(TABLET).unwrap();
+    let mutation = Mutation::SetCell {
+        family: "cf".to_owned(),
+        qualifier: Bytes::from_static(b"q"),
+        timestamp: WriteTime::Server,
+        value: Bytes::from_static(b"planted"),
+    };
+    let id = WriteId {
+        session: SessionId::new(u128::MAX),
+        sequence: Sequence::new(sequence),
+        lowest_outstanding: Sequence::new(1),
+    };
+    let write = RowMutations { id, row, mutations: vec![mutation], token: None };
+    tablet.write(tablet.descriptor().generation, vec![write], LIVE).await.unwrap()[0].as_ref().unwrap();
+}
+
+/// What a cluster handle, which checks no key, is answered to writes of these rows: all at once, then each in each way.
+async fn write_anyhow(house: &House, rows: &[RowKey]) -> Vec<Option<Reason>> {
+    let cluster = house.server(0).cluster();
+    let deadline = || cluster.deadline(LIVE);
+    let write = |row: &RowKey| RowWrite { row: row.clone(), mutations: vec![set("q", "v")], token: None };
+    let mut answers = cluster.mutate_rows(TABLE, rows.iter().map(write).collect(), deadline()).await;
+    for row in rows {
+        answers.push(cluster.mutate_row(TABLE, write(row), deadline()).await);
+        let then = vec![set("q", "v")];
+        let check = Check { row: row.clone(), predicate: None, then: then.clone(), otherwise: then, token: None };
+        answers.push(cluster.check(TABLE, check, deadline()).await.map(drop));
+        let rule = Rule { family: "cf".to_owned(), qualifier: Bytes::new(), operation: Operation::Increment(1) };
+        let modify = Modify { row: row.clone(), rules: vec![convert::rule_to_bytes(&rule)], token: None };
+        answers.push(cluster.modify(TABLE, &modify, deadline()).await.map(drop));
+    }
+    answers.into_iter().map(|answer| answer.err().map(|error| error.reason)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn rows_of_illegal_keys_are_not_written_and_those_there_are_can_be_deleted() {
+    let house = House::start(1 << 20).await;
+    let (longest, too_long) = (RowKey::new(vec![b'k'; 4096]), RowKey::new(vec![b'k'; 4097]));
+    assert_eq!(write_anyhow(&house, std::slice::from_ref(&longest)).await, [None; 4]);
+    let refused = Some(Reason::InvalidArgument);
+    assert_eq!(write_anyhow(&house, &[RowKey::EMPTY, too_long.clone()]).await, [refused; 8]);
+    let mixed = write_anyhow(&house, &[RowKey::EMPTY, longest.clone()]).await;
+    assert_eq!(mixed[..2], [refused, None], "one bad row does not hold up the others");
+
+    plant(&house, RowKey::EMPTY, 1).await;
+    plant(&house, too_long.clone(), 2).await;
+    let cluster = house.server(1).cluster();
+    let keys = async || -> Vec<RowKey> { scan(cluster).await.into_iter().map(|(row, _value)| row).collect() };
+    assert_eq!(keys().await, [RowKey::EMPTY, longest.clone(), too_long.clone()]);
+    let shown = public_keys(house.server(2).address()).await;
+    assert_eq!(shown, [longest.clone(), too_long.clone()], "clients of the public API take an empty key for a fault");
+
+    let delete = convert::mutation_to_bytes(&Mutation::DeleteRow);
+    for row in [RowKey::EMPTY, too_long] {
+        let both = RowWrite { row: row.clone(), mutations: vec![delete.clone(), set("q", "v")], token: None };
+        let answer = cluster.mutate_row(TABLE, both, cluster.deadline(LIVE)).await;
+        assert_eq!(answer.unwrap_err().reason, Reason::InvalidArgument, "a deletion alone");
+        let alone = RowWrite { row, mutations: vec![delete.clone()], token: None };
+        cluster.mutate_row(TABLE, alone, cluster.deadline(LIVE)).await.unwrap();
+    }
+    assert_eq!(keys().await, [longest]);
+    house.stop().await;
+}
+
+/// The keys of a full scan through the public API.
+async fn public_keys(address: &str) -> Vec<RowKey> {
+    let client = Client::endpoint(address, Runtime::system("public"));
+    let rows = client.table(&schema().name).read_rows(RowSet::all(), ReadOptions::default()).await.unwrap();
+    rows.into_iter().map(|row| row.key).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -229,7 +229,7 @@ impl Transport for Fake {
             let tablet = request.header.unwrap().tablet;
             let state = self.state.lock().unwrap();
             let descriptor = state.tablets.iter().find(|known| known.tablet.get() == tablet).map(descriptor_to_proto);
-            Ok(tablet::SampleReply { size_bytes: 100, descriptor })
+            Ok(tablet::SampleReply { size_bytes: 100, descriptor, ..Default::default() })
         })
     }
 }
