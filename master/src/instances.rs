@@ -120,7 +120,8 @@ pub(crate) async fn create(office: &Office, instance: &Instance) -> Result<(), E
 /// Changes what is kept of an instance, and answers what it is then. `change` may be asked more than once.
 ///
 /// # Errors
-/// `NotFound` when nobody created it; what `change` refuses; `OutcomeUnknown` when nobody knows whether it was changed.
+/// `FailedPrecondition` when nobody created it; what `change` refuses; `OutcomeUnknown` when nobody knows whether it was
+/// changed.
 pub(crate) async fn update(
     office: &Office,
     name: &InstanceName,
@@ -128,8 +129,7 @@ pub(crate) async fn update(
 ) -> Result<Instance, Error> {
     loop {
         let Some(present) = records::read_instance(office.chubby(), name).await? else {
-            let message = format!("instance {name} was not created: nothing is kept of it; call CreateInstance first");
-            return Err(Error::new(Reason::NotFound, message));
+            return Err(not_created(name));
         };
         let next = change(&present.value)?;
         let path = paths::instance(name);
@@ -140,6 +140,15 @@ pub(crate) async fn update(
             return Ok(next);
         }
     }
+}
+
+/// An instance that serves although nobody created it cannot be created any more once it has tables.
+fn not_created(name: &InstanceName) -> Error {
+    let message = format!(
+        "instance {name} was not created with CreateInstance, so it has no settings to update: update an instance that \
+         was created, or, to change the size of the cluster, start or stop tablet servers (ebla tablet-server)"
+    );
+    Error::new(Reason::FailedPrecondition, message)
 }
 
 /// Deletes an instance with its tables and app profiles. Safe to repeat: what is left makes it known.

@@ -51,6 +51,7 @@ use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdminS
 use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdminServer;
 use ebla_proto::services::operations_server::OperationsServer;
 use ebla_runtime::{Runtime, ServeOptions, Tasks, serve};
+use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tracing::{info, warn};
@@ -134,30 +135,37 @@ impl Master {
     ///
     /// # Errors
     /// `Unavailable` when the address cannot be bound.
-    pub async fn start(config: MasterConfig, chubby: SharedChubby, runtime: Runtime) -> Result<Self, Error> {
-        let runtime = runtime.child("master");
-        let listener = runtime.net.listen(&config.listen).await;
-        let listener = listener
-            .map_err(|error| Error::new(Reason::Unavailable, format!("listen on {}: {error}", config.listen)))?;
-        let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
-        let master = record::Master { address: address.clone(), incarnation: runtime.rng.u64(), ..Default::default() };
-        let (sender, office) = watch::channel(None);
-        let serving = runtime.child("serving");
-        let (awaited, told) = watch::channel(None);
-        serve(&serving.tasks, listener, routes(&office, &told, &master), ServeOptions::default());
-        let directory = ChubbyDirectory::start(chubby.clone(), &runtime);
-        let candidate = Candidate {
-            config,
-            chubby,
-            directory,
-            runtime: runtime.clone(),
-            serving: serving.tasks.clone(),
-            master,
-            office: sender,
-            awaited,
-        };
-        runtime.tasks.spawn("office", candidate.run());
-        Ok(Self { address, office, serving, runtime })
+    pub fn start(
+        config: MasterConfig,
+        chubby: SharedChubby,
+        runtime: Runtime,
+    ) -> BoxFuture<'static, Result<Self, Error>> {
+        Box::pin(async move {
+            let runtime = runtime.child("master");
+            let listener = runtime.net.listen(&config.listen).await;
+            let listener = listener
+                .map_err(|error| Error::new(Reason::Unavailable, format!("listen on {}: {error}", config.listen)))?;
+            let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
+            let master =
+                record::Master { address: address.clone(), incarnation: runtime.rng.u64(), ..Default::default() };
+            let (sender, office) = watch::channel(None);
+            let serving = runtime.child("serving");
+            let (awaited, told) = watch::channel(None);
+            serve(&serving.tasks, listener, routes(&office, &told, &master), ServeOptions::default());
+            let directory = ChubbyDirectory::start(chubby.clone(), &runtime);
+            let candidate = Candidate {
+                config,
+                chubby,
+                directory,
+                runtime: runtime.clone(),
+                serving: serving.tasks.clone(),
+                master,
+                office: sender,
+                awaited,
+            };
+            runtime.tasks.spawn("office", candidate.run());
+            Ok(Self { address, office, serving, runtime })
+        })
     }
 
     /// Where it listens, `host:port`.
@@ -193,15 +201,19 @@ impl Master {
 
     /// Stops in order: takes no calls, lets those under way end, leaves office. The next master need not wait for a lease
     /// to end. What was not finished is cut off where it stands, and finished by the next master.
-    pub async fn stop(&self) {
-        // Whoever calls now is told by the broken connection that nothing was done, and tries until another is in office.
-        self.serving.tasks.stop(DRAIN).await;
-        self.runtime.tasks.stop(GRACE).await;
+    pub fn stop(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            // Whoever calls now is told by the broken connection that nothing was done, and tries until another is in office.
+            self.serving.tasks.stop(DRAIN).await;
+            self.runtime.tasks.stop(GRACE).await;
+        })
     }
 
     /// Stops as a crash does: connections are cut, the lock stays until its lease ends.
-    pub async fn abort(&self) {
-        self.runtime.tasks.stop(Duration::ZERO).await;
+    pub fn abort(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.runtime.tasks.stop(Duration::ZERO).await;
+        })
     }
 }
 

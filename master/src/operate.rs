@@ -9,6 +9,7 @@ use ebla_model::error::Error;
 use ebla_model::id::ServerId;
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
+use ebla_model::mutation::validate_row_key;
 use ebla_model::schema::{TableName, TableState};
 use ebla_proto::operate::operate_server::Operate;
 use ebla_proto::{convert, operate, record};
@@ -182,6 +183,17 @@ async fn split(
     Ok((left, right))
 }
 
+/// A tablet is split at the key of a row that may be written.
+fn check_split(at: Option<&RowKey>) -> Result<(), Error> {
+    let refused = |error: Error| {
+        Error::invalid(format!(
+            "no tablet can be split at this key: {error}; give the key of the first row of the right half, or give none and let \
+             the server choose it"
+        ))
+    };
+    at.map_or(Ok(()), |at| validate_row_key(at).map_err(refused))
+}
+
 #[tonic::async_trait]
 impl Operate for Operator {
     async fn split(&self, request: Request<operate::SplitRequest>) -> Result<Response<operate::SplitReply>, Status> {
@@ -190,6 +202,7 @@ impl Operate for Operator {
             let request = request.into_inner();
             let name: TableName = request.table.parse()?;
             let at = request.at.map(RowKey::new);
+            check_split(at.as_ref())?;
             let (left, right) = split(&office, &name, at, RowKey::new(request.within)).await?;
             Ok(operate::SplitReply {
                 left: Some(convert::descriptor_to_proto(&left)),

@@ -134,7 +134,15 @@ impl House {
 
     async fn create_instance(&self, id: &str, cluster: &str) -> Result<longrunning::Operation, Status> {
         let location = "projects/p/locations/z".to_owned();
-        let cluster = (cluster.to_owned(), admin::Cluster { location, serve_nodes: 1, ..Default::default() });
+        let described = admin::Cluster {
+            location,
+            serve_nodes: 2,
+            default_storage_type: admin::StorageType::Hdd.into(),
+            // As cbt sends it.
+            encryption_config: Some(admin::cluster::EncryptionConfig::default()),
+            ..Default::default()
+        };
+        let cluster = (cluster.to_owned(), described);
         let request = admin::CreateInstanceRequest {
             parent: "projects/p".to_owned(),
             instance_id: id.to_owned(),
@@ -157,7 +165,7 @@ impl House {
         assert_eq!(reason(nothing), Reason::InvalidArgument);
         assert_eq!(done(self.instances().update_instance(wanted.clone()).await), wanted);
         let unsaid = admin::Instance { name: INSTANCE.to_owned(), ..wanted.clone() };
-        assert_eq!(reason(self.instances().update_instance(unsaid).await), Reason::NotFound);
+        assert_eq!(reason(self.instances().update_instance(unsaid).await), Reason::FailedPrecondition);
 
         let name = format!("{}/clusters/my-cluster", wanted.name);
         let get = admin::GetClusterRequest { name: name.clone() };
@@ -177,6 +185,15 @@ impl House {
         }
         let other = admin::Cluster { name: format!("{name}-2"), serve_nodes: 1, ..Default::default() };
         assert_eq!(reason(self.instances().update_cluster(other).await), Reason::NotFound);
+        let of_unsaid = |id: &str| admin::Cluster {
+            name: format!("{INSTANCE}/clusters/{id}"),
+            serve_nodes: 3,
+            ..Default::default()
+        };
+        let refused = self.instances().update_cluster(of_unsaid("ebla")).await.unwrap_err();
+        assert!(refused.message().contains("ebla tablet-server"), "{}", refused.message());
+        assert_eq!(reason::<()>(Err(refused)), Reason::FailedPrecondition);
+        assert_eq!(reason(self.instances().update_cluster(of_unsaid("else")).await), Reason::NotFound);
         wanted
     }
 
@@ -427,6 +444,8 @@ async fn instances_exist_and_those_that_are_created_are_kept() {
     let clusters = done(house.instances().list_clusters(list("projects/p/instances/-")).await).clusters;
     let names: Vec<_> = clusters.into_iter().map(|cluster| cluster.name).collect();
     assert_eq!(names, [format!("{INSTANCE}/clusters/ebla"), format!("{}/clusters/my-cluster", made.name)]);
+    let kept = done(house.instances().get_cluster(cluster(&format!("{}/clusters/my-cluster", made.name))).await);
+    assert_eq!((kept.default_storage_type(), kept.serve_nodes), (admin::StorageType::Hdd, 2));
 
     let made = house.update_instance(made).await;
     house.delete_instance(&made.name).await.unwrap();

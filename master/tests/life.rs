@@ -156,6 +156,15 @@ async fn a_table_lives_from_creation_to_deletion() {
     admin.drop_row_range(&name, &key("gr")).await.unwrap();
     assert_eq!(keys(&table).await, ["apple", "pear"]);
 
+    let refused = async |at: RowKey| admin.split(&name, Some(&at), &RowKey::EMPTY).await.unwrap_err();
+    for illegal in [RowKey::EMPTY, RowKey::new(vec![b'q'; 4097])] {
+        let error = refused(illegal).await;
+        assert_eq!(error.reason, Reason::InvalidArgument);
+        assert!(error.message.contains("let the server choose"), "{error}");
+    }
+    let error = refused(key("p")).await;
+    assert_eq!(error.reason, Reason::FailedPrecondition);
+    assert!(error.message.contains("[p, -) cannot be split at p"), "{error}");
     let (left, right) = admin.split(&name, Some(&key("q")), &RowKey::EMPTY).await.unwrap();
     assert_eq!((left.range.to_string(), right.range.to_string()), ("[p, q)".to_owned(), "[q, -)".to_owned()));
     assert_eq!(keys(&table).await, ["apple", "pear"]);

@@ -6,17 +6,25 @@ use ebla_model::error::{Error as ModelError, Reason as ModelReason};
 use ebla_proto::mounttable::mount_table_admin_server::MountTableAdminServer;
 use ebla_proto::mounttable::mount_table_server::MountTableServer;
 use ebla_runtime::{Listener, Protocol, Runtime, ServeOptions, serve};
+use futures::future::BoxFuture;
+use thiserror::Error;
 use tonic::service::Routes;
 use tracing::{info, warn};
 
+use crate::access::Permissions;
+use crate::error::Error as TableError;
+use crate::file::FileNode;
 use crate::gateway;
 use crate::identity::BlessingPattern;
 use crate::outage::{self, Credit};
 use crate::service::identity::{Door, Identity};
 use crate::service::{Changes, Service};
+use crate::store::bigtable::Bigtable;
 use crate::store::cache;
 use crate::store::cached::{Cached, Counts, Knowledge};
 use crate::store::gathered::Gathered;
+use crate::store::grounded::Grounded;
+use crate::store::memory::Memory;
 use crate::store::{Store, Surroundings};
 use crate::table::{Options, Table};
 
@@ -58,7 +66,61 @@ pub struct Server {
     runtime: Runtime,
 }
 
+/// Where a server stores its table.
+#[derive(Debug)]
+pub enum Storage {
+    /// In a table of a cluster.
+    Cluster(Box<Bigtable>),
+    /// In this process, as long as it runs.
+    Memory,
+}
+
+/// Why a server did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The table could not be set up.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// An address could not be bound.
+    #[error(transparent)]
+    Server(#[from] ModelError),
+}
+
 impl Server {
+    /// Creates what the table begins with, `nodes`, and serves it. Boxed here, so that the machine code of both kinds of
+    /// storage is made in this crate (decision 0012).
+    ///
+    /// # Errors
+    /// As [`Server::start`], and what kept the table from being set up.
+    pub fn open(
+        config: ServerConfig,
+        nodes: Vec<FileNode>,
+        storage: Storage,
+        runtime: Runtime,
+    ) -> BoxFuture<'static, Result<Self, StartError>> {
+        Box::pin(async move {
+            match storage {
+                Storage::Cluster(store) => {
+                    Self::set_up(config, &nodes, Grounded::new(*store, runtime.clone()), runtime).await
+                }
+                Storage::Memory => {
+                    Self::set_up(config, &nodes, Grounded::new(Memory::default(), runtime.clone()), runtime).await
+                }
+            }
+        })
+    }
+
+    async fn set_up<S>(config: ServerConfig, nodes: &[FileNode], store: S, runtime: Runtime) -> Result<Self, StartError>
+    where
+        S: Store + Surroundings + Clone + 'static,
+    {
+        let table = Table::new(store.clone(), config.options);
+        table.apply(nodes).await?;
+        // A root that is there keeps the permissions that it was given since.
+        table.setup(Permissions::open()).await?;
+        Ok(Self::start(config, store, runtime).await?)
+    }
+
     /// Binds and serves. Its tasks are a group of their own under `runtime`'s.
     ///
     /// # Errors

@@ -39,13 +39,14 @@ pub enum ConfigError {
 
 /// A text that is no size or duration.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{text:?} is no {expected}")]
+#[error("{text:?} is not a {expected}")]
 pub struct UnitError {
     text: String,
     expected: &'static str,
 }
 
-/// Bytes, written `512`, `64KiB`, `128 MiB`, `1GiB` or with decimal units (`10MB`).
+/// Bytes, written `512`, `64KiB`, `128 MiB`, `1GiB` or with decimal units (`10MB`). `64K`, `64M`, `64G` and `64Ki`, `64Mi`, `64Gi`
+/// are binary. Upper and lower case are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(u64);
 
@@ -69,9 +70,15 @@ impl ByteSize {
     }
 }
 
-const BYTE_UNITS: [(&str, u64); 8] = [
+const BYTE_UNITS: [(&str, u64); 14] = [
     ("", 1),
     ("B", 1),
+    ("K", 1 << 10),
+    ("M", 1 << 20),
+    ("G", 1 << 30),
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
@@ -84,7 +91,10 @@ impl FromStr for ByteSize {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        quantity(text, &BYTE_UNITS).map(Self).ok_or(UnitError { text: text.to_owned(), expected: "size in bytes" })
+        quantity(text, &BYTE_UNITS).map(Self).ok_or(UnitError {
+            text: text.to_owned(),
+            expected: "size; expected a number of bytes with or without a unit, such as 64MiB",
+        })
     }
 }
 
@@ -124,7 +134,10 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let micros = quantity(text, &SPAN_UNITS);
-        let micros = micros.ok_or(UnitError { text: text.to_owned(), expected: "duration with a unit" })?;
+        let micros = micros.ok_or(UnitError {
+            text: text.to_owned(),
+            expected: "duration; expected a number with a unit, such as 10s",
+        })?;
         Ok(Self(Duration::from_micros(micros)))
     }
 }
@@ -135,7 +148,7 @@ fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit = unit.trim_start();
-    let (_name, factor) = units.iter().find(|(name, _factor)| *name == unit)?;
+    let (_name, factor) = units.iter().find(|(name, _factor)| name.eq_ignore_ascii_case(unit))?;
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
@@ -256,6 +269,9 @@ mod tests {
     fn sizes_and_spans_need_their_units() {
         assert_eq!("128 MiB".parse(), Ok(ByteSize::mebibytes(128)));
         assert_eq!("10MB".parse(), Ok(ByteSize::new(10_000_000)));
+        for binary in ["64M", "64m", "64Mi", "64mib", "65536K", "67108864"] {
+            assert_eq!(binary.parse(), Ok(ByteSize::mebibytes(64)), "{binary}");
+        }
         assert_eq!(ByteSize::mebibytes(64).to_string(), "64MiB");
         assert_eq!("300ms".parse(), Ok(Span::new(Duration::from_millis(300))));
         assert!("300".parse::<Span>().is_err());

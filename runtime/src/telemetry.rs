@@ -16,7 +16,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// What is logged: a level for everything, and levels for parts of the program.
 ///
-/// openraft logs each step of its protocol, so it stays at `error` unless the filter names it.
+/// openraft logs each step of its protocol, so it stays at `error` unless the filter names it; and it calls a request that meets a
+/// stopped group an error, which the caller is told anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -31,6 +32,8 @@ pub struct InvalidLogFilter {
 
 /// The crate whose own level is low unless it is named.
 const CHATTY: &str = "openraft";
+/// Its levels then.
+const CHATTY_LEVELS: &str = ",openraft=error,openraft::raft::raft_inner=off";
 
 impl FromStr for LogFilter {
     type Err = InvalidLogFilter;
@@ -49,7 +52,7 @@ impl FromStr for LogFilter {
             names_chatty |= target.starts_with(CHATTY);
             is_off |= target.is_empty() && level.eq_ignore_ascii_case("off");
         }
-        let added = if names_chatty || is_off { String::new() } else { format!(",{CHATTY}=error") };
+        let added = if names_chatty || is_off { "" } else { CHATTY_LEVELS };
         let filter = format!("{text}{added}");
         EnvFilter::try_new(&filter).map_err(|_error| InvalidLogFilter { part: text.to_owned() })?;
         Ok(Self(filter))
@@ -261,12 +264,12 @@ mod tests {
     #[test]
     fn openraft_logs_errors_only_unless_the_filter_names_it() {
         let filter = |text: &str| text.parse::<LogFilter>().map(|filter| filter.to_string());
-        assert_eq!(filter("info").unwrap(), "info,openraft=error");
-        assert_eq!(filter("warn,ebla_master=debug").unwrap(), "warn,ebla_master=debug,openraft=error");
+        assert_eq!(filter("info").unwrap(), format!("info{CHATTY_LEVELS}"));
+        assert_eq!(filter("warn,ebla_master=debug").unwrap(), format!("warn,ebla_master=debug{CHATTY_LEVELS}"));
         assert_eq!(filter("info,openraft=debug").unwrap(), "info,openraft=debug");
         assert_eq!(filter("info,openraft::core=trace").unwrap(), "info,openraft::core=trace");
         assert_eq!(filter("off").unwrap(), "off");
-        assert_eq!(filter("INFO").unwrap(), "INFO,openraft=error");
+        assert_eq!(filter("INFO").unwrap(), format!("INFO{CHATTY_LEVELS}"));
     }
 
     #[test]

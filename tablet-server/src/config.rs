@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ebla_runtime::config::ByteSize;
 use ebla_storage::disk::{Disk, RealDisk};
-use ebla_storage::tablet::StoreOptions;
+use ebla_storage::tablet::{BlockCache, StoreOptions};
 
 use crate::front::RequestBytes;
 use crate::neighbours::Neighbours;
@@ -18,6 +18,8 @@ use crate::raft::RaftTimings;
 pub struct ServerOptions {
     /// Memory and files of the tablet stores.
     pub store: StoreOptions,
+    /// The block cache, when other servers of this process use it too; `None`: one of its own.
+    pub block_cache: Option<BlockCache>,
     /// The commit log on disk; above it, the tablets that pin its oldest part are flushed.
     pub log_bytes: ByteSize,
     /// Size of a file of the commit log.
@@ -88,6 +90,7 @@ impl ServerOptions {
     pub fn server() -> Self {
         Self {
             store: StoreOptions::server(),
+            block_cache: None,
             log_bytes: ByteSize::mebibytes(1024),
             segment_bytes: ByteSize::mebibytes(64),
             log_cache: ByteSize::mebibytes(64),
@@ -105,13 +108,14 @@ impl ServerOptions {
         }
     }
 
-    /// One of several servers in one process, reached through `neighbours`.
+    /// The only server of a small process; others that it shares the process with are reached through `neighbours`, and the
+    /// memory is divided with [`ServerOptions::one_of`].
     #[must_use]
     pub fn up(neighbours: Neighbours) -> Self {
         Self {
             store: StoreOptions::up(),
             log_bytes: ByteSize::mebibytes(512),
-            log_cache: ByteSize::mebibytes(16),
+            log_cache: ByteSize::mebibytes(24),
             restart: Restart::Together,
             apply_threads: 2,
             read_threads: 2,
@@ -119,6 +123,18 @@ impl ServerOptions {
             neighbours,
             ..Self::server()
         }
+    }
+}
+
+impl ServerOptions {
+    /// One of `servers` servers that divide the memory these options give, and share `cache`.
+    #[must_use]
+    pub fn one_of(mut self, servers: usize, cache: &BlockCache) -> Self {
+        let servers = servers.max(1);
+        self.store.memtable_bytes /= servers;
+        self.log_cache = ByteSize::new(self.log_cache.bytes() / servers as u64);
+        self.block_cache = Some(cache.clone());
+        self
     }
 }
 
@@ -140,5 +156,24 @@ impl ServerConfig {
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>, listen: &str, options: ServerOptions) -> Self {
         Self { data_dir: data_dir.into(), listen: listen.to_owned(), advertise: None, options }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_of_one_process_divide_its_memory() {
+        let whole = ServerOptions::up(Neighbours::default());
+        let cache = BlockCache::new(whole.store.cache_bytes);
+        for servers in [1, 3, 16] {
+            let one = whole.clone().one_of(servers, &cache);
+            assert!(one.block_cache.is_some());
+            let count = u64::try_from(servers).unwrap();
+            assert!(one.store.memtable_bytes * servers <= whole.store.memtable_bytes);
+            assert!(one.log_cache.bytes() * count <= whole.log_cache.bytes() && one.log_cache.bytes() > 0);
+        }
+        assert!(whole.one_of(0, &cache).store.memtable_bytes > 0);
     }
 }

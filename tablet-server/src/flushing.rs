@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ebla_model::id::TabletId;
 use ebla_runtime::Runtime;
-use ebla_storage::flush::{Budgets, FlushScheduler, LogPin, Picture, Pressure, TabletLoad};
+use ebla_storage::flush::{Budgets, FlushScheduler, IdleTablets, LogPin, Picture, Pressure, TabletLoad};
 use tracing::{debug, error, info, warn};
 
 use crate::collecting::Collector;
@@ -55,6 +55,7 @@ pub fn start(hosted: &Arc<Hosted>, budgets: FlushBudgets, runtime: &Runtime) {
         log_kept_bytes: budgets.log_bytes / LOG_KEPT,
         runtime: runtime.clone(),
         collector: Collector::new(runtime),
+        idle: IdleTablets::default(),
         purged: BTreeMap::new(),
         tried: BTreeMap::new(),
     };
@@ -68,6 +69,7 @@ struct Keeper {
     log_kept_bytes: u64,
     runtime: Runtime,
     collector: Collector,
+    idle: IdleTablets,
     /// Up to which index each tablet's log was last asked to be purged.
     purged: BTreeMap<TabletId, u64>,
     /// When each tablet was last to be divided.
@@ -113,7 +115,7 @@ impl Keeper {
         self.hosted.maintenance().run(look).await.ok()
     }
 
-    fn flush(&self, tablets: &[Arc<Tablet>], loads: Vec<TabletLoad>) {
+    fn flush(&mut self, tablets: &[Arc<Tablet>], loads: Vec<TabletLoad>) {
         let memtable_bytes = self.hosted.shared().usage().memtable_bytes as u64;
         let gate = match self.scheduler.pressure(memtable_bytes) {
             Pressure::None => Gate::Open,
@@ -122,6 +124,7 @@ impl Keeper {
         self.hosted.admission().set_gate(gate);
         let picture = Picture {
             memtable_bytes,
+            idle: self.idle.look(self.runtime.clock.monotonic(), &loads),
             tablets: loads,
             log_bytes: self.hosted.log().bytes(),
             log_pins: self.pins(),

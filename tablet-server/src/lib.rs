@@ -23,5 +23,6 @@ pub mod server;
 pub mod tablet;
 
 pub use config::{Restart, ServerConfig, ServerOptions};
+pub use ebla_storage::tablet::BlockCache;
 pub use neighbours::Neighbours;
 pub use server::TabletServer;

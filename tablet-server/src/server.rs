@@ -29,6 +29,7 @@ use ebla_storage::log::{CommitLog, LogError, LogOptions, Record, Recovered, Segm
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
 use ebla_storage::tablet::Shared;
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 use tonic::service::Routes;
 use tracing::{error, info, warn};
@@ -99,91 +100,102 @@ impl TabletServer {
     /// # Errors
     /// When the data folder is in use or damaged, or the port is taken. A first start waits for Chubby; a later one does not
     /// need it, and whether the folder belongs to this cluster is found out [later](Self::refused).
-    pub async fn start(config: ServerConfig, chubby: SharedChubby, runtime: Runtime) -> Result<Self, Error> {
-        let listener = runtime.net.listen(&config.listen).await;
-        let listener = listener.map_err(|error| Error::internal(format!("listen on {}: {error}", config.listen)))?;
-        let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
-        let (outer, inner) = (runtime.child("server"), runtime.child("replicas"));
-        let pools = ServerPools::new(&config.options)?;
-        let disk = open_disk(&config, &pools.raft.maintenance, &runtime.rng).await?;
-        write_log(&disk.log, config.options.threads, &inner)?;
-        let server = lease::identify(&disk.registry, &chubby).await?;
-        let memory = remember(&config, &disk.registry, &pools.raft.maintenance).await?;
-        let directory = memory.directory(Arc::clone(&chubby), &outer);
-        let shared = Shared::new(config.options.store.clone())?;
-        let scratch = config.data_dir.join("scratch");
-        let network = Network::new(
-            NetworkOptions {
+    pub fn start(
+        config: ServerConfig,
+        chubby: SharedChubby,
+        runtime: Runtime,
+    ) -> BoxFuture<'static, Result<Self, Error>> {
+        Box::pin(async move {
+            let listener = runtime.net.listen(&config.listen).await;
+            let listener =
+                listener.map_err(|error| Error::internal(format!("listen on {}: {error}", config.listen)))?;
+            let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
+            let (outer, inner) = (runtime.child("server"), runtime.child("replicas"));
+            let pools = ServerPools::new(&config.options)?;
+            let disk = open_disk(&config, &pools.raft.maintenance, &runtime.rng).await?;
+            write_log(&disk.log, config.options.threads, &inner)?;
+            let server = lease::identify(&disk.registry, &chubby).await?;
+            let memory = remember(&config, &disk.registry, &pools.raft.maintenance).await?;
+            let directory = memory.directory(Arc::clone(&chubby), &outer);
+            let store = config.options.store.clone();
+            let shared = match &config.options.block_cache {
+                Some(cache) => Shared::with_cache(store, cache.clone())?,
+                None => Shared::new(store)?,
+            };
+            let scratch = config.data_dir.join("scratch");
+            let network = Network::new(
+                NetworkOptions {
+                    server,
+                    addresses: Arc::new(Addresses(directory.clone())),
+                    neighbours: config.options.neighbours.groups.clone(),
+                    scratch: scratch.clone(),
+                    maintenance: pools.raft.maintenance.clone(),
+                    answer_wait: ANSWER_WAIT,
+                },
+                &inner,
+            );
+            let announcer = Announcer::new(server, Arc::clone(&chubby), directory.clone(), &outer);
+            let hosted = Hosted::open(HostedParts {
                 server,
-                addresses: Arc::new(Addresses(directory.clone())),
-                neighbours: config.options.neighbours.groups.clone(),
-                scratch: scratch.clone(),
-                maintenance: pools.raft.maintenance.clone(),
-                answer_wait: ANSWER_WAIT,
-            },
-            &inner,
-        );
-        let announcer = Announcer::new(server, Arc::clone(&chubby), directory.clone(), &outer);
-        let hosted = Hosted::open(HostedParts {
-            server,
-            registry: Arc::clone(&disk.registry),
-            log: disk.log.clone(),
-            quarantined: disk.quarantined,
-            network: Arc::clone(&network),
-            shared,
-            pools: pools.raft,
-            reads: pools.reads,
-            runtime: inner.clone(),
-            scratch,
-            timings: config.options.timings,
-            wait_before_voting: config.options.restart == Restart::Alone,
-            help: Arc::clone(&announcer) as Arc<dyn SplitHelp>,
-        })
-        .await?;
-        let local = Local::new(Arc::clone(&hosted), runtime.clock.clone());
-        let neighbours = config.options.neighbours.tablets.clone();
-        let known = Arc::new(directory.clone()) as Arc<dyn Directory>;
-        let router = Router::new(server, local.clone(), neighbours.clone(), known, &outer);
-        let cluster = router.cluster(outer.clone());
-        announcer.start(&hosted, cluster.clone());
-        let incarnation = Incarnation::new(runtime.rng.u64());
-        let services = Services {
-            local,
-            log: disk.log.clone(),
-            directory: directory.clone(),
-            control: ControlService::new(Arc::clone(&hosted), incarnation),
-            network: Arc::clone(&network),
-            front: FrontConfig {
-                cluster: cluster.clone(),
-                chubby: Arc::clone(&chubby),
+                registry: Arc::clone(&disk.registry),
+                log: disk.log.clone(),
+                quarantined: disk.quarantined,
+                network: Arc::clone(&network),
+                shared,
+                pools: pools.raft,
+                reads: pools.reads,
+                runtime: inner.clone(),
+                scratch,
+                timings: config.options.timings,
+                wait_before_voting: config.options.restart == Restart::Alone,
+                help: Arc::clone(&announcer) as Arc<dyn SplitHelp>,
+            })
+            .await?;
+            let local = Local::new(Arc::clone(&hosted), runtime.clock.clone());
+            let neighbours = config.options.neighbours.tablets.clone();
+            let known = Arc::new(directory.clone()) as Arc<dyn Directory>;
+            let router = Router::new(server, local.clone(), neighbours.clone(), known, &outer);
+            let cluster = router.cluster(outer.clone());
+            announcer.start(&hosted, cluster.clone());
+            let incarnation = Incarnation::new(runtime.rng.u64());
+            let services = Services {
+                local,
+                log: disk.log.clone(),
                 directory: directory.clone(),
-                runtime: outer.clone(),
-                request_bytes: config.options.request_bytes,
-            },
-        };
-        let (lease, serving) = (outer.child("lease"), outer.child("serving"));
-        services.serve(listener, &serving);
-        flushing::start(&hosted, budgets(&config.options), &outer);
-        adopt_when_known(&hosted, &directory, &outer);
-        memory.keep(&directory, hosted.maintenance(), &outer);
-        let presence = Presence { server, address: address.clone(), incarnation, ttl: config.options.lease_ttl };
-        let standing = lease::keep(presence, Arc::clone(&disk.registry), chubby, &lease);
-        info!(%server, address, "tablet server started");
-        let log = disk.log;
-        Ok(Self {
-            server,
-            address,
-            hosted,
-            network,
-            neighbours,
-            log,
-            cluster,
-            directory,
-            standing,
-            lease,
-            serving,
-            outer,
-            inner,
+                control: ControlService::new(Arc::clone(&hosted), incarnation),
+                network: Arc::clone(&network),
+                front: FrontConfig {
+                    cluster: cluster.clone(),
+                    chubby: Arc::clone(&chubby),
+                    directory: directory.clone(),
+                    runtime: outer.clone(),
+                    request_bytes: config.options.request_bytes,
+                },
+            };
+            let (lease, serving) = (outer.child("lease"), outer.child("serving"));
+            services.serve(listener, &serving);
+            flushing::start(&hosted, budgets(&config.options), &outer);
+            adopt_when_known(&hosted, &directory, &outer);
+            memory.keep(&directory, hosted.maintenance(), &outer);
+            let presence = Presence { server, address: address.clone(), incarnation, ttl: config.options.lease_ttl };
+            let standing = lease::keep(presence, Arc::clone(&disk.registry), chubby, &lease);
+            info!(%server, address, "tablet server started");
+            let log = disk.log;
+            Ok(Self {
+                server,
+                address,
+                hosted,
+                network,
+                neighbours,
+                log,
+                cluster,
+                directory,
+                standing,
+                lease,
+                serving,
+                outer,
+                inner,
+            })
         })
     }
 
@@ -239,50 +251,56 @@ impl TabletServer {
 
     /// Prepares for [`TabletServer::stop`] while others stay: takes no orders that begin something, gives the lease back,
     /// and hands every leadership to another server. Requests are served and handed on until the stop. Bounded to 4 s.
-    pub async fn leave(&self) {
-        self.hosted.leave();
-        self.lease.tasks.stop(RELEASE_MAX).await;
-        match leaving::hand_over(&self.hosted, &self.directory, HAND_OVER_MAX).await {
-            Left::Nothing => {}
-            Left::Alone(leaderships) => {
-                info!(server = %self.server, leaderships, "no other server to transfer leaderships to: all are stopping");
+    pub fn leave(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.hosted.leave();
+            self.lease.tasks.stop(RELEASE_MAX).await;
+            match leaving::hand_over(&self.hosted, &self.directory, HAND_OVER_MAX).await {
+                Left::Nothing => {}
+                Left::Alone(leaderships) => {
+                    info!(server = %self.server, leaderships, "no other server to transfer leaderships to: all are stopping");
+                }
+                Left::Refused(leaderships) => {
+                    warn!(server = %self.server, leaderships, "leaderships not transferred; followers elect new leaders");
+                }
             }
-            Left::Refused(leaderships) => {
-                warn!(server = %self.server, leaderships, "leaderships not transferred; followers elect new leaders");
-            }
-        }
+        })
     }
 
     /// Stops in order: no new requests, those under way end, memory goes to disk, tasks and groups end, the log's last
     /// batch is written, stores are closed. Leaderships end with it, unless it [left](Self::leave) before.
-    pub async fn stop(self) {
-        self.hosted.leave();
-        self.lease.tasks.stop(RELEASE_MAX).await;
-        self.network.shut_doors();
-        self.neighbours.leave(self.server);
-        self.serving.tasks.stop(DRAIN_MAX).await;
-        self.outer.tasks.stop(STOP_GRACE).await;
-        // What is not flushed in time is applied again from the log at the next start.
-        let _late = tokio::time::timeout(FLUSH_MAX, self.hosted.flush()).await;
-        self.hosted.stop().await;
-        self.inner.tasks.stop(STOP_GRACE).await;
-        self.network.abort();
-        let log = self.log.clone();
-        // The writer ends on its own thread; waiting for it must not hold an async worker.
-        let _stopped = self.hosted.maintenance().run(move || log.stop()).await;
-        info!(server = %self.server, "tablet server stopped");
+    pub fn stop(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.hosted.leave();
+            self.lease.tasks.stop(RELEASE_MAX).await;
+            self.network.shut_doors();
+            self.neighbours.leave(self.server);
+            self.serving.tasks.stop(DRAIN_MAX).await;
+            self.outer.tasks.stop(STOP_GRACE).await;
+            // What is not flushed in time is applied again from the log at the next start.
+            let _late = tokio::time::timeout(FLUSH_MAX, self.hosted.flush()).await;
+            self.hosted.stop().await;
+            self.inner.tasks.stop(STOP_GRACE).await;
+            self.network.abort();
+            let log = self.log.clone();
+            // The writer ends on its own thread; waiting for it must not hold an async worker.
+            let _stopped = self.hosted.maintenance().run(move || log.stop()).await;
+            info!(server = %self.server, "tablet server stopped");
+        })
     }
 
     /// Falls silent at once, as a crashed process would: no lease is given back, no leadership handed over, nothing
     /// flushed by order. For tests in one process.
-    pub async fn abort(self) {
-        self.network.abort();
-        self.neighbours.leave(self.server);
-        self.outer.tasks.stop(Duration::ZERO).await;
-        self.hosted.abort().await;
-        self.inner.tasks.stop(Duration::ZERO).await;
-        let log = self.log.clone();
-        let _ended = self.hosted.maintenance().run(move || log.abandon()).await;
+    pub fn abort(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.network.abort();
+            self.neighbours.leave(self.server);
+            self.outer.tasks.stop(Duration::ZERO).await;
+            self.hosted.abort().await;
+            self.inner.tasks.stop(Duration::ZERO).await;
+            let log = self.log.clone();
+            let _ended = self.hosted.maintenance().run(move || log.abandon()).await;
+        })
     }
 }
 

@@ -135,6 +135,7 @@ async fn replace(office: Office, wanted: admin::Instance) -> Result<admin::Insta
 /// Changes the one cluster of an instance.
 async fn resize(office: &Office, wanted: &admin::Cluster, mask: &[String]) -> Result<admin::Cluster, Error> {
     let (name, id) = in_instance(&wanted.name)?;
+    check_cluster(&name, id, instances::find(office, &name).await?.as_ref())?;
     let change = |present: &Instance| {
         check_cluster(&name, id, Some(present))?;
         update_cluster(present, wanted, mask)

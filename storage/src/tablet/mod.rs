@@ -42,7 +42,7 @@ pub use self::batch::Batch;
 pub use self::compaction::GcRules;
 pub use self::error::StoreError;
 pub use self::layout::MetaKey;
-pub use self::options::{Shared, SharedUsage, StoreOptions};
+pub use self::options::{BlockCache, Shared, SharedUsage, StoreOptions};
 pub use self::scan::{Direction, Reach, Scan, ScanPlan, View};
 
 use self::batch::Change;

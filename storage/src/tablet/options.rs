@@ -2,7 +2,7 @@
 //!
 //! Every number of the engine's that differs from its default stands here with its reason. Shared by all tablets of a
 //! server: block cache, account of memtable memory, background threads, IO limit. So a thousand tablets cost little more
-//! than one: about 190 KB and 6 to 8 file descriptors each.
+//! than one: about 190 KB and 6 to 8 file descriptors each. Several servers of one process may share a block cache too.
 
 use std::sync::Arc;
 
@@ -34,12 +34,12 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// For a whole cluster in one process: small.
+    /// For a whole cluster in one process, all its servers together: small.
     #[must_use]
     pub fn up() -> Self {
         Self {
-            cache_bytes: 64 << 20,
-            memtable_bytes: 32 << 20,
+            cache_bytes: 192 << 20,
+            memtable_bytes: 64 << 20,
             write_buffer_bytes: 8 << 20,
             block_bytes: 16 << 10,
             background_threads: 2,
@@ -61,10 +61,24 @@ impl StoreOptions {
     }
 }
 
+/// Memory for blocks of files; clones are the same memory, which several servers of a process may share.
+#[derive(Clone)]
+pub struct BlockCache(Cache);
+
+impl BlockCache {
+    /// An empty cache of at most so many bytes.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        // A clock instead of lists: a look-up takes no lock and moves nothing, and a point read makes three for each file. The
+        // engine finds out the size of entries by itself (0).
+        Self(Cache::new_hyper_clock_cache(bytes, 0))
+    }
+}
+
 /// Memory in use by all stores of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedUsage {
-    /// Bytes in the block cache.
+    /// Bytes in the block cache, those of other servers that share it included.
     pub cache_bytes: usize,
     /// Bytes of memtables, flushed ones that are still read included.
     pub memtable_bytes: usize,
@@ -81,14 +95,20 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Takes the memory accounts and starts the background threads.
+    /// Takes the memory accounts and starts the background threads, with a block cache of its own.
     ///
     /// # Errors
     /// [`StoreError::Engine`] when the system refuses.
     pub fn new(options: StoreOptions) -> Result<Arc<Self>, StoreError> {
-        // A clock instead of lists: a look-up takes no lock and moves nothing, and a point read makes three for each file. The
-        // engine finds out the size of entries by itself (0).
-        let cache = Cache::new_hyper_clock_cache(options.cache_bytes, 0);
+        let cache = BlockCache::new(options.cache_bytes);
+        Self::with_cache(options, cache)
+    }
+
+    /// As [`Shared::new`], with a block cache that others use too; `options.cache_bytes` counts for nothing then.
+    ///
+    /// # Errors
+    /// [`StoreError::Engine`] when the system refuses.
+    pub fn with_cache(options: StoreOptions, BlockCache(cache): BlockCache) -> Result<Arc<Self>, StoreError> {
         // A safety net only, at twice the budget: the engine's own manager flushes the store that is being written and
         // never the idle ones that hold the memory. Stalling is left off for the same reason; the scheduler's
         // back-pressure comes first.

@@ -43,13 +43,28 @@ pub struct ScanPlan<'k> {
     direction: Direction,
     reach: Reach,
     skips_max: Option<u64>,
+    blocks: Blocks,
+}
+
+/// What becomes of the blocks that a scan reads from the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blocks {
+    Cached,
+    Forgotten,
 }
 
 impl<'k> ScanPlan<'k> {
     /// The keys from `lower` up to but not including `upper` (none: to the end), rising, from disk.
     #[must_use]
     pub fn new(lower: &'k [u8], upper: Option<&'k [u8]>) -> Self {
-        Self { lower, upper, direction: Direction::Forward, reach: Reach::Disk, skips_max: None }
+        Self {
+            lower,
+            upper,
+            direction: Direction::Forward,
+            reach: Reach::Disk,
+            skips_max: None,
+            blocks: Blocks::Cached,
+        }
     }
 
     /// The same keys in this direction.
@@ -68,6 +83,12 @@ impl<'k> ScanPlan<'k> {
     #[must_use]
     pub fn skipping_at_most(self, keys: u64) -> Self {
         Self { skips_max: Some(keys), ..self }
+    }
+
+    /// Leave the block cache to others: what this reads is not read again soon.
+    #[must_use]
+    pub fn once(self) -> Self {
+        Self { blocks: Blocks::Forgotten, ..self }
     }
 
     /// Whether all its keys belong to one row, so that the filter on rows may be asked.
@@ -93,6 +114,9 @@ impl<'k> ScanPlan<'k> {
         }
         if self.reach == Reach::Cache {
             options.set_read_tier(ReadTier::BlockCache);
+        }
+        if self.blocks == Blocks::Forgotten {
+            options.fill_cache(false);
         }
         if let Some(skips) = self.skips_max {
             options.set_max_skippable_internal_keys(skips);

@@ -215,3 +215,25 @@ fn a_read_within_the_cache_says_when_it_is_not_there() {
     assert_eq!(read_row(&store, row, Reach::Disk).unwrap(), 1);
     assert_eq!(read_row(&store, row, Reach::Cache).unwrap(), 1, "now it is cached");
 }
+
+#[test]
+fn servers_share_a_block_cache_and_a_scan_made_once_leaves_it_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = BlockCache::new(8 << 20);
+    let server = || Shared::with_cache(StoreOptions::up(), cache.clone()).unwrap();
+    let (used, other) = (server(), server());
+    let store = TabletStore::create(&dir.path().join("store"), &used).unwrap();
+    for index in 0..1_000 {
+        store.write(&numbered(index, &[7; 1_000])).unwrap();
+    }
+    store.flush().unwrap();
+    let read = |plan: ScanPlan<'_>| {
+        let before = other.usage().cache_bytes;
+        let cells = store.with_view(|view| Ok(view.scan(&plan)?.count())).unwrap();
+        assert_eq!(cells, 1_000);
+        other.usage().cache_bytes - before
+    };
+    let (once, kept) = (read(ScanPlan::new(b"", None).once()), read(ScanPlan::new(b"", None)));
+    assert!(once < 100_000 && kept > 900_000, "{once} and {kept} bytes");
+    assert_eq!(used.usage().cache_bytes, other.usage().cache_bytes);
+}
