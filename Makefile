@@ -30,7 +30,7 @@ SIM_SECONDS ?= 60
 FUZZ_SECONDS ?= 60
 
 .PHONY: help install configure python base-image build program run test fmt clippy suites soak chaos simulation sim planted docs bench race \
-  cluster cluster-down conformance google-tests fuzz mounttable mt-bench
+  cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -67,7 +67,10 @@ cluster: program ## a cluster in containers: 3 etcd, 2 masters, 5 tablet servers
 cluster-down: ## stops that cluster and removes all of it, its data too
 	deploy/cluster.sh down
 
-test: fmt clippy suites docs ## everything that must hold before a change lands
+# What the suites need from outside is fetched while the first compilation runs.
+test: install ## everything that must hold before a change lands
+	@$(MAKE) --no-print-directory --output-sync=target -j5 fmt clippy python google-tests base-image
+	@$(MAKE) --no-print-directory suites docs
 
 fmt:
 	cargo fmt --all --check
@@ -76,7 +79,7 @@ clippy: configure
 	cargo clippy --release --workspace --all-targets -- -D warnings
 
 suites: configure python google-tests base-image ## every test: unit, golden, property, power cuts, clusters, kills, clients, simulation
-	cargo test --release --workspace
+	env EBLA_SIM_SECONDS=$(SIM_SECONDS) cargo test --release --workspace
 
 # How often each kind of fault comes; without these the suites are as short as in `make test`.
 chaos: export EBLA_CHAOS_KILLS ?= 60
@@ -164,6 +167,9 @@ bench: build ## figures of docs/inside/benchmarks.md: storage, start, and load b
 	$(TARGET)/release/examples/store_bench
 	$(TARGET)/release/examples/start $(EBLA) "$(EMULATOR)"
 	$(TARGET)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" --systems up,emulator -- --seconds 2 --rounds 4
+
+bench-memory: build python ## memory of `ebla up`, empty and while 1 GB is written, beside an etcd of three members; about three minutes
+	$(TARGET)/release/examples/memory $(EBLA) $(ARGS)
 
 mt-bench: build ## a mounttable in a process of its own under `ebla mt bench`, then beside etcd in alternation, about five minutes
 	$(TARGET)/release/examples/mt_race $(EBLA) --bench -- $(ARGS)

@@ -42,6 +42,8 @@ pub struct Picture {
     pub master: Option<String>,
     /// The master's epoch.
     pub master_epoch: Option<u64>,
+    /// For how long there has been no master, while there is none.
+    pub master_lost: Option<Duration>,
     /// Why no master answers; `None` when one does.
     pub master_error: Option<String>,
     /// Why METADATA cannot be read; `None` when it can.
@@ -135,6 +137,7 @@ impl From<operate::StatusReply> for Picture {
             cluster: has_begun.then(|| hex(&reply.cluster)),
             master: reply.master.map(|master| master.address),
             master_epoch: has_begun.then_some(reply.master_epoch),
+            master_lost: None,
             master_error: None,
             metadata_error: Some(reply.trouble).filter(|trouble| !trouble.is_empty()),
             tables: has_begun.then_some(reply.tables),
@@ -296,7 +299,8 @@ fn assemble(known: &ClusterReply, around: Around, error: &Error) -> Picture {
     servers.sort_by_key(|server| server.id);
     Picture {
         cluster: Some(hex(&known.cluster)),
-        master: known.master.as_ref().map(|master| master.address.clone()),
+        master: known.master.as_ref().or(known.last_master.as_ref()).map(|master| master.address.clone()),
+        master_lost: known.last_master.as_ref().map(|_last| Duration::from_millis(known.master_lost_millis)),
         master_error: Some(error.message.clone()),
         metadata_error,
         tables: Some(known.tables.len() as u64),
@@ -368,7 +372,11 @@ mod tests {
             answering: BTreeSet::from([1, 2]),
         };
         let error = Error::new(Reason::Unavailable, "no master is in office");
-        let picture = assemble(&known(&[1, 2, 3]), around, &error);
+        let last_master = Some(record::Master { address: "master:1".to_owned(), ..record::Master::default() });
+        let known = ClusterReply { last_master, master_lost_millis: 34_000, ..known(&[1, 2, 3]) };
+        let picture = assemble(&known, around, &error);
+        assert_eq!(picture.master.as_deref(), Some("master:1"));
+        assert_eq!(picture.master_lost, Some(Duration::from_secs(34)));
         let states: Vec<_> = picture.servers.iter().map(|one| (one.id, one.state(), one.assigned)).collect();
         let expected = [(1, "up", Some(1)), (2, "up", Some(2)), (3, "unreachable", Some(2)), (4, "gone", Some(1))];
         assert_eq!(states, expected);

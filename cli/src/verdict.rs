@@ -130,7 +130,7 @@ fn no_leader(picture: &Picture, health: &operate::Health) -> Option<String> {
     (unled > 0).then_some(reason)
 }
 
-/// How many tablets have how many replicas; what to do stands behind the last.
+/// How many tablets have how many replicas; what to do stands behind the last, unless servers that are lost were named before.
 fn shortages(picture: &Picture, health: &operate::Health) -> Option<String> {
     let wanted = health.shortages.iter().map(|short| short.wanted).max()?;
     let each: Vec<String> = health
@@ -141,6 +141,9 @@ fn shortages(picture: &Picture, health: &operate::Health) -> Option<String> {
             format!("{} {} {live} of {wanted} replicas", tablets(count), have(count))
         })
         .collect();
+    if health.without_quorum > 0 {
+        return Some(each.join(", "));
+    }
     let up = picture.servers.iter().filter(|server| server.is_reachable).count() as u64;
     let next = if up < wanted {
         start(up, wanted - up)
@@ -243,7 +246,7 @@ mod tests {
                     health.shortages = vec![short(1, 24)];
                 }),
                 "unavailable: 24 of 24 tablets have no quorum (0, 1, 2, …); start tablet servers 2, 3, 4; 24 tablets have 1 \
-                 of 3 replicas; start 2 more tablet servers",
+                 of 3 replicas",
             ),
             (
                 with(picture(&[true; 3]), |health| health.without_leader = 1),

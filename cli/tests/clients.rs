@@ -10,6 +10,17 @@ mod tutorial;
 use std::path::Path;
 use std::process::Command;
 
+use ebla_client::read::RowMerger;
+use ebla_client::{Client, ReadOptions};
+use ebla_model::cell::Row;
+use ebla_model::key::{RowKey, RowSet};
+use ebla_model::mutation::{Mutation, WriteTime};
+use ebla_model::schema::TableName;
+use ebla_model::time::Micros;
+use ebla_proto::data;
+use ebla_proto::services::bigtable_client::BigtableClient;
+use ebla_runtime::Runtime;
+use prost::Message as _;
 use support::Up;
 
 /// A document of the book.
@@ -64,6 +75,92 @@ fn cbt(address: &str, arguments: &[&str]) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "cbt {} through {address}: {said}", arguments.join(" "));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Rows of these sizes, in bytes of their one cell.
+fn sized(sizes: &[(&str, usize)]) -> Vec<(RowKey, Vec<Mutation>)> {
+    let row = |(row, size): &(&str, usize)| {
+        let cell = Mutation::SetCell {
+            family: "f".to_owned(),
+            qualifier: "q".into(),
+            timestamp: WriteTime::At(Micros::ZERO),
+            value: row.as_bytes().iter().copied().cycle().take(*size).collect(),
+        };
+        (RowKey::copy_from_slice(row.as_bytes()), vec![cell])
+    };
+    sizes.iter().map(row).collect()
+}
+
+fn table_name(table: &str) -> TableName {
+    TableName::from_parts("dev", "dev", table).unwrap()
+}
+
+async fn make_table(address: &str, table: &str, rows: &[(RowKey, Vec<Mutation>)]) {
+    let client = Client::endpoint(address, Runtime::system("clients"));
+    client.admin().create_table(&table_name(table), &[("f".to_owned(), None)], &[]).await.unwrap();
+    for row in rows {
+        client.table(&table_name(table)).mutate_row(&row.0, &row.1).await.unwrap();
+    }
+}
+
+/// Reads all rows with gRPC's own limit of 4 MiB a message; also the size of the largest message.
+async fn read_with_the_default_limit(address: &str, table: &str) -> (Vec<Row>, usize) {
+    let mut client = BigtableClient::new(Runtime::system("clients").net.channel(address));
+    let request = data::ReadRowsRequest { table_name: table_name(table).to_string(), ..Default::default() };
+    let mut answers = client.read_rows(request).await.unwrap().into_inner();
+    let (mut merger, mut rows, mut largest) = (RowMerger::default(), Vec::new(), 0);
+    while let Some(answer) = answers.message().await.unwrap() {
+        largest = largest.max(answer.encoded_len());
+        rows.extend(merger.merge(answer).unwrap());
+    }
+    merger.finish().unwrap();
+    (rows, largest)
+}
+
+#[test]
+fn rows_larger_than_a_message_are_read_by_clients_that_keep_grpcs_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(&folder.path().join("data"), &[]);
+    let written = sized(&[("a", 10), ("b", 5_000_000), ("c", 900_000), ("d", 2_900_000), ("e", 12_000_000), ("f", 10)]);
+    let expected: Vec<_> = written.iter().map(|(key, mutations)| (key.clone(), mutations[0].clone())).collect();
+    support::block_on(async {
+        make_table(&up.addresses[0], "large", &written).await;
+        let check = |rows: Vec<Row>| {
+            assert_eq!(rows.len(), expected.len());
+            for (row, (key, mutation)) in rows.iter().zip(&expected) {
+                let Mutation::SetCell { value, .. } = mutation else { unreachable!() };
+                assert!(row.key == *key && row.cells[0].value == *value, "row {key}");
+            }
+        };
+        for address in &up.addresses {
+            let (rows, largest) = read_with_the_default_limit(address, "large").await;
+            check(rows);
+            assert!(largest < 3 << 20, "a message of {largest} bytes");
+            let endpoint = Client::endpoint(address, Runtime::system("endpoint"));
+            let cluster = Client::connect_cluster(address, Runtime::system("cluster")).await.unwrap();
+            for client in [endpoint, cluster] {
+                let rows = client.table(&table_name("large")).read_rows(RowSet::all(), ReadOptions::default()).await;
+                check(rows.unwrap());
+            }
+        }
+    });
+}
+
+#[test]
+fn cbt_reads_rows_that_fit_into_grpcs_limit() {
+    if Command::new("cbt").arg("version").output().is_err() {
+        eprintln!("skipped: cbt is not installed; it comes with the Google Cloud CLI");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(&folder.path().join("data"), &[]);
+    // Larger than a part, and larger than what stays whole for other clients.
+    let rows = sized(&[("a", 900_000), ("b", 2_000_000), ("c", 3_900_000), ("d", 10)]);
+    support::block_on(make_table(&up.addresses[0], "large", &rows));
+    let all = cbt(&up.addresses[0], &["read", "large"]);
+    for (key, size) in [("a", 900_000), ("b", 2_000_000), ("c", 3_900_000), ("d", 10)] {
+        assert!(all.contains(&format!("\"{}\"", key.repeat(size))), "row {key}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@
     reason = "a test may fail, and then says where"
 )]
 
-use crate::support;
+mod support;
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -10,7 +10,6 @@ mod commands;
 mod conformance;
 mod containers;
 mod kill;
-mod large;
 mod mounttable;
 mod mounttables;
 mod planted;

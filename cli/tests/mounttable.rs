@@ -74,7 +74,7 @@ fn used_by_hand(names: &Names) {
     let permissions = names.json("alice", &["perms", "get", "prod/mail"]);
     assert_eq!(permissions["permissions"]["Admin"]["In"][0], "alice");
     let stale = ["perms", "set", "prod/mail", "{}", "--etag", "xyzzy"];
-    let refused: [(&str, &[&str], i32); 7] = [
+    let refused: [(&str, &[&str], i32); 9] = [
         ("bob", &["resolve", "prod/mail"], 4),
         ("bob", &["unmount", "prod/mail"], 4),
         ("alice", &stale, 5),
@@ -82,6 +82,8 @@ fn used_by_hand(names: &Names) {
         ("alice", &["mount", "prod/mail/below", "h:1"], 5),
         ("alice", &["mount", "a/../b", "h:1"], 2),
         ("alice", &["rm", "prod"], 5),
+        ("alice", &["rm", "prod/never"], 3),
+        ("alice", &["rm", "-r", "never"], 3),
     ];
     for (caller, arguments, code) in refused {
         assert_eq!(names.mt(caller, arguments).0, Some(code), "{caller} {arguments:?}");
@@ -151,16 +153,16 @@ fn a_directory_that_is_written_is_like_one_that_was_mounted() {
     let cluster = up.addresses.first().unwrap().as_str();
     let kept = ["--cluster", cluster, "--table", "names"];
     let names = Names::start(folder.path(), "names", &kept);
-    let wide = ["bench", "--workloads", "wide", "--children", "700", "--keep"];
+    let wide = ["bench", "--workloads", "wide", "--children", "300", "--keep"];
     let figures = names.json("bench", &[&wide[..], &kept].concat());
     let counted = |name: &str| {
         let figure = figures.as_array().unwrap().iter().find(|figure| figure["workload"] == name).unwrap();
         (figure["operations"].as_u64().unwrap(), figure["errors"].as_u64().unwrap())
     };
-    assert_eq!((counted("wide mount"), counted("wide resolve")), ((100, 0), (700, 0)), "{figures}");
-    assert_eq!(counted("wide glob"), (700, 0), "{figures}");
+    assert_eq!((counted("wide mount"), counted("wide resolve")), ((100, 0), (300, 0)), "{figures}");
+    assert_eq!(counted("wide glob"), (300, 0), "{figures}");
     assert_eq!(names.json("server", &["admin", "check"]), serde_json::json!([]));
-    assert_eq!(names.json("bench-0", &["whoami"])["servers"]["used"], 1_400);
+    assert_eq!(names.json("bench-0", &["whoami"])["servers"]["used"], 600);
     let load = names.mt("server", &["glob", "bench-*"]).1;
     assert_eq!(names.mt("server", &["rm", "-r", load.trim()]).0, Some(0));
     assert_eq!(names.json("bench-0", &["whoami"])["nodes"]["used"], 0);
@@ -226,7 +228,7 @@ fn names_are_looked_at_and_given_away() {
         assert_eq!(code, Some(0), "{arguments:?}");
         said
     };
-    ok("alice", &["mount", "a/web", "h:1", "--leaf"]);
+    ok("alice", &["mount", "a/web", "h:1", "--leaf", "--forever"]);
     ok("alice", &["mount", "to/lower", &lower.address, "--mt"]);
     ok("alice", &["mount", "to/lower/mail", "h:25"]);
     let tree = format!("a\n  web  h:1\nto\n  lower  {}\n    mail  h:25\n", lower.address);
@@ -286,6 +288,49 @@ fn a_table_that_is_mounted_is_followed() {
     assert_eq!(lower.mt("alice", &["resolve", "web"]).0, Some(0), "the mount was removed, not the table");
 }
 
+/// Five minutes, unless told otherwise, and the command says so.
+#[test]
+fn a_mount_expires_unless_told_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::start(folder.path(), "memory", &["--in-memory"]);
+    let seconds_left = |name: &str| {
+        let listed = names.mt("alice", &["ls", "--long", name]).1;
+        let left = listed.split_once("  in ").and_then(|(_, rest)| rest.split_once(' ')).map(|(seconds, _)| seconds);
+        left.map(|seconds| seconds.parse::<u64>().unwrap())
+    };
+    let made = names.json("alice", &["mount", "short/web", "h:1"]);
+    assert!(made["deadline_micros"].as_i64().is_some() && made["server"] == "h:1", "{made}");
+    assert!((200..=300).contains(&seconds_left("short").unwrap()));
+    assert_eq!(names.json("alice", &["mount", "long/web", "h:1", "--forever"])["deadline_micros"], Value::Null);
+    assert_eq!(seconds_left("long"), None);
+    assert_eq!(names.json("alice", &["mount", "long/mail", "h:2", "0"])["deadline_micros"], Value::Null);
+    let output = Command::new(support::ebla())
+        .args(["mt", "mount", "short/mail", "h:2", "60", "--root", &names.address, "--as", "alice"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("expires in ") && said.contains("mt publish"), "{said}");
+}
+
+#[test]
+fn a_command_does_not_start_before_its_server_is_mounted() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::start(folder.path(), "memory", &["--in-memory"]);
+    let started = folder.path().join("started");
+    let touch = format!("touch {}", started.display());
+    let publish = |more: &[&str]| {
+        let fixed = ["publish", "a/web", "--server", "h:1"];
+        names.mt("bob", &[&fixed[..], more, &["--", "sh", "-c", touch.as_str()]].concat()).0
+    };
+    assert_eq!(names.mt("alice", &["perms", "set", "a", r#"{"Admin":{"In":["alice"]}}"#]).0, Some(0));
+    assert_eq!(publish(&[]), Some(4), "bob may not mount there");
+    assert_eq!(publish(&["--root", "127.0.0.1:1", "--wait", "1"]), Some(6), "nobody to mount it");
+    assert!(!started.exists());
+    assert_eq!(names.mt("alice", &["perms", "add", "a", "bob", "Mount", "Create", "Resolve"]).0, Some(0));
+    assert_eq!(publish(&[]), Some(0));
+    assert!(started.exists());
+}
+
 #[test]
 fn a_server_is_mounted_while_its_command_runs() {
     let folder = tempfile::tempdir().unwrap();
@@ -342,6 +387,8 @@ fn without_a_server_and_without_a_login_a_command_says_so() {
     let names = Names::start(folder.path(), "memory", &["--in-memory"]);
     let nowhere = Command::new(support::ebla()).args(["mt", "ls", "--root", "127.0.0.1:1"]).output().unwrap();
     assert_eq!(nowhere.status.code(), Some(6));
+    let said = String::from_utf8(nowhere.stderr).unwrap();
+    assert!(said.lines().count() == 1 && said.contains("127.0.0.1:1") && said.contains("ebla mounttable"), "{said}");
     assert_eq!(names.mt("...", &["ls"]).0, Some(2), "no name of a caller");
 }
 

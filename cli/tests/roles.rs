@@ -348,6 +348,16 @@ fn what_cannot_work_is_refused_with_the_next_step() {
         assert!(code == Some(2) && said.contains("--advertise"), "{said}");
         let (code, said) = start("nonsense", "127.0.0.1:0", &[]);
         assert!(code == Some(2) && said.contains("nonsense"), "{said}");
+        let (code, said) = start("https://127.0.0.1:2379", "127.0.0.1:0", &[]);
+        assert!(code == Some(2) && said.contains("TLS") && said.contains("http://127.0.0.1:2379"), "{said}");
+        let (code, said) = start(etcd, "foo", &[]);
+        assert!(code == Some(2) && said.contains("127.0.0.1:8086"), "{said}");
+        let (code, said) = start(etcd, "127.0.0.1:0", &["--ready-file", "/nonexist/x"]);
+        assert!(code == Some(2) && said.contains("there is no folder /nonexist"), "{said}");
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        let (code, said) = start(etcd, &address, &[]);
+        assert!(code == Some(5) && said.contains(&address), "{said}");
         let held = ebla_cli::process::lock(folder.path()).unwrap();
         let (code, said) = start(etcd, "127.0.0.1:0", &[]);
         assert!(code == Some(5) && (said.contains("another ebla runs") || said.contains("is in use")), "{said}");

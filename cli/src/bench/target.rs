@@ -84,14 +84,7 @@ impl Target {
     pub async fn prepare(&self, plan: &Plan, values: &Values) -> Result<(), Error> {
         let rows = plan.rows;
         let read = |status: Status| status::from_status(&status).0.context(&format!("fill {}", self.name));
-        if self.kind == Kind::Bigtable
-            && let Some(channel) = self.channels.first()
-        {
-            bigtable::create(channel.clone(), rows).await.map_err(read)?;
-        }
-        if let Some(connection) = self.connections.first() {
-            connection.create().await.map_err(read)?;
-        }
+        self.create(rows).await?;
         let mut client = self.client(0).ok_or_else(|| Error::internal("no address to fill"))?;
         let step = Workload::Batch.rows_per_request();
         for start in (0..rows).step_by(usize::try_from(step).unwrap_or(1)) {
@@ -106,6 +99,23 @@ impl Target {
             for number in 0..WIDE_ROWS {
                 client.write_wide(number, values).await.map_err(read)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Makes the table for so many rows anew, where the system has tables; it is empty.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub async fn create(&self, rows: u64) -> Result<(), Error> {
+        let read = |status: Status| status::from_status(&status).0.context(&format!("make the table of {}", self.name));
+        if self.kind == Kind::Bigtable
+            && let Some(channel) = self.channels.first()
+        {
+            bigtable::create(channel.clone(), rows).await.map_err(read)?;
+        }
+        if let Some(connection) = self.connections.first() {
+            connection.create().await.map_err(read)?;
         }
         Ok(())
     }
@@ -197,7 +207,11 @@ impl Client {
         }
     }
 
-    async fn write_rows(&mut self, numbers: &[u64], values: &Values) -> Result<(), Status> {
+    /// Writes these rows in one request.
+    ///
+    /// # Errors
+    /// What the system answers; a row that it does not take.
+    pub async fn write_rows(&mut self, numbers: &[u64], values: &Values) -> Result<(), Status> {
         match self {
             Self::Bigtable(client) => client.write_rows(numbers, values).await,
             Self::Etcd(client) => client.write_rows(numbers, values).await,

@@ -3,54 +3,68 @@
 use std::time::Duration;
 
 use ebla_runtime::Runtime;
+use ebla_runtime::config::ByteSize;
 use serde_json::json;
 
 use super::Place;
+use super::reach;
 use crate::bench::processes::Processes;
 use crate::bench::report::{COLUMNS, Measured};
 use crate::bench::slice;
 use crate::bench::target::Target;
 use crate::bench::{Plan, Values, Workload};
 use crate::output::{self, Failure, Format, Table};
+use crate::size;
 
-/// Measure reads, writes and scans. The tables `bench` and `bench-wide` are made anew in the project and instance `bench`.
-///
-/// A peer is a Bigtable (HOST:PORT), an etcd (etcd://HOST:PORT), an etcd with all clients on its leader
-/// (etcd-leader://HOST:PORT); several members with commas. Its keys are overwritten. Or it is a PostgreSQL that trusts its user
-/// postgres (postgres://HOST:PORT); its table `bench` is made anew.
+/// Measure reads, writes and scans, alone or beside another system
 ///
 /// Examples:
 ///   ebla bench --clients 1,16,128
 ///   ebla bench --peer emulator=127.0.0.1:9000 --workloads read,scan
 ///   ebla bench --peer etcd=etcd://127.0.0.1:2379 --processes ebla=4711 --processes etcd=4712
+///
+/// The tables `bench` and `bench-wide` in the project and instance `bench` are deleted and created again.
+///
+/// A peer is a Bigtable (HOST:PORT), an etcd (etcd://HOST:PORT), an etcd with all clients on its leader
+/// (etcd-leader://HOST:PORT), or a PostgreSQL that trusts its user postgres (postgres://HOST:PORT); several members with
+/// commas. The load overwrites the keys of an etcd, and creates the table `bench` of a PostgreSQL again.
+///
+/// Columns:
+///   CLIENTS            clients, each of which sends its next request when the last one was answered
+///   ROWS/S             rows a second over all clients, the median over the rounds
+///   P50 MS, P99 MS     time until the answer, in milliseconds: half of the requests, 99 of 100 were faster
+///   CPU US (+ LOAD)    processor time for each row in microseconds: of the target's --processes, and of this program
+///   SYNCS              waits of a commit log for its disk, for each row
+///   FIRST / THIS       how many times as many rows a second the first target did; the interval holds the true ratio
+///                      with a probability of 95 %
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Bench {
     /// Which cluster
     #[command(flatten)]
     pub place: Place,
-    /// Another system measured in alternation; may be given several times
+    /// Another system, measured in alternation; repeat for several
     #[arg(long, value_name = "NAME=PLACES")]
     pub peer: Vec<String>,
-    /// The processes of `ebla` or of a peer, whose processor time is then counted
+    /// The processes of `ebla` or of a peer, whose processor time is then measured
     #[arg(long, value_name = "NAME=PID,PID…")]
     pub processes: Vec<String>,
-    /// What to do
+    /// Which workloads to run, in this order
     #[arg(long, value_enum, value_delimiter = ',', default_value = "write,read,scan")]
     pub workloads: Vec<Workload>,
-    /// Numbers of clients
+    /// Numbers of clients to run each workload with
     #[arg(long, value_delimiter = ',', default_value = "1,16,128")]
     pub clients: Vec<usize>,
     /// Rows in the table
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(100..))]
     pub rows: u64,
-    /// Bytes of each value
-    #[arg(long, default_value_t = 1_000)]
-    pub value_bytes: usize,
-    /// Seconds of a slice
+    /// Size of each value, as in 1000 or 4K
+    #[arg(long, value_name = "SIZE", default_value = "1000", value_parser = size::parse)]
+    pub value_bytes: ByteSize,
+    /// Seconds of each measurement
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// Slices of each target for each figure
+    /// Measurements of each target for each figure
     #[arg(long, alias = "pairs", default_value_t = 6)]
     pub rounds: usize,
 }
@@ -58,23 +72,26 @@ pub struct Bench {
 /// Prepares the tables, runs the slices, shows the figures.
 ///
 /// # Errors
-/// The first error that any client meets.
+/// The first error that any client meets; 6 when nothing listens at an address.
 pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
     if !(0.01..=3_600.0).contains(&bench.seconds) {
         return Err(Failure::usage("--seconds must lie between 0.01 and 3600"));
     }
+    let too_large = |_| Failure::usage("--value-bytes is larger than this machine can address");
     let plan = Plan {
         workloads: bench.workloads.clone(),
         clients: bench.clients.clone(),
         rows: bench.rows,
-        value_bytes: bench.value_bytes,
+        value_bytes: usize::try_from(bench.value_bytes.bytes()).map_err(too_large)?,
         slice: Duration::from_secs_f64(bench.seconds),
         rounds: bench.rounds.max(1),
     };
     let values = Values::new(&runtime, plan.value_bytes);
+    reach::any(&bench.place.addresses()?, &runtime).await?;
     let targets = targets(&bench, &runtime).await?;
+    output::note(&estimate(&plan, targets.len()));
     for target in &targets {
-        eprintln!("filling {} with {} rows of {} bytes", target.name, plan.rows, plan.value_bytes);
+        output::note(&format!("filling {} with {} rows of {} bytes", target.name, plan.rows, plan.value_bytes));
         target.prepare(&plan, &values).await?;
     }
     let mut measured = Vec::new();
@@ -85,6 +102,28 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
     }
     show(&bench, &measured);
     Ok(())
+}
+
+/// How long it will take, as far as that is known before.
+fn estimate(plan: &Plan, targets: usize) -> String {
+    let figures = plan.workloads.len().saturating_mul(plan.clients.len());
+    let slices = figures.saturating_mul(plan.rounds).saturating_mul(targets);
+    let time = plan.slice.saturating_mul(u32::try_from(slices).unwrap_or(u32::MAX));
+    format!(
+        "figures: {figures}, of {} measurements of {:?} each: about {}, and before that the time to fill the tables",
+        plan.rounds.saturating_mul(targets),
+        plan.slice,
+        rough(time)
+    )
+}
+
+/// A duration as a person estimates it.
+fn rough(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..120 => format!("{seconds} seconds"),
+        seconds @ 120..7_200 => format!("{} minutes", seconds.saturating_add(30) / 60),
+        seconds => format!("{} hours", seconds.saturating_add(1_800) / 3_600),
+    }
 }
 
 async fn targets(bench: &Bench, runtime: &Runtime) -> Result<Vec<Target>, Failure> {
@@ -117,7 +156,7 @@ async fn measure(
 ) -> Result<Measured, Failure> {
     let one = async |target: &Target| slice::run(runtime, target, workload, clients, plan, values).await;
     let slices = slice::alternate(targets, plan.rounds, |target| &target.name, one).await?;
-    eprintln!("{} with {clients} clients: done", workload.name());
+    output::note(&format!("{} with {clients} clients: done", workload.name()));
     Ok(Measured::new(workload.name(), clients, &slices, &runtime.rng))
 }
 
@@ -130,4 +169,28 @@ fn show(bench: &Bench, measured: &[Measured]) {
         table.row(line);
     }
     output::print(&table.render());
+    output::note("`ebla bench --help` explains the columns");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bench_says_before_how_long_it_takes() {
+        let plan = Plan {
+            workloads: vec![Workload::Write, Workload::Read, Workload::Scan],
+            clients: vec![1, 16, 128],
+            rows: 100,
+            value_bytes: 10,
+            slice: Duration::from_secs(5),
+            rounds: 6,
+        };
+        let said = estimate(&plan, 2);
+        assert!(said.starts_with("figures: 9, of 12 measurements of 5s each: about 9 minutes"), "{said}");
+        assert_eq!(
+            [1, 119, 120, 7_200].map(|seconds| rough(Duration::from_secs(seconds))),
+            ["1 seconds", "119 seconds", "2 minutes", "2 hours"]
+        );
+    }
 }

@@ -51,16 +51,20 @@ const SHOWN: u64 = 5;
 /// What kept it from starting or loading.
 pub async fn run(demo: Demo, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    let Some(running) = signals.unless_told(up::start(&demo.up, &runtime)).await.transpose()? else { return Ok(()) };
-    up::announce(&demo.up, &running)?;
-    let shown = signals.unless_told(show(&demo, &running, &runtime)).await.transpose()?;
-    if shown.is_some() && !demo.exit_after_load {
+    let Some(running) = up::start(&demo.up, &mut signals, &runtime).await? else { return Ok(()) };
+    let outcome = match up::announce(&demo.up, &running) {
+        Ok(()) => signals.unless_told(show(&demo, &running, &runtime)).await,
+        Err(failure) => Some(Err(failure)),
+    };
+    if let Some(Ok(())) = outcome
+        && !demo.exit_after_load
+    {
         eprintln!("\nstaying up at {}; Ctrl-C stops", running.first_address());
         signals.next().await;
     }
     eprintln!("\nstopping: draining, flushing");
     signals.stop(running.stop()).await;
-    Ok(())
+    outcome.unwrap_or(Ok(()))
 }
 
 /// Loads what is missing, and asks.

@@ -26,15 +26,26 @@ const BATCHES_AT_ONCE: usize = 8;
 /// Tablets that the table is made with.
 const TABLETS: usize = 4;
 
-/// Data sets.
+/// Load a data set
+///
+/// Example:
+///   ebla load webtable
 #[derive(Debug, clap::Subcommand)]
+#[command(verbatim_doc_comment)]
 pub enum Load {
-    /// The home pages in this machine's Debian package index, linked by dependencies
+    /// Load the home pages in this machine's Debian package index, linked by dependencies
+    ///
+    /// Examples:
+    ///   ebla load webtable
+    ///   ebla load webtable --table pages
+    ///
+    /// Every cell has a fixed timestamp, so that a load that was interrupted is finished by another one.
+    #[command(verbatim_doc_comment)]
     Webtable {
         /// Which cluster
         #[command(flatten)]
         place: Place,
-        /// The table's name
+        /// Name of the table, created when it does not exist
         #[arg(long, default_value = "webtable")]
         table: String,
     },

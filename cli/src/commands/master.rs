@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ebla_master::MasterConfig;
+use ebla_mounttable_namespace::Publisher;
 use ebla_runtime::Runtime;
 use serde_json::json;
 
@@ -37,7 +38,7 @@ pub struct Master {
 /// What kept it from starting, with one thing to do.
 pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    let chubby = master.role.begin(&runtime)?;
+    let chubby = master.role.begin(&runtime).await?;
     let _lock = process::lock(&master.role.data)?;
     let config = MasterConfig {
         advertise: master.role.advertise.clone(),
@@ -46,11 +47,8 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
         ..MasterConfig::new(&master.role.listen, master.replicas.into())
     };
     let running = ebla_master::Master::start(config, chubby, runtime.clone()).await?;
-    let name = format!("ebla/masters/{}", running.address());
-    let published = master.role.publish(&name, running.address(), &runtime).await?;
-    let ready = json!({"role": "master", "address": running.address(), "pid": std::process::id()});
-    master.role.announce("master", running.address(), &ready)?;
-    signals.next().await;
+    let mut published = None;
+    let served = signals.unless_told(serve(&master.role, &running, &mut published, &runtime)).await.unwrap_or(Ok(()));
     eprintln!("stopping: leaving office");
     let orderly = async {
         if let Some(publisher) = published {
@@ -59,5 +57,19 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
         running.stop().await;
     };
     signals.stop(orderly).await;
-    Ok(())
+    served
+}
+
+/// Publishes the master, tells that it is ready, and ends only when that fails.
+async fn serve(
+    role: &Role,
+    running: &ebla_master::Master,
+    published: &mut Option<Publisher>,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
+    let address = running.address();
+    *published = role.publish(&format!("ebla/masters/{address}"), address, runtime).await?;
+    let ready = json!({"role": "master", "address": address, "pid": std::process::id()});
+    role.announce("master", address, &ready)?;
+    std::future::pending().await
 }

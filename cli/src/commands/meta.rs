@@ -6,21 +6,34 @@ use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
 use super::Place;
+use crate::escape;
 use crate::output::{self, Failure, Format, Table};
 
-/// METADATA.
+/// Look up which tablet holds a row
+///
+/// Example:
+///   ebla meta lookup web com.cnn.www
 #[derive(Debug, clap::Subcommand)]
+#[command(verbatim_doc_comment)]
 pub enum Meta {
-    /// Each step from the lock service's file to the tablet that holds KEY, where it came from and what it cost
+    /// Show each step from the lock service's file to the tablet that holds KEY, where it came from and what it cost
+    ///
+    /// Examples:
+    ///   ebla meta lookup web com.cnn.www
+    ///   ebla meta lookup web com.cnn.www --times 2
+    ///
+    /// With -o json the keys `start` and `end` of the tablet are base64.
+    #[command(verbatim_doc_comment)]
     Lookup {
         /// Which cluster
         #[command(flatten)]
         place: Place,
-        /// The table's name
+        /// Name of the table
         table: String,
-        /// The row's key; bytes as \xHH
-        key: String,
-        /// Look it up so many times: the second time the cache knows
+        /// Key of the row; bytes as \xHH
+        #[arg(value_parser = escape::key)]
+        key: RowKey,
+        /// Look it up this many times: the second time the cache knows
         #[arg(long, default_value_t = 1)]
         times: u8,
     },
@@ -33,7 +46,6 @@ pub enum Meta {
 pub async fn run(command: Meta, runtime: Runtime) -> Result<(), Failure> {
     let Meta::Lookup { place, table, key, times } = command;
     let name = place.table(&table)?;
-    let key = RowKey::parse_escaped(&key)?;
     let client = place.client(&runtime).await?;
     for _ in 0..times.max(1) {
         let found = client.locate(&name, &key).await?;
@@ -42,8 +54,8 @@ pub async fn run(command: Meta, runtime: Runtime) -> Result<(), Failure> {
         if place.output == Format::Json {
             output::print_json(&json!({
                 "tablet": tablet.tablet.get(),
-                "start": tablet.range.start().to_string(),
-                "end": tablet.range.end().map(ToString::to_string),
+                "start": escape::base64(tablet.range.start().as_bytes()),
+                "end": tablet.range.end().map(|end| escape::base64(end.as_bytes())),
                 "leader": leader,
                 "hops": found.trace.iter().map(hop_json).collect::<Vec<_>>(),
             }));

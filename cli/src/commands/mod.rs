@@ -6,11 +6,14 @@
 
 pub mod bench;
 pub mod demo;
+pub mod family;
+mod help;
 pub mod load;
 pub mod master;
 pub mod meta;
 pub mod mounttable;
 pub mod mt;
+mod reach;
 pub mod role;
 pub mod row;
 pub mod server;
@@ -20,6 +23,7 @@ pub mod tablet;
 pub mod tablet_server;
 pub mod up;
 pub mod verify;
+pub mod version;
 pub mod wait;
 
 use std::time::Duration;
@@ -182,52 +186,41 @@ async fn tablet_servers(addresses: &[String], runtime: &Runtime) -> Vec<String> 
     Vec::new()
 }
 
-/// The commands.
+/// The commands. Each tells in its own module what it does: that is its help.
 #[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "the words of a variant would hide those of its command, with the examples")]
 pub enum Command {
-    /// Run a cluster in this process: lock service, master and tablet servers; data is kept in a folder
     Up(up::Up),
-    /// Run a cluster as `up` does and load a real data set into it
     Demo(demo::Demo),
-    /// Run a master of a cluster of processes that meet through etcd
     Master(master::Master),
-    /// Run a tablet server of such a cluster
     TabletServer(tablet_server::TabletServer),
-    /// Show whether the cluster is healthy, its servers, and how much they hold
     Status(status::Status),
-    /// Wait until a server answers, or until a whole cluster serves
     Wait(wait::Wait),
     /// List tablet servers
     #[command(subcommand)]
     Server(server::Server),
-    /// List, create, delete and describe tables
     #[command(subcommand)]
     Table(table::Table),
-    /// Read and write rows
+    #[command(subcommand)]
+    Family(family::Family),
     #[command(subcommand)]
     Row(row::Row),
-    /// List and split tablets
     #[command(subcommand)]
     Tablet(tablet::Tablet),
-    /// Follow a row key through the three levels to its tablet
     #[command(subcommand)]
     Meta(meta::Meta),
-    /// Serve names: a mounttable on a cluster, or in memory
     Mounttable(mounttable::Mounttable),
-    /// Use a mounttable: mount, resolve, list, permissions
     Mt(mt::Mt),
-    /// Load a data set
     #[command(subcommand)]
     Load(load::Load),
-    /// Measure reads, writes and scans, alone or beside another Bigtable
     Bench(bench::Bench),
-    /// Write, note every answer, read everything back: is anything lost, stale, doubled, half?
     Verify(verify::Verify),
+    Version(version::Version),
 }
 
 impl Command {
-    /// Whether it runs until it is told to stop: then no time is set for it.
-    const fn serves(&self) -> bool {
+    /// Whether the process runs a part of a cluster until it is told to stop: then no time is set for it.
+    pub const fn serves(&self) -> bool {
         matches!(self, Self::Up(_) | Self::Demo(_) | Self::Master(_) | Self::TabletServer(_) | Self::Mounttable(_))
     }
 }
@@ -269,6 +262,7 @@ async fn carry_out(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Status(status) => Box::pin(status::run(status, runtime)).await,
         Command::Wait(wait) => Box::pin(wait::run(wait, runtime)).await,
         Command::Table(table) => Box::pin(table::run(table, runtime)).await,
+        Command::Family(family) => Box::pin(family::run(family, runtime)).await,
         Command::Row(row) => Box::pin(row::run(row, runtime)).await,
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
@@ -277,5 +271,9 @@ async fn carry_out(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Load(load) => Box::pin(load::run(load, runtime)).await,
         Command::Bench(bench) => Box::pin(bench::run(bench, runtime)).await,
         Command::Verify(verify) => Box::pin(verify::run(verify, runtime)).await,
+        Command::Version(version) => {
+            version::run(&version);
+            Ok(())
+        }
     }
 }

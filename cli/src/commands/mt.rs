@@ -23,14 +23,25 @@ use ebla_mounttable::{Error, MountMode, Reason, ServerAddress, Target, naming};
 use ebla_mounttable_namespace::{MountOptions, Namespace, Outcomes, Roots};
 use ebla_runtime::Runtime;
 use futures::StreamExt;
+use serde_json::{Value, json};
 
 use crate::output::{self, Failure, Format};
 
 /// The mounttable that is asked when none is named.
 const ROOT: &str = "/127.0.0.1:8101";
 
-/// Names.
+/// How long a mount lasts unless told otherwise.
+const MOUNT_SECONDS: u32 = 300;
+
+/// Use a mounttable: mount servers under names, resolve, list, permissions
+///
+/// Examples:
+///   ebla mt mount prod/web 10.0.0.1:80
+///   ebla mt resolve prod/web
+///
+/// Exit codes: 0 done, 2 usage, 3 not found, 4 denied, 5 conflict, 6 unavailable, 8 a check has found something, 1 other.
 #[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
 pub struct Mt {
     #[command(flatten)]
     root: Root,
@@ -41,14 +52,14 @@ pub struct Mt {
 /// Which mounttable, and as whom.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Root {
-    /// HOST:PORT of a mounttable, where names begin; several that are equivalent may be given. Without it those in the
-    /// variables whose names begin with MT_ROOT, or else 127.0.0.1:8101
+    /// Address of the mounttable where names start; repeat for several equivalent ones. Default: the addresses in
+    /// environment variables whose names start with MT_ROOT, or else 127.0.0.1:8101
     #[arg(long, global = true, value_name = "HOST:PORT")]
     pub root: Vec<String>,
-    /// Who calls, as a server with --insecure-dev-identity believes it: names, separated by commas
+    /// Identity of the caller, as a server with --insecure-dev-identity believes it: names, separated by commas
     #[arg(long = "as", global = true, value_name = "NAMES", env = "MT_IDENTITY")]
     pub identity: Option<String>,
-    /// A file with the token (JWT) that tells a server with --jwt-keys who calls
+    /// File with the token (JWT) that authenticates the caller at a server with --jwt-keys
     #[arg(long, global = true, value_name = "FILE", env = "MT_TOKEN_FILE", conflicts_with = "identity")]
     pub token_file: Option<PathBuf>,
     /// How data is shown
@@ -59,129 +70,201 @@ pub struct Root {
 /// What is done with names.
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Mount a server under a name; nodes on the way are made
+    /// Mount a server under a name, for five minutes unless told otherwise
+    ///
+    /// Examples:
+    ///   ebla mt mount prod/web 10.0.0.1:80
+    ///   ebla mt mount prod/web 10.0.0.1:80 3600 --replace
+    ///   ebla mt mount prod/web 10.0.0.1:80 --forever
+    ///
+    /// Missing nodes on the way to the name are created. A server that is mounted again gets a new expiry; `ebla mt
+    /// publish` does that for as long as it runs.
+    #[command(verbatim_doc_comment)]
     Mount {
-        /// The name
+        /// Name to mount under
         name: String,
-        /// The server: HOST:PORT, perhaps with a name in it behind (/HOST:PORT/inner)
+        /// Address of the server: HOST:PORT, or /HOST:PORT/NAME for a name in it
         server: String,
-        /// For how long, in seconds; 0: for ever
-        #[arg(default_value_t = 0)]
+        /// Seconds until the mount expires; 0 means never
+        #[arg(default_value_t = MOUNT_SECONDS)]
         ttl: u32,
-        /// The server is a mount table itself
+        /// The mount never expires
+        #[arg(long, conflicts_with = "ttl")]
+        forever: bool,
+        /// The server is a mounttable itself
         #[arg(long, conflicts_with = "leaf")]
         mt: bool,
-        /// There is nothing below the server
+        /// The server is a leaf: it has no names of its own
         #[arg(long)]
         leaf: bool,
-        /// Instead of what is mounted there
+        /// Replace existing mounts
         #[arg(long)]
         replace: bool,
     },
-    /// Take a server away, or all of a name's
+    /// Unmount a server from a name, or all servers
+    ///
+    /// Examples:
+    ///   ebla mt unmount prod/web 10.0.0.1:80
+    ///   ebla mt unmount prod/web
+    #[command(verbatim_doc_comment)]
     Unmount {
-        /// The name
+        /// Name that the server is mounted under
         name: String,
-        /// The server; without it all
+        /// Address of the server; without it all servers are unmounted
         server: Option<String>,
     },
-    /// The servers that a name leads to, and what is to be asked of them
+    /// Show the servers that a name resolves to
+    ///
+    /// Examples:
+    ///   ebla mt resolve prod/web
+    ///   ebla mt resolve prod/web/index --trace
+    ///
+    /// SUFFIX is the rest of the name, which the server itself resolves.
+    #[command(verbatim_doc_comment)]
     Resolve {
-        /// The name
+        /// Name to resolve
         name: String,
-        /// Show each step on the way: who was asked, who answered, how long it took
+        /// Show each step: which server was asked, what it answered, how long it took
         #[arg(long)]
         trace: bool,
-        /// What is mounted under the name itself, also if it is a mount table that leads on
+        /// Show what is mounted at the name itself; do not follow a mounttable that is mounted there
         #[arg(short, long, conflicts_with_all = ["trace", "table"])]
         shallow: bool,
-        /// The mount table that holds the name, or would hold it
+        /// Show the mounttable that holds the name, or would hold it
         #[arg(long, conflicts_with = "trace")]
         table: bool,
     },
-    /// What a name leads to, and every change of that, until Ctrl-C; with -o json a line for each
+    /// Show what a name resolves to, and again after every change, until Ctrl-C
+    ///
+    /// Examples:
+    ///   ebla mt watch prod/web
+    ///   ebla mt watch prod/web --count 1 -o json
+    ///
+    /// With -o json each state is one line.
+    #[command(verbatim_doc_comment)]
     Watch {
-        /// The name
+        /// Name to watch
         name: String,
-        /// End after so many
+        /// End after this many states
         #[arg(long, value_name = "N")]
         count: Option<usize>,
     },
-    /// What a pattern asks for, also in mounttables that are mounted
+    /// List names that match a pattern, also in mounttables that are mounted
+    ///
+    /// Examples:
+    ///   ebla mt glob 'prod/*/web-[0-9]'
+    ///   ebla mt glob prod/... --long
+    #[command(verbatim_doc_comment)]
     Glob {
-        /// The pattern: * ? [a-z] in an element, ... at the end for everything below
+        /// Pattern: * ? [a-z] within an element of a name; ... as the last element matches everything below
         pattern: String,
-        /// A line for each server: what it is, and when it ends
+        /// Show one line for each server, with its kind and its expiry
         #[arg(short, long)]
         long: bool,
     },
-    /// What is right below a name
+    /// List the children of a name
+    ///
+    /// Examples:
+    ///   ebla mt ls
+    ///   ebla mt ls prod --long
+    #[command(verbatim_doc_comment)]
     Ls {
-        /// The name; without it the root
+        /// Name whose children are listed; without it those of the root
         #[arg(default_value = "")]
         name: String,
-        /// A line for each server: what it is, and when it ends
+        /// Show one line for each server, with its kind and its expiry
         #[arg(short, long)]
         long: bool,
     },
-    /// Everything below a name, as a tree
+    /// Show everything below a name as a tree
+    ///
+    /// Examples:
+    ///   ebla mt tree
+    ///   ebla mt tree prod --depth 2
+    #[command(verbatim_doc_comment)]
     Tree {
-        /// The name; without it the root
+        /// Name to start at; without it the root
         #[arg(default_value = "")]
         name: String,
-        /// Only so many levels
+        /// Show at most this many levels
         #[arg(short, long, value_parser = clap::value_parser!(u8).range(1..=64))]
         depth: Option<u8>,
     },
-    /// Delete a node
+    /// Delete a node; exit code 3 when it does not exist
+    ///
+    /// Examples:
+    ///   ebla mt rm prod/web
+    ///   ebla mt rm --recursive prod
+    #[command(verbatim_doc_comment)]
     Rm {
-        /// The name
+        /// Name of the node
         name: String,
-        /// Everything below it too
+        /// Delete everything below it too
         #[arg(short, long)]
         recursive: bool,
     },
-    /// A node's creator, age, versions
+    /// Show a node's creator, creation time, version, and number of servers and children
+    ///
+    /// Example:
+    ///   ebla mt stat prod/web
+    #[command(verbatim_doc_comment)]
     Stat {
-        /// The name
+        /// Name of the node
         name: String,
     },
-    /// Keep a server mounted while a command runs, or until Ctrl-C
+    /// Keep servers mounted while a command runs, or until Ctrl-C
+    ///
+    /// Examples:
+    ///   ebla mt publish prod/web --server 10.0.0.1:80
+    ///   ebla mt publish prod/web --server 10.0.0.1:80 -- ./web-server --port 80
+    ///   ebla mt publish prod/web --server 10.0.0.1:80 --check http=/health -- ./web-server --port 80
+    ///
+    /// The command starts when all servers are mounted; if that fails, it does not start. With --check it starts at once,
+    /// because it may be the server that is to become healthy. Its exit code becomes that of `publish`. In the end the
+    /// servers are unmounted.
+    #[command(verbatim_doc_comment)]
     Publish {
-        /// The names
+        /// Names to mount the servers under
         #[arg(required = true)]
         names: Vec<String>,
-        /// The server, HOST:PORT; several may be given
+        /// Address of a server; repeat for several
         #[arg(long, value_name = "HOST:PORT", required = true)]
         server: Vec<String>,
-        /// How often the mounts are made anew, in seconds; they last 20 longer
+        /// Seconds after which a mount is renewed; it expires 20 seconds later
         #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
         period: u32,
-        /// The server is a mount table itself
+        /// Seconds that the first mounts may take before the command is given up
+        #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..),
+            requires = "command", conflicts_with = "check")]
+        wait: u32,
+        /// The server is a mounttable itself
         #[arg(long, conflicts_with = "leaf")]
         mt: bool,
-        /// There is nothing below the server
+        /// The server is a leaf: it has no names of its own
         #[arg(long)]
         leaf: bool,
-        /// Mounted only while it is healthy: tcp (somebody listens), grpc or grpc=SERVICE (it says so by grpc.health.v1),
-        /// http=/PATH (2xx), exec=COMMAND (for the shell, ends with 0; the server is in $SERVER)
+        /// Mount a server only while it is healthy: tcp (it accepts connections), grpc or grpc=SERVICE (grpc.health.v1
+        /// says that it serves), http=/PATH (the answer is 2xx), exec=COMMAND (the shell command exits with 0; it finds
+        /// the address in $SERVER)
         #[arg(long, value_name = "HOW")]
         check: Option<health::Check>,
-        /// How often that is looked at, in seconds; after two failures in succession the server is taken away
+        /// Seconds between two health checks; after two failures in a row the server is unmounted
         #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         check_every: u32,
-        /// The command and its arguments, behind --; its exit code becomes that of this one
+        /// Command to run, with its arguments, after --
         #[arg(last = true)]
         command: Vec<String>,
     },
-    /// Measure resolving and mounting
     Bench(bench::Bench),
-    /// Who may do what with a node
     #[command(subcommand)]
     Perms(perms::Perms),
-    /// Who the mounttable takes the caller for, and what he is charged for
+    /// Show the authenticated caller and their quota use
+    ///
+    /// Examples:
+    ///   ebla mt whoami
+    ///   ebla mt whoami --as alice
+    #[command(verbatim_doc_comment)]
     Whoami,
-    /// Look after a mounttable, as one of its superusers: the server of the first root is asked
     #[command(subcommand)]
     Admin(admin::Admin),
 }
@@ -190,24 +273,50 @@ enum Command {
 ///
 /// # Errors
 /// What the mounttable answers.
-pub async fn run(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failure> {
+pub async fn run(mt: Mt, runtime: Runtime) -> Result<(), Failure> {
+    carry_out(mt, runtime).await.map_err(with_next_step)
+}
+
+/// Nobody answered: then the address is wrong, or there is nothing.
+fn with_next_step(failure: Failure) -> Failure {
+    if !failure.message.contains(&format!("({})", Reason::Unavailable)) {
+        return failure;
+    }
+    let next = "check that a mounttable serves there: start one with `ebla mounttable`, or name another with --root";
+    Failure { message: format!("{}; {next}", failure.message), ..failure }
+}
+
+async fn carry_out(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failure> {
     let names = root.namespace(&runtime)?;
     let (format, now) = (root.output, runtime.clock.wall());
     match command {
-        Command::Mount { name, server, ttl, mt, leaf, replace } => {
+        Command::Mount { name, server, ttl, forever, mt, leaf, replace } => {
             let server: ServerAddress = server.parse().map_err(refused)?;
             let mode = if replace { MountMode::Replace } else { MountMode::Add };
-            let ttl = Duration::from_secs(ttl.into());
+            let ttl = Duration::from_secs(if forever { 0 } else { ttl.into() });
             let options = MountOptions { ttl, target: Target::of(mt, leaf), mode };
             let outcomes = names.mount(&name, &server, options).await.map_err(refused)?;
-            if done(&outcomes)?.iter().any(|mounted| mounted.hides_children) {
-                eprintln!("the name has children, which nobody reaches while a server is mounted on it");
+            let mounted = done(&outcomes)?;
+            if let Some(first) = mounted.first() {
+                tell(format, &show::mounted(&name, &server, first.deadline), || {
+                    show::mounted_line(&name, &server, first.deadline, now)
+                });
+            }
+            if mounted.iter().any(|mounted| mounted.hides_children) {
+                output::note(&format!("{name} has children, which cannot be reached while a server is mounted on it"));
             }
             Ok(())
         }
         Command::Unmount { name, server } => {
             let server: Option<ServerAddress> = server.map(|it| it.parse()).transpose().map_err(refused)?;
-            done(&names.unmount(&name, server.as_ref()).await.map_err(refused)?).map(drop)
+            let removed = done(&names.unmount(&name, server.as_ref()).await.map_err(refused)?)?;
+            let removed = removed.into_iter().max().unwrap_or_default();
+            tell(format, &json!({"name": name, "unmounted": removed}), || match (removed, &server) {
+                (0, Some(server)) => format!("{server} was not mounted under {name}"),
+                (0, None) => format!("nothing was mounted under {name}"),
+                (removed, _) => format!("unmounted {removed} servers from {name}"),
+            });
+            Ok(())
         }
         Command::Resolve { name, trace: true, .. } => {
             let resolved = names.trace(&name).await;
@@ -231,6 +340,9 @@ pub async fn run(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failu
             let mut states = names.watch(&name).take(count.unwrap_or(usize::MAX));
             while let Some(state) = states.next().await {
                 output::print(&show::watched(format, runtime.clock.wall(), state.map_err(refused)?.as_ref()));
+                if output::is_closed() {
+                    break;
+                }
             }
             Ok(())
         }
@@ -239,17 +351,24 @@ pub async fn run(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failu
         Command::Tree { name, depth } => list::tree(&names, &name, depth, format).await,
         Command::Rm { name, recursive } => {
             let subtree = if recursive { Subtree::Delete } else { Subtree::Refuse };
-            done(&names.delete(&name, subtree).await.map_err(refused)?).map(drop)
+            let deleted = done(&names.delete(&name, subtree).await.map_err(refused)?)?;
+            let deleted = deleted.into_iter().max().unwrap_or_default();
+            if deleted == 0 {
+                return Err(refused(Error::new(Reason::NoSuchName, format!("{name} does not exist"))));
+            }
+            tell(format, &json!({"name": name, "deleted": deleted}), || format!("deleted {deleted} nodes"));
+            Ok(())
         }
         Command::Stat { name } => {
             let node = names.node(&name).await.map_err(refused)?;
             output::print(&show::node(format, &node));
             Ok(())
         }
-        Command::Publish { names: called, server, period, mt, leaf, check, check_every, command } => {
+        Command::Publish { names: called, server, period, wait, mt, leaf, check, check_every, command } => {
             let servers = server.iter().map(|it| it.parse()).collect::<Result<_, Error>>().map_err(refused)?;
             let check = check.map(|check| (check, Duration::from_secs(check_every.into())));
-            let plan = publish::Plan { names: called, servers, period, target: Target::of(mt, leaf), check, command };
+            let (target, wait) = (Target::of(mt, leaf), Duration::from_secs(wait.into()));
+            let plan = publish::Plan { names: called, servers, period, target, wait, check, command };
             publish::run(&names, &runtime.net, plan).await
         }
         Command::Perms(command) => perms::run(command, &names, format).await,
@@ -275,9 +394,17 @@ fn done<T: Copy>(outcomes: &Outcomes<T>) -> Result<Vec<T>, Failure> {
     }
     match away.first() {
         Some(error) if done.is_empty() => return Err(refused((*error).clone())),
-        _ => away.iter().for_each(|error| eprintln!("done, but not at {}", error.message)),
+        _ => away.iter().for_each(|error| output::note(&format!("done, but not at every server: {}", error.message))),
     }
     Ok(done)
+}
+
+/// Tells what was done: programs on stdout, people on stderr.
+fn tell(format: Format, document: &Value, line: impl FnOnce() -> String) {
+    match format {
+        Format::Json => output::print_json(document),
+        Format::Table => output::note(&line()),
+    }
 }
 
 /// The failure that a refusal of the mounttable is to the shell.

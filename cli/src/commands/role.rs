@@ -14,19 +14,19 @@ use serde_json::Value;
 
 use super::mt;
 use crate::output::Failure;
-use crate::process;
+use crate::process::{self, Listen};
 
 /// How a process takes part in a cluster.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Role {
     /// etcd's client addresses, separated by commas: http://HOST:PORT
-    #[arg(long, value_name = "URL,…", env = "EBLA_ETCD", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "URL,…", env = "EBLA_ETCD", value_delimiter = ',', required = true, value_parser = process::etcd_url)]
     pub etcd: Vec<String>,
     /// Where to listen; port 0 takes a free one
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
     pub listen: String,
     /// Where others reach this process, when that is not where it listens
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
     pub advertise: Option<String>,
     /// The folder of this process, and of no other
     #[arg(long, value_name = "DIR", env = "EBLA_DATA")]
@@ -52,13 +52,17 @@ pub struct Role {
 }
 
 impl Role {
-    /// Checks the addresses; the way to the lock service. etcd need not be there yet.
+    /// Checks the addresses and the ready file; the way to the lock service. etcd need not be there yet.
     ///
     /// # Errors
     /// With one thing to do.
-    pub fn begin(&self, runtime: &Runtime) -> Result<SharedChubby, Failure> {
+    pub async fn begin(&self, runtime: &Runtime) -> Result<SharedChubby, Failure> {
         process::check_exposure(&self.listen, self.insecure)?;
         process::check_reachable(&self.listen, self.advertise.as_deref())?;
+        if let Some(file) = &self.ready_file {
+            process::check_ready(file)?;
+        }
+        process::check_free(&[Listen { option: "--listen", address: &self.listen }]).await?;
         let etcd = Etcd::new(&self.etcd, runtime).map_err(|error| Failure::usage(Error::from(error).message))?;
         // A broken invariant must not be served on.
         ebla_runtime::telemetry::abort_on_panic();

@@ -1,69 +1,163 @@
-//! `ebla row`: get, set, scan.
+//! `ebla row`: get, set, delete, scan.
 
+use bytes::Bytes;
 use ebla_client::Direction;
 use ebla_client::table::ReadOptions;
-use ebla_model::cell::Row as ModelRow;
+use ebla_model::Micros;
+use ebla_model::cell::{Cell, Row as ModelRow};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_runtime::Runtime;
+use futures::TryStreamExt as _;
 use serde_json::{Value, json};
 
 use super::Place;
+use crate::escape;
 use crate::output::{self, Failure, Format};
 
-/// Rows.
+/// Read and write rows
+///
+/// Examples:
+///   ebla row set web com.cnn.www anchor:cnnsi.com=CNN
+///   ebla row scan web --prefix com.
+///
+/// Keys, qualifiers and values are printable text; any other byte is written \xHH, and a backslash \\. Output is
+/// escaped in the same way, so that it can be typed back. With -o json the fields `key`, `qualifier` and `value` are
+/// base64.
 #[derive(Debug, clap::Subcommand)]
+#[command(verbatim_doc_comment)]
 pub enum Row {
-    /// One row with all its cells
+    /// Show one row with all its cells
+    ///
+    /// Examples:
+    ///   ebla row get web com.cnn.www
+    ///   ebla row get web com.cnn.www --hex
+    #[command(verbatim_doc_comment)]
     Get {
         /// Which cluster
         #[command(flatten)]
         place: Place,
-        /// The table's name
+        /// Name of the table
         table: String,
-        /// The row's key; bytes as \xHH
-        row: String,
+        /// Key of the row; bytes as \xHH
+        #[arg(value_parser = escape::key)]
+        row: RowKey,
+        /// Show values as hexadecimal digits
+        #[arg(long)]
+        hex: bool,
     },
     /// Write cells of one row, all or none
     ///
-    /// Example:
+    /// Examples:
     ///   ebla row set web com.cnn.www anchor:cnnsi.com=CNN
+    ///   ebla row set web com.cnn.www 'contents:raw=\xff\x00'
+    ///   ebla row set web com.cnn.www --hex contents:raw=ff00
     #[command(verbatim_doc_comment)]
     Set {
         /// Which cluster
         #[command(flatten)]
         place: Place,
-        /// The table's name
+        /// Name of the table
         table: String,
-        /// The row's key; bytes as \xHH
-        row: String,
-        /// FAMILY:QUALIFIER=VALUE
+        /// Key of the row; bytes as \xHH
+        #[arg(value_parser = escape::key)]
+        row: RowKey,
+        /// FAMILY:QUALIFIER=VALUE; bytes as \xHH, and `=` in a qualifier as \x3d
         #[arg(required = true, value_name = "CELL")]
         cells: Vec<String>,
+        /// Values are hexadecimal digits
+        #[arg(long)]
+        hex: bool,
     },
-    /// Rows in key order
+    /// Delete a row, a family of it, or a column of it
+    ///
+    /// A row that does not exist is deleted already: that is no error.
+    ///
+    /// Examples:
+    ///   ebla row delete web com.cnn.www
+    ///   ebla row delete web com.cnn.www --column anchor:cnnsi.com
+    #[command(verbatim_doc_comment)]
+    Delete {
+        /// Which cluster
+        #[command(flatten)]
+        place: Place,
+        /// Name of the table
+        table: String,
+        /// Key of the row; bytes as \xHH
+        #[arg(value_parser = escape::key)]
+        row: RowKey,
+        /// Delete only the cells of this family
+        #[arg(long, conflicts_with = "column")]
+        family: Option<String>,
+        /// Delete only the cells of this column: FAMILY:QUALIFIER; bytes as \xHH
+        #[arg(long, value_parser = column)]
+        column: Option<Column>,
+    },
+    /// Show rows in key order
+    ///
+    /// Examples:
+    ///   ebla row scan web --prefix com.
+    ///   ebla row scan web --start a --end m --limit 0
+    #[command(verbatim_doc_comment)]
     Scan {
         /// Which cluster
         #[command(flatten)]
         place: Place,
-        /// The table's name
+        /// Name of the table
         table: String,
-        /// Only keys that start with this
-        #[arg(long, conflicts_with_all = ["start", "end"])]
-        prefix: Option<String>,
-        /// From this key on
-        #[arg(long)]
-        start: Option<String>,
-        /// Up to this key, exclusive
-        #[arg(long)]
-        end: Option<String>,
-        /// At most so many rows; 0: all
+        /// Only keys that start with this; bytes as \xHH
+        #[arg(long, value_name = "KEY", value_parser = escape::key, allow_hyphen_values = true)]
+        prefix: Option<RowKey>,
+        /// Only this key and those after it
+        #[arg(long, value_name = "KEY", value_parser = escape::key, allow_hyphen_values = true)]
+        start: Option<RowKey>,
+        /// Only keys before this one
+        #[arg(long, value_name = "KEY", value_parser = escape::key, allow_hyphen_values = true)]
+        end: Option<RowKey>,
+        /// Show at most this many rows; 0 shows all
         #[arg(long, default_value_t = 100)]
         limit: u64,
         /// From the last row to the first
         #[arg(long)]
         reversed: bool,
+        /// Show values as hexadecimal digits
+        #[arg(long)]
+        hex: bool,
     },
+}
+
+/// A column of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    family: String,
+    qualifier: Bytes,
+}
+
+/// How values are written, in and out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Values {
+    Escaped,
+    Hex,
+}
+
+impl Values {
+    fn of(hex: bool) -> Self {
+        if hex { Self::Hex } else { Self::Escaped }
+    }
+
+    fn show(self, value: &[u8]) -> String {
+        match self {
+            Self::Escaped => escape::text(value),
+            Self::Hex => escape::hex(value),
+        }
+    }
+
+    fn parse(self, text: &str) -> Result<Bytes, String> {
+        match self {
+            Self::Escaped => escape::parse(text),
+            Self::Hex => escape::parse_hex(text),
+        }
+    }
 }
 
 /// Carries out the command.
@@ -72,106 +166,247 @@ pub enum Row {
 /// What the cluster answers; 3 when the row is not there.
 pub async fn run(command: Row, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Row::Get { place, table, row } => get(place, &table, &row, runtime).await,
-        Row::Set { place, table, row, cells } => set(place, &table, &row, &cells, runtime).await,
-        Row::Scan { place, table, prefix, start, end, limit, reversed } => {
-            let rows = row_set(prefix.as_deref(), start.as_deref(), end.as_deref())?;
-            let table_name = place.table(&table)?;
-            let client = place.client(&runtime).await?;
-            let direction = if reversed { Direction::Descending } else { Direction::Ascending };
-            let options = ReadOptions { limit, direction, filter: None };
-            let rows = client.table(&table_name).read_rows(rows, options).await?;
-            show(&place, &rows);
+        Row::Get { place, table, row, hex } => {
+            let view = View::new(&place, hex)?;
+            let found = place.client(&runtime).await?.table(&place.table(&table)?).read_row(&row, None).await?;
+            let absent = || Failure { message: format!("table {table} has no row {}", shown(&row)), code: 3 };
+            let row = found.ok_or_else(absent)?;
+            match view {
+                View::Json => output::print_json(&json!([row_json(&row)])),
+                View::Text(values) => output::print(&row_text(&row, values)),
+            }
             Ok(())
         }
-    }
-}
-
-async fn get(place: Place, table: &str, row: &str, runtime: Runtime) -> Result<(), Failure> {
-    let name = place.table(table)?;
-    let key = RowKey::parse_escaped(row)?;
-    let client = place.client(&runtime).await?;
-    match client.table(&name).read_row(&key, None).await? {
-        Some(found) => show(&place, &[found]),
-        None => return Err(Failure { message: format!("{table} has no row {key}"), code: 3 }),
-    }
-    Ok(())
-}
-
-async fn set(place: Place, table: &str, row: &str, cells: &[String], runtime: Runtime) -> Result<(), Failure> {
-    let name = place.table(table)?;
-    let key = RowKey::parse_escaped(row)?;
-    let mutations = cells.iter().map(|text| parse_cell(text)).collect::<Result<Vec<_>, _>>()?;
-    place.client(&runtime).await?.table(&name).mutate_row(&key, &mutations).await?;
-    Ok(())
-}
-
-fn parse_cell(text: &str) -> Result<Mutation, Failure> {
-    let wrong = || Failure::usage(format!("`{text}` is no cell: write FAMILY:QUALIFIER=VALUE"));
-    let (column, value) = text.split_once('=').ok_or_else(wrong)?;
-    let (family, qualifier) = column.split_once(':').ok_or_else(wrong)?;
-    Ok(Mutation::SetCell {
-        family: family.to_owned(),
-        qualifier: RowKey::parse_escaped(qualifier)?.bytes().clone(),
-        timestamp: WriteTime::Server,
-        value: bytes::Bytes::copy_from_slice(value.as_bytes()),
-    })
-}
-
-fn row_set(prefix: Option<&str>, start: Option<&str>, end: Option<&str>) -> Result<RowSet, Failure> {
-    let range = match prefix {
-        Some(prefix) => KeyRange::prefix(RowKey::parse_escaped(prefix)?.as_bytes()),
-        None => {
-            let start = start.map_or(Ok(RowKey::EMPTY), RowKey::parse_escaped)?;
-            let end = end.map(RowKey::parse_escaped).transpose()?;
-            KeyRange::new(start, end).ok_or_else(|| Failure::usage("--start must lie before --end"))?
+        Row::Set { place, table, row, cells, hex } => {
+            set(&place, &table, &row, &cells, Values::of(hex), &runtime).await
         }
+        Row::Delete { place, table, row, family, column } => {
+            let (what, mutation) = deletion(family, column);
+            let name = place.table(&table)?;
+            place.client(&runtime).await?.table(&name).mutate_row(&row, &[mutation]).await?;
+            match place.output {
+                Format::Json => output::print_json(&json!({ "key": escape::base64(row.as_bytes()), "deleted": what })),
+                Format::Table => output::note(&format!("deleted {what} {} of {table}", shown(&row))),
+            }
+            Ok(())
+        }
+        Row::Scan { place, table, prefix, start, end, limit, reversed, hex } => {
+            let view = View::new(&place, hex)?;
+            let rows = row_set(prefix.as_ref(), start, end)?;
+            let direction = if reversed { Direction::Descending } else { Direction::Ascending };
+            scan(&place, &table, rows, limit, direction, view, &runtime).await
+        }
+    }
+}
+
+async fn set(
+    place: &Place,
+    table: &str,
+    row: &RowKey,
+    cells: &[String],
+    values: Values,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
+    let name = place.table(table)?;
+    let mutations = cells.iter().map(|text| parse_cell(text, values)).collect::<Result<Vec<_>, _>>()?;
+    place.client(runtime).await?.table(&name).mutate_row(row, &mutations).await?;
+    if place.output == Format::Json {
+        output::print_json(&json!({ "key": escape::base64(row.as_bytes()), "cells": mutations.len() }));
+    }
+    Ok(())
+}
+
+/// Shows rows as they come, and says when there are more than the limit lets through.
+async fn scan(
+    place: &Place,
+    table: &str,
+    rows: RowSet,
+    limit: u64,
+    direction: Direction,
+    view: View,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
+    let name = place.table(table)?;
+    // One row beyond the limit is asked for: it tells whether there are more.
+    let asked = if limit == 0 { 0 } else { limit.saturating_add(1) };
+    let options = ReadOptions { limit: asked, direction, filter: None };
+    let mut found = place.client(runtime).await?.table(&name).stream_rows(rows, options);
+    let (mut count, mut documents) = (0_u64, Vec::new());
+    let mut last = RowKey::EMPTY;
+    let mut next = None;
+    while let Some(row) = found.try_next().await? {
+        if limit > 0 && count == limit {
+            next = Some(row.key);
+            break;
+        }
+        match view {
+            View::Json => documents.push(row_json(&row)),
+            View::Text(values) => output::print(&row_text(&row, values)),
+        }
+        if output::is_closed() {
+            return Ok(());
+        }
+        count = count.saturating_add(1);
+        last = row.key;
+    }
+    match view {
+        View::Json => output::print_json(&Value::Array(documents)),
+        View::Text(_) if count == 0 => output::note("no rows"),
+        View::Text(_) => {}
+    }
+    if let Some(next) = next {
+        output::note(&more(count, direction, &last, &next));
+    }
+    Ok(())
+}
+
+/// What is said when a scan ends at its limit: how to see the rest.
+fn more(count: u64, direction: Direction, last: &RowKey, next: &RowKey) -> String {
+    // Both bounds are those of ascending ranges: the start belongs to the range, the end does not.
+    let (flag, key) = match direction {
+        Direction::Ascending => ("--start", next),
+        Direction::Descending => ("--end", last),
+    };
+    let key = shown(key);
+    format!("there are more than these {count} rows: continue with {flag} {key}, or show all with --limit 0")
+}
+
+/// A key in a message, as a shell takes it.
+fn shown(key: &RowKey) -> String {
+    escape::shell_word(&escape::text(key.as_bytes()))
+}
+
+/// How rows are shown.
+#[derive(Clone, Copy, Debug)]
+enum View {
+    Json,
+    Text(Values),
+}
+
+impl View {
+    fn new(place: &Place, hex: bool) -> Result<Self, Failure> {
+        match place.output {
+            Format::Json if hex => {
+                Err(Failure::usage("--hex is for table output: JSON carries values as base64; leave one of them out"))
+            }
+            Format::Json => Ok(Self::Json),
+            Format::Table => Ok(Self::Text(Values::of(hex))),
+        }
+    }
+}
+
+fn parse_cell(text: &str, values: Values) -> Result<Mutation, Failure> {
+    let wrong = |why: &str| Failure::usage(format!("`{text}` is not a cell: {why}"));
+    let shape = "write FAMILY:QUALIFIER=VALUE";
+    let (left, value) = text.split_once('=').ok_or_else(|| wrong(shape))?;
+    let Column { family, qualifier } = column(left).map_err(|why| wrong(&why))?;
+    let value = values.parse(value).map_err(|why| wrong(&why))?;
+    Ok(Mutation::SetCell { family, qualifier, timestamp: WriteTime::Server, value })
+}
+
+fn column(text: &str) -> Result<Column, String> {
+    let (family, qualifier) = text.split_once(':').ok_or("a column is FAMILY:QUALIFIER")?;
+    Ok(Column { family: family.to_owned(), qualifier: escape::parse(qualifier)? })
+}
+
+/// What is deleted, in words, and the mutation that does it.
+fn deletion(family: Option<String>, column: Option<Column>) -> (String, Mutation) {
+    match (family, column) {
+        (_, Some(Column { family, qualifier })) => {
+            let what = format!("column {} of row", escape::column(&family, &qualifier));
+            (what, Mutation::DeleteColumn { family, qualifier, start: Micros::ZERO, end: None })
+        }
+        (Some(family), None) => (format!("family {family} of row"), Mutation::DeleteFamily { family }),
+        (None, None) => ("row".to_owned(), Mutation::DeleteRow),
+    }
+}
+
+fn row_set(prefix: Option<&RowKey>, start: Option<RowKey>, end: Option<RowKey>) -> Result<RowSet, Failure> {
+    let range = KeyRange::new(start.unwrap_or(RowKey::EMPTY), end)
+        .ok_or_else(|| Failure::usage("--start must lie before --end"))?;
+    let range = match prefix {
+        Some(prefix) => range
+            .intersect(&KeyRange::prefix(prefix.as_bytes()))
+            .ok_or_else(|| Failure::usage("no key with this --prefix lies between --start and --end"))?,
+        None => range,
     };
     Ok(RowSet::from_ranges([range]))
 }
 
-/// Rows as a person reads them, or as JSON.
-pub fn show(place: &Place, rows: &[ModelRow]) {
-    if place.output == Format::Json {
-        return output::print_json(&json!(rows.iter().map(row_json).collect::<Vec<_>>()));
+fn row_text(row: &ModelRow, values: Values) -> String {
+    let mut text = format!("{}\n", escape::text(row.key.as_bytes()));
+    for cell in &row.cells {
+        let column = escape::column(cell.family.as_str(), &cell.qualifier);
+        let value = values.show(&cell.value);
+        text.push_str(&format!("  {column:<40} {}  {value}\n", output::time(cell.timestamp)));
     }
-    for row in rows {
-        output::print(&format!("{}\n", row.key));
-        for cell in &row.cells {
-            let column = format!("{}:{}", cell.family.as_str(), output::escaped(&cell.qualifier));
-            output::print(&format!("  {column:<40} {}  {}\n", cell.timestamp.get(), output::readable(&cell.value)));
-        }
-    }
+    text
 }
 
 fn row_json(row: &ModelRow) -> Value {
-    let cell = |cell: &ebla_model::cell::Cell| {
+    let cell = |cell: &Cell| {
         json!({
             "family": cell.family.as_str(),
-            "qualifier": output::escaped(&cell.qualifier),
+            "qualifier": escape::base64(&cell.qualifier),
             "timestamp_micros": cell.timestamp.get(),
-            "value": output::escaped(&cell.value),
+            "value": escape::base64(&cell.value),
         })
     };
-    json!({ "key": row.key.to_string(), "cells": row.cells.iter().map(cell).collect::<Vec<_>>() })
+    json!({ "key": escape::base64(row.key.as_bytes()), "cells": row.cells.iter().map(cell).collect::<Vec<_>>() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn key(text: &str) -> RowKey {
+        escape::key(text).unwrap()
+    }
+
     #[test]
     fn cells_are_family_qualifier_value() {
-        let Mutation::SetCell { family, qualifier, value, .. } = parse_cell("anchor:a:b=c=d").unwrap() else {
-            panic!("a cell")
+        let cell = |text: &str, values| match parse_cell(text, values).unwrap() {
+            Mutation::SetCell { family, qualifier, value, .. } => (family, qualifier.to_vec(), value.to_vec()),
+            other => panic!("{other:?}"),
         };
-        assert_eq!((family.as_str(), &qualifier[..], &value[..]), ("anchor", &b"a:b"[..], &b"c=d"[..]));
-        assert!(parse_cell("anchor=x").is_err() && parse_cell("anchor:x").is_err());
+        let of = |family: &str, qualifier: &[u8], value: &[u8]| (family.to_owned(), qualifier.to_vec(), value.to_vec());
+        assert_eq!(cell("anchor:a:b=c=d", Values::Escaped), of("anchor", b"a:b", b"c=d"));
+        assert_eq!(cell(r"f:a\x3db=\xff\\x", Values::Escaped), of("f", b"a=b", b"\xff\\x"));
+        assert_eq!(cell("f:q=", Values::Escaped), of("f", b"q", b""));
+        assert_eq!(cell("f:q=ff00", Values::Hex), of("f", b"q", b"\xff\x00"));
+        for (wrong, says) in [("anchor=x", "FAMILY:QUALIFIER"), ("anchor:x", "=VALUE"), (r"f:q=\q", "backslash")] {
+            let failure = parse_cell(wrong, Values::Escaped).unwrap_err();
+            assert!(failure.code == 2 && failure.message.contains(says), "{failure:?}");
+        }
+        assert!(parse_cell("f:q=xyz", Values::Hex).unwrap_err().message.contains("hexadecimal"));
     }
 
     #[test]
     fn ranges_must_not_be_empty() {
-        assert!(row_set(None, Some("b"), Some("a")).is_err());
-        assert!(row_set(Some("com."), None, None).unwrap().contains(b"com.cnn"));
+        assert!(row_set(None, Some(key("b")), Some(key("a"))).is_err());
+        assert!(row_set(Some(&key("com.")), None, None).unwrap().contains(b"com.cnn"));
+        let rest = row_set(Some(&key("com.")), Some(key("com.d")), None).unwrap();
+        assert!(rest.contains(b"com.d") && !rest.contains(b"com.cnn") && !rest.contains(b"d"));
+        assert!(row_set(Some(&key("com.")), Some(key("d")), None).is_err());
+    }
+
+    #[test]
+    fn a_scan_that_stops_says_where_it_goes_on() {
+        let (last, next) = (key("a"), key(r"b c\xff"));
+        let up = more(2, Direction::Ascending, &last, &next);
+        assert_eq!(
+            up,
+            r"there are more than these 2 rows: continue with --start 'b c\xff', or show all with --limit 0"
+        );
+        assert!(more(2, Direction::Descending, &last, &next).contains("--end a,"));
+    }
+
+    #[test]
+    fn a_deletion_is_of_what_was_named() {
+        assert_eq!(deletion(None, None).1, Mutation::DeleteRow);
+        let (what, family) = deletion(Some("f".to_owned()), None);
+        assert_eq!((what.as_str(), family), ("family f of row", Mutation::DeleteFamily { family: "f".to_owned() }));
+        let (what, _) = deletion(None, Some(column("f:a=b").unwrap()));
+        assert_eq!(what, "column f:a\\x3db of row");
     }
 }

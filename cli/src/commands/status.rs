@@ -9,14 +9,15 @@ use crate::output::{self, Failure, Format, Table};
 use crate::picture::{Picture, look};
 use crate::verdict::{Level, Verdict, judge};
 
-/// Show whether the cluster is healthy, its servers, and how much they hold.
+/// Show whether the cluster is healthy, its servers, and how much they hold
 ///
 /// The first line is the verdict: `healthy`; `degraded` when all is served and something is missing; `unavailable` when some
-/// tablets cannot be read or written, or no master answers. Without a master it shows what servers and METADATA tell, and
-/// what is unknown as such (null in JSON).
+/// tablets cannot be read or written, or no master answers. Without a master it shows what servers and METADATA tell, and what
+/// is unknown as such (null in JSON).
 ///
-/// Example:
-///   ebla status --exit-code -o json
+/// Examples:
+///   ebla status
+///   ebla status --exit-code --addr 127.0.0.1:8086,127.0.0.1:8087
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Status {
@@ -85,7 +86,10 @@ fn master(picture: &Picture) -> String {
     match (&picture.master, &picture.master_error, picture.master_epoch) {
         (Some(address), None, Some(epoch)) => format!("master {address} (epoch {epoch})"),
         (Some(address), None, None) => format!("master {address}"),
-        (Some(address), Some(error), _) => format!("master unknown (last at {address}: {error})"),
+        (Some(address), Some(error), _) => {
+            let ago = picture.master_lost.map(|lost| format!(", lost {} s ago", lost.as_secs())).unwrap_or_default();
+            format!("master unknown (last at {address}{ago}: {error})")
+        }
         (None, Some(error), _) => format!("master unknown ({error})"),
         (None, None, _) => "master unknown".to_owned(),
     }
@@ -126,6 +130,7 @@ fn to_json(picture: &Picture, verdict: &Verdict) -> Value {
         "master": picture.master,
         "master_epoch": picture.master_epoch,
         "master_answers": picture.master_error.is_none(),
+        "master_lost_seconds": picture.master_lost.map(|lost| lost.as_secs()),
         "trouble": trouble.join("; "),
         "tables": picture.tables,
         "tablets": picture.tablets,

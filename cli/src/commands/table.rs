@@ -1,61 +1,110 @@
-//! `ebla table`: list, create, delete, describe.
+//! `ebla table`: list, create, update, delete, describe.
 
 use std::time::Duration;
 
+use ebla_client::Client;
+use ebla_client::admin::NamedFamily;
 use ebla_model::gc::GcRule;
 use ebla_model::key::RowKey;
+use ebla_model::schema::{Protection, TableName};
 use ebla_runtime::Runtime;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Place;
+use crate::escape;
 use crate::output::{self, Failure, Format};
 
-/// Tables.
+/// List, create, update, delete and describe tables
+///
+/// Examples:
+///   ebla table create web --family anchor --family contents:maxversions=3
+///   ebla table list
 #[derive(Debug, clap::Subcommand)]
+#[command(verbatim_doc_comment)]
 pub enum Table {
-    /// The tables of the instance
+    /// List the tables of the instance
+    ///
+    /// Example:
+    ///   ebla table list
+    #[command(verbatim_doc_comment)]
     List {
         /// Which cluster
         #[command(flatten)]
         place: Place,
     },
-    /// Make a table
+    /// Create a table
     ///
-    /// Example:
-    ///   ebla table create web --family anchor --family contents:maxversions=3 --split org.
+    /// Examples:
+    ///   ebla table create web --family anchor --family contents:maxversions=3
+    ///   ebla table create logs --family 'lines:maxage=30d&&maxversions=1' --split m --split t
     #[command(verbatim_doc_comment)]
     Create {
         /// Which cluster
         #[command(flatten)]
         place: Place,
-        /// The table's name
+        /// Name of the table
         table: String,
-        /// NAME, or NAME:maxversions=N, NAME:maxage=30d, both joined by && or ||
+        /// NAME, or NAME:maxversions=N, NAME:maxage=30d, or both joined by && or ||: cells that the rule matches are
+        /// garbage collected
         #[arg(long = "family", value_name = "FAMILY")]
         families: Vec<String>,
-        /// First row of a further tablet; bytes as \xHH
-        #[arg(long = "split", value_name = "KEY")]
-        splits: Vec<String>,
+        /// First key of a further tablet; bytes as \xHH
+        #[arg(long = "split", value_name = "KEY", value_parser = escape::split_key, allow_hyphen_values = true)]
+        splits: Vec<RowKey>,
     },
-    /// Remove a table and everything in it
+    /// Change the settings of a table
+    ///
+    /// Example:
+    ///   ebla table update web --deletion-protection on
+    ///
+    /// Families are changed by `ebla family`.
+    #[command(verbatim_doc_comment)]
+    Update {
+        /// Which cluster
+        #[command(flatten)]
+        place: Place,
+        /// Name of the table
+        table: String,
+        /// Refuse to delete the table
+        #[arg(long, value_enum)]
+        deletion_protection: Switch,
+    },
+    /// Delete a table and everything in it
+    ///
+    /// Example:
+    ///   ebla table delete web --yes
+    #[command(verbatim_doc_comment)]
     Delete {
         /// Which cluster
         #[command(flatten)]
         place: Place,
-        /// The table's name
+        /// Name of the table
         table: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
-    /// Families, rules and number of tablets of a table
+    /// Show the families of a table, their garbage collection rules, and the number of tablets
+    ///
+    /// Example:
+    ///   ebla table describe web
+    #[command(verbatim_doc_comment)]
     Describe {
         /// Which cluster
         #[command(flatten)]
         place: Place,
-        /// The table's name
+        /// Name of the table
         table: String,
     },
+}
+
+/// A setting that is on or off.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Switch {
+    /// It is in force.
+    On,
+    /// It is not.
+    Off,
 }
 
 /// Carries out the command.
@@ -64,78 +113,165 @@ pub enum Table {
 /// What the cluster answers.
 pub async fn run(command: Table, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Table::List { place } => list(place, runtime).await,
-        Table::Create { place, table, families, splits } => create(place, &table, &families, &splits, runtime).await,
-        Table::Delete { place, table, yes } => delete(place, &table, yes, runtime).await,
-        Table::Describe { place, table } => describe(place, &table, runtime).await,
+        Table::List { place } => list(&place, &runtime).await,
+        Table::Create { place, table, families, splits } => create(&place, &table, &families, &splits, &runtime).await,
+        Table::Update { place, table, deletion_protection } => {
+            let protection = match deletion_protection {
+                Switch::On => Protection::On,
+                Switch::Off => Protection::Off,
+            };
+            update(&place, &table, protection, &runtime).await
+        }
+        Table::Delete { place, table, yes } => delete(&place, &table, yes, &runtime).await,
+        Table::Describe { place, table } => {
+            let name = place.table(&table)?;
+            let description = Description::of(&place.client(&runtime).await?, &name).await?;
+            match place.output {
+                Format::Json => output::print_json(&description.json()),
+                Format::Table => output::print(&description.text()),
+            }
+            Ok(())
+        }
     }
 }
 
-async fn list(place: Place, runtime: Runtime) -> Result<(), Failure> {
-    let client = place.client(&runtime).await?;
-    let names = client.admin().list_tables(&place.project, &place.instance).await?;
-    let short: Vec<_> = names.iter().map(|name| name.table().to_owned()).collect();
-    if place.output == Format::Json {
-        output::print_json(&json!(short));
-    } else {
-        output::print(&short.iter().map(|name| format!("{name}\n")).collect::<String>());
+async fn list(place: &Place, runtime: &Runtime) -> Result<(), Failure> {
+    let names = place.client(runtime).await?.admin().list_tables(&place.project, &place.instance).await?;
+    let short: Vec<_> = names.iter().map(TableName::table).collect();
+    match place.output {
+        Format::Json => output::print_json(&json!(short)),
+        Format::Table if short.is_empty() => output::note(&format!(
+            "no tables in project {}, instance {}: create one with `ebla table create`",
+            place.project, place.instance
+        )),
+        Format::Table => output::print(&short.iter().map(|name| format!("{name}\n")).collect::<String>()),
     }
     Ok(())
 }
 
 async fn create(
-    place: Place,
+    place: &Place,
     table: &str,
     families: &[String],
-    splits: &[String],
-    runtime: Runtime,
+    splits: &[RowKey],
+    runtime: &Runtime,
 ) -> Result<(), Failure> {
     let name = place.table(table)?;
     let families = families.iter().map(|text| parse_family(text)).collect::<Result<Vec<_>, _>>()?;
-    let splits = splits.iter().map(|text| RowKey::parse_escaped(text)).collect::<Result<Vec<_>, _>>()?;
-    place.client(&runtime).await?.admin().create_table(&name, &families, &splits).await?;
-    eprintln!("created {table}");
+    let client = place.client(runtime).await?;
+    client.admin().create_table(&name, &families, splits).await?;
+    changed(place, &client, &name, &format!("created {table}")).await
+}
+
+async fn update(place: &Place, table: &str, protection: Protection, runtime: &Runtime) -> Result<(), Failure> {
+    let name = place.table(table)?;
+    let client = place.client(runtime).await?;
+    client.admin().set_protection(&name, protection).await?;
+    let state = match protection {
+        Protection::On => "on",
+        Protection::Off => "off",
+    };
+    changed(place, &client, &name, &format!("deletion protection of {table} is {state}")).await
+}
+
+/// Tells what was done: people in a line, programs by the table as it is now.
+pub(super) async fn changed(place: &Place, client: &Client, name: &TableName, done: &str) -> Result<(), Failure> {
+    match place.output {
+        Format::Json => output::print_json(&Description::of(client, name).await?.json()),
+        Format::Table => output::note(done),
+    }
     Ok(())
 }
 
-async fn delete(place: Place, table: &str, yes: bool, runtime: Runtime) -> Result<(), Failure> {
-    use std::io::IsTerminal as _;
+async fn delete(place: &Place, table: &str, yes: bool, runtime: &Runtime) -> Result<(), Failure> {
     let name = place.table(table)?;
     if !yes {
-        if !std::io::stdin().is_terminal() {
-            return Err(Failure::usage(format!("deleting {table} cannot be undone: add --yes")));
-        }
-        eprint!("Delete {table} and everything in it? Type its name: ");
-        let mut answer = String::new();
-        std::io::stdin().read_line(&mut answer)?;
-        if answer.trim() != table {
-            return Err(Failure::other("nothing deleted"));
-        }
+        confirm(&format!("delete table {table} and everything in it"), table)?;
     }
-    place.client(&runtime).await?.admin().delete_table(&name).await?;
-    eprintln!("deleted {table}");
+    place.client(runtime).await?.admin().delete_table(&name).await?;
+    match place.output {
+        Format::Json => output::print_json(&json!({ "name": name.as_str(), "deleted": true })),
+        Format::Table => output::note(&format!("deleted {table}")),
+    }
     Ok(())
 }
 
-async fn describe(place: Place, table: &str, runtime: Runtime) -> Result<(), Failure> {
-    let name = place.table(table)?;
-    let client = place.client(&runtime).await?;
-    let families = client.admin().families(&name).await?;
-    let tablets = client.tablets(&name).await?.len();
-    if place.output == Format::Json {
-        let rule = |rule: &Option<GcRule>| rule.as_ref().map_or(Value::Null, |rule| json!(show_rule(rule)));
-        let families: serde_json::Map<_, _> =
-            families.iter().map(|(name, gc)| (name.clone(), json!({ "gc": rule(gc) }))).collect();
-        output::print_json(&json!({ "name": name.as_str(), "tablets": tablets, "families": families }));
-        return Ok(());
+/// Has a person type `name` before something that cannot be undone.
+///
+/// # Errors
+/// Usage when nobody can be asked; 1 when something else was typed.
+pub(super) fn confirm(what: &str, name: &str) -> Result<(), Failure> {
+    use std::io::{IsTerminal as _, Write as _};
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(format!("to {what} needs a confirmation, because it cannot be undone: add --yes")));
     }
-    output::print(&format!("{}\n{tablets} tablets\n\n", name.as_str()));
+    let mut stderr = std::io::stderr();
+    write!(stderr, "To {what}, which cannot be undone, type {name}: ")?;
+    stderr.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    if answer.trim() == name { Ok(()) } else { Err(Failure::other("nothing deleted")) }
+}
+
+/// A table as it is now.
+pub(super) struct Description {
+    name: TableName,
+    tablets: usize,
+    families: Vec<NamedFamily>,
+    protection: Protection,
+}
+
+impl Description {
+    /// Asks for it.
+    ///
+    /// # Errors
+    /// What the cluster answers.
+    pub(super) async fn of(client: &Client, name: &TableName) -> Result<Self, Failure> {
+        let admin = client.admin();
+        let is_protected = admin.get_table(name).await?.deletion_protection;
+        Ok(Self {
+            name: name.clone(),
+            tablets: client.tablets(name).await?.len(),
+            families: admin.families(name).await?,
+            protection: if is_protected { Protection::On } else { Protection::Off },
+        })
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name.as_str(),
+            "tablets": self.tablets,
+            "deletion_protection": self.protection == Protection::On,
+            "families": families_json(&self.families),
+        })
+    }
+
+    fn text(&self) -> String {
+        let protection = match self.protection {
+            Protection::On => "protected against deletion",
+            Protection::Off => "not protected against deletion",
+        };
+        let counted = match self.tablets {
+            1 => "1 tablet".to_owned(),
+            count => format!("{count} tablets"),
+        };
+        format!("{}\n{counted}, {protection}\n\n{}", self.name.as_str(), families_text(&self.families))
+    }
+}
+
+/// Families by name with their rules; without a rule `null`.
+pub(super) fn families_json(families: &[NamedFamily]) -> Value {
+    let one = |(name, gc): &NamedFamily| (name.clone(), json!({ "gc": gc.as_ref().map(show_rule) }));
+    Value::Object(families.iter().map(one).collect::<Map<_, _>>())
+}
+
+/// The same for people.
+pub(super) fn families_text(families: &[NamedFamily]) -> String {
     let mut shown = output::Table::new(&["FAMILY", "GARBAGE COLLECTION"]);
     for (name, gc) in families {
-        shown.row(vec![name, gc.as_ref().map_or("keeps everything".to_owned(), show_rule)]);
+        shown.row(vec![name.clone(), gc.as_ref().map_or("keeps everything".to_owned(), show_rule)]);
     }
-    output::print(&shown.render());
-    Ok(())
+    shown.render()
 }
 
 /// `contents:maxversions=3&&maxage=30d` as a name and a rule.
@@ -169,7 +305,11 @@ fn one_or(mut rules: Vec<GcRule>, many: fn(Vec<GcRule>) -> GcRule) -> GcRule {
 }
 
 fn parse_term(text: &str) -> Result<GcRule, Failure> {
-    let wrong = || Failure::usage(format!("`{text}` is no rule: write maxversions=3 or maxage=30d (units d h m s ms)"));
+    let wrong = || {
+        Failure::usage(format!(
+            "`{text}` is not a garbage collection rule: write maxversions=3 or maxage=30d (units d h m s ms)"
+        ))
+    };
     let (kind, value) = text.trim().split_once('=').ok_or_else(wrong)?;
     match kind {
         "maxversions" => value.parse().map(GcRule::MaxVersions).map_err(|_| wrong()),

@@ -7,20 +7,33 @@ use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
 use super::Place;
+use crate::escape;
 use crate::output::{self, Failure, Format, Table};
 
-/// Tablets.
+/// List and split tablets
+///
+/// Examples:
+///   ebla tablet list web
+///   ebla tablet split web --at org.
 #[derive(Debug, clap::Subcommand)]
+#[command(verbatim_doc_comment)]
 pub enum Tablet {
-    /// The tablets of a table, and the servers they live on
+    /// List the tablets of a table and the servers that hold their replicas
+    ///
+    /// Examples:
+    ///   ebla tablet list web
+    ///   ebla tablet list web -o json
+    ///
+    /// START belongs to the tablet, END does not. With -o json both are base64, and the last tablet's end is null.
+    #[command(verbatim_doc_comment)]
     List {
         /// Which cluster
         #[command(flatten)]
         place: Place,
-        /// The table's name
+        /// Name of the table
         table: String,
     },
-    /// Cut a tablet in two
+    /// Split a tablet in two
     ///
     /// Examples:
     ///   ebla tablet split web --at org.
@@ -30,14 +43,15 @@ pub enum Tablet {
         /// Which cluster
         #[command(flatten)]
         place: Place,
-        /// The table's name
+        /// Name of the table
         table: String,
-        /// The first row of the right half
-        #[arg(long, value_name = "KEY", required_unless_present = "within")]
-        at: Option<String>,
-        /// A row of the tablet to halve; the server picks the key
-        #[arg(long, value_name = "KEY", conflicts_with = "at")]
-        within: Option<String>,
+        /// First key of the right half; bytes as \xHH
+        #[arg(long, value_name = "KEY", value_parser = escape::split_key, allow_hyphen_values = true,
+            required_unless_present = "within")]
+        at: Option<RowKey>,
+        /// A key in the tablet to split; the server picks where
+        #[arg(long, value_name = "KEY", value_parser = escape::key, allow_hyphen_values = true, conflicts_with = "at")]
+        within: Option<RowKey>,
     },
 }
 
@@ -51,24 +65,22 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
             let name = place.table(&table)?;
             let client = place.client(&runtime).await?;
             let tablets = client.tablets(&name).await?;
-            if place.output == Format::Json {
-                let one = |(tablet, leader): &(TabletDescriptor, Option<LeaderHint>)| to_json(tablet, *leader);
-                output::print_json(&json!(tablets.iter().map(one).collect::<Vec<_>>()));
-            } else {
-                output::print(&render(&tablets));
+            let one = |(tablet, leader): &(TabletDescriptor, Option<LeaderHint>)| to_json(tablet, *leader);
+            match place.output {
+                Format::Json => output::print_json(&json!(tablets.iter().map(one).collect::<Vec<_>>())),
+                Format::Table if tablets.is_empty() => output::note(&format!("no tablets of {table}")),
+                Format::Table => output::print(&render(&tablets)),
             }
             Ok(())
         }
         Tablet::Split { place, table, at, within } => {
             let name = place.table(&table)?;
-            let at = at.as_deref().map(RowKey::parse_escaped).transpose()?;
-            let within = within.as_deref().map_or(Ok(RowKey::EMPTY), RowKey::parse_escaped)?;
+            let within = within.unwrap_or(RowKey::EMPTY);
             let client = place.client(&runtime).await?;
             let (left, right) = client.admin().split(&name, at.as_ref(), &within).await?;
-            if place.output == Format::Json {
-                output::print_json(&json!([to_json(&left, None), to_json(&right, None)]));
-            } else {
-                output::print(&render(&[(left, None), (right, None)]));
+            match place.output {
+                Format::Json => output::print_json(&json!([to_json(&left, None), to_json(&right, None)])),
+                Format::Table => output::print(&render(&[(left, None), (right, None)])),
             }
             Ok(())
         }
@@ -96,7 +108,7 @@ pub fn render(tablets: &[(TabletDescriptor, Option<LeaderHint>)]) -> String {
 }
 
 fn short(key: &RowKey) -> String {
-    if key.is_empty() { "(start)".to_owned() } else { key.to_string() }
+    if key.is_empty() { "(start)".to_owned() } else { escape::text(key.as_bytes()) }
 }
 
 fn servers(tablet: &TabletDescriptor) -> Vec<u64> {
@@ -107,8 +119,8 @@ fn to_json(tablet: &TabletDescriptor, leader: Option<LeaderHint>) -> Value {
     json!({
         "tablet": tablet.tablet.get(),
         "generation": tablet.generation.get(),
-        "start": tablet.range.start().to_string(),
-        "end": tablet.range.end().map(ToString::to_string),
+        "start": escape::base64(tablet.range.start().as_bytes()),
+        "end": tablet.range.end().map(|end| escape::base64(end.as_bytes())),
         "servers": servers(tablet),
         "leader": leader.map(|leader| leader.server.get()),
     })

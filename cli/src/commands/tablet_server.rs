@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ebla_mounttable_namespace::Publisher;
 use ebla_runtime::Runtime;
 use ebla_runtime::config::ByteSize;
 use ebla_tablet_server::{ServerConfig, ServerOptions};
@@ -13,6 +14,8 @@ use crate::process::Signals;
 
 /// How long a server that serves is given to register before it says that it is ready: without etcd it serves all the same.
 const REGISTER_MAX: Duration = Duration::from_secs(5);
+/// What the tasks of a server that did not start may take to end.
+const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Run a tablet server: the Bigtable API, and replicas of tablets in its folder.
 ///
@@ -27,9 +30,9 @@ pub struct TabletServer {
     /// As for every process of a cluster
     #[command(flatten)]
     pub role: Role,
-    /// A tablet larger than this many bytes splits
-    #[arg(long, value_name = "BYTES")]
-    pub split_bytes: Option<u64>,
+    /// A tablet larger than this splits: bytes, or a number with K, M, G (powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub split_bytes: Option<ByteSize>,
 }
 
 /// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered where etcd is there.
@@ -38,10 +41,10 @@ pub struct TabletServer {
 /// What kept it from starting, or from taking part in the cluster, with one thing to do.
 pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    let chubby = server.role.begin(&runtime)?;
+    let chubby = server.role.begin(&runtime).await?;
     let mut options = ServerOptions { lease_ttl: server.role.lease_ttl(), ..ServerOptions::server() };
-    if let Some(bytes) = server.split_bytes {
-        options.split_bytes = ByteSize::new(bytes);
+    if let Some(size) = server.split_bytes {
+        options.split_bytes = size;
     }
     let config = ServerConfig {
         data_dir: server.role.data.clone(),
@@ -51,11 +54,17 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     };
     // The server locks its folder itself.
     let start = ebla_tablet_server::TabletServer::start(config, chubby, runtime.clone());
-    let Some(running) = signals.unless_told(start).await.transpose()? else { return Ok(()) };
-    let name = format!("ebla/tablet-servers/{}", running.id());
-    let published = server.role.publish(&name, running.address(), &runtime).await?;
+    let running = match signals.unless_told(start).await {
+        Some(Ok(running)) => running,
+        unfinished => {
+            // What a half-started server has left running.
+            runtime.tasks.stop(STOP_GRACE).await;
+            return unfinished.map_or(Ok(()), |failed| failed.map(drop)).map_err(Failure::from);
+        }
+    };
+    let mut published = None;
     let served = tokio::select! {
-        served = signals.unless_told(serve(&server.role, &running)) => served.unwrap_or(Ok(())),
+        served = signals.unless_told(serve(&server.role, &running, &mut published, &runtime)) => served.unwrap_or(Ok(())),
         refused = running.refused() => Err(refused.into()),
     };
     eprintln!("stopping: handing tablets over, draining, flushing");
@@ -71,11 +80,17 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     served
 }
 
-/// Tells that the server is ready, and ends only when that fails.
-async fn serve(role: &Role, running: &ebla_tablet_server::TabletServer) -> Result<(), Failure> {
+/// Publishes the server, tells that it is ready, and ends only when that fails.
+async fn serve(
+    role: &Role,
+    running: &ebla_tablet_server::TabletServer,
+    published: &mut Option<Publisher>,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
+    let (address, id) = (running.address(), running.id());
+    *published = role.publish(&format!("ebla/tablet-servers/{id}"), address, runtime).await?;
     // Not registered in time, it serves all the same.
     let _late = tokio::time::timeout(REGISTER_MAX, running.ready()).await;
-    let (address, id) = (running.address(), running.id());
     let ready = json!({"role": "tablet-server", "bigtable": address, "pid": std::process::id(), "server": id.get()});
     role.announce(&format!("tablet server {id}"), address, &ready)?;
     std::future::pending().await

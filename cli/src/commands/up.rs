@@ -6,19 +6,21 @@ use std::time::Duration;
 use ebla_master::health::Health;
 use ebla_mounttable::server::Server;
 use ebla_runtime::Runtime;
+use ebla_runtime::config::ByteSize;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::DEFAULT_ADDRESS;
 use super::mounttable::{self, Mounttable};
 use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
-use crate::process::{self, Signals};
+use crate::process::{self, DataFolder, Listen, Signals};
 
 /// Replicas that a tablet gets where there are as many servers.
 const REPLICAS_MAX: usize = 3;
 /// Where data is kept when nothing else is said.
 const DEFAULT_DATA: &str = "./ebla-data";
+/// What the tasks of a mounttable that did not start may take to end.
+const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Run a cluster in this process.
 ///
@@ -38,19 +40,25 @@ pub struct Up {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub servers: u8,
     /// The first tablet server's address; the default falls to the next free port when it is taken
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
     pub listen: Option<String>,
     /// Written, whole, when everything serves
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
-    /// A tablet larger than this many bytes splits
-    #[arg(long, value_name = "BYTES")]
-    pub split_bytes: Option<u64>,
+    /// A tablet larger than this splits: bytes, or a number with K, M, G (powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub split_bytes: Option<ByteSize>,
     /// Serve a mounttable of this cluster too, and believe its callers: `ebla mt --root HOST:PORT`
-    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8101")]
+    #[arg(
+        long, value_name = "HOST:PORT", value_parser = process::host_port,
+        num_args = 0..=1, default_missing_value = "127.0.0.1:8101",
+    )]
     pub mounttable: Option<String>,
     /// Serve that mounttable as JSON over HTTP too: /v1/openapi.json describes it
-    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8180", requires = "mounttable")]
+    #[arg(
+        long, value_name = "HOST:PORT", value_parser = process::host_port,
+        num_args = 0..=1, default_missing_value = "127.0.0.1:8180", requires = "mounttable",
+    )]
     pub mounttable_http: Option<String>,
     /// Serve beyond loopback although there is no TLS and no login
     #[arg(long)]
@@ -66,8 +74,6 @@ pub struct Running {
     pub cluster: LocalCluster,
     /// A table of names in it, if one was asked for.
     names: Option<Server>,
-    data: PathBuf,
-    kept: Option<TempDir>,
     took: Duration,
     /// How many replicas tablets had when all served.
     health: Option<Health>,
@@ -94,47 +100,74 @@ impl Running {
 /// What kept it from starting, with one thing to do.
 pub async fn run(up: Up, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    let Some(running) = signals.unless_told(start(&up, &runtime)).await.transpose()? else { return Ok(()) };
-    announce(&up, &running)?;
-    signals.next().await;
-    eprintln!("\nstopping: draining, flushing");
+    let Some(running) = start(&up, &mut signals, &runtime).await? else { return Ok(()) };
+    let announced = announce(&up, &running);
+    if announced.is_ok() {
+        signals.next().await;
+        eprintln!("\nstopping: draining, flushing");
+    }
     signals.stop(running.stop()).await;
-    Ok(())
+    announced
 }
 
-/// Starts the cluster that the arguments describe.
+/// Starts the cluster that the arguments describe; `None` when a signal came before it was ready. Arguments, addresses and the
+/// folder are checked before anything is started, and what was started is stopped when the rest cannot be.
 ///
 /// # Errors
 /// As [`run`].
-pub async fn start(up: &Up, runtime: &Runtime) -> Result<Running, Failure> {
+pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<Option<Running>, Failure> {
     let started = runtime.clock.monotonic();
-    let kept = if up.ephemeral { Some(tempfile::tempdir()?) } else { None };
-    let data = match (&kept, &up.data) {
-        (Some(folder), _) => folder.path().to_path_buf(),
-        (None, Some(data)) => data.clone(),
-        (None, None) => PathBuf::from(DEFAULT_DATA),
-    };
     let listen = match &up.listen {
         Some(listen) => listen.clone(),
         None => first_free(DEFAULT_ADDRESS).await,
     };
-    process::check_exposure(&listen, up.insecure)?;
-    let config = LocalConfig { data: data.clone(), servers: up.servers.into(), listen, split_bytes: up.split_bytes };
-    let cluster = LocalCluster::start(config, runtime).await?;
-    let names = match &up.mounttable {
-        Some(listen) => {
-            let http = up.mounttable_http.as_deref();
-            for listen in [Some(listen.as_str()), http].into_iter().flatten() {
-                process::check_exposure(listen, up.insecure)?;
-            }
-            let first = cluster.addresses().into_iter().next().unwrap_or_default();
-            Some(Box::pin(mounttable::serve(&Mounttable::beside(&first, listen, http)?, runtime)).await?)
-        }
-        None => None,
+    let addresses = addresses(up, &listen);
+    for Listen { address, .. } in &addresses {
+        process::check_exposure(address, up.insecure)?;
+    }
+    if let Some(file) = &up.ready_file {
+        process::check_ready(file)?;
+    }
+    let folder = match &up.data {
+        _ if up.ephemeral => DataFolder::ephemeral()?,
+        Some(data) => DataFolder::claim(data)?,
+        None => DataFolder::claim(DEFAULT_DATA.as_ref())?,
     };
-    let took = runtime.clock.monotonic().saturating_sub(started);
-    let health = cluster.master.health().await;
-    Ok(Running { cluster, names, data, kept, took, health })
+    if let Err(failure) = process::check_free(&addresses).await {
+        folder.discard();
+        return Err(failure);
+    }
+    let config = LocalConfig { servers: up.servers.into(), listen: listen.clone(), split_bytes: up.split_bytes };
+    let Some(cluster) = LocalCluster::start(config, folder, signals.next(), runtime).await? else { return Ok(None) };
+    let of_names = runtime.child("names");
+    let failed = match signals.unless_told(serve_names(up, &cluster, &of_names)).await {
+        Some(Ok(names)) => {
+            let took = runtime.clock.monotonic().saturating_sub(started);
+            let health = cluster.master.health().await;
+            return Ok(Some(Running { cluster, names, took, health }));
+        }
+        Some(Err(failure)) => Err(failure),
+        None => Ok(None),
+    };
+    of_names.tasks.stop(STOP_GRACE).await;
+    cluster.stop().await;
+    failed
+}
+
+/// All that will be listened on and is known by now.
+fn addresses<'a>(up: &'a Up, listen: &'a str) -> Vec<Listen<'a>> {
+    let names = [("--mounttable", &up.mounttable), ("--mounttable-http", &up.mounttable_http)];
+    let names = names.into_iter().filter_map(|(option, address)| Some((option, address.as_deref()?)));
+    let all = std::iter::once(("--listen", listen)).chain(names);
+    all.map(|(option, address)| Listen { option, address }).collect()
+}
+
+/// Serves a table of names in the cluster, if one was asked for.
+async fn serve_names(up: &Up, cluster: &LocalCluster, runtime: &Runtime) -> Result<Option<Server>, Failure> {
+    let Some(listen) = &up.mounttable else { return Ok(None) };
+    let first = cluster.addresses().into_iter().next().unwrap_or_default();
+    let names = Mounttable::beside(&first, listen, up.mounttable_http.as_deref())?;
+    Ok(Some(Box::pin(mounttable::serve(&names, runtime)).await?))
 }
 
 /// Tells that all serves: the ready file, then the block on stderr (or JSON on stdout).
@@ -174,11 +207,12 @@ fn ready_object(running: &Running) -> Value {
 fn ready_block(up: &Up, running: &Running) -> String {
     let addresses = running.cluster.addresses();
     let first = addresses.first().map_or("", String::as_str);
-    let kept = if running.kept.is_some() { "discarded at the end" } else { "kept; use --ephemeral to discard" };
+    let folder = running.cluster.folder();
+    let kept = if folder.is_ephemeral() { "discarded at the end" } else { "kept; use --ephemeral to discard" };
     let mut block = format!(
         "ebla {}   data {} ({kept})\n\n  ready in {:.1} s    master 1    tablet servers {count}/{count}\n\n",
         env!("CARGO_PKG_VERSION"),
-        running.data.display(),
+        folder.path().display(),
         running.took.as_secs_f64(),
         count = addresses.len(),
     );

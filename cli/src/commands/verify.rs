@@ -8,6 +8,7 @@ use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
 
 use super::Place;
+use super::reach;
 use crate::output::{self, Failure, Format};
 use crate::process::Signals;
 use crate::verify::{Load, Plan, Report, create_table, log, through};
@@ -17,45 +18,46 @@ const DEFAULT_TABLE: &str = "verify";
 /// The longest load.
 const SECONDS_MAX: f64 = 30.0 * 24.0 * 3_600.0;
 
-/// Write for a while, note every answer, read everything back: is anything lost, stale, doubled, half or invented?
-///
-/// Speaks the public API, so it checks any Bigtable. Ctrl-C and SIGTERM end the writing early; then it reads back.
+/// Write under load, read everything back, and report what is lost, stale, duplicated or torn
 ///
 /// Examples:
 ///   ebla verify --for 60
 ///   ebla verify --addr a:8086,b:8086,c:8086 --for 600 --log verify.log
 ///   ebla verify --addr a:8086 --check verify.log
+///
+/// It speaks the public API, so it checks any Bigtable. --addr takes several addresses, separated by commas. Ctrl-C and
+/// SIGTERM end the writing early; then it reads back.
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Verify {
     /// Which cluster; --addr takes several addresses, separated by commas
     #[command(flatten)]
     pub place: Place,
-    /// The table, made when it is absent; with --check the one that the log names
+    /// Name of the table, created when it does not exist; with --check the one that the log names
     #[arg(long)]
     pub table: Option<String>,
-    /// Seconds of writing
+    /// Write for this many seconds
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 30.0)]
     pub seconds: f64,
-    /// Workers that write
+    /// Number of workers that write
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub writers: u32,
-    /// Workers that read
+    /// Number of workers that read
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub readers: u32,
-    /// Tablets that a new table is cut into
+    /// Tablets that a new table starts with
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=99))]
     pub tablets: u32,
-    /// Seconds that a call may take before its outcome counts as unknown
+    /// Seconds that a call may take; after that its outcome counts as unknown
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     pub deadline: f64,
     /// Fail when a writer waits longer than this for its next success
     #[arg(long, value_name = "SECONDS")]
     pub stall_max: Option<f64>,
-    /// Keep every answer in a file, as it comes
+    /// Write every answer to this file as it comes
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     pub log: Option<PathBuf>,
-    /// Write nothing: read back what an earlier log says
+    /// Write nothing; read back what an earlier --log recorded
     #[arg(long, value_name = "FILE")]
     pub check: Option<PathBuf>,
 }
@@ -66,6 +68,7 @@ pub struct Verify {
 /// 1 when anything is wrong, 6 when no address answers.
 pub async fn run(verify: Verify, runtime: Runtime) -> Result<(), Failure> {
     let addresses = verify.place.addresses()?;
+    reach::any(&addresses, &runtime).await?;
     let plan = Plan {
         writers: verify.writers,
         readers: verify.readers,
@@ -99,7 +102,12 @@ async fn load(verify: &Verify, plan: Plan, addresses: &[String], runtime: &Runti
     }
     let through = through(addresses, &table, runtime);
     let running = load.start(&through).await?;
-    eprintln!("writing to {} with {} writers for {:.0} s", table.table(), verify.writers, time.as_secs_f64());
+    output::note(&format!(
+        "writing to {} with {} writers for {:.0} s",
+        table.table(),
+        verify.writers,
+        time.as_secs_f64()
+    ));
     Signals::watch()?.unless_told(tokio::time::sleep(time)).await;
     let tally = load.finish(running).await;
     load.end_log().await?;
@@ -107,7 +115,7 @@ async fn load(verify: &Verify, plan: Plan, addresses: &[String], runtime: &Runti
         let errors: Vec<_> = tally.errors.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         return Err(Failure::other(format!("nothing was written, so nothing was verified: {}", errors.join(", "))));
     }
-    eprintln!("reading back");
+    output::note("reading back");
     Ok(load.check(&through).await?)
 }
 

@@ -29,6 +29,5 @@ mod requests;
 mod rows;
 #[path = "../../../model/tests/golden/runner.rs"]
 mod runner;
-use crate::support;
 #[path = "../../../model/tests/golden/tree.rs"]
 mod tree;

@@ -10,10 +10,11 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use ebla_runtime::Clock;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A process that has not come up by then never will: recovery of a gigabyte takes seconds.
@@ -90,6 +91,15 @@ impl Process {
         assert!(told.success() && self.child.wait().unwrap().success());
     }
 
+    /// Sends these signals, one right after the other, and waits for the end: its status.
+    pub(crate) fn end_by(mut self, signals: &[Signal]) -> ExitStatus {
+        let id = Pid::from_child(&self.child);
+        for signal in signals {
+            kill_process(id, *signal).unwrap();
+        }
+        self.child.wait().unwrap()
+    }
+
     /// The process's id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
@@ -140,6 +150,11 @@ impl Up {
     /// As [`Process::stop`].
     pub(crate) fn stop(self) {
         self.process.stop();
+    }
+
+    /// As [`Process::end_by`].
+    pub(crate) fn end_by(self, signals: &[Signal]) -> ExitStatus {
+        self.process.end_by(signals)
     }
 
     /// The process's id.

@@ -14,65 +14,119 @@ use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
 use super::saved::{Reader, Writer};
-use super::{refused, show};
+use super::{refused, show, tell};
 use crate::output::{self, Failure, Format};
 
 /// A check has found something that is still there.
 const FOUND: u8 = 8;
 
-/// Looking after a mounttable.
+/// Administer a mounttable, as one of its superusers; the first --root is asked
+///
+/// Examples:
+///   ebla mt admin check --as admin
+///   ebla mt admin dump names.jsonl --as admin
 #[derive(Debug, clap::Subcommand)]
+#[command(verbatim_doc_comment)]
 pub(super) enum Admin {
-    /// Make the root and the nodes of a permissions file, or change those that are there
+    /// Create the root and the nodes of a permissions file, or change existing ones
+    ///
+    /// Examples:
+    ///   ebla mt admin setup
+    ///   ebla mt admin setup permissions.json
+    #[command(verbatim_doc_comment)]
     Setup {
-        /// Names and what is permitted there, as for ebla mounttable --permissions-file; without it an open root
+        /// Names and their permissions, as for `ebla mounttable --permissions-file`; without it a root that is open to
+        /// everybody
         file: Option<PathBuf>,
     },
-    /// Look at every row and counter, while others go on; exit code 8 when something does not fit
+    /// Check every row and counter while the mounttable serves; exit code 8 when something is inconsistent
+    ///
+    /// Examples:
+    ///   ebla mt admin check
+    ///   ebla mt admin check --fix
+    #[command(verbatim_doc_comment)]
     Check {
-        /// Mend what can be mended, and fail only with what is left
+        /// Repair what can be repaired, and fail only for what is left
         #[arg(long)]
         fix: bool,
     },
-    /// Write every row and every counter, a line of JSON for each
+    /// Write every row and every counter, one line of JSON for each
+    ///
+    /// Example:
+    ///   ebla mt admin dump names.jsonl
+    #[command(verbatim_doc_comment)]
     Dump {
-        /// Where to, whole or not at all; without it stdout
+        /// File to write, completely or not at all; without it stdout
         file: Option<PathBuf>,
     },
-    /// Write what a dump told into a mounttable that holds nothing but a root
+    /// Restore a dump into a mounttable that holds only a root
+    ///
+    /// Example:
+    ///   ebla mt admin restore names.jsonl
+    #[command(verbatim_doc_comment)]
     Restore {
-        /// The dump
+        /// File with the dump
         file: PathBuf,
     },
-    /// Remove everything; the table is then set up or restored anew
+    /// Delete everything; afterwards the table has to be set up or restored
+    ///
+    /// Example:
+    ///   ebla mt admin destroy mounttable
+    #[command(verbatim_doc_comment)]
     Destroy {
-        /// The name of the table, so that it is the right one
+        /// Name of the table, as a confirmation
         table: String,
     },
-    /// Remove what was left behind, what has expired, what is empty; servers do that by themselves too
+    /// Delete expired mounts, empty nodes and leftovers; servers do that by themselves too
+    ///
+    /// Example:
+    ///   ebla mt admin sweep
+    #[command(verbatim_doc_comment)]
     Sweep,
-    /// Put right what users are charged for
+    /// Recount the nodes and servers that users are charged for
+    ///
+    /// Example:
+    ///   ebla mt admin recount
+    #[command(verbatim_doc_comment)]
     Recount,
-    /// Give a user limits of his own
+    /// Set the limits of a user
+    ///
+    /// Examples:
+    ///   ebla mt admin limit alice --nodes 50000
+    ///   ebla mt admin limit alice --nodes default --servers unlimited
+    #[command(verbatim_doc_comment)]
     Limit {
-        /// The user, as whoami tells
+        /// User, as `ebla mt whoami` shows it
         user: String,
-        /// A number, unlimited, or default: that of everybody
+        /// Most nodes: a number, unlimited, or default for the limit of everybody
         #[arg(long, value_name = "LIMIT", value_parser = limit, required_unless_present = "servers")]
         nodes: Option<Limit>,
-        /// The same, of servers
+        /// Most servers, in the same way
         #[arg(long, value_name = "LIMIT", value_parser = limit)]
         servers: Option<Limit>,
     },
-    /// The limits of everybody, and users with limits of their own
+    /// Show the limits of everybody, and the users who have limits of their own
+    ///
+    /// Example:
+    ///   ebla mt admin limits
+    #[command(verbatim_doc_comment)]
     Limits,
-    /// Whether that server refuses every change, until it is told otherwise or restarted
+    /// Have that server refuse every change, until it is told otherwise or restarted
+    ///
+    /// Examples:
+    ///   ebla mt admin readonly on
+    ///   ebla mt admin readonly off
+    #[command(verbatim_doc_comment)]
     Readonly {
         /// on or off
         #[arg(value_parser = switch)]
         to: Changes,
     },
-    /// What that server has done since it began
+    /// Show what that server has done since it started
+    ///
+    /// Example:
+    ///   ebla mt admin counters
+    #[command(verbatim_doc_comment)]
     Counters,
 }
 
@@ -88,7 +142,11 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
             return judge(&operator.check(fix).await.map_err(refused)?, format);
         }
         Admin::Dump { file: None } => {
-            return dump(operator, &mut std::io::stdout()).await.map(drop);
+            // What could not be written to stdout is told in the end, like that of every command.
+            return dump(operator, &mut Stdout).await.map(drop).or_else(|failure| match output::is_closed() {
+                true => Ok(()),
+                false => Err(failure),
+            });
         }
         Admin::Dump { file: Some(file) } => tally(dump_to(operator, &file).await?),
         Admin::Restore { file } => restore(operator, &file).await.map(tally)?,
@@ -110,7 +168,9 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
         }
         Admin::Limit { user, nodes, servers } => {
             let [nodes, servers] = [nodes, servers].map(|limit| limit.unwrap_or(Limit::Unchanged));
-            return operator.set_limits(&user, nodes, servers).await.map_err(refused);
+            operator.set_limits(&user, nodes, servers).await.map_err(refused)?;
+            tell(format, &json!({"user": user, "changed": true}), || format!("changed the limits of {user}"));
+            return Ok(());
         }
         Admin::Limits => {
             output::print(&show::limits(format, &operator.limits().await.map_err(refused)?));
@@ -160,15 +220,32 @@ fn tally(tally: Tally) -> Value {
     json!({"rows": tally.rows, "counters": tally.counters})
 }
 
+/// Writes by [`output::print`], which knows what a failure is.
+struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        output::print_bytes(bytes);
+        if output::is_closed() { Err(std::io::ErrorKind::BrokenPipe.into()) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Shows what was found; a failure when some of it is still there.
 fn judge(findings: &[Finding], format: Format) -> Result<(), Failure> {
     output::print(&show::findings(format, findings));
+    if format == Format::Table && findings.is_empty() {
+        output::note("no findings");
+    }
     let left = findings.iter().filter(|finding| !finding.is_fixed).count();
     if left == 0 {
         return Ok(());
     }
-    let next = "what others are just doing is found too: check again, or mend it with --fix";
-    Err(Failure { message: format!("{left} things do not fit; {next}"), code: FOUND })
+    let next = "changes that are under way are found too: check again, or repair with --fix";
+    Err(Failure { message: format!("{left} findings are left; {next}"), code: FOUND })
 }
 
 async fn dump(operator: &Operator, to: &mut impl Write) -> Result<Tally, Failure> {

@@ -16,6 +16,8 @@ use tokio::process::Command;
 use tonic::body::Body;
 use tonic_prost::ProstCodec;
 
+use crate::output;
+
 /// A look that takes longer has failed.
 const LOOK_MAX: Duration = Duration::from_secs(3);
 
@@ -44,10 +46,10 @@ impl FromStr for Check {
             ("tcp", "") => Ok(Self::Tcp),
             ("grpc", service) => Ok(Self::Grpc(service.to_owned())),
             ("http", path) if path.starts_with('/') => {
-                path.parse().map(Self::Http).map_err(|error| format!("{path} is no path: {error}"))
+                path.parse().map(Self::Http).map_err(|error| format!("{path} is not a path: {error}"))
             }
             ("exec", line) if !line.is_empty() => Ok(Self::Exec(line.to_owned())),
-            _ => Err("none of tcp, grpc, grpc=SERVICE, http=/PATH, exec=COMMAND".to_owned()),
+            _ => Err("a check is one of tcp, grpc, grpc=SERVICE, http=/PATH, exec=COMMAND".to_owned()),
         }
     }
 }
@@ -62,7 +64,7 @@ pub(super) async fn guard(check: &Check, every: Duration, server: &ServerAddress
             Ok(()) => {
                 failures = 0;
                 if !is_mounted {
-                    eprintln!("{server} is healthy");
+                    output::note(&format!("{server} is healthy"));
                     publisher.add_server(server.clone()).await;
                     is_mounted = true;
                 }
@@ -70,7 +72,7 @@ pub(super) async fn guard(check: &Check, every: Duration, server: &ServerAddress
             Err(why) => {
                 failures = failures.saturating_add(1);
                 if failures == FAILURES {
-                    eprintln!("{server} is not healthy: {why}");
+                    output::note(&format!("{server} is not healthy: {why}"));
                 }
                 if failures >= FAILURES && is_mounted {
                     publisher.remove_server(server.clone()).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ebla_model::Micros;
-use ebla_mounttable::{Reason, naming};
+use ebla_mounttable::{Error, Reason, naming};
 use ebla_mounttable_namespace::{GlobEntry, Namespace};
 use futures::StreamExt;
 use serde_json::Value;
@@ -29,7 +29,7 @@ pub(super) async fn below(names: &Namespace, name: &str, look: Look) -> Result<(
 pub(super) async fn run(names: &Namespace, pattern: &str, above: &str, look: Look) -> Result<(), Failure> {
     let above = naming::clean(above);
     let mut entries = Vec::new();
-    each(names, pattern, |entry| {
+    let is_something = each(names, pattern, |entry| {
         let name = relative(&entry.name, &above);
         match look.format {
             Format::Json => entries.push(show::found(name, &entry)),
@@ -38,8 +38,9 @@ pub(super) async fn run(names: &Namespace, pattern: &str, above: &str, look: Loo
         }
     })
     .await?;
-    if look.format == Format::Json {
-        output::print_json(&Value::Array(entries));
+    match look.format {
+        Format::Json => output::print_json(&Value::Array(entries)),
+        Format::Table => note_empty(is_something),
     }
     Ok(())
 }
@@ -67,6 +68,7 @@ pub(super) async fn tree(names: &Namespace, name: &str, depth: Option<u8>, forma
             output::print_json(&Value::Array(entries.collect()));
         }
         Format::Table => {
+            note_empty(!found.is_empty());
             for (path, entry) in &found {
                 let (last, before) = path.split_last().map_or(("", 0), |(last, before)| (last.as_str(), before.len()));
                 output::print(&format!("{}{}", "  ".repeat(before), show::line(last, entry)));
@@ -76,25 +78,45 @@ pub(super) async fn tree(names: &Namespace, name: &str, depth: Option<u8>, forma
     Ok(())
 }
 
-/// Tells of each entry; what could not be listed is said on stderr. Only if nothing else came of it is that a failure.
-async fn each(names: &Namespace, pattern: &str, mut tell: impl FnMut(GlobEntry)) -> Result<(), Failure> {
+/// Tells of each entry, and answers whether there was one. What could not be listed is said on stderr; if nothing else came
+/// of it, it is the failure.
+async fn each(names: &Namespace, pattern: &str, mut tell: impl FnMut(GlobEntry)) -> Result<bool, Failure> {
     let mut items = names.glob(pattern).map_err(refused)?;
-    let (mut is_something, mut failure) = (false, None);
+    let (mut is_something, mut failed) = (false, Vec::new());
     while let Some(item) = items.next().await {
         match item {
             Ok(entry) => {
                 is_something = true;
                 tell(entry);
             }
-            Err(failed) => {
-                eprintln!("{}: {} ({})", failed.name, failed.error.message, failed.error.reason);
-                failure = Some(failed.error).filter(|error| error.reason != Reason::MatchesOmitted).or(failure);
-            }
+            Err(place) => failed.push(place),
+        }
+        if output::is_closed() {
+            return Ok(true);
         }
     }
-    match failure {
-        Some(error) if !is_something => Err(refused(error)),
-        _ => Ok(()),
+    let worst = failed.iter().rposition(|place| place.error.reason != Reason::MatchesOmitted);
+    let worst = worst.or(failed.len().checked_sub(1)).filter(|_| !is_something);
+    let worst = worst.map(|worst| failed.remove(worst));
+    for place in failed {
+        output::note(&unlisted(&place.name, &place.error));
+    }
+    match worst {
+        Some(place) => Err(Failure { message: unlisted(&place.name, &place.error), ..refused(place.error) }),
+        None => Ok(is_something),
+    }
+}
+
+/// What could not be listed, and why.
+fn unlisted(name: &str, error: &Error) -> String {
+    let place = if name.is_empty() { String::new() } else { format!("cannot list {name}: ") };
+    format!("{place}{} ({})", error.message, error.reason)
+}
+
+/// Says that a listing is empty.
+fn note_empty(is_something: bool) {
+    if !is_something {
+        output::note("no names");
     }
 }
 

@@ -7,40 +7,68 @@ use ebla_mounttable::{Permissions, Tag};
 use ebla_mounttable_namespace::{Etag, Namespace};
 use serde_json::{Value, json};
 
-use super::{refused, show};
+use super::{refused, show, tell};
 use crate::output::{self, Failure, Format};
 
-/// Permissions of a node.
+/// Show and change who may do what with a node
+///
+/// Examples:
+///   ebla mt perms get prod
+///   ebla mt perms add prod alice Mount Resolve
 #[derive(Debug, clap::Subcommand)]
+#[command(verbatim_doc_comment)]
 pub(super) enum Perms {
-    /// Show them, as JSON, with their version on stderr
+    /// Show the permissions of a node, as JSON, and their version on stderr
+    ///
+    /// Example:
+    ///   ebla mt perms get prod
+    #[command(verbatim_doc_comment)]
     Get {
-        /// The name
+        /// Name of the node
         name: String,
     },
-    /// Replace them; the node is made if it is not there, and stays
+    /// Replace the permissions of a node; a missing node is created, and stays
+    ///
+    /// Examples:
+    ///   ebla mt perms set prod '{"Admin":{"In":["alice"]}}'
+    ///   ebla mt perms set prod --file perms.json
+    #[command(verbatim_doc_comment)]
     Set {
-        /// The name
+        /// Name of the node
         name: String,
-        /// {"Admin":{"In":["alice"]}, ...}
+        /// Permissions: {"Admin":{"In":["alice"]}, ...}
         #[arg(required_unless_present = "file")]
         json: Option<String>,
-        /// A file with the same
+        /// File with the permissions
         #[arg(long, value_name = "FILE", conflicts_with = "json")]
         file: Option<PathBuf>,
-        /// Only if they are still of this version
+        /// Replace them only if they still have this version
         #[arg(long, default_value = "")]
         etag: String,
     },
-    /// Let callers in, beside those who are
+    /// Allow callers something, beside those who are allowed already
+    ///
+    /// Examples:
+    ///   ebla mt perms add prod alice Mount Resolve
+    ///   ebla mt perms add prod ... Resolve
+    #[command(verbatim_doc_comment)]
     Add(Change),
-    /// Take a pattern out of the lists of who is let in and of who is kept out
+    /// Remove a pattern from the lists of callers who are allowed and of those who are denied
+    ///
+    /// Example:
+    ///   ebla mt perms remove prod alice Mount
+    #[command(verbatim_doc_comment)]
     Remove(Change),
-    /// What the caller may do, and why
+    /// Show what the caller may do with a node, and why
+    ///
+    /// Examples:
+    ///   ebla mt perms test prod
+    ///   ebla mt perms test prod --who bob
+    #[command(verbatim_doc_comment)]
     Test {
-        /// The name
+        /// Name of the node
         name: String,
-        /// Not the caller, but whoever has these names; for who has Admin there
+        /// Test these names instead of the caller's; takes the tag Admin there
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
         who: Vec<String>,
     },
@@ -49,11 +77,11 @@ pub(super) enum Perms {
 /// A pattern in some lists of a node.
 #[derive(Debug, clap::Args)]
 pub(super) struct Change {
-    /// The name
+    /// Name of the node
     name: String,
-    /// Whoever is called so: alice, alice:..., or ... for everybody
+    /// Pattern of callers: alice, alice:..., or ... for everybody
     pattern: String,
-    /// Admin, Mount, Read, Create, Resolve
+    /// Tags: Admin, Mount, Read, Create, Resolve
     #[arg(required = true)]
     tags: Vec<String>,
 }
@@ -68,7 +96,7 @@ pub(super) async fn run(command: Perms, names: &Namespace, format: Format) -> Re
                 Format::Json => output::print_json(&json!({"permissions": value, "etag": etag.as_str()})),
                 Format::Table => {
                     output::print(&format!("{permissions}\n"));
-                    eprintln!("etag {}", etag.as_str());
+                    output::note(&format!("etag {}", etag.as_str()));
                 }
             }
             Ok(())
@@ -81,10 +109,12 @@ pub(super) async fn run(command: Perms, names: &Namespace, format: Format) -> Re
             };
             let permissions = Permissions::from_json(&json).map_err(refused)?;
             let seen = Some(etag).filter(|etag| !etag.is_empty()).map(Etag::new);
-            names.set_permissions(&name, &permissions, seen.as_ref()).await.map_err(refused)
+            names.set_permissions(&name, &permissions, seen.as_ref()).await.map_err(refused)?;
+            changed(&name, format);
+            Ok(())
         }
-        Perms::Add(change) => change.make(names, Permissions::add).await,
-        Perms::Remove(change) => change.make(names, Permissions::clear).await,
+        Perms::Add(change) => change.make(names, Permissions::add, format).await,
+        Perms::Remove(change) => change.make(names, Permissions::clear, format).await,
         Perms::Test { name, who } => {
             let allowed = names.test_permissions(&name, &who).await.map_err(refused)?;
             output::print(&show::allowed(format, &allowed));
@@ -99,6 +129,7 @@ impl Change {
         &self,
         names: &Namespace,
         how: fn(&mut Permissions, &BlessingPattern, &[Tag]),
+        format: Format,
     ) -> Result<(), Failure> {
         let pattern = BlessingPattern::new(&self.pattern);
         let tags: Vec<Tag> = self.tags.iter().map(|tag| tag.parse()).collect::<Result<_, _>>().map_err(refused)?;
@@ -106,6 +137,12 @@ impl Change {
             how(&mut permissions, &pattern, &tags);
             permissions
         };
-        names.update_permissions(&self.name, change).await.map_err(refused)
+        names.update_permissions(&self.name, change).await.map_err(refused)?;
+        changed(&self.name, format);
+        Ok(())
     }
+}
+
+fn changed(name: &str, format: Format) {
+    tell(format, &json!({"name": name, "changed": true}), || format!("changed the permissions of {name}"));
 }

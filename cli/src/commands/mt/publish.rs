@@ -1,13 +1,15 @@
 //! `ebla mt publish`: keeps servers mounted while a command runs, or until a signal.
 //!
-//! Told to stop, it takes the mounts away first, so that nobody comes any more, and then tells the command.
+//! The command starts when its servers are mounted, or at once when a check decides about that: then it may be the server
+//! itself. Told to stop, `publish` unmounts first, so that nobody comes any more, and then stops the command.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use ebla_mounttable::{ServerAddress, Target};
-use ebla_mounttable_namespace::publisher::Status;
+use ebla_mounttable::{Error, Reason, ServerAddress, Target, naming};
+use ebla_mounttable_namespace::publisher::{State, Status};
 use ebla_mounttable_namespace::{Namespace, Publisher};
 use ebla_runtime::Net;
 use futures::future::join_all;
@@ -16,7 +18,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
 use super::health::{self, Check};
-use crate::output::Failure;
+use super::refused;
+use crate::output::{self, Failure};
 use crate::process::Signals;
 
 /// What is to be kept mounted, and for how long.
@@ -25,6 +28,8 @@ pub(super) struct Plan {
     pub(super) servers: Vec<ServerAddress>,
     pub(super) period: u32,
     pub(super) target: Target,
+    /// How long the first mounts may take before the command is given up.
+    pub(super) wait: Duration,
     /// How it is seen whether a server is healthy, and how often; without it all are.
     pub(super) check: Option<(Check, Duration)>,
     /// Empty: until a signal.
@@ -33,7 +38,6 @@ pub(super) struct Plan {
 
 pub(super) async fn run(names: &Namespace, net: &Net, plan: Plan) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    let mut child = plan.command.split_first().map(|(program, arguments)| start(program, arguments)).transpose()?;
     let publisher = Publisher::start(names, Duration::from_secs(plan.period.into()));
     if plan.check.is_none() {
         for server in &plan.servers {
@@ -43,6 +47,20 @@ pub(super) async fn run(names: &Namespace, net: &Net, plan: Plan) -> Result<(), 
     for name in &plan.names {
         publisher.add_name(name, plan.target).await;
     }
+    let begun = tokio::select! {
+        begun = begin(&plan, publisher.status()) => begun,
+        () = signals.next() => {
+            signals.stop(publisher.shutdown()).await;
+            return Ok(());
+        }
+    };
+    let mut child = match begun {
+        Ok(child) => child,
+        Err(failure) => {
+            signals.stop(publisher.shutdown()).await;
+            return Err(failure);
+        }
+    };
     let ended = tokio::select! {
         status = wait(child.as_mut()) => Some(status),
         () = signals.next() => None,
@@ -70,6 +88,71 @@ pub(super) async fn run(names: &Namespace, net: &Net, plan: Plan) -> Result<(), 
     }
 }
 
+/// Starts the command, if there is one, when that may be.
+async fn begin(plan: &Plan, status: watch::Receiver<Status>) -> Result<Option<Child>, Failure> {
+    let Some((program, arguments)) = plan.command.split_first() else { return Ok(None) };
+    if plan.check.is_none() {
+        mounted(plan, status).await?;
+    }
+    start(program, arguments).map(Some)
+}
+
+/// Waits until every server is mounted under every name.
+async fn mounted(plan: &Plan, mut status: watch::Receiver<Status>) -> Result<(), Failure> {
+    let all = async {
+        loop {
+            match progress(plan, &status.borrow_and_update()) {
+                Progress::Mounted => return Ok(()),
+                Progress::Refused(error) => return Err(error),
+                Progress::Pending => {}
+            }
+            if status.changed().await.is_err() {
+                return Err(Error::new(Reason::Unavailable, "the publisher has stopped"));
+            }
+        }
+    };
+    let outcome = tokio::time::timeout(plan.wait, all).await;
+    let outcome = outcome.unwrap_or_else(|_elapsed| {
+        let last = status_error(&status.borrow());
+        let why = last.map_or_else(|| "no answer".to_owned(), |error| error.message);
+        Err(Error::new(Reason::Unavailable, format!("not mounted after {:?}: {why}", plan.wait)))
+    });
+    outcome.map_err(|error| {
+        let failure = refused(error);
+        Failure { message: format!("{}; the command was not started", failure.message), ..failure }
+    })
+}
+
+/// How far the first mounts are.
+enum Progress {
+    /// All are made.
+    Mounted,
+    /// One was refused, which trying again does not change.
+    Refused(Error),
+    /// Some are missing.
+    Pending,
+}
+
+fn progress(plan: &Plan, status: &Status) -> Progress {
+    let refusal = status.pairs.iter().filter_map(|pair| pair.error.as_ref()).find(|error| is_final(error));
+    if let Some(error) = refusal {
+        return Progress::Refused(error.clone());
+    }
+    let names: BTreeSet<_> = plan.names.iter().map(|name| naming::clean(name)).collect();
+    let servers: BTreeSet<_> = plan.servers.iter().collect();
+    let made = status.pairs.iter().filter(|pair| pair.state == State::Mounted).count();
+    if made >= names.len().saturating_mul(servers.len()) { Progress::Mounted } else { Progress::Pending }
+}
+
+/// Whether another try meets the same refusal.
+fn is_final(error: &Error) -> bool {
+    !matches!(error.reason, Reason::Unavailable | Reason::Contention | Reason::ReadOnly)
+}
+
+fn status_error(status: &Status) -> Option<Error> {
+    status.pairs.iter().find_map(|pair| pair.error.clone())
+}
+
 /// Has servers mounted while they are healthy.
 async fn guard(plan: &Plan, publisher: &Publisher, net: &Net) -> Infallible {
     if let Some((check, every)) = &plan.check {
@@ -80,7 +163,7 @@ async fn guard(plan: &Plan, publisher: &Publisher, net: &Net) -> Infallible {
 
 fn start(program: &str, arguments: &[String]) -> Result<Child, Failure> {
     let child = Command::new(program).args(arguments).kill_on_drop(true).spawn();
-    child.map_err(|error| Failure::usage(format!("start {program}: {error}")))
+    child.map_err(|error| Failure::usage(format!("cannot start {program}: {error}")))
 }
 
 /// Waits for the command; for ever when there is none.
@@ -113,12 +196,47 @@ async fn report(mut status: watch::Receiver<Status>) -> Infallible {
             })
             .collect();
         for line in lines.iter().filter(|line| !said.contains(*line)) {
-            eprintln!("{line}");
+            output::note(line);
         }
         said = lines;
         if status.changed().await.is_err() {
             // The publisher has ended; whoever waits beside this knows.
             std::future::pending::<()>().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_mounttable_namespace::publisher::PairStatus;
+
+    use super::*;
+
+    #[test]
+    fn a_command_waits_for_every_mount_and_gives_up_at_a_refusal() {
+        let plan = Plan {
+            names: vec!["a".to_owned(), "b/".to_owned(), "/b".trim_start_matches('/').to_owned()],
+            servers: vec!["h:1".parse().unwrap()],
+            period: 60,
+            target: Target::Object,
+            wait: Duration::from_secs(1),
+            check: None,
+            command: Vec::new(),
+        };
+        let pair = |name: &str, state, reason: Option<Reason>| PairStatus {
+            name: name.to_owned(),
+            server: "h:1".parse().unwrap(),
+            state,
+            error: reason.map(|reason| Error::new(reason, "why")),
+        };
+        let of = |pairs: &[PairStatus]| progress(&plan, &Status { pairs: pairs.to_vec(), ..Status::default() });
+        let (a, b) = (pair("a", State::Mounted, None), pair("b", State::Mounted, None));
+        assert!(matches!(of(&[]), Progress::Pending));
+        assert!(matches!(of(std::slice::from_ref(&a)), Progress::Pending), "the second name is missing");
+        let away = pair("b", State::Mounting, Some(Reason::Unavailable));
+        assert!(matches!(of(&[a.clone(), away]), Progress::Pending), "another try may do");
+        assert!(matches!(of(&[a.clone(), b]), Progress::Mounted));
+        let denied = pair("b", State::Mounting, Some(Reason::NoAccess));
+        assert!(matches!(of(&[a, denied]), Progress::Refused(error) if error.reason == Reason::NoAccess));
     }
 }

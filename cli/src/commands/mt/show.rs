@@ -3,7 +3,7 @@
 use ebla_model::Micros;
 use ebla_mounttable::file::Stickiness;
 use ebla_mounttable::table::{Correction, Limits, Usage};
-use ebla_mounttable::{Deadline, Standing, Target};
+use ebla_mounttable::{Deadline, ServerAddress, Standing, Target};
 use ebla_mounttable_namespace::operate::{AllLimits, Finding};
 use ebla_mounttable_namespace::{Allowed, GlobEntry, MountEntry, Node, Server, Who};
 use serde_json::{Map, Value, json};
@@ -67,6 +67,24 @@ fn expires(server: &Server, now: Micros) -> String {
     format!("in {} s", server.deadline.as_micros().since(now).as_secs())
 }
 
+/// A mount that was made, for programs.
+pub(super) fn mounted(name: &str, server: &ServerAddress, deadline: Deadline) -> Value {
+    let deadline = (deadline != Deadline::FOREVER).then(|| deadline.as_micros().get());
+    json!({"name": name, "server": server.as_str(), "deadline_micros": deadline})
+}
+
+/// The same for people, with what to do before it ends.
+pub(super) fn mounted_line(name: &str, server: &ServerAddress, deadline: Deadline, now: Micros) -> String {
+    if deadline == Deadline::FOREVER {
+        return format!("mounted {server} under {name}; it never expires: remove it with `ebla mt unmount`");
+    }
+    let seconds = deadline.as_micros().since(now).as_secs_f64();
+    let at = output::time(deadline.as_micros());
+    format!(
+        "mounted {server} under {name}; it expires in {seconds:.0} s, at {at}: mount it again before, or use `ebla mt publish`"
+    )
+}
+
 /// What a watched name leads to now; programs get it on one line.
 pub(super) fn watched(format: Format, now: Micros, state: Option<&MountEntry>) -> String {
     match (format, state) {
@@ -81,9 +99,13 @@ pub(super) fn watched(format: Format, now: Micros, state: Option<&MountEntry>) -
 
 /// What is known of a node.
 pub(super) fn node(format: Format, node: &Node) -> String {
+    let (created, at) = match format {
+        Format::Table => ("created", json!(output::time(node.created))),
+        Format::Json => ("created_micros", json!(node.created.get())),
+    };
     let known = json!({
         "creator": node.creator,
-        "created_micros": node.created.get(),
+        created: at,
         "sticky": node.stickiness == Stickiness::Sticky,
         "version": node.version,
         "etag": node.etag.as_str(),
@@ -133,8 +155,8 @@ fn rows(format: Format, columns: &[&str], rows: impl Iterator<Item = Vec<Value>>
         Format::Json => output::document(&rows.map(named).map(Value::Object).collect()),
         Format::Table => {
             let heading: Vec<_> = columns.iter().map(|column| column.replace('_', " ").to_uppercase()).collect();
-            let mut table = output::Table::default();
-            table.row(heading);
+            let heading: Vec<_> = heading.iter().map(String::as_str).collect();
+            let mut table = output::Table::new(&heading);
             rows.for_each(|row| table.row(row.iter().map(text).collect()));
             table.render()
         }

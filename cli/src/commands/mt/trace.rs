@@ -9,7 +9,7 @@ use crate::output::{self, Format};
 pub(super) fn show(format: Format, trace: &Trace) {
     match format {
         Format::Json => output::print(&document(trace)),
-        Format::Table => eprint!("{}", lines(trace)),
+        Format::Table => output::note(lines(trace).trim_end()),
     }
 }
 

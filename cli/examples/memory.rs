@@ -1,0 +1,219 @@
+//! How much memory a cluster in one process holds: empty, while 1 GB is written, at the end, and half a minute later; beside an
+//! etcd of three members, where one is installed, that is sent the same rows.
+//!
+//! ```sh
+//! cargo run --release -p ebla-cli --example memory -- target/release/ebla [MEGABYTES]
+//! ```
+//!
+//! The rows have 1,000 bytes that no compression makes smaller, in 12 tablets. Eight clients write batches of 100 rows each, all
+//! over the table. Three copies of each row are on disk before it is acknowledged, or two of three. The resident set counts mapped
+//! files too, which is where etcd keeps its rows; `anonymous` is what only swapping could take away. What was asked for is at the
+//! end: below 100 MiB when empty, below 500 MiB from then on.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::fs;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use ebla_cli::bench::processes::{Processes, children};
+use ebla_cli::bench::target::Target;
+use ebla_cli::bench::{Values, row_key};
+use ebla_runtime::Runtime;
+use ebla_tests::etcd::{Build, EtcdCluster};
+use futures::StreamExt as _;
+use serde_json::Value;
+
+/// Of each row.
+const VALUE_BYTES: usize = 1_000;
+/// Rows of a request.
+const BATCH: u64 = 100;
+/// Clients that write at the same time.
+const CLIENTS: usize = 8;
+/// When a system that serves is taken for settled.
+const SETTLED: Duration = Duration::from_secs(10);
+/// When memory that is given back has been given back.
+const LATER: Duration = Duration::from_secs(30);
+/// How long a start may take.
+const READY_MAX: Duration = Duration::from_secs(60);
+/// What was asked for, in MiB.
+const EMPTY_MAX: u64 = 100;
+const LOADED_MAX: u64 = 500;
+
+/// What /proc says of all processes of a system, in MiB.
+#[derive(Clone, Copy, Default)]
+struct Memory {
+    resident: u64,
+    anonymous: u64,
+    huge: u64,
+    /// The largest resident set so far.
+    peak: u64,
+}
+
+/// A system's measurements, by the names of the moments.
+type Measured = Vec<(&'static str, Memory)>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some(program) = arguments.first() else {
+        eprintln!("usage: memory EBLA [MEGABYTES]");
+        return ExitCode::FAILURE;
+    };
+    let megabytes = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(1_000);
+    let Ok(tokio) = tokio::runtime::Builder::new_multi_thread().enable_all().build() else { return ExitCode::FAILURE };
+    match tokio.block_on(Box::pin(run(program, megabytes))) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("memory: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(program: &str, megabytes: u64) -> Result<ExitCode, Box<dyn Error>> {
+    let runtime = Runtime::system("memory");
+    let rows = megabytes * 1_000_000 / VALUE_BYTES as u64;
+    println!("{rows} rows of {VALUE_BYTES} bytes; all figures in MiB\n");
+    println!("{:<6} {:<12} {:>9} {:>9} {:>9} {:>9}", "", "", "resident", "anonymous", "huge", "peak");
+    let (up, address) = Up::start(program).await?;
+    let measured = measure("up", &address, BTreeSet::from([up.child.id()]), rows, &runtime).await?;
+    drop(up);
+    let before = children(std::process::id());
+    match EtcdCluster::start(3, build()).await {
+        Ok(etcd) => {
+            let members: BTreeSet<_> = children(std::process::id()).difference(&before).copied().collect();
+            let places: Vec<_> = etcd.endpoints().iter().map(|one| one.replace("http://", "etcd://")).collect();
+            let theirs = measure("etcd", &places.join(","), members, rows, &runtime).await?;
+            println!();
+            for ((moment, our), (_, their)) in measured.iter().zip(&theirs) {
+                println!("up / etcd, resident: {:.2} {moment}", ratio(our.resident, their.resident));
+            }
+        }
+        Err(skip) => println!("\nno etcd: {}", skip.0),
+    }
+    let is_kept = measured.iter().all(|(moment, memory)| match *moment {
+        "empty" => memory.resident < EMPTY_MAX,
+        _ => memory.resident < LOADED_MAX,
+    });
+    println!(
+        "\nbelow {EMPTY_MAX} MiB when empty and {LOADED_MAX} MiB with load: {}",
+        if is_kept { "yes" } else { "NO" }
+    );
+    Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The newer etcd of those that are installed.
+fn build() -> Build {
+    if Build::PyPi.program().is_ok() { Build::PyPi } else { Build::Debian }
+}
+
+async fn measure(
+    name: &'static str,
+    places: &str,
+    processes: BTreeSet<u32>,
+    rows: u64,
+    runtime: &Runtime,
+) -> Result<Measured, Box<dyn Error>> {
+    let mut measured = Measured::new();
+    let mut note = |moment| {
+        let memory = memory(&processes);
+        let Memory { resident, anonymous, huge, peak } = memory;
+        println!("{name:<6} {moment:<12} {resident:>9} {anonymous:>9} {huge:>9} {peak:>9}");
+        measured.push((moment, memory));
+    };
+    tokio::time::sleep(SETTLED).await;
+    note("empty");
+    let values = Values::new(runtime, VALUE_BYTES);
+    let target = Target::new(runtime, name, places, Processes::default(), CLIENTS * 16).await?;
+    target.create(rows).await?;
+    let batches = rows / BATCH;
+    for (quarter, moment) in ["a quarter", "half", "3 quarters", "all written"].into_iter().enumerate() {
+        let quarter = quarter as u64;
+        let part = batches * quarter / 4..batches * (quarter + 1) / 4;
+        write(&target, part, batches, &values).await?;
+        note(moment);
+    }
+    tokio::time::sleep(LATER).await;
+    note("later");
+    Ok(measured)
+}
+
+/// Writes these batches. Each holds every `batches`th row, so that all tablets get some of it.
+async fn write(
+    target: &Target,
+    part: std::ops::Range<u64>,
+    batches: u64,
+    values: &Values,
+) -> Result<(), Box<dyn Error>> {
+    let one = |(number, batch): (usize, u64)| async move {
+        let mut client = target.client(number % CLIENTS).ok_or("no address to write to")?;
+        let rows: Vec<u64> = (0..BATCH).map(|row| row * batches + batch).collect();
+        let written = client.write_rows(&rows, values).await;
+        written.map_err(|error| format!("write {}: {error}", row_key(batch)).into())
+    };
+    let mut written = futures::stream::iter(part.enumerate()).map(one).buffer_unordered(CLIENTS);
+    while let Some(batch) = written.next().await {
+        let () = batch.map_err(|error: Box<dyn Error>| error)?;
+    }
+    Ok(())
+}
+
+/// `ebla up`, ended when dropped.
+struct Up {
+    child: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Up {
+    async fn start(program: &str) -> Result<(Self, String), Box<dyn Error>> {
+        let folder = tempfile::tempdir()?;
+        let ready = folder.path().join("ready");
+        let mut command = Command::new(program);
+        command.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
+        command.arg("--ready-file").arg(&ready).stdout(Stdio::null()).stderr(Stdio::null());
+        let up = Self { child: command.spawn()?, _folder: folder };
+        let told = tokio::time::timeout(READY_MAX, async {
+            while !ready.exists() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            fs::read_to_string(&ready)
+        });
+        let told: Value = serde_json::from_str(&told.await??)?;
+        let servers = told.get("servers").and_then(Value::as_array).into_iter().flatten();
+        let addresses: Vec<_> = servers.filter_map(|server| server.get("bigtable")?.as_str()).collect();
+        Ok((up, addresses.join(",")))
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The sum over these processes; one that has ended counts for nothing.
+fn memory(processes: &BTreeSet<u32>) -> Memory {
+    let mut sum = Memory::default();
+    for pid in processes {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let maps = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        sum.resident += mebibytes(&status, "VmRSS:");
+        sum.anonymous += mebibytes(&status, "RssAnon:");
+        sum.peak += mebibytes(&status, "VmHWM:");
+        sum.huge += mebibytes(&maps, "AnonHugePages:");
+    }
+    sum
+}
+
+/// The figure behind `name`, which the kernel gives in units of 1,024 bytes.
+fn mebibytes(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0) / 1024
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no system holds 2^52 MiB")]
+fn ratio(our: u64, their: u64) -> f64 {
+    our as f64 / their as f64
+}

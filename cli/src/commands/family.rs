@@ -1,0 +1,137 @@
+//! `ebla family`: the column families of a table.
+
+use ebla_client::admin::FamilyChange;
+use ebla_runtime::Runtime;
+use serde_json::json;
+
+use super::Place;
+use super::table::{confirm, families_json, families_text, parse_family};
+use crate::output::{self, Failure, Format};
+
+/// List, add, update and drop the column families of a table
+///
+/// Examples:
+///   ebla family add web language:maxversions=1
+///   ebla family list web
+#[derive(Debug, clap::Subcommand)]
+#[command(verbatim_doc_comment)]
+pub enum Family {
+    /// List the families of a table and their garbage collection rules
+    ///
+    /// Example:
+    ///   ebla family list web
+    #[command(verbatim_doc_comment)]
+    List {
+        /// Which cluster
+        #[command(flatten)]
+        place: Place,
+        /// Name of the table
+        table: String,
+    },
+    /// Add families to a table, all or none
+    ///
+    /// Examples:
+    ///   ebla family add web language
+    ///   ebla family add web 'contents:maxage=30d&&maxversions=3'
+    #[command(verbatim_doc_comment)]
+    Add(Named),
+    /// Replace the garbage collection rules of families, all or none
+    ///
+    /// Examples:
+    ///   ebla family update web contents:maxversions=1
+    ///   ebla family update web contents
+    ///
+    /// A name without a rule keeps every cell from now on.
+    #[command(verbatim_doc_comment)]
+    Update(Named),
+    /// Drop families with all their cells, all or none
+    ///
+    /// Example:
+    ///   ebla family drop web language --yes
+    #[command(verbatim_doc_comment)]
+    Drop {
+        /// Which cluster
+        #[command(flatten)]
+        place: Place,
+        /// Name of the table
+        table: String,
+        /// Names of the families
+        #[arg(required = true, value_name = "FAMILY")]
+        families: Vec<String>,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// Families with their rules.
+#[derive(Debug, clap::Args)]
+pub struct Named {
+    /// Which cluster
+    #[command(flatten)]
+    place: Place,
+    /// Name of the table
+    table: String,
+    /// NAME, or NAME:maxversions=N, NAME:maxage=30d, or both joined by && or ||
+    #[arg(required = true, value_name = "FAMILY")]
+    families: Vec<String>,
+}
+
+/// Carries out the command.
+///
+/// # Errors
+/// What the cluster answers.
+pub async fn run(command: Family, runtime: Runtime) -> Result<(), Failure> {
+    match command {
+        Family::List { place, table } => {
+            let name = place.table(&table)?;
+            let families = place.client(&runtime).await?.admin().families(&name).await?;
+            match place.output {
+                Format::Json => output::print_json(&families_json(&families)),
+                Format::Table if families.is_empty() => {
+                    output::note(&format!("no families in {table}: add one with `ebla family add`"));
+                }
+                Format::Table => output::print(&families_text(&families)),
+            }
+            Ok(())
+        }
+        Family::Add(named) => change(&named, FamilyChange::Create, "added to", &runtime).await,
+        Family::Update(named) => change(&named, FamilyChange::Update, "updated in", &runtime).await,
+        Family::Drop { place, table, families, yes } => {
+            if !yes {
+                confirm(&format!("drop {} and all their cells", families.join(", ")), &table)?;
+            }
+            let changes: Vec<_> = families.iter().cloned().map(FamilyChange::Drop).collect();
+            apply(&place, &table, &changes, &format!("dropped from {table}: {}", families.join(", ")), &runtime).await
+        }
+    }
+}
+
+async fn change(
+    named: &Named,
+    to_change: fn((String, Option<ebla_model::gc::GcRule>)) -> FamilyChange,
+    done: &str,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
+    let families = named.families.iter().map(|text| parse_family(text)).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<_> = families.iter().map(|(name, _)| name.clone()).collect();
+    let changes: Vec<_> = families.into_iter().map(to_change).collect();
+    let done = format!("{done} {}: {}", named.table, names.join(", "));
+    apply(&named.place, &named.table, &changes, &done, runtime).await
+}
+
+async fn apply(
+    place: &Place,
+    table: &str,
+    changes: &[FamilyChange],
+    done: &str,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
+    let name = place.table(table)?;
+    let families = place.client(runtime).await?.admin().modify_families(&name, changes).await?;
+    match place.output {
+        Format::Json => output::print_json(&json!({ "name": name.as_str(), "families": families_json(&families) })),
+        Format::Table => output::note(done),
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! `ebla --help`: the commands in groups, by what a person wants to do.
+
+use clap::builder::StyledStr;
+use clap::{Command, CommandFactory as _, FromArgMatches as _};
+
+use super::Arguments;
+
+/// Each group: what a person wants to do, and the commands for it.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Run", &["up", "demo", "master", "tablet-server", "mounttable"]),
+    ("Look", &["status", "wait", "server", "tablet", "meta"]),
+    ("Data", &["table", "family", "row", "load"]),
+    ("Names", &["mt"]),
+    ("Test", &["bench", "verify"]),
+];
+/// What no group names.
+const OTHERS: &str = "Other";
+/// What options that many commands take are listed under, after a command's own.
+const SHARED: &str = "Shared options";
+/// Those options, beside the ones that every command takes: which cluster, which mounttable, and how data is shown.
+const SHARED_OPTIONS: [&str; 7] = ["addr", "project", "instance", "output", "root", "identity", "token_file"];
+
+impl Arguments {
+    /// Reads the command line of this process.
+    ///
+    /// # Errors
+    /// What clap says: a slip, or help that was asked for.
+    pub fn read() -> Result<Self, clap::Error> {
+        Self::from_arg_matches(&grouped(Self::command()).try_get_matches()?)
+    }
+}
+
+/// The command with its help in groups. Its subcommands keep their own help, with shared options under a heading of their own.
+fn grouped(command: Command) -> Command {
+    let command = shared_apart(command);
+    let header = command.get_styles().get_header().to_owned();
+    let literal = command.get_styles().get_literal().to_owned();
+    let width = command.get_subcommands().map(|one| one.get_name().len()).max().unwrap_or(0);
+    let line = |one: &Command| {
+        let about = one.get_about().map(|about| first_line(&about.to_string()).to_owned()).unwrap_or_default();
+        format!("  {literal}{:<width$}{literal:#}  {about}\n", one.get_name())
+    };
+    let mut groups = String::new();
+    for (title, names) in GROUPS {
+        groups.push_str(&format!("{header}{title}:{header:#}\n"));
+        names.iter().filter_map(|name| command.find_subcommand(name)).for_each(|one| groups.push_str(&line(one)));
+        groups.push('\n');
+    }
+    groups.push_str(&format!("{header}{OTHERS}:{header:#}\n"));
+    let others = |one: &&Command| !GROUPS.iter().any(|(_, names)| names.contains(&one.get_name()));
+    command.get_subcommands().filter(others).for_each(|one| groups.push_str(&line(one)));
+    groups.push_str(&format!("  {literal}{:<width$}{literal:#}  Show this help, or that of a command\n", "help"));
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}\n{header}Options:{header:#}\n{{options}}{{after-help}}"
+    );
+    command.help_template(StyledStr::from(template))
+}
+
+/// The command, and all below it, with shared options under their heading.
+fn shared_apart(command: Command) -> Command {
+    let apart = |option: clap::Arg| {
+        let is_shared = option.is_global_set() || SHARED_OPTIONS.contains(&option.get_id().as_str());
+        if is_shared { option.help_heading(SHARED) } else { option }
+    };
+    command.mut_args(apart).mut_subcommands(shared_apart)
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default().trim_end_matches('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands whose help is not ours to check here: they have no examples yet.
+    const WITHOUT_EXAMPLES: [&str; 3] = ["ebla status", "ebla server", "ebla server list"];
+
+    #[test]
+    fn every_command_stands_in_one_group() {
+        let command = Arguments::command();
+        let named: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        for name in &named {
+            assert!(command.find_subcommand(name).is_some(), "no command {name}");
+            assert_eq!(named.iter().filter(|other| *other == name).count(), 1, "{name}");
+        }
+        let others: Vec<_> =
+            command.get_subcommands().map(Command::get_name).filter(|name| !named.contains(name)).collect();
+        assert_eq!(others, ["version"], "a command without a group");
+    }
+
+    #[test]
+    fn help_shows_the_groups_and_each_command_once() {
+        let shown = grouped(Arguments::command()).render_help().to_string();
+        for title in ["Run:", "Look:", "Data:", "Names:", "Test:", "Other:", "Options:"] {
+            assert_eq!(shown.lines().filter(|line| *line == title).count(), 1, "{title} in\n{shown}");
+        }
+        assert!(shown.contains("\n  row            Read and write rows\n"), "{shown}");
+        assert!(shown.contains("--log-level") && shown.contains("--help"), "{shown}");
+        let commands = shown.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        let long = commands.filter(|line| line.chars().count() > 110);
+        assert_eq!(long.collect::<Vec<_>>(), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn the_help_of_every_command_begins_with_examples() {
+        fn check(command: &Command, path: &str, missing: &mut Vec<String>) {
+            let help = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+            if !help.contains(&format!("  {path}")) {
+                missing.push(path.to_owned());
+            }
+            for one in command.get_subcommands() {
+                check(one, &format!("{path} {}", one.get_name()), missing);
+            }
+        }
+        let mut missing = Vec::new();
+        for one in Arguments::command().get_subcommands() {
+            check(one, &format!("ebla {}", one.get_name()), &mut missing);
+        }
+        missing.retain(|path| !WITHOUT_EXAMPLES.contains(&path.as_str()));
+        assert_eq!(missing, Vec::<String>::new());
+    }
+
+    #[test]
+    fn shared_options_stand_under_a_heading_of_their_own() {
+        let mut command = grouped(Arguments::command());
+        command.build();
+        let row = command.find_subcommand("row").and_then(|row| row.find_subcommand("scan")).unwrap();
+        let shown = row.clone().render_long_help().to_string();
+        let (own, shared) = shown.split_once(&format!("\n{}:\n", SHARED)).unwrap();
+        assert!(own.contains("--limit") && !own.contains("--addr") && !own.contains("--log-level"), "{shown}");
+        assert!(shared.contains("--addr") && shared.contains("--output") && shared.contains("--log-level"), "{shown}");
+        assert!(!shared.contains("--limit"), "{shown}");
+    }
+}

@@ -1,0 +1,216 @@
+//! Addresses given on the command line: their form, whether they are safe to serve on, whether they are free.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv6Addr};
+
+use ebla_model::error::{Error, Reason};
+
+use crate::output::Failure;
+
+/// What etcd's addresses begin with.
+const ETCD_SCHEME: &str = "http://";
+
+/// Parses an argument `HOST:PORT`. An IPv6 address stands in brackets.
+///
+/// # Errors
+/// What is wrong with it, and an example.
+pub fn host_port(text: &str) -> Result<String, String> {
+    match fault(text) {
+        None => Ok(text.to_owned()),
+        Some(fault) => Err(format!("{fault}; expected HOST:PORT, for example 127.0.0.1:8086")),
+    }
+}
+
+/// Parses an argument `http://HOST:PORT`, an address of etcd.
+///
+/// # Errors
+/// What is wrong with it, and an example.
+pub fn etcd_url(text: &str) -> Result<String, String> {
+    let fault = match text.strip_prefix(ETCD_SCHEME) {
+        Some(rest) => fault(rest.strip_suffix('/').unwrap_or(rest)),
+        None if text.starts_with("https://") => Some("TLS to etcd is not supported".to_owned()),
+        None => Some(format!("it does not begin with {ETCD_SCHEME}")),
+    };
+    match fault {
+        None => Ok(text.to_owned()),
+        Some(fault) => Err(format!("{fault}; expected {ETCD_SCHEME}HOST:PORT, for example http://127.0.0.1:2379")),
+    }
+}
+
+/// Why `text` is not `HOST:PORT`.
+fn fault(text: &str) -> Option<String> {
+    if text.contains('/') {
+        return Some("it is a URL or a path".to_owned());
+    }
+    let Some((host, port)) = text.rsplit_once(':') else { return Some("the port is missing".to_owned()) };
+    if host.is_empty() || host.contains(char::is_whitespace) {
+        return Some("the host is missing".to_owned());
+    }
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    match bracketed {
+        Some(inner) if inner.parse::<Ipv6Addr>().is_err() => return Some(format!("{inner:?} is not an IPv6 address")),
+        None if host.contains([':', '[', ']']) => return Some("an IPv6 address needs brackets".to_owned()),
+        _ => {}
+    }
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    (!is_port).then(|| format!("{port:?} is not a port from 0 to 65535"))
+}
+
+/// Refuses to serve beyond loopback, where anyone could read and write, unless that was asked for.
+///
+/// # Errors
+/// Usage, with what to add.
+pub fn check_exposure(listen: &str, insecure: bool) -> Result<(), Failure> {
+    if insecure || is_loopback(listen) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{listen} is not a loopback address, and there is no TLS and no login yet: add --insecure if the network is yours alone"
+    )))
+}
+
+/// Refuses an address that others could not connect to.
+///
+/// # Errors
+/// Usage: `listen` means every address of the machine, and nothing says which one to tell.
+pub fn check_reachable(listen: &str, advertise: Option<&str>) -> Result<(), Failure> {
+    match advertise {
+        Some(told) if host(told).is_empty() || is_unspecified(told) || told.ends_with(":0") => {
+            Err(Failure::usage(format!("--advertise {told} names no address that others can connect to")))
+        }
+        None if is_unspecified(listen) => Err(Failure::usage(format!(
+            "others cannot connect to {listen}: say with --advertise HOST:PORT where they reach this process"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// An option and the address that it was given.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen<'a> {
+    /// The option's name, such as `--listen`.
+    pub option: &'a str,
+    /// `host:port` to listen on.
+    pub address: &'a str,
+}
+
+/// Binds all of the addresses, and frees them again: what is to be started on them can start, unless another process takes one in
+/// between.
+///
+/// # Errors
+/// `FailedPrecondition` for the first that cannot be bound, with its option; usage, when its host is not known.
+pub async fn check_free(addresses: &[Listen<'_>]) -> Result<(), Failure> {
+    let mut bound = Vec::new();
+    for listen in addresses {
+        match tokio::net::TcpListener::bind(listen.address).await {
+            Ok(listener) => bound.push(listener),
+            Err(error) => return Err(cannot_listen(*listen, &error)),
+        }
+    }
+    Ok(())
+}
+
+fn cannot_listen(Listen { option, address }: Listen<'_>, error: &std::io::Error) -> Failure {
+    let port = address.rsplit_once(':').map_or("", |(_host, port)| port);
+    let advice = match error.kind() {
+        ErrorKind::AddrInUse => format!(
+            "port {port} is in use: stop the process that uses it, or give {option} another port (port 0 takes a free one)"
+        ),
+        ErrorKind::AddrNotAvailable => {
+            format!("this machine does not have that address: give {option} an address of this machine")
+        }
+        ErrorKind::PermissionDenied => {
+            format!("no permission to use port {port}: give {option} a port above 1023")
+        }
+        _ => return Failure::usage(format!("cannot listen on {address} ({option}): {error}")),
+    };
+    Error::new(Reason::FailedPrecondition, format!("cannot listen on {address}: {advice}")).into()
+}
+
+fn host(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']'])
+}
+
+fn is_loopback(address: &str) -> bool {
+    let host = host(address);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+fn is_unspecified(address: &str) -> bool {
+    host(address).parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_malformed_address_is_refused_with_its_fault_and_an_example() {
+        for good in ["127.0.0.1:0", "localhost:65535", "server-1.example.org:8086", "[::1]:80", "0.0.0.0:1"] {
+            assert_eq!(host_port(good).as_deref(), Ok(good));
+        }
+        for (bad, fault) in [
+            ("foo", "the port is missing"),
+            ("", "the port is missing"),
+            (":80", "the host is missing"),
+            ("host:", "is not a port"),
+            ("host:http", "is not a port"),
+            ("host:65536", "is not a port"),
+            ("http://host:80", "a URL"),
+            ("::1:80", "needs brackets"),
+            ("[host]:80", "is not an IPv6 address"),
+        ] {
+            let said = host_port(bad).unwrap_err();
+            assert!(said.contains(fault) && said.contains("for example 127.0.0.1:8086"), "{bad}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_address_of_etcd_is_refused_with_its_fault_and_an_example() {
+        for good in ["http://127.0.0.1:2379", "http://etcd-1:2379/", "http://[::1]:2379"] {
+            assert_eq!(etcd_url(good).as_deref(), Ok(good));
+        }
+        for (bad, fault) in [
+            ("https://etcd-1:2379", "TLS to etcd is not supported"),
+            ("etcd-1:2379", "does not begin with http://"),
+            ("http://etcd-1", "the port is missing"),
+            ("http://etcd-1:2379/v3", "a path"),
+        ] {
+            let said = etcd_url(bad).unwrap_err();
+            assert!(said.contains(fault) && said.contains("for example http://127.0.0.1:2379"), "{bad}: {said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_cannot_be_bound_is_named_with_its_option() {
+        let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        let listen = |address| Listen { option: "--mounttable", address };
+        let refused = check_free(&[listen("127.0.0.1:0"), listen(&address)]).await.unwrap_err();
+        assert_eq!(refused.code, 5);
+        assert!(refused.message.contains(&address) && refused.message.contains("--mounttable"), "{}", refused.message);
+        drop(taken);
+        assert!(check_free(&[listen(&address)]).await.is_ok());
+        let twice = check_free(&[listen(&address), listen(&address)]).await;
+        assert_eq!(twice.map_err(|refused| refused.code), Err(5));
+        // An address for documentation (RFC 5737), which no machine has.
+        assert_eq!(check_free(&[listen("192.0.2.1:0")]).await.map_err(|refused| refused.code), Err(5));
+    }
+
+    #[test]
+    fn only_loopback_is_loopback() {
+        assert!(is_loopback("127.0.0.1:80") && is_loopback("[::1]:80") && is_loopback("localhost:0"));
+        assert!(!is_loopback("0.0.0.0:8086") && !is_loopback("10.0.0.1:1") && !is_loopback("example.org:1"));
+    }
+
+    #[test]
+    fn who_listens_everywhere_says_where_it_is_found() {
+        assert!(check_reachable("127.0.0.1:0", None).is_ok());
+        assert!(check_reachable("server-1:8086", None).is_ok());
+        assert!(check_reachable("0.0.0.0:8086", None).is_err() && check_reachable("[::]:8086", None).is_err());
+        assert!(check_reachable("0.0.0.0:8086", Some("server-1:8086")).is_ok());
+        for useless in ["0.0.0.0:8086", ":8086", "server-1:0"] {
+            assert!(check_reachable("0.0.0.0:8086", Some(useless)).is_err(), "{useless}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Sizes on the command line: `512`, `64K`, `64KiB`, `10MB`. For `value_parser` of clap.
+//!
+//! K, M and G alone count in powers of 1,024, as KiB, MiB and GiB do; KB, MB and GB count in powers of 1,000.
+//! Sizes are shown by [`crate::output::size`] in the same units.
+
+use ebla_runtime::config::ByteSize;
+
+/// Reads a size of at least one byte.
+///
+/// # Errors
+/// What a size looks like, when the text is none; a size of zero.
+pub fn parse(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>() {
+        Ok(size) if size.bytes() == 0 => {
+            Err("a size must be at least 1 byte; expected a size such as 64MiB".to_owned())
+        }
+        Ok(size) => Ok(size),
+        Err(_) => {
+            Err("a size is a whole number of bytes with or without a unit, as in 512, 64K, 64MiB or 10MB".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_count_in_powers_of_1024_unless_they_are_decimal() {
+        let bytes = |text| parse(text).unwrap().bytes();
+        assert_eq!(
+            (bytes("1"), bytes("7B"), bytes("64K"), bytes("64k"), bytes("64KiB")),
+            (1, 7, 65_536, 65_536, 65_536)
+        );
+        assert_eq!((bytes("64M"), bytes("64 MiB"), bytes("64MB")), (64 << 20, 64 << 20, 64_000_000));
+        assert_eq!((bytes("2G"), bytes("2GiB"), bytes("2GB")), (2 << 30, 2 << 30, 2_000_000_000));
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused_with_examples() {
+        assert_eq!(parse("0").unwrap_err(), "a size must be at least 1 byte; expected a size such as 64MiB");
+        assert_eq!(parse("0M").unwrap_err(), "a size must be at least 1 byte; expected a size such as 64MiB");
+        for wrong in ["", "M", "-1", "1.5M", "64X", "99999999999G"] {
+            assert!(parse(wrong).unwrap_err().contains("64MiB"), "{wrong}");
+        }
+    }
+}
