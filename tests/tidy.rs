@@ -522,6 +522,7 @@ fn variables() -> BTreeSet<String> {
         }
     }
     let mut scripts = files(&root().join("deploy"), "");
+    scripts.extend(files(&root().join("storage/rocksdb"), ".sh"));
     scripts.push(root().join("Makefile"));
     for path in scripts {
         let text = read(path);
