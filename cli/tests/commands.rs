@@ -142,6 +142,16 @@ fn warnings(log: &Path) -> Vec<String> {
     text.lines().filter(is_bad).map(str::to_owned).collect()
 }
 
+/// What a process has logged, once it is as wanted.
+fn logged(log: &Path, wanted: impl Fn(&str) -> bool) -> String {
+    let said = (0..2_000).find_map(|_| {
+        let said = std::fs::read_to_string(log).unwrap();
+        support::pause();
+        wanted(&said).then_some(said)
+    });
+    said.unwrap()
+}
+
 #[test]
 fn a_cluster_that_grows_says_so_when_it_is_ready_and_stops_without_a_warning() {
     let folder = tempfile::tempdir().unwrap();
@@ -156,15 +166,15 @@ fn a_cluster_that_grows_says_so_when_it_is_ready_and_stops_without_a_warning() {
     assert_eq!(warnings(&log), Vec::<String>::new());
 
     let up = Up::start(&data, &[]);
-    let said = std::fs::read_to_string(&log).unwrap();
+    // The ready file is written before the block, of which this is the last line.
+    let said = logged(&log, |said| said.matches("Ctrl-C drains").count() == 2);
     // How many, and on how many disks writes are already, depends on how far the copies have come.
-    let block: String = said.lines().skip_while(|line| !line.contains("Other servers")).collect();
-    assert!(block.contains(" being copied to 3 servers: see ebla status."), "{said}");
+    assert!(said.contains(" being copied to 3 servers: see ebla status."), "{said}");
     let status = until(&up.addresses[0], &["status", "-o", "json"], |status| status["verdict"] == "healthy");
     assert_eq!(status["replicas_live"].as_u64(), Some(30));
+    // A change is logged when it has lasted for a moment.
+    logged(&log, |said| said.contains("all tablets are fully replicated"));
     up.stop();
-    let said = std::fs::read_to_string(&log).unwrap();
-    assert!(said.contains("all tablets are fully replicated"), "{said}");
     let warned: Vec<_> = warnings(&log).into_iter().filter(|line| !line.contains("under-replicated")).collect();
     assert_eq!(warned, Vec::<String>::new());
 }

@@ -33,7 +33,7 @@ pub struct InvalidLogFilter {
 /// The crate whose own level is low unless it is named.
 const CHATTY: &str = "openraft";
 /// Its levels then.
-const CHATTY_LEVELS: &str = ",openraft=error,openraft::raft::raft_inner=off";
+const CHATTY_LEVELS: &str = ",openraft=error,openraft::raft::raft_inner=off,openraft::core::heartbeat=off";
 
 impl FromStr for LogFilter {
     type Err = InvalidLogFilter;
