@@ -1,7 +1,7 @@
 //! Tells `ebla version` which commit the program was built from, when git knows it.
 //!
 //! It runs again only when the current commit changes. A build without git may set `EBLA_COMMIT` and `EBLA_COMMIT_DATE`;
-//! what nobody knows stays unset, and is shown as unknown.
+//! what is not known stays unset, and is shown as unknown.
 
 use std::path::Path;
 use std::process::Command;

@@ -103,7 +103,7 @@ impl Target {
         Ok(())
     }
 
-    /// Makes the table for so many rows anew, where the system has tables; it is empty.
+    /// Creates the table again, empty and divided for this many rows, where the system has tables.
     ///
     /// # Errors
     /// What the system answers.

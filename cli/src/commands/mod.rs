@@ -219,7 +219,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether the process runs a part of a cluster until it is told to stop: then no time is set for it.
+    /// Whether the process runs a part of a cluster until a signal stops it: `--timeout` does not apply then.
     pub const fn serves(&self) -> bool {
         matches!(self, Self::Up(_) | Self::Demo(_) | Self::Master(_) | Self::TabletServer(_) | Self::Mounttable(_))
     }

@@ -277,7 +277,7 @@ pub async fn run(mt: Mt, runtime: Runtime) -> Result<(), Failure> {
     carry_out(mt, runtime).await.map_err(with_next_step)
 }
 
-/// Nobody answered: then the address is wrong, or there is nothing.
+/// No server answered: the address is wrong, or nothing listens there.
 fn with_next_step(failure: Failure) -> Failure {
     if !failure.message.contains(&format!("({})", Reason::Unavailable)) {
         return failure;
