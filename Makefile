@@ -29,7 +29,7 @@ SIM_SECONDS ?= 60
 # Of `make fuzz`, for each function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program run test fmt clippy suites soak chaos simulation sim planted docs bench race \
+.PHONY: help install configure python base-image build program run test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory
 
 help: ## this list
@@ -67,10 +67,12 @@ cluster: program ## a cluster in containers: 3 etcd, 2 masters, 5 tablet servers
 cluster-down: ## stops that cluster and removes all of it, its data too
 	deploy/cluster.sh down
 
-# What the suites need from outside is fetched while the first compilation runs.
+# What the suites need from outside is fetched while the first compilation runs. Then the suites run in two lanes, and the documentation is built beside
+# them: the suites of `cli` drive clusters of processes and mostly wait; most of the others compute.
 test: install ## everything that must hold before a change lands
 	@$(MAKE) --no-print-directory --output-sync=target -j5 fmt clippy python google-tests base-image
-	@$(MAKE) --no-print-directory suites docs
+	@$(MAKE) --no-print-directory compiled
+	@$(MAKE) --no-print-directory --output-sync=target -j3 suites-of-processes suites-in-process docs
 
 fmt:
 	cargo fmt --all --check
@@ -78,8 +80,16 @@ fmt:
 clippy: configure
 	cargo clippy --release --workspace --all-targets -- -D warnings
 
-suites: configure python google-tests base-image ## every test: unit, golden, property, power cuts, clusters, kills, clients, simulation
-	env EBLA_SIM_SECONDS=$(SIM_SECONDS) cargo test --release --workspace
+compiled: configure
+	cargo test --release --workspace --no-run
+
+suites: compiled suites-of-processes suites-in-process ## every test: unit, golden, property, power cuts, clusters, kills, clients, simulation
+
+suites-of-processes: configure python google-tests base-image
+	cargo test --release -p ebla-cli
+
+suites-in-process: configure python
+	env EBLA_SIM_SECONDS=$(SIM_SECONDS) cargo test --release --workspace --exclude ebla-cli
 
 # How often each kind of fault comes; without these the suites are as short as in `make test`.
 chaos: export EBLA_CHAOS_KILLS ?= 60

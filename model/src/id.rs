@@ -122,6 +122,14 @@ counted_id! {
     ReplicaId(u64)
 }
 counted_id! {
+    /// A Raft term: each election begins a new one, and a term has one leader at most.
+    Term(u64)
+}
+counted_id! {
+    /// The index of an entry in a Raft log, from 1.
+    LogIndex(u64)
+}
+counted_id! {
     /// Rises whenever a tablet's range changes.
     Generation(u64)
 }
