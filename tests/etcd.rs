@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use ebla_chubby::conformance::{Reopen, Subject, run_all};
 use ebla_chubby::etcd::Etcd;
-use ebla_chubby::{Chubby, Counter, Error, Event, Outcome, Revision, SharedChubby, Write, next_ids};
+use ebla_chubby::testing::conformance::{Reopen, Subject, run_all};
+use ebla_chubby::{Chubby, Counter, Error, Revision, SharedChubby, TransactionOutcome, WatchEvent, Write, next_ids};
 use ebla_runtime::Runtime;
 use ebla_tests::etcd::{Build, EtcdCluster};
 use futures::future::BoxFuture;
@@ -38,7 +38,7 @@ async fn clusters() -> Vec<EtcdCluster> {
 }
 
 fn etcd(prefix: &str, endpoints: &[String]) -> SharedChubby {
-    Etcd::under(prefix, endpoints, &Runtime::system("test")).unwrap().shared()
+    Etcd::with_prefix(prefix, endpoints, &Runtime::system("test")).unwrap().shared()
 }
 
 /// The service under one prefix; reopening kills every member and starts it again.
@@ -79,7 +79,7 @@ async fn eventually<T, F: Future<Output = Result<T, Error>>>(call: impl Fn() -> 
 async fn put(chubby: &dyn Chubby, write: Write) {
     // Putting the same again does no harm.
     let outcome = eventually(|| chubby.transact(vec![], vec![write.clone()])).await;
-    assert!(matches!(outcome, Outcome::Done(_)));
+    assert!(matches!(outcome, TransactionOutcome::Committed(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,7 +117,7 @@ async fn a_lease_outlives_each_member_that_freezes_and_a_watch_on_it_ends_with_a
             cluster.ready().await.unwrap();
         }
         let event = tokio::time::timeout(LIVE, watch.next()).await.unwrap();
-        assert_eq!(event, Some(Event::Gap), "the member of the watch was frozen too");
+        assert_eq!(event, Some(WatchEvent::Gap), "the member of the watch was frozen too");
         session.close().await;
         assert_eq!(eventually(|| chubby.read("servers/1")).await, None);
     }
@@ -175,12 +175,12 @@ async fn a_watch_from_a_forgotten_or_an_impossible_revision_is_a_gap() {
         }
         let (_files, now) = eventually(|| chubby.list("w")).await;
         let mut ahead = eventually(|| chubby.watch("w", Revision::new(now.get() + 1_000))).await;
-        assert_eq!(ahead.next().await, Some(Event::Gap));
+        assert_eq!(ahead.next().await, Some(WatchEvent::Gap));
 
         compact(&cluster.endpoints()[0], now);
         let mut behind = eventually(|| chubby.watch("w", Revision::new(now.get() - 5))).await;
         let event = tokio::time::timeout(LIVE, behind.next()).await.unwrap();
-        assert_eq!(event, Some(Event::Gap));
+        assert_eq!(event, Some(WatchEvent::Gap));
         assert_eq!(behind.next().await, None);
     }
 }

@@ -1,20 +1,20 @@
-//! What can go wrong with Chubby, and what the caller should do about it.
+//! Errors of Chubby, and what the caller should do about each.
 
 use ebla_model::error::{ErrorKind, Reason};
 
 /// A call to Chubby that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The service cannot be reached or does not answer. A transaction may or may not have been made.
+    /// The service cannot be reached or does not respond. A transaction may or may not have been committed.
     #[error("chubby is unavailable: {0}")]
     Unavailable(String),
-    /// The lease has ended: open a new session and start again as someone new.
-    #[error("the lease has ended")]
+    /// The lease has expired or was revoked: open a new session and start again under a new identity.
+    #[error("the lease has expired or was revoked")]
     LeaseLost,
-    /// The request breaks a rule, such as a path that is written twice in one transaction.
-    #[error("bad request to chubby: {0}")]
+    /// The request is invalid, for example it writes a path twice in one transaction.
+    #[error("invalid request to chubby: {0}")]
     Invalid(String),
-    /// Stored bytes are not what was stored. A person must look.
+    /// Stored bytes are damaged. An operator must inspect them.
     #[error("chubby's files are damaged: {0}")]
     Damaged(String),
 }

@@ -1,26 +1,26 @@
-//! Chubby: small files that all of a cluster agrees on, with leases and locks. Paper section 4.
+//! Chubby: small files with leases and locks, shared by the whole cluster. Paper section 4.
 //!
-//! The [`Chubby`] trait is what the cluster needs of such a service; [`embedded`] is an implementation inside this
-//! process, durable in a folder, for clusters that are one process and for simulation; [`etcd`] is the one for clusters of
-//! several. [`conformance`] is the one suite that every implementation passes; [`fleeting`] makes any of them go away, for
-//! tests.
+//! The [`Chubby`] trait is the interface that the cluster needs. [`embedded`] implements it inside one process,
+//! durable in a folder: for clusters that are one process and for simulation. [`etcd`] implements it for clusters of
+//! several processes. [`testing`] has the conformance suite that every implementation passes, and a test double that
+//! injects outages.
 //!
-//! How it is used, everywhere:
-//! - What is decided is decided by a transaction that compares revisions, never by a read: a read may be old by the time
-//!   it is acted on.
-//! - A session may be lost at any time, also while its holder is paused. Its holder's acts are fenced by comparing
-//!   the lock's create revision, and receivers check that revision themselves.
-//! - A watch that cannot tell everything says [`Event::Gap`] and ends: list again, watch from there.
+//! Rules for all users:
+//! - Decide by a transaction that compares revisions, never by a read: a read may be stale when it is acted on.
+//! - A session may be lost at any time, also while its holder is paused. The holder's actions are fenced:
+//!   transactions compare the lock's create revision, and receivers check that revision themselves.
+//! - A watch that has missed events sends [`WatchEvent::Gap`] and stops: list again, and watch from there.
 //!
-//! Losing Chubby stops changes of the cluster's map, not reads and writes of loaded tablets.
+//! Without Chubby the cluster's metadata cannot change; reads and writes of loaded tablets continue.
 
-pub mod conformance;
+mod counter;
 pub mod embedded;
 mod error;
 pub mod etcd;
-pub mod fleeting;
-mod helpers;
+mod lock;
 pub mod paths;
+pub mod testing;
+mod transaction;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,25 +30,26 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
+pub use counter::{Counter, next_ids};
 pub use error::Error;
-use helpers::validate;
-pub use helpers::{Counter, acquire, next_ids, try_lock};
+pub use lock::{acquire, try_lock};
+use transaction::validate;
 
-/// Counts the changes of the whole service; each transaction that writes has its own.
+/// Counts the changes of the whole service. Each transaction that writes has its own revision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(u64);
 
 impl Revision {
-    /// Before any change.
+    /// The revision before any change.
     pub const ZERO: Self = Self(0);
 
-    /// The revision of this number.
+    /// The revision with this number.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// The number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -61,18 +62,18 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Names a lease; files put under it go when it ends.
+/// The id of a lease. Files under a lease are deleted when it expires or is revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(u64);
 
 impl LeaseId {
-    /// The lease of this number.
+    /// The lease with this number.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// The number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -82,151 +83,151 @@ impl LeaseId {
 /// A file as of some revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its name, such as `servers/3`.
+    /// The path, such as `servers/3`.
     pub path: String,
-    /// Its content.
+    /// The content.
     pub value: Bytes,
-    /// The revision of the transaction that made it; differs after it was deleted and made again.
+    /// The revision of the transaction that created it. A file that is deleted and created again has a new one.
     pub created: Revision,
-    /// The revision of the transaction that wrote it last.
+    /// The revision of the transaction that last wrote it.
     pub modified: Revision,
-    /// The lease it lives under.
+    /// The lease that it belongs to.
     pub lease: Option<LeaseId>,
 }
 
-/// What must hold for a transaction to be carried out.
+/// A condition of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compare {
-    /// There is no such file.
+    /// The file does not exist.
     Absent(String),
     /// The file exists.
     Exists(String),
-    /// The file exists and was last written at that revision.
+    /// The file exists and was last written at this revision.
     Modified(String, Revision),
-    /// The file exists and was made at that revision: the fence of a lock.
+    /// The file exists and was created at this revision: the fence of a lock.
     Created(String, Revision),
 }
 
 /// One change of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Makes or overwrites a file, and sets its lease (or none).
+    /// Creates or overwrites a file, and sets its lease (or none).
     Put {
-        /// Its name.
+        /// The path.
         path: String,
-        /// Its content.
+        /// The content.
         value: Bytes,
-        /// The lease it lives under from now on.
+        /// The lease that the file belongs to from now on.
         lease: Option<LeaseId>,
     },
-    /// Removes a file; without effect if there is none.
+    /// Deletes a file; no effect if it does not exist.
     Delete {
-        /// Its name.
+        /// The path.
         path: String,
     },
 }
 
 impl Write {
-    /// A file that stays until it is deleted.
+    /// Writes a file that stays until it is deleted.
     #[must_use]
     pub fn put(path: impl Into<String>, value: impl Into<Bytes>) -> Self {
         Self::Put { path: path.into(), value: value.into(), lease: None }
     }
 
-    /// A file that goes with the lease.
+    /// Writes a file that is deleted with its lease.
     #[must_use]
     pub fn put_leased(path: impl Into<String>, value: impl Into<Bytes>, lease: LeaseId) -> Self {
         Self::Put { path: path.into(), value: value.into(), lease: Some(lease) }
     }
 
-    /// No such file any more.
+    /// Deletes a file.
     #[must_use]
     pub fn delete(path: impl Into<String>) -> Self {
         Self::Delete { path: path.into() }
     }
 }
 
-/// How a transaction ended.
+/// The result of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All comparisons held and all writes were made, durably, at this revision.
-    Done(Revision),
-    /// A comparison did not hold; nothing was written.
+pub enum TransactionOutcome {
+    /// All comparisons held; all writes are durable at this revision.
+    Committed(Revision),
+    /// A comparison failed; nothing was written.
     Conflict,
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A file was made or written.
+pub enum WatchEvent {
+    /// A file was created or overwritten.
     Put(File),
-    /// A file was deleted, or its lease ended.
+    /// A file was deleted, or its lease expired.
     Deleted {
-        /// Its name.
+        /// The path.
         path: String,
-        /// When.
+        /// The revision of the deletion.
         revision: Revision,
     },
-    /// Something was missed. The last event of its watch: list again and watch from there.
+    /// Events were missed. This is the last event of the watch: list again and watch from there.
     Gap,
 }
 
-/// The events of a watch, in order of revision.
+/// The events of a watch, ascending by revision.
 #[derive(Debug)]
-pub struct WatchStream(mpsc::Receiver<Event>);
+pub struct WatchStream(mpsc::Receiver<WatchEvent>);
 
 impl WatchStream {
-    /// A watch that is fed through a bounded channel. The feeder sends [`Event::Gap`] last when it drops the watch.
+    /// A watch that reads a bounded channel. The sender sends [`WatchEvent::Gap`] last when it drops the watch.
     #[must_use]
-    pub fn new(events: mpsc::Receiver<Event>) -> Self {
+    pub fn new(events: mpsc::Receiver<WatchEvent>) -> Self {
         Self(events)
     }
 
     /// The next event; `None` after a gap and when the service has stopped. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<WatchEvent> {
         self.0.recv().await
     }
 }
 
-/// A lease that is kept alive for as long as this handle is held.
+/// A lease that is renewed as long as this handle exists.
 ///
-/// Dropping all handles without [`Session::close`] is what a crash looks like: the lease ends when its time is over.
+/// Dropping all handles without [`Session::close`] looks like a crash: the lease expires after its TTL.
 pub trait Session: Send + Sync + fmt::Debug {
-    /// The lease to put files under.
+    /// The lease to write files under.
     fn lease(&self) -> LeaseId;
 
-    /// Whether the lease was alive when it was last heard of and its time, counted from when the renewal was *sent*, is
-    /// not over. True is no proof: fence what depends on it.
+    /// Whether the lease was alive at the last renewal and its TTL, counted from when the renewal was *sent*, has not
+    /// passed. True proves nothing: fence all that depends on it.
     fn is_alive(&self) -> bool;
 
     /// Returns when the lease is lost or closed. Cancel-safe.
     fn lost(&self) -> BoxFuture<'_, ()>;
 
-    /// Ends the lease now: its files go at once.
+    /// Revokes the lease: its files are deleted at once.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 
-/// The service. Calls are linearizable, bounded in time and safe to repeat after an error, except that a transaction that
-/// failed may or may not have been made: read before deciding what to do next.
+/// The lock service. Calls are linearizable, have a timeout, and are safe to retry, with one exception: a transaction
+/// that failed may or may not have been committed, so read before deciding what to do next.
 pub trait Chubby: Send + Sync + fmt::Debug {
-    /// One file, if it exists.
+    /// Reads one file, if it exists.
     fn read<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Option<File>, Error>>;
 
-    /// All files whose names begin with `prefix`, by name, and the revision as of which.
+    /// Lists all files whose paths begin with `prefix`, sorted by path, and the revision of the list.
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<(Vec<File>, Revision), Error>>;
 
-    /// Makes all `writes`, if all of `compares` hold; durable when it returns.
+    /// Makes all `writes` if all `compares` hold; they are durable when it returns.
     ///
-    /// A put under a lease that has ended errs with [`Error::LeaseLost`] and writes nothing. A path is written at most once
-    /// by a transaction.
-    fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> BoxFuture<'_, Result<Outcome, Error>>;
+    /// A put under a lease that has expired returns [`Error::LeaseLost`] and writes nothing. A transaction writes
+    /// each path at most once.
+    fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> BoxFuture<'_, Result<TransactionOutcome, Error>>;
 
-    /// The changes under `prefix` with revisions greater than `after`.
+    /// Watches the changes under `prefix` with revisions greater than `after`.
     fn watch<'a>(&'a self, prefix: &'a str, after: Revision) -> BoxFuture<'a, Result<WatchStream, Error>>;
 
-    /// A new lease of `ttl`, renewed in the background while the handle is held.
+    /// Opens a session with a new lease of `ttl`, renewed in the background while the handle exists.
     fn open_session(&self, ttl: Duration) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>>;
 }
 
-/// How components hold it.
+/// A shared handle to the service.
 pub type SharedChubby = Arc<dyn Chubby>;

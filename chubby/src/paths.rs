@@ -1,9 +1,9 @@
-//! The names of Chubby's files (ARCHITECTURE.md, "Chubby's files"). No other place spells one.
+//! The paths of Chubby's files (ARCHITECTURE.md, "Chubby's files"). They are spelled only here.
 //!
-//! | path | value | who writes |
+//! | path | value | written by |
 //! |---|---|---|
 //! | `cluster` | `ebla.record.Cluster` | the first master |
-//! | `master` | `ebla.record.Master`, leased | the master in office; its create revision is the epoch |
+//! | `master` | `ebla.record.Master`, leased | the active master; its create revision is the master epoch |
 //! | `root` | `ebla.record.TabletDescriptor` of the root tablet | the master, the root tablet's leader |
 //! | `servers/<id>` | `ebla.record.Server`, leased | that tablet server |
 //! | `tables/<id>` | `ebla.record.TableSchema` | the master |
@@ -11,9 +11,9 @@
 //! | `plans/<table>` | `ebla.record.TablePlan`, while replicas of a new table may be missing | the master |
 //! | `operations/<id>` | `ebla.control.ApplyRequest`, until every tablet has applied it | the master |
 //! | `finished/<id>` | `ebla.record.FinishedOperation`, the last hundred | the master |
-//! | `instances/<project>/<instance>` | `ebla.record.Instance`, of one that was created | the master |
+//! | `instances/<project>/<instance>` | `ebla.record.Instance`, for each instance that was created | the master |
 //! | `profiles/<project>/<instance>/<profile>` | `ebla.record.AppProfile` | the master |
-//! | `counters/<name>` | the next free id in decimal | whoever takes ids |
+//! | `counters/<name>` | the next free id in decimal | every process that allocates ids |
 
 use ebla_model::app_profile::AppProfileName;
 use ebla_model::id::{OperationId, ServerId, TableId};
@@ -22,21 +22,21 @@ use ebla_model::schema::TableName;
 
 /// The cluster's identity and state.
 pub const CLUSTER: &str = "cluster";
-/// The lock of the master in office.
+/// The lock of the active master.
 pub const MASTER: &str = "master";
 /// Where the root tablet is.
 pub const ROOT: &str = "root";
-/// All tablet servers that live.
+/// All registered tablet servers.
 pub const SERVERS: &str = "servers/";
 /// All schemas.
 pub const TABLES: &str = "tables/";
-/// All names of tables.
+/// All table names.
 pub const NAMES: &str = "names/";
-/// First tablets of tables that are being made.
+/// First tablets of tables that are being created.
 pub const PLANS: &str = "plans/";
-/// Admin operations under way.
+/// Admin operations in progress.
 pub const OPERATIONS: &str = "operations/";
-/// Operations that are done.
+/// Operations that have finished.
 pub const FINISHED: &str = "finished/";
 /// All instances that were created.
 pub const INSTANCES: &str = "instances/";
@@ -45,13 +45,13 @@ pub const PROFILES: &str = "profiles/";
 /// All id counters.
 pub const COUNTERS: &str = "counters/";
 
-/// A tablet server that lives.
+/// A registered tablet server.
 #[must_use]
 pub fn server(id: ServerId) -> String {
     format!("{SERVERS}{id}")
 }
 
-/// The server that a path under [`SERVERS`] names.
+/// The server of a path under [`SERVERS`].
 #[must_use]
 pub fn parse_server(path: &str) -> Option<ServerId> {
     path.strip_prefix(SERVERS)?.parse().ok()
@@ -63,43 +63,43 @@ pub fn table(id: TableId) -> String {
     format!("{TABLES}{id}")
 }
 
-/// The table that a path under [`TABLES`] names.
+/// The table of a path under [`TABLES`].
 #[must_use]
 pub fn parse_table(path: &str) -> Option<TableId> {
     path.strip_prefix(TABLES)?.parse().ok()
 }
 
-/// The first tablets of a table that is being made.
+/// The first tablets of a table that is being created.
 #[must_use]
 pub fn plan(id: TableId) -> String {
     format!("{PLANS}{id}")
 }
 
-/// The table that a path under [`PLANS`] names.
+/// The table of a path under [`PLANS`].
 #[must_use]
 pub fn parse_plan(path: &str) -> Option<TableId> {
     path.strip_prefix(PLANS)?.parse().ok()
 }
 
-/// An admin operation under way.
+/// An admin operation in progress.
 #[must_use]
 pub fn operation(id: OperationId) -> String {
     format!("{OPERATIONS}{id}")
 }
 
-/// The operation that a path under [`OPERATIONS`] names.
+/// The operation of a path under [`OPERATIONS`].
 #[must_use]
 pub fn parse_operation(path: &str) -> Option<OperationId> {
     path.strip_prefix(OPERATIONS)?.parse().ok()
 }
 
-/// An operation that is done.
+/// An operation that has finished.
 #[must_use]
 pub fn finished(id: OperationId) -> String {
     format!("{FINISHED}{id}")
 }
 
-/// The operation that a path under [`FINISHED`] names.
+/// The operation of a path under [`FINISHED`].
 #[must_use]
 pub fn parse_finished(path: &str) -> Option<OperationId> {
     path.strip_prefix(FINISHED)?.parse().ok()
@@ -132,13 +132,13 @@ pub fn profiles(of: &Instances) -> String {
     }
 }
 
-/// Which table a name stands for.
+/// The file that maps a table name to its id.
 #[must_use]
 pub fn name(table: &TableName) -> String {
     format!("{}{}", instance_names(table.project(), table.instance()), table.table())
 }
 
-/// All names of the tables of an instance.
+/// All table names of an instance.
 #[must_use]
 pub fn instance_names(project: &str, instance: &str) -> String {
     format!("{NAMES}{project}/{instance}/")
@@ -157,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_keeps_project_and_instance_apart() {
+    fn a_name_separates_project_and_instance() {
         let table: TableName = "projects/p/instances/inst/tables/t".parse().unwrap();
         assert_eq!(name(&table), "names/p/inst/t");
     }
 
     #[test]
-    fn instances_and_profiles_have_places() {
+    fn instances_and_profiles_have_paths() {
         let name: AppProfileName = "projects/p/instances/inst/appProfiles/a".parse().unwrap();
         assert_eq!(profile(&name), "profiles/p/inst/a");
         assert_eq!(instance(name.instance()), "instances/p/inst");

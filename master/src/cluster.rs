@@ -1,8 +1,9 @@
-//! The picture of the cluster on which the master decides: what Chubby says, what METADATA says, what the servers report.
+//! The snapshot of the cluster on which the master's decisions are based: Chubby's files, METADATA, and the servers'
+//! reports.
 //!
-//! Pure values; `observe` fills them in. The servers' reports are the truth about tablets: a descriptor lives in
-//! its tablet's Raft group. METADATA's rows are copies that may be old, and a server that does not answer is unknown, not
-//! empty.
+//! Pure values; `observation` collects them. The servers' reports are authoritative for tablets: a descriptor lives
+//! in its tablet's Raft group. METADATA's rows are copies that may be stale. The state of a server that does not
+//! respond is unknown, not empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,113 +14,114 @@ use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
 
-/// Everything that is known at one time.
+/// The state of the cluster as observed at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cluster {
-    /// The servers that are registered in Chubby, and those that are not and answer all the same.
+pub struct ClusterSnapshot {
+    /// The registered servers, and unregistered ones that still respond.
     pub servers: BTreeMap<ServerId, Server>,
-    /// The tables in Chubby, in whatever state. Read after the servers' reports: a table that is reported and not here is
-    /// gone for ever.
+    /// The tables in Chubby, in any state. Read after the servers' reports: a table that is reported and is not here
+    /// was deleted.
     pub tables: BTreeMap<TableId, TableSchema>,
-    /// First tablets of tables whose replicas may not all have been made.
+    /// First tablets of tables whose replicas may not all be created yet.
     pub plans: BTreeMap<TableId, Vec<TabletDescriptor>>,
-    /// Admin operations that have not been applied everywhere.
+    /// Admin operations that are not applied everywhere yet.
     pub operations: BTreeMap<OperationId, Operation>,
     /// METADATA, by row key.
     pub metadata: BTreeMap<RowKey, TabletDescriptor>,
-    /// The root tablet as Chubby's file has it.
+    /// The root tablet as Chubby's file describes it.
     pub root: Option<TabletDescriptor>,
 }
 
-/// A tablet server that lives, as far as its lease or its answer tells.
+/// A tablet server that is registered or responds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Where it listens, `host:port`.
     pub address: String,
-    /// This run of its process.
+    /// Its process incarnation.
     pub incarnation: Incarnation,
     /// The release that it runs.
     pub release: String,
-    /// Whether it stands in Chubby.
-    pub presence: Presence,
-    /// What it said; `None` when it did not answer.
+    /// Whether it is registered in Chubby.
+    pub registration: Registration,
+    /// Its report; `None` when it did not respond.
     pub report: Option<ServerReport>,
 }
 
-/// Whether a server stands in Chubby.
+/// Whether a server is registered in Chubby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// It does.
+pub enum Registration {
+    /// It is.
     Registered,
-    /// Its lease has ended, and still it answers: it serves what it has, and gets nothing new.
+    /// Its lease has expired, but it responds: it serves its replicas, and gets no new ones.
     Unregistered,
 }
 
-/// What a server says about itself.
+/// What a server reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerReport {
-    /// The replicas that run there.
+    /// Its running replicas.
     pub replicas: Vec<ReplicaReport>,
-    /// The replicas there whose files are damaged: they neither vote nor serve, and say nothing.
+    /// Its damaged replicas: they neither vote nor serve, and report nothing else.
     pub damaged: BTreeSet<(TabletId, ReplicaId)>,
-    /// The replicas there that do not run, because they are being started or could not be.
+    /// Its replicas that are not running, because they are starting or could not be started.
     pub idle: BTreeSet<(TabletId, ReplicaId)>,
-    /// Bytes of its commit log.
+    /// The size of its commit log.
     pub log_bytes: u64,
 }
 
-/// What a server says about one replica.
+/// What a server reports about one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaReport {
-    /// The tablet as this replica has applied it.
+    /// The tablet descriptor as this replica has applied it.
     pub descriptor: TabletDescriptor,
-    /// Which replica it is.
+    /// The replica's id.
     pub replica: ReplicaId,
-    /// Whether it leads its group.
+    /// Its role in the Raft group.
     pub role: Role,
     /// Its Raft term.
     pub term: u64,
-    /// Bytes on its disk.
+    /// The size of its files.
     pub size_bytes: u64,
-    /// The schema that it has applied.
+    /// The schema version that it has applied.
     pub schema_version: SchemaVersion,
-    /// How far it has applied.
+    /// The last log entry that it has applied.
     pub applied: LogId,
-    /// At the leader: nobody else is a member, nor is becoming one; a majority has just confirmed that it leads.
+    /// Leader only: the membership is final (one voter set, no learners), and a quorum has just confirmed the
+    /// leadership.
     pub settled: bool,
-    /// At the leader: the other replicas that have answered it lately.
+    /// Leader only: the other replicas that have responded to it recently.
     pub heard: BTreeSet<ReplicaId>,
 }
 
-/// A replica's part in its group.
+/// A replica's role in its Raft group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It leads.
+    /// Leader.
     Leader,
-    /// It does not.
+    /// Follower or learner.
     Follower,
 }
 
-/// An admin operation that each tablet of a table applies once.
+/// An admin operation, applied once by each tablet of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// The table.
     pub table: TableId,
-    /// What is done.
+    /// What it does.
     pub kind: OperationKind,
 }
 
-/// What an admin operation does.
+/// The kind of an admin operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationKind {
-    /// Removes these rows.
+    /// Deletes the rows of this range.
     DropRange(KeyRange),
-    /// Ends the tablets: the table is deleted.
+    /// Drops the tablets: the table is being deleted.
     DropTable,
 }
 
-impl Cluster {
-    /// All replicas that were reported, with their servers.
+impl ClusterSnapshot {
+    /// All running replicas, with their servers.
     pub fn reports(&self) -> impl Iterator<Item = (ServerId, &ReplicaReport)> {
         self.servers.iter().flat_map(|(id, server)| {
             let replicas = server.report.iter().flat_map(|report| &report.replicas);
@@ -127,60 +129,62 @@ impl Cluster {
         })
     }
 
-    /// The replicas that were reported and do not run, damaged or idle, with their servers.
-    pub fn silent(&self) -> impl Iterator<Item = (ServerId, TabletId, ReplicaId)> {
+    /// All replicas that are reported and not running, damaged or idle, with their servers.
+    pub fn stopped_replicas(&self) -> impl Iterator<Item = (ServerId, TabletId, ReplicaId)> {
         self.servers.iter().flat_map(|(id, server)| {
-            let silent = server.report.iter().flat_map(|report| report.damaged.iter().chain(&report.idle));
-            silent.map(|(tablet, replica)| (*id, *tablet, *replica))
+            let stopped = server.report.iter().flat_map(|report| report.damaged.iter().chain(&report.idle));
+            stopped.map(|(tablet, replica)| (*id, *tablet, *replica))
         })
     }
 
-    /// The newest descriptor of each tablet that a replica reported.
+    /// The newest descriptor of each reported tablet.
     #[must_use]
     pub fn tablets(&self) -> BTreeMap<TabletId, &TabletDescriptor> {
         newest(self.reports().map(|(_server, report)| &report.descriptor))
     }
 
-    /// The newest descriptor of each tablet that is known at all, from reports, METADATA or Chubby.
+    /// The newest descriptor of each known tablet: reported, listed in METADATA or in Chubby.
     #[must_use]
     pub fn known_tablets(&self) -> BTreeMap<TabletId, &TabletDescriptor> {
         let reported = self.reports().map(|(_server, report)| &report.descriptor);
         newest(reported.chain(self.metadata.values()).chain(&self.root))
     }
 
-    /// The servers that should have replicas, as far as is known.
+    /// The servers that should have replicas, by the newest descriptors.
     #[must_use]
-    pub fn holders(&self) -> BTreeSet<ServerId> {
+    pub fn assigned_servers(&self) -> BTreeSet<ServerId> {
         let tablets = self.known_tablets();
         let members = tablets.values().flat_map(|tablet| tablet.membership.replicas());
         members.map(|replica| replica.server).collect()
     }
 
-    /// What the leader of each tablet says, by the highest term that is claimed.
+    /// The report of each tablet's leader. If several replicas claim to lead, the highest term wins.
     #[must_use]
-    pub fn led(&self) -> BTreeMap<TabletId, (ServerId, &ReplicaReport)> {
-        let mut led: BTreeMap<TabletId, (ServerId, &ReplicaReport)> = BTreeMap::new();
+    pub fn leader_reports(&self) -> BTreeMap<TabletId, (ServerId, &ReplicaReport)> {
+        let mut leaders: BTreeMap<TabletId, (ServerId, &ReplicaReport)> = BTreeMap::new();
         for (server, report) in self.reports().filter(|(_server, report)| report.role == Role::Leader) {
-            let known = led.entry(report.descriptor.tablet).or_insert((server, report));
+            let known = leaders.entry(report.descriptor.tablet).or_insert((server, report));
             if known.1.term < report.term {
                 *known = (server, report);
             }
         }
-        led
+        leaders
     }
 
-    /// Who leads each tablet, by the highest term that is claimed.
+    /// The leader of each tablet.
     #[must_use]
-    pub fn leaders(&self) -> BTreeMap<TabletId, (ServerId, u64)> {
-        self.led().into_iter().map(|(tablet, (server, report))| (tablet, (server, report.term))).collect()
+    pub fn leaders(&self) -> BTreeMap<TabletId, ServerId> {
+        self.leader_reports().into_iter().map(|(tablet, (server, _report))| (tablet, server)).collect()
     }
 
-    /// How many replicas each server that may get more has, and how many more are planned for it: what assignment balances.
+    /// For each server that may get more replicas: the replicas that it has, and those planned for it. Placement
+    /// balances this.
     #[must_use]
     pub fn loads(&self) -> BTreeMap<ServerId, u64> {
-        let takes = |server: &Server| server.report.is_some() && server.presence == Presence::Registered;
-        let answering = self.servers.iter().filter(|(_id, server)| takes(server));
-        let mut loads: BTreeMap<ServerId, u64> = answering.map(|(id, _server)| (*id, 0)).collect();
+        let accepts_replicas =
+            |server: &Server| server.report.is_some() && server.registration == Registration::Registered;
+        let targets = self.servers.iter().filter(|(_id, server)| accepts_replicas(server));
+        let mut loads: BTreeMap<ServerId, u64> = targets.map(|(id, _server)| (*id, 0)).collect();
         let mut counted = BTreeSet::new();
         let reported = self.reports().map(|(server, report)| (server, report.descriptor.tablet));
         let planned = self
@@ -198,7 +202,7 @@ impl Cluster {
         loads
     }
 
-    /// How many replicas METADATA assigns to each server, whether it is there or not.
+    /// How many replicas METADATA assigns to each server, whether it responds or not.
     #[must_use]
     pub fn assigned(&self) -> BTreeMap<ServerId, u64> {
         let mut assigned = BTreeMap::new();
@@ -208,17 +212,17 @@ impl Cluster {
         assigned
     }
 
-    /// Whether every tablet that is known has a leader that answers: what "ready" means after a start. A table that is
-    /// being made or deleted does not count.
+    /// Whether every known tablet has a leader that responds, which is the meaning of "ready" after a start. Tables
+    /// that are being created or deleted do not count.
     #[must_use]
-    pub fn is_led(&self) -> bool {
+    pub fn has_all_leaders(&self) -> bool {
         let leaders = self.leaders();
         let listed = self.metadata.values().filter(|tablet| self.is_served(tablet.table));
         let mut listed = listed.peekable();
         listed.peek().is_some() && listed.all(|tablet| leaders.contains_key(&tablet.tablet))
     }
 
-    /// Whether a table's tablets should serve: it exists, and is neither being made nor deleted.
+    /// Whether a table's tablets should serve: it exists and is neither being created nor deleted.
     #[must_use]
     pub fn is_served(&self, table: TableId) -> bool {
         use ebla_model::schema::TableState::Active;
@@ -226,7 +230,7 @@ impl Cluster {
     }
 }
 
-/// Of each tablet the newest of these. A replica that is empty as yet has no generation and knows nothing.
+/// The newest of these descriptors for each tablet. A replica that is still empty has generation 0 and is ignored.
 fn newest<'a>(descriptors: impl Iterator<Item = &'a TabletDescriptor>) -> BTreeMap<TabletId, &'a TabletDescriptor> {
     let mut newest: BTreeMap<TabletId, &TabletDescriptor> = BTreeMap::new();
     for descriptor in descriptors.filter(|descriptor| descriptor.generation > Generation::new(0)) {

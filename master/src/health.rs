@@ -1,8 +1,8 @@
-//! How well the tablets are: how many of their replicas live, which of them can commit, which are led. Pure.
+//! The health of the tablets: live replicas, quorum, leaders. Pure.
 //!
-//! A replica lives when its server reports that it runs, or when its tablet's leader has heard of it lately. A tablet should
-//! have as many replicas as the master was told, or as it has voters if those are more. It has a quorum when a majority of
-//! each of its sets of voters lives.
+//! A replica is live when its server reports it as running, or when its tablet's leader has heard from it recently. A
+//! tablet should have as many replicas as the master is configured for, or as many as it has voters if those are
+//! more. It has a quorum when a majority of each of its voter sets is live.
 //!
 //! Tablets of tables that are being created or deleted do not count.
 
@@ -11,47 +11,47 @@ use std::collections::{BTreeMap, BTreeSet};
 use ebla_model::id::{ReplicaId, TabletId};
 use ebla_model::metadata::{Replica, TabletDescriptor};
 
-use crate::cluster::{Cluster, ReplicaReport};
+use crate::cluster::{ClusterSnapshot, ReplicaReport};
 
-/// How the tablets of a picture are.
+/// The health of all tablets in a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// The tablets that are known and should serve.
+    /// The known tablets that should serve.
     pub tablets: usize,
-    /// How many tablets have so many live replicas, fewer than they should have.
+    /// Under-replicated tablets, by how many live replicas they have.
     pub shortages: BTreeMap<Shortage, usize>,
     /// The tablets that cannot commit.
     pub without_quorum: BTreeSet<TabletId>,
-    /// The tablets that could commit and have no leader.
+    /// The tablets that have a quorum but no leader.
     pub without_leader: BTreeSet<TabletId>,
-    /// Live replicas, at most as many for each tablet as it should have.
+    /// Live replicas; for each tablet at most the number that it should have.
     pub replicas_live: usize,
-    /// Replicas that there should be.
+    /// The replicas that all tablets should have.
     pub replicas_wanted: usize,
-    /// The fewest voters that a tablet has; `None` without tablets.
+    /// The smallest number of voters of a tablet; `None` without tablets.
     pub voters_min: Option<usize>,
-    /// Tablets with fewer voters than they should have: no server has been found for the others, or they are being copied.
-    pub growing: usize,
+    /// Tablets with fewer voters than they should have: there is no server for the others, or they are being copied.
+    pub missing_voters: usize,
 }
 
-/// So many replicas live of those that a tablet should have.
+/// The live replicas of an under-replicated tablet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shortage {
-    /// Those that live.
+    /// Live replicas.
     pub live: usize,
-    /// Those that there should be.
+    /// The replicas that it should have.
     pub wanted: usize,
 }
 
 impl Health {
-    /// Judges a picture. `replicas`: how many a tablet should have.
+    /// The health in a snapshot. `replicas`: how many a tablet should have.
     #[must_use]
-    pub fn of(cluster: &Cluster, replicas: usize) -> Self {
-        let led = cluster.led();
+    pub fn of(cluster: &ClusterSnapshot, replicas: usize) -> Self {
+        let leaders = cluster.leader_reports();
         let running = running(cluster);
         let mut health = Self::default();
         for known in cluster.known_tablets().into_values().filter(|tablet| cluster.is_served(tablet.table)) {
-            let leader = led.get(&known.tablet).map(|(_server, report)| *report);
+            let leader = leaders.get(&known.tablet).map(|(_server, report)| *report);
             let tablet = leader.map_or(known, |report| &report.descriptor);
             let lives = |replica: &Replica| {
                 running.contains(&(tablet.tablet, replica.replica))
@@ -79,7 +79,7 @@ impl Health {
         self.replicas_live += live_voters;
         self.replicas_wanted += wanted;
         self.voters_min = Some(self.voters_min.map_or(voters, |min| min.min(voters)));
-        self.growing += usize::from(voters < wanted);
+        self.missing_voters += usize::from(voters < wanted);
         if live_voters < wanted {
             *self.shortages.entry(Shortage { live: live_voters, wanted }).or_default() += 1;
         }
@@ -90,15 +90,15 @@ impl Health {
         }
     }
 
-    /// How many tablets have fewer live replicas than they should have.
+    /// The number of tablets with fewer live replicas than they should have.
     #[must_use]
-    pub fn short(&self) -> usize {
+    pub fn under_replicated(&self) -> usize {
         self.shortages.values().sum()
     }
 }
 
-/// The replicas that run, wherever.
-fn running(cluster: &Cluster) -> BTreeSet<(TabletId, ReplicaId)> {
+/// All running replicas.
+fn running(cluster: &ClusterSnapshot) -> BTreeSet<(TabletId, ReplicaId)> {
     cluster.reports().map(|(_server, report)| (report.descriptor.tablet, report.replica)).collect()
 }
 
@@ -108,15 +108,16 @@ mod tests {
     use ebla_model::key::KeyRange;
 
     use super::*;
-    use crate::cluster::{Presence, Role, Server, ServerReport};
+    use crate::cluster::{Registration, Role, Server, ServerReport};
 
-    /// A tablet of METADATA with a replica on each of three servers; `answering` of them answer, the first of which leads.
-    fn picture(answering: &[u64], heard: &[u64]) -> Cluster {
+    /// A tablet of METADATA with a replica on each of three servers; `responding` of them respond, the first one
+    /// leads.
+    fn snapshot(responding: &[u64], heard: &[u64]) -> ClusterSnapshot {
         let servers = [1, 2, 3].map(ServerId::new);
         let tablet = TabletDescriptor::fresh(TableId::METADATA, TabletId::new(7), KeyRange::all(), &servers);
-        let mut cluster = Cluster::default();
+        let mut cluster = ClusterSnapshot::default();
         cluster.metadata.insert(tablet.row_key(), tablet.clone());
-        for (number, place) in answering.iter().zip(0..) {
+        for (number, place) in responding.iter().zip(0..) {
             let replica = ReplicaReport {
                 descriptor: tablet.clone(),
                 replica: ReplicaId::new(*number),
@@ -132,7 +133,7 @@ mod tests {
                 address: String::new(),
                 incarnation: Incarnation::new(1),
                 release: String::new(),
-                presence: Presence::Registered,
+                registration: Registration::Registered,
                 report: Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }),
             };
             cluster.servers.insert(ServerId::new(*number), server);
@@ -145,36 +146,39 @@ mod tests {
     }
 
     #[test]
-    fn all_replicas_live() {
-        let health = Health::of(&picture(&[1, 2, 3], &[]), 3);
-        assert_eq!((health.tablets, health.short(), health.replicas_live, health.replicas_wanted), (1, 0, 3, 3));
+    fn all_replicas_are_live() {
+        let health = Health::of(&snapshot(&[1, 2, 3], &[]), 3);
+        assert_eq!(
+            (health.tablets, health.under_replicated(), health.replicas_live, health.replicas_wanted),
+            (1, 0, 3, 3)
+        );
         assert!(health.without_quorum.is_empty() && health.without_leader.is_empty());
     }
 
     #[test]
-    fn a_tablet_with_two_of_three_replicas_is_short_and_can_commit() {
-        let health = Health::of(&picture(&[1, 2], &[]), 3);
+    fn a_tablet_with_two_of_three_replicas_is_under_replicated_and_can_commit() {
+        let health = Health::of(&snapshot(&[1, 2], &[]), 3);
         assert_eq!(shortages(&health), [(2, 3, 1)]);
         assert!(health.without_quorum.is_empty() && health.without_leader.is_empty());
-        assert_eq!((health.voters_min, health.growing), (Some(3), 0));
+        assert_eq!((health.voters_min, health.missing_voters), (Some(3), 0));
     }
 
     #[test]
-    fn what_the_leader_hears_lives_although_the_master_gets_no_answer() {
-        assert_eq!(Health::of(&picture(&[1, 2], &[2, 3]), 3).short(), 0);
+    fn a_replica_that_its_leader_hears_is_live_although_the_master_gets_no_response() {
+        assert_eq!(Health::of(&snapshot(&[1, 2], &[2, 3]), 3).under_replicated(), 0);
     }
 
     #[test]
-    fn without_a_majority_there_is_no_quorum_even_if_somebody_still_leads() {
-        let health = Health::of(&picture(&[1], &[]), 3);
+    fn without_a_majority_there_is_no_quorum_even_with_a_leader() {
+        let health = Health::of(&snapshot(&[1], &[]), 3);
         assert_eq!(shortages(&health), [(1, 3, 1)]);
         assert_eq!((health.without_quorum.len(), health.without_leader.len()), (1, 0));
-        assert_eq!(Health::of(&picture(&[], &[]), 3).without_quorum.len(), 1);
+        assert_eq!(Health::of(&snapshot(&[], &[]), 3).without_quorum.len(), 1);
     }
 
     #[test]
-    fn a_majority_without_a_leader_is_told() {
-        let mut cluster = picture(&[1, 2], &[]);
+    fn a_majority_without_a_leader_is_counted() {
+        let mut cluster = snapshot(&[1, 2], &[]);
         for server in cluster.servers.values_mut() {
             for replica in server.report.iter_mut().flat_map(|report| &mut report.replicas) {
                 replica.role = Role::Follower;
@@ -185,9 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn a_tablet_that_was_made_with_too_few_servers_is_short_too() {
-        let health = Health::of(&picture(&[1, 2, 3], &[]), 5);
+    fn a_tablet_created_with_too_few_servers_is_under_replicated() {
+        let health = Health::of(&snapshot(&[1, 2, 3], &[]), 5);
         assert_eq!(shortages(&health), [(3, 5, 1)]);
-        assert_eq!((health.voters_min, health.growing), (Some(3), 1));
+        assert_eq!((health.voters_min, health.missing_voters), (Some(3), 1));
     }
 }

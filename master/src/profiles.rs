@@ -1,31 +1,31 @@
-//! App profiles: files of Chubby's, each change one transaction. Their etag is the revision that wrote them.
+//! App profiles: files in Chubby, each change is one transaction. The etag is the revision of the last write.
 //!
-//! Every instance has a profile `default`, which is kept nowhere and never changes.
+//! Every instance has a built-in profile `default`, which is not stored and never changes.
 
-use ebla_chubby::{Compare, Outcome, Revision, Write, paths};
+use ebla_chubby::{Compare, Revision, TransactionOutcome, Write, paths};
 use ebla_model::app_profile::{AppProfile, AppProfileName, Routing};
 use ebla_model::error::{Error, Reason};
 use ebla_model::instance::{Instance, InstanceName, Instances};
 use ebla_proto::admin;
 use ebla_proto::convert::app_profile::{app_profile_to_admin, app_profile_to_bytes, update_app_profile};
 
+use crate::active::ActiveMaster;
 use crate::instances;
-use crate::office::Office;
-use crate::records::{self, Stored};
+use crate::schema_store::{self, Stored};
 
-/// The etag of the profile that every instance has.
+/// The etag of the built-in profile.
 const BUILT_IN: &str = "0";
 
-/// A profile as it is shown.
+/// Finds a profile.
 ///
 /// # Errors
 /// `NotFound`.
-pub(crate) async fn find(office: &Office, name: &AppProfileName) -> Result<admin::AppProfile, Error> {
+pub(crate) async fn find(master: &ActiveMaster, name: &AppProfileName) -> Result<admin::AppProfile, Error> {
     if name.is_default() {
-        let created = instances::find(office, name.instance()).await?;
+        let created = instances::find(master, name.instance()).await?;
         return Ok(built_in(name.instance(), created.as_ref()));
     }
-    stored(office, name).await.map(|stored| shown(&stored.value, stored.modified))
+    stored(master, name).await.map(|stored| shown(&stored.value, stored.modified))
 }
 
 fn built_in(instance: &InstanceName, created: Option<&Instance>) -> admin::AppProfile {
@@ -33,9 +33,9 @@ fn built_in(instance: &InstanceName, created: Option<&Instance>) -> admin::AppPr
     app_profile_to_admin(&profile, BUILT_IN.to_owned())
 }
 
-async fn stored(office: &Office, name: &AppProfileName) -> Result<Stored<AppProfile>, Error> {
+async fn stored(master: &ActiveMaster, name: &AppProfileName) -> Result<Stored<AppProfile>, Error> {
     let absent = || Error::new(Reason::NotFound, format!("app profile {name} does not exist"));
-    records::read_profile(office.chubby(), name).await?.ok_or_else(absent)
+    schema_store::read_profile(master.chubby(), name).await?.ok_or_else(absent)
 }
 
 fn shown(profile: &AppProfile, modified: Revision) -> admin::AppProfile {
@@ -46,57 +46,57 @@ fn etag(modified: Revision) -> String {
     modified.get().to_string()
 }
 
-/// The profiles of these instances, the built-in ones among them.
+/// The profiles of these instances, including the built-in ones.
 ///
 /// # Errors
-/// What Chubby says.
-pub(crate) async fn list(office: &Office, of: &Instances) -> Result<Vec<admin::AppProfile>, Error> {
-    let kept = records::list_profiles(office.chubby(), of).await?;
+/// Errors of Chubby.
+pub(crate) async fn list(master: &ActiveMaster, of: &Instances) -> Result<Vec<admin::AppProfile>, Error> {
+    let kept = schema_store::list_profiles(master.chubby(), of).await?;
     let mut profiles: Vec<_> = kept.iter().map(|stored| shown(&stored.value, stored.modified)).collect();
-    let known = instances::among(office, of).await?;
+    let known = instances::select(master, of).await?;
     profiles.extend(known.iter().map(|(name, created)| built_in(name, created.as_ref())));
     Ok(profiles)
 }
 
-/// Keeps a new profile.
+/// Creates a profile.
 ///
 /// # Errors
-/// `AlreadyExists`; `NotFound` when it names a cluster that its instance was not created with.
-pub(crate) async fn create(office: &Office, profile: &AppProfile) -> Result<admin::AppProfile, Error> {
+/// `AlreadyExists`; `NotFound` when it names a cluster that does not exist in its instance.
+pub(crate) async fn create(master: &ActiveMaster, profile: &AppProfile) -> Result<admin::AppProfile, Error> {
     let exists = || Error::new(Reason::AlreadyExists, format!("app profile {} already exists", profile.name));
     if profile.name.is_default() {
         return Err(exists());
     }
-    check_clusters(office, profile).await?;
+    check_clusters(master, profile).await?;
     let path = paths::profile(&profile.name);
     let write = Write::put(path.clone(), app_profile_to_bytes(profile));
-    match office.begin(vec![Compare::Absent(path)], vec![write]).await? {
-        Outcome::Done(revision) => Ok(shown(profile, revision)),
-        Outcome::Conflict => Err(exists()),
+    match master.commit_intent(vec![Compare::Absent(path)], vec![write]).await? {
+        TransactionOutcome::Committed(revision) => Ok(shown(profile, revision)),
+        TransactionOutcome::Conflict => Err(exists()),
     }
 }
 
-/// Changes the fields that `mask` names, all of them when it names none.
+/// Updates the fields that `mask` names, or all fields when it names none.
 ///
 /// # Errors
-/// `NotFound`; `Conflict` when the update carries an etag and the profile has another by now; `FailedPrecondition` for the
-/// built-in one; what [`update_app_profile`] refuses.
+/// `NotFound`; `Conflict` when the update carries an etag that is not current; `FailedPrecondition` for the built-in
+/// profile; those of [`update_app_profile`].
 pub(crate) async fn update(
-    office: &Office,
+    master: &ActiveMaster,
     name: &AppProfileName,
     update: &admin::AppProfile,
     mask: &[String],
 ) -> Result<admin::AppProfile, Error> {
     refuse_built_in(name)?;
     loop {
-        let present = stored(office, name).await?;
+        let present = stored(master, name).await?;
         check_etag(name, &update.etag, present.modified)?;
         let next = update_app_profile(&present.value, update, mask)?;
-        check_clusters(office, &next).await?;
+        check_clusters(master, &next).await?;
         let path = paths::profile(name);
         let write = Write::put(path.clone(), app_profile_to_bytes(&next));
-        if let Outcome::Done(revision) =
-            office.begin(vec![Compare::Modified(path, present.modified)], vec![write]).await?
+        if let TransactionOutcome::Committed(revision) =
+            master.commit_intent(vec![Compare::Modified(path, present.modified)], vec![write]).await?
         {
             return Ok(shown(&next, revision));
         }
@@ -106,14 +106,16 @@ pub(crate) async fn update(
 /// Deletes a profile.
 ///
 /// # Errors
-/// `NotFound`; `FailedPrecondition` for the built-in one.
-pub(crate) async fn delete(office: &Office, name: &AppProfileName) -> Result<(), Error> {
+/// `NotFound`; `FailedPrecondition` for the built-in profile.
+pub(crate) async fn delete(master: &ActiveMaster, name: &AppProfileName) -> Result<(), Error> {
     refuse_built_in(name)?;
     let path = paths::profile(name);
     loop {
-        let present = stored(office, name).await?;
+        let present = stored(master, name).await?;
         let compare = Compare::Modified(path.clone(), present.modified);
-        if let Outcome::Done(_) = office.begin(vec![compare], vec![Write::delete(path.clone())]).await? {
+        if let TransactionOutcome::Committed(_) =
+            master.commit_intent(vec![compare], vec![Write::delete(path.clone())]).await?
+        {
             return Ok(());
         }
     }
@@ -121,7 +123,8 @@ pub(crate) async fn delete(office: &Office, name: &AppProfileName) -> Result<(),
 
 fn refuse_built_in(name: &AppProfileName) -> Result<(), Error> {
     if name.is_default() {
-        let message = format!("app profile {name} is built in: create one of another name and use that");
+        let message =
+            format!("app profile {name} is built in and cannot be changed: create a profile with another name");
         return Err(Error::new(Reason::FailedPrecondition, message));
     }
     Ok(())
@@ -131,12 +134,16 @@ fn check_etag(name: &AppProfileName, given: &str, present: Revision) -> Result<(
     if given.is_empty() || given == etag(present) {
         return Ok(());
     }
-    Err(Error::new(Reason::Conflict, format!("app profile {name} has changed: etag {given:?} is not its present one")))
+    Err(Error::new(
+        Reason::Conflict,
+        format!("app profile {name} has changed: etag {given:?} is not current; read it again"),
+    ))
 }
 
-/// An instance that was created has the cluster that it was created with; of another one nobody said which it has.
-async fn check_clusters(office: &Office, profile: &AppProfile) -> Result<(), Error> {
-    let Some(instance) = instances::find(office, profile.name.instance()).await? else { return Ok(()) };
+/// Checks the clusters that a profile names, if its instance was created. Other instances have no record of their
+/// cluster.
+async fn check_clusters(master: &ActiveMaster, profile: &AppProfile) -> Result<(), Error> {
+    let Some(instance) = instances::find(master, profile.name.instance()).await? else { return Ok(()) };
     let named = match &profile.routing {
         Routing::Any { clusters, .. } => clusters.as_slice(),
         Routing::Single { cluster, .. } => std::slice::from_ref(cluster),

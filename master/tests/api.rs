@@ -25,12 +25,12 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// How long a test waits for what must happen some time.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a test waits for an event.
+const TIMEOUT: Duration = Duration::from_secs(60);
 const INSTANCE: &str = "projects/p/instances/inst";
 
 /// One server and a master, and a client's connection to the server.
-struct House {
+struct TestCluster {
     chubby: SharedChubby,
     server: TabletServer,
     master: Master,
@@ -39,8 +39,8 @@ struct House {
     _data: tempfile::TempDir,
 }
 
-impl House {
-    async fn open() -> Self {
+impl TestCluster {
+    async fn start() -> Self {
         ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
@@ -53,13 +53,13 @@ impl House {
         Self { chubby, server, master, channel, runtime, _data: data }
     }
 
-    /// The master leaves, and another one comes into office.
+    /// Stops the master and starts another one.
     async fn change_master(&mut self) {
         self.master.stop().await;
         self.master = start_master(&self.chubby, &self.runtime).await;
     }
 
-    async fn close(self) {
+    async fn stop(self) {
         self.master.stop().await;
         self.server.stop().await;
         self.runtime.tasks.stop(Duration::from_secs(5)).await;
@@ -152,9 +152,9 @@ impl House {
         self.instances().create_instance(request).await.map(Response::into_inner)
     }
 
-    /// Gives the instance another name to show, and its cluster another size; sees both.
-    async fn update_instance(&self, made: admin::Instance) -> admin::Instance {
-        let wanted = admin::Instance { display_name: "Another".to_owned(), ..made };
+    /// Changes the display name of the instance and the size of its cluster, and reads both.
+    async fn update_instance(&self, created: admin::Instance) -> admin::Instance {
+        let wanted = admin::Instance { display_name: "Another".to_owned(), ..created };
         let request = |paths: &[&str]| admin::PartialUpdateInstanceRequest {
             instance: Some(wanted.clone()),
             update_mask: mask(paths),
@@ -238,7 +238,7 @@ impl House {
 async fn start_master(chubby: &SharedChubby, runtime: &Runtime) -> Master {
     let config = MasterConfig::new("127.0.0.1:0", 1);
     let master = Master::start(config, chubby.clone(), runtime.clone()).await.unwrap();
-    tokio::time::timeout(PATIENCE, master.ready()).await.unwrap();
+    tokio::time::timeout(TIMEOUT, master.ready()).await.unwrap();
     master
 }
 
@@ -261,7 +261,7 @@ fn done<T>(answer: Result<Response<T>, Status>) -> T {
     answer.unwrap().into_inner()
 }
 
-/// The reason of a refusal, which must also say where it comes from and what to do.
+/// The reason of an error, which must also have a domain and an action.
 fn reason<T>(answer: Result<T, Status>) -> Reason {
     let Err(status) = answer else { panic!("not refused") };
     let (reason, action) = info(&status);
@@ -279,7 +279,7 @@ fn info(status: &Status) -> (String, String) {
     (info.reason, info.metadata.get("action").unwrap().clone())
 }
 
-/// What an operation that is done has come to.
+/// The response of a finished operation.
 fn response<M: Message + Default>(operation: &longrunning::Operation, name: &str) -> M {
     assert!(operation.done);
     let Some(Outcome::Response(response)) = &operation.result else { panic!("no response: {operation:?}") };
@@ -288,13 +288,13 @@ fn response<M: Message + Default>(operation: &longrunning::Operation, name: &str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_call_answers_as_it_is_described() {
-    let house = House::open().await;
+async fn every_call_responds_as_described() {
+    let cluster = TestCluster::start().await;
     let mut wrong = Vec::new();
     for service in CATALOGUE {
         for call in service.calls {
             let name = format!("{}/{}", service.name, call.name);
-            let refusal = match house.empty_call(service.name, call).await {
+            let refusal = match cluster.empty_call(service.name, call).await {
                 Err(status) if from_status(&status).0.reason == Reason::Unimplemented => Some(status),
                 _served => None,
             };
@@ -311,190 +311,193 @@ async fn every_call_answers_as_it_is_described() {
             }
         }
     }
-    assert!(wrong.is_empty(), "proto/build/services.rs says something else:\n{}", wrong.join("\n"));
-    house.close().await;
+    assert!(wrong.is_empty(), "proto/build/services.rs differs:\n{}", wrong.join("\n"));
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_is_made_shown_changed_and_guarded() {
-    let house = House::open().await;
-    let made = house.create_table("fruit", &["p", "g", "p"]).await;
-    assert_eq!((made.name.as_str(), made.granularity), (table_name("fruit").as_str(), 1));
+async fn a_table_is_created_read_changed_and_protected() {
+    let cluster = TestCluster::start().await;
+    let created = cluster.create_table("fruit", &["p", "g", "p"]).await;
+    assert_eq!((created.name.as_str(), created.granularity), (table_name("fruit").as_str(), 1));
     let shows = |table: &admin::Table| {
         (table.column_families.len(), table.granularity, table.deletion_protection, table.cluster_states.len())
     };
     let expected =
         [(2, 1, false, 0), (0, 0, false, 0), (2, 1, false, 0), (0, 0, false, 1), (2, 1, false, 1), (0, 0, false, 1)];
     for (view, expected) in (0..).zip(expected) {
-        assert_eq!(shows(&house.get_table("fruit", view).await), expected, "view {view}");
+        assert_eq!(shows(&cluster.get_table("fruit", view).await), expected, "view {view}");
     }
 
-    // All or none, in order.
+    // Atomic, in order.
     let rule = admin::GcRule { rule: Some(admin::gc_rule::Rule::MaxNumVersions(1)) };
     let ruled = admin::ColumnFamily { gc_rule: Some(rule), ..Default::default() };
     let half = [("c", Mod::Create(ruled.clone())), ("a", Mod::Create(ruled.clone()))];
-    assert_eq!(reason(house.modify("fruit", &half).await), Reason::AlreadyExists);
-    assert_eq!(reason(house.modify("fruit", &[("x", Mod::Drop(true))]).await), Reason::NotFoundFamily);
-    assert_eq!(reason(house.modify("none", &[("x", Mod::Drop(true))]).await), Reason::NotFoundTable);
-    assert_eq!(reason(house.modify("fruit", &[]).await), Reason::InvalidArgument);
+    assert_eq!(reason(cluster.modify("fruit", &half).await), Reason::AlreadyExists);
+    assert_eq!(reason(cluster.modify("fruit", &[("x", Mod::Drop(true))]).await), Reason::NotFoundFamily);
+    assert_eq!(reason(cluster.modify("none", &[("x", Mod::Drop(true))]).await), Reason::NotFoundTable);
+    assert_eq!(reason(cluster.modify("fruit", &[]).await), Reason::InvalidArgument);
     let changes = [("c", Mod::Create(ruled)), ("b", Mod::Drop(true)), ("c", Mod::Update(Default::default()))];
-    let changed = house.modify("fruit", &changes).await.unwrap();
-    assert_eq!(changed, house.get_table("fruit", 0).await);
+    let changed = cluster.modify("fruit", &changes).await.unwrap();
+    assert_eq!(changed, cluster.get_table("fruit", 0).await);
     assert_eq!(changed.column_families.get("c").unwrap().gc_rule, Some(admin::GcRule::default()), "cleared");
     assert_eq!(changed.column_families.len(), 2);
 
-    // Protection guards the table and its families, not its rows.
-    let operation = house.protect("fruit", true).await;
+    // Deletion protection covers the table and its families, not its rows.
+    let operation = cluster.protect("fruit", true).await;
     let updated: admin::Table = response(&operation, "Table");
-    assert!(updated.deletion_protection && updated == house.get_table("fruit", 0).await);
+    assert!(updated.deletion_protection && updated == cluster.get_table("fruit", 0).await);
     let delete = || admin::DeleteTableRequest { name: table_name("fruit") };
-    assert_eq!(reason(house.tables().delete_table(delete()).await), Reason::FailedPrecondition);
-    assert_eq!(reason(house.modify("fruit", &[("a", Mod::Drop(true))]).await), Reason::FailedPrecondition);
-    assert_eq!(reason(house.delete_instance(INSTANCE).await), Reason::FailedPrecondition);
+    assert_eq!(reason(cluster.tables().delete_table(delete()).await), Reason::FailedPrecondition);
+    assert_eq!(reason(cluster.modify("fruit", &[("a", Mod::Drop(true))]).await), Reason::FailedPrecondition);
+    assert_eq!(reason(cluster.delete_instance(INSTANCE).await), Reason::FailedPrecondition);
     let target = Some(Target::DeleteAllDataFromTable(true));
-    done(house.tables().drop_row_range(admin::DropRowRangeRequest { name: table_name("fruit"), target }).await);
+    done(cluster.tables().drop_row_range(admin::DropRowRangeRequest { name: table_name("fruit"), target }).await);
     let unmasked = admin::UpdateTableRequest { table: Some(updated), ..Default::default() };
-    assert_eq!(reason(house.tables().update_table(unmasked).await), Reason::InvalidArgument);
-    house.protect("fruit", false).await;
-    done(house.tables().delete_table(delete()).await);
-    assert_eq!(reason(house.tables().delete_table(delete()).await), Reason::NotFoundTable);
-    house.close().await;
+    assert_eq!(reason(cluster.tables().update_table(unmasked).await), Reason::InvalidArgument);
+    cluster.protect("fruit", false).await;
+    done(cluster.tables().delete_table(delete()).await);
+    assert_eq!(reason(cluster.tables().delete_table(delete()).await), Reason::NotFoundTable);
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_listed_in_pages() {
-    let house = House::open().await;
+    let cluster = TestCluster::start().await;
     for table in ["c", "a", "b"] {
-        house.create_table(table, &[]).await;
+        cluster.create_table(table, &[]).await;
     }
-    let (first, token) = house.page(INSTANCE, 2, "").await.unwrap();
+    let (first, token) = cluster.page(INSTANCE, 2, "").await.unwrap();
     assert_eq!(first, [table_name("a"), table_name("b")]);
-    assert_eq!(house.page(INSTANCE, 2, &token).await.unwrap(), (vec![table_name("c")], String::new()));
-    assert_eq!(house.page(INSTANCE, 0, "").await.unwrap().0.len(), 3);
-    assert_eq!(house.page("projects/p/instances/other", 0, "").await.unwrap(), (vec![], String::new()));
-    assert_eq!(reason(house.page(INSTANCE, -1, "").await), Reason::InvalidArgument);
-    assert_eq!(reason(house.page("projects/p/instances/other", 2, &token).await), Reason::InvalidArgument);
-    assert_eq!(reason(house.page("projects/p/instances/-", 0, "").await), Reason::InvalidArgument);
-    house.close().await;
+    assert_eq!(cluster.page(INSTANCE, 2, &token).await.unwrap(), (vec![table_name("c")], String::new()));
+    assert_eq!(cluster.page(INSTANCE, 0, "").await.unwrap().0.len(), 3);
+    assert_eq!(cluster.page("projects/p/instances/other", 0, "").await.unwrap(), (vec![], String::new()));
+    assert_eq!(reason(cluster.page(INSTANCE, -1, "").await), Reason::InvalidArgument);
+    assert_eq!(reason(cluster.page("projects/p/instances/other", 2, &token).await), Reason::InvalidArgument);
+    assert_eq!(reason(cluster.page("projects/p/instances/-", 0, "").await), Reason::InvalidArgument);
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operations_are_done_and_remembered_by_the_next_master() {
-    let mut house = House::open().await;
-    house.create_table("t", &[]).await;
-    let operation = house.protect("t", true).await;
+async fn operations_are_finished_and_stored_for_the_next_master() {
+    let mut cluster = TestCluster::start().await;
+    cluster.create_table("t", &[]).await;
+    let operation = cluster.protect("t", true).await;
     let metadata = operation.metadata.clone().unwrap();
     let metadata = admin::UpdateTableMetadata::decode(metadata.value.as_slice()).unwrap();
     assert!(metadata.name == table_name("t") && metadata.start_time.is_some() && metadata.end_time.is_some());
-    house.change_master().await;
-    assert!(house.get_table("t", 0).await.deletion_protection);
-    assert_eq!(house.operation(&operation.name).await.unwrap(), operation);
+    cluster.change_master().await;
+    assert!(cluster.get_table("t", 0).await.deletion_protection);
+    assert_eq!(cluster.operation(&operation.name).await.unwrap(), operation);
     let wait = longrunning::WaitOperationRequest { name: operation.name.clone(), timeout: None };
-    assert_eq!(done(house.operations().wait_operation(wait).await), operation);
+    assert_eq!(done(cluster.operations().wait_operation(wait).await), operation);
     let cancel = longrunning::CancelOperationRequest { name: operation.name.clone() };
-    done(house.operations().cancel_operation(cancel).await);
-    let later = house.protect("t", false).await;
+    done(cluster.operations().cancel_operation(cancel).await);
+    let later = cluster.protect("t", false).await;
     let list = |name: &str, page_token: &str, page_size| longrunning::ListOperationsRequest {
         name: name.to_owned(),
         page_token: page_token.to_owned(),
         page_size,
         ..Default::default()
     };
-    let listed = done(house.operations().list_operations(list("operations/projects/p", "", 0)).await).operations;
+    let listed = done(cluster.operations().list_operations(list("operations/projects/p", "", 0)).await).operations;
     assert!(listed.len() == 2 && listed.contains(&operation) && listed.contains(&later));
-    let first = done(house.operations().list_operations(list("operations", "", 1)).await);
+    let first = done(cluster.operations().list_operations(list("operations", "", 1)).await);
     assert_eq!(first.operations.len(), 1);
-    let rest = done(house.operations().list_operations(list("operations", &first.next_page_token, 1)).await);
+    let rest = done(cluster.operations().list_operations(list("operations", &first.next_page_token, 1)).await);
     assert!(rest.next_page_token.is_empty() && rest.operations.len() == 1);
-    assert!(done(house.operations().list_operations(list("operations/projects/q", "", 0)).await).operations.is_empty());
-    assert_eq!(reason(house.operations().list_operations(list("", "", 0)).await), Reason::InvalidArgument);
+    assert!(
+        done(cluster.operations().list_operations(list("operations/projects/q", "", 0)).await).operations.is_empty()
+    );
+    assert_eq!(reason(cluster.operations().list_operations(list("", "", 0)).await), Reason::InvalidArgument);
 
     let delete = || longrunning::DeleteOperationRequest { name: operation.name.clone() };
-    done(house.operations().delete_operation(delete()).await);
-    assert_eq!(reason(house.operations().delete_operation(delete()).await), Reason::NotFound);
-    assert_eq!(reason(house.operation(&operation.name).await), Reason::NotFound);
-    assert_eq!(reason(house.operation("operations/else").await), Reason::NotFound);
-    house.close().await;
+    done(cluster.operations().delete_operation(delete()).await);
+    assert_eq!(reason(cluster.operations().delete_operation(delete()).await), Reason::NotFound);
+    assert_eq!(reason(cluster.operation(&operation.name).await), Reason::NotFound);
+    assert_eq!(reason(cluster.operation("operations/else").await), Reason::NotFound);
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn instances_exist_and_those_that_are_created_are_kept() {
-    let mut house = House::open().await;
+async fn instances_exist_and_created_ones_are_stored() {
+    let mut cluster = TestCluster::start().await;
     let get = |name: &str| admin::GetInstanceRequest { name: name.to_owned() };
-    let cluster = |name: &str| admin::GetClusterRequest { name: name.to_owned() };
-    let unsaid = done(house.instances().get_instance(get(INSTANCE)).await);
+    let cluster_request = |name: &str| admin::GetClusterRequest { name: name.to_owned() };
+    let unsaid = done(cluster.instances().get_instance(get(INSTANCE)).await);
     assert_eq!((unsaid.name.as_str(), unsaid.display_name.as_str(), unsaid.state), (INSTANCE, "inst", 1));
-    assert!(house.instance_names().await.is_empty(), "nobody used it yet");
-    assert_eq!(reason(house.delete_instance(INSTANCE).await), Reason::NotFound);
-    house.create_table("t", &[]).await;
-    assert_eq!(house.instance_names().await, [INSTANCE]);
-    let whole = done(house.instances().get_cluster(cluster(&format!("{INSTANCE}/clusters/ebla"))).await);
+    assert!(cluster.instance_names().await.is_empty(), "it was not used yet");
+    assert_eq!(reason(cluster.delete_instance(INSTANCE).await), Reason::NotFound);
+    cluster.create_table("t", &[]).await;
+    assert_eq!(cluster.instance_names().await, [INSTANCE]);
+    let whole = done(cluster.instances().get_cluster(cluster_request(&format!("{INSTANCE}/clusters/ebla"))).await);
     assert_eq!((whole.serve_nodes, whole.state), (1, 1));
-    let other = house.instances().get_cluster(cluster(&format!("{INSTANCE}/clusters/other"))).await;
+    let other = cluster.instances().get_cluster(cluster_request(&format!("{INSTANCE}/clusters/other"))).await;
     assert_eq!(reason(other), Reason::NotFound);
 
-    let operation = house.create_instance("made-here", "my-cluster").await.unwrap();
-    let made: admin::Instance = response(&operation, "Instance");
-    assert_eq!(reason(house.create_instance("made-here", "my-cluster").await), Reason::AlreadyExists);
-    assert_eq!(reason(house.create_instance("short", "my-cluster").await), Reason::InvalidArgument);
-    house.change_master().await;
-    assert_eq!(done(house.instances().get_instance(get(&made.name)).await), made);
-    assert_eq!(house.instance_names().await, [INSTANCE, &made.name]);
+    let operation = cluster.create_instance("made-here", "my-cluster").await.unwrap();
+    let created: admin::Instance = response(&operation, "Instance");
+    assert_eq!(reason(cluster.create_instance("made-here", "my-cluster").await), Reason::AlreadyExists);
+    assert_eq!(reason(cluster.create_instance("short", "my-cluster").await), Reason::InvalidArgument);
+    cluster.change_master().await;
+    assert_eq!(done(cluster.instances().get_instance(get(&created.name)).await), created);
+    assert_eq!(cluster.instance_names().await, [INSTANCE, &created.name]);
     let list = |parent: &str| admin::ListClustersRequest { parent: parent.to_owned(), ..Default::default() };
-    let clusters = done(house.instances().list_clusters(list("projects/p/instances/-")).await).clusters;
+    let clusters = done(cluster.instances().list_clusters(list("projects/p/instances/-")).await).clusters;
     let names: Vec<_> = clusters.into_iter().map(|cluster| cluster.name).collect();
-    assert_eq!(names, [format!("{INSTANCE}/clusters/ebla"), format!("{}/clusters/my-cluster", made.name)]);
-    let kept = done(house.instances().get_cluster(cluster(&format!("{}/clusters/my-cluster", made.name))).await);
+    assert_eq!(names, [format!("{INSTANCE}/clusters/ebla"), format!("{}/clusters/my-cluster", created.name)]);
+    let kept =
+        done(cluster.instances().get_cluster(cluster_request(&format!("{}/clusters/my-cluster", created.name))).await);
     assert_eq!((kept.default_storage_type(), kept.serve_nodes), (admin::StorageType::Hdd, 2));
 
-    let made = house.update_instance(made).await;
-    house.delete_instance(&made.name).await.unwrap();
-    house.delete_instance(INSTANCE).await.unwrap();
-    assert!(house.instance_names().await.is_empty());
-    assert!(house.page(INSTANCE, 0, "").await.unwrap().0.is_empty(), "its tables went with it");
-    house.close().await;
+    let created = cluster.update_instance(created).await;
+    cluster.delete_instance(&created.name).await.unwrap();
+    cluster.delete_instance(INSTANCE).await.unwrap();
+    assert!(cluster.instance_names().await.is_empty());
+    assert!(cluster.page(INSTANCE, 0, "").await.unwrap().0.is_empty(), "its tables were deleted with it");
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn app_profiles_are_kept() {
-    let mut house = House::open().await;
+async fn app_profiles_are_stored() {
+    let mut cluster = TestCluster::start().await;
     let get = |id: &str| admin::GetAppProfileRequest { name: format!("{INSTANCE}/appProfiles/{id}") };
-    let built_in = done(house.instances().get_app_profile(get("default")).await);
+    let built_in = done(cluster.instances().get_app_profile(get("default")).await);
     assert_eq!(built_in.routing_policy, Some(single("ebla")));
-    assert_eq!(reason(house.create_profile("default", "any-cluster").await), Reason::AlreadyExists);
-    let made = house.create_profile("mine", "any-cluster").await.unwrap();
-    assert_eq!(reason(house.create_profile("mine", "any-cluster").await), Reason::AlreadyExists);
-    assert_eq!(reason(house.create_profile("-", "any-cluster").await), Reason::InvalidArgument);
-    assert_eq!(reason(house.create_profile("nowhere", "").await), Reason::InvalidArgument);
-    house.change_master().await;
-    assert_eq!(done(house.instances().get_app_profile(get("mine")).await), made);
-    assert_eq!(house.profile_ids(INSTANCE).await, ["default", "mine"]);
-    assert_eq!(house.profile_ids("projects/p/instances/-").await, ["default", "mine"]);
+    assert_eq!(reason(cluster.create_profile("default", "any-cluster").await), Reason::AlreadyExists);
+    let created = cluster.create_profile("mine", "any-cluster").await.unwrap();
+    assert_eq!(reason(cluster.create_profile("mine", "any-cluster").await), Reason::AlreadyExists);
+    assert_eq!(reason(cluster.create_profile("-", "any-cluster").await), Reason::InvalidArgument);
+    assert_eq!(reason(cluster.create_profile("nowhere", "").await), Reason::InvalidArgument);
+    cluster.change_master().await;
+    assert_eq!(done(cluster.instances().get_app_profile(get("mine")).await), created);
+    assert_eq!(cluster.profile_ids(INSTANCE).await, ["default", "mine"]);
+    assert_eq!(cluster.profile_ids("projects/p/instances/-").await, ["default", "mine"]);
 
     let update = |description: &str, etag: &str| admin::UpdateAppProfileRequest {
         app_profile: Some(admin::AppProfile {
             description: description.to_owned(),
             etag: etag.to_owned(),
-            ..made.clone()
+            ..created.clone()
         }),
         update_mask: mask(&["description"]),
         ..Default::default()
     };
-    let operation = done(house.instances().update_app_profile(update("new", &made.etag)).await);
+    let operation = done(cluster.instances().update_app_profile(update("new", &created.etag)).await);
     let updated: admin::AppProfile = response(&operation, "AppProfile");
-    assert_eq!((updated.description.as_str(), &updated.routing_policy), ("new", &made.routing_policy));
-    assert_ne!(updated.etag, made.etag);
-    let stale = house.instances().update_app_profile(update("newer", &made.etag)).await;
+    assert_eq!((updated.description.as_str(), &updated.routing_policy), ("new", &created.routing_policy));
+    assert_ne!(updated.etag, created.etag);
+    let stale = cluster.instances().update_app_profile(update("newer", &created.etag)).await;
     assert_eq!(reason(stale), Reason::Conflict);
-    done(house.instances().update_app_profile(update("newest", "")).await);
+    done(cluster.instances().update_app_profile(update("newest", "")).await);
 
     let delete = |id: &str| admin::DeleteAppProfileRequest {
         name: format!("{INSTANCE}/appProfiles/{id}"),
         ignore_warnings: true,
     };
-    assert_eq!(reason(house.instances().delete_app_profile(delete("default")).await), Reason::FailedPrecondition);
-    done(house.instances().delete_app_profile(delete("mine")).await);
-    assert_eq!(reason(house.instances().delete_app_profile(delete("mine")).await), Reason::NotFound);
-    assert_eq!(reason(house.instances().get_app_profile(get("mine")).await), Reason::NotFound);
-    house.close().await;
+    assert_eq!(reason(cluster.instances().delete_app_profile(delete("default")).await), Reason::FailedPrecondition);
+    done(cluster.instances().delete_app_profile(delete("mine")).await);
+    assert_eq!(reason(cluster.instances().delete_app_profile(delete("mine")).await), Reason::NotFound);
+    assert_eq!(reason(cluster.instances().get_app_profile(get("mine")).await), Reason::NotFound);
+    cluster.stop().await;
 }

@@ -1,5 +1,5 @@
-//! The master with real tablet servers in one process: a cluster's first start, the life of a table, and a new master that
-//! finishes what the one before it left.
+//! The master with real tablet servers in one process: the first start of a cluster, the life of a table, and a new
+//! master that finishes incomplete jobs.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, also in its helpers")]
 
@@ -25,11 +25,11 @@ use ebla_runtime::Runtime;
 use ebla_tablet_server::{Neighbours, ServerConfig, ServerOptions, TabletServer};
 use prost::Message;
 
-/// How long a test waits for what must happen some time.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a test waits for an event.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Three servers and a master, with all that belongs to them.
-struct House {
+/// Three servers, a master, and their data.
+struct TestCluster {
     chubby: SharedChubby,
     servers: Vec<TabletServer>,
     master: Master,
@@ -39,8 +39,8 @@ struct House {
     data: tempfile::TempDir,
 }
 
-impl House {
-    async fn open() -> Self {
+impl TestCluster {
+    async fn start() -> Self {
         ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
@@ -56,7 +56,7 @@ impl House {
         Self { chubby, servers, master, client, runtime, neighbours, data }
     }
 
-    async fn close(self) {
+    async fn stop(self) {
         self.master.stop().await;
         for server in self.servers {
             server.stop().await;
@@ -72,7 +72,7 @@ impl House {
         self.client.table(name)
     }
 
-    /// Replicas on all servers, as the master sees them.
+    /// The number of replicas on all servers, as the master reports it.
     async fn replicas(&self) -> u64 {
         let status = self.client.admin().status().await.unwrap();
         status.servers.iter().map(|server| server.replicas).sum()
@@ -86,7 +86,7 @@ fn server_config(data: &Path, number: usize, neighbours: &Neighbours) -> ServerC
 async fn start_master(chubby: &SharedChubby, runtime: &Runtime) -> Master {
     let config = MasterConfig::new("127.0.0.1:0", 3);
     let master = Master::start(config, chubby.clone(), runtime.clone()).await.unwrap();
-    tokio::time::timeout(PATIENCE, master.ready()).await.unwrap();
+    tokio::time::timeout(TIMEOUT, master.ready()).await.unwrap();
     master
 }
 
@@ -116,31 +116,31 @@ fn reason<T: std::fmt::Debug>(outcome: Result<T, Error>) -> Reason {
     outcome.unwrap_err().reason
 }
 
-/// Repeats until it holds.
+/// Polls until the condition holds.
 async fn soon<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
     let waits = async {
         while !holds().await {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, waits).await.is_ok(), "{what}");
+    assert!(tokio::time::timeout(TIMEOUT, waits).await.is_ok(), "{what}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_lives_from_creation_to_deletion() {
-    let house = House::open().await;
-    assert_eq!(house.identity().await.state(), record::ClusterState::Running);
-    let admin = house.client.admin();
+async fn a_table_is_created_changed_split_and_deleted() {
+    let cluster = TestCluster::start().await;
+    assert_eq!(cluster.identity().await.state(), record::ClusterState::Running);
+    let admin = cluster.client.admin();
     let (name, families) = (name("fruit"), [("a".to_owned(), None), ("b".to_owned(), Some(GcRule::MaxVersions(1)))]);
     admin.create_table(&name, &families, &[key("p"), key("g")]).await.unwrap();
     assert_eq!(reason(admin.create_table(&name, &families, &[]).await), Reason::AlreadyExists);
     assert_eq!(admin.list_tables("p", "inst").await.unwrap(), std::slice::from_ref(&name));
-    let listed = house.client.tablets(&name).await.unwrap();
+    let listed = cluster.client.tablets(&name).await.unwrap();
     let ranges: Vec<_> = listed.iter().map(|(tablet, _leader)| tablet.range.to_string()).collect();
     assert_eq!(ranges, ["[, g)", "[g, p)", "[p, -)"]);
     assert!(listed.iter().all(|(tablet, _leader)| tablet.membership.replicas.len() == 3));
 
-    let table = house.table(&name);
+    let table = cluster.table(&name);
     for row in ["apple", "grape", "pear"] {
         table.mutate_row(&key(row), &set("a")).await.unwrap();
     }
@@ -168,70 +168,71 @@ async fn a_table_lives_from_creation_to_deletion() {
     let (left, right) = admin.split(&name, Some(&key("q")), &RowKey::EMPTY).await.unwrap();
     assert_eq!((left.range.to_string(), right.range.to_string()), ("[p, q)".to_owned(), "[q, -)".to_owned()));
     assert_eq!(keys(&table).await, ["apple", "pear"]);
-    soon("the new half is led", || async { admin.status().await.is_ok_and(|status| status.tablets_led == 6) }).await;
+    soon("the new half has a leader", || async { admin.status().await.is_ok_and(|status| status.tablets_led == 6) })
+        .await;
 
     admin.delete_table(&name).await.unwrap();
     assert_eq!(reason(admin.delete_table(&name).await), Reason::NotFoundTable);
     assert!(admin.list_tables("p", "inst").await.unwrap().is_empty());
     assert!(table.mutate_row(&key("apple"), &set("a")).await.is_err());
-    soon("only METADATA's replicas remain", || async { house.replicas().await == 6 }).await;
-    assert!(house.chubby.list(paths::OPERATIONS).await.unwrap().0.is_empty());
-    house.close().await;
+    soon("only METADATA's replicas remain", || async { cluster.replicas().await == 6 }).await;
+    assert!(cluster.chubby.list(paths::OPERATIONS).await.unwrap().0.is_empty());
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_of_the_same_name_shares_nothing_with_its_ancestor() {
-    let house = House::open().await;
-    let (admin, name) = (house.client.admin(), name("again"));
+async fn a_recreated_table_shares_nothing_with_the_deleted_one() {
+    let cluster = TestCluster::start().await;
+    let (admin, name) = (cluster.client.admin(), name("again"));
     for round in ["first", "second"] {
         admin.create_table(&name, &[("a".to_owned(), None)], &[]).await.unwrap();
-        let table = house.client.table(&name);
+        let table = cluster.client.table(&name);
         assert!(keys(&table).await.is_empty(), "{round}");
         table.mutate_row(&key(round), &set("a")).await.unwrap();
         assert_eq!(keys(&table).await, [round]);
         admin.delete_table(&name).await.unwrap();
     }
-    house.close().await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_makes_no_second_root_and_finishes_what_is_left() {
-    let mut house = House::open().await;
-    let before = house.identity().await;
-    house.client.admin().create_table(&name("doomed"), &[("a".to_owned(), None)], &[]).await.unwrap();
-    house.master.stop().await;
-    let half_made = leave_half_made(&house).await;
-    leave_half_deleted(&house, &name("doomed")).await;
+async fn a_new_master_creates_no_second_root_and_finishes_incomplete_jobs() {
+    let mut cluster = TestCluster::start().await;
+    let before = cluster.identity().await;
+    cluster.client.admin().create_table(&name("doomed"), &[("a".to_owned(), None)], &[]).await.unwrap();
+    cluster.master.stop().await;
+    let half_created = leave_half_created(&cluster).await;
+    leave_half_deleted(&cluster, &name("doomed")).await;
 
-    house.master = start_master(&house.chubby, &house.runtime).await;
-    assert_eq!(house.identity().await, before);
-    let admin = house.client.admin();
-    // Who asks for the same table hears that it exists when it can be used.
-    let again = admin.create_table(&half_made, &[("a".to_owned(), None)], &[]).await;
+    cluster.master = start_master(&cluster.chubby, &cluster.runtime).await;
+    assert_eq!(cluster.identity().await, before);
+    let admin = cluster.client.admin();
+    // A caller that creates the same table learns that it exists once it can be used.
+    let again = admin.create_table(&half_created, &[("a".to_owned(), None)], &[]).await;
     assert_eq!(reason(again), Reason::AlreadyExists);
-    let table = house.table(&half_made);
+    let table = cluster.table(&half_created);
     table.mutate_row(&key("x"), &set("a")).await.unwrap();
     assert_eq!(keys(&table).await, ["x"]);
     let left = || async {
-        let files = house.chubby.list("").await.unwrap().0;
+        let files = cluster.chubby.list("").await.unwrap().0;
         let paths: Vec<_> = files.iter().map(|file| file.path.as_str()).collect();
         let open = [paths::PLANS, paths::OPERATIONS];
         let tables = paths.iter().filter(|path| path.starts_with(paths::TABLES)).count();
         tables == 1 && !paths.iter().any(|path| open.iter().any(|prefix| path.starts_with(prefix)))
     };
-    soon("the half deleted table is gone", left).await;
-    soon("its replicas are gone", || async { house.replicas().await == 9 }).await;
-    house.close().await;
+    soon("the half-deleted table is deleted", left).await;
+    soon("its replicas are removed", || async { cluster.replicas().await == 9 }).await;
+    cluster.stop().await;
 }
 
-/// What a master leaves that stops right after it has recorded a new table.
-async fn leave_half_made(house: &House) -> TableName {
-    let name = name("half-made");
-    let chubby = &*house.chubby;
+/// The state after a master stopped right after it had recorded a new table.
+async fn leave_half_created(cluster: &TestCluster) -> TableName {
+    let name = name("half-created");
+    let chubby = &*cluster.chubby;
     let table = TableId::new(next_ids(chubby, Counter::Tables, 1).await.unwrap().start);
     let tablet = TabletId::new(next_ids(chubby, Counter::Tablets, 1).await.unwrap().start);
     let schema = TableSchema::new(table, name.clone(), [(FamilyName::new("a").unwrap(), None)]).unwrap();
-    let servers: Vec<ServerId> = house.servers.iter().map(TabletServer::id).collect();
+    let servers: Vec<ServerId> = cluster.servers.iter().map(TabletServer::id).collect();
     let first = TabletDescriptor::fresh(table, tablet, KeyRange::all(), &servers);
     let first_tablets = vec![convert::descriptor_to_proto(&first)];
     let plan = convert::encode_record(record::TablePlan { first_tablets, ..Default::default() });
@@ -244,9 +245,9 @@ async fn leave_half_made(house: &House) -> TableName {
     name
 }
 
-/// What a master leaves that stops right after it has recorded the end of a table.
-async fn leave_half_deleted(house: &House, name: &TableName) {
-    let chubby = &*house.chubby;
+/// The state after a master stopped right after it had recorded a deletion.
+async fn leave_half_deleted(cluster: &TestCluster, name: &TableName) {
+    let chubby = &*cluster.chubby;
     let (files, _revision) = chubby.list(paths::TABLES).await.unwrap();
     let schemas = files.iter().map(|file| convert::schema_from_bytes(file.value.clone()).unwrap());
     let schema = schemas.into_iter().find(|schema| schema.name == *name).unwrap();
@@ -263,19 +264,19 @@ async fn leave_half_deleted(house: &House, name: &TableName) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_away_gives_up_what_was_deleted_meanwhile() {
-    let mut house = House::open().await;
-    let (admin, name) = (house.client.admin(), name("fleeting"));
+async fn a_server_that_was_down_removes_replicas_of_deleted_tables() {
+    let mut cluster = TestCluster::start().await;
+    let (admin, name) = (cluster.client.admin(), name("short-lived"));
     admin.create_table(&name, &[("a".to_owned(), None)], &[key("m")]).await.unwrap();
-    house.table(&name).mutate_row(&key("x"), &set("a")).await.unwrap();
-    house.servers.pop().unwrap().abort().await;
+    cluster.table(&name).mutate_row(&key("x"), &set("a")).await.unwrap();
+    cluster.servers.pop().unwrap().abort().await;
     admin.delete_table(&name).await.unwrap();
-    soon("the others gave it up", || async { house.replicas().await == 4 }).await;
+    soon("the others have removed it", || async { cluster.replicas().await == 4 }).await;
 
-    let config = server_config(house.data.path(), 2, &house.neighbours);
-    let server = TabletServer::start(config, house.chubby.clone(), house.runtime.clone()).await.unwrap();
+    let config = server_config(cluster.data.path(), 2, &cluster.neighbours);
+    let server = TabletServer::start(config, cluster.chubby.clone(), cluster.runtime.clone()).await.unwrap();
     assert_eq!(server.id(), ServerId::new(3), "its data folder is its identity");
-    house.servers.push(server);
-    soon("the third gave it up", || async { house.replicas().await == 6 }).await;
-    house.close().await;
+    cluster.servers.push(server);
+    soon("the third has removed it", || async { cluster.replicas().await == 6 }).await;
+    cluster.stop().await;
 }

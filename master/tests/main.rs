@@ -1,7 +1,7 @@
 //! The master with real tablet servers in one process, as one test program.
 
 mod api;
-mod away;
+mod chubby_outage;
 mod life;
 mod repair;
 mod standby;

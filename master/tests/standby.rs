@@ -1,5 +1,5 @@
-//! Two masters, one tablet server: the second waits, takes over when the first stops or dies, and whoever calls through a
-//! tablet server need not know.
+//! Two masters, one tablet server: the standby takes over when the active master stops or crashes, and clients that
+//! call through a tablet server do not notice.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, also in its helpers")]
 
@@ -14,10 +14,10 @@ use ebla_proto::{convert, record};
 use ebla_runtime::Runtime;
 use ebla_tablet_server::{Neighbours, ServerConfig, ServerOptions, TabletServer};
 
-/// How long a test waits for what must happen some time.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a test waits for an event.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-struct House {
+struct TestCluster {
     chubby: SharedChubby,
     server: TabletServer,
     first: Master,
@@ -27,9 +27,9 @@ struct House {
     _data: tempfile::TempDir,
 }
 
-impl House {
-    /// The first master is in office, the second waits. `ttl`: of both.
-    async fn open(ttl: Duration) -> Self {
+impl TestCluster {
+    /// The first master is active, the second a standby. `ttl`: of both locks.
+    async fn start(ttl: Duration) -> Self {
         ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
@@ -48,14 +48,14 @@ impl House {
         Self { chubby, server, first, second, client, runtime, _data: data }
     }
 
-    async fn close(self) {
+    async fn stop(self) {
         self.second.stop().await;
         self.server.stop().await;
         self.runtime.tasks.stop(Duration::from_secs(5)).await;
     }
 
-    /// The address that the lock names.
-    async fn in_office(&self) -> Option<String> {
+    /// The address in the master lock.
+    async fn active_address(&self) -> Option<String> {
         let file = self.chubby.read(paths::MASTER).await.unwrap()?;
         Some(convert::decode_record::<record::Master>(file.value).unwrap().address)
     }
@@ -71,56 +71,60 @@ impl House {
 }
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.unwrap()
+    tokio::time::timeout(TIMEOUT, what).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_takes_over_at_once_when_the_master_stops() {
-    // Nobody could wait such a lease out: what is seen is the office being given up.
-    let house = House::open(Duration::from_secs(3600)).await;
-    house.create("before").await;
-    assert_eq!(house.in_office().await.as_deref(), Some(house.first.address()));
-    let epoch = house.epoch().await;
-    house.first.stop().await;
-    within(house.second.ready()).await;
-    assert_eq!(house.in_office().await.as_deref(), Some(house.second.address()));
-    assert!(house.epoch().await > epoch);
-    house.create("after").await;
-    assert_eq!(house.client.admin().list_tables("p", "inst").await.unwrap().len(), 2);
-    house.close().await;
+    // The lease is too long to expire: the first master must release the lock.
+    let cluster = TestCluster::start(Duration::from_secs(3600)).await;
+    cluster.create("before").await;
+    assert_eq!(cluster.active_address().await.as_deref(), Some(cluster.first.address()));
+    let epoch = cluster.epoch().await;
+    cluster.first.stop().await;
+    within(cluster.second.ready()).await;
+    assert_eq!(cluster.active_address().await.as_deref(), Some(cluster.second.address()));
+    assert!(cluster.epoch().await > epoch);
+    cluster.create("after").await;
+    assert_eq!(cluster.client.admin().list_tables("p", "inst").await.unwrap().len(), 2);
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_takes_over_from_a_master_that_died_after_its_lease() {
-    let house = House::open(Duration::from_secs(1)).await;
-    house.first.abort().await;
-    assert_eq!(house.in_office().await.as_deref(), Some(house.first.address()), "a lease outlives its holder");
-    // Called while nobody is in office: it is handed to the next master.
-    house.create("between").await;
-    assert_eq!(house.in_office().await.as_deref(), Some(house.second.address()));
-    within(house.second.ready()).await;
-    house.close().await;
+async fn a_standby_takes_over_from_a_crashed_master_after_its_lease() {
+    let cluster = TestCluster::start(Duration::from_secs(1)).await;
+    cluster.first.abort().await;
+    assert_eq!(
+        cluster.active_address().await.as_deref(),
+        Some(cluster.first.address()),
+        "the lease outlives its holder"
+    );
+    // No master is active now: the call waits for the next one.
+    cluster.create("between").await;
+    assert_eq!(cluster.active_address().await.as_deref(), Some(cluster.second.address()));
+    within(cluster.second.ready()).await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_go_on_while_masters_change() {
-    let mut house = House::open(Duration::from_secs(3600)).await;
-    let mut made = 0;
+async fn calls_succeed_while_masters_change() {
+    let mut cluster = TestCluster::start(Duration::from_secs(3600)).await;
+    let mut created = 0;
     for round in 0..4 {
-        let stopping = house.first.stop();
+        let stopping = cluster.first.stop();
         let names = [format!("r{round}-a"), format!("r{round}-b")];
         let calls = async {
             for name in &names {
-                house.create(name).await;
+                cluster.create(name).await;
             }
         };
         tokio::join!(stopping, calls);
-        made += names.len();
+        created += names.len();
         let config = MasterConfig { lease_ttl: Duration::from_secs(3600), ..MasterConfig::new("127.0.0.1:0", 1) };
-        let third = Master::start(config, house.chubby.clone(), house.runtime.clone()).await.unwrap();
-        house.first = std::mem::replace(&mut house.second, third);
-        assert_eq!(within(house.client.admin().list_tables("p", "inst")).await.unwrap().len(), made);
+        let third = Master::start(config, cluster.chubby.clone(), cluster.runtime.clone()).await.unwrap();
+        cluster.first = std::mem::replace(&mut cluster.second, third);
+        assert_eq!(within(cluster.client.admin().list_tables("p", "inst")).await.unwrap().len(), created);
     }
-    house.first.stop().await;
-    house.close().await;
+    cluster.first.stop().await;
+    cluster.stop().await;
 }

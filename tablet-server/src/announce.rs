@@ -155,8 +155,8 @@ impl Announcer {
         let unchanged = Compare::Modified(paths::ROOT.to_owned(), file.modified);
         let write = Write::put(paths::ROOT, convert::descriptor_to_bytes(descriptor));
         match self.chubby.transact(vec![unchanged], vec![write]).await? {
-            ebla_chubby::Outcome::Done(_) => Ok(Announced::Done),
-            ebla_chubby::Outcome::Conflict => Ok(Announced::Waits),
+            ebla_chubby::TransactionOutcome::Committed(_) => Ok(Announced::Done),
+            ebla_chubby::TransactionOutcome::Conflict => Ok(Announced::Waits),
         }
     }
 

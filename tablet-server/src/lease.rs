@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_chubby::{Compare, Counter, File, Outcome, SharedChubby, Write, next_ids, paths};
+use ebla_chubby::{Compare, Counter, File, SharedChubby, TransactionOutcome, Write, next_ids, paths};
 use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::{ClusterId, Incarnation, ServerId};
@@ -175,8 +175,10 @@ async fn hold(
     });
     let write = Write::put_leased(paths::server(presence.server), value, session.lease());
     match chubby.transact(vec![place], vec![write]).await? {
-        Outcome::Done(_) => {}
-        Outcome::Conflict => return Err(Error::new(Reason::Conflict, "the cluster in chubby changed meanwhile")),
+        TransactionOutcome::Committed(_) => {}
+        TransactionOutcome::Conflict => {
+            return Err(Error::new(Reason::Conflict, "the cluster in chubby changed meanwhile"));
+        }
     }
     info!(server = %presence.server, address = presence.address, "registered");
     standing.send_replace(Standing::Registered);

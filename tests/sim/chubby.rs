@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
 use ebla_chubby::{
-    Chubby, Compare, Error, Event, File, LeaseId, Outcome, Revision, Session, SharedChubby, WatchStream, Write,
+    Chubby, Compare, Error, File, LeaseId, Revision, Session, SharedChubby, TransactionOutcome, WatchEvent,
+    WatchStream, Write,
 };
 use ebla_runtime::{Rng, Tasks};
 use futures::future::BoxFuture;
@@ -56,7 +57,7 @@ impl Link {
     /// Lets all leases of the host end in their time.
     pub(crate) fn cut_off(&self, service: &Embedded) {
         for lease in held(&self.leases).drain(..) {
-            service.cut_off(lease);
+            service.stop_renewing(lease);
         }
     }
 
@@ -116,7 +117,7 @@ impl Chubby for LinkedChubby {
         Box::pin(self.call(self.service.list(prefix)))
     }
 
-    fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> BoxFuture<'_, Result<Outcome, Error>> {
+    fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> BoxFuture<'_, Result<TransactionOutcome, Error>> {
         Box::pin(self.call(self.service.transact(compares, writes)))
     }
 
@@ -140,7 +141,7 @@ impl Chubby for LinkedChubby {
 }
 
 /// Hands events on until the link is cut; then, when it is back, tells of a gap.
-async fn carry(mut events: WatchStream, sender: mpsc::Sender<Event>, mut cut: watch::Receiver<bool>) {
+async fn carry(mut events: WatchStream, sender: mpsc::Sender<WatchEvent>, mut cut: watch::Receiver<bool>) {
     loop {
         tokio::select! {
             biased;
@@ -156,7 +157,7 @@ async fn carry(mut events: WatchStream, sender: mpsc::Sender<Event>, mut cut: wa
         }
     }
     reaches(&mut cut, false).await;
-    let _gone = sender.send(Event::Gap).await;
+    let _gone = sender.send(WatchEvent::Gap).await;
 }
 
 /// Returns when the link is cut, or is not. The link outlives whoever waits.

@@ -4,15 +4,16 @@
 //!   journal  = "EBLACHB1"  record*
 //!   record   = length u32  crc32c(payload) u32  payload[length]            little endian
 //!   payload  = 1  revision u64  count u32  write*                         a transaction
-//!            | 2  created u64  modified u64  write                        a file of the snapshot it begins with
+//!            | 2  created u64  modified u64  write                        a file of the snapshot at the beginning
 //!            | 3  revision u64                                            the snapshot's revision, its last record
 //!   write    = 1  lease u64 (0: none)  path  value | 2  path              put | delete
 //!   path, value = length u32  bytes
 //! ```
 //!
-//! Each transaction is synced before it is acknowledged, so only the last record can be torn: it is cut at open. A bad
-//! record with a good one behind it is damage, and a person must look. Opening, and growing, replaces the file by a snapshot
-//! (new file, sync, rename, sync of the folder). After a failed write or sync nothing is written any more.
+//! Each transaction is synced before it is acknowledged, so only the last record can be torn: a torn tail is
+//! truncated when the journal is opened. A damaged record before an intact one is corruption, which an operator must
+//! inspect. Opening replaces the file by a snapshot (new file, sync, rename, sync of the folder), and so does growth.
+//! After a failed write or sync nothing is written any more.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +32,7 @@ const SNAPSHOT_FILE: u8 = 2;
 const SNAPSHOT_END: u8 = 3;
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
-/// A journal is rewritten when it has grown by this much, so that it stays small whatever is registered and forgotten.
+/// The journal is rewritten when it has grown by this much, so that it stays small however often servers register.
 const GROWTH_MAX_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The open journal of a folder.
@@ -41,14 +42,14 @@ pub(super) struct Journal {
     file: fs::File,
     /// Bytes appended since the last snapshot.
     grown_bytes: u64,
-    /// Set by the first failure; the file's end is not known any more.
+    /// Set by the first failure: the end of the file is unknown from then on.
     failed: Option<Error>,
-    /// Locked for as long as it is open.
+    /// Holds the lock while the journal is open.
     _lock: fs::File,
 }
 
 impl Journal {
-    /// Opens or makes the folder and returns its files, without those that were leased.
+    /// Opens or creates the folder and returns its files, without those that were leased.
     pub(super) fn open(dir: &Path) -> Result<(Self, Files), Error> {
         let lock = lock(dir)?;
         let (revision, mut files) = match fs::read(dir.join("journal")) {
@@ -56,7 +57,7 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
             Err(error) => return Err(failure("read the journal", &error)),
         };
-        // Removing files is a change and has its own revision, as when leases end: watches and fences rely on it.
+        // Deleting files is a change with its own revision, as when leases expire: watches and fences rely on it.
         let before = files.len();
         files.retain(|_path, file| file.lease.is_none());
         let revision = Revision::new(revision.get() + u64::from(files.len() < before));
@@ -65,7 +66,7 @@ impl Journal {
         Ok((journal, Files::restored(revision, files)))
     }
 
-    /// Writes and syncs a transaction. `files`: all files before it, asked for when a new snapshot is due.
+    /// Writes and syncs a transaction. `files` returns all files before it; called only when a new snapshot is due.
     pub(super) fn append(
         &mut self,
         revision: Revision,
@@ -102,11 +103,11 @@ impl Journal {
     }
 }
 
-fn failure(doing: &str, error: &io::Error) -> Error {
-    Error::Unavailable(format!("{doing}: {error}"))
+fn failure(operation: &str, error: &io::Error) -> Error {
+    Error::Unavailable(format!("{operation}: {error}"))
 }
 
-/// Makes the folder and locks it against other processes.
+/// Creates the folder and locks it against other processes.
 fn lock(dir: &Path) -> Result<fs::File, Error> {
     let opened = fs::create_dir_all(dir).and_then(|()| fs::File::create(dir.join("lock")));
     let file = opened.map_err(|error| failure("open the folder", &error))?;
@@ -114,7 +115,7 @@ fn lock(dir: &Path) -> Result<fs::File, Error> {
     Ok(file)
 }
 
-/// Replaces the journal by one that holds just these files, and returns it open at its end.
+/// Replaces the journal by a snapshot of these files, and returns it open at its end.
 fn write_snapshot<'a>(dir: &Path, revision: Revision, files: impl Iterator<Item = &'a File>) -> io::Result<fs::File> {
     let mut bytes = MAGIC.to_vec();
     for file in files {
@@ -185,20 +186,20 @@ fn length(bytes: &[u8]) -> io::Result<[u8; 4]> {
     Ok(u32::try_from(bytes.len()).map_err(io::Error::other)?.to_le_bytes())
 }
 
-/// What one record says.
+/// The content of one record.
 enum Entry {
     Transaction(Revision, Vec<Write>),
     SnapshotFile(File),
     SnapshotEnd(Revision),
 }
 
-/// The revision and files that a journal's bytes end with.
+/// Replays the bytes of a journal: the revision and the files at its end.
 fn replay(bytes: &Bytes) -> Result<(Revision, BTreeMap<String, File>), Error> {
     let mut files = Files::default();
     let mut snapshot = BTreeMap::new();
     let mut rest = bytes.clone();
     if !rest.starts_with(MAGIC) {
-        return Err(Error::Damaged("the journal does not begin as one".to_owned()));
+        return Err(Error::Damaged("the journal has a wrong header".to_owned()));
     }
     rest.advance(MAGIC.len());
     while let Some((entry, after)) = next_entry(&rest) {
@@ -210,38 +211,38 @@ fn replay(bytes: &Bytes) -> Result<(Revision, BTreeMap<String, File>), Error> {
             }
             Entry::Transaction(revision, _writes) => {
                 let expected = files.next_revision();
-                return Err(Error::Damaged(format!("revision {revision} stands where {expected} belongs")));
+                return Err(Error::Damaged(format!("found revision {revision}, expected {expected}")));
             }
         }
         rest = after;
     }
-    refuse_records_behind(&rest)?;
+    check_torn_tail(&rest)?;
     let (revision, all) = (files.revision(), files.clone_files());
     if revision == Revision::ZERO && !all.is_empty() {
-        return Err(Error::Damaged("the journal's snapshot is not whole".to_owned()));
+        return Err(Error::Damaged("the snapshot in the journal is incomplete".to_owned()));
     }
     Ok((revision, all.into_iter().map(|file| (file.path.clone(), file)).collect()))
 }
 
-/// A torn end holds no whole record: if one is found at any later place, what lies before it was synced and is damaged.
-fn refuse_records_behind(rest: &Bytes) -> Result<(), Error> {
+/// A torn tail contains no intact record. If one follows, the bytes before it were synced and are damaged.
+fn check_torn_tail(rest: &Bytes) -> Result<(), Error> {
     for start in 1..rest.len() {
         if next_entry(&rest.slice(start..)).is_some() {
-            return Err(Error::Damaged("a record is damaged that is not the last".to_owned()));
+            return Err(Error::Damaged("a record before the last one is damaged".to_owned()));
         }
     }
     if !rest.is_empty() {
-        tracing::warn!(bytes = rest.len(), "cut the torn end of the journal");
+        tracing::warn!(bytes = rest.len(), "truncated the torn tail of the journal");
     }
     Ok(())
 }
 
-/// The first record and what follows it, or `None` at the end and where no whole record stands.
+/// The first record and the bytes after it, or `None` at the end and where there is no intact record.
 fn next_entry(bytes: &Bytes) -> Option<(Entry, Bytes)> {
     let mut rest = bytes.clone();
     let length = usize::try_from(rest.try_get_u32_le().ok()?).ok()?;
     let checksum = rest.try_get_u32_le().ok()?;
-    // Checked before the checksum, so that looking for a record at every place stays cheap.
+    // Checked before the checksum, so that searching for a record at every offset stays cheap.
     if length == 0
         || length > rest.len()
         || !matches!(rest.first(), Some(&(TRANSACTION | SNAPSHOT_FILE | SNAPSHOT_END)))

@@ -1,4 +1,4 @@
-//! Which leases there are and when they end: a table, judged by times that are handed in.
+//! The table of leases and their deadlines. Pure: times are arguments.
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -18,16 +18,16 @@ pub(super) struct Leases {
 #[derive(Debug)]
 struct Lease {
     ttl: Duration,
-    /// Time since boot at which it ends, unless it is renewed.
+    /// Time since boot at which it expires unless it is renewed.
     deadline: Duration,
-    /// Found while somebody holds the session.
+    /// Upgradable while the session exists.
     holder: Weak<()>,
-    /// Dropped with the lease, which is how the holder learns of its end.
+    /// Dropped with the lease, which notifies the holder.
     _alive: watch::Sender<()>,
 }
 
 impl Leases {
-    /// A new lease from `now` on, and what its holder watches.
+    /// Grants a lease from `now` on; the receiver closes when it is lost.
     pub(super) fn grant(&mut self, now: Duration, ttl: Duration, holder: Weak<()>) -> (LeaseId, watch::Receiver<()>) {
         self.last += 1;
         let id = LeaseId::new(self.last);
@@ -37,7 +37,8 @@ impl Leases {
         (id, lost)
     }
 
-    /// Renews what is held and returns what is over. What is over stays in the table until [`Leases::end`].
+    /// Renews the leases whose sessions exist and returns the expired ones, which stay in the table until
+    /// [`Leases::end`].
     pub(super) fn tick(&mut self, now: Duration) -> Vec<LeaseId> {
         for lease in self.leases.values_mut().filter(|lease| lease.holder.strong_count() > 0) {
             lease.deadline = now.saturating_add(lease.ttl);
@@ -45,9 +46,9 @@ impl Leases {
         self.leases.iter().filter(|(_id, lease)| lease.deadline <= now).map(|(id, _lease)| *id).collect()
     }
 
-    /// Removes them.
-    pub(super) fn end(&mut self, over: &[LeaseId]) {
-        self.leases.retain(|id, _lease| !over.contains(id));
+    /// Removes these leases.
+    pub(super) fn end(&mut self, expired: &[LeaseId]) {
+        self.leases.retain(|id, _lease| !expired.contains(id));
     }
 
     /// Whether files may still be put under it.
@@ -60,8 +61,8 @@ impl Leases {
         self.leases.get(&id).is_some_and(|lease| now < lease.deadline)
     }
 
-    /// No renewals from here on.
-    pub(super) fn cut_off(&mut self, id: LeaseId) {
+    /// Stops the renewals of a lease.
+    pub(super) fn stop_renewing(&mut self, id: LeaseId) {
         if let Some(lease) = self.leases.get_mut(&id) {
             lease.holder = Weak::new();
         }
@@ -77,7 +78,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_held_lease_outlives_any_pause_of_the_ticks() {
+    fn a_held_lease_survives_any_pause_of_the_ticks() {
         let mut leases = Leases::default();
         let holder = Arc::new(());
         let (id, _lost) = leases.grant(SECOND, SECOND, Arc::downgrade(&holder));
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_lease_ends_when_its_time_is_over() {
+    fn a_dropped_lease_expires_after_its_ttl() {
         let mut leases = Leases::default();
         let holder = Arc::new(());
         let (id, lost) = leases.grant(SECOND, 10 * SECOND, Arc::downgrade(&holder));

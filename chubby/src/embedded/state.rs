@@ -1,12 +1,12 @@
-//! The files and their revisions, in memory: what a transaction compares and changes, and who is told.
+//! The files and their revisions in memory: what transactions compare and change, and the watchers to notify.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tokio::sync::mpsc;
 
-use crate::{Compare, Event, File, LeaseId, Revision, Write};
+use crate::{Compare, File, LeaseId, Revision, WatchEvent, Write};
 
-/// Events kept for watches that begin in the past; enough for a list and the watch after it.
+/// Events stored for watches that start in the past; enough for a list and the watch after it.
 const HISTORY_MAX: usize = 4_096;
 
 /// All files as of one revision.
@@ -15,7 +15,7 @@ pub(super) struct Files {
     revision: Revision,
     files: BTreeMap<String, File>,
     /// Events of the revisions after `history_from`, ascending.
-    history: VecDeque<Event>,
+    history: VecDeque<WatchEvent>,
     history_from: Revision,
     watchers: Vec<Watcher>,
 }
@@ -23,7 +23,7 @@ pub(super) struct Files {
 #[derive(Debug)]
 struct Watcher {
     prefix: String,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<WatchEvent>,
 }
 
 impl Files {
@@ -54,9 +54,9 @@ impl Files {
         self.files.values().cloned().collect()
     }
 
-    /// The transaction that removes the files of some leases.
-    pub(super) fn deletes_of_leases(&self, over: impl Fn(LeaseId) -> bool) -> Vec<Write> {
-        let leased = self.files.values().filter(|file| file.lease.is_some_and(&over));
+    /// The writes that delete the files of these leases.
+    pub(super) fn deletes_of_leases(&self, expired: impl Fn(LeaseId) -> bool) -> Vec<Write> {
+        let leased = self.files.values().filter(|file| file.lease.is_some_and(&expired));
         leased.map(|file| Write::delete(file.path.clone())).collect()
     }
 
@@ -69,31 +69,33 @@ impl Files {
         })
     }
 
-    /// Makes the writes and tells the watchers.
+    /// Makes the writes and notifies the watchers.
     pub(super) fn commit(&mut self, revision: Revision, writes: &[Write]) {
         self.revision = revision;
         for write in writes {
             if let Some(event) = self.write(revision, write) {
-                self.tell(&event);
-                self.remember(event);
+                self.notify(&event);
+                self.record_event(event);
             }
         }
     }
 
-    fn write(&mut self, revision: Revision, write: &Write) -> Option<Event> {
+    fn write(&mut self, revision: Revision, write: &Write) -> Option<WatchEvent> {
         match write {
             Write::Put { path, value, lease } => {
                 let created = self.files.get(path).map_or(revision, |before| before.created);
                 let (path, value) = (path.clone(), value.clone());
                 let file = File { path: path.clone(), value, created, modified: revision, lease: *lease };
                 self.files.insert(path, file.clone());
-                Some(Event::Put(file))
+                Some(WatchEvent::Put(file))
             }
-            Write::Delete { path } => self.files.remove(path).map(|gone| Event::Deleted { path: gone.path, revision }),
+            Write::Delete { path } => {
+                self.files.remove(path).map(|gone| WatchEvent::Deleted { path: gone.path, revision })
+            }
         }
     }
 
-    fn remember(&mut self, event: Event) {
+    fn record_event(&mut self, event: WatchEvent) {
         self.history.push_back(event);
         while self.history.len() > HISTORY_MAX {
             if let Some(forgotten) = self.history.pop_front() {
@@ -102,48 +104,48 @@ impl Files {
         }
     }
 
-    fn tell(&mut self, event: &Event) {
-        self.watchers.retain(|watcher| !watcher.prefix_of(event) || offer(&watcher.events, event));
+    fn notify(&mut self, event: &WatchEvent) {
+        self.watchers.retain(|watcher| !watcher.prefix_of(event) || send_or_gap(&watcher.events, event));
         self.watchers.retain(|watcher| !watcher.events.is_closed());
     }
 
-    /// Starts a watch: what happened after `after`, then what will.
-    pub(super) fn watch(&mut self, prefix: &str, after: Revision, events: mpsc::Sender<Event>) {
+    /// Starts a watch: sends the events after `after`, then registers the watcher.
+    pub(super) fn watch(&mut self, prefix: &str, after: Revision, events: mpsc::Sender<WatchEvent>) {
         let watcher = Watcher { prefix: prefix.to_owned(), events };
-        // A revision from the future was given by another history: nothing can be told from there.
+        // A revision from the future belongs to another history: no events can be sent from there.
         if after < self.history_from || after > self.revision {
-            _ = watcher.events.try_send(Event::Gap);
+            _ = watcher.events.try_send(WatchEvent::Gap);
             return;
         }
         let missed = self.history.iter().filter(|event| revision_of(event) > after && watcher.prefix_of(event));
-        if missed.into_iter().all(|event| offer(&watcher.events, event)) {
+        if missed.into_iter().all(|event| send_or_gap(&watcher.events, event)) {
             self.watchers.push(watcher);
         }
     }
 }
 
 impl Watcher {
-    fn prefix_of(&self, event: &Event) -> bool {
+    fn prefix_of(&self, event: &WatchEvent) -> bool {
         match event {
-            Event::Put(file) => file.path.starts_with(&self.prefix),
-            Event::Deleted { path, .. } => path.starts_with(&self.prefix),
-            Event::Gap => true,
+            WatchEvent::Put(file) => file.path.starts_with(&self.prefix),
+            WatchEvent::Deleted { path, .. } => path.starts_with(&self.prefix),
+            WatchEvent::Gap => true,
         }
     }
 }
 
-fn revision_of(event: &Event) -> Revision {
+fn revision_of(event: &WatchEvent) -> Revision {
     match event {
-        Event::Put(file) => file.modified,
-        Event::Deleted { revision, .. } => *revision,
-        Event::Gap => Revision::ZERO,
+        WatchEvent::Put(file) => file.modified,
+        WatchEvent::Deleted { revision, .. } => *revision,
+        WatchEvent::Gap => Revision::ZERO,
     }
 }
 
-/// Hands over an event, or `Gap` when only the last place is left; says whether the watch goes on.
-fn offer(events: &mpsc::Sender<Event>, event: &Event) -> bool {
+/// Sends an event, or `Gap` when only the last slot is left. Returns whether the watch continues.
+fn send_or_gap(events: &mpsc::Sender<WatchEvent>, event: &WatchEvent) -> bool {
     if events.capacity() <= 1 {
-        _ = events.try_send(Event::Gap);
+        _ = events.try_send(WatchEvent::Gap);
         return false;
     }
     events.try_send(event.clone()).is_ok()

@@ -1,10 +1,10 @@
-//! The embedded service against the common suite, and what only it promises: its folder's damage is told from a torn end.
+//! The embedded service against the conformance suite, and its own promise: it distinguishes damage from a torn tail.
 
 use std::path::PathBuf;
 
 use super::*;
-use crate::conformance::{Subject, run_all};
 use crate::next_ids;
+use crate::testing::conformance::{Subject, run_all};
 
 const LEASE_TIME: Duration = Duration::from_millis(300);
 
@@ -21,7 +21,7 @@ async fn in_memory_conforms() {
     run_all(make).await.unwrap();
 }
 
-/// A service in `dir`, which can be reopened as often as one likes.
+/// A service in `dir`, which can be reopened any number of times.
 fn on_disk(dir: PathBuf) -> Subject {
     let chubby = open(&dir).unwrap().shared();
     let reopen = Box::new(move || Box::pin(async move { on_disk(dir) }) as BoxFuture<'static, Subject>);
@@ -39,7 +39,7 @@ async fn on_disk_conforms_and_survives_reopening() {
     run_all(make).await.unwrap();
 }
 
-/// Three transactions, then the folder's bytes.
+/// Commits three transactions and returns the journal's bytes.
 async fn three_files(dir: &Path) -> Vec<u8> {
     let chubby = open(dir).unwrap();
     for path in ["a", "b", "c"] {
@@ -50,7 +50,7 @@ async fn three_files(dir: &Path) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_torn_end_is_cut_wherever_it_is_torn() {
+async fn a_torn_tail_is_truncated_wherever_it_is_torn() {
     let dir = tempfile::tempdir().unwrap();
     let journal = three_files(dir.path()).await;
     let last = journal.len() - 20;
@@ -70,7 +70,7 @@ async fn a_torn_end_is_cut_wherever_it_is_torn() {
 async fn damage_before_the_end_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let journal = three_files(dir.path()).await;
-    // Any byte behind the snapshot and before the last record.
+    // Any byte after the snapshot and before the last record.
     for place in 30..journal.len() - 60 {
         let mut damaged = journal.clone();
         damaged[place] ^= 0x10;
@@ -81,7 +81,7 @@ async fn damage_before_the_end_is_refused() {
 }
 
 #[tokio::test]
-async fn a_folder_has_one_process() {
+async fn a_folder_is_locked_by_one_process() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path()).unwrap();
     assert!(matches!(open(dir.path()), Err(Error::Unavailable(_))));
@@ -90,16 +90,16 @@ async fn a_folder_has_one_process() {
 }
 
 #[tokio::test]
-async fn a_holder_that_is_cut_off_loses_its_lease_and_learns_of_it() {
+async fn a_holder_whose_renewals_stop_is_told_that_its_lease_is_lost() {
     let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test"));
     let session = chubby.open_session(LEASE_TIME).await.unwrap();
-    chubby.cut_off(session.lease());
+    chubby.stop_renewing(session.lease());
     tokio::time::timeout(Duration::from_secs(30), session.lost()).await.unwrap();
     assert!(!session.is_alive());
 }
 
 #[tokio::test]
-async fn a_slow_watcher_is_told_of_the_gap() {
+async fn a_slow_watcher_receives_a_gap() {
     let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test"));
     let mut watch = chubby.watch("w", Revision::ZERO).await.unwrap();
     for _ in 0..2 * WATCH_EVENTS_MAX {
@@ -108,8 +108,8 @@ async fn a_slow_watcher_is_told_of_the_gap() {
     let mut events = 0;
     loop {
         match watch.next().await {
-            Some(Event::Put(_)) => events += 1,
-            Some(Event::Gap) => break,
+            Some(WatchEvent::Put(_)) => events += 1,
+            Some(WatchEvent::Gap) => break,
             other => panic!("{other:?}"),
         }
     }
@@ -117,11 +117,11 @@ async fn a_slow_watcher_is_told_of_the_gap() {
 }
 
 #[tokio::test]
-async fn a_watch_from_too_far_back_is_a_gap() {
+async fn a_watch_from_before_the_history_is_a_gap() {
     let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test"));
     for _ in 0..6_000 {
         next_ids(&chubby, crate::Counter::Tables, 1).await.unwrap();
     }
     let mut watch = chubby.watch("", Revision::new(1)).await.unwrap();
-    assert_eq!(watch.next().await, Some(Event::Gap));
+    assert_eq!(watch.next().await, Some(WatchEvent::Gap));
 }

@@ -1,4 +1,4 @@
-//! Files as etcd's keys, transactions as etcd's.
+//! Files as etcd keys, transactions as etcd transactions.
 
 use bytes::Bytes;
 use etcd_client::{
@@ -6,14 +6,14 @@ use etcd_client::{
 };
 
 use super::member::Member;
-use super::members::{Members, Repeat};
-use super::{BOUND, signed, unsigned};
-use crate::{Compare, Error, File, LeaseId, Outcome, Revision, Write};
+use super::members::{Members, RetryPolicy};
+use super::{CALL_TIMEOUT, signed, unsigned};
+use crate::{Compare, Error, File, LeaseId, Revision, TransactionOutcome, Write};
 
-/// The path that no file has.
-const NOWHERE: &str = "";
+/// A path that no file has.
+const NO_SUCH_PATH: &str = "";
 
-/// How paths become keys: one prefix before all of them.
+/// Maps paths to keys: one prefix before each.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     prefix: String,
@@ -24,17 +24,17 @@ impl Keys {
         Self { prefix: prefix.to_owned() }
     }
 
-    /// The key of a path; of a prefix of paths, the prefix of their keys.
+    /// The key of a path; for a prefix of paths, the prefix of their keys.
     pub(super) fn key(&self, path: &str) -> String {
         format!("{}{path}", self.prefix)
     }
 
-    /// The path that a key stands for; `None` for a key that is none of ours.
+    /// The path of a key; `None` for a key outside of the prefix.
     pub(super) fn path(&self, key: &[u8]) -> Option<String> {
         Some(std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?.to_owned())
     }
 
-    /// The file that a key holds.
+    /// The file stored under a key.
     pub(super) fn file(&self, kv: &KeyValue) -> Option<File> {
         let path = self.path(kv.key())?;
         let lease = (kv.lease() != 0).then(|| LeaseId::new(unsigned(kv.lease())));
@@ -49,7 +49,7 @@ impl Keys {
         match compare {
             Compare::Absent(path) => vec![created(path, CompareOp::Equal, 0)],
             Compare::Exists(path) => vec![exists(path)],
-            // etcd calls the revisions of a missing key 0; here a missing file has none.
+            // etcd gives a missing key the revision 0; here a missing file has no revision.
             Compare::Modified(path, at) => {
                 let modified = Condition::mod_revision(self.key(path), CompareOp::Equal, signed(at.get()));
                 vec![exists(path), modified]
@@ -71,50 +71,54 @@ impl Keys {
     }
 }
 
-/// The revision of an answer.
+/// The revision of a response.
 pub(super) fn revision(header: Option<&ResponseHeader>) -> Revision {
     Revision::new(header.map_or(0, |header| unsigned(header.revision())))
 }
 
 async fn get(members: &Members, key: &str, options: &GetOptions) -> Result<GetResponse, Error> {
     let call = |member: Member| member.get(key.to_owned(), options.clone());
-    members.ask(Repeat::Freely, BOUND, call).await
+    members.call(RetryPolicy::Always, CALL_TIMEOUT, call).await
 }
 
-/// One file.
+/// Reads one file.
 pub(super) async fn read(members: &Members, keys: &Keys, path: &str) -> Result<Option<File>, Error> {
     let answer = get(members, &keys.key(path), &GetOptions::new()).await?;
     Ok(answer.kvs().first().and_then(|kv| keys.file(kv)))
 }
 
-/// All files under a prefix, and as of when. etcd answers in order of keys.
+/// Lists the files under a prefix, and the revision of the list. etcd sorts by key.
 pub(super) async fn list(members: &Members, keys: &Keys, prefix: &str) -> Result<(Vec<File>, Revision), Error> {
     let answer = get(members, &keys.key(prefix), &GetOptions::new().with_prefix()).await?;
     Ok((answer.kvs().iter().filter_map(|kv| keys.file(kv)).collect(), revision(answer.header())))
 }
 
-/// The revision of the store now, as a majority sees it.
+/// The current revision of the store, confirmed by a majority.
 pub(super) async fn now(members: &Members, keys: &Keys) -> Result<Revision, Error> {
-    get(members, &keys.key(NOWHERE), &GetOptions::new()).await.map(|answer| revision(answer.header()))
+    get(members, &keys.key(NO_SUCH_PATH), &GetOptions::new()).await.map(|answer| revision(answer.header()))
 }
 
-/// A transaction. Always one that goes through etcd's log: one without changes would be answered from what the member
-/// happens to know, which may be old, so it deletes the one key that is never there.
+/// Commits a transaction, always through etcd's log. A transaction without writes would be answered from the member's
+/// own state, which may be stale, so it deletes a key that never exists.
 pub(super) async fn transact(
     members: &Members,
     keys: &Keys,
     compares: &[Compare],
     writes: Vec<Write>,
-) -> Result<Outcome, Error> {
-    let (repeat, operations) = if writes.is_empty() {
-        (Repeat::Freely, vec![keys.operation(&Write::delete(NOWHERE))])
+) -> Result<TransactionOutcome, Error> {
+    let (retry, operations) = if writes.is_empty() {
+        (RetryPolicy::Always, vec![keys.operation(&Write::delete(NO_SUCH_PATH))])
     } else {
-        (Repeat::IfUnsent, writes.iter().map(|write| keys.operation(write)).collect())
+        (RetryPolicy::IfNotSent, writes.iter().map(|write| keys.operation(write)).collect())
     };
     let conditions: Vec<_> = compares.iter().flat_map(|compare| keys.conditions(compare)).collect();
     let txn = Txn::new().when(conditions).and_then(operations);
-    let answer = members.ask(repeat, BOUND, |member: Member| member.txn(txn.clone())).await?;
-    Ok(if answer.succeeded() { Outcome::Done(revision(answer.header())) } else { Outcome::Conflict })
+    let answer = members.call(retry, CALL_TIMEOUT, |member: Member| member.txn(txn.clone())).await?;
+    Ok(if answer.succeeded() {
+        TransactionOutcome::Committed(revision(answer.header()))
+    } else {
+        TransactionOutcome::Conflict
+    })
 }
 
 #[cfg(test)]
@@ -122,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_of_another_prefix_is_no_file() {
+    fn a_key_with_another_prefix_is_not_a_file() {
         let keys = Keys::new("/ebla/");
         assert_eq!(keys.path(keys.key("servers/3").as_bytes()).as_deref(), Some("servers/3"));
         assert_eq!(keys.path(b"/other/servers/3"), None);

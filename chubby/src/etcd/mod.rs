@@ -4,14 +4,15 @@
 //!   file   servers/3  =  key  /ebla/servers/3         lists and watches are ranges of keys
 //!   compare, write    =  one etcd transaction         read, list: linearizable ranges
 //!   session           =  a lease, renewed here (session.rs)
-//!   members.rs        =  one connection (member.rs) a member; attempts of 1 s go from one to the next, 5 s a call
+//!   members.rs        =  one connection (member.rs) for each member; attempts of 1 s, 5 s for a call
 //! ```
 //!
-//! What is decided is decided by transaction. An attempt at one whose answer is missing is not repeated: it may have been
-//! made, and the caller is told `Unavailable`. Everything else is repeated elsewhere. Nothing is connected before the first
-//! call, so a process starts, and goes on, while etcd is away.
+//! Decisions are made by transactions. A transaction whose response was lost is not retried: it may have been
+//! committed, and the caller gets `Unavailable`. Every other call is retried at the next member. Nothing is connected
+//! before the first call, so a process starts and continues while etcd is unavailable.
 //!
-//! etcd allows 128 operations and 1.5 MiB in a transaction; more errs as `Invalid`. What it does not do: TLS and login.
+//! etcd allows 128 operations and 1.5 MiB in a transaction; larger ones fail with `Invalid`. Not supported: TLS and
+//! login.
 
 mod files;
 mod member;
@@ -27,12 +28,14 @@ use futures::future::BoxFuture;
 
 use self::files::Keys;
 use self::members::Members;
-use crate::{Chubby, Compare, Error, File, Outcome, Revision, Session, SharedChubby, WatchStream, Write, validate};
+use crate::{
+    Chubby, Compare, Error, File, Revision, Session, SharedChubby, TransactionOutcome, WatchStream, Write, validate,
+};
 
-/// What all keys begin with.
+/// The prefix of all keys.
 const PREFIX: &str = "/ebla/";
 /// How long a call may take, all attempts together.
-const BOUND: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The service.
 #[derive(Debug)]
@@ -42,25 +45,25 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// The service behind `endpoints`, each `http://host:port`. Connects at the first call; what runs in the background is
-    /// a child of the runtime's tasks.
+    /// The service at `endpoints`, each `http://host:port`. Connects at the first call; background work runs under
+    /// the runtime's tasks.
     ///
     /// # Errors
     /// `Invalid` when an endpoint is malformed or there is none.
     pub fn new(endpoints: &[String], runtime: &Runtime) -> Result<Arc<Self>, Error> {
-        Self::under(PREFIX, endpoints, runtime)
+        Self::with_prefix(PREFIX, endpoints, runtime)
     }
 
-    /// The same with another prefix of keys, so that several clusters (or tests) share an etcd.
+    /// The same with another prefix of keys, so that several clusters (or tests) can share an etcd.
     ///
     /// # Errors
     /// As [`Etcd::new`].
-    pub fn under(prefix: &str, endpoints: &[String], runtime: &Runtime) -> Result<Arc<Self>, Error> {
+    pub fn with_prefix(prefix: &str, endpoints: &[String], runtime: &Runtime) -> Result<Arc<Self>, Error> {
         let members = Arc::new(Members::new(endpoints, runtime.child("etcd"))?);
         Ok(Arc::new(Self { members, keys: Keys::new(prefix) }))
     }
 
-    /// The service as components take it.
+    /// A shared handle to the service.
     #[must_use]
     pub fn shared(self: &Arc<Self>) -> SharedChubby {
         Arc::clone(self) as SharedChubby
@@ -76,7 +79,7 @@ impl Chubby for Etcd {
         Box::pin(files::list(&self.members, &self.keys, prefix))
     }
 
-    fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> BoxFuture<'_, Result<Outcome, Error>> {
+    fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> BoxFuture<'_, Result<TransactionOutcome, Error>> {
         Box::pin(async move {
             validate(&writes)?;
             files::transact(&self.members, &self.keys, &compares, writes).await
@@ -92,7 +95,7 @@ impl Chubby for Etcd {
     }
 }
 
-/// As etcd writes numbers that are never negative.
+/// A number as etcd encodes it, signed although never negative.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -248,10 +248,11 @@ fn writes(wanted: usize, health: Option<&Health>) -> String {
     let disks = health.and_then(|health| health.voters_min).unwrap_or(wanted);
     let majority = disks / 2 + 1;
     let plural = if disks == 1 { "disk" } else { "disks" };
-    match health.map_or(0, |health| health.growing) {
+    match health.map_or(0, |health| health.missing_voters) {
         0 => format!("  Writes are on {majority} of {disks} {plural} before they are acknowledged."),
-        growing => {
-            let tablets = if growing == 1 { "1 tablet is".to_owned() } else { format!("{growing} tablets are") };
+        missing_voters => {
+            let tablets =
+                if missing_voters == 1 { "1 tablet is".to_owned() } else { format!("{missing_voters} tablets are") };
             format!(
                 "  Writes are on {majority} of {disks} {plural} now; {tablets} being copied to {wanted} servers: see ebla status."
             )
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_ready_block_tells_on_how_many_disks_writes_are_now() {
-        let health = |voters, growing| Health { voters_min: Some(voters), growing, ..Health::default() };
+        let health = |voters, missing_voters| Health { voters_min: Some(voters), missing_voters, ..Health::default() };
         assert_eq!(writes(3, Some(&health(3, 0))), "  Writes are on 2 of 3 disks before they are acknowledged.");
         assert_eq!(writes(1, Some(&health(1, 0))), "  Writes are on 1 of 1 disk before they are acknowledged.");
         assert_eq!(

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use ebla_chubby::{Event, File, SharedChubby, WatchStream, paths};
+use ebla_chubby::{File, SharedChubby, WatchEvent, WatchStream, paths};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
@@ -248,10 +248,10 @@ async fn follow(directory: ChubbyDirectory, changed: watch::Sender<u64>) {
                 count(&changed);
                 while let Some(event) = events.next().await {
                     match event {
-                        Event::Put(file) if !directory.take(&file) => break,
-                        Event::Put(_) => {}
-                        Event::Deleted { path, .. } => directory.write().deleted(&path),
-                        Event::Gap => break,
+                        WatchEvent::Put(file) if !directory.take(&file) => break,
+                        WatchEvent::Put(_) => {}
+                        WatchEvent::Deleted { path, .. } => directory.write().deleted(&path),
+                        WatchEvent::Gap => break,
                     }
                     count(&changed);
                 }

@@ -1,5 +1,5 @@
-//! google.bigtable.admin.v2.BigtableInstanceAdmin: instances, clusters and app profiles, in a system in which every project and
-//! instance exists.
+//! google.bigtable.admin.v2.BigtableInstanceAdmin: instances, clusters and app profiles. Every project and instance
+//! exists without being created.
 
 use std::collections::BTreeMap;
 
@@ -15,57 +15,57 @@ use ebla_proto::convert::instance::{
 use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdmin;
 use tonic::{Request, Response, Status};
 
-use super::desk::{Desk, answer};
-use super::page::{Asked, page};
-use crate::office::Office;
-use crate::{finished, instances, profiles};
+use super::handle::{MasterHandle, to_response};
+use super::page::{PageRequest, page};
+use crate::active::ActiveMaster;
+use crate::{instances, operations, profiles};
 
-/// The service, for as long as the process lives: in office or not.
+/// The service, on an active master or a standby.
 #[derive(Debug)]
 pub(crate) struct Instances {
-    desk: Desk,
+    handle: MasterHandle,
 }
 
 impl Instances {
-    pub(crate) const fn new(desk: Desk) -> Self {
-        Self { desk }
+    pub(crate) const fn new(handle: MasterHandle) -> Self {
+        Self { handle }
     }
 
     async fn list(&self, request: admin::ListInstancesRequest) -> Result<admin::ListInstancesResponse, Error> {
         let project: ProjectName = request.parent.parse()?;
-        let known = instances::list(&self.desk.office()?, &project).await?;
+        let known = instances::list(&self.handle.active()?, &project).await?;
         let shown = known.iter().map(|(name, created)| instance(name, created.as_ref())).collect();
         Ok(admin::ListInstancesResponse { instances: shown, ..Default::default() })
     }
 
     async fn cluster(&self, name: &str) -> Result<admin::Cluster, Error> {
-        let office = self.desk.office()?;
+        let master = self.handle.active()?;
         let (of, id) = in_instance(name)?;
-        let created = instances::find(&office, &of).await?;
+        let created = instances::find(&master, &of).await?;
         check_cluster(&of, id, created.as_ref())?;
-        cluster_of(&office, &of, created.as_ref()).await
+        cluster_of(&master, &of, created.as_ref()).await
     }
 
     async fn clusters(&self, parent: &str) -> Result<admin::ListClustersResponse, Error> {
-        let office = self.desk.office()?;
+        let master = self.handle.active()?;
         let mut clusters = Vec::new();
-        for (name, created) in &instances::among(&office, &parent.parse()?).await? {
-            clusters.push(cluster_of(&office, name, created.as_ref()).await?);
+        for (name, created) in &instances::select(&master, &parent.parse()?).await? {
+            clusters.push(cluster_of(&master, name, created.as_ref()).await?);
         }
         Ok(admin::ListClustersResponse { clusters, ..Default::default() })
     }
 
     async fn profiles(&self, request: admin::ListAppProfilesRequest) -> Result<admin::ListAppProfilesResponse, Error> {
-        let office = self.desk.office()?;
+        let master = self.handle.active()?;
         let parent: Parent = request.parent.parse()?;
         let prefix = match &parent {
             Parent::One(name) => format!("{name}/appProfiles/"),
             Parent::All(project) => format!("{project}/instances/"),
         };
-        let all = profiles::list(&office, &parent).await?;
+        let all = profiles::list(&master, &parent).await?;
         let named: BTreeMap<_, _> = all.into_iter().map(|profile| (profile.name.clone(), profile)).collect();
-        let asked = Asked { prefix: &prefix, size: request.page_size, token: &request.page_token };
-        let (app_profiles, next_page_token) = page(named, asked)?;
+        let page_request = PageRequest { prefix: &prefix, size: request.page_size, token: &request.page_token };
+        let (app_profiles, next_page_token) = page(named, page_request)?;
         Ok(admin::ListAppProfilesResponse { app_profiles, next_page_token, ..Default::default() })
     }
 }
@@ -74,11 +74,15 @@ fn instance(name: &InstanceName, created: Option<&Instance>) -> admin::Instance 
     created.map_or_else(|| unsaid_instance_to_admin(name), instance_to_admin)
 }
 
-async fn cluster_of(office: &Office, name: &InstanceName, created: Option<&Instance>) -> Result<admin::Cluster, Error> {
-    Ok(cluster_to_admin(name, &instances::cluster(office, created).await?))
+async fn cluster_of(
+    master: &ActiveMaster,
+    name: &InstanceName,
+    created: Option<&Instance>,
+) -> Result<admin::Cluster, Error> {
+    Ok(cluster_to_admin(name, &instances::cluster(master, created).await?))
 }
 
-/// The two parts of a cluster's name.
+/// Splits a cluster's name into instance and id.
 fn in_instance(cluster: &str) -> Result<(InstanceName, &str), Error> {
     let (of, id) = cluster.split_once("/clusters/").ok_or_else(|| {
         Error::invalid(format!("invalid cluster name {cluster:?}: expected projects/P/instances/I/clusters/C"))
@@ -91,95 +95,98 @@ fn check_cluster(of: &InstanceName, id: &str, created: Option<&Instance>) -> Res
     if present == id {
         return Ok(());
     }
-    let message = format!("cluster {id:?} does not exist in {of}: its one cluster is {present:?}");
+    let message = format!("cluster {id:?} does not exist in {of}: its only cluster is {present:?}");
     Err(Error::new(Reason::NotFound, message))
 }
 
-async fn create(office: Office, request: admin::CreateInstanceRequest) -> Result<longrunning::Operation, Error> {
-    let asked = office.runtime().clock.wall();
+async fn create(master: ActiveMaster, request: admin::CreateInstanceRequest) -> Result<longrunning::Operation, Error> {
+    let started = master.runtime().clock.wall();
     let project: ProjectName = request.parent.parse()?;
     let name = InstanceName::from_parts(project.id(), &request.instance_id)?;
-    let instance = instance_from_admin(&request, name, asked)?;
-    instances::create(&office, &instance).await?;
+    let instance = instance_from_admin(&request, name, started)?;
+    instances::create(&master, &instance).await?;
     let metadata = admin::CreateInstanceMetadata {
         original_request: Some(request),
-        request_time: Some(timestamp(asked)),
-        finish_time: Some(timestamp(office.runtime().clock.wall())),
+        request_time: Some(timestamp(started)),
+        finish_time: Some(timestamp(master.runtime().clock.wall())),
     };
-    finished::keep(&office, &instance.name.to_string(), &metadata, &instance_to_admin(&instance)).await
+    operations::store(&master, &instance.name.to_string(), &metadata, &instance_to_admin(&instance)).await
 }
 
-async fn update(office: Office, request: admin::PartialUpdateInstanceRequest) -> Result<longrunning::Operation, Error> {
-    let asked = office.runtime().clock.wall();
+async fn update(
+    master: ActiveMaster,
+    request: admin::PartialUpdateInstanceRequest,
+) -> Result<longrunning::Operation, Error> {
+    let started = master.runtime().clock.wall();
     let wanted =
         request.instance.clone().ok_or_else(|| Error::invalid("instance is missing: name the one to update"))?;
     let name: InstanceName = wanted.name.parse()?;
     let mask = request.update_mask.clone().unwrap_or_default().paths;
-    let updated = instances::update(&office, &name, |present| update_instance(present, &wanted, &mask)).await?;
+    let updated = instances::update(&master, &name, |present| update_instance(present, &wanted, &mask)).await?;
     let metadata = admin::UpdateInstanceMetadata {
         original_request: Some(request),
-        request_time: Some(timestamp(asked)),
-        finish_time: Some(timestamp(office.runtime().clock.wall())),
+        request_time: Some(timestamp(started)),
+        finish_time: Some(timestamp(master.runtime().clock.wall())),
     };
-    finished::keep(&office, &name.to_string(), &metadata, &instance_to_admin(&updated)).await
+    operations::store(&master, &name.to_string(), &metadata, &instance_to_admin(&updated)).await
 }
 
-/// The older call has no mask: it sets the name that is shown, and the type if one is given.
-async fn replace(office: Office, wanted: admin::Instance) -> Result<admin::Instance, Error> {
+/// UpdateInstance has no mask: it sets the display name, and the type if one is given.
+async fn replace(master: ActiveMaster, wanted: admin::Instance) -> Result<admin::Instance, Error> {
     let name: InstanceName = wanted.name.parse()?;
     let mask = ["display_name", "type"].map(str::to_owned);
-    let updated = instances::update(&office, &name, |present| update_instance(present, &wanted, &mask)).await?;
+    let updated = instances::update(&master, &name, |present| update_instance(present, &wanted, &mask)).await?;
     Ok(instance_to_admin(&updated))
 }
 
-/// Changes the one cluster of an instance.
-async fn resize(office: &Office, wanted: &admin::Cluster, mask: &[String]) -> Result<admin::Cluster, Error> {
+/// Updates the only cluster of an instance.
+async fn resize(master: &ActiveMaster, wanted: &admin::Cluster, mask: &[String]) -> Result<admin::Cluster, Error> {
     let (name, id) = in_instance(&wanted.name)?;
-    check_cluster(&name, id, instances::find(office, &name).await?.as_ref())?;
+    check_cluster(&name, id, instances::find(master, &name).await?.as_ref())?;
     let change = |present: &Instance| {
         check_cluster(&name, id, Some(present))?;
         update_cluster(present, wanted, mask)
     };
-    let updated = instances::update(office, &name, change).await?;
+    let updated = instances::update(master, &name, change).await?;
     Ok(cluster_to_admin(&name, &updated.cluster))
 }
 
-async fn update_whole_cluster(office: Office, wanted: admin::Cluster) -> Result<longrunning::Operation, Error> {
-    let asked = office.runtime().clock.wall();
-    let updated = resize(&office, &wanted, &["serve_nodes".to_owned()]).await?;
+async fn update_whole_cluster(master: ActiveMaster, wanted: admin::Cluster) -> Result<longrunning::Operation, Error> {
+    let started = master.runtime().clock.wall();
+    let updated = resize(&master, &wanted, &["serve_nodes".to_owned()]).await?;
     let metadata = admin::UpdateClusterMetadata {
         original_request: Some(wanted),
-        request_time: Some(timestamp(asked)),
-        finish_time: Some(timestamp(office.runtime().clock.wall())),
+        request_time: Some(timestamp(started)),
+        finish_time: Some(timestamp(master.runtime().clock.wall())),
     };
-    finished::keep(&office, &updated.name, &metadata, &updated).await
+    operations::store(&master, &updated.name, &metadata, &updated).await
 }
 
 async fn update_parts_of_cluster(
-    office: Office,
+    master: ActiveMaster,
     request: admin::PartialUpdateClusterRequest,
 ) -> Result<longrunning::Operation, Error> {
-    let asked = office.runtime().clock.wall();
+    let started = master.runtime().clock.wall();
     let wanted = request.cluster.clone().ok_or_else(|| Error::invalid("cluster is missing: name the one to update"))?;
     let mask = request.update_mask.clone().unwrap_or_default().paths;
-    let updated = resize(&office, &wanted, &mask).await?;
+    let updated = resize(&master, &wanted, &mask).await?;
     let metadata = admin::PartialUpdateClusterMetadata {
         original_request: Some(request),
-        request_time: Some(timestamp(asked)),
-        finish_time: Some(timestamp(office.runtime().clock.wall())),
+        request_time: Some(timestamp(started)),
+        finish_time: Some(timestamp(master.runtime().clock.wall())),
     };
-    finished::keep(&office, &updated.name, &metadata, &updated).await
+    operations::store(&master, &updated.name, &metadata, &updated).await
 }
 
 async fn update_profile(
-    office: Office,
+    master: ActiveMaster,
     request: admin::UpdateAppProfileRequest,
 ) -> Result<longrunning::Operation, Error> {
     let update = request.app_profile.ok_or_else(|| Error::invalid("app_profile is missing: name the one to update"))?;
     let name: AppProfileName = update.name.parse()?;
     let mask = request.update_mask.map(|mask| mask.paths).unwrap_or_default();
-    let profile = profiles::update(&office, &name, &update, &mask).await?;
-    finished::keep(&office, &profile.name, &admin::UpdateAppProfileMetadata {}, &profile).await
+    let profile = profiles::update(&master, &name, &update, &mask).await?;
+    operations::store(&master, &profile.name, &admin::UpdateAppProfileMetadata {}, &profile).await
 }
 
 #[tonic::async_trait]
@@ -189,7 +196,7 @@ impl BigtableInstanceAdmin for Instances {
         request: Request<admin::CreateInstanceRequest>,
     ) -> Result<Response<longrunning::Operation>, Status> {
         let request = request.into_inner();
-        answer(self.desk.change(|office, _deadline| create(office, request)).await)
+        to_response(self.handle.run_change(|master, _deadline| create(master, request)).await)
     }
 
     async fn get_instance(
@@ -198,22 +205,22 @@ impl BigtableInstanceAdmin for Instances {
     ) -> Result<Response<admin::Instance>, Status> {
         let outcome = async {
             let name: InstanceName = request.into_inner().name.parse()?;
-            let created = instances::find(&self.desk.office()?, &name).await?;
+            let created = instances::find(&self.handle.active()?, &name).await?;
             Ok(instance(&name, created.as_ref()))
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 
     async fn list_instances(
         &self,
         request: Request<admin::ListInstancesRequest>,
     ) -> Result<Response<admin::ListInstancesResponse>, Status> {
-        answer(self.list(request.into_inner()).await)
+        to_response(self.list(request.into_inner()).await)
     }
 
     async fn update_instance(&self, request: Request<admin::Instance>) -> Result<Response<admin::Instance>, Status> {
         let request = request.into_inner();
-        answer(self.desk.change(|office, _deadline| replace(office, request)).await)
+        to_response(self.handle.run_change(|master, _deadline| replace(master, request)).await)
     }
 
     async fn partial_update_instance(
@@ -221,30 +228,30 @@ impl BigtableInstanceAdmin for Instances {
         request: Request<admin::PartialUpdateInstanceRequest>,
     ) -> Result<Response<longrunning::Operation>, Status> {
         let request = request.into_inner();
-        answer(self.desk.change(|office, _deadline| update(office, request)).await)
+        to_response(self.handle.run_change(|master, _deadline| update(master, request)).await)
     }
 
     async fn delete_instance(&self, request: Request<admin::DeleteInstanceRequest>) -> Result<Response<()>, Status> {
         let outcome = async {
             let name: InstanceName = request.into_inner().name.parse()?;
-            let delete = |office, deadline| async move { instances::delete(&office, &name, deadline).await };
-            self.desk.change(delete).await
+            let delete = |master, deadline| async move { instances::delete(&master, &name, deadline).await };
+            self.handle.run_change(delete).await
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 
     async fn get_cluster(
         &self,
         request: Request<admin::GetClusterRequest>,
     ) -> Result<Response<admin::Cluster>, Status> {
-        answer(self.cluster(&request.into_inner().name).await)
+        to_response(self.cluster(&request.into_inner().name).await)
     }
 
     async fn list_clusters(
         &self,
         request: Request<admin::ListClustersRequest>,
     ) -> Result<Response<admin::ListClustersResponse>, Status> {
-        answer(self.clusters(&request.into_inner().parent).await)
+        to_response(self.clusters(&request.into_inner().parent).await)
     }
 
     async fn update_cluster(
@@ -252,7 +259,7 @@ impl BigtableInstanceAdmin for Instances {
         request: Request<admin::Cluster>,
     ) -> Result<Response<longrunning::Operation>, Status> {
         let request = request.into_inner();
-        answer(self.desk.change(|office, _deadline| update_whole_cluster(office, request)).await)
+        to_response(self.handle.run_change(|master, _deadline| update_whole_cluster(master, request)).await)
     }
 
     async fn partial_update_cluster(
@@ -260,7 +267,7 @@ impl BigtableInstanceAdmin for Instances {
         request: Request<admin::PartialUpdateClusterRequest>,
     ) -> Result<Response<longrunning::Operation>, Status> {
         let request = request.into_inner();
-        answer(self.desk.change(|office, _deadline| update_parts_of_cluster(office, request)).await)
+        to_response(self.handle.run_change(|master, _deadline| update_parts_of_cluster(master, request)).await)
     }
 
     async fn create_app_profile(
@@ -271,10 +278,10 @@ impl BigtableInstanceAdmin for Instances {
             let request = request.into_inner();
             let name = AppProfileName::new(request.parent.parse()?, &request.app_profile_id)?;
             let profile = app_profile_from_admin(name, &request.app_profile.unwrap_or_default())?;
-            let create = |office, _deadline| async move { profiles::create(&office, &profile).await };
-            self.desk.change(create).await
+            let create = |master, _deadline| async move { profiles::create(&master, &profile).await };
+            self.handle.run_change(create).await
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 
     async fn get_app_profile(
@@ -283,16 +290,16 @@ impl BigtableInstanceAdmin for Instances {
     ) -> Result<Response<admin::AppProfile>, Status> {
         let outcome = async {
             let name = request.into_inner().name.parse()?;
-            profiles::find(&self.desk.office()?, &name).await
+            profiles::find(&self.handle.active()?, &name).await
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 
     async fn list_app_profiles(
         &self,
         request: Request<admin::ListAppProfilesRequest>,
     ) -> Result<Response<admin::ListAppProfilesResponse>, Status> {
-        answer(self.profiles(request.into_inner()).await)
+        to_response(self.profiles(request.into_inner()).await)
     }
 
     async fn update_app_profile(
@@ -300,7 +307,7 @@ impl BigtableInstanceAdmin for Instances {
         request: Request<admin::UpdateAppProfileRequest>,
     ) -> Result<Response<longrunning::Operation>, Status> {
         let request = request.into_inner();
-        answer(self.desk.change(|office, _deadline| update_profile(office, request)).await)
+        to_response(self.handle.run_change(|master, _deadline| update_profile(master, request)).await)
     }
 
     async fn delete_app_profile(
@@ -309,8 +316,8 @@ impl BigtableInstanceAdmin for Instances {
     ) -> Result<Response<()>, Status> {
         let outcome = async {
             let name = request.into_inner().name.parse()?;
-            self.desk.change(|office, _deadline| async move { profiles::delete(&office, &name).await }).await
+            self.handle.run_change(|master, _deadline| async move { profiles::delete(&master, &name).await }).await
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 }

@@ -1,16 +1,16 @@
-//! What the master serves of google.bigtable.admin.v2 and google.longrunning.
+//! The public admin APIs: google.bigtable.admin.v2 and google.longrunning.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`tables`] | tables and families |
 //! | [`instances`] | instances, clusters, app profiles |
-//! | [`operations`] | long-running operations, which have run when they are answered |
-//! | [`request`] [`update`] [`page`] | what requests ask for, checked; pure |
-//! | [`desk`] | where calls are taken while this master is in office |
+//! | [`operations`] | long-running operations, which have finished when their call returns |
+//! | [`request`] [`update`] [`page`] | validated requests; pure |
+//! | [`handle`] | access to the active master |
 //!
-//! Calls that are not served answer UNIMPLEMENTED with their name: `docs/reference/api.md`.
+//! Calls that are not supported return UNIMPLEMENTED with their name: `docs/reference/api.md`.
 
-pub(crate) mod desk;
+pub(crate) mod handle;
 pub(crate) mod instances;
 pub(crate) mod operations;
 mod page;

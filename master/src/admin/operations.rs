@@ -1,4 +1,4 @@
-//! google.longrunning.Operations: of operations that are done.
+//! google.longrunning.Operations, for operations that have finished.
 
 use ebla_chubby::{Write, paths};
 use ebla_model::error::Error;
@@ -6,50 +6,52 @@ use ebla_proto::admin::longrunning;
 use ebla_proto::services::operations_server::Operations;
 use tonic::{Request, Response, Status};
 
-use super::desk::{Desk, answer};
-use super::page::{Asked, page};
-use crate::{finished, records};
+use super::handle::{MasterHandle, to_response};
+use super::page::{PageRequest, page};
+use crate::{operations, schema_store};
 
-/// How every operation's name begins.
+/// The prefix of every operation's name.
 const ALL: &str = "operations";
 
-/// The service, for as long as the process lives: in office or not.
+/// The service, on an active master or a standby.
 #[derive(Debug)]
-pub(crate) struct Done {
-    desk: Desk,
+pub(crate) struct OperationsService {
+    handle: MasterHandle,
 }
 
-impl Done {
-    pub(crate) const fn new(desk: Desk) -> Self {
-        Self { desk }
+impl OperationsService {
+    pub(crate) const fn new(handle: MasterHandle) -> Self {
+        Self { handle }
     }
 
     async fn find(&self, name: &str) -> Result<longrunning::Operation, Error> {
-        finished::find(&self.desk.office()?, name).await.map(|(_id, operation)| operation)
+        operations::find(&self.handle.active()?, name).await.map(|(_id, operation)| operation)
     }
 
     async fn list(
         &self,
         request: longrunning::ListOperationsRequest,
     ) -> Result<longrunning::ListOperationsResponse, Error> {
-        let office = self.desk.office()?;
+        let master = self.handle.active()?;
         let prefix = below(&request.name)?;
         if !request.filter.is_empty() {
-            return Err(Error::unimplemented("operations cannot be filtered by this release: all of them are done"));
+            return Err(Error::unimplemented(
+                "operations cannot be filtered by this release: all of them have finished",
+            ));
         }
-        let all = records::list_finished(office.chubby()).await?.into_values();
+        let all = schema_store::list_finished(master.chubby()).await?.into_values();
         let named = all.filter(|operation| operation.name.starts_with(&prefix));
         let named = named.map(|operation| (operation.name.clone(), operation)).collect();
-        let asked = Asked { prefix: &prefix, size: request.page_size, token: &request.page_token };
-        let (operations, next_page_token) = page(named, asked)?;
+        let page_request = PageRequest { prefix: &prefix, size: request.page_size, token: &request.page_token };
+        let (operations, next_page_token) = page(named, page_request)?;
         Ok(longrunning::ListOperationsResponse { operations, next_page_token, ..Default::default() })
     }
 }
 
-/// How the names of the operations below `name` begin.
+/// The prefix of the names of all operations below `name`.
 fn below(name: &str) -> Result<String, Error> {
-    let is_theirs = name == ALL || name.strip_prefix(ALL).is_some_and(|rest| rest.starts_with("/projects/"));
-    if is_theirs && !name.ends_with('/') {
+    let is_valid = name == ALL || name.strip_prefix(ALL).is_some_and(|rest| rest.starts_with("/projects/"));
+    if is_valid && !name.ends_with('/') {
         return Ok(format!("{name}/"));
     }
     Err(Error::invalid(format!(
@@ -58,48 +60,48 @@ fn below(name: &str) -> Result<String, Error> {
 }
 
 #[tonic::async_trait]
-impl Operations for Done {
+impl Operations for OperationsService {
     async fn list_operations(
         &self,
         request: Request<longrunning::ListOperationsRequest>,
     ) -> Result<Response<longrunning::ListOperationsResponse>, Status> {
-        answer(self.list(request.into_inner()).await)
+        to_response(self.list(request.into_inner()).await)
     }
 
     async fn get_operation(
         &self,
         request: Request<longrunning::GetOperationRequest>,
     ) -> Result<Response<longrunning::Operation>, Status> {
-        answer(self.find(&request.into_inner().name).await)
+        to_response(self.find(&request.into_inner().name).await)
     }
 
-    /// Nothing is to be waited for.
+    /// All operations have finished: there is nothing to wait for.
     async fn wait_operation(
         &self,
         request: Request<longrunning::WaitOperationRequest>,
     ) -> Result<Response<longrunning::Operation>, Status> {
-        answer(self.find(&request.into_inner().name).await)
+        to_response(self.find(&request.into_inner().name).await)
     }
 
-    /// Without effect: it is done. The API leaves it to `GetOperation` to tell what became of it.
+    /// No effect: the operation has finished. By the API, `GetOperation` returns its result.
     async fn cancel_operation(
         &self,
         request: Request<longrunning::CancelOperationRequest>,
     ) -> Result<Response<()>, Status> {
-        answer(self.find(&request.into_inner().name).await.map(drop))
+        to_response(self.find(&request.into_inner().name).await.map(drop))
     }
 
-    /// Forgets it; what it did stays.
+    /// Deletes the record of the operation; its effects stay.
     async fn delete_operation(
         &self,
         request: Request<longrunning::DeleteOperationRequest>,
     ) -> Result<Response<()>, Status> {
         let outcome = async {
-            let office = self.desk.office()?;
-            let (id, _operation) = finished::find(&office, &request.into_inner().name).await?;
-            office.begin(Vec::new(), vec![Write::delete(paths::finished(id))]).await.map(drop)
+            let master = self.handle.active()?;
+            let (id, _operation) = operations::find(&master, &request.into_inner().name).await?;
+            master.commit_intent(Vec::new(), vec![Write::delete(paths::finished(id))]).await.map(drop)
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 }
 

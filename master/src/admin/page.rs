@@ -1,21 +1,21 @@
-//! Pages of lists. Names ascend, and a token is the last name of the page before, so what comes and goes between two pages
-//! neither repeats others nor hides them. Pure.
+//! Pagination of lists. Names ascend, and a page token is the last name of the previous page, so additions and
+//! deletions between two pages neither repeat nor hide other items. Pure.
 
 use std::collections::BTreeMap;
 
 use ebla_model::error::Error;
 
-/// Items in one answer, unless fewer are asked for.
+/// The maximum number of items in a page.
 const PAGE_MAX: usize = 1_000;
 
-/// Which page is asked for.
+/// The page that a request asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
-    /// How all names of the list begin.
+pub(crate) struct PageRequest<'a> {
+    /// The prefix of all names in the list.
     pub(crate) prefix: &'a str,
-    /// Most items; 0 leaves it to the server.
+    /// The maximum number of items; 0 leaves it to the server.
     pub(crate) size: i32,
-    /// What the page before said; empty for the first one.
+    /// The token of the previous page; empty for the first page.
     pub(crate) token: &'a str,
 }
 
@@ -23,14 +23,14 @@ pub(crate) struct Asked<'a> {
 ///
 /// # Errors
 /// `InvalidArgument` when the size is negative, or the token was not given for this list.
-pub(crate) fn page<T>(items: BTreeMap<String, T>, asked: Asked<'_>) -> Result<(Vec<T>, String), Error> {
-    let size = usize::try_from(asked.size).map_err(|_negative| Error::invalid("page_size must not be negative"))?;
+pub(crate) fn page<T>(items: BTreeMap<String, T>, request: PageRequest<'_>) -> Result<(Vec<T>, String), Error> {
+    let size = usize::try_from(request.size).map_err(|_negative| Error::invalid("page_size must not be negative"))?;
     let size = if size == 0 { PAGE_MAX } else { size.min(PAGE_MAX) };
-    let is_own = asked.token.len() > asked.prefix.len() && asked.token.starts_with(asked.prefix);
-    if !asked.token.is_empty() && !is_own {
-        return Err(Error::invalid(format!("page_token {:?} was not given for this list", asked.token)));
+    let is_own = request.token.len() > request.prefix.len() && request.token.starts_with(request.prefix);
+    if !request.token.is_empty() && !is_own {
+        return Err(Error::invalid(format!("page_token {:?} was not given for this list", request.token)));
     }
-    let mut rest = items.into_iter().filter(|(name, _item)| name.as_str() > asked.token).peekable();
+    let mut rest = items.into_iter().filter(|(name, _item)| name.as_str() > request.token).peekable();
     let (names, shown): (Vec<_>, Vec<_>) = rest.by_ref().take(size).unzip();
     let more = rest.peek().is_some();
     Ok((shown, names.into_iter().next_back().filter(|_name| more).unwrap_or_default()))
@@ -46,8 +46,8 @@ mod tests {
         (0..count).map(|n| (format!("p/{n:05}"), n)).collect()
     }
 
-    fn asked(size: i32, token: &str) -> Asked<'_> {
-        Asked { prefix: "p/", size, token }
+    fn request(size: i32, token: &str) -> PageRequest<'_> {
+        PageRequest { prefix: "p/", size, token }
     }
 
     #[test]
@@ -55,7 +55,7 @@ mod tests {
         let mut token = String::new();
         let mut pages = Vec::new();
         loop {
-            let (shown, next) = page(items(5), asked(2, &token)).unwrap();
+            let (shown, next) = page(items(5), request(2, &token)).unwrap();
             pages.push(shown);
             token = next;
             if token.is_empty() {
@@ -67,30 +67,32 @@ mod tests {
 
     #[test]
     fn the_last_page_has_no_token() {
-        assert_eq!(page(items(2), asked(2, "")), Ok((vec![0, 1], String::new())));
-        assert_eq!(page(items(3), asked(2, "")), Ok((vec![0, 1], "p/00001".to_owned())));
-        assert_eq!(page(items(0), asked(2, "")), Ok((vec![], String::new())));
+        assert_eq!(page(items(2), request(2, "")), Ok((vec![0, 1], String::new())));
+        assert_eq!(page(items(3), request(2, "")), Ok((vec![0, 1], "p/00001".to_owned())));
+        assert_eq!(page(items(0), request(2, "")), Ok((vec![], String::new())));
     }
 
     #[test]
     fn what_goes_between_two_pages_hides_nothing() {
-        let (_first, token) = page(items(4), asked(2, "")).unwrap();
+        let (_first, token) = page(items(4), request(2, "")).unwrap();
         let mut left = items(4);
         left.remove("p/00001");
-        assert_eq!(page(left, asked(2, &token)), Ok((vec![2, 3], String::new())));
+        assert_eq!(page(left, request(2, &token)), Ok((vec![2, 3], String::new())));
     }
 
     #[test]
     fn a_page_has_at_most_a_thousand() {
         for (size, shown) in [(0, 1_000), (999, 999), (1_000, 1_000), (1_001, 1_000), (i32::MAX, 1_000)] {
-            let (page, next) = page(items(1_001), asked(size, "")).unwrap();
+            let (page, next) = page(items(1_001), request(size, "")).unwrap();
             assert_eq!((page.len(), next.is_empty()), (shown, false), "{size}");
         }
     }
 
     #[test]
     fn a_negative_size_and_a_foreign_token_are_refused() {
-        for refused in [asked(-1, ""), asked(i32::MIN, ""), asked(1, "q/00001"), asked(1, "p/"), asked(1, "p")] {
+        for refused in
+            [request(-1, ""), request(i32::MIN, ""), request(1, "q/00001"), request(1, "p/"), request(1, "p")]
+        {
             assert_eq!(page(items(3), refused).unwrap_err().reason, Reason::InvalidArgument, "{refused:?}");
         }
     }

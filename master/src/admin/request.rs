@@ -1,4 +1,4 @@
-//! What table admin requests ask for, checked and as values of the model. Pure.
+//! Table admin requests, validated and converted to values of the model. Pure.
 
 use ebla_model::aggregate::Aggregator;
 use ebla_model::cell::FamilyName;
@@ -12,37 +12,38 @@ use ebla_proto::admin::{self, drop_row_range_request::Target, table::TimestampGr
 use ebla_proto::convert::admin::gc_rule_from_admin;
 use ebla_proto::convert::value_type::value_type_from_admin;
 
-use crate::creation::NewTable;
+use crate::jobs::create::NewTable;
 
-/// Longest row key that a table may be split at, in bytes: rows themselves have no longer ones.
+/// The maximum length of a split key, in bytes: that of a row key.
 const ROW_KEY_BYTES_MAX: usize = 4_096;
-/// Most first tablets of a table: its plan is one file of Chubby's.
+/// The maximum number of split keys: a table's plan is one file in Chubby.
 const SPLITS_MAX: usize = 1_000;
-/// How consistency tokens begin; the rest is the table's id.
+/// The prefix of consistency tokens; the table's id follows.
 const TOKEN_PREFIX: &str = "ebla-table-";
 
 pub(crate) fn new_table(request: admin::CreateTableRequest) -> Result<NewTable, Error> {
     let parent: InstanceName = request.parent.parse()?;
     let name = TableName::from_parts(parent.project(), parent.instance(), &request.table_id)?;
     let table = request.table.unwrap_or_default();
-    refuse_unserved(&table)?;
+    reject_unsupported(&table)?;
     let families = table.column_families.iter().map(|(name, family)| new_family(FamilyName::new(name)?, family));
     let mut families: Vec<_> = families.collect::<Result<_, Error>>()?;
-    // The message is a map without an order; ids are given by name, so that equal requests make equal tables.
+    // The message is a map without an order; family ids are assigned by name, so that equal requests create equal
+    // tables.
     families.sort_by(|a, b| a.name.cmp(&b.name));
     let splits = splits(request.initial_splits.into_iter().map(|split| RowKey::new(split.key)).collect())?;
     Ok(NewTable { name, families, splits, deletion_protection: table.deletion_protection })
 }
 
-/// Refuses what this release would silently leave out.
-fn refuse_unserved(table: &admin::Table) -> Result<(), Error> {
-    let unserved = [
+/// Rejects fields that this release would otherwise ignore silently.
+fn reject_unsupported(table: &admin::Table) -> Result<(), Error> {
+    let unsupported = [
         ("change_stream_config", table.change_stream_config.is_some()),
         ("automated_backup_config", table.automated_backup_config.is_some()),
         ("tiered_storage_config", table.tiered_storage_config.is_some()),
         ("row_key_schema", table.row_key_schema.is_some()),
     ];
-    if let Some((field, _set)) = unserved.iter().find(|(_field, is_set)| *is_set) {
+    if let Some((field, _set)) = unsupported.iter().find(|(_field, is_set)| *is_set) {
         return Err(Error::unimplemented(format!("tables with {field} are not served by this release")));
     }
     match TimestampGranularity::try_from(table.granularity) {
@@ -63,13 +64,10 @@ fn rule(family: &admin::ColumnFamily) -> Result<Option<ebla_model::gc::GcRule>, 
     family.gc_rule.as_ref().map(gc_rule_from_admin).transpose().map(Option::flatten)
 }
 
-/// The keys ascending, each once, as the service takes them.
+/// The split keys, sorted and without duplicates, as the public service does it.
 fn splits(mut keys: Vec<RowKey>) -> Result<Vec<RowKey>, Error> {
     if keys.len() > SPLITS_MAX {
-        return Err(Error::invalid(format!(
-            "{} initial splits, of which at most {SPLITS_MAX} are allowed",
-            keys.len()
-        )));
+        return Err(Error::invalid(format!("{} initial splits: at most {SPLITS_MAX} are allowed", keys.len())));
     }
     if keys.iter().any(|key| key.is_empty() || key.as_bytes().len() > ROW_KEY_BYTES_MAX) {
         return Err(Error::invalid(format!("initial splits must have 1 to {ROW_KEY_BYTES_MAX} bytes")));
@@ -91,7 +89,7 @@ fn change(modification: Modification) -> Result<FamilyChange, Error> {
     match modification.r#mod {
         Some(Mod::Create(family)) => Ok(FamilyChange::Create(new_family(name, &family)?)),
         Some(Mod::Update(family)) => {
-            refuse_other_fields(modification.update_mask.as_ref())?;
+            reject_other_fields(modification.update_mask.as_ref())?;
             Ok(FamilyChange::Update { name, gc: rule(&family)?, aggregator: aggregator(&family)? })
         }
         Some(Mod::Drop(true)) => Ok(FamilyChange::Drop { name }),
@@ -99,8 +97,9 @@ fn change(modification: Modification) -> Result<FamilyChange, Error> {
     }
 }
 
-/// An update replaces the rule as a whole, the one thing that can be updated; so does one without a mask.
-fn refuse_other_fields(mask: Option<&prost_types::FieldMask>) -> Result<(), Error> {
+/// An update replaces the whole rule, which is the only field that can be updated; an update without a mask does the
+/// same.
+fn reject_other_fields(mask: Option<&prost_types::FieldMask>) -> Result<(), Error> {
     let other = mask.and_then(|mask| mask.paths.iter().find(|path| *path != "gc_rule"));
     match other {
         Some(path) => Err(Error::invalid(format!(
@@ -110,7 +109,7 @@ fn refuse_other_fields(mask: Option<&prost_types::FieldMask>) -> Result<(), Erro
     }
 }
 
-/// The rows that are to go; `None` for a request that says "not all", which the API calls one without effect.
+/// The rows to drop; `None` for a request with `delete_all_data_from_table: false`, which by the API has no effect.
 pub(crate) fn drop_range(target: Option<Target>) -> Result<Option<KeyRange>, Error> {
     match target {
         Some(Target::RowKeyPrefix(prefix)) if !prefix.is_empty() => Ok(Some(KeyRange::prefix(&prefix))),
@@ -121,7 +120,7 @@ pub(crate) fn drop_range(target: Option<Target>) -> Result<Option<KeyRange>, Err
     }
 }
 
-/// A token that says: every write acknowledged before it was given. There is one cluster, so it is consistent at once.
+/// A token for all writes acknowledged before it was given. There is one cluster, so they are consistent at once.
 pub(crate) fn consistency_token(table: TableId) -> String {
     format!("{TOKEN_PREFIX}{table}")
 }

@@ -1,4 +1,4 @@
-//! google.bigtable.admin.v2.BigtableTableAdmin: a shell that parses, hands over and answers.
+//! google.bigtable.admin.v2.BigtableTableAdmin: parses requests, runs changes, and converts results.
 
 use std::collections::BTreeMap;
 
@@ -11,64 +11,64 @@ use ebla_proto::convert::instance::{CLUSTER_NAME, timestamp};
 use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdmin;
 use tonic::{Request, Response, Status};
 
-use super::desk::{Desk, answer};
-use super::page::{Asked, page};
+use super::handle::{MasterHandle, to_response};
+use super::page::{PageRequest, page};
 use super::{request, update};
-use crate::office::Office;
-use crate::{creation, deletion, drop_range, finished, instances, records, schema};
+use crate::active::ActiveMaster;
+use crate::{instances, jobs, operations, schema_store};
 
-/// The service, for as long as the process lives: in office or not.
+/// The service, on an active master or a standby.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    desk: Desk,
+    handle: MasterHandle,
 }
 
 impl Tables {
-    pub(crate) const fn new(desk: Desk) -> Self {
-        Self { desk }
+    pub(crate) const fn new(handle: MasterHandle) -> Self {
+        Self { handle }
     }
 
     async fn get(&self, request: admin::GetTableRequest) -> Result<admin::Table, Error> {
         let view = TableView::from_number(request.view, TableView::Schema)?;
         let schema = self.active(&request.name).await?;
         let instance = InstanceName::from_parts(schema.name.project(), schema.name.instance())?;
-        let cluster = cluster_in(&self.desk.office()?, view, &instance).await?;
+        let cluster = cluster_in(&self.handle.active()?, view, &instance).await?;
         Ok(table_to_admin(&schema, view, &cluster))
     }
 
     async fn list(&self, request: admin::ListTablesRequest) -> Result<admin::ListTablesResponse, Error> {
-        let office = self.desk.office()?;
+        let master = self.handle.active()?;
         let parent: InstanceName = request.parent.parse()?;
         let view = TableView::from_number(request.view, TableView::Name)?;
-        let all = records::list_tables(office.chubby()).await?.into_values();
+        let all = schema_store::list_tables(master.chubby()).await?.into_values();
         let shown = all.filter(|schema| schema.state == TableState::Active && schema.name.is_in(&parent));
         let named: BTreeMap<_, _> = shown.map(|schema| (schema.name.to_string(), schema)).collect();
         let prefix = format!("{parent}/tables/");
-        let asked = Asked { prefix: &prefix, size: request.page_size, token: &request.page_token };
-        let (schemas, next_page_token) = page(named, asked)?;
-        let cluster = cluster_in(&office, view, &parent).await?;
+        let page_request = PageRequest { prefix: &prefix, size: request.page_size, token: &request.page_token };
+        let (schemas, next_page_token) = page(named, page_request)?;
+        let cluster = cluster_in(&master, view, &parent).await?;
         let tables = schemas.iter().map(|schema| table_to_admin(schema, view, &cluster)).collect();
         Ok(admin::ListTablesResponse { tables, next_page_token })
     }
 
     async fn active(&self, name: &str) -> Result<TableSchema, Error> {
-        let office = self.desk.office()?;
+        let master = self.handle.active()?;
         let name: TableName = name.parse()?;
-        Ok(schema::find_active(office.chubby(), &name).await?.value)
+        Ok(jobs::update_schema::find_active(master.chubby(), &name).await?.value)
     }
 }
 
-/// The name of the instance's cluster, for views that show it.
-async fn cluster_in(office: &Office, view: TableView, instance: &InstanceName) -> Result<String, Error> {
+/// The name of the instance's cluster, for the views that show it.
+async fn cluster_in(master: &ActiveMaster, view: TableView, instance: &InstanceName) -> Result<String, Error> {
     match view {
         TableView::Replication | TableView::Encryption | TableView::Full => {
-            Ok(instances::cluster_name(instances::find(office, instance).await?.as_ref()).to_owned())
+            Ok(instances::cluster_name(instances::find(master, instance).await?.as_ref()).to_owned())
         }
         TableView::Name | TableView::Schema | TableView::Stats => Ok(CLUSTER_NAME.to_owned()),
     }
 }
 
-/// A table as changes answer it.
+/// A table as responses to changes show it.
 fn schema_view(schema: &TableSchema) -> admin::Table {
     table_to_admin(schema, TableView::Schema, CLUSTER_NAME)
 }
@@ -81,21 +81,21 @@ impl BigtableTableAdmin for Tables {
     ) -> Result<Response<admin::Table>, Status> {
         let outcome = async {
             let new = request::new_table(request.into_inner())?;
-            let create = |office, deadline| async move { creation::create(&office, new, deadline).await };
-            Ok(schema_view(&self.desk.change(create).await?))
+            let create = |master, deadline| async move { jobs::create::create_table(&master, new, deadline).await };
+            Ok(schema_view(&self.handle.run_change(create).await?))
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 
     async fn get_table(&self, request: Request<admin::GetTableRequest>) -> Result<Response<admin::Table>, Status> {
-        answer(self.get(request.into_inner()).await)
+        to_response(self.get(request.into_inner()).await)
     }
 
     async fn list_tables(
         &self,
         request: Request<admin::ListTablesRequest>,
     ) -> Result<Response<admin::ListTablesResponse>, Status> {
-        answer(self.list(request.into_inner()).await)
+        to_response(self.list(request.into_inner()).await)
     }
 
     async fn update_table(
@@ -104,26 +104,26 @@ impl BigtableTableAdmin for Tables {
     ) -> Result<Response<longrunning::Operation>, Status> {
         let outcome = async {
             let (name, update) = update::update(request.into_inner())?;
-            let change = |office: Office, deadline| async move {
-                let start_time = Some(timestamp(office.runtime().clock.wall()));
+            let change = |master: ActiveMaster, deadline| async move {
+                let start_time = Some(timestamp(master.runtime().clock.wall()));
                 let updated = |schema: &TableSchema| Ok(schema.update(update));
-                let schema = schema::change(&office, &name, updated, deadline).await?;
-                let end_time = Some(timestamp(office.runtime().clock.wall()));
+                let schema = jobs::update_schema::update_schema(&master, &name, updated, deadline).await?;
+                let end_time = Some(timestamp(master.runtime().clock.wall()));
                 let metadata = admin::UpdateTableMetadata { name: name.to_string(), start_time, end_time };
-                finished::keep(&office, name.as_str(), &metadata, &schema_view(&schema)).await
+                operations::store(&master, name.as_str(), &metadata, &schema_view(&schema)).await
             };
-            self.desk.change(change).await
+            self.handle.run_change(change).await
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 
     async fn delete_table(&self, request: Request<admin::DeleteTableRequest>) -> Result<Response<()>, Status> {
         let outcome = async {
             let name: TableName = request.into_inner().name.parse()?;
-            let delete = |office, deadline| async move { deletion::delete(&office, &name, deadline).await };
-            self.desk.change(delete).await
+            let delete = |master, deadline| async move { jobs::delete::delete_table(&master, &name, deadline).await };
+            self.handle.run_change(delete).await
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 
     async fn modify_column_families(
@@ -134,12 +134,12 @@ impl BigtableTableAdmin for Tables {
             let request = request.into_inner();
             let name: TableName = request.name.parse()?;
             let changes = request::changes(request.modifications)?;
-            let change = |office, deadline| async move {
-                schema::change(&office, &name, |schema| schema.apply(&changes), deadline).await
+            let change = |master, deadline| async move {
+                jobs::update_schema::update_schema(&master, &name, |schema| schema.apply(&changes), deadline).await
             };
-            Ok(schema_view(&self.desk.change(change).await?))
+            Ok(schema_view(&self.handle.run_change(change).await?))
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 
     async fn drop_row_range(&self, request: Request<admin::DropRowRangeRequest>) -> Result<Response<()>, Status> {
@@ -149,10 +149,11 @@ impl BigtableTableAdmin for Tables {
             let Some(range) = request::drop_range(request.target)? else {
                 return self.active(name.as_str()).await.map(drop);
             };
-            let drop = |office, deadline| async move { drop_range::drop_range(&office, &name, range, deadline).await };
-            self.desk.change(drop).await
+            let drop =
+                |master, deadline| async move { jobs::drop_range::drop_range(&master, &name, range, deadline).await };
+            self.handle.run_change(drop).await
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 
     async fn generate_consistency_token(
@@ -160,7 +161,7 @@ impl BigtableTableAdmin for Tables {
         request: Request<admin::GenerateConsistencyTokenRequest>,
     ) -> Result<Response<admin::GenerateConsistencyTokenResponse>, Status> {
         let table = self.active(&request.into_inner().name).await;
-        answer(table.map(|schema| admin::GenerateConsistencyTokenResponse {
+        to_response(table.map(|schema| admin::GenerateConsistencyTokenResponse {
             consistency_token: request::consistency_token(schema.table),
         }))
     }
@@ -175,6 +176,6 @@ impl BigtableTableAdmin for Tables {
             request::check_token(&request.consistency_token, schema.table)?;
             Ok(admin::CheckConsistencyResponse { consistent: true })
         };
-        answer(outcome.await)
+        to_response(outcome.await)
     }
 }

@@ -1,23 +1,23 @@
-//! What a request to update a table asks for. Pure.
+//! Requests to update a table, validated. Pure.
 
 use ebla_model::error::Error;
 use ebla_model::schema::{Protection, TableName, TableUpdate};
 use ebla_proto::admin;
 
-/// Fields that the service updates and this release does not, and what to do instead.
-const UNSERVED: [(&str, &str); 5] = [
+/// Fields that the public service updates and this release does not, and what to do instead.
+const UNSUPPORTED: [(&str, &str); 5] = [
     ("column_families", "call ModifyColumnFamilies"),
     ("change_stream_config", "read the table with ReadRows and a timestamp range"),
     ("automated_backup_policy", "copy rows with ReadRows and MutateRows"),
-    ("tiered_storage_config", "all data are on one tier"),
+    ("tiered_storage_config", "all data is on one tier"),
     ("row_key_schema", "decode row keys where they are read"),
 ];
 
-/// Which table is to be updated, and how.
+/// The table to update, and its update.
 ///
 /// # Errors
-/// `InvalidArgument` when no table or no field is named, for `*`, and for what is no field or no caller's to set;
-/// `Unimplemented` for what this release does not keep.
+/// `InvalidArgument` when no table or no field is named, for `*`, and for a field that does not exist or is
+/// read-only; `Unimplemented` for a field that this release does not support.
 pub(crate) fn update(request: admin::UpdateTableRequest) -> Result<(TableName, TableUpdate), Error> {
     let table = request.table.ok_or_else(|| Error::invalid("table is missing: name the one to update"))?;
     let name: TableName = table.name.parse()?;
@@ -30,10 +30,10 @@ pub(crate) fn update(request: admin::UpdateTableRequest) -> Result<(TableName, T
     Ok((name, TableUpdate::DeletionProtection(protection)))
 }
 
-/// Passes the one field that can be updated.
+/// Accepts only the field that can be updated.
 fn check(path: &str) -> Result<(), Error> {
     let field = path.split('.').next().unwrap_or_default();
-    match UNSERVED.iter().find(|(unserved, _instead)| *unserved == field) {
+    match UNSUPPORTED.iter().find(|(unsupported, _instead)| *unsupported == field) {
         Some((_field, instead)) => {
             Err(Error::unimplemented(format!("{path} of a table cannot be updated by this release: {instead}")))
         }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn other_fields_are_refused_for_what_they_are() {
-        for (field, instead) in UNSERVED {
+        for (field, instead) in UNSUPPORTED {
             let error = asked(true, &["deletion_protection", field]).unwrap_err();
             assert_eq!(error.reason, Reason::Unimplemented, "{field}");
             assert!(error.message.contains(field) && error.message.contains(instead), "{error}");

@@ -1,14 +1,16 @@
-//! What is to be done: a pure function of the picture. Golden scripts are in `testdata/plan`.
+//! The planner: a pure function from a snapshot of the cluster to actions. Golden scripts are in `testdata/plan`.
 //!
-//! The reconciler runs it at the start of a term of office and every minute. Each action is safe to repeat, and wrong only
-//! in being unnecessary when the picture was old: executing is fenced, and receivers compare what they know.
+//! The reconciler runs it when a master becomes active and every minute. Each action is safe to repeat. An action
+//! that is based on an old snapshot is at worst unnecessary: requests are fenced, and receivers compare the expected
+//! state.
 //!
-//! What it does not decide yet: moves of replicas between servers that live, and merges.
+//! It does not plan moves of replicas between healthy servers, or merges.
 
-pub mod assign;
-mod leads;
+mod change_budget;
+pub mod failure_detector;
+mod leader_balance;
+pub mod placement;
 pub mod repair;
-pub mod suspicion;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,67 +20,67 @@ use ebla_model::key::RowKey;
 use ebla_model::metadata::{Replica, TabletDescriptor, parse_row_key};
 use ebla_model::schema::TableState;
 
-use self::repair::{Change, Circumstances};
-use crate::cluster::{Cluster, OperationKind, Role};
+use self::repair::{PlanContext, ReplicaChange};
+use crate::cluster::{ClusterSnapshot, OperationKind, Role};
 
-/// One thing to do. Actions are carried out in the order of the plan.
+/// An action. The reconciler executes the actions in the order of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Chubby's `root` file is older than the root tablet.
     WriteRoot(TabletDescriptor),
-    /// A row of METADATA is missing or old.
+    /// A row of METADATA is missing or older than the tablet.
     WriteRow(TabletDescriptor),
-    /// A row of METADATA is that of a table which is gone.
+    /// A row of METADATA belongs to a table that was deleted.
     RemoveRow {
-        /// Its key.
+        /// The row key.
         row: RowKey,
-        /// What stands in it: another content is left alone.
+        /// Its tablet: a row with another tablet is not removed.
         tablet: TabletId,
     },
-    /// A new table has replicas that were not made, rows that were not written, or was not opened.
+    /// The creation of a table is incomplete: replicas or rows are missing, or it is not active.
     FinishCreate(TableId),
     /// Some tablets have an older schema than Chubby.
     ApplySchema(TableId),
     /// Some tablets have not applied an admin operation.
     FinishOperation(OperationId),
-    /// A table's tablets are still being ended.
+    /// The deletion of a table is incomplete.
     FinishDelete(TableId),
-    /// A tablet has lost replicas, or has too few, or a change of its replicas was left half way.
-    ChangeReplicas(Change),
-    /// A member of a tablet is not where it should be: it is made there, empty.
-    MakeReplica {
+    /// Replica repair: a tablet has dead replicas or too few, or a change of its replicas is incomplete.
+    ChangeReplicas(ReplicaChange),
+    /// A member of a tablet does not exist on its server: create it there, empty.
+    CreateReplica {
         /// The tablet.
         tablet: TabletDescriptor,
         /// The member.
         replica: Replica,
     },
-    /// So many of a tablet's replicas are lost that the others cannot commit: a person has to look.
-    TellLost {
-        /// Its table.
+    /// Quorum loss: so many replicas are dead that the others cannot commit. An operator must bring servers back.
+    ReportQuorumLoss {
+        /// The table.
         table: TableId,
         /// The tablet.
         tablet: TabletId,
-        /// Voters that are lost.
-        lost: usize,
-        /// Voters that it has.
+        /// Dead voters.
+        dead: usize,
+        /// All voters.
         of: usize,
     },
-    /// A server leads many tablets and another one that could lead this one leads few.
-    MoveLeader {
-        /// The tablet as its leader has it.
+    /// Leader balance: a server leads many tablets, and another voter's server leads few.
+    TransferLeader {
+        /// The descriptor as the leader reported it.
         tablet: TabletDescriptor,
-        /// Who leads it.
+        /// The present leader.
         from: ServerId,
-        /// Who should.
+        /// The target.
         to: ServerId,
     },
-    /// A replica belongs to a table that is gone, or its tablet has replaced it.
+    /// An extra replica: its table was deleted, or its tablet has replaced it.
     DropReplica {
-        /// Where it lives.
+        /// Its server.
         server: ServerId,
         /// Its tablet.
         tablet: TabletId,
-        /// Which one.
+        /// Its id.
         replica: ReplicaId,
     },
 }
@@ -86,22 +88,22 @@ pub enum Action {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::WriteRoot(to) => write!(f, "write-root {}", Shown(to)),
-            Self::WriteRow(to) => write!(f, "write-row {}", Shown(to)),
+            Self::WriteRoot(to) => write!(f, "write-root {}", Summary(to)),
+            Self::WriteRow(to) => write!(f, "write-row {}", Summary(to)),
             Self::RemoveRow { row, tablet } => write!(f, "remove-row {row} tablet={tablet}"),
             Self::FinishCreate(table) => write!(f, "finish-create table={table}"),
             Self::ApplySchema(table) => write!(f, "apply-schema table={table}"),
             Self::FinishOperation(operation) => write!(f, "finish-operation {operation}"),
             Self::FinishDelete(table) => write!(f, "finish-delete table={table}"),
             Self::ChangeReplicas(change) => change.fmt(f),
-            Self::MakeReplica { tablet, replica: Replica { replica, server } } => {
-                write!(f, "make-replica server={server} tablet={} replica={replica}", tablet.tablet)
+            Self::CreateReplica { tablet, replica: Replica { replica, server } } => {
+                write!(f, "create-replica server={server} tablet={} replica={replica}", tablet.tablet)
             }
-            Self::TellLost { table, tablet, lost, of } => {
-                write!(f, "tell-lost table={table} tablet={tablet} lost={lost} of={of}")
+            Self::ReportQuorumLoss { table, tablet, dead, of } => {
+                write!(f, "report-quorum-loss table={table} tablet={tablet} dead={dead} of={of}")
             }
-            Self::MoveLeader { tablet: TabletDescriptor { table, tablet, .. }, from, to } => {
-                write!(f, "move-leader table={table} tablet={tablet} from={from} to={to}")
+            Self::TransferLeader { tablet: TabletDescriptor { table, tablet, .. }, from, to } => {
+                write!(f, "transfer-leader table={table} tablet={tablet} from={from} to={to}")
             }
             Self::DropReplica { server, tablet, replica } => {
                 write!(f, "drop-replica server={server} tablet={tablet} replica={replica}")
@@ -111,57 +113,58 @@ impl fmt::Display for Action {
 }
 
 /// A descriptor in one line.
-struct Shown<'a>(&'a TabletDescriptor);
+struct Summary<'a>(&'a TabletDescriptor);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TabletDescriptor { table, tablet, range, generation, .. } = self.0;
         write!(f, "table={table} tablet={tablet} range={range} gen={generation}")
     }
 }
 
-/// What to do, in order: first what finds tablets, then what finishes changes, then what removes, last what evens out.
+/// The actions, in order: first rows that lookups need, then incomplete changes, then removals, last balancing.
 #[must_use]
-pub fn plan(cluster: &Cluster, around: &Circumstances) -> Vec<Action> {
+pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     let mut actions = Vec::new();
-    actions.extend(root(cluster));
-    actions.extend(rows(cluster));
-    actions.extend(creations(cluster));
-    actions.extend(schemas(cluster));
-    actions.extend(operations(cluster));
-    actions.extend(deletions(cluster));
-    actions.extend(repair::repair(cluster, around));
-    actions.extend(gone_rows(cluster));
-    actions.extend(gone_replicas(cluster));
-    actions.extend(leads::leads(cluster, around));
+    actions.extend(stale_root(cluster));
+    actions.extend(stale_rows(cluster));
+    actions.extend(incomplete_creations(cluster));
+    actions.extend(stale_schemas(cluster));
+    actions.extend(pending_operations(cluster));
+    actions.extend(incomplete_deletions(cluster));
+    actions.extend(repair::repair(cluster, ctx));
+    actions.extend(orphan_rows(cluster));
+    actions.extend(orphan_replicas(cluster));
+    actions.extend(leader_balance::balance_leaders(cluster, ctx));
     actions
 }
 
-fn root(cluster: &Cluster) -> Option<Action> {
+fn stale_root(cluster: &ClusterSnapshot) -> Option<Action> {
     let tablets = cluster.tablets();
     let newest = *tablets.get(&TabletId::ROOT)?;
     let is_old = cluster.root.as_ref().is_none_or(|known| known.fence() < newest.fence());
     is_old.then(|| Action::WriteRoot(newest.clone()))
 }
 
-/// Rows that METADATA lacks, ascending by table and end: the left half of a split gets its row before the right half
-/// takes over the one that both had, so that no lookup ever falls into a hole.
-fn rows(cluster: &Cluster) -> Vec<Action> {
+/// Rows that METADATA lacks, ascending by table and end key: after a split the left half gets its row before the
+/// right half takes over the row that both had, so that a lookup always finds a tablet.
+fn stale_rows(cluster: &ClusterSnapshot) -> Vec<Action> {
     let tablets = cluster.tablets();
-    let mut due: BTreeMap<RowKey, &TabletDescriptor> = BTreeMap::new();
-    for tablet in tablets.values().filter(|tablet| is_kept(cluster, tablet.table)) {
-        let rival = due.entry(tablet.row_key()).or_insert(tablet);
-        if rival.fence() < tablet.fence() {
-            *rival = tablet;
+    let mut newest_rows: BTreeMap<RowKey, &TabletDescriptor> = BTreeMap::new();
+    for tablet in tablets.values().filter(|tablet| is_live(cluster, tablet.table)) {
+        let known = newest_rows.entry(tablet.row_key()).or_insert(tablet);
+        if known.fence() < tablet.fence() {
+            *known = tablet;
         }
     }
-    let due = due.into_iter().filter(|(row, tablet)| may_write(cluster, &tablets, row, tablet));
-    due.map(|(_row, tablet)| Action::WriteRow(tablet.clone())).collect()
+    let stale = newest_rows.into_iter().filter(|(row, tablet)| is_stale_row(cluster, &tablets, row, tablet));
+    stale.map(|(_row, tablet)| Action::WriteRow(tablet.clone())).collect()
 }
 
-/// Whether a row is missing or old, and its present tablet, when it is another one, is known to have left it.
-fn may_write(
-    cluster: &Cluster,
+/// Whether the row is missing or old. A row of another tablet may be replaced only when that tablet is known to have
+/// another row now.
+fn is_stale_row(
+    cluster: &ClusterSnapshot,
     tablets: &BTreeMap<TabletId, &TabletDescriptor>,
     row: &RowKey,
     tablet: &TabletDescriptor,
@@ -170,62 +173,63 @@ fn may_write(
     if present.tablet == tablet.tablet {
         return present.fence() < tablet.fence();
     }
-    let moved_away = tablets.get(&present.tablet).is_some_and(|newest| newest.row_key() != *row);
-    moved_away && present.generation < tablet.generation
+    let has_moved = tablets.get(&present.tablet).is_some_and(|newest| newest.row_key() != *row);
+    has_moved && present.generation < tablet.generation
 }
 
-/// Whether a table's rows are to be kept up: it exists and is not being deleted. METADATA always exists.
-fn is_kept(cluster: &Cluster, table: TableId) -> bool {
+/// Whether a table's rows must be maintained: it exists and is not being deleted. METADATA always exists.
+fn is_live(cluster: &ClusterSnapshot, table: TableId) -> bool {
     let state = cluster.tables.get(&table).map(|schema| schema.state);
     table == TableId::METADATA || matches!(state, Some(TableState::Creating | TableState::Active))
 }
 
-fn creations(cluster: &Cluster) -> impl Iterator<Item = Action> {
-    let kept = cluster.plans.keys().filter(|table| is_kept(cluster, **table));
-    kept.map(|table| Action::FinishCreate(*table))
+fn incomplete_creations(cluster: &ClusterSnapshot) -> impl Iterator<Item = Action> {
+    let live = cluster.plans.keys().filter(|table| is_live(cluster, **table));
+    live.map(|table| Action::FinishCreate(*table))
 }
 
-fn schemas(cluster: &Cluster) -> impl Iterator<Item = Action> {
+fn stale_schemas(cluster: &ClusterSnapshot) -> impl Iterator<Item = Action> {
     let active = cluster.tables.values().filter(|schema| schema.state == TableState::Active);
     let behind = active.filter(|schema| {
-        let mut led = cluster.reports().filter(|(_server, report)| report.role == Role::Leader);
-        led.any(|(_server, report)| report.descriptor.table == schema.table && report.schema_version < schema.version)
+        let mut leaders = cluster.reports().filter(|(_server, report)| report.role == Role::Leader);
+        leaders
+            .any(|(_server, report)| report.descriptor.table == schema.table && report.schema_version < schema.version)
     });
     behind.map(|schema| Action::ApplySchema(schema.table))
 }
 
-/// The end of a table is finished by its deletion.
-fn operations(cluster: &Cluster) -> impl Iterator<Item = Action> {
+/// A pending drop of a table is finished by its deletion.
+fn pending_operations(cluster: &ClusterSnapshot) -> impl Iterator<Item = Action> {
     let pending = cluster.operations.iter().filter(|(_id, operation)| operation.kind != OperationKind::DropTable);
     pending.map(|(id, _operation)| Action::FinishOperation(*id))
 }
 
-fn deletions(cluster: &Cluster) -> impl Iterator<Item = Action> {
+fn incomplete_deletions(cluster: &ClusterSnapshot) -> impl Iterator<Item = Action> {
     let deleting = cluster.tables.values().filter(|schema| schema.state == TableState::Deleting);
     deleting.map(|schema| Action::FinishDelete(schema.table))
 }
 
-fn gone_rows(cluster: &Cluster) -> impl Iterator<Item = Action> {
-    let gone = cluster
+fn orphan_rows(cluster: &ClusterSnapshot) -> impl Iterator<Item = Action> {
+    let orphans = cluster
         .metadata
         .iter()
-        .filter(|(row, _tablet)| parse_row_key(row).is_ok_and(|(table, _end)| is_gone(cluster, table)));
-    gone.map(|(row, tablet)| Action::RemoveRow { row: row.clone(), tablet: tablet.tablet })
+        .filter(|(row, _tablet)| parse_row_key(row).is_ok_and(|(table, _end)| is_deleted(cluster, table)));
+    orphans.map(|(row, tablet)| Action::RemoveRow { row: row.clone(), tablet: tablet.tablet })
 }
 
-/// Replicas of tables that are gone, damaged ones too: nothing of theirs is ever needed again. One that does not run does not
-/// say which table it is of; as long as nobody knows, it stays.
-fn gone_replicas(cluster: &Cluster) -> Vec<Action> {
-    let gone = cluster.reports().filter(|(_server, report)| is_gone(cluster, report.descriptor.table));
-    let drops = gone.map(|(server, report)| (server, report.descriptor.tablet, report.replica));
+/// Replicas of deleted tables, also damaged ones: their data is never needed again. A replica that is not running
+/// does not report its table; it stays as long as the table is unknown.
+fn orphan_replicas(cluster: &ClusterSnapshot) -> Vec<Action> {
+    let orphans = cluster.reports().filter(|(_server, report)| is_deleted(cluster, report.descriptor.table));
+    let drops = orphans.map(|(server, report)| (server, report.descriptor.tablet, report.replica));
     let known = cluster.known_tablets();
-    let is_of_gone = |tablet: &TabletId| known.get(tablet).is_some_and(|known| is_gone(cluster, known.table));
-    let silent = cluster.silent().filter(|(_server, tablet, _replica)| is_of_gone(tablet));
-    let unique: BTreeSet<_> = drops.chain(silent).collect();
+    let is_of_deleted = |tablet: &TabletId| known.get(tablet).is_some_and(|known| is_deleted(cluster, known.table));
+    let stopped = cluster.stopped_replicas().filter(|(_server, tablet, _replica)| is_of_deleted(tablet));
+    let unique: BTreeSet<_> = drops.chain(stopped).collect();
     unique.into_iter().map(|(server, tablet, replica)| Action::DropReplica { server, tablet, replica }).collect()
 }
 
-fn is_gone(cluster: &Cluster, table: TableId) -> bool {
+fn is_deleted(cluster: &ClusterSnapshot, table: TableId) -> bool {
     table != TableId::METADATA && !cluster.tables.contains_key(&table)
 }
 

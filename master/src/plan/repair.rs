@@ -1,25 +1,25 @@
-//! Which replicas are made elsewhere, which are made again where they should be, and which are superfluous.
+//! Replica repair: which replicas to replace, which to create again in place, and which extra replicas to remove.
 //!
 //! ```text
-//!   member of a tablet     its server answers and has it          sound
-//!                          ... and calls it damaged               lost, at once
-//!                          ... and does not have it               made again (empty) after a third of the grace, lost after it
-//!                          is gone (see `suspicion`)              lost after the grace, else away
+//!   member of a tablet     its server responds and runs it        healthy
+//!                          ... and reports it as damaged          dead, at once
+//!                          ... and does not have it               created again (empty) after a third of the grace,
+//!                                                                 dead after the grace
+//!                          its server is missing                  suspect, dead after the grace (`failure_detector`)
 //!
-//!   two sets of voters     finish that change
-//!   a learner              finish what it was added for, or take it out when that has passed
-//!   a lost voter           replace it by one on the least loaded server without the tablet
-//!   too few voters         add one, where an odd number is in reach
-//!   no majority left       tell: a group that cannot commit cannot change itself
+//!   two voter sets         leave joint consensus
+//!   a learner              promote it if a voter is needed, otherwise remove it
+//!   a dead voter           replace it by one on the least loaded server without the tablet
+//!   too few voters         add one, if an odd number can be reached
+//!   no quorum              report the quorum loss: a group that cannot commit cannot change its membership
 //! ```
 //!
-//! Urgent is what can bear least: the root tablet, METADATA, then tablets by how many more of their replicas may be lost.
-//! Changes under way are bounded over the cluster and for each server that receives one, since every new replica costs a
-//! copy of a tablet.
+//! Urgency: the root tablet, METADATA, then tablets by how many more replicas they can lose. Concurrent changes are
+//! limited for the cluster and for each receiving server, because each new replica copies a tablet.
 //!
-//! **Superfluous** is a replica that its tablet's leader does not count among the members, said by a leader that a majority has just
-//! confirmed and whose membership is committed, of one set of voters and the last in its log. Nothing less proves it: a
-//! follower may be behind, a deposed leader may know nothing of a replica that was added since.
+//! An **extra replica** is one that its tablet's leader does not list as a member, if a quorum has just confirmed
+//! that leader and its membership is committed, has one voter set, and is the last in its log. Nothing less proves
+//! it: a follower may lag behind, and a deposed leader may not know a replica that was added since.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,77 +28,75 @@ use std::time::Duration;
 use ebla_model::id::{ReplicaId, ServerId, TableId, TabletId};
 use ebla_model::metadata::{Replica, TabletDescriptor};
 
-use super::suspicion::{Suspect, Suspicions};
-use super::{Action, is_kept};
-use crate::cluster::{Cluster, ReplicaReport};
+use super::change_budget::ChangeBudget;
+use super::failure_detector::{Component, FailureDetector};
+use super::{Action, is_live};
+use crate::cluster::{ClusterSnapshot, ReplicaReport};
 
-/// Changes of replicas under way at most.
-const AT_ONCE: usize = 4;
-/// New replicas on their way to one server at most.
-const INCOMING: usize = 2;
-/// A replica that its server does not have is made again after this part of the grace: a split may be about to make it.
-const ABSENT_PART: u32 = 3;
+/// A member that its server does not have is created again after this fraction of the grace: a split may be about to
+/// create it.
+const RECREATE_FRACTION: u32 = 3;
 
-/// The times after which something that is missing is looked at again.
+/// The durations after which a missing component must be checked again.
 #[must_use]
-pub fn pauses(grace: Duration) -> [Duration; 2] {
-    [grace / ABSENT_PART, grace]
+pub fn detection_timeouts(grace: Duration) -> [Duration; 2] {
+    [grace / RECREATE_FRACTION, grace]
 }
 
-/// What a plan depends on beside the picture.
+/// The input of a plan beside the snapshot.
 #[derive(Clone, Debug)]
-pub struct Circumstances {
+pub struct PlanContext {
     /// Time since boot.
     pub now: Duration,
-    /// How long a server may be gone.
+    /// How long a server may be down before its replicas are dead.
     pub grace: Duration,
     /// Replicas that a tablet should have.
     pub replicas: usize,
-    /// Since when who has been missing.
-    pub suspicions: Suspicions,
+    /// Since when which components have been missing.
+    pub failures: FailureDetector,
     /// The tablets whose replicas are being changed, and the server that gets one.
-    pub under_way: BTreeMap<TabletId, Option<ServerId>>,
+    pub in_progress: BTreeMap<TabletId, Option<ServerId>>,
 }
 
-/// A change of a tablet's replicas, to be ordered from its leader. With neither addition nor removal a change that was left
-/// half way is finished.
+/// A change of a tablet's replicas, executed by its leader. With neither addition nor removal an incomplete change is
+/// finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The tablet as its leader has it.
+pub struct ReplicaChange {
+    /// The descriptor as the leader reported it.
     pub tablet: TabletDescriptor,
     /// Its leader.
     pub leader: ServerId,
-    /// What is added.
+    /// The replica to add.
     pub add: Option<Addition>,
-    /// What is removed.
+    /// The replica to remove.
     pub remove: Option<ReplicaId>,
 }
 
 /// A replica that becomes a voter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addition {
-    /// A new one, on this server.
-    On(ServerId),
-    /// One that is a learner already.
+    /// A new replica on this server.
+    New(ServerId),
+    /// An existing learner.
     Learner(Replica),
 }
 
 impl Addition {
-    /// Where it is made.
+    /// Its server.
     #[must_use]
     pub const fn server(self) -> ServerId {
         match self {
-            Self::On(server) => server,
+            Self::New(server) => server,
             Self::Learner(replica) => replica.server,
         }
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for ReplicaChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "change-replicas table={} tablet={}", self.tablet.table, self.tablet.tablet)?;
         match self.add {
-            Some(Addition::On(server)) => write!(f, " add-on={server}")?,
+            Some(Addition::New(server)) => write!(f, " add-on={server}")?,
             Some(Addition::Learner(learner)) => write!(f, " promote={}@{}", learner.replica, learner.server)?,
             None => {}
         }
@@ -109,53 +107,53 @@ impl fmt::Display for Change {
     }
 }
 
-/// What to do about replicas, the most urgent change first, what removes last.
-pub(super) fn repair(cluster: &Cluster, around: &Circumstances) -> Vec<Action> {
-    let ward = Ward::new(cluster, around);
-    let mut actions = ward.hopeless();
-    actions.extend(ward.absent());
-    let mut cases: Vec<Case<'_>> = ward.cases().collect();
-    cases.sort_by_key(Case::urgency);
-    let mut budget = Budget::new(cluster, around);
-    actions.extend(cases.iter().filter_map(|case| Some(Action::ChangeReplicas(budget.change(case)?))));
-    actions.extend(ward.superfluous());
+/// The actions for all replicas: the most urgent changes first, removals last.
+pub(super) fn repair(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
+    let planner = RepairPlanner::new(cluster, ctx);
+    let mut actions = planner.quorum_losses();
+    actions.extend(planner.missing_replicas());
+    let mut repairs: Vec<TabletRepair<'_>> = planner.repairs().collect();
+    repairs.sort_by_key(TabletRepair::urgency);
+    let mut budget = ChangeBudget::new(cluster, ctx);
+    actions.extend(repairs.iter().filter_map(|repair| Some(Action::ChangeReplicas(budget.change(repair)?))));
+    actions.extend(planner.extra_replicas());
     actions
 }
 
-/// How a member of a tablet is.
+/// The health of a tablet's member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Condition {
-    Sound,
-    /// Missing, not for long enough.
-    Away,
-    Lost,
+enum ReplicaHealth {
+    Healthy,
+    /// Missing, for less than the grace.
+    Suspect,
+    Dead,
 }
 
-/// What a tablet needs.
+/// The repair that a tablet needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Need {
-    /// One set of voters.
-    Settle,
-    /// A learner that is a voter, and perhaps one voter less.
+pub(super) enum RepairAction {
+    /// Leave joint consensus.
+    LeaveJoint,
+    /// Make a learner a voter, and perhaps remove a voter.
     Promote(Replica, Option<ReplicaId>),
-    /// A member less.
+    /// Remove a member.
     Remove(ReplicaId),
-    /// Another replica for this one, which may be where that is if there is no other place.
+    /// Replace this replica by a new one; on the same server if there is no other.
     Replace(Replica),
-    /// One more.
+    /// Add a voter.
     Add,
 }
 
-/// A tablet that needs something.
-struct Case<'a> {
-    leader: ServerId,
-    tablet: &'a TabletDescriptor,
-    need: Need,
-    sound: usize,
+/// A tablet that needs a repair.
+pub(super) struct TabletRepair<'a> {
+    pub(super) leader: ServerId,
+    pub(super) tablet: &'a TabletDescriptor,
+    pub(super) action: RepairAction,
+    healthy: usize,
 }
 
-impl Case<'_> {
-    /// The smaller, the sooner: METADATA first, then by how many more replicas can be lost.
+impl TabletRepair<'_> {
+    /// Sort key, most urgent first: METADATA, then tablets that can lose the fewest replicas.
     fn urgency(&self) -> (u8, usize, usize, TabletId) {
         let class = match (self.tablet.tablet, self.tablet.table) {
             (TabletId::ROOT, _) => 0,
@@ -163,103 +161,107 @@ impl Case<'_> {
             _ => 2,
         };
         let majority = voters(self.tablet).len() / 2 + 1;
-        (class, self.sound.saturating_sub(majority), self.sound, self.tablet.tablet)
+        (class, self.healthy.saturating_sub(majority), self.healthy, self.tablet.tablet)
     }
 }
 
-/// The tablets under treatment, with what decides about them.
-struct Ward<'a> {
-    cluster: &'a Cluster,
-    around: &'a Circumstances,
-    led: BTreeMap<TabletId, (ServerId, &'a ReplicaReport)>,
+/// Plans the repairs of all tablets.
+struct RepairPlanner<'a> {
+    cluster: &'a ClusterSnapshot,
+    ctx: &'a PlanContext,
+    leaders: BTreeMap<TabletId, (ServerId, &'a ReplicaReport)>,
 }
 
-impl<'a> Ward<'a> {
-    fn new(cluster: &'a Cluster, around: &'a Circumstances) -> Self {
-        Self { cluster, around, led: cluster.led() }
+impl<'a> RepairPlanner<'a> {
+    fn new(cluster: &'a ClusterSnapshot, ctx: &'a PlanContext) -> Self {
+        Self { cluster, ctx, leaders: cluster.leader_reports() }
     }
 
-    /// The tablets that are led, are there to stay, and are not being changed.
-    fn patients(&self) -> impl Iterator<Item = (ServerId, &'a ReplicaReport)> {
-        let led = self.led.values().copied();
-        led.filter(|(_leader, report)| self.is_open(&report.descriptor))
+    /// The tablets that have a leader, are not being deleted, and are not being changed.
+    fn candidates(&self) -> impl Iterator<Item = (ServerId, &'a ReplicaReport)> {
+        let leaders = self.leaders.values().copied();
+        leaders.filter(|(_leader, report)| self.is_repairable(&report.descriptor))
     }
 
-    fn is_open(&self, tablet: &TabletDescriptor) -> bool {
-        is_kept(self.cluster, tablet.table) && !self.around.under_way.contains_key(&tablet.tablet)
+    fn is_repairable(&self, tablet: &TabletDescriptor) -> bool {
+        is_live(self.cluster, tablet.table) && !self.ctx.in_progress.contains_key(&tablet.tablet)
     }
 
-    fn cases(&self) -> impl Iterator<Item = Case<'a>> {
-        self.patients().filter_map(|(leader, report)| {
+    fn repairs(&self) -> impl Iterator<Item = TabletRepair<'a>> {
+        self.candidates().filter_map(|(leader, report)| {
             let tablet = &report.descriptor;
-            let sound = self.in_condition(tablet, Condition::Sound).len();
-            Some(Case { leader, tablet, need: self.need(tablet)?, sound })
+            let healthy = self.voters_with(tablet, ReplicaHealth::Healthy).len();
+            Some(TabletRepair { leader, tablet, action: self.action(tablet)?, healthy })
         })
     }
 
-    fn need(&self, tablet: &TabletDescriptor) -> Option<Need> {
+    fn action(&self, tablet: &TabletDescriptor) -> Option<RepairAction> {
         if !tablet.membership.is_uniform() {
-            return Some(Need::Settle);
+            return Some(RepairAction::LeaveJoint);
         }
-        let (voters, lost) = (voters(tablet), self.in_condition(tablet, Condition::Lost));
-        let has_majority = 2 * self.in_condition(tablet, Condition::Sound).len() > voters.len();
+        let (voters, dead) = (voters(tablet), self.voters_with(tablet, ReplicaHealth::Dead));
+        let has_majority = 2 * self.voters_with(tablet, ReplicaHealth::Healthy).len() > voters.len();
         if let Some(learner) = tablet.membership.replicas().find(|replica| !voters.contains(&replica.replica)) {
-            let is_wanted = !lost.is_empty() || voters.len() < self.goal(tablet);
-            return match self.condition(tablet, learner) {
-                Condition::Away => None,
-                Condition::Sound if is_wanted => Some(Need::Promote(learner, leaver(&lost, learner))),
-                Condition::Sound | Condition::Lost => Some(Need::Remove(learner.replica)),
+            let is_needed = !dead.is_empty() || voters.len() < self.target_voters(tablet);
+            return match self.health(tablet, learner) {
+                ReplicaHealth::Suspect => None,
+                ReplicaHealth::Healthy if is_needed => {
+                    Some(RepairAction::Promote(learner, replaced_voter(&dead, learner)))
+                }
+                ReplicaHealth::Healthy | ReplicaHealth::Dead => Some(RepairAction::Remove(learner.replica)),
             };
         }
-        match lost.first() {
-            Some(_lost) if !has_majority => None,
-            Some(lost) if voters.len() > self.around.replicas => Some(Need::Remove(lost.replica)),
-            Some(lost) => Some(Need::Replace(*lost)),
-            None if voters.len() < self.goal(tablet) && self.is_calm(tablet) => Some(Need::Add),
+        match dead.first() {
+            Some(_dead) if !has_majority => None,
+            Some(dead) if voters.len() > self.ctx.replicas => Some(RepairAction::Remove(dead.replica)),
+            Some(dead) => Some(RepairAction::Replace(*dead)),
+            None if voters.len() < self.target_voters(tablet) && self.all_voters_healthy(tablet) => {
+                Some(RepairAction::Add)
+            }
             None => None,
         }
     }
 
-    /// How many voters a tablet should have as things are. An even number bears no more losses than the odd one below,
-    /// so it is not aimed at unless it was asked for.
-    fn goal(&self, tablet: &TabletDescriptor) -> usize {
+    /// How many voters a tablet should have with the present servers. An even number tolerates no more failures than
+    /// the odd one below it, so it is no target unless it was configured.
+    fn target_voters(&self, tablet: &TabletDescriptor) -> usize {
         let members: BTreeSet<ServerId> = tablet.membership.replicas().map(|replica| replica.server).collect();
         let free = self.cluster.loads().into_keys().filter(|server| !members.contains(server)).count();
-        let (wanted, possible) = (self.around.replicas, members.len() + free);
+        let (wanted, possible) = (self.ctx.replicas, members.len() + free);
         if possible >= wanted { wanted } else { possible - usize::from(possible.is_multiple_of(2)) }
     }
 
-    fn is_calm(&self, tablet: &TabletDescriptor) -> bool {
-        self.in_condition(tablet, Condition::Sound).len() == voters(tablet).len()
+    fn all_voters_healthy(&self, tablet: &TabletDescriptor) -> bool {
+        self.voters_with(tablet, ReplicaHealth::Healthy).len() == voters(tablet).len()
     }
 
-    /// The voters in this condition; damaged ones first among the lost.
-    fn in_condition(&self, tablet: &TabletDescriptor, condition: Condition) -> Vec<Replica> {
+    /// The voters with this health; damaged ones first among the dead.
+    fn voters_with(&self, tablet: &TabletDescriptor, health: ReplicaHealth) -> Vec<Replica> {
         let voters = voters(tablet);
         let members = tablet.membership.replicas().filter(|replica| voters.contains(&replica.replica));
-        let mut found: Vec<Replica> = members.filter(|member| self.condition(tablet, *member) == condition).collect();
+        let mut found: Vec<Replica> = members.filter(|member| self.health(tablet, *member) == health).collect();
         found.sort_by_key(|member| !self.is_damaged(tablet.tablet, *member));
         found
     }
 
-    fn condition(&self, tablet: &TabletDescriptor, member: Replica) -> Condition {
-        let gone = |suspect| self.around.suspicions.is_gone(suspect, self.around.now, self.around.grace);
-        let missing = |suspect| if gone(suspect) { Condition::Lost } else { Condition::Away };
+    fn health(&self, tablet: &TabletDescriptor, member: Replica) -> ReplicaHealth {
+        let is_dead = |component| self.ctx.failures.is_missing_for(component, self.ctx.now, self.ctx.grace);
+        let dead_or_suspect = |component| if is_dead(component) { ReplicaHealth::Dead } else { ReplicaHealth::Suspect };
         if self.is_damaged(tablet.tablet, member) {
-            return Condition::Lost;
+            return ReplicaHealth::Dead;
         }
         let Some(server) = self.cluster.servers.get(&member.server) else {
-            let suspect = Suspect::Server(member.server);
-            // One that does not answer the master and answers its leader does its work.
-            let is_suspected = self.around.suspicions.is_gone(suspect, self.around.now, Duration::ZERO);
-            return if is_suspected { missing(suspect) } else { Condition::Sound };
+            let component = Component::Server(member.server);
+            // A server that responds to its leaders but not to the master is healthy.
+            let is_missing = self.ctx.failures.is_missing_for(component, self.ctx.now, Duration::ZERO);
+            return if is_missing { dead_or_suspect(component) } else { ReplicaHealth::Healthy };
         };
-        let Some(report) = &server.report else { return Condition::Away };
+        let Some(report) = &server.report else { return ReplicaHealth::Suspect };
         let is_it = |here: &ReplicaReport| here.descriptor.tablet == tablet.tablet && here.replica == member.replica;
         if report.replicas.iter().any(is_it) {
-            return Condition::Sound;
+            return ReplicaHealth::Healthy;
         }
-        missing(Suspect::Replica(member.server, tablet.tablet, member.replica))
+        dead_or_suspect(Component::Replica(member.server, tablet.tablet, member.replica))
     }
 
     fn is_damaged(&self, tablet: TabletId, member: Replica) -> bool {
@@ -267,152 +269,82 @@ impl<'a> Ward<'a> {
         report.is_some_and(|report| report.damaged.contains(&(tablet, member.replica)))
     }
 
-    /// Tablets that cannot help themselves any more: told, never acted upon.
-    fn hopeless(&self) -> Vec<Action> {
+    /// Tablets that have lost their quorum: reported to operators, never repaired automatically.
+    fn quorum_losses(&self) -> Vec<Action> {
         let known = self.cluster.known_tablets().into_values();
         let newest =
-            known.map(|tablet| self.led.get(&tablet.tablet).map_or(tablet, |(_leader, report)| &report.descriptor));
-        let lost = newest.filter(|tablet| self.is_open(tablet)).filter_map(|tablet| {
-            let (lost, of) = (self.in_condition(tablet, Condition::Lost).len(), voters(tablet).len());
-            (2 * lost >= of).then_some(Action::TellLost { table: tablet.table, tablet: tablet.tablet, lost, of })
+            known.map(|tablet| self.leaders.get(&tablet.tablet).map_or(tablet, |(_leader, report)| &report.descriptor));
+        let dead = newest.filter(|tablet| self.is_repairable(tablet)).filter_map(|tablet| {
+            let (dead, of) = (self.voters_with(tablet, ReplicaHealth::Dead).len(), voters(tablet).len());
+            (2 * dead >= of).then_some(Action::ReportQuorumLoss {
+                table: tablet.table,
+                tablet: tablet.tablet,
+                dead,
+                of,
+            })
         });
-        lost.collect()
+        dead.collect()
     }
 
-    /// Members that their server does not have: one that missed the split which made them, for example.
-    fn absent(&self) -> Vec<Action> {
-        let (now, wait) = (self.around.now, self.around.grace / ABSENT_PART);
-        let mut made = Vec::new();
-        for (_leader, report) in self.patients() {
+    /// Members that their server does not have, for example because it missed the split that created them.
+    fn missing_replicas(&self) -> Vec<Action> {
+        let (now, timeout) = (self.ctx.now, self.ctx.grace / RECREATE_FRACTION);
+        let mut actions = Vec::new();
+        for (_leader, report) in self.candidates() {
             let tablet = &report.descriptor;
             if self.cluster.plans.contains_key(&tablet.table) {
-                // The making of the table sees to it.
+                // The creation of the table creates them.
                 continue;
             }
             let missing = tablet.membership.replicas().filter(|member| {
-                let suspect = Suspect::Replica(member.server, tablet.tablet, member.replica);
-                self.around.suspicions.is_gone(suspect, now, wait)
+                let component = Component::Replica(member.server, tablet.tablet, member.replica);
+                self.ctx.failures.is_missing_for(component, now, timeout)
             });
-            made.extend(missing.map(|replica| Action::MakeReplica { tablet: tablet.clone(), replica }));
+            actions.extend(missing.map(|replica| Action::CreateReplica { tablet: tablet.clone(), replica }));
         }
-        made
+        actions
     }
 
-    fn superfluous(&self) -> Vec<Action> {
-        let sure = strangers(self.cluster).into_iter().filter(|stranger| stranger.leads.settled);
-        let drops = sure.filter(|stranger| self.is_open(&stranger.leads.descriptor));
-        let drop = |Stranger { server, tablet, replica, .. }| Action::DropReplica { server, tablet, replica };
+    fn extra_replicas(&self) -> Vec<Action> {
+        let confirmed = extra_replicas(self.cluster).into_iter().filter(|extra| extra.leader.settled);
+        let drops = confirmed.filter(|extra| self.is_repairable(&extra.leader.descriptor));
+        let drop = |ExtraReplica { server, tablet, replica, .. }| Action::DropReplica { server, tablet, replica };
         drops.map(drop).collect()
     }
 }
 
-/// A replica that the leader of its tablet does not count among the members, and what that leader says.
-struct Stranger<'a> {
+/// A replica that the leader of its tablet does not list as a member, with that leader's report.
+struct ExtraReplica<'a> {
     server: ServerId,
     tablet: TabletId,
     replica: ReplicaId,
-    leads: &'a ReplicaReport,
+    leader: &'a ReplicaReport,
 }
 
-fn strangers(cluster: &Cluster) -> Vec<Stranger<'_>> {
-    let led = cluster.led();
+fn extra_replicas(cluster: &ClusterSnapshot) -> Vec<ExtraReplica<'_>> {
+    let leaders = cluster.leader_reports();
     let running = cluster.reports().map(|(server, report)| (server, report.descriptor.tablet, report.replica));
-    let all: BTreeSet<_> = running.chain(cluster.silent()).collect();
-    let stranger = |(server, tablet, replica)| {
-        let (_leader, leads) = *led.get(&tablet)?;
-        let is_member = leads.descriptor.membership.server_of(replica) == Some(server);
-        (!is_member).then_some(Stranger { server, tablet, replica, leads })
+    let all: BTreeSet<_> = running.chain(cluster.stopped_replicas()).collect();
+    let extra = |(server, tablet, replica)| {
+        let (_leader, leader) = *leaders.get(&tablet)?;
+        let is_member = leader.descriptor.membership.server_of(replica) == Some(server);
+        (!is_member).then_some(ExtraReplica { server, tablet, replica, leader })
     };
-    all.into_iter().filter_map(stranger).collect()
+    all.into_iter().filter_map(extra).collect()
 }
 
-/// Whether a replica seems to be superfluous and its tablet's leader was not sure: worth another look soon.
+/// Whether there seems to be an extra replica whose leader was not confirmed: worth another round soon.
 #[must_use]
-pub fn is_unsure(cluster: &Cluster) -> bool {
-    strangers(cluster).iter().any(|stranger| !stranger.leads.settled)
+pub fn has_unconfirmed_extras(cluster: &ClusterSnapshot) -> bool {
+    extra_replicas(cluster).iter().any(|extra| !extra.leader.settled)
 }
 
-/// Who leaves when the learner becomes a voter: the one whose place it takes on its server, or the first of the lost.
-fn leaver(lost: &[Replica], learner: Replica) -> Option<ReplicaId> {
-    let same_place = lost.iter().find(|one| one.server == learner.server);
-    same_place.or_else(|| lost.first()).map(|one| one.replica)
+/// The voter to remove when the learner becomes one: the one on the same server, or the first of the dead.
+fn replaced_voter(dead: &[Replica], learner: Replica) -> Option<ReplicaId> {
+    let same_server = dead.iter().find(|one| one.server == learner.server);
+    same_server.or_else(|| dead.first()).map(|one| one.replica)
 }
 
 fn voters(tablet: &TabletDescriptor) -> BTreeSet<ReplicaId> {
     tablet.membership.voters.last().cloned().unwrap_or_default()
-}
-
-/// What may still be begun, and where.
-struct Budget<'a> {
-    cluster: &'a Cluster,
-    left: usize,
-    incoming: BTreeMap<ServerId, usize>,
-    loads: BTreeMap<ServerId, u64>,
-}
-
-impl<'a> Budget<'a> {
-    fn new(cluster: &'a Cluster, around: &Circumstances) -> Self {
-        let mut budget = Self {
-            cluster,
-            left: AT_ONCE.saturating_sub(around.under_way.len()),
-            incoming: BTreeMap::new(),
-            loads: cluster.loads(),
-        };
-        for server in around.under_way.values().flatten() {
-            budget.expect(*server);
-        }
-        budget
-    }
-
-    /// The change that a case needs, if it may be made now.
-    fn change(&mut self, case: &Case<'_>) -> Option<Change> {
-        if self.left == 0 {
-            return None;
-        }
-        let (add, remove) = match &case.need {
-            Need::Settle => (None, None),
-            Need::Promote(learner, leaver) => (Some(Addition::Learner(*learner)), *leaver),
-            Need::Remove(member) => (None, Some(*member)),
-            Need::Replace(lost) => (Some(Addition::On(self.place(case.tablet, Some(*lost))?)), Some(lost.replica)),
-            Need::Add => (Some(Addition::On(self.place(case.tablet, None)?)), None),
-        };
-        self.left -= 1;
-        if let Some(add) = add {
-            self.expect(add.server());
-        }
-        Some(Change { tablet: case.tablet.clone(), leader: case.leader, add, remove })
-    }
-
-    /// The least loaded server that has nothing of the tablet; where there is none, the place of the lost replica, if its
-    /// server lives. `None` as well when all that could take it are busy with others.
-    fn place(&self, tablet: &TabletDescriptor, lost: Option<Replica>) -> Option<ServerId> {
-        let mut free: Vec<(u64, ServerId)> = Vec::new();
-        for (server, load) in &self.loads {
-            if !self.holds(*server, tablet) {
-                free.push((*load, *server));
-            }
-        }
-        if free.is_empty() {
-            free.extend(lost.and_then(|lost| Some((*self.loads.get(&lost.server)?, lost.server))));
-        }
-        free.retain(|(_load, server)| self.incoming.get(server).is_none_or(|count| *count < INCOMING));
-        free.into_iter().min().map(|(_load, server)| server)
-    }
-
-    /// Whether a server has a replica of the tablet, or should have, or still has one that is superfluous.
-    fn holds(&self, server: ServerId, tablet: &TabletDescriptor) -> bool {
-        let report = self.cluster.servers.get(&server).and_then(|server| server.report.as_ref());
-        tablet.membership.replica_on(server).is_some()
-            || report.is_some_and(|report| {
-                report.replicas.iter().any(|replica| replica.descriptor.tablet == tablet.tablet)
-                    || report.damaged.iter().chain(&report.idle).any(|(silent, _replica)| *silent == tablet.tablet)
-            })
-    }
-
-    fn expect(&mut self, server: ServerId) {
-        *self.incoming.entry(server).or_default() += 1;
-        if let Some(load) = self.loads.get_mut(&server) {
-            *load += 1;
-        }
-    }
 }

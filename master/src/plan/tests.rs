@@ -1,28 +1,28 @@
-//! The golden scripts of `testdata/plan`: a picture, then what is to be done about it.
+//! The golden scripts of `testdata/plan`: a snapshot, then the actions of its plan.
 //!
 //! ```text
-//! server 1                                                       registered and answering
-//! server 2 silent                                                registered, no answer
-//! server 2 unregistered                                          not registered, and answers
+//! server 1                                                       registered and responding
+//! server 2 unresponsive                                          registered, not responding
+//! server 2 unregistered                                          not registered, but responding
 //! table 5 active v2                                              in Chubby
-//! first table=5 tablet=7 range=-..m on=1,2,3                     of a plan
+//! planned table=5 tablet=7 range=-..m on=1,2,3                   a tablet of a table's plan
 //! operation 4 table=5 drop-range a..b | drop-table
-//! row table=5 tablet=7 range=-..m gen=1 on=1,2,3                 of METADATA
+//! row table=5 tablet=7 range=-..m gen=1 on=1,2,3                 in METADATA
 //! root gen=1 on=1,2,3                                            Chubby's file
 //! report 1 table=5 tablet=7 range=-..m gen=1 on=1,2,3 [replica=1] [leads term=2] [settled] [heard=2,3] [applied=9] [v=1]
 //! damaged 3 tablet=7 replica=3                                   a damaged replica on server 3
 //! now 60                                                         seconds; the grace is 30
 //! replicas 3                                                     that a tablet should have
-//! idle 3 tablet=7 replica=3                                      one that does not run
-//! gone 3 since=10                                                a server is missing since then
-//! absent 2 tablet=7 replica=2 since=10                           a replica is missing on its server since then
-//! under-way tablet=7 on=4                                        its replicas are being changed; server 4 gets one
+//! idle 3 tablet=7 replica=3                                      a replica on server 3 that is not running
+//! missing-server 3 since=10                                      a server is missing since then
+//! missing-replica 2 tablet=7 replica=2 since=10                  a replica is missing on its server since then
+//! in-progress tablet=7 on=4                                      its replicas are being changed; server 4 gets one
 //! ---
 //! write-row …
 //! ```
 //!
-//! Members are servers, whose replicas are numbered from 1, or `replica@server`: `on=1,2,1001@4`. Voters of before, while a change
-//! is under way: `was=1,2,3`. Learners: `learners=1001@4`. `at=20`: the index of the membership's entry.
+//! Members are servers, whose replicas are numbered from 1, or `replica@server`: `on=1,2,1001@4`. The outgoing voters of
+//! a joint membership: `was=1,2,3`. Learners: `learners=1001@4`. `at=20`: the index of the membership's entry.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -33,11 +33,11 @@ use ebla_model::key::KeyRange;
 use ebla_model::metadata::root_range;
 use ebla_model::schema::{TableName, TableSchema};
 
-use super::suspicion::{Suspect, Suspicions};
+use super::failure_detector::{Component, FailureDetector};
 use super::*;
-use crate::cluster::{Operation, Presence, ReplicaReport, Server, ServerReport};
+use crate::cluster::{Operation, Registration, ReplicaReport, Server, ServerReport};
 
-/// The words of a line behind the first, as `key=value` or alone.
+/// The words of a line after the first, as `key=value` or alone.
 struct Words<'a>(Vec<&'a str>);
 
 impl<'a> Words<'a> {
@@ -111,7 +111,7 @@ fn ids(members: &[(ReplicaId, ServerId)]) -> BTreeSet<ReplicaId> {
     members.iter().map(|(replica, _server)| *replica).collect()
 }
 
-/// `replica@server`, or a server, whose replica then has the number of its place.
+/// `replica@server`, or a server, whose replica id is then its position.
 fn parse_member(text: &str, place: u64) -> (ReplicaId, ServerId) {
     let (replica, server) = match text.split_once('@') {
         Some((replica, server)) => (replica.parse().unwrap(), server),
@@ -140,9 +140,9 @@ fn schema(number: u64, words: &Words<'_>) -> TableSchema {
 }
 
 fn server(words: &Words<'_>) -> Server {
-    let report = (!words.has("silent")).then(ServerReport::default);
-    let presence = if words.has("unregistered") { Presence::Unregistered } else { Presence::Registered };
-    Server { address: String::new(), incarnation: Incarnation::new(1), release: String::new(), presence, report }
+    let report = (!words.has("unresponsive")).then(ServerReport::default);
+    let registration = if words.has("unregistered") { Registration::Unregistered } else { Registration::Registered };
+    Server { address: String::new(), incarnation: Incarnation::new(1), release: String::new(), registration, report }
 }
 
 fn operation(words: &Words<'_>) -> Operation {
@@ -153,17 +153,17 @@ fn operation(words: &Words<'_>) -> Operation {
     Operation { table: TableId::new(words.number("table").unwrap()), kind }
 }
 
-fn quiet() -> Circumstances {
-    Circumstances {
+fn default_context() -> PlanContext {
+    PlanContext {
         now: Duration::from_secs(60),
         grace: Duration::from_secs(30),
         replicas: 1,
-        suspicions: Suspicions::default(),
-        under_way: BTreeMap::new(),
+        failures: FailureDetector::default(),
+        in_progress: BTreeMap::new(),
     }
 }
 
-fn add(cluster: &mut Cluster, around: &mut Circumstances, line: &str) {
+fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
     let mut words = line.split_whitespace();
     let kind = words.next().unwrap();
     let mut rest: Vec<&str> = words.collect();
@@ -197,24 +197,24 @@ fn add(cluster: &mut Cluster, around: &mut Circumstances, line: &str) {
                 report.damaged.insert(id)
             };
         }
-        "now" => around.now = Duration::from_secs(number()),
-        "replicas" => around.replicas = usize::try_from(number()).unwrap(),
-        "gone" => {
-            let suspect = Suspect::Server(ServerId::new(number()));
-            around.suspicions = around.suspicions.clone().with(suspect, Words(rest).since());
+        "now" => ctx.now = Duration::from_secs(number()),
+        "replicas" => ctx.replicas = usize::try_from(number()).unwrap(),
+        "missing-server" => {
+            let component = Component::Server(ServerId::new(number()));
+            ctx.failures = ctx.failures.clone().with(component, Words(rest).since());
         }
-        "absent" => {
+        "missing-replica" => {
             let (server, words) = (ServerId::new(number()), Words(rest));
             let tablet = TabletId::new(words.number("tablet").unwrap());
-            let suspect = Suspect::Replica(server, tablet, ReplicaId::new(words.number("replica").unwrap()));
-            around.suspicions = around.suspicions.clone().with(suspect, words.since());
+            let component = Component::Replica(server, tablet, ReplicaId::new(words.number("replica").unwrap()));
+            ctx.failures = ctx.failures.clone().with(component, words.since());
         }
-        "under-way" => {
+        "in-progress" => {
             let words = Words(rest);
             let tablet = TabletId::new(words.number("tablet").unwrap());
-            around.under_way.insert(tablet, words.number("on").map(ServerId::new));
+            ctx.in_progress.insert(tablet, words.number("on").map(ServerId::new));
         }
-        "first" => {
+        "planned" => {
             let first = Words(rest).descriptor();
             cluster.plans.entry(first.table).or_default().push(first);
         }
@@ -229,13 +229,13 @@ fn add(cluster: &mut Cluster, around: &mut Circumstances, line: &str) {
 
 /// One case: its lines up to `---`, and the actions that follow.
 fn run(case: &str) -> String {
-    let (mut cluster, mut around) = (Cluster::default(), quiet());
-    let picture = case.split("---\n").next().unwrap();
-    for line in picture.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        add(&mut cluster, &mut around, line);
+    let (mut cluster, mut ctx) = (ClusterSnapshot::default(), default_context());
+    let snapshot = case.split("---\n").next().unwrap();
+    for line in snapshot.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        add(&mut cluster, &mut ctx, line);
     }
-    let mut out = format!("{picture}---\n");
-    for action in plan(&cluster, &around) {
+    let mut out = format!("{snapshot}---\n");
+    for action in plan(&cluster, &ctx) {
         writeln!(out, "{action}").unwrap();
     }
     out

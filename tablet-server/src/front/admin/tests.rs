@@ -1,6 +1,6 @@
 //! The hand-over between a client, a relay and masters that do what a test wants, over real sockets.
 
-use ebla_chubby::{Chubby as _, Write, embedded::Embedded, fleeting::Fleeting};
+use ebla_chubby::{Chubby as _, Write, embedded::Embedded, testing::faulty::FaultyChubby};
 use ebla_proto::{
     admin,
     convert::encode_record,
@@ -74,7 +74,7 @@ impl BigtableTableAdmin for Fake {
 /// A relay with its Chubby, and a client of the relay.
 struct House {
     runtime: Runtime,
-    chubby: Arc<Fleeting>,
+    chubby: Arc<FaultyChubby>,
     directory: ChubbyDirectory,
     client: BigtableTableAdminClient<Channel>,
 }
@@ -83,7 +83,7 @@ impl House {
     async fn new() -> Self {
         let runtime = Runtime::system("test");
         let embedded = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
-        let chubby = Fleeting::new(embedded);
+        let chubby = FaultyChubby::new(embedded);
         let directory = ChubbyDirectory::start(chubby.shared(), &runtime);
         let master = Master::new(chubby.shared(), directory.clone(), runtime.clone());
         let relay = Relay::<BigtableTableAdminServer<()>>::new(master);
@@ -112,7 +112,7 @@ impl House {
         while self.directory.master().is_none() {
             changes.changed().await.unwrap();
         }
-        self.chubby.leave();
+        self.chubby.start_outage();
     }
 
     async fn create(&self, limit: Duration) -> Result<String, Status> {
@@ -241,7 +241,7 @@ async fn who_waits_for_chubby_in_vain_is_told_so_and_else_finds_the_next_master(
     let (new, _new) = house.master(Fake::new(Answer::Name("new"))).await;
     let change = async {
         over.has_begun(begun + 1).await;
-        house.chubby.come_back();
+        house.chubby.end_outage();
         house.elect(&new).await;
     };
     let (answer, ()) = tokio::join!(house.create(LONG), change);

@@ -1,4 +1,5 @@
-//! Chubby's files as values: the one place in the master that encodes and decodes them.
+//! The schema store: typed records in Chubby's files (schemas, table plans, operations, instances, app profiles, and
+//! the cluster's identity). The master encodes and decodes them only here.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use ebla_model::id::{ClusterId, OperationId, ServerId, TableId};
 use ebla_model::instance::{Instance, InstanceName, Instances, ProjectName};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::{TableName, TableSchema};
-use ebla_proto::admin::longrunning::Operation as Finished;
+use ebla_proto::admin::longrunning::Operation as FinishedOperation;
 use ebla_proto::control::apply_request::Kind;
 use ebla_proto::convert::app_profile::app_profile_from_bytes;
 use ebla_proto::convert::instance::instance_from_bytes;
@@ -20,14 +21,14 @@ use prost::Message;
 
 use crate::cluster::{Operation, OperationKind};
 
-/// A value and the revision to compare when it is replaced.
+/// A value and its revision, to compare when it is replaced.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored<T> {
     pub(crate) value: T,
     pub(crate) modified: Revision,
 }
 
-/// What `cluster` says.
+/// The content of the file `cluster`.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) cluster: ClusterId,
@@ -53,7 +54,7 @@ pub(crate) fn encode_identity(identity: &Identity) -> Bytes {
     })
 }
 
-/// The servers that are registered.
+/// The registered servers.
 pub(crate) async fn list_servers(chubby: &dyn Chubby) -> Result<BTreeMap<ServerId, record::Server>, Error> {
     let (files, _revision) = chubby.list(paths::SERVERS).await?;
     let named = files.into_iter().filter_map(|file| Some((paths::parse_server(&file.path)?, file)));
@@ -65,7 +66,7 @@ pub(crate) async fn read_root(chubby: &dyn Chubby) -> Result<Option<Stored<Table
     Ok(Some(Stored { value: convert::descriptor_from_bytes(file.value)?, modified: file.modified }))
 }
 
-/// The table that a name stands for now.
+/// Resolves a table name to an id.
 ///
 /// # Errors
 /// `NotFoundTable` when there is none.
@@ -73,7 +74,7 @@ pub(crate) async fn resolve(chubby: &dyn Chubby, name: &TableName) -> Result<Tab
     let file = chubby.read(&paths::name(name)).await?;
     let file = file.ok_or_else(|| not_found(name))?;
     let text = std::str::from_utf8(&file.value).ok();
-    text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::damaged(format!("{} is no table id", file.path)))
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::damaged(format!("{} is not a table id", file.path)))
 }
 
 pub(crate) fn not_found(name: &TableName) -> Error {
@@ -85,10 +86,10 @@ pub(crate) async fn read_table(chubby: &dyn Chubby, id: TableId) -> Result<Optio
     Ok(Some(Stored { value: convert::schema_from_bytes(file.value)?, modified: file.modified }))
 }
 
-/// The table of a name, whatever its state.
+/// The table of a name, in any state.
 pub(crate) async fn find_table(chubby: &dyn Chubby, name: &TableName) -> Result<Stored<TableSchema>, Error> {
     let id = resolve(chubby, name).await?;
-    // Name and schema go in one transaction; between the two reads it may have been made.
+    // Name and schema are written in one transaction; a table can be created between the two reads.
     read_table(chubby, id).await?.ok_or_else(|| not_found(name))
 }
 
@@ -118,8 +119,8 @@ pub(crate) async fn list_plans(chubby: &dyn Chubby) -> Result<BTreeMap<TableId, 
     named.map(|(id, file)| Ok((id, decode_plan(file)?))).collect()
 }
 
-/// The operation as the step that each tablet is sent.
-pub(crate) fn operation_step(id: OperationId, kind: &OperationKind) -> Kind {
+/// The request that each tablet receives to apply the operation.
+pub(crate) fn apply_kind(id: OperationId, kind: &OperationKind) -> Kind {
     match kind {
         OperationKind::DropTable => Kind::DropOperation(id.get()),
         OperationKind::DropRange(range) => {
@@ -129,7 +130,7 @@ pub(crate) fn operation_step(id: OperationId, kind: &OperationKind) -> Kind {
 }
 
 pub(crate) fn encode_operation(id: OperationId, operation: &Operation) -> Bytes {
-    let kind = Some(operation_step(id, &operation.kind));
+    let kind = Some(apply_kind(id, &operation.kind));
     control::ApplyRequest { table: operation.table.get(), kind, ..Default::default() }.encode_to_vec().into()
 }
 
@@ -156,13 +157,13 @@ pub(crate) async fn list_operations(chubby: &dyn Chubby) -> Result<BTreeMap<Oper
     named.map(|(id, file)| Ok((id, decode_operation(file)?))).collect()
 }
 
-/// An instance that was created.
+/// The record of an instance, if it was created.
 pub(crate) async fn read_instance(chubby: &dyn Chubby, name: &InstanceName) -> Result<Option<Stored<Instance>>, Error> {
     let Some(file) = chubby.read(&paths::instance(name)).await? else { return Ok(None) };
     Ok(Some(Stored { value: instance_from_bytes(file.value)?, modified: file.modified }))
 }
 
-/// The instances of a project that were created.
+/// The records of all created instances of a project.
 pub(crate) async fn list_instances(chubby: &dyn Chubby, project: &ProjectName) -> Result<Vec<Instance>, Error> {
     let (files, _revision) = chubby.list(&paths::instances(project)).await?;
     files.into_iter().map(|file| instance_from_bytes(file.value)).collect()
@@ -182,12 +183,12 @@ pub(crate) async fn list_profiles(chubby: &dyn Chubby, of: &Instances) -> Result
     files.into_iter().map(stored).collect()
 }
 
-pub(crate) async fn read_finished(chubby: &dyn Chubby, id: OperationId) -> Result<Option<Finished>, Error> {
+pub(crate) async fn read_finished(chubby: &dyn Chubby, id: OperationId) -> Result<Option<FinishedOperation>, Error> {
     let file = chubby.read(&paths::finished(id)).await?;
     file.map(|file| finished_operation_from_bytes(file.value)).transpose()
 }
 
-pub(crate) async fn list_finished(chubby: &dyn Chubby) -> Result<BTreeMap<OperationId, Finished>, Error> {
+pub(crate) async fn list_finished(chubby: &dyn Chubby) -> Result<BTreeMap<OperationId, FinishedOperation>, Error> {
     let (files, _revision) = chubby.list(paths::FINISHED).await?;
     let named = files.into_iter().filter_map(|file| Some((paths::parse_finished(&file.path)?, file)));
     named.map(|(id, file)| Ok((id, finished_operation_from_bytes(file.value)?))).collect()
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_come_back() {
+    fn operations_survive_a_round_trip() {
         let range = KeyRange::new(RowKey::EMPTY, Some(RowKey::new("m"))).unwrap();
         for kind in [OperationKind::DropTable, OperationKind::DropRange(range)] {
             let operation = Operation { table: TableId::new(5), kind };
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_come_back() {
+    fn plans_survive_a_round_trip() {
         let tablets = ebla_model::metadata::first_tablets(&[ServerId::new(1), ServerId::new(2)]);
         assert_eq!(decode_plan(&file(encode_plan(&tablets))).unwrap(), tablets);
     }

@@ -1,5 +1,5 @@
-//! Chubby goes away in the middle of a change: whoever asked for it is never told that nothing was done, and it is finished
-//! when Chubby is back.
+//! An outage of Chubby during a change: the caller is never told that nothing was done, and the change is finished
+//! after the outage.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, also in its helpers")]
 
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
-use ebla_chubby::fleeting::Fleeting;
 use ebla_chubby::paths;
+use ebla_chubby::testing::faulty::FaultyChubby;
 use ebla_client::{Admin, Client};
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
@@ -16,11 +16,11 @@ use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
 use ebla_tablet_server::{Neighbours, ServerConfig, ServerOptions, TabletServer};
 
-/// How long a test waits for what must happen some time.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a test waits for an event.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-struct House {
-    chubby: Arc<Fleeting>,
+struct TestCluster {
+    chubby: Arc<FaultyChubby>,
     server: TabletServer,
     master: Master,
     admin: Admin,
@@ -28,11 +28,11 @@ struct House {
     _data: tempfile::TempDir,
 }
 
-impl House {
-    async fn open() -> Self {
+impl TestCluster {
+    async fn start() -> Self {
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
-        let chubby = Fleeting::new(Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared());
+        let chubby = FaultyChubby::new(Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared());
         let options = ServerOptions::up(Neighbours::default());
         let config = ServerConfig::new(data.path(), "127.0.0.1:0", options);
         let server = TabletServer::start(config, chubby.shared(), runtime.clone()).await.unwrap();
@@ -43,7 +43,7 @@ impl House {
         Self { chubby, server, master, admin, runtime, _data: data }
     }
 
-    async fn close(self) {
+    async fn stop(self) {
         self.master.stop().await;
         self.server.stop().await;
         self.runtime.tasks.stop(Duration::from_secs(5)).await;
@@ -53,7 +53,7 @@ impl House {
         within(self.admin.create_table(table, &[("a".to_owned(), None)], &[])).await
     }
 
-    /// Waits until the table can be seen, or not any more.
+    /// Waits until the table is visible, or no longer visible.
     async fn until_seen(&self, table: &TableName, seen: bool) {
         let waiting = async {
             while self.admin.get_table(table).await.is_ok() != seen {
@@ -65,36 +65,36 @@ impl House {
 }
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.unwrap()
+    tokio::time::timeout(TIMEOUT, what).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_whose_first_answer_was_lost_is_in_doubt_and_is_finished_later() {
-    let house = House::open().await;
+async fn a_change_whose_commit_is_ambiguous_is_finished_later() {
+    let cluster = TestCluster::start().await;
     let table = TableName::from_parts("p", "inst", "t").unwrap();
-    house.chubby.leave_after(paths::PLANS);
-    assert_eq!(house.create(&table).await.unwrap_err().reason, Reason::OutcomeUnknown);
-    house.chubby.come_back();
-    house.until_seen(&table, true).await;
+    cluster.chubby.start_outage_after(paths::PLANS);
+    assert_eq!(cluster.create(&table).await.unwrap_err().reason, Reason::OutcomeUnknown);
+    cluster.chubby.end_outage();
+    cluster.until_seen(&table, true).await;
 
-    house.chubby.leave_after(paths::OPERATIONS);
-    let deleted = within(house.admin.delete_table(&table)).await;
+    cluster.chubby.start_outage_after(paths::OPERATIONS);
+    let deleted = within(cluster.admin.delete_table(&table)).await;
     assert_eq!(deleted.unwrap_err().reason, Reason::OutcomeUnknown);
-    house.chubby.come_back();
-    house.until_seen(&table, false).await;
-    assert_eq!(house.create(&table).await, Ok(()));
-    house.close().await;
+    cluster.chubby.end_outage();
+    cluster.until_seen(&table, false).await;
+    assert_eq!(cluster.create(&table).await, Ok(()));
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_that_chubby_has_not_heard_of_waits_for_it() {
-    let house = House::open().await;
+async fn a_change_waits_for_chubby_during_an_outage() {
+    let cluster = TestCluster::start().await;
     let table = TableName::from_parts("p", "inst", "t").unwrap();
-    house.chubby.leave();
-    let (made, ()) = tokio::join!(house.create(&table), async {
+    cluster.chubby.start_outage();
+    let (created, ()) = tokio::join!(cluster.create(&table), async {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        house.chubby.come_back();
+        cluster.chubby.end_outage();
     });
-    assert_eq!(made, Ok(()));
-    house.close().await;
+    assert_eq!(created, Ok(()));
+    cluster.stop().await;
 }

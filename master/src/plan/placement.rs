@@ -1,23 +1,24 @@
-//! Which servers get the replicas of new tablets: the least loaded ones, and each as first as often as the others.
+//! Placement of new tablets: replicas go to the least loaded servers, and each server comes first equally often.
 
 use std::collections::BTreeMap;
 
 use ebla_model::id::ServerId;
 
-/// Servers for `tablets` new tablets: for each as many different ones as `replicas`, or all there are if they are fewer.
+/// Chooses servers for `tablets` new tablets: for each as many different ones as `replicas`, or all if there are
+/// fewer.
 ///
-/// `loads`: the servers that may be chosen and how many replicas each has already. Ties go to the lower id. Replicas
-/// elect among themselves, but the first of a new tablet tends to lead, so the first places are dealt round.
+/// `loads`: the possible servers and the number of replicas that each has. Ties go to the lower id. The replicas
+/// elect their leader, but the first one of a new tablet tends to win, so first positions are assigned round-robin.
 #[must_use]
 pub fn assign(loads: &BTreeMap<ServerId, u64>, tablets: usize, replicas: usize) -> Vec<Vec<ServerId>> {
     let mut loads = loads.clone();
-    let mut firsts: BTreeMap<ServerId, u64> = BTreeMap::new();
-    (0..tablets).map(|_| assign_one(&mut loads, &mut firsts, replicas)).collect()
+    let mut first_counts: BTreeMap<ServerId, u64> = BTreeMap::new();
+    (0..tablets).map(|_| assign_one(&mut loads, &mut first_counts, replicas)).collect()
 }
 
 fn assign_one(
     loads: &mut BTreeMap<ServerId, u64>,
-    firsts: &mut BTreeMap<ServerId, u64>,
+    first_counts: &mut BTreeMap<ServerId, u64>,
     replicas: usize,
 ) -> Vec<ServerId> {
     let mut by_load: Vec<_> = loads.iter().map(|(server, load)| (*load, *server)).collect();
@@ -26,9 +27,9 @@ fn assign_one(
     for server in &chosen {
         *loads.entry(*server).or_default() += 1;
     }
-    chosen.sort_by_key(|server| (firsts.get(server).copied().unwrap_or(0), *server));
+    chosen.sort_by_key(|server| (first_counts.get(server).copied().unwrap_or(0), *server));
     if let Some(first) = chosen.first() {
-        *firsts.entry(*first).or_default() += 1;
+        *first_counts.entry(*first).or_default() += 1;
     }
     chosen
 }
@@ -46,13 +47,13 @@ mod tests {
     }
 
     #[test]
-    fn first_places_are_dealt_round() {
+    fn first_positions_are_assigned_round_robin() {
         let assigned = assign(&loads(&[(1, 0), (2, 0), (3, 0)]), 4, 3);
         assert_eq!(numbers(&assigned), [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]);
     }
 
     #[test]
-    fn the_least_loaded_are_chosen_and_loads_even_out() {
+    fn the_least_loaded_servers_are_chosen_and_loads_are_balanced() {
         let assigned = assign(&loads(&[(1, 5), (2, 0), (3, 0), (4, 1)]), 3, 2);
         assert_eq!(numbers(&assigned), [[2, 3], [3, 2], [4, 2]]);
     }

@@ -1,0 +1,179 @@
+//! The active master: the master lock, the cluster's identity, and clients of the tablet servers and of METADATA.
+//! Every action needs it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write};
+use ebla_client::{ChubbyDirectory, Cluster, Deadline, Directory, GrpcTransport, Metadata, Options};
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{ClusterId, MasterEpoch};
+use ebla_model::key::RowKey;
+use ebla_model::metadata::TabletDescriptor;
+use ebla_proto::status::is_unavailable;
+use ebla_runtime::Runtime;
+use tokio::sync::Notify;
+
+use crate::election::MasterLock;
+use crate::replica_changes::ReplicaChanges;
+use crate::server_client::ServerClient;
+
+/// Access to everything that the active master acts on; clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct ActiveMaster(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    lock: MasterLock,
+    cluster: ClusterId,
+    replicas: usize,
+    servers: ServerClient,
+    client: Cluster,
+    directory: ChubbyDirectory,
+    replica_changes: ReplicaChanges,
+    /// METADATA as it was last read. Guards a pointer.
+    cached_metadata: Mutex<Option<CachedMetadata>>,
+    runtime: Runtime,
+    /// Wakes the reconciler before its next round is due.
+    reconcile: Notify,
+}
+
+/// METADATA as it was last read, for use while it cannot be read.
+#[derive(Clone, Debug)]
+pub(crate) struct CachedMetadata {
+    pub(crate) metadata: Arc<BTreeMap<RowKey, TabletDescriptor>>,
+    /// When it was read, as time since boot.
+    pub(crate) at: Duration,
+}
+
+impl ActiveMaster {
+    /// `runtime`: its tasks stop when this master is no longer active. `replicas`: the number of replicas of a new
+    /// tablet.
+    pub(crate) fn new(
+        lock: MasterLock,
+        cluster: ClusterId,
+        directory: &ChubbyDirectory,
+        replicas: usize,
+        runtime: Runtime,
+    ) -> Self {
+        let shared_directory: Arc<dyn Directory> = Arc::new(directory.clone());
+        let servers = ServerClient::new(runtime.net.clone(), Arc::clone(&shared_directory), cluster, lock.epoch());
+        let transport = Arc::new(GrpcTransport::new(runtime.net.clone(), Arc::clone(&shared_directory)));
+        let client =
+            Cluster::new(Options { directory: shared_directory, transport, runtime: runtime.clone(), home: None });
+        Self(Arc::new(Inner {
+            lock,
+            cluster,
+            replicas,
+            servers,
+            client,
+            directory: directory.clone(),
+            replica_changes: ReplicaChanges::default(),
+            cached_metadata: Mutex::default(),
+            runtime,
+            reconcile: Notify::new(),
+        }))
+    }
+
+    pub(crate) fn chubby(&self) -> &dyn Chubby {
+        &**self.0.lock.chubby()
+    }
+
+    pub(crate) fn epoch(&self) -> MasterEpoch {
+        self.0.lock.epoch()
+    }
+
+    pub(crate) fn cluster(&self) -> ClusterId {
+        self.0.cluster
+    }
+
+    pub(crate) fn replicas(&self) -> usize {
+        self.0.replicas
+    }
+
+    pub(crate) fn servers(&self) -> &ServerClient {
+        &self.0.servers
+    }
+
+    pub(crate) fn metadata(&self) -> Metadata {
+        self.0.client.metadata()
+    }
+
+    /// The copy of Chubby's files, for frequent reads and for outages of Chubby.
+    pub(crate) fn directory(&self) -> &ChubbyDirectory {
+        &self.0.directory
+    }
+
+    /// The replica changes in progress.
+    pub(crate) fn replica_changes(&self) -> &ReplicaChanges {
+        &self.0.replica_changes
+    }
+
+    /// Caches what METADATA says until the next call, or until this master is no longer active.
+    pub(crate) fn cache_metadata(&self, metadata: &BTreeMap<RowKey, TabletDescriptor>) {
+        let cached = CachedMetadata { metadata: Arc::new(metadata.clone()), at: self.runtime().clock.monotonic() };
+        *self.0.cached_metadata.lock().unwrap_or_else(PoisonError::into_inner) = Some(cached);
+    }
+
+    /// METADATA as it was last read by this master.
+    pub(crate) fn cached_metadata(&self) -> Option<CachedMetadata> {
+        self.0.cached_metadata.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.0.runtime
+    }
+
+    pub(crate) fn deadline(&self, timeout: Duration) -> Deadline {
+        self.0.client.deadline(timeout)
+    }
+
+    /// As [`MasterLock::transact`].
+    pub(crate) async fn transact(
+        &self,
+        compares: Vec<Compare>,
+        writes: Vec<Write>,
+    ) -> Result<TransactionOutcome, Error> {
+        self.0.lock.transact(compares, writes).await
+    }
+
+    /// As [`Self::transact`], for the first step of a change. When the answer is lost, the error is `OutcomeUnknown`:
+    /// "unavailable" would promise that nothing was done, and the caller would request the change again.
+    pub(crate) async fn commit_intent(
+        &self,
+        compares: Vec<Compare>,
+        writes: Vec<Write>,
+    ) -> Result<TransactionOutcome, Error> {
+        self.transact(compares, writes).await.map_err(|error| match error.reason {
+            Reason::Unavailable => {
+                self.request_reconcile();
+                Error::new(Reason::OutcomeUnknown, error.message)
+            }
+            _ => error,
+        })
+    }
+
+    /// Leaves a change that has started to the reconciler, and returns the error for its caller. Never "unavailable":
+    /// see [`Self::commit_intent`].
+    pub(crate) fn defer(&self, error: Error) -> Error {
+        self.request_reconcile();
+        if is_unavailable(error.reason) {
+            return Error::new(
+                Reason::OutcomeUnknown,
+                format!("the change has started and will be finished in the background: {error}"),
+            );
+        }
+        error
+    }
+
+    /// Requests a round of the reconciler, because work is left for it.
+    pub(crate) fn request_reconcile(&self) {
+        self.0.reconcile.notify_one();
+    }
+
+    /// Returns when a round was requested. Cancel-safe.
+    pub(crate) async fn reconcile_requested(&self) {
+        self.0.reconcile.notified().await;
+    }
+}

@@ -1,0 +1,165 @@
+//! The first steps of a new active master: the cluster's identity, and, once in the life of a cluster, its bootstrap.
+//!
+//! ```text
+//!   cluster absent          wait for servers, write it: id, first tablets, `bootstrapping`
+//!   cluster bootstrapping   create exactly those tablets, write `root`, list them in METADATA, set `running`
+//!   cluster running         create nothing, whatever is missing: only an operator can restore a lost root tablet
+//! ```
+//!
+//! Each step is idempotent, so any master continues where another one stopped.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ebla_chubby::{Compare, TransactionOutcome, Write, paths};
+use ebla_client::metadata::Note;
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{ClusterId, ServerId, TabletId};
+use ebla_model::metadata::{TabletDescriptor, first_tablets};
+use ebla_model::schema::TableSchema;
+use ebla_proto::convert;
+use ebla_proto::record::{self, ClusterState};
+use ebla_runtime::{Rng, Runtime};
+use futures::future::try_join_all;
+use tokio::sync::watch;
+use tracing::info;
+
+use crate::active::ActiveMaster;
+use crate::election::MasterLock;
+use crate::events;
+use crate::schema_store::{self, Identity, Stored};
+use crate::server_client::InitialState;
+
+/// How long listing the first tablets may take, which includes their first elections.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// A start in which all servers register at once logs nothing.
+const LOG_AFTER: Duration = Duration::from_secs(1);
+/// The delay after a server failed to create a replica.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// The cluster's identity, created now if there is none. `bootstrap_servers`: the number of servers that the first
+/// start waits for. `pending`: shows the registered ones while it waits.
+pub(crate) async fn identify(
+    lock: &MasterLock,
+    bootstrap_servers: usize,
+    pending: &watch::Sender<Option<PendingBootstrap>>,
+    rng: &Rng,
+) -> Result<Stored<Identity>, Error> {
+    loop {
+        if let Some(identity) = schema_store::read_identity(&**lock.chubby()).await? {
+            return Ok(identity);
+        }
+        let servers = wait_for_servers(lock, bootstrap_servers, pending).await?;
+        let identity = Identity {
+            cluster: ClusterId::new(rng.u128()),
+            state: ClusterState::Bootstrapping,
+            first_tablets: first_tablets(&servers).to_vec(),
+        };
+        let write = Write::put(paths::CLUSTER, schema_store::encode_identity(&identity));
+        lock.transact(vec![Compare::Absent(paths::CLUSTER.to_owned())], vec![write]).await?;
+        info!(cluster = %identity.cluster, ?servers, "created a new cluster");
+    }
+}
+
+/// The state of a new cluster that waits for tablet servers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PendingBootstrap {
+    /// The registered servers.
+    pub(crate) registered: BTreeMap<ServerId, record::Server>,
+    /// The number of servers required.
+    pub(crate) required: usize,
+}
+
+/// Waits until `count` servers are registered, and returns that many. While it waits, `pending` shows the registered
+/// ones; a wait longer than [`LOG_AFTER`] is logged.
+async fn wait_for_servers(
+    lock: &MasterLock,
+    count: usize,
+    pending: &watch::Sender<Option<PendingBootstrap>>,
+) -> Result<Vec<ServerId>, Error> {
+    let required = count.max(1);
+    let mut logged = None;
+    loop {
+        let chubby = lock.chubby();
+        // The revision is read first: later registrations wake the watch.
+        let (_files, revision) = chubby.list(paths::SERVERS).await?;
+        let registered = schema_store::list_servers(&**chubby).await?;
+        if registered.len() >= required {
+            pending.send_replace(None);
+            return Ok(registered.into_keys().take(required).collect());
+        }
+        let count = registered.len();
+        pending.send_replace(Some(PendingBootstrap { registered, required }));
+        let mut changes = chubby.watch(paths::SERVERS, revision).await?;
+        if logged != Some(count) && tokio::time::timeout(LOG_AFTER, changes.next()).await.is_err() {
+            events::log_waiting(count, required);
+            logged = Some(count);
+            changes.next().await;
+        } else if logged == Some(count) {
+            changes.next().await;
+        }
+    }
+}
+
+/// Creates the first tablets, unless that was finished before.
+pub(crate) async fn bootstrap(master: &ActiveMaster, identity: &Identity) -> Result<(), Error> {
+    if identity.state == ClusterState::Running {
+        return Ok(());
+    }
+    try_join_all(identity.first_tablets.iter().map(|tablet| create_all_replicas(master, tablet))).await?;
+    let root = identity.first_tablets.iter().find(|tablet| tablet.tablet == TabletId::ROOT);
+    let root = root.ok_or_else(|| Error::damaged("the cluster record names no root tablet"))?;
+    let write = Write::put(paths::ROOT, convert::descriptor_to_bytes(root));
+    // A conflict means that another master has written it.
+    master.transact(vec![Compare::Absent(paths::ROOT.to_owned())], vec![write]).await?;
+    for tablet in &identity.first_tablets {
+        let deadline = master.deadline(LIST_TIMEOUT);
+        master.metadata().put_descriptor(tablet, &Note::default(), deadline).await?;
+    }
+    set_running(master).await
+}
+
+/// Creates all replicas of a first tablet: a cluster starts with the number that was configured.
+async fn create_all_replicas(master: &ActiveMaster, tablet: &TabletDescriptor) -> Result<(), Error> {
+    let schema = TableSchema::metadata();
+    let created = tablet.membership.replicas().map(|replica| {
+        let schema = &schema;
+        async move {
+            let create = || {
+                let servers = master.servers();
+                servers.create_replica(replica.server, tablet, schema, replica.replica, InitialState::Seed)
+            };
+            retry_until_done(master.runtime(), || async { create().await.map_err(|failed| failed.error) }).await
+        }
+    });
+    try_join_all(created).await.map(drop)
+}
+
+/// Retries until this master is no longer active: nothing else can be done before the first tablets exist.
+async fn retry_until_done<T, F>(runtime: &Runtime, attempt: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    loop {
+        match attempt().await {
+            Ok(done) => return Ok(done),
+            Err(error) if error.reason == Reason::StaleEpoch => return Err(error),
+            Err(error) => info!(%error, "cannot create the first tablets yet; retrying"),
+        }
+        tokio::time::sleep(runtime.rng.jitter(RETRY_DELAY)).await;
+    }
+}
+
+async fn set_running(master: &ActiveMaster) -> Result<(), Error> {
+    let stored = schema_store::read_identity(master.chubby()).await?;
+    let Stored { value, modified } = stored.ok_or_else(|| Error::damaged("the cluster record is missing"))?;
+    let running = Identity { state: ClusterState::Running, ..value };
+    let write = Write::put(paths::CLUSTER, schema_store::encode_identity(&running));
+    let compare = Compare::Modified(paths::CLUSTER.to_owned(), modified);
+    match master.transact(vec![compare], vec![write]).await? {
+        TransactionOutcome::Committed(_) => info!(cluster = %running.cluster, "cluster bootstrapped"),
+        // Only the active master writes it, which is this process.
+        TransactionOutcome::Conflict => return Err(Error::new(Reason::Conflict, "the cluster record changed")),
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! The job that changes a table's schema: Chubby stores the new one first, then each tablet applies it as a log
+//! entry.
+
+use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write, paths};
+use ebla_client::Deadline;
+use ebla_model::error::Error;
+use ebla_model::id::TableId;
+use ebla_model::key::KeyRange;
+use ebla_model::schema::{TableName, TableSchema, TableState};
+use ebla_proto::control::apply_request::Kind;
+use ebla_proto::convert;
+use tracing::info;
+
+use crate::active::ActiveMaster;
+use crate::routing::apply_to_range;
+use crate::schema_store::{self, Stored};
+
+/// Finds an active table.
+///
+/// # Errors
+/// `NotFoundTable`, also while it is being created or deleted.
+pub(crate) async fn find_active(chubby: &dyn Chubby, name: &TableName) -> Result<Stored<TableSchema>, Error> {
+    let stored = schema_store::find_table(chubby, name).await?;
+    if stored.value.state == TableState::Active { Ok(stored) } else { Err(schema_store::not_found(name)) }
+}
+
+/// Changes the schema by `change` and returns it when every tablet has applied it.
+///
+/// # Errors
+/// Those of `change`; `NotFoundTable`; `Deadline` or `OutcomeUnknown` when the change continues in the background.
+pub(crate) async fn update_schema(
+    master: &ActiveMaster,
+    name: &TableName,
+    change: impl Fn(&TableSchema) -> Result<TableSchema, Error> + Send + Sync,
+    deadline: Deadline,
+) -> Result<TableSchema, Error> {
+    let schema = loop {
+        let stored = find_active(master.chubby(), name).await?;
+        let changed = change(&stored.value)?;
+        let compare = Compare::Modified(paths::table(changed.table), stored.modified);
+        let write = Write::put(paths::table(changed.table), convert::schema_to_bytes(&changed));
+        if let TransactionOutcome::Committed(_) = master.commit_intent(vec![compare], vec![write]).await? {
+            break changed;
+        }
+    };
+    info!(table = %schema.table, version = %schema.version, "schema changed");
+    apply(master, &schema, deadline).await.map_err(|error| master.defer(error))?;
+    Ok(schema)
+}
+
+/// Applies Chubby's schema at all tablets. Safe to repeat: a tablet ignores versions that are not newer than its own.
+///
+/// # Errors
+/// As [`apply_to_range`].
+pub(crate) async fn finish(master: &ActiveMaster, table: TableId, deadline: Deadline) -> Result<(), Error> {
+    match schema_store::read_table(master.chubby(), table).await? {
+        Some(stored) if stored.value.state == TableState::Active => apply(master, &stored.value, deadline).await,
+        _ => Ok(()),
+    }
+}
+
+async fn apply(master: &ActiveMaster, schema: &TableSchema, deadline: Deadline) -> Result<(), Error> {
+    let kind = Kind::SetSchema(convert::schema_to_proto(schema));
+    apply_to_range(master, schema.table, &KeyRange::all(), &kind, deadline).await
+}

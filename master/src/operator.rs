@@ -1,0 +1,237 @@
+//! The operator API `ebla.operate`: status and manual splits.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_client::metadata::Note;
+use ebla_model::error::Error;
+use ebla_model::id::ServerId;
+use ebla_model::key::RowKey;
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::mutation::validate_row_key;
+use ebla_model::schema::{TableName, TableState};
+use ebla_proto::operate::operate_server::Operate;
+use ebla_proto::{convert, operate, record};
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+use tracing::warn;
+
+use crate::active::{ActiveMaster, CachedMetadata};
+use crate::admin::handle::{MasterHandle, to_response};
+use crate::bootstrap::PendingBootstrap;
+use crate::cluster::{ClusterSnapshot, Role};
+use crate::health::{Health, Shortage};
+use crate::observation::StatusSnapshot;
+use crate::routing::TableMap;
+use crate::{jobs, observation};
+
+/// The timeout of a split.
+const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The maximum number of tablets that a status names.
+const LISTED_TABLETS_MAX: usize = 5;
+
+/// The service, on an active master or a standby.
+#[derive(Debug)]
+pub(crate) struct Operator {
+    handle: MasterHandle,
+    /// The tablet servers that a new cluster waits for.
+    pending: watch::Receiver<Option<PendingBootstrap>>,
+    /// This master, as the master lock names it.
+    master: record::Master,
+}
+
+impl Operator {
+    pub(crate) const fn new(
+        handle: MasterHandle,
+        pending: watch::Receiver<Option<PendingBootstrap>>,
+        master: record::Master,
+    ) -> Self {
+        Self { handle, pending, master }
+    }
+
+    async fn status(&self) -> Result<operate::StatusReply, Error> {
+        let pending = self.pending.borrow().clone();
+        if let Some(pending) = pending {
+            return Ok(self.waiting_status(pending));
+        }
+        let master = self.handle.active()?;
+        let StatusSnapshot { snapshot, stale } = observation::observe_for_status(&master).await;
+        let leaders = snapshot.leaders();
+        let led = snapshot.metadata.values().filter(|tablet| leaders.contains_key(&tablet.tablet)).count();
+        let active = snapshot.tables.values().filter(|schema| schema.state == TableState::Active).count();
+        let reply = operate::StatusReply {
+            cluster: Bytes::copy_from_slice(&master.cluster().to_bytes()),
+            master: Some(self.master.clone()),
+            master_epoch: master.epoch().get(),
+            servers: servers(&snapshot, &observation::addresses(&master, &snapshot).await),
+            tables: active as u64,
+            health: Some(health(
+                &Health::of(&snapshot, master.replicas()),
+                master.replica_changes().in_progress().len(),
+            )),
+            ..Default::default()
+        };
+        let now = master.runtime().clock.monotonic();
+        Ok(match stale {
+            None => operate::StatusReply { tablets: snapshot.metadata.len() as u64, tablets_led: led as u64, ..reply },
+            Some((error, cached)) => operate::StatusReply {
+                trouble: format!("METADATA cannot be read: {error}"),
+                remembered: cached.map(|cached| remembered(&cached, now)),
+                ..reply
+            },
+        })
+    }
+
+    /// The status of a new cluster that waits for tablet servers.
+    fn waiting_status(&self, pending: PendingBootstrap) -> operate::StatusReply {
+        let PendingBootstrap { registered, required } = pending;
+        let counts = operate::Awaited { registered: registered.len() as u64, wanted: required as u64 };
+        let server = |server| operate::ServerStatus {
+            server: Some(server),
+            reachable: true,
+            registered: true,
+            ..Default::default()
+        };
+        operate::StatusReply {
+            master: Some(self.master.clone()),
+            servers: registered.into_values().map(server).collect(),
+            awaited: Some(counts),
+            ..Default::default()
+        }
+    }
+}
+
+fn remembered(cached: &CachedMetadata, now: Duration) -> operate::Remembered {
+    let age_millis = u64::try_from(now.saturating_sub(cached.at).as_millis()).unwrap_or(u64::MAX);
+    operate::Remembered { age_millis, tablets: cached.metadata.len() as u64 }
+}
+
+fn health(health: &Health, repairs: usize) -> operate::Health {
+    let shortage = |(short, tablets): (&Shortage, &usize)| operate::Shortage {
+        live: short.live as u64,
+        wanted: short.wanted as u64,
+        tablets: *tablets as u64,
+    };
+    operate::Health {
+        shortages: health.shortages.iter().map(shortage).collect(),
+        without_quorum: health.without_quorum.len() as u64,
+        without_quorum_first: health
+            .without_quorum
+            .iter()
+            .take(LISTED_TABLETS_MAX)
+            .map(|tablet| tablet.get())
+            .collect(),
+        without_leader: health.without_leader.len() as u64,
+        replicas_live: health.replicas_live as u64,
+        replicas_wanted: health.replicas_wanted as u64,
+        tablets: health.tablets as u64,
+        repairs: repairs as u64,
+    }
+}
+
+fn servers(snapshot: &ClusterSnapshot, addresses: &BTreeMap<ServerId, String>) -> Vec<operate::ServerStatus> {
+    let assigned = snapshot.assigned();
+    let missing = snapshot.assigned_servers().into_iter().filter(|id| !snapshot.servers.contains_key(id));
+    let missing = missing.map(|id| operate::ServerStatus {
+        server: Some(record::Server {
+            version: convert::VERSION,
+            server: id.get(),
+            address: addresses.get(&id).cloned().unwrap_or_default(),
+            ..Default::default()
+        }),
+        assigned: assigned.get(&id).copied().unwrap_or_default(),
+        ..Default::default()
+    });
+    let mut shown: Vec<_> = registered(snapshot, &assigned).chain(missing).collect();
+    shown.sort_by_key(|one| one.server.as_ref().map(|server| server.server));
+    shown
+}
+
+fn registered(
+    snapshot: &ClusterSnapshot,
+    assigned: &BTreeMap<ServerId, u64>,
+) -> impl Iterator<Item = operate::ServerStatus> {
+    snapshot.servers.iter().map(|(id, server)| {
+        let replicas = server.report.iter().flat_map(|report| &report.replicas);
+        operate::ServerStatus {
+            server: Some(record::Server {
+                version: convert::VERSION,
+                server: id.get(),
+                address: server.address.clone(),
+                incarnation: server.incarnation.get(),
+                release: server.release.clone(),
+            }),
+            reachable: server.report.is_some(),
+            replicas: replicas.clone().count() as u64,
+            leads: replicas.clone().filter(|replica| replica.role == Role::Leader).count() as u64,
+            size_bytes: replicas.map(|replica| replica.size_bytes).sum(),
+            log_bytes: server.report.as_ref().map_or(0, |report| report.log_bytes),
+            registered: true,
+            assigned: assigned.get(id).copied().unwrap_or_default(),
+        }
+    })
+}
+
+/// Splits the tablet that contains `at` at that key; or the tablet that contains `within`, at a key chosen by its
+/// leader.
+async fn split(
+    master: &ActiveMaster,
+    name: &TableName,
+    at: Option<RowKey>,
+    within: RowKey,
+) -> Result<(TabletDescriptor, TabletDescriptor), Error> {
+    let deadline = master.deadline(SPLIT_TIMEOUT);
+    let table = jobs::update_schema::find_active(master.chubby(), name).await?.value.table;
+    let mut map = TableMap::read(master, table, deadline).await?;
+    let key = at.clone().unwrap_or(within);
+    let call = |master: ActiveMaster, server, tablet: TabletDescriptor| {
+        let at = at.clone();
+        Box::pin(async move { master.servers().split(server, &tablet, at.as_ref()).await }) as BoxFuture<'static, _>
+    };
+    let (left, right) = map.send_to_leader(&key, deadline, call).await?;
+    // The leader lists both halves itself. Doing it here too makes them visible when this call returns.
+    if let Err(error) = master.metadata().put_split(&left, &right, &Note::default(), deadline).await {
+        warn!(%error, "split committed; METADATA not updated yet");
+    }
+    Ok((left, right))
+}
+
+/// Rejects a split key that could not be a row key.
+fn check_split(at: Option<&RowKey>) -> Result<(), Error> {
+    let invalid = |error: Error| {
+        Error::invalid(format!(
+            "cannot split at this key: {error}; give the key of the first row of the right half, or give none and let \
+             the server choose it"
+        ))
+    };
+    at.map_or(Ok(()), |at| validate_row_key(at).map_err(invalid))
+}
+
+#[tonic::async_trait]
+impl Operate for Operator {
+    async fn split(&self, request: Request<operate::SplitRequest>) -> Result<Response<operate::SplitReply>, Status> {
+        let outcome = async {
+            let master = self.handle.active()?;
+            let request = request.into_inner();
+            let name: TableName = request.table.parse()?;
+            let at = request.at.map(RowKey::new);
+            check_split(at.as_ref())?;
+            let (left, right) = split(&master, &name, at, RowKey::new(request.within)).await?;
+            Ok(operate::SplitReply {
+                left: Some(convert::descriptor_to_proto(&left)),
+                right: Some(convert::descriptor_to_proto(&right)),
+            })
+        };
+        to_response(outcome.await)
+    }
+
+    async fn status(
+        &self,
+        _request: Request<operate::StatusRequest>,
+    ) -> Result<Response<operate::StatusReply>, Status> {
+        to_response(self.status().await)
+    }
+}

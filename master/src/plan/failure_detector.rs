@@ -1,0 +1,176 @@
+//! The failure detector: since when servers and replicas have been missing, as the active master has observed it.
+//!
+//! A server is missing when it is not registered, does not respond to the master, *and* no leader has heard from a
+//! replica on it. A lease alone says little: it expires late when Chubby changes its leader, and early when Chubby
+//! cannot be reached. A replica is missing when its server responds and does not have it. A component is no longer
+//! missing with the first snapshot that contains it. A new master starts to count again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ebla_model::id::{ReplicaId, ServerId, TabletId};
+
+use crate::cluster::ClusterSnapshot;
+
+/// A component that may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Component {
+    /// A server that should hold replicas.
+    Server(ServerId),
+    /// A replica on a server that is up.
+    Replica(ServerId, TabletId, ReplicaId),
+}
+
+/// Since when components have been missing, as time since boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FailureDetector {
+    missing_since: BTreeMap<Component, Duration>,
+}
+
+impl FailureDetector {
+    /// Takes a new snapshot, of the time `now`.
+    pub fn observe(&mut self, cluster: &ClusterSnapshot, now: Duration) {
+        let missing = missing_components(cluster);
+        self.missing_since.retain(|component, _since| missing.contains(component));
+        for component in missing {
+            self.missing_since.entry(component).or_insert(now);
+        }
+    }
+
+    /// Whether it has been missing for at least `timeout`.
+    #[must_use]
+    pub fn is_missing_for(&self, component: Component, now: Duration, timeout: Duration) -> bool {
+        self.missing_since.get(&component).is_some_and(|since| now.saturating_sub(*since) >= timeout)
+    }
+
+    /// The time until a missing component reaches one of these timeouts; `None` when     /// to matter.
+    #[must_use]
+    pub fn next_timeout(&self, now: Duration, timeouts: &[Duration]) -> Option<Duration> {
+        let due =
+            self.missing_since.values().flat_map(|since| timeouts.iter().map(|timeout| since.saturating_add(*timeout)));
+        due.filter(|due| *due > now).map(|due| due.saturating_sub(now)).min()
+    }
+
+    /// Adds a component that has been missing since then.
+    #[cfg(test)]
+    pub(crate) fn with(mut self, component: Component, since: Duration) -> Self {
+        self.missing_since.insert(component, since);
+        self
+    }
+}
+
+fn missing_components(cluster: &ClusterSnapshot) -> BTreeSet<Component> {
+    let leaders = cluster.leader_reports();
+    let mut heard = BTreeSet::new();
+    for (_server, report) in leaders.values() {
+        let members = &report.descriptor.membership;
+        heard.extend(report.heard.iter().filter_map(|replica| members.server_of(*replica)));
+    }
+    let mut missing = BTreeSet::new();
+    for tablet in cluster.known_tablets().into_values() {
+        let members =
+            leaders.get(&tablet.tablet).map_or(tablet, |(_server, report)| &report.descriptor).membership.replicas();
+        for member in members {
+            match cluster.servers.get(&member.server) {
+                None if heard.contains(&member.server) => {}
+                None => _ = missing.insert(Component::Server(member.server)),
+                Some(server) => {
+                    let has = |report| has_replica(report, tablet.tablet, member.replica);
+                    if server.report.as_ref().is_some_and(|report| !has(report)) {
+                        missing.insert(Component::Replica(member.server, tablet.tablet, member.replica));
+                    }
+                }
+            }
+        }
+    }
+    missing
+}
+
+/// Whether a server has this replica, damaged or not.
+fn has_replica(report: &crate::cluster::ServerReport, tablet: TabletId, replica: ReplicaId) -> bool {
+    report.damaged.contains(&(tablet, replica))
+        || report.replicas.iter().any(|here| here.descriptor.tablet == tablet && here.replica == replica)
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::id::{Incarnation, LogId, SchemaVersion, TableId};
+    use ebla_model::key::KeyRange;
+    use ebla_model::metadata::TabletDescriptor;
+
+    use super::*;
+    use crate::cluster::{Registration, ReplicaReport, Role, Server, ServerReport};
+
+    const DEAD_SERVER: Component = Component::Server(ServerId::new(3));
+    const GRACE: Duration = Duration::from_secs(30);
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    /// Servers 1 and 2 with their replicas of a tablet that also has one on server 3, which is missing.
+    fn snapshot(heard: &[u64]) -> ClusterSnapshot {
+        let servers = [1, 2, 3].map(ServerId::new);
+        let descriptor = TabletDescriptor::fresh(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
+        let mut cluster = ClusterSnapshot::default();
+        for (number, role) in [(1, Role::Leader), (2, Role::Follower)] {
+            let replica = ReplicaReport {
+                descriptor: descriptor.clone(),
+                replica: ReplicaId::new(number),
+                role,
+                term: 1,
+                size_bytes: 0,
+                schema_version: SchemaVersion::new(1),
+                applied: LogId::SEED,
+                settled: role == Role::Leader,
+                heard: heard.iter().copied().map(ReplicaId::new).collect(),
+            };
+            let report = Some(ServerReport { replicas: vec![replica], ..Default::default() });
+            let (address, release) = (String::new(), String::new());
+            let registration = Registration::Registered;
+            let server = Server { address, incarnation: Incarnation::new(1), release, registration, report };
+            cluster.servers.insert(ServerId::new(number), server);
+        }
+        cluster
+    }
+
+    #[test]
+    fn the_timeout_counts_from_the_first_snapshot_without_the_server() {
+        let mut failures = FailureDetector::default();
+        failures.observe(&snapshot(&[2]), seconds(10));
+        failures.observe(&snapshot(&[2]), seconds(39));
+        assert!(!failures.is_missing_for(DEAD_SERVER, seconds(39), GRACE));
+        assert_eq!(failures.next_timeout(seconds(39), &[GRACE]), Some(seconds(1)));
+        assert!(failures.is_missing_for(DEAD_SERVER, seconds(40), GRACE));
+        assert_eq!(failures.next_timeout(seconds(40), &[GRACE]), None);
+    }
+
+    #[test]
+    fn a_server_that_a_leader_hears_is_not_missing_and_a_return_resets_the_timeout() {
+        let mut failures = FailureDetector::default();
+        failures.observe(&snapshot(&[2, 3]), seconds(10));
+        assert_eq!(failures, FailureDetector::default());
+        failures.observe(&snapshot(&[2]), seconds(20));
+        failures.observe(&snapshot(&[2, 3]), seconds(30));
+        failures.observe(&snapshot(&[2]), seconds(45));
+        assert!(
+            !failures.is_missing_for(DEAD_SERVER, seconds(60), GRACE),
+            "the timeout counts from the last time it disappeared"
+        );
+    }
+
+    #[test]
+    fn a_replica_that_its_server_does_not_have_is_missing_and_a_damaged_one_is_not() {
+        let component = Component::Replica(ServerId::new(2), TabletId::new(7), ReplicaId::new(2));
+        let mut cluster = snapshot(&[2, 3]);
+        let report = cluster.servers.get_mut(&ServerId::new(2)).unwrap().report.as_mut().unwrap();
+        report.replicas.clear();
+        let mut failures = FailureDetector::default();
+        failures.observe(&cluster, seconds(1));
+        assert!(failures.is_missing_for(component, seconds(2), seconds(1)));
+        let report = cluster.servers.get_mut(&ServerId::new(2)).unwrap().report.as_mut().unwrap();
+        report.damaged.insert((TabletId::new(7), ReplicaId::new(2)));
+        failures.observe(&cluster, seconds(2));
+        assert_eq!(failures, FailureDetector::default());
+    }
+}

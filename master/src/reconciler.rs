@@ -1,0 +1,363 @@
+//! The reconciler: observes the whole cluster, plans, and executes the plan. It runs when this master becomes active,
+//! every minute, when servers register or stop responding, and on request.
+//!
+//! An action that fails is retried in the next round, with a new snapshot. Rows of METADATA are written in the order
+//! of the plan, and when one fails the later rows of its table wait: the order keeps lookups correct.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ebla_chubby::{Compare, Revision, Write, paths};
+use ebla_client::metadata::Note;
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{ServerId, TableId, TabletId};
+use ebla_model::key::KeyRange;
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::TableSchema;
+use ebla_proto::convert;
+use ebla_runtime::Tasks;
+use tracing::{debug, error, info, warn};
+
+use crate::active::ActiveMaster;
+use crate::alerts::Alerts;
+use crate::cluster::{ClusterSnapshot, Registration};
+use crate::events::{ClusterEvent, ClusterView, tablet_list};
+use crate::health::Health;
+use crate::plan::failure_detector::FailureDetector;
+use crate::plan::repair::{PlanContext, ReplicaChange, detection_timeouts, has_unconfirmed_extras};
+use crate::plan::{Action, plan};
+use crate::server_client::InitialState;
+use crate::{jobs, observation, schema_store};
+
+/// Between two rounds that nothing requests earlier.
+const ROUND_PERIOD: Duration = Duration::from_secs(60);
+/// The minimum between two rounds, so that an action that keeps failing does not keep the cluster busy.
+const ROUND_PERIOD_MIN: Duration = Duration::from_secs(1);
+/// The timeout of one action.
+const ACTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two pings of the servers.
+const PING_PERIOD: Duration = Duration::from_secs(2);
+
+/// Reconciles until this master is no longer active. `grace`: how long a server may be down before its replicas are
+/// replaced. `stopping`: cancelled first when this process stops; later changes of health are not reported.
+pub(crate) async fn reconcile(master: ActiveMaster, grace: Duration, stopping: Tasks) {
+    let mut reconciler = Reconciler::new(master.clone(), grace, stopping);
+    loop {
+        let before = master.chubby().list(paths::SERVERS).await.ok().map(|(_files, revision)| revision);
+        match reconciler.round().await {
+            Ok(RoundOutcome::Complete) => {}
+            Ok(RoundOutcome::Incomplete) => master.request_reconcile(),
+            Err(error) => {
+                debug!(%error, "cannot read cluster state; reconcile postponed");
+                master.request_reconcile();
+            }
+        }
+        tokio::time::sleep(master.runtime().rng.jitter(ROUND_PERIOD_MIN)).await;
+        let responding = reconciler.responding.clone();
+        tokio::select! {
+            () = tokio::time::sleep(reconciler.delay()) => {}
+            () = master.reconcile_requested() => {}
+            () = registrations_change(&master, before) => {}
+            now = responding_servers_change(&master, &responding) => reconciler.responding = now,
+        }
+    }
+}
+
+/// The state that lasts from round to round. A new master starts without it.
+struct Reconciler {
+    master: ActiveMaster,
+    grace: Duration,
+    stopping: Tasks,
+    failures: FailureDetector,
+    /// Tablets whose quorum loss was reported.
+    reported_quorum_losses: BTreeSet<TabletId>,
+    alerts: Alerts,
+    /// The error of the last attempt to read METADATA.
+    metadata_error: Option<String>,
+    /// The registered servers that responded last.
+    responding: BTreeSet<ServerId>,
+}
+
+/// Returns when the set of responding servers has changed, with the new set.
+async fn responding_servers_change(master: &ActiveMaster, before: &BTreeSet<ServerId>) -> BTreeSet<ServerId> {
+    loop {
+        tokio::time::sleep(PING_PERIOD).await;
+        let now = observation::responding_servers(master).await;
+        if now != *before {
+            return now;
+        }
+    }
+}
+
+/// Returns when a server has registered or lost its lease since the last round started: it may have replicas that are
+/// missing.
+async fn registrations_change(master: &ActiveMaster, since: Option<Revision>) {
+    let Some(since) = since else { return std::future::pending().await };
+    match master.chubby().watch(paths::SERVERS, since).await {
+        Ok(mut watch) => _ = watch.next().await,
+        Err(_unavailable) => std::future::pending().await,
+    }
+}
+
+/// Whether a round executed its whole plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RoundOutcome {
+    Complete,
+    Incomplete,
+}
+
+impl Reconciler {
+    fn new(master: ActiveMaster, grace: Duration, stopping: Tasks) -> Self {
+        Self {
+            master,
+            grace,
+            stopping,
+            failures: FailureDetector::default(),
+            reported_quorum_losses: BTreeSet::new(),
+            alerts: Alerts::default(),
+            metadata_error: None,
+            responding: BTreeSet::new(),
+        }
+    }
+
+    /// The delay until the next round, unless one is requested: shorter when a detection timeout or an alert is due.
+    fn delay(&self) -> Duration {
+        let period = self.master.runtime().rng.jitter(ROUND_PERIOD);
+        let now = self.now();
+        let due = [self.failures.next_timeout(now, &detection_timeouts(self.grace)), self.alerts.next_due(now)];
+        due.into_iter().flatten().fold(period, Duration::min)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.token().is_cancelled()
+    }
+
+    fn now(&self) -> Duration {
+        self.master.runtime().clock.monotonic()
+    }
+
+    /// The view of a snapshot that matters to operators.
+    async fn view(&self, snapshot: &ClusterSnapshot) -> ClusterView {
+        let health = Health::of(snapshot, self.master.replicas());
+        let addresses = observation::addresses(&self.master, snapshot).await;
+        let repairs = self.master.replica_changes().in_progress().len();
+        ClusterView { metadata: self.metadata_error.clone(), repairs, ..ClusterView::of(snapshot, &health, &addresses) }
+    }
+
+    /// Logs what has changed for operators.
+    fn log_events(&mut self, view: &ClusterView) {
+        if !self.is_stopping() {
+            self.alerts.observe(view, self.now()).iter().for_each(ClusterEvent::log);
+        }
+    }
+
+    /// Observes the cluster: first the servers, which is quick, then METADATA, which may be unavailable with them.
+    async fn observe(&mut self) -> Result<ClusterSnapshot, Error> {
+        let master = self.master.clone();
+        let servers = observation::observe_servers(&master).await?;
+        self.responding = servers.iter().filter(|(_id, one)| one.report.is_some()).map(|(id, _one)| *id).collect();
+        let mut known = observation::with_cached_metadata(&master, servers.clone());
+        known.servers.extend(observation::observe_unregistered(&master, &known).await);
+        let mut view = self.view(&known).await;
+        self.log_events(&view);
+        let metadata = observation::read_metadata(&master);
+        tokio::pin!(metadata);
+        let outcome = loop {
+            let due = self.alerts.next_due(self.now()).filter(|_due| !self.is_stopping());
+            let Some(due) = due else { break metadata.await };
+            tokio::select! {
+                outcome = &mut metadata => break outcome,
+                () = tokio::time::sleep(due) => self.log_events(&view),
+            }
+        };
+        self.metadata_error = outcome.as_ref().err().map(ToString::to_string);
+        if outcome.is_err() {
+            view.metadata = self.metadata_error.clone();
+            self.log_events(&view);
+        }
+        let observed = ClusterSnapshot { servers, metadata: outcome?, ..ClusterSnapshot::default() };
+        let mut snapshot = observation::with_chubby(&master, observed).await?;
+        snapshot.servers.extend(observation::observe_unregistered(&master, &snapshot).await);
+        master.cache_metadata(&snapshot.metadata);
+        let view = self.view(&snapshot).await;
+        self.log_events(&view);
+        Ok(snapshot)
+    }
+
+    /// One round: observe, plan, execute.
+    async fn round(&mut self) -> Result<RoundOutcome, Error> {
+        // Read before the snapshot is taken: a change that ends meanwhile is left to the next round, which sees its
+        // result.
+        let in_progress = self.master.replica_changes().in_progress();
+        let snapshot = self.observe().await?;
+        let now = self.master.runtime().clock.monotonic();
+        self.failures.observe(&snapshot, now);
+        let ctx = PlanContext {
+            now,
+            grace: self.grace,
+            replicas: self.master.replicas(),
+            failures: self.failures.clone(),
+            in_progress,
+        };
+        let actions = plan(&snapshot, &ctx);
+        self.reported_quorum_losses.retain(|reported| {
+            actions.iter().any(|action| matches!(action, Action::ReportQuorumLoss { tablet, .. } if tablet == reported))
+        });
+        self.log_quorum_loss(&actions);
+        let mut outcome = RoundOutcome::Complete;
+        let mut blocked_tables = BTreeSet::new();
+        for action in &actions {
+            let table = match action {
+                Action::WriteRow(tablet) => Some(tablet.table),
+                _ => None,
+            };
+            if table.is_some_and(|table| blocked_tables.contains(&table)) {
+                continue;
+            }
+            match self.execute(&snapshot, action).await {
+                Ok(ActionOutcome::Completed) => info!(%action, "action executed"),
+                Ok(ActionOutcome::NotLogged) => {}
+                Err(error) => {
+                    warn!(%action, %error, "action failed; will retry in next reconcile");
+                    blocked_tables.extend(table);
+                    outcome = RoundOutcome::Incomplete;
+                }
+            }
+        }
+        if actions.iter().any(|action| matches!(action, Action::ChangeReplicas(_))) {
+            let view = self.view(&snapshot).await;
+            self.log_events(&view);
+        }
+        Ok(if all_registered_responded(&snapshot) && !has_unconfirmed_extras(&snapshot) {
+            outcome
+        } else {
+            RoundOutcome::Incomplete
+        })
+    }
+
+    /// Raises the quorum loss alert, once for each tablet that cannot be repaired unless dead servers return.
+    fn log_quorum_loss(&mut self, actions: &[Action]) {
+        let lost = actions.iter().filter_map(|action| match action {
+            Action::ReportQuorumLoss { tablet, .. } => Some(*tablet),
+            _ => None,
+        });
+        let new: Vec<TabletId> = lost.filter(|tablet| self.reported_quorum_losses.insert(*tablet)).collect();
+        if !new.is_empty() {
+            let (tablets, first) = (new.len(), tablet_list(&new));
+            error!(
+                tablets,
+                first, "quorum loss: a majority of replicas is dead; replica repair is impossible until servers return"
+            );
+        }
+    }
+
+    async fn execute(&self, snapshot: &ClusterSnapshot, action: &Action) -> Result<ActionOutcome, Error> {
+        match action {
+            Action::ChangeReplicas(change) => {
+                let Some(schema) = schema_of(snapshot, change.tablet.table) else {
+                    return Ok(ActionOutcome::NotLogged);
+                };
+                self.master.replica_changes().clone().start(&self.master, ReplicaChange::clone(change), schema);
+                return Ok(ActionOutcome::NotLogged);
+            }
+            Action::CreateReplica { tablet, replica } => {
+                let Some(schema) = schema_of(snapshot, tablet.table) else { return Ok(ActionOutcome::NotLogged) };
+                let servers = self.master.servers();
+                let created =
+                    servers.create_replica(replica.server, tablet, &schema, replica.replica, InitialState::Empty);
+                created.await.map_err(|failed| failed.error)?;
+            }
+            Action::ReportQuorumLoss { .. } => return Ok(ActionOutcome::NotLogged),
+            Action::TransferLeader { tablet, from, to } => {
+                return Ok(transfer_leader(&self.master, tablet, *from, *to).await);
+            }
+            other => execute(&self.master, other).await?,
+        }
+        Ok(ActionOutcome::Completed)
+    }
+}
+
+/// Requests another round after a transfer, because a plan transfers few, and when the target lags behind. Other
+/// failures can wait: the tablet is served as it is.
+async fn transfer_leader(
+    master: &ActiveMaster,
+    tablet: &TabletDescriptor,
+    from: ServerId,
+    to: ServerId,
+) -> ActionOutcome {
+    match master.servers().transfer(from, tablet, to).await {
+        Ok(()) => {
+            master.request_reconcile();
+            ActionOutcome::Completed
+        }
+        Err(failed) => {
+            debug!(tablet = %tablet.tablet, %from, %to, error = %failed.error, "leader balance: transfer failed");
+            if failed.error.reason == Reason::Busy {
+                master.request_reconcile();
+            }
+            ActionOutcome::NotLogged
+        }
+    }
+}
+
+/// Whether an action is worth a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ActionOutcome {
+    Completed,
+    NotLogged,
+}
+
+fn schema_of(snapshot: &ClusterSnapshot, table: TableId) -> Option<TableSchema> {
+    if table == TableId::METADATA {
+        return Some(TableSchema::metadata());
+    }
+    snapshot.tables.get(&table).cloned()
+}
+
+/// Whether all registered servers have responded: one that is down may still be registered until its lease expires.
+fn all_registered_responded(snapshot: &ClusterSnapshot) -> bool {
+    let mut registered = snapshot.servers.values().filter(|server| server.registration == Registration::Registered);
+    registered.all(|server| server.report.is_some())
+}
+
+/// Executes the actions that need no state of the reconciler.
+async fn execute(master: &ActiveMaster, action: &Action) -> Result<(), Error> {
+    let deadline = master.deadline(ACTION_TIMEOUT);
+    match action {
+        Action::WriteRoot(root) => write_root(master, root).await,
+        Action::WriteRow(tablet) => {
+            master.metadata().put_descriptor(tablet, &Note::default(), deadline).await.map(drop)
+        }
+        Action::RemoveRow { row, tablet } => {
+            let entries = master.metadata().read_range(KeyRange::single(row.clone()), deadline).await?;
+            for entry in entries.iter().filter(|entry| entry.descriptor.tablet == *tablet) {
+                master.metadata().delete(&entry.descriptor, deadline).await?;
+            }
+            Ok(())
+        }
+        Action::FinishCreate(table) => jobs::create::finish(master, *table, deadline).await,
+        Action::ApplySchema(table) => jobs::update_schema::finish(master, *table, deadline).await,
+        Action::FinishOperation(operation) => jobs::drop_range::finish(master, *operation, deadline).await,
+        Action::FinishDelete(table) => jobs::delete::finish(master, *table, deadline).await,
+        Action::DropReplica { server, tablet, replica } => {
+            master.servers().drop_replica(*server, *tablet, *replica).await.map_err(|failed| failed.error)
+        }
+        // Executed by [`Reconciler::execute`].
+        Action::ChangeReplicas(_)
+        | Action::CreateReplica { .. }
+        | Action::ReportQuorumLoss { .. }
+        | Action::TransferLeader { .. } => Ok(()),
+    }
+}
+
+/// Replaces the `root` file unless the stored one is newer.
+async fn write_root(master: &ActiveMaster, root: &TabletDescriptor) -> Result<(), Error> {
+    let stored = schema_store::read_root(master.chubby()).await?;
+    let compare = match &stored {
+        Some(stored) if stored.value.fence() >= root.fence() => return Ok(()),
+        Some(stored) => Compare::Modified(paths::ROOT.to_owned(), stored.modified),
+        None => Compare::Absent(paths::ROOT.to_owned()),
+    };
+    let write = Write::put(paths::ROOT, convert::descriptor_to_bytes(root));
+    master.transact(vec![compare], vec![write]).await.map(drop)
+}

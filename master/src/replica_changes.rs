@@ -1,0 +1,114 @@
+//! Replica repair: executes replica changes in the background. Each copies a tablet, so the reconciler must not wait
+//! for it.
+//!
+//! Only this master knows the changes in progress. A new master finds incomplete ones in the tablets themselves, as a
+//! learner or as two voter sets (joint consensus), and finishes them. A replica that was created and never became a
+//! member is an extra replica, which the new master's plan removes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ebla_chubby::{Counter, next_ids};
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{ReplicaId, ServerId, TabletId};
+use ebla_model::metadata::{Replica, TabletDescriptor};
+use ebla_model::schema::TableSchema;
+use tracing::{info, warn};
+
+use crate::active::ActiveMaster;
+use crate::plan::repair::{Addition, ReplicaChange};
+use crate::server_client::InitialState;
+
+/// How many times a hint to another leader is followed.
+const LEADER_HINTS_MAX: usize = 3;
+
+/// The replica changes in progress.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReplicaChanges {
+    /// The tablets, and the servers that get a replica. Locked for a lookup; at most as many entries as a plan
+    /// starts.
+    in_progress: Arc<Mutex<BTreeMap<TabletId, Option<ServerId>>>>,
+}
+
+impl ReplicaChanges {
+    /// The tablets whose replicas are being changed, and the servers that get one.
+    pub(crate) fn in_progress(&self) -> BTreeMap<TabletId, Option<ServerId>> {
+        self.lock().clone()
+    }
+
+    /// Starts a change. When it ends, with or without success, it requests a round of the reconciler.
+    pub(crate) fn start(&self, master: &ActiveMaster, change: ReplicaChange, schema: TableSchema) {
+        let tablet = change.tablet.tablet;
+        self.lock().insert(tablet, change.add.map(Addition::server));
+        info!(%change, "replica change started");
+        let guard = InProgressGuard { changes: self.clone(), master: master.clone(), tablet };
+        let master = master.clone();
+        master.runtime().tasks.clone().spawn_until_stopped("repair", async move {
+            let shown = change.to_string();
+            match run_change(&master, change, &schema).await {
+                Ok(tablet) => info!(change = shown, membership = ?tablet.membership, "replica change finished"),
+                Err(error) => warn!(change = shown, %error, "replica change failed; retrying"),
+            }
+            drop(guard);
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<TabletId, Option<ServerId>>> {
+        self.in_progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A change in progress; removes itself when it is dropped.
+struct InProgressGuard {
+    changes: ReplicaChanges,
+    master: ActiveMaster,
+    tablet: TabletId,
+}
+
+impl Drop for InProgressGuard {
+    fn drop(&mut self) {
+        self.changes.lock().remove(&self.tablet);
+        self.master.request_reconcile();
+    }
+}
+
+async fn run_change(
+    master: &ActiveMaster,
+    change: ReplicaChange,
+    schema: &TableSchema,
+) -> Result<TabletDescriptor, Error> {
+    let add = match change.add {
+        Some(Addition::New(server)) => Some(create_replica(master, &change.tablet, schema, server).await?),
+        Some(Addition::Learner(learner)) => Some(learner),
+        None => None,
+    };
+    let mut leader = change.leader;
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let outcome = master.servers().change_replicas(leader, &change.tablet, add, change.remove).await;
+        let failed = match outcome {
+            Ok(changed) => return Ok(changed),
+            Err(failed) => failed,
+        };
+        match failed.detail.leader.map(|hint| ServerId::new(hint.server)) {
+            Some(other) if other != leader && attempts < LEADER_HINTS_MAX => leader = other,
+            _ => return Err(failed.error),
+        }
+    }
+}
+
+/// Creates an empty replica with a new id. It must exist before the leader sends to it.
+async fn create_replica(
+    master: &ActiveMaster,
+    tablet: &TabletDescriptor,
+    schema: &TableSchema,
+    server: ServerId,
+) -> Result<Replica, Error> {
+    let replica = ReplicaId::new(next_ids(master.chubby(), Counter::Replicas, 1).await?.start);
+    let created = master.servers().create_replica(server, tablet, schema, replica, InitialState::Empty).await;
+    match created.map_err(|failed| failed.error)?.as_str() {
+        "removed" => Err(Error::new(Reason::Conflict, format!("replica {replica} was removed from server {server}"))),
+        _ => Ok(Replica { replica, server }),
+    }
+}
