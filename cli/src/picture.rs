@@ -271,7 +271,7 @@ async fn look_around(address: &str, known: &ClusterReply, limit: Duration, runti
 async fn read_metadata(address: &str, limit: Duration, runtime: &Runtime) -> Result<Vec<TabletDescriptor>, Error> {
     let client = Client::connect_cluster(address, runtime.clone()).await?;
     let cluster = client.low_level()?;
-    let reading = cluster.metadata().read_range(KeyRange::all(), cluster.deadline(limit)).await;
+    let reading = cluster.read_metadata(KeyRange::all(), cluster.deadline(limit)).await;
     Ok(reading?.into_iter().map(|entry| entry.descriptor).collect())
 }
 

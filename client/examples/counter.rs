@@ -1,4 +1,4 @@
-//! Counts visits: increments that are applied once however often they are sent, and a write that depends on its row.
+//! Counts visits: increments that are applied exactly once, and a conditional write.
 //!
 //! `cargo run --release -p ebla-client --example counter [HOST:PORT]`, with `ebla up` running. Each run adds 100.
 
@@ -31,18 +31,18 @@ async fn main() -> Result<(), Error> {
     let page = RowKey::copy_from_slice(b"com.cnn.www");
 
     let before = visits(&table, &page).await?;
-    // All at once: the tablet applies one after another.
+    // Concurrent calls: the tablet serializes them.
     try_join_all((0..100).map(|_visit| count_one(&table, &page))).await?;
     let after = visits(&table, &page).await?;
     println!("visits: {before} before, {after} after");
     if after != before.wrapping_add(100) {
-        return Err(Error::internal("increments were lost or doubled"));
+        return Err(Error::internal("increments were lost or duplicated"));
     }
 
-    // Exactly one of those who try becomes the owner.
-    let claims = ["ann", "ben", "eve"].map(|who| claim(&table, &page, who));
+    // At most one of the concurrent callers becomes the owner.
+    let claims = ["ann", "ben", "eve"].map(|owner| claim(&table, &page, owner));
     let won = try_join_all(claims).await?.into_iter().filter(|won| *won).count();
-    println!("new owners: {won} (0 when an earlier run made one)");
+    println!("new owners: {won} (0 if an earlier run has set one)");
     if won > 1 { Err(Error::internal("a conditional write was applied twice")) } else { Ok(()) }
 }
 
@@ -59,14 +59,14 @@ async fn visits(table: &Table, page: &RowKey) -> Result<i64, Error> {
     Ok(bytes.map_or(0, i64::from_be_bytes))
 }
 
-/// Writes `who` into the row's owner column unless there is one; whether it was written.
-async fn claim(table: &Table, page: &RowKey, who: &'static str) -> Result<bool, Error> {
+/// Writes `owner` into the row's owner column if it is empty; returns whether it was written.
+async fn claim(table: &Table, page: &RowKey, owner: &'static str) -> Result<bool, Error> {
     let has_owner = Filter::ColumnQualifierRegex(Bytes::from_static(b"owner"));
     let own = Mutation::SetCell {
         family: "c".to_owned(),
         qualifier: Bytes::from_static(b"owner"),
         timestamp: WriteTime::Server,
-        value: Bytes::from_static(who.as_bytes()),
+        value: Bytes::from_static(owner.as_bytes()),
     };
     let had_owner = table.check_and_mutate(page, Some(has_owner), &[], &[own]).await?;
     Ok(!had_owner)

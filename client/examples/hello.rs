@@ -1,7 +1,7 @@
-//! Creates a table, writes a row and reads it back.
+//! Creates a table, writes a row and reads it.
 //!
-//! `cargo run --release -p ebla-client --example hello [HOST:PORT]`, with `ebla up` running. Can be run again: a table
-//! that exists already is used as it is.
+//! `cargo run --release -p ebla-client --example hello [HOST:PORT]`, with `ebla up` running. It can run again: an
+//! existing table is used.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Error> {
         timestamp: WriteTime::Server,
         value: Bytes::from_static(value.as_bytes()),
     };
-    // All mutations of a row are applied together, or none.
+    // The mutations of a row are applied atomically.
     let mutations = [
         cell("contents", "", "<html>…</html>"),
         cell("anchor", "cnnsi.com", "CNN"),

@@ -1,8 +1,8 @@
-//! Tables, families, splits and the cluster's state, at one address.
+//! Admin calls: tables, families, splits and the cluster status, at one address.
 //!
-//! Tables and families go over the public admin API, so they work against any server that has it; splits and status
-//! over `ebla.operate`. Any tablet server takes both and hands them to the master in office. Calls are not retried here:
-//! creating a table twice is an error that the caller should see.
+//! Calls for tables and families use the public admin API, so they work with any server that has it; splits and status
+//! use `ebla.operate`. Any tablet server accepts both and forwards them to the active master. Calls are not retried:
+//! the caller must see the error of creating a table twice.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,10 +28,10 @@ use tonic::{Request, Response, Status};
 use crate::channel::MESSAGE_BYTES_MAX;
 use crate::wire;
 
-/// How long a call may take: a table with many tablets is made in one call.
+/// The default timeout of a call: one call may create a table with many tablets.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A family of a table: its name, and which versions of its cells are dropped (`None`: none).
+/// A family of a table: its name and its garbage-collection rule (`None`: keep every version).
 pub type NamedFamily = (String, Option<GcRule>);
 
 /// A change of a table's families.
@@ -39,9 +39,9 @@ pub type NamedFamily = (String, Option<GcRule>);
 pub enum FamilyChange {
     /// A new family.
     Create(NamedFamily),
-    /// Another rule for a family.
+    /// A new rule for a family.
     Update(NamedFamily),
-    /// No such family any more; its cells go.
+    /// Delete a family and its cells.
     Drop(String),
 }
 
@@ -64,14 +64,14 @@ impl Admin {
         Self { channel: runtime.net.channel(address), timeout: TIMEOUT }
     }
 
-    /// The same calls, each given up after `timeout`; the server is told of it.
+    /// The same calls with `timeout` for each of them, which is sent to the server.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Makes a table with these families, cut at these keys (which may come in any order). Returns when it serves.
+    /// Creates a table with these families, split at these keys (in any order). Returns when the table serves.
     ///
     /// # Errors
     /// `AlreadyExists`, `InvalidArgument`; `Unavailable` when nothing was done, `Deadline` when it may have been.
@@ -89,13 +89,13 @@ impl Admin {
             table: Some(admin::Table { column_families: families.collect(), ..Default::default() }),
             initial_splits: splits.iter().map(split).collect(),
         };
-        answer(self.tables().create_table(self.request(message)).await).map(drop)
+        unwrap_response(self.tables().create_table(self.request(message)).await).map(drop)
     }
 
-    /// Has a table protected against deletion, or no more.
+    /// Sets the deletion protection of a table.
     ///
     /// # Errors
-    /// `NotFoundTable`; else as [`Self::create_table`].
+    /// `NotFoundTable`; otherwise as [`Self::create_table`].
     pub async fn set_protection(&self, name: &TableName, protection: Protection) -> Result<(), Error> {
         let deletion_protection = protection == Protection::On;
         let table = admin::Table { name: name.as_str().to_owned(), deletion_protection, ..Default::default() };
@@ -104,7 +104,7 @@ impl Admin {
             update_mask: Some(prost_types::FieldMask { paths: vec!["deletion_protection".to_owned()] }),
             ..Default::default()
         };
-        match answer(self.tables().update_table(self.request(message)).await)?.result {
+        match unwrap_response(self.tables().update_table(self.request(message)).await)?.result {
             Some(operation::Result::Error(status)) => Err(from_rpc_status(&status)),
             _ => Ok(()),
         }
@@ -113,10 +113,10 @@ impl Admin {
     /// Deletes a table and everything in it.
     ///
     /// # Errors
-    /// `NotFoundTable`, `FailedPrecondition` when it is protected; else as [`Self::create_table`].
+    /// `NotFoundTable`, `FailedPrecondition` when it is protected; otherwise as [`Self::create_table`].
     pub async fn delete_table(&self, name: &TableName) -> Result<(), Error> {
         let message = admin::DeleteTableRequest { name: name.as_str().to_owned() };
-        answer(self.tables().delete_table(self.request(message)).await)
+        unwrap_response(self.tables().delete_table(self.request(message)).await)
     }
 
     /// The tables of an instance, by name.
@@ -129,7 +129,7 @@ impl Admin {
         loop {
             let message =
                 admin::ListTablesRequest { parent: instance(project, of_instance), page_token, ..Default::default() };
-            let page = answer(self.tables().list_tables(self.request(message)).await)?;
+            let page = unwrap_response(self.tables().list_tables(self.request(message)).await)?;
             for table in page.tables {
                 names.push(table.name.parse()?);
             }
@@ -144,10 +144,10 @@ impl Admin {
     /// A table as the public API shows it.
     ///
     /// # Errors
-    /// `NotFoundTable`; else as [`Self::create_table`].
+    /// `NotFoundTable`; otherwise as [`Self::create_table`].
     pub async fn get_table(&self, name: &TableName) -> Result<admin::Table, Error> {
         let message = admin::GetTableRequest { name: name.as_str().to_owned(), ..Default::default() };
-        answer(self.tables().get_table(self.request(message)).await)
+        unwrap_response(self.tables().get_table(self.request(message)).await)
     }
 
     /// A table's families, by name.
@@ -158,23 +158,23 @@ impl Admin {
         families(self.get_table(name).await?.column_families)
     }
 
-    /// Changes families, all or none; answers the families afterwards.
+    /// Changes families atomically; returns the new families.
     ///
     /// # Errors
-    /// `NotFoundTable`, `NotFoundFamily`, `AlreadyExists`; else as [`Self::create_table`].
+    /// `NotFoundTable`, `NotFoundFamily`, `AlreadyExists`; otherwise as [`Self::create_table`].
     pub async fn modify_families(&self, name: &TableName, changes: &[FamilyChange]) -> Result<Vec<NamedFamily>, Error> {
         let message = admin::ModifyColumnFamiliesRequest {
             name: name.as_str().to_owned(),
             modifications: changes.iter().map(modification).collect(),
             ..Default::default()
         };
-        families(answer(self.tables().modify_column_families(self.request(message)).await)?.column_families)
+        families(unwrap_response(self.tables().modify_column_families(self.request(message)).await)?.column_families)
     }
 
     /// Deletes the rows whose keys begin with `prefix`; all rows when it is empty.
     ///
     /// # Errors
-    /// `NotFoundTable`; else as [`Self::create_table`].
+    /// `NotFoundTable`; otherwise as [`Self::create_table`].
     pub async fn drop_row_range(&self, name: &TableName, prefix: &RowKey) -> Result<(), Error> {
         let target = if prefix.is_empty() {
             DropTarget::DeleteAllDataFromTable(true)
@@ -182,13 +182,15 @@ impl Admin {
             DropTarget::RowKeyPrefix(prefix.bytes().clone())
         };
         let message = admin::DropRowRangeRequest { name: name.as_str().to_owned(), target: Some(target) };
-        answer(self.tables().drop_row_range(self.request(message)).await)
+        unwrap_response(self.tables().drop_row_range(self.request(message)).await)
     }
 
-    /// Splits a tablet: at `at`, or, without it, the tablet that holds `within` where that halves it. Answers the halves.
+    /// Splits a tablet: at the key `at`; without it, the tablet that holds `within`, near its middle. Returns the
+    /// halves.
     ///
     /// # Errors
-    /// `NotFoundTable`, `FailedPrecondition` when the tablet cannot be split there; else as [`Self::create_table`].
+    /// `NotFoundTable`, `FailedPrecondition` when the tablet cannot be split there; otherwise as
+    /// [`Self::create_table`].
     pub async fn split(
         &self,
         name: &TableName,
@@ -200,16 +202,16 @@ impl Admin {
             at: at.map(|key| key.bytes().clone()),
             within: within.bytes().clone(),
         };
-        let halves = answer(self.operate().split(self.request(message)).await)?;
+        let halves = unwrap_response(self.operate().split(self.request(message)).await)?;
         Ok((wire::descriptor(halves.left)?, wire::descriptor(halves.right)?))
     }
 
-    /// The state of the cluster as the master in office sees it.
+    /// The cluster status as the active master sees it.
     ///
     /// # Errors
-    /// `Unavailable` when no master is in office.
+    /// `Unavailable` when no master is active.
     pub async fn status(&self) -> Result<operate::StatusReply, Error> {
-        answer(self.operate().status(self.request(operate::StatusRequest {})).await)
+        unwrap_response(self.operate().status(self.request(operate::StatusRequest {})).await)
     }
 
     fn request<M>(&self, message: M) -> Request<M> {
@@ -231,9 +233,9 @@ fn instance(project: &str, instance: &str) -> String {
     format!("projects/{project}/instances/{instance}")
 }
 
-/// Another maker's server says NOT_FOUND without saying of what: here it is always the table.
-fn answer<T>(answer: Result<Response<T>, Status>) -> Result<T, Error> {
-    answer.map(Response::into_inner).map_err(|status| {
+/// Servers of other vendors return NOT_FOUND without a resource: here it is always the table.
+fn unwrap_response<T>(response: Result<Response<T>, Status>) -> Result<T, Error> {
+    response.map(Response::into_inner).map_err(|status| {
         let (error, _detail) = from_status(&status);
         match error.reason {
             Reason::NotFound => Error::new(Reason::NotFoundTable, error.message),
@@ -246,9 +248,9 @@ fn family(gc: Option<&GcRule>) -> admin::ColumnFamily {
     admin::ColumnFamily { gc_rule: gc.map(convert::admin::gc_rule_to_admin), ..Default::default() }
 }
 
-fn families(shown: HashMap<String, admin::ColumnFamily>) -> Result<Vec<NamedFamily>, Error> {
-    let mut families = Vec::with_capacity(shown.len());
-    for (name, family) in shown {
+fn families(listed: HashMap<String, admin::ColumnFamily>) -> Result<Vec<NamedFamily>, Error> {
+    let mut families = Vec::with_capacity(listed.len());
+    for (name, family) in listed {
         let gc = family.gc_rule.as_ref().map(convert::admin::gc_rule_from_admin).transpose()?;
         families.push((name, gc.flatten()));
     }

@@ -1,20 +1,20 @@
-//! When a call must be answered.
+//! The deadline of a call.
 //!
-//! A deadline is an instant of the runtime's monotonic clock, so the same code keeps time in production and in
-//! simulation. It is made once, at the edge, and handed down unchanged: whoever waits, waits at most what remains.
+//! A deadline is an instant of the runtime's monotonic clock, so the same code works in production and in simulation.
+//! The edge creates it once and passes it down unchanged: every wait lasts at most the remaining time.
 
 use std::time::Duration;
 
 use ebla_runtime::Clock;
 
-/// The instant after which nobody waits for the answer any more.
+/// The instant at which a call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Duration);
 
 impl Deadline {
-    /// `limit` from now.
-    pub fn after(clock: &Clock, limit: Duration) -> Self {
-        Self(clock.monotonic().saturating_add(limit))
+    /// The deadline that ends `timeout` from now.
+    pub fn after(clock: &Clock, timeout: Duration) -> Self {
+        Self(clock.monotonic().saturating_add(timeout))
     }
 
     /// The instant `at` of the monotonic clock.
@@ -22,12 +22,12 @@ impl Deadline {
         Self(at)
     }
 
-    /// What remains; zero when it has passed.
+    /// The remaining time; zero when the deadline has passed.
     pub fn remaining(self, clock: &Clock) -> Duration {
         self.0.saturating_sub(clock.monotonic())
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     pub fn has_passed(self, clock: &Clock) -> bool {
         self.remaining(clock).is_zero()
     }

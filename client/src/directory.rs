@@ -1,11 +1,9 @@
-//! What must be known before anything can be looked up: the root tablet, servers' addresses, names of tables.
+//! The directory: the root tablet, server addresses and table names, which every lookup needs first.
 //!
-//! Two ways to know it. [`ChubbyDirectory`] watches Chubby's files and serves from its copy, so it goes on while Chubby
-//! is away, also over a restart. [`LocateDirectory`] asks any tablet server, for clients that have no access to Chubby.
+//! It has two implementations. [`LocateDirectory`] asks any tablet server, for clients without access to Chubby. The
+//! servers use `ChubbyDirectory` of the crate `routing`, which watches the files of Chubby.
 
-mod chubby;
 mod locate;
-mod picture;
 
 use ebla_model::error::Error;
 use ebla_model::id::{ClusterId, ServerId, TableId};
@@ -13,36 +11,35 @@ use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableName;
 use futures::future::BoxFuture;
 
-pub use chubby::ChubbyDirectory;
 pub use locate::LocateDirectory;
-pub use picture::MasterInOffice;
 
-/// Whether an old answer will do.
+/// Whether a cached value is sufficient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// What was known last.
+    /// The cached value.
     Cached,
-    /// Ask again: what was known has proved wrong.
+    /// A fresh value: the cached one has proved stale.
     Fresh,
 }
 
-/// The way to the root tablet and to the servers. All calls are bounded in time.
+/// The directory of a cluster. Each call has a timeout.
 pub trait Directory: Send + Sync + 'static {
-    /// Which cluster it is; `None` before that is known.
+    /// The id of the cluster; `None` until it is known.
     fn cluster(&self) -> Option<ClusterId>;
 
-    /// The root tablet's descriptor. Asked for when no better is known, so it asks afresh where that makes sense.
+    /// The descriptor of the root tablet. The caller has no newer one, so implementations fetch it again where
+    /// possible.
     fn root(&self) -> BoxFuture<'_, Result<TabletDescriptor, Error>>;
 
-    /// The `host:port` of a server; `None` when it is not known to live.
+    /// The `host:port` of a server; `None` when it is unknown.
     fn address(&self, server: ServerId) -> BoxFuture<'_, Option<String>>;
 
-    /// Nobody answered at the address of this server: it may be elsewhere by now. A directory that is told of changes
-    /// has nothing to do.
-    fn doubt(&self, server: ServerId) {
-        let _known = server;
+    /// A server did not respond at its address: it may have a new address. A directory that watches for changes ignores
+    /// this.
+    fn mark_unreachable(&self, server: ServerId) {
+        let _ignored = server;
     }
 
-    /// The id of a table that may be read and written; `None` when there is none of that name.
+    /// The id of an active table; `None` when no table has this name.
     fn table<'a>(&'a self, name: &'a TableName, freshness: Freshness) -> BoxFuture<'a, Result<Option<TableId>, Error>>;
 }

@@ -1,48 +1,59 @@
-//! The way in: finds tablets, keeps asking until the deadline, applies each write once.
+//! The client library: locates tablets, retries until the deadline, applies each write exactly once.
 //!
 //! ```text
-//!   Client -> Table            what a program uses: rows, mutations, filters of the model
-//!     |-- cluster  -> Cluster  plans by tablet, retries, sessions      (also used by fronts and the master)
-//!     |                 |-- locate    which tablet, at which server: three levels, pure
-//!     |                 |-- retry     whether and when to try again: pure
-//!     |                 |-- session   sequence numbers that make a retried write count once
-//!     |                 |-- Transport one attempt at one server; `channel` is the gRPC one
-//!     |                 '-- Directory the root tablet, servers' addresses, names of tables
-//!     '-- endpoint -> the public Bigtable API at one address: this system's or another's
+//!   Client -> Table            the interface of programs: rows, mutations, filters of the model
+//!     |-- cluster  -> Cluster  groups by tablet, retries, sessions     (also used by fronts and the master)
+//!     |                 |-- locate    the three-level tablet lookup and its cache: pure
+//!     |                 |-- retry     the retry policy: pure
+//!     |                 |-- session   sequence numbers that make retried writes idempotent
+//!     |                 |-- Transport one attempt at one server; over gRPC in production
+//!     |                 '-- Directory the root tablet, server addresses, table names
+//!     '-- endpoint -> the public Bigtable API at one address: of this system or another
 //!   Admin                      tables, families, splits, status
 //! ```
 //!
-//! What is absent: any rule of the data model (tablets decide), any storage, any leadership. Everything known here is
-//! a picture that may be old; staleness costs a round trip, never a wrong answer.
+//! The library has no rules of the data model (tablets have them), no storage and no leadership, and it does not
+//! know Chubby: `routing` is the part that only servers need. All its locations may
+//! be stale; a stale location costs a round trip and never gives a wrong answer.
 
 pub mod admin;
-mod attempts;
+mod backend;
+mod call;
 pub mod channel;
 pub mod client;
 pub mod cluster;
+mod context;
 pub mod deadline;
 pub mod directory;
+mod grpc_transport;
 pub mod locate;
 mod lookup;
 pub mod metadata;
 mod mutate;
+mod options;
 pub mod read;
 pub mod retry;
+mod retry_state;
 pub mod scan;
 pub mod session;
 pub mod table;
+mod table_id;
 #[cfg(test)]
 mod tests;
 pub mod transport;
 mod wire;
 
 pub use admin::Admin;
-pub use channel::GrpcTransport;
 pub use client::Client;
-pub use cluster::{Check, Cluster, Lookup, Modify, Options, RowWrite};
+pub use cluster::{Check, Cluster, Modify};
 pub use deadline::Deadline;
-pub use directory::{ChubbyDirectory, Directory, Freshness, LocateDirectory};
-pub use metadata::Metadata;
+pub use directory::{Directory, Freshness, LocateDirectory};
+pub use grpc_transport::GrpcTransport;
+pub use lookup::Lookup;
+pub use metadata::MetadataRow;
+pub use mutate::RowWrite;
+pub use options::ClusterOptions;
 pub use scan::{Direction, Read, ReadParts, Stats};
 pub use table::{ReadOptions, RowStream, Table};
+pub use table_id::unless_table_missing;
 pub use transport::{CallError, ReadStream, Target, Transport};

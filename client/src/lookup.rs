@@ -1,7 +1,7 @@
-//! Carries out what the resolver asks for: the shell around [`crate::locate`].
+//! The single-flight lookup: the shell that carries out the effects of [`crate::locate::resolver`].
 //!
-//! A flight is a task of its own, so a caller who goes away does not end a lookup that others wait for. Each of its
-//! questions has a limit; the flight as a whole ends because the resolver bounds the questions.
+//! Each lookup is a task of its own, so a caller that goes away does not end a lookup that others wait for. Each
+//! request has a timeout; the lookup as a whole ends because the resolver bounds the number of requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,173 +14,188 @@ use ebla_proto::tablet;
 use futures::StreamExt;
 use tokio::sync::watch;
 
-use crate::attempts::Route;
-use crate::cluster::{Lookup, Shared, within};
 use crate::deadline::Deadline;
-use crate::locate::resolver::{Answer, Effect, FlightId, Listed, MetadataRead, Refusal, Resolver, Want};
-use crate::locate::{Hop, Level, Located, Position, Source};
+use crate::locate::messages::{CallFailure, LookupEffect, LookupResponse, MetadataRead, TabletLocation};
+use crate::locate::resolver::{LookupId, LookupStart, Resolver};
+use crate::locate::{CachedTablet, Hop, Level, Position, Source};
 use crate::metadata;
-use crate::transport::{CallError, Target};
+use crate::options::ClusterOptions;
+use crate::transport::{CallError, Target, with_timeout};
 use crate::wire;
 
-/// How long one question of a lookup may take before the next server is asked.
-const QUESTION: Duration = Duration::from_secs(1);
+/// The timeout of one request of a lookup; then the next server is tried.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How a flight ended.
+/// The result of a tablet lookup, with its cost.
 #[derive(Clone, Debug)]
-struct Landed {
+pub struct Lookup {
+    /// The tablet.
+    pub tablet: CachedTablet,
+    /// The hops, level by level; a single hop from the cache if no request was necessary.
+    pub trace: Vec<Hop>,
+}
+
+/// How a lookup ended.
+#[derive(Clone, Debug)]
+struct LookupResult {
     result: Result<(), Error>,
     hops: Vec<Hop>,
 }
 
-type Landing = watch::Receiver<Option<Landed>>;
+/// A lookup in progress, as its callers see it: empty until the result is there.
+type PendingLookup = watch::Receiver<Option<LookupResult>>;
 
 #[derive(Debug)]
-struct State {
+struct LookupsState {
     resolver: Resolver,
-    /// Where those who joined a flight wait.
-    landings: BTreeMap<FlightId, Landing>,
+    pending: BTreeMap<LookupId, PendingLookup>,
 }
 
-/// The resolver and the flights under way.
+/// The resolver and the lookups in progress.
 #[derive(Debug)]
 pub(crate) struct Lookups {
+    options: ClusterOptions,
     /// Guards the resolver: sections are pure and short.
-    state: Mutex<State>,
-    rotor: usize,
+    state: Mutex<LookupsState>,
+    round_robin_start: usize,
 }
 
 impl Lookups {
-    pub(crate) fn new(rotor: usize) -> Self {
-        // METADATA's tablets are asked at their first replica first: in a fresh group that is the one that leads. Data has
-        // leader hints in METADATA; without one its requests are spread.
-        Self { state: Mutex::new(State { resolver: Resolver::new(0), landings: BTreeMap::new() }), rotor }
+    pub(crate) fn new(options: ClusterOptions, round_robin_start: usize) -> Self {
+        // Reads of METADATA begin with the first replica, which leads a fresh group. Data tablets have leader hints in
+        // METADATA; without a hint the requests are spread.
+        let state = LookupsState { resolver: Resolver::new(0), pending: BTreeMap::new() };
+        Self { options, state: Mutex::new(state), round_robin_start }
     }
 
-    /// Where the round over voters begins.
-    pub(crate) const fn rotor(&self) -> usize {
-        self.rotor
+    /// The voter to begin with when no leader is known.
+    pub(crate) const fn round_robin_start(&self) -> usize {
+        self.round_robin_start
     }
 
-    /// A server answered as the leader of the tablet.
-    pub(crate) fn served(&self, route: &Route) {
-        if route.located.leader.is_none_or(|leader| leader.server != route.target.server) {
-            self.state().resolver.served(route.target.server, &route.located);
+    /// A server served a request as the leader of the tablet.
+    pub(crate) fn record_success(&self, server: ServerId, tablet: &CachedTablet) {
+        if tablet.leader.is_none_or(|leader| leader.server != server) {
+            self.state().resolver.record_success(server, tablet);
         }
     }
 
-    /// A server refused, or was silent.
-    pub(crate) fn refused(&self, route: &Route, refusal: &Refusal) {
-        self.state().resolver.refused(route.target.server, &route.located, refusal);
+    /// A server responded with an error, or did not respond.
+    pub(crate) fn record_failure(&self, server: ServerId, tablet: &CachedTablet, failure: &CallFailure) {
+        self.state().resolver.record_failure(server, tablet, failure);
     }
 
-    /// Nobody among the tablet's known replicas serves it.
-    pub(crate) fn unserved(&self, tablet: &Located) {
-        self.state().resolver.unserved(tablet);
+    /// None of the known replicas serves the tablet.
+    pub(crate) fn invalidate(&self, tablet: &CachedTablet) {
+        self.state().resolver.invalidate(tablet);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LookupsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn land(&self, id: FlightId) {
+    fn finish(&self, id: LookupId) {
         let mut state = self.state();
         state.resolver.abandon(id);
-        state.landings.remove(&id);
+        state.pending.remove(&id);
     }
 }
 
-/// A flight while its task lives; dropping it lets those who wait know.
-struct Pilot {
-    shared: Arc<Shared>,
-    id: FlightId,
-    landing: watch::Sender<Option<Landed>>,
+/// The task of a lookup; dropping it wakes the callers that wait.
+struct LookupTask {
+    lookups: Arc<Lookups>,
+    id: LookupId,
+    result: watch::Sender<Option<LookupResult>>,
 }
 
-impl Drop for Pilot {
+impl Drop for LookupTask {
     fn drop(&mut self) {
-        self.shared.lookups.land(self.id);
+        self.lookups.finish(self.id);
     }
 }
 
-impl Shared {
-    /// The tablet at `position` as the cache has it.
-    pub(crate) fn find(&self, position: &Position) -> Option<Located> {
-        self.lookups.state().resolver.cache().find(position).cloned()
+impl Lookups {
+    /// The tablet at `position`, if it is cached.
+    pub(crate) fn find(&self, position: &Position) -> Option<CachedTablet> {
+        self.state().resolver.cache().find(position).cloned()
     }
 
-    /// The tablet at `position`, looked up if need be: one pass over the levels. An error of a retryable kind is for the
-    /// caller's back-off.
+    /// The tablet at `position`, looked up if necessary: one pass over the levels. After an error of a retryable kind
+    /// the caller must back off.
     pub(crate) async fn locate(self: &Arc<Self>, position: &Position, deadline: Deadline) -> Result<Lookup, Error> {
         let mut trace = Vec::new();
-        // A joined flight may bring other tablets of the table; the first own flight brings this one.
+        // A lookup of another caller may find other tablets of the table; the first lookup of our own finds this one.
         loop {
-            let mut landing = match self.board(position) {
-                Boarding::Found(located) => return Ok(found(located, trace)),
-                Boarding::Flight(landing) => landing,
+            let mut pending = match self.find_or_join(position) {
+                FindOrJoin::Cached(tablet) => return Ok(completed(tablet, trace)),
+                FindOrJoin::Pending(pending) => pending,
             };
-            let landed = tokio::time::timeout(
+            let result = tokio::time::timeout(
                 deadline.remaining(&self.options.runtime.clock),
-                landing.wait_for(Option::is_some),
+                pending.wait_for(Option::is_some),
             );
-            let landed = match landed.await {
-                Ok(Ok(landed)) => landed.clone(),
-                Ok(Err(_closed)) => return Err(Error::new(Reason::Unavailable, "the lookup was given up")),
-                Err(_elapsed) => return Err(Error::new(Reason::Unavailable, "the lookup takes too long")),
+            let result = match result.await {
+                Ok(Ok(result)) => result.clone(),
+                Ok(Err(_closed)) => return Err(Error::new(Reason::Unavailable, "the tablet lookup was cancelled")),
+                Err(_elapsed) => return Err(Error::new(Reason::Unavailable, "the tablet lookup timed out")),
             };
-            if let Some(landed) = landed {
-                landed.result?;
-                trace = landed.hops;
+            if let Some(result) = result {
+                result.result?;
+                trace = result.hops;
             }
         }
     }
 
-    fn board(self: &Arc<Self>, position: &Position) -> Boarding {
-        let mut state = self.lookups.state();
-        let (id, effect) = match state.resolver.want(position) {
-            Want::Found(located) => return Boarding::Found(located),
-            Want::Join(id) => {
-                if let Some(landing) = state.landings.get(&id) {
-                    return Boarding::Flight(landing.clone());
+    fn find_or_join(self: &Arc<Self>, position: &Position) -> FindOrJoin {
+        let mut state = self.state();
+        let (id, effect) = match state.resolver.find_or_start(position) {
+            LookupStart::Cached(tablet) => return FindOrJoin::Cached(tablet),
+            LookupStart::Join(id) => {
+                if let Some(pending) = state.pending.get(&id) {
+                    return FindOrJoin::Pending(pending.clone());
                 }
-                // Without its task a flight would never end.
+                // Without its task a lookup would never end.
                 state.resolver.abandon(id);
                 drop(state);
-                return self.board(position);
+                return self.find_or_join(position);
             }
-            Want::Start(id, effect) => (id, effect),
+            LookupStart::Start(id, effect) => (id, effect),
         };
-        let (sender, landing) = watch::channel(None);
-        state.landings.insert(id, landing.clone());
+        let (sender, pending) = watch::channel(None);
+        state.pending.insert(id, pending.clone());
         drop(state);
-        let pilot = Pilot { shared: Arc::clone(self), id, landing: sender };
-        self.options.runtime.tasks.spawn_until_stopped("lookup", fly(pilot, effect));
-        Boarding::Flight(landing)
+        let task = LookupTask { lookups: Arc::clone(self), id, result: sender };
+        self.options.runtime.tasks.spawn_until_stopped("lookup", run(task, effect));
+        FindOrJoin::Pending(pending)
     }
 
-    async fn carry_out(&self, effect: Effect) -> Result<Answer, Landed> {
+    async fn carry_out(&self, effect: LookupEffect) -> Result<LookupResponse, LookupResult> {
         match effect {
-            Effect::AskRoot => Ok(Answer::Root(self.ask_root().await)),
-            Effect::Read(read) => {
+            LookupEffect::FetchRoot => Ok(LookupResponse::Root(self.fetch_root().await)),
+            LookupEffect::Read(read) => {
                 let clock = &self.options.runtime.clock;
-                let asked = clock.monotonic();
+                let sent_at = clock.monotonic();
                 Ok(match self.read_metadata(&read).await {
-                    Ok(rows) => Answer::Rows(rows),
-                    Err(error) => Answer::Refused(wire::refusal(&error, clock.monotonic().saturating_sub(asked))),
+                    Ok(rows) => LookupResponse::Rows(rows),
+                    Err(error) => {
+                        let took = clock.monotonic().saturating_sub(sent_at);
+                        LookupResponse::Failed(wire::call_failure(&error, took))
+                    }
                 })
             }
-            Effect::Done(result, hops) => Err(Landed { result, hops }),
+            LookupEffect::Done(result, hops) => Err(LookupResult { result, hops }),
         }
     }
 
-    async fn ask_root(&self) -> Result<Arc<ebla_model::metadata::TabletDescriptor>, Error> {
-        let silence = |_elapsed| Error::new(Reason::Unavailable, "nobody said in time where the root tablet is");
-        let root =
-            tokio::time::timeout(QUESTION.saturating_mul(2), self.options.directory.root()).await.map_err(silence)?;
+    async fn fetch_root(&self) -> Result<Arc<ebla_model::metadata::TabletDescriptor>, Error> {
+        let timed_out = |_elapsed| Error::new(Reason::Unavailable, "timed out locating the root tablet");
+        let root = tokio::time::timeout(REQUEST_TIMEOUT.saturating_mul(2), self.options.directory.root())
+            .await
+            .map_err(timed_out)?;
         root.map(Arc::new)
     }
 
-    async fn read_metadata(&self, read: &MetadataRead) -> Result<Vec<Listed>, CallError> {
+    async fn read_metadata(&self, read: &MetadataRead) -> Result<Vec<TabletLocation>, CallError> {
         let target = self.target(read.server).await?;
         let rows = RowSet::from_ranges([read.rows.clone()]).clamp(&read.tablet.range);
         let request = tablet::ReadRequest {
@@ -194,18 +209,18 @@ impl Shared {
             split_rows: false,
         };
         let collect = async {
-            let mut stream = self.options.transport.read(&target, request, QUESTION).await?;
-            let mut listed = Vec::new();
+            let mut stream = self.options.transport.read(&target, request, REQUEST_TIMEOUT).await?;
+            let mut locations = Vec::new();
             while let Some(reply) = stream.next().await {
                 let reply = reply?;
-                listed.extend(metadata::listed(reply.response)?);
+                locations.extend(metadata::decode_locations(reply.response)?);
                 if reply.finished {
                     break;
                 }
             }
-            Ok(listed)
+            Ok(locations)
         };
-        within(QUESTION, collect).await
+        with_timeout(REQUEST_TIMEOUT, collect).await
     }
 
     async fn target(&self, server: ServerId) -> Result<Target, CallError> {
@@ -214,45 +229,45 @@ impl Shared {
         }
         match self.options.directory.address(server).await {
             Some(address) => Ok(Target { server, address }),
-            None => Err(Error::new(Reason::Unavailable, format!("server {server} is not there")).into()),
+            None => Err(Error::new(Reason::Unavailable, format!("server {server} has no known address")).into()),
         }
     }
 }
 
-enum Boarding {
-    Found(Located),
-    Flight(Landing),
+enum FindOrJoin {
+    Cached(CachedTablet),
+    Pending(PendingLookup),
 }
 
-/// Flies until the resolver says that it is done.
-async fn fly(pilot: Pilot, mut effect: Effect) {
-    let clock = pilot.shared.options.runtime.clock.clone();
+/// Runs a lookup until the resolver ends it.
+async fn run(task: LookupTask, mut effect: LookupEffect) {
+    let clock = task.lookups.options.runtime.clock.clone();
     loop {
-        let asked = clock.monotonic();
-        match pilot.shared.carry_out(effect).await {
-            Ok(answer) => {
-                let took = clock.monotonic().saturating_sub(asked);
-                effect = pilot.shared.lookups.state().resolver.answer(pilot.id, answer, took);
+        let sent_at = clock.monotonic();
+        match task.lookups.carry_out(effect).await {
+            Ok(response) => {
+                let took = clock.monotonic().saturating_sub(sent_at);
+                effect = task.lookups.state().resolver.on_response(task.id, response, took);
             }
-            Err(landed) => {
-                // Nobody may be waiting any more.
-                pilot.landing.send_replace(Some(landed));
+            Err(result) => {
+                // All callers may have gone.
+                task.result.send_replace(Some(result));
                 return;
             }
         }
     }
 }
 
-fn found(located: Located, mut trace: Vec<Hop>) -> Lookup {
-    let level = |hop: &Hop| hop.level == Level::Tablet || hop.tablet == located.descriptor.tablet;
+fn completed(tablet: CachedTablet, mut trace: Vec<Hop>) -> Lookup {
+    let level = |hop: &Hop| hop.level == Level::Tablet || hop.tablet == tablet.descriptor.tablet;
     if !trace.iter().any(level) {
         trace.push(Hop {
             level: Level::Tablet,
             source: Source::Cache,
-            tablet: located.descriptor.tablet,
+            tablet: tablet.descriptor.tablet,
             round_trips: 0,
             took: Duration::ZERO,
         });
     }
-    Lookup { located, trace }
+    Lookup { tablet, trace }
 }

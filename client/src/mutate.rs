@@ -1,14 +1,15 @@
-//! Writes of many rows: grouped by tablet, sent at once to all of them, each group tried again on its own.
+//! Bulk writes: rows are grouped by tablet and sent to all tablets in parallel; each group is retried by itself.
 //!
-//! Each row keeps its (session, sequence) over all attempts. Rows that come twice in one call go in rounds, the second
-//! write after the first is answered, so that a retry never turns their order around. A request is cut at about
-//! 4 MiB of mutations, at row boundaries, so that one batch does not hold up a tablet's log.
+//! Each row keeps its (session, sequence) over all attempts. Several writes of one row in one call go in rounds, the
+//! second after the result of the first, so that a retry never reorders them. A request has at most about 4 MiB of
+//! mutations and ends at a row boundary, so that one batch does not block a tablet's log.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
+use bytes::Bytes;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::TableId;
+use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::RowKey;
 use ebla_proto::tablet;
 use ebla_runtime::{Bug, planted};
@@ -16,61 +17,73 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 
-use crate::attempts::Attempts;
-use crate::cluster::{RowWrite, Shared, row_mutations, within};
+use crate::context::ClusterContext;
 use crate::deadline::Deadline;
-use crate::locate::{Located, Position};
+use crate::locate::{CachedTablet, Position};
+use crate::retry_state::RetryState;
 use crate::session::Ticket;
+use crate::transport::with_timeout;
 use crate::wire;
 
-/// Mutations in one request, in bytes, unless a single row has more.
+/// The maximum size of the mutations in one request, unless a single row has more.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
-/// Rows in one request.
+/// The maximum number of rows in one request.
 const REQUEST_ROWS_MAX: usize = 2_000;
-/// Requests of one call under way at the same time.
+/// The maximum number of concurrent requests of one call.
 const REQUESTS_MAX: usize = 64;
 
-/// A row on its way.
-struct Pending {
+/// Mutations of one row, applied atomically.
+#[derive(Clone, Debug)]
+pub struct RowWrite {
+    /// The row.
+    pub row: RowKey,
+    /// Encoded `google.bigtable.v2.Mutation`s, in order.
+    pub mutations: Vec<Bytes>,
+    /// The caller's idempotency token: it identifies the write also when it comes through another handle.
+    pub token: Option<IdempotencyToken>,
+}
+
+/// A row without a result.
+struct PendingRow {
     index: usize,
     write: RowWrite,
     ticket: Ticket,
 }
 
-/// Rows that are tried together.
+/// Rows that are sent together.
 struct Batch {
-    rows: Vec<Pending>,
-    attempts: Attempts,
+    rows: Vec<PendingRow>,
+    retry: RetryState,
 }
 
-/// What became of a batch.
-struct Outcome {
-    answered: Vec<(usize, Result<(), Error>)>,
-    again: Option<Batch>,
+/// The outcome of an attempt with a batch.
+struct BatchOutcome {
+    results: Vec<(usize, Result<(), Error>)>,
+    retry: Option<Batch>,
 }
 
-/// What to do next with a batch.
-enum Job {
-    /// All rows lie in one tablet that is known.
+/// The next step for a batch.
+enum BatchStep {
+    /// All rows are in one cached tablet.
     Send(Batch),
-    /// The tablet of the first row is not known.
+    /// The tablet of the first row is not cached.
     Locate(Batch),
 }
 
 /// See [`crate::Cluster::mutate_rows`].
 pub(crate) async fn mutate_rows(
-    shared: &Arc<Shared>,
+    context: &ClusterContext,
     table: TableId,
     rows: Vec<RowWrite>,
     deadline: Deadline,
 ) -> Vec<Result<(), Error>> {
-    let unanswered = || Err(Error::new(Reason::OutcomeUnknown, "the write was not answered"));
-    let mut results: Vec<Result<(), Error>> = rows.iter().map(|_row| unanswered()).collect();
+    let unknown = || Err(Error::new(Reason::OutcomeUnknown, "the write has no result"));
+    let mut results: Vec<Result<(), Error>> = rows.iter().map(|_row| unknown()).collect();
     for round in rounds(rows) {
-        shared.budget().earn();
-        let rows = round.into_iter().map(|(index, write)| Pending { index, write, ticket: shared.session.begin() });
-        let batch = Batch { rows: rows.collect(), attempts: Attempts::new(deadline) };
-        for (index, result) in run(shared, table, batch).await {
+        context.retry_budget().deposit();
+        let rows = round.into_iter().map(|(index, write)| PendingRow { index, write, ticket: context.session.begin() });
+        let batch = Batch { rows: rows.collect(), retry: RetryState::new(deadline) };
+        for (index, result) in run(context, table, batch).await {
             if let Some(slot) = results.get_mut(index) {
                 *slot = result;
             }
@@ -79,7 +92,7 @@ pub(crate) async fn mutate_rows(
     results
 }
 
-/// The rows with their places, in rounds in which no row comes twice.
+/// The rows with their indexes, in rounds; a round has each row at most once.
 fn rounds(rows: Vec<RowWrite>) -> Vec<Vec<(usize, RowWrite)>> {
     let mut seen: HashMap<RowKey, usize> = HashMap::with_capacity(rows.len());
     let mut rounds: Vec<Vec<(usize, RowWrite)>> = Vec::new();
@@ -93,60 +106,62 @@ fn rounds(rows: Vec<RowWrite>) -> Vec<Vec<(usize, RowWrite)>> {
     rounds
 }
 
-/// Sends a batch until each of its rows has an answer.
-async fn run(shared: &Arc<Shared>, table: TableId, batch: Batch) -> Vec<(usize, Result<(), Error>)> {
-    let mut waiting = plan(shared, table, batch);
-    let mut under_way: FuturesUnordered<BoxFuture<'_, Outcome>> = FuturesUnordered::new();
-    let mut answered = Vec::new();
+/// Sends a batch until each of its rows has a result.
+async fn run(context: &ClusterContext, table: TableId, batch: Batch) -> Vec<(usize, Result<(), Error>)> {
+    let mut waiting = next_steps(context, table, batch);
+    let mut in_progress: FuturesUnordered<BoxFuture<'_, BatchOutcome>> = FuturesUnordered::new();
+    let mut results = Vec::new();
     loop {
-        while under_way.len() < REQUESTS_MAX
-            && let Some(job) = waiting.pop()
+        while in_progress.len() < REQUESTS_MAX
+            && let Some(step) = waiting.pop()
         {
-            under_way.push(match job {
-                Job::Send(batch) => Box::pin(send(shared, table, batch)),
-                Job::Locate(batch) => Box::pin(locate(shared, table, batch)),
+            in_progress.push(match step {
+                BatchStep::Send(batch) => Box::pin(send(context, table, batch)),
+                BatchStep::Locate(batch) => Box::pin(locate(context, table, batch)),
             });
         }
-        let Some(outcome) = under_way.next().await else { return answered };
-        answered.extend(outcome.answered);
-        if let Some(batch) = outcome.again {
-            waiting.extend(plan(shared, table, batch));
+        let Some(outcome) = in_progress.next().await else { return results };
+        results.extend(outcome.results);
+        if let Some(batch) = outcome.retry {
+            waiting.extend(next_steps(context, table, batch));
         }
     }
 }
 
-/// Divides a batch by the tablets that are known; what is not known stays together and is looked up first.
-fn plan(shared: &Shared, table: TableId, batch: Batch) -> Vec<Job> {
-    let Batch { rows, attempts } = batch;
-    let mut groups: Vec<(Located, Vec<Pending>)> = Vec::new();
+/// Groups a batch by cached tablet; the other rows stay together and are looked up first.
+fn next_steps(context: &ClusterContext, table: TableId, batch: Batch) -> Vec<BatchStep> {
+    let Batch { rows, retry } = batch;
+    let mut groups: Vec<(CachedTablet, Vec<PendingRow>)> = Vec::new();
     let mut unknown = Vec::new();
     for row in rows {
-        let of_group = |group: &&mut (Located, Vec<Pending>)| group.0.range.contains(row.write.row.as_bytes());
-        if let Some((_located, rows)) = groups.iter_mut().rev().find(of_group) {
+        let of_group = |group: &&mut (CachedTablet, Vec<PendingRow>)| group.0.range.contains(row.write.row.as_bytes());
+        if let Some((_tablet, rows)) = groups.iter_mut().rev().find(of_group) {
             rows.push(row);
             continue;
         }
-        match shared.find(&Position::at(table, row.write.row.clone())) {
-            Some(located) => groups.push((located, vec![row])),
+        match context.lookups.find(&Position::at(table, row.write.row.clone())) {
+            Some(tablet) => groups.push((tablet, vec![row])),
             None => unknown.push(row),
         }
     }
-    let mut jobs: Vec<Job> = Vec::new();
-    for (_located, rows) in groups {
-        jobs.extend(cut(rows).into_iter().map(|rows| Job::Send(Batch { rows, attempts: attempts.clone() })));
+    let mut steps: Vec<BatchStep> = Vec::new();
+    for (_tablet, rows) in groups {
+        steps.extend(
+            split_into_requests(rows).into_iter().map(|rows| BatchStep::Send(Batch { rows, retry: retry.clone() })),
+        );
     }
     if !unknown.is_empty() {
-        jobs.push(Job::Locate(Batch { rows: unknown, attempts }));
+        steps.push(BatchStep::Locate(Batch { rows: unknown, retry }));
     }
-    jobs
+    steps
 }
 
-/// Pieces that fit into a request each, in order.
-fn cut(rows: Vec<Pending>) -> Vec<Vec<Pending>> {
-    let mut pieces: Vec<Vec<Pending>> = Vec::new();
+/// Splits rows into pieces that fit into a request each, in order.
+fn split_into_requests(rows: Vec<PendingRow>) -> Vec<Vec<PendingRow>> {
+    let mut pieces: Vec<Vec<PendingRow>> = Vec::new();
     let mut size_bytes = 0usize;
     for row in rows {
-        let row_bytes: usize = row.write.mutations.iter().map(bytes::Bytes::len).sum();
+        let row_bytes: usize = row.write.mutations.iter().map(Bytes::len).sum();
         size_bytes = size_bytes.saturating_add(row_bytes);
         match pieces.last_mut() {
             Some(piece) if size_bytes <= REQUEST_BYTES_MAX && piece.len() < REQUEST_ROWS_MAX => piece.push(row),
@@ -159,93 +174,112 @@ fn cut(rows: Vec<Pending>) -> Vec<Vec<Pending>> {
     pieces
 }
 
-/// Looks up the tablet of the batch's first row, and its neighbours with it.
-async fn locate(shared: &Arc<Shared>, table: TableId, mut batch: Batch) -> Outcome {
-    let Some(position) = first(&batch, table) else { return Outcome { answered: Vec::new(), again: None } };
-    match batch.attempts.route(shared, &position).await {
-        Ok(_route) => Outcome { answered: Vec::new(), again: Some(batch) },
+/// Looks up the tablet of the batch's first row; the lookup also fetches its neighbours.
+async fn locate(context: &ClusterContext, table: TableId, mut batch: Batch) -> BatchOutcome {
+    let Some(position) = first_position(&batch, table) else {
+        return BatchOutcome { results: Vec::new(), retry: None };
+    };
+    match batch.retry.route(context, &position).await {
+        Ok(_route) => BatchOutcome { results: Vec::new(), retry: Some(batch) },
         Err(error) => all_failed(batch.rows, &error),
     }
 }
 
-fn first(batch: &Batch, table: TableId) -> Option<Position> {
+fn first_position(batch: &Batch, table: TableId) -> Option<Position> {
     batch.rows.first().map(|row| Position::at(table, row.write.row.clone()))
 }
 
 /// One attempt for rows of one tablet.
-async fn send(shared: &Arc<Shared>, table: TableId, mut batch: Batch) -> Outcome {
-    let Some(position) = first(&batch, table) else { return Outcome { answered: Vec::new(), again: None } };
-    let route = match batch.attempts.route(shared, &position).await {
+async fn send(context: &ClusterContext, table: TableId, mut batch: Batch) -> BatchOutcome {
+    let Some(position) = first_position(&batch, table) else {
+        return BatchOutcome { results: Vec::new(), retry: None };
+    };
+    let route = match batch.retry.route(context, &position).await {
         Ok(route) => route,
         Err(error) => return all_failed(batch.rows, &error),
     };
-    if !batch.rows.iter().all(|row| route.located.range.contains(row.write.row.as_bytes())) {
-        // The tablet was split since the rows were grouped.
-        return Outcome { answered: Vec::new(), again: Some(batch) };
+    if !batch.rows.iter().all(|row| route.tablet.range.contains(row.write.row.as_bytes())) {
+        // The tablet has split since the rows were grouped.
+        return BatchOutcome { results: Vec::new(), retry: Some(batch) };
     }
     let rows = batch.rows.iter().map(|row| row_mutations(&row.ticket, &row.write)).collect();
-    let request = tablet::WriteRequest { header: Some(wire::header(&route.located)), rows };
-    let limit = shared.attempt_limit(batch.attempts.deadline());
-    let reply = within(limit, shared.options.transport.write(&route.target, request, limit)).await;
+    let request = tablet::WriteRequest { header: Some(wire::header(&route.tablet)), rows };
+    let timeout = context.attempt_timeout(batch.retry.deadline());
+    let reply = with_timeout(timeout, context.options.transport.write(&route.target, request, timeout)).await;
     let error = match reply {
         Ok(reply) => {
-            shared.lookups.served(&route);
-            let (answered, again) = sort_out(batch.rows, reply);
-            batch.rows = again;
-            let Some(error) = answered.1 else { return Outcome { answered: answered.0, again: None } };
-            return match batch.attempts.failed(shared, &route, wire::said(error)).await {
-                Ok(()) => Outcome { answered: answered.0, again: Some(batch) },
+            context.lookups.record_success(route.target.server, &route.tablet);
+            let RowResults { results, retry, error } = partition(batch.rows, reply);
+            batch.rows = retry;
+            let Some(error) = error else { return BatchOutcome { results, retry: None } };
+            return match batch.retry.record_failure(context, &route, wire::server_error(error)).await {
+                Ok(()) => BatchOutcome { results, retry: Some(batch) },
                 Err(error) => {
                     let mut outcome = all_failed(batch.rows, &error);
-                    outcome.answered.extend(answered.0);
+                    outcome.results.extend(results);
                     outcome
                 }
             };
         }
         Err(error) => error,
     };
-    match batch.attempts.failed(shared, &route, error).await {
-        Ok(()) => Outcome { answered: Vec::new(), again: Some(batch) },
+    match batch.retry.record_failure(context, &route, error).await {
+        Ok(()) => BatchOutcome { results: Vec::new(), retry: Some(batch) },
         Err(error) => all_failed(batch.rows, &error),
     }
 }
 
-type Answered = (Vec<(usize, Result<(), Error>)>, Option<Error>);
-
-/// Parts the rows that have their answer from those to be tried again, and the error that says why.
-fn sort_out(rows: Vec<Pending>, reply: tablet::WriteReply) -> (Answered, Vec<Pending>) {
-    let mut answered = Vec::with_capacity(rows.len());
-    let mut again = Vec::new();
-    let mut why = None;
-    let missing = || Err(Error::new(Reason::OutcomeUnknown, "the server left a row without an answer"));
-    let results = reply.results.into_iter().map(wire::row_result).chain(std::iter::repeat_with(missing));
-    for (row, result) in rows.into_iter().zip(results) {
-        match result {
-            Err(error) if may_be_tried_again(&error) => {
-                again.push(row);
-                why = Some(error);
-            }
-            result => answered.push((row.index, result)),
-        }
-    }
-    ((answered, why), again)
+/// The results of one reply.
+struct RowResults {
+    results: Vec<(usize, Result<(), Error>)>,
+    /// Rows that must be retried.
+    retry: Vec<PendingRow>,
+    /// The last retryable error.
+    error: Option<Error>,
 }
 
-fn may_be_tried_again(error: &Error) -> bool {
+/// Separates the rows that have a final result from those that must be retried.
+fn partition(rows: Vec<PendingRow>, reply: tablet::WriteReply) -> RowResults {
+    let mut results = Vec::with_capacity(rows.len());
+    let mut retry = Vec::new();
+    let mut last_error = None;
+    let missing = || Err(Error::new(Reason::OutcomeUnknown, "the reply has no result for the row"));
+    let replied = reply.results.into_iter().map(wire::row_result).chain(std::iter::repeat_with(missing));
+    for (row, result) in rows.into_iter().zip(replied) {
+        match result {
+            Err(error) if is_retryable(&error) => {
+                retry.push(row);
+                last_error = Some(error);
+            }
+            result => results.push((row.index, result)),
+        }
+    }
+    RowResults { results, retry, error: last_error }
+}
+
+fn is_retryable(error: &Error) -> bool {
     use ebla_model::error::ErrorKind::{FixRequest, GiveUp};
     !matches!(error.kind, FixRequest | GiveUp) || matches!(error.reason, Reason::Deadline | Reason::Cancelled)
 }
 
-fn all_failed(rows: Vec<Pending>, error: &Error) -> Outcome {
+fn all_failed(rows: Vec<PendingRow>, error: &Error) -> BatchOutcome {
     let result = || if planted(Bug::UnsentReportedWritten) { Ok(()) } else { Err(error.clone()) };
-    let answered = rows.into_iter().map(|row| (row.index, result())).collect();
-    Outcome { answered, again: None }
+    let results = rows.into_iter().map(|row| (row.index, result())).collect();
+    BatchOutcome { results, retry: None }
+}
+
+/// The row of a write request.
+pub(crate) fn row_mutations(ticket: &Ticket, write: &RowWrite) -> tablet::RowMutations {
+    tablet::RowMutations {
+        id: Some(ticket.write_id()),
+        row: write.row.bytes().clone(),
+        mutations: write.mutations.clone(),
+        token: write.token.as_ref().map(wire::token),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     fn write(row: &'static str) -> RowWrite {
@@ -253,10 +287,10 @@ mod tests {
     }
 
     #[test]
-    fn writes_of_one_row_go_one_after_another() {
+    fn writes_of_one_row_go_in_separate_rounds() {
         let rounds = rounds(vec![write("a"), write("b"), write("a"), write("c"), write("a")]);
-        let places: Vec<Vec<usize>> =
+        let indexes: Vec<Vec<usize>> =
             rounds.iter().map(|round| round.iter().map(|(index, _write)| *index).collect()).collect();
-        assert_eq!(places, [vec![0, 1, 3], vec![2], vec![4]]);
+        assert_eq!(indexes, [vec![0, 1, 3], vec![2], vec![4]]);
     }
 }

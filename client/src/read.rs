@@ -1,7 +1,7 @@
-//! From the chunks of the public API to rows: the row merger. Pure.
+//! The row merger: assembles rows from the cell chunks of the public API. Pure.
 //!
-//! A server may cut a row, or a value, anywhere. What a chunk leaves out is as in the chunk before: the row, the family,
-//! the qualifier.
+//! A server may split a row, or a value, anywhere. A chunk omits the row, the family or the qualifier if it is that of
+//! the chunk before.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use ebla_proto::data::read_rows_response::CellChunk;
 use ebla_proto::data::read_rows_response::cell_chunk::RowStatus;
 use prost::Message;
 
-/// Puts rows together from chunks. One merger for one stream of answers.
+/// Assembles rows from cell chunks. Each stream of responses has its own merger.
 #[derive(Debug, Default)]
 pub struct RowMerger {
     row: Option<Row>,
     family: Option<FamilyName>,
     qualifier: Option<Bytes>,
-    /// A value of which more is to come.
+    /// The value that is not complete yet.
     value: Option<Partial>,
     empty_keys: EmptyKeys,
 }
@@ -31,9 +31,9 @@ pub struct RowMerger {
 enum EmptyKeys {
     /// The public API has no such row.
     #[default]
-    Refused,
-    /// Tablets show one that an older release took, so that it can be deleted.
-    Taken,
+    Rejected,
+    /// Tablets return such a row, which an older release accepted, so that it can be deleted.
+    Accepted,
 }
 
 #[derive(Debug)]
@@ -47,19 +47,19 @@ impl RowMerger {
     /// For the messages of `ebla.tablet`, where a row may have the empty key.
     #[must_use]
     pub fn of_tablets() -> Self {
-        Self { empty_keys: EmptyKeys::Taken, ..Self::default() }
+        Self { empty_keys: EmptyKeys::Accepted, ..Self::default() }
     }
 
-    /// Nothing is open; what was said of the last row is forgotten.
-    fn forget(&mut self) -> Self {
+    /// Drops the open row; returns the previous state.
+    fn reset(&mut self) -> Self {
         let fresh = Self { empty_keys: self.empty_keys, ..Self::default() };
         std::mem::replace(self, fresh)
     }
 
-    /// Takes the next message; answers the rows that it completed.
+    /// Adds the next message; returns the rows that it completes.
     ///
     /// # Errors
-    /// `Internal` when the chunks do not fit together: the other side does not speak this API.
+    /// `Internal` when the chunks violate the API.
     pub fn merge(&mut self, response: ReadRowsResponse) -> Result<Vec<Row>, Error> {
         let mut rows = Vec::new();
         for chunk in response.chunks {
@@ -68,44 +68,44 @@ impl RowMerger {
         Ok(rows)
     }
 
-    /// Says whether the stream may end here.
+    /// Checks that the stream may end here.
     ///
     /// # Errors
-    /// `Internal` in the middle of a row.
+    /// `Internal` if a row is open.
     pub fn finish(&self) -> Result<(), Error> {
         match self.row {
-            Some(_) => Err(bad("the stream ended inside a row")),
+            Some(_) => Err(malformed("the stream ended inside a row")),
             None => Ok(()),
         }
     }
 
     fn push(&mut self, chunk: CellChunk) -> Result<Option<Row>, Error> {
         if let Some(RowStatus::ResetRow(true)) = chunk.row_status {
-            self.forget();
+            self.reset();
             return Ok(None);
         }
-        self.place(&chunk)?;
+        self.set_column(&chunk)?;
         let status = chunk.row_status;
         if chunk.value_size > 0 {
-            self.hold(chunk);
-            return if status.is_some() { Err(bad("a row ended inside a value")) } else { Ok(None) };
+            self.append_partial_value(chunk);
+            return if status.is_some() { Err(malformed("a row ended inside a value")) } else { Ok(None) };
         }
-        self.cell(chunk)?;
+        self.add_cell(chunk)?;
         match status {
             Some(RowStatus::CommitRow(true)) => self.commit().map(Some),
             _open => Ok(None),
         }
     }
 
-    /// Moves to the row, family and qualifier that the chunk names.
-    fn place(&mut self, chunk: &CellChunk) -> Result<(), Error> {
+    /// Sets the row, family and qualifier of the chunk.
+    fn set_column(&mut self, chunk: &CellChunk) -> Result<(), Error> {
         match &self.row {
-            None if chunk.row_key.is_empty() && self.empty_keys == EmptyKeys::Refused => {
-                return Err(bad("a row began without a key"));
+            None if chunk.row_key.is_empty() && self.empty_keys == EmptyKeys::Rejected => {
+                return Err(malformed("a row began without a key"));
             }
             None => self.row = Some(Row { key: RowKey::new(chunk.row_key.clone()), cells: Vec::new() }),
             Some(row) if !chunk.row_key.is_empty() && row.key.as_bytes() != chunk.row_key.as_ref() => {
-                return Err(bad("a row began inside another"));
+                return Err(malformed("a row began inside another"));
             }
             Some(_) => {}
         }
@@ -121,8 +121,8 @@ impl RowMerger {
         Ok(())
     }
 
-    /// Keeps a part of a value.
-    fn hold(&mut self, chunk: CellChunk) {
+    /// Appends a part of a value.
+    fn append_partial_value(&mut self, chunk: CellChunk) {
         let partial = self.value.get_or_insert_with(|| Partial {
             timestamp: Micros::new(chunk.timestamp_micros),
             labels: labels(&chunk),
@@ -131,9 +131,9 @@ impl RowMerger {
         partial.value.extend_from_slice(&chunk.value);
     }
 
-    fn cell(&mut self, chunk: CellChunk) -> Result<(), Error> {
+    fn add_cell(&mut self, chunk: CellChunk) -> Result<(), Error> {
         let (Some(row), Some(family), Some(qualifier)) = (&mut self.row, &self.family, &self.qualifier) else {
-            return Err(bad("a cell without family or qualifier"));
+            return Err(malformed("a cell without family or qualifier"));
         };
         let mut cell =
             Cell::new(family.clone(), qualifier.clone(), Micros::new(chunk.timestamp_micros), chunk.value.clone());
@@ -149,8 +149,8 @@ impl RowMerger {
     }
 
     fn commit(&mut self) -> Result<Row, Error> {
-        let whole = self.forget();
-        whole.row.ok_or_else(|| bad("a row ended that had not begun"))
+        let complete = self.reset();
+        complete.row.ok_or_else(|| malformed("a commit without a row"))
     }
 }
 
@@ -158,16 +158,16 @@ fn labels(chunk: &CellChunk) -> Vec<Arc<str>> {
     chunk.labels.iter().map(|label| Arc::from(label.as_str())).collect()
 }
 
-fn bad(what: &str) -> Error {
-    Error::internal(format!("malformed answer to a read: {what}"))
+fn malformed(what: &str) -> Error {
+    Error::internal(format!("malformed read response: {what}"))
 }
 
 /// The rows of an encoded message of whole rows, as `ebla.tablet` carries them.
 ///
 /// # Errors
-/// `Internal` when it is no such message.
+/// `Internal` when the message is invalid.
 pub fn whole_rows(encoded: Bytes) -> Result<Vec<Row>, Error> {
-    let response = ReadRowsResponse::decode(encoded).map_err(|error| bad(&error.to_string()))?;
+    let response = ReadRowsResponse::decode(encoded).map_err(|error| malformed(&error.to_string()))?;
     let mut merger = RowMerger::of_tablets();
     let rows = merger.merge(response)?;
     merger.finish()?;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_chunk_leaves_out_is_as_before() {
+    fn omitted_fields_are_those_of_the_chunk_before() {
         let rows = merge(vec![
             chunk("a", Some(("f", "q")), "1"),
             chunk("", None, "2"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_come_in_parts() {
+    fn a_split_value_is_assembled() {
         let first = CellChunk { value_size: 6, ..chunk("a", Some(("f", "q")), "one") };
         let last = CellChunk { timestamp_micros: 0, ..commit(chunk("", None, "two")) };
         let rows = merge(vec![first, last]).unwrap();
@@ -244,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_row_is_forgotten() {
+    fn a_reset_row_is_dropped() {
         let reset = CellChunk { row_status: Some(RowStatus::ResetRow(true)), ..CellChunk::default() };
         let rows = merge(vec![chunk("a", Some(("f", "q")), "1"), reset, commit(chunk("a", Some(("f", "q")), "2"))]);
         assert_eq!(text(&rows.unwrap()), ["a f:q 2"]);
     }
 
     #[test]
-    fn chunks_that_do_not_fit_are_refused() {
+    fn invalid_chunks_are_rejected() {
         assert!(merge(vec![commit(chunk("", Some(("f", "q")), "1"))]).is_err());
         assert!(merge(vec![chunk("a", Some(("f", "q")), "1")]).is_err());
         assert!(merge(vec![commit(chunk("a", Some(("f", "q")), "1")), commit(chunk("b", None, "2"))]).is_err());
@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_that_were_divided_into_messages_come_back(
+        fn rows_survive_the_split_into_messages(
             rows in any_rows(),
             rows_max in 1..1_000_usize,
             part in 1..500_usize,
@@ -297,7 +297,7 @@ mod tests {
             for message in RowMessages::new(rows.clone(), large, MessageSizes { rows_max, part }) {
                 let response = ReadRowsResponse::decode(message.response).unwrap();
                 for (at, chunk) in response.chunks.iter().enumerate() {
-                    // What Google's clients insist on.
+                    // Google's clients require this.
                     let of_row = rows.iter().find(|row| row.key.bytes() == &chunk.row_key);
                     prop_assert!(at > 0 || of_row.is_some(), "a message begins with a row's key");
                     prop_assert!(chunk.value_size == 0 || !chunk.value.is_empty() && chunk.row_status.is_none());

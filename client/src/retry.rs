@@ -1,16 +1,16 @@
-//! When to try again: a pure decision over error kinds.
+//! The retry policy: a pure decision over error kinds, with exponential back-off and a retry budget.
 //!
-//! | kind | what is done |
+//! | kind | retry |
 //! |---|---|
-//! | refresh and retry | at once the first time (the answer brought the truth), then with back-off |
-//! | retry elsewhere | at once while a replica is left that was not asked, then with back-off |
-//! | wait, retry here | with back-off, or after what the server asked for when that is longer |
+//! | refresh and retry | at once the first time (the response contained the new location), then with back-off |
+//! | retry elsewhere | at once while an untried replica is left, then with back-off |
+//! | wait, retry here | with back-off, or after the server's `retry_after` if that is longer |
 //! | fix the request, give up | never |
 //!
-//! Back-off doubles from 5 ms to 250 ms; the caller adds jitter and never waits past its deadline. A server that is
-//! too busy and names a time to come back is met with a budget too: retries may be a tenth of the calls, and a call that finds the budget empty waits
-//! the longest back-off instead of the next one, so a thousand clients cannot keep an overloaded server down.
-//! A leader change costs no budget: it is nobody's overload.
+//! Back-off doubles from 5 ms to 250 ms; the caller adds jitter and never waits past its deadline. Retries to a server
+//! that is overloaded (it sends `retry_after`) also need the retry budget: a tenth of the calls. Without budget a call
+//! waits the longest back-off instead of the next one, so a thousand clients cannot keep an overloaded server down.
+//! A leader change costs no budget: it is not an overload.
 
 use std::time::Duration;
 
@@ -21,103 +21,103 @@ pub const BACKOFF_MIN: Duration = Duration::from_millis(5);
 /// The longest delay.
 pub const BACKOFF_MAX: Duration = Duration::from_millis(250);
 
-/// Whether a replica is left that this call has not asked since it last waited.
+/// Whether this call has untried replicas left since its last back-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choices {
-    /// There is one.
+pub enum Candidates {
+    /// At least one.
     Left,
-    /// All were asked.
+    /// All were tried.
     Exhausted,
 }
 
 /// What to do after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum RetryDecision {
     /// Try again at once.
     Now,
-    /// Try again after this long, give or take the jitter.
+    /// Try again after this delay, with jitter.
     After(Duration),
-    /// The error is the answer.
+    /// Do not retry: return the error.
     Stop,
 }
 
-/// The history of one call's attempts.
+/// The back-off of one call.
 #[derive(Clone, Debug, Default)]
-pub struct Retry {
+pub struct Backoff {
     waits: u32,
     refreshes: u32,
     at_once: u32,
 }
 
-/// Attempts at once in a row before even a correction waits: two servers that send a call to and fro must not spin.
+/// Immediate retries in a row before even a redirect waits: two servers that redirect to each other must not spin.
 const AT_ONCE_MAX: u32 = 8;
 
-impl Retry {
-    /// What to do after an attempt that failed with `kind`. `retry_after`: what the server asked for.
+impl Backoff {
+    /// What to do after an attempt that failed with `kind`. `retry_after`: the delay that the server requested.
     pub fn next(
         &mut self,
         kind: ErrorKind,
-        choices: Choices,
+        candidates: Candidates,
         retry_after: Option<Duration>,
-        budget: &mut Budget,
-    ) -> Decision {
+        budget: &mut RetryBudget,
+    ) -> RetryDecision {
         match kind {
-            ErrorKind::FixRequest | ErrorKind::GiveUp => Decision::Stop,
+            ErrorKind::FixRequest | ErrorKind::GiveUp => RetryDecision::Stop,
             ErrorKind::RefreshAndRetry => {
                 self.refreshes = self.refreshes.saturating_add(1);
                 if self.refreshes == 1 { self.at_once(retry_after) } else { self.wait(retry_after) }
             }
-            ErrorKind::RetryElsewhere if choices == Choices::Left => self.at_once(retry_after),
-            // A server that names a time is overloaded; one that does not is between two leaders.
-            ErrorKind::Wait if retry_after.is_some() && !budget.spend() => {
-                Decision::After(BACKOFF_MAX.max(retry_after.unwrap_or_default()))
+            ErrorKind::RetryElsewhere if candidates == Candidates::Left => self.at_once(retry_after),
+            // A server that sends `retry_after` is overloaded; without it the tablet is electing a leader.
+            ErrorKind::Wait if retry_after.is_some() && !budget.withdraw() => {
+                RetryDecision::After(BACKOFF_MAX.max(retry_after.unwrap_or_default()))
             }
             ErrorKind::RetryElsewhere | ErrorKind::RetryHere | ErrorKind::Wait => self.wait(retry_after),
         }
     }
 
-    /// The call made progress: what comes next is a new story.
+    /// The call made progress: the next failure starts with the shortest back-off.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
-    fn at_once(&mut self, retry_after: Option<Duration>) -> Decision {
+    fn at_once(&mut self, retry_after: Option<Duration>) -> RetryDecision {
         self.at_once = self.at_once.saturating_add(1);
-        if retry_after.is_some() || self.at_once > AT_ONCE_MAX { self.wait(retry_after) } else { Decision::Now }
+        if retry_after.is_some() || self.at_once > AT_ONCE_MAX { self.wait(retry_after) } else { RetryDecision::Now }
     }
 
-    fn wait(&mut self, retry_after: Option<Duration>) -> Decision {
+    fn wait(&mut self, retry_after: Option<Duration>) -> RetryDecision {
         let factor = 1u32.checked_shl(self.waits.min(16)).unwrap_or(u32::MAX);
         self.waits = self.waits.saturating_add(1);
         let backoff = BACKOFF_MIN.saturating_mul(factor).min(BACKOFF_MAX);
-        Decision::After(backoff.max(retry_after.unwrap_or_default()))
+        RetryDecision::After(backoff.max(retry_after.unwrap_or_default()))
     }
 }
 
-/// How many retries a handle may send to busy servers: a tenth of its calls, and some to begin with.
+/// The number of retries that a handle may send to overloaded servers: a tenth of its calls, and an initial credit.
 #[derive(Clone, Debug)]
-pub struct Budget {
+pub struct RetryBudget {
     /// Tenths of a retry.
     tenths: u32,
 }
 
-/// Retries that may be saved up.
+/// The maximum credit.
 const BUDGET_MAX_TENTHS: u32 = 1_000;
 
-impl Default for Budget {
+impl Default for RetryBudget {
     fn default() -> Self {
         Self { tenths: BUDGET_MAX_TENTHS }
     }
 }
 
-impl Budget {
-    /// A call was sent for the first time.
-    pub fn earn(&mut self) {
+impl RetryBudget {
+    /// Adds the credit of one new call.
+    pub fn deposit(&mut self) {
         self.tenths = self.tenths.saturating_add(1).min(BUDGET_MAX_TENTHS);
     }
 
-    /// Takes one retry; false when none is left.
-    pub fn spend(&mut self) -> bool {
+    /// Takes one retry; false when the budget is empty.
+    pub fn withdraw(&mut self) -> bool {
         match self.tenths.checked_sub(10) {
             Some(left) => {
                 self.tenths = left;
@@ -132,61 +132,69 @@ impl Budget {
 mod tests {
     use super::*;
 
-    fn next(retry: &mut Retry, kind: ErrorKind, choices: Choices) -> Decision {
-        retry.next(kind, choices, None, &mut Budget::default())
+    fn next(backoff: &mut Backoff, kind: ErrorKind, candidates: Candidates) -> RetryDecision {
+        backoff.next(kind, candidates, None, &mut RetryBudget::default())
     }
 
     #[test]
-    fn a_correction_is_followed_at_once_and_only_once() {
-        let mut retry = Retry::default();
-        assert_eq!(next(&mut retry, ErrorKind::RefreshAndRetry, Choices::Left), Decision::Now);
-        assert_eq!(next(&mut retry, ErrorKind::RefreshAndRetry, Choices::Left), Decision::After(BACKOFF_MIN));
-        assert_eq!(next(&mut retry, ErrorKind::RefreshAndRetry, Choices::Left), Decision::After(BACKOFF_MIN * 2));
+    fn a_redirect_is_retried_at_once_and_only_once() {
+        let mut backoff = Backoff::default();
+        assert_eq!(next(&mut backoff, ErrorKind::RefreshAndRetry, Candidates::Left), RetryDecision::Now);
+        assert_eq!(next(&mut backoff, ErrorKind::RefreshAndRetry, Candidates::Left), RetryDecision::After(BACKOFF_MIN));
+        assert_eq!(
+            next(&mut backoff, ErrorKind::RefreshAndRetry, Candidates::Left),
+            RetryDecision::After(BACKOFF_MIN * 2)
+        );
     }
 
     #[test]
-    fn other_replicas_are_asked_before_anyone_waits() {
-        let mut retry = Retry::default();
-        assert_eq!(next(&mut retry, ErrorKind::RetryElsewhere, Choices::Left), Decision::Now);
-        assert_eq!(next(&mut retry, ErrorKind::RetryElsewhere, Choices::Exhausted), Decision::After(BACKOFF_MIN));
+    fn other_replicas_are_tried_before_back_off() {
+        let mut backoff = Backoff::default();
+        assert_eq!(next(&mut backoff, ErrorKind::RetryElsewhere, Candidates::Left), RetryDecision::Now);
+        assert_eq!(
+            next(&mut backoff, ErrorKind::RetryElsewhere, Candidates::Exhausted),
+            RetryDecision::After(BACKOFF_MIN)
+        );
     }
 
     #[test]
-    fn two_servers_that_name_each_other_do_not_make_a_call_spin() {
-        let mut retry = Retry::default();
-        let waited =
-            (0..20).filter(|_| next(&mut retry, ErrorKind::RetryElsewhere, Choices::Left) != Decision::Now).count();
-        assert_eq!(waited, 12);
+    fn redirects_between_two_servers_back_off() {
+        let mut backoff = Backoff::default();
+        let delayed = (0..20)
+            .filter(|_| next(&mut backoff, ErrorKind::RetryElsewhere, Candidates::Left) != RetryDecision::Now)
+            .count();
+        assert_eq!(delayed, 12);
     }
 
     #[test]
     fn backoff_ends_at_its_maximum() {
-        let mut retry = Retry::default();
-        let last = (0..40).map(|_| next(&mut retry, ErrorKind::Wait, Choices::Exhausted)).last();
-        assert_eq!(last, Some(Decision::After(BACKOFF_MAX)));
+        let mut backoff = Backoff::default();
+        let last = (0..40).map(|_| next(&mut backoff, ErrorKind::Wait, Candidates::Exhausted)).last();
+        assert_eq!(last, Some(RetryDecision::After(BACKOFF_MAX)));
     }
 
     #[test]
-    fn the_server_may_ask_for_a_longer_wait() {
-        let asked = Duration::from_secs(2);
-        let decision = Retry::default().next(ErrorKind::Wait, Choices::Left, Some(asked), &mut Budget::default());
-        assert_eq!(decision, Decision::After(asked));
+    fn retry_after_extends_the_back_off() {
+        let requested = Duration::from_secs(2);
+        let decision =
+            Backoff::default().next(ErrorKind::Wait, Candidates::Left, Some(requested), &mut RetryBudget::default());
+        assert_eq!(decision, RetryDecision::After(requested));
     }
 
     #[test]
-    fn an_empty_budget_slows_retries_to_a_busy_server() {
-        let mut budget = Budget::default();
-        while budget.spend() {}
-        let mut ask = |after| Retry::default().next(ErrorKind::Wait, Choices::Left, after, &mut budget);
-        assert_eq!(ask(Some(BACKOFF_MIN)), Decision::After(BACKOFF_MAX));
-        assert_eq!(ask(None), Decision::After(BACKOFF_MIN), "a leader change costs no budget");
-        (0..10).for_each(|_| budget.earn());
-        assert!(budget.spend());
+    fn an_empty_budget_slows_retries_to_an_overloaded_server() {
+        let mut budget = RetryBudget::default();
+        while budget.withdraw() {}
+        let mut decide = |after| Backoff::default().next(ErrorKind::Wait, Candidates::Left, after, &mut budget);
+        assert_eq!(decide(Some(BACKOFF_MIN)), RetryDecision::After(BACKOFF_MAX));
+        assert_eq!(decide(None), RetryDecision::After(BACKOFF_MIN), "a leader change costs no budget");
+        (0..10).for_each(|_| budget.deposit());
+        assert!(budget.withdraw());
     }
 
     #[test]
     fn an_error_of_the_request_is_final() {
-        assert_eq!(next(&mut Retry::default(), ErrorKind::FixRequest, Choices::Left), Decision::Stop);
-        assert_eq!(next(&mut Retry::default(), ErrorKind::GiveUp, Choices::Left), Decision::Stop);
+        assert_eq!(next(&mut Backoff::default(), ErrorKind::FixRequest, Candidates::Left), RetryDecision::Stop);
+        assert_eq!(next(&mut Backoff::default(), ErrorKind::GiveUp, Candidates::Left), RetryDecision::Stop);
     }
 }

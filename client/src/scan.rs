@@ -1,10 +1,9 @@
-//! A read over many tablets: what is left to read (pure), and the stream that reads it.
+//! A scan over many tablets: its progress (pure), and the stream that reads it.
 //!
-//! Tablets are read one after another in key order, from above when reversed. After each message the read knows the
-//! last key that was looked at; whatever happens then, it goes on beyond that key, with the limit that is left. So
-//! neither a split nor a change of leader can repeat or lose a row: a tablet's answer counts only for the range and
-//! generation it was asked for. A server that is lost inside a row leaves parts of it: they are declared void, and the row
-//! is read again from its beginning.
+//! A scan reads one tablet after another in key order, or in reverse. After each message it knows the last key that the
+//! tablet has scanned; after a failure it resumes beyond that key, with the remaining row limit. So neither a split nor
+//! a leader change can duplicate or lose a row: a reply counts only for the range and generation of its request. If a
+//! server fails inside a large row, the scan resets the row and reads it again from its beginning.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +19,17 @@ use futures::StreamExt;
 use futures::stream::{BoxStream, try_unfold};
 use prost::Message;
 
-use crate::attempts::{Attempts, Route};
-use crate::cluster::{Shared, within};
+use crate::context::ClusterContext;
 use crate::deadline::Deadline;
-use crate::locate::{Located, Position, Probe};
-use crate::transport::{CallError, ReadStream};
+use crate::locate::{CachedTablet, Position, Probe};
+use crate::retry_state::{RetryState, Route};
+use crate::transport::{CallError, ReadStream, with_timeout};
 use crate::wire;
 
-/// How long a read may be silent before another server is asked.
-const SILENCE: Duration = Duration::from_secs(10);
+/// The timeout of the next message of a scan; then another server is tried.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// In which order rows come.
+/// The order of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// From the first key to the last.
@@ -40,32 +39,32 @@ pub enum Direction {
     Descending,
 }
 
-/// Whether the tablets count what they look at.
+/// Whether the tablets count the rows and cells that they scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stats {
-    /// No.
+    /// Do not count.
     #[default]
     Skip,
-    /// Yes, in each message.
+    /// Count, in each message.
     Count,
 }
 
-/// What to read.
+/// A read of one table.
 #[derive(Clone, Debug)]
 pub struct Read {
     /// The table.
     pub table: TableId,
-    /// Which rows.
+    /// The rows.
     pub rows: RowSet,
-    /// An encoded `google.bigtable.v2.RowFilter`; absent: everything.
+    /// An encoded `google.bigtable.v2.RowFilter`; `None` passes everything.
     pub filter: Option<Bytes>,
-    /// Rows that come out of the filter; 0: no limit.
+    /// The maximum number of rows that pass the filter; 0: no limit.
     pub limit: u64,
-    /// In which order.
+    /// The order of the rows.
     pub direction: Direction,
-    /// Whether to count.
+    /// Whether to count scanned rows and cells.
     pub stats: Stats,
-    /// What becomes of rows that are too large for one message.
+    /// Whether rows that are too large for one message are split.
     pub large_rows: LargeRows,
 }
 
@@ -84,26 +83,26 @@ impl Read {
     }
 }
 
-/// Messages of rows, in order, each of whole rows unless the read allows [`LargeRows::Split`]. Some hold no row: they tell
-/// how far the read has come, or what it counted.
+/// Messages of rows, in order, each of whole rows unless the read allows [`LargeRows::Split`]. A message without a row
+/// reports the progress of the scan, or its counts.
 pub type ReadParts = BoxStream<'static, Result<tablet::ReadReply, Error>>;
 
-/// What is left of a read.
+/// The progress of a scan: the rows that remain.
 #[derive(Clone, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ScanProgress {
     rows: RowSet,
     /// `None`: no limit.
     limit: Option<u64>,
     direction: Direction,
 }
 
-impl Progress {
+impl ScanProgress {
     pub(crate) const fn new(rows: RowSet, limit: u64, direction: Direction) -> Self {
         let limit = if limit == 0 { None } else { Some(limit) };
         Self { rows, limit, direction }
     }
 
-    /// Where to go on; `None` when the read is done.
+    /// Where to continue; `None` when the scan is done.
     pub(crate) fn next(&self) -> Option<Probe> {
         if self.limit == Some(0) {
             return None;
@@ -114,12 +113,12 @@ impl Progress {
         }
     }
 
-    /// The part that lies in a tablet's range.
+    /// The remaining rows in a tablet's range.
     pub(crate) fn within(&self, range: &KeyRange) -> RowSet {
         self.rows.clamp(range)
     }
 
-    /// What to ask a tablet for at most; 0: no limit.
+    /// The remaining row limit; 0: no limit.
     pub(crate) const fn limit(&self) -> u64 {
         match self.limit {
             Some(limit) => limit,
@@ -127,26 +126,26 @@ impl Progress {
         }
     }
 
-    /// A message came from a tablet that was asked for `range`.
-    pub(crate) fn advance(&mut self, reply: &tablet::ReadReply, range: &KeyRange) {
+    /// Records a reply of a tablet to a request for `range`.
+    pub(crate) fn record(&mut self, reply: &tablet::ReadReply, range: &KeyRange) {
         self.limit = self.limit.map(|limit| limit.saturating_sub(reply.rows));
-        // The key may be empty: an older release took such a row.
+        // The key may be empty: an older release accepted such a row.
         if !reply.last_row.is_empty() || reply.rows > 0 {
-            self.leave(&RowKey::new(reply.last_row.clone()));
+            self.skip_to(&RowKey::new(reply.last_row.clone()));
         }
         if reply.finished && self.limit != Some(0) {
-            self.leave_all(range);
+            self.skip_range(range);
         }
     }
 
-    fn leave(&mut self, last: &RowKey) {
+    fn skip_to(&mut self, last: &RowKey) {
         self.rows = match self.direction {
             Direction::Ascending => self.rows.after(last),
             Direction::Descending => self.rows.before(last),
         };
     }
 
-    fn leave_all(&mut self, range: &KeyRange) {
+    fn skip_range(&mut self, range: &KeyRange) {
         self.rows = match (self.direction, range.end()) {
             (Direction::Descending, _) => self.rows.before(range.start()),
             (Direction::Ascending, None) => RowSet::default(),
@@ -157,36 +156,36 @@ impl Progress {
     }
 }
 
-/// A read under way.
+/// A scan in progress.
 struct Scan {
-    shared: Arc<Shared>,
+    context: Arc<ClusterContext>,
     read: Read,
-    progress: Progress,
-    attempts: Attempts,
+    progress: ScanProgress,
+    retry: RetryState,
     deadline: Deadline,
-    open: Option<Open>,
-    /// Parts of a row were handed on, and the row has not ended.
+    open: Option<OpenStream>,
+    /// The caller has received parts of a row, and the row has not ended.
     inside_row: bool,
 }
 
 /// The stream from one tablet.
-struct Open {
+struct OpenStream {
     stream: ReadStream,
     route: Route,
-    said_anything: bool,
+    has_replied: bool,
 }
 
-/// The stream of a read's messages.
-pub(crate) fn stream(shared: Arc<Shared>, read: Read, deadline: Deadline) -> ReadParts {
-    shared.budget().earn();
-    let progress = Progress::new(read.rows.clone(), read.limit, read.direction);
+/// The stream of the messages of a read.
+pub(crate) fn stream(context: Arc<ClusterContext>, read: Read, deadline: Deadline) -> ReadParts {
+    context.retry_budget().deposit();
+    let progress = ScanProgress::new(read.rows.clone(), read.limit, read.direction);
     let scan =
-        Scan { shared, read, progress, attempts: Attempts::new(deadline), deadline, open: None, inside_row: false };
+        Scan { context, read, progress, retry: RetryState::new(deadline), deadline, open: None, inside_row: false };
     try_unfold(scan, |mut scan| async move { Ok(scan.next().await?.map(|reply| (reply, scan))) }).boxed()
 }
 
 impl Scan {
-    /// The next message, from whichever tablet has it.
+    /// The next message.
     async fn next(&mut self) -> Result<Option<tablet::ReadReply>, Error> {
         loop {
             let Some(mut open) = self.open.take() else {
@@ -194,45 +193,45 @@ impl Scan {
                 self.open(probe).await?;
                 continue;
             };
-            let clock = &self.shared.options.runtime.clock;
+            let clock = &self.context.options.runtime.clock;
             let left = self.deadline.remaining(clock);
-            open.route.begun = clock.monotonic();
-            match receive(&mut open, left.min(SILENCE)).await {
+            open.route.started_at = clock.monotonic();
+            match receive(&mut open, left.min(MESSAGE_TIMEOUT)).await {
                 Ok(reply) => {
-                    self.came(&reply, open);
+                    self.on_reply(&reply, open);
                     return Ok(Some(reply));
                 }
                 Err(error) => {
                     if planted(Bug::ScanSkipsRest) {
-                        self.progress.leave_all(&open.route.located.range);
+                        self.progress.skip_range(&open.route.tablet.range);
                     }
-                    self.attempts.failed(&self.shared, &open.route, error).await?;
+                    self.retry.record_failure(&self.context, &open.route, error).await?;
                     if std::mem::take(&mut self.inside_row) {
-                        return Ok(Some(parts_are_void()));
+                        return Ok(Some(reset_row_reply()));
                     }
                 }
             }
         }
     }
 
-    /// Opens a stream to the tablet at `probe`. After a failure that may be tried again there is none, and no error.
+    /// Opens a stream to the tablet at `probe`. After a retryable failure it returns without a stream.
     async fn open(&mut self, probe: Probe) -> Result<(), Error> {
         let position = Position { table: self.read.table, probe };
-        let route = self.attempts.route(&self.shared, &position).await?;
-        let left = self.deadline.remaining(&self.shared.options.runtime.clock);
-        let request = self.request(&route.located);
-        let opening = self.shared.options.transport.read(&route.target, request, left);
-        match within(left.min(SILENCE), opening).await {
-            Ok(stream) => self.open = Some(Open { stream, route, said_anything: false }),
-            Err(error) => self.attempts.failed(&self.shared, &route, error).await?,
+        let route = self.retry.route(&self.context, &position).await?;
+        let left = self.deadline.remaining(&self.context.options.runtime.clock);
+        let request = self.request(&route.tablet);
+        let opening = self.context.options.transport.read(&route.target, request, left);
+        match with_timeout(left.min(MESSAGE_TIMEOUT), opening).await {
+            Ok(stream) => self.open = Some(OpenStream { stream, route, has_replied: false }),
+            Err(error) => self.retry.record_failure(&self.context, &route, error).await?,
         }
         Ok(())
     }
 
-    fn request(&self, located: &Located) -> tablet::ReadRequest {
+    fn request(&self, tablet: &CachedTablet) -> tablet::ReadRequest {
         tablet::ReadRequest {
-            header: Some(wire::header(located)),
-            rows: wire::key_ranges(&self.progress.within(&located.range)),
+            header: Some(wire::header(tablet)),
+            rows: wire::key_ranges(&self.progress.within(&tablet.range)),
             filter: self.read.filter.clone(),
             limit: self.progress.limit(),
             reversed: self.read.direction == Direction::Descending,
@@ -242,33 +241,33 @@ impl Scan {
         }
     }
 
-    fn came(&mut self, reply: &tablet::ReadReply, mut open: Open) {
-        if !open.said_anything {
-            open.said_anything = true;
-            self.shared.lookups.served(&open.route);
-            self.attempts.progressed();
+    fn on_reply(&mut self, reply: &tablet::ReadReply, mut open: OpenStream) {
+        if !open.has_replied {
+            open.has_replied = true;
+            self.context.lookups.record_success(open.route.target.server, &open.route.tablet);
+            self.retry.record_progress();
         }
         self.inside_row = reply.row_open;
-        self.progress.advance(reply, &open.route.located.range);
+        self.progress.record(reply, &open.route.tablet.range);
         if !reply.finished && self.progress.next().is_some() {
             self.open = Some(open);
         }
     }
 }
 
-/// Says that the parts of the open row are to be forgotten.
-fn parts_are_void() -> tablet::ReadReply {
+/// Tells the caller to drop the parts of the open row.
+fn reset_row_reply() -> tablet::ReadReply {
     tablet::ReadReply { response: reset_row().encode_to_vec().into(), row_reset: true, ..Default::default() }
 }
 
-async fn receive(open: &mut Open, limit: Duration) -> Result<tablet::ReadReply, CallError> {
+async fn receive(open: &mut OpenStream, timeout: Duration) -> Result<tablet::ReadReply, CallError> {
     let next = async { open.stream.next().await.unwrap_or_else(|| Err(ended_early())) };
-    within(limit, next).await
+    with_timeout(timeout, next).await
 }
 
-/// The stream ended before the tablet was finished: its server stops, or the tablet changed under it.
+/// The stream ended before the tablet was finished: its server is stopping, or the tablet has changed.
 fn ended_early() -> CallError {
-    Error::new(Reason::Unavailable, "the read ended before it was finished").into()
+    Error::new(Reason::Unavailable, "the read stream ended early").into()
 }
 
 #[cfg(test)]
@@ -293,42 +292,42 @@ mod tests {
     }
 
     #[test]
-    fn a_read_goes_on_after_the_last_row_looked_at() {
-        let mut progress = Progress::new(RowSet::all(), 10, Direction::Ascending);
-        progress.advance(&reply(3, "f", false), &range("", "m"));
+    fn a_scan_resumes_after_the_last_scanned_row() {
+        let mut progress = ScanProgress::new(RowSet::all(), 10, Direction::Ascending);
+        progress.record(&reply(3, "f", false), &range("", "m"));
         assert_eq!(progress.next(), Some(Probe::At(key("f").successor())));
         assert_eq!(progress.limit(), 7);
-        progress.advance(&reply(0, "", true), &range("", "m"));
+        progress.record(&reply(0, "", true), &range("", "m"));
         assert_eq!(progress.next(), Some(Probe::At(key("m"))));
-        progress.advance(&reply(0, "", true), &range("m", ""));
+        progress.record(&reply(0, "", true), &range("m", ""));
         assert_eq!(progress.next(), None);
     }
 
     #[test]
-    fn a_reversed_read_is_the_mirror_image() {
-        let mut progress = Progress::new(RowSet::all(), 0, Direction::Descending);
+    fn a_reversed_scan_resumes_before_the_last_scanned_row() {
+        let mut progress = ScanProgress::new(RowSet::all(), 0, Direction::Descending);
         assert_eq!(progress.next(), Some(Probe::Below(None)));
-        progress.advance(&reply(3, "r", false), &range("m", ""));
+        progress.record(&reply(3, "r", false), &range("m", ""));
         assert_eq!(progress.next(), Some(Probe::Below(Some(key("r")))));
-        progress.advance(&reply(0, "", true), &range("m", ""));
+        progress.record(&reply(0, "", true), &range("m", ""));
         assert_eq!(progress.next(), Some(Probe::Below(Some(key("m")))));
-        progress.advance(&reply(0, "", true), &range("", "m"));
+        progress.record(&reply(0, "", true), &range("", "m"));
         assert_eq!(progress.next(), None);
     }
 
     #[test]
-    fn the_limit_ends_a_read_wherever_it_is() {
-        let mut progress = Progress::new(RowSet::all(), 2, Direction::Ascending);
-        progress.advance(&reply(2, "b", true), &range("", "m"));
+    fn the_row_limit_ends_a_scan_anywhere() {
+        let mut progress = ScanProgress::new(RowSet::all(), 2, Direction::Ascending);
+        progress.record(&reply(2, "b", true), &range("", "m"));
         assert_eq!(progress.next(), None);
     }
 
     #[test]
-    fn a_tablet_is_asked_only_for_what_is_left_in_it() {
+    fn a_request_covers_only_the_remaining_rows_of_its_tablet() {
         let rows = RowSet::from_ranges([range("a", "c"), range("k", "p"), range("x", "")]);
-        let mut progress = Progress::new(rows, 0, Direction::Ascending);
+        let mut progress = ScanProgress::new(rows, 0, Direction::Ascending);
         assert_eq!(progress.within(&range("", "m")).ranges(), [range("a", "c"), range("k", "m")]);
-        progress.advance(&reply(1, "b", true), &range("", "m"));
+        progress.record(&reply(1, "b", true), &range("", "m"));
         assert_eq!(progress.within(&range("m", "")).ranges(), [range("m", "p"), range("x", "")]);
     }
 }

@@ -1,11 +1,11 @@
-//! A session: the sequence numbers by which a tablet knows a write again.
+//! A session: sequence numbers that let a tablet recognize a retried write (exactly-once writes).
 //!
-//! One handle has one session. Each row's write takes the next sequence when it begins and keeps it over all its
-//! retries, so a tablet that has applied it answers "done" instead of applying it twice. The lowest sequence that is
-//! still outstanding travels with each write: below it the tablet need remember nothing.
+//! Each handle has one session. The write of a row takes the next sequence when it begins and keeps it over all its
+//! retries, so a tablet that has applied the write responds with success and does not apply it twice. Each write
+//! carries the lowest outstanding sequence: the tablet drops the records of all sequences below it.
 //!
-//! A write whose caller went away ends like any other. If it is still on its way then, the tablet finds its sequence
-//! below the lowest outstanding one and refuses it: applied once or not at all, never twice.
+//! A write whose caller went away ends like any other. If it reaches the tablet later, its sequence is below the lowest
+//! outstanding one and the tablet rejects it: it is applied once or not at all.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use ebla_model::id::{Sequence, SessionId};
 use ebla_proto::tablet;
 use ebla_runtime::{Bug, planted};
 
-/// The sequences of one session: which comes next, which are not answered yet.
+/// The sequences of one session: the next one and the outstanding ones.
 #[derive(Debug)]
 struct Sequences {
     next: u64,
@@ -23,7 +23,7 @@ struct Sequences {
 }
 
 impl Sequences {
-    /// The lowest sequence that may still be sent; the next one when all are answered.
+    /// The lowest sequence that may still be sent; the next one if none is outstanding.
     fn lowest_outstanding(&self) -> u64 {
         self.outstanding.first().copied().unwrap_or(self.next)
     }
@@ -54,14 +54,14 @@ impl Session {
         Ticket { session: self.clone(), sequence }
     }
 
-    /// Takes a sequence that nobody begins with.
+    /// Takes a sequence without a write.
     fn skip(&self) -> u64 {
         let mut sequences = self.lock();
         sequences.next = sequences.next.saturating_add(1);
         sequences.next - 1
     }
 
-    /// The lowest sequence that is not answered yet.
+    /// The lowest outstanding sequence.
     pub fn lowest_outstanding(&self) -> Sequence {
         Sequence::new(self.lock().lowest_outstanding())
     }
@@ -71,7 +71,7 @@ impl Session {
     }
 }
 
-/// A write that is under way. Dropping it says that it will not be sent again.
+/// A write in progress. Dropping the ticket means that the write is not sent again.
 #[derive(Debug)]
 pub struct Ticket {
     session: Session,
@@ -84,7 +84,7 @@ impl Ticket {
         Sequence::new(self.sequence)
     }
 
-    /// What names this write on the wire, with the lowest outstanding sequence of this moment.
+    /// The id of this write on the wire, with the current lowest outstanding sequence.
     pub fn write_id(&self) -> tablet::WriteId {
         tablet::WriteId {
             session: self.session.id.clone(),

@@ -1,8 +1,8 @@
-//! Rows of one table, in the terms of the model. The same surface over both ways in.
+//! Rows of one table, with the types of the model. The interface is the same for both backends.
 //!
-//! A cluster's table is known by name here and by id below. The id is asked for with each call (from memory); when a
-//! tablet says that the table is gone, it is asked for afresh once, so a table that was dropped and made again is found,
-//! and never mistaken for its ancestor.
+//! A table of a cluster has a name here and an id below. Each call resolves the id (from a cache). If a tablet reports
+//! that the table does not exist, the id is resolved again once, so that a recreated table is found and never confused
+//! with its predecessor.
 
 use std::time::Duration;
 
@@ -18,45 +18,45 @@ use ebla_model::schema::TableName;
 use ebla_proto::status::{from_rpc_status, from_status};
 use ebla_proto::{convert, data};
 use ebla_runtime::Runtime;
-use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt, TryStreamExt, iter};
 use prost::Message;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
-use crate::client::{TIMEOUT, Way, no_such_table};
-use crate::cluster::{Check, Cluster, Modify, RowWrite};
+use crate::backend::{Backend, TIMEOUT};
+use crate::cluster::{Check, Cluster, Modify};
 use crate::deadline::Deadline;
-use crate::directory::Freshness;
+use crate::mutate::RowWrite;
 use crate::read::RowMerger;
 use crate::scan::{Direction, Read, Stats};
+use crate::table_id::unless_table_missing;
 
 /// One table. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Table {
-    way: Way,
+    backend: Backend,
     name: TableName,
     runtime: Runtime,
     timeout: Duration,
 }
 
-/// What to see of the rows that are read.
+/// The options of a read.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// What to see of each row; absent: everything.
+    /// The filter; `None` passes everything.
     pub filter: Option<Filter>,
-    /// Rows that come out of the filter; 0: no limit.
+    /// The maximum number of rows that pass the filter; 0: no limit.
     pub limit: u64,
-    /// In which order.
+    /// The order of the rows.
     pub direction: Direction,
 }
 
-/// Rows as they come. It ends with its first error.
+/// A stream of rows. It ends with its first error.
 pub type RowStream = BoxStream<'static, Result<Row, Error>>;
 
 impl Table {
-    pub(crate) const fn new(way: Way, name: TableName, runtime: Runtime) -> Self {
-        Self { way, name, runtime, timeout: TIMEOUT }
+    pub(crate) const fn new(backend: Backend, name: TableName, runtime: Runtime) -> Self {
+        Self { backend, name, runtime, timeout: TIMEOUT }
     }
 
     /// The table's name.
@@ -64,7 +64,7 @@ impl Table {
         &self.name
     }
 
-    /// The same table, whose calls may take so long.
+    /// The same table with `timeout` for each call.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
@@ -79,15 +79,15 @@ impl Table {
         Ok(self.read_rows(rows, ReadOptions { filter, ..ReadOptions::default() }).await?.pop())
     }
 
-    /// Rows in order, all at once. For many rows use [`Self::stream_rows`].
+    /// Rows in order, collected. For many rows use [`Self::stream_rows`].
     ///
     /// # Errors
-    /// `NotFoundTable`; `Deadline` or `Unavailable` when the time is over; what is wrong with the filter.
+    /// `NotFoundTable`; `Deadline` or `Unavailable` after the timeout; `InvalidArgument` for an invalid filter.
     pub async fn read_rows(&self, rows: RowSet, options: ReadOptions) -> Result<Vec<Row>, Error> {
         self.stream_rows(rows, options).try_collect().await
     }
 
-    /// Rows in order, as they come. The table's timeout is for the whole stream, which ends with its first error.
+    /// A stream of rows in order. The table's timeout bounds the whole stream, which ends with its first error.
     pub fn stream_rows(&self, rows: RowSet, options: ReadOptions) -> RowStream {
         let table = self.clone();
         futures::stream::once(async move { table.open_rows(rows, options).await }).try_flatten().boxed()
@@ -97,22 +97,20 @@ impl Table {
         if rows.is_empty() {
             return Ok(iter([]).boxed());
         }
-        match &self.way {
-            Way::Cluster(cluster) => {
-                let open =
-                    |table| -> BoxFuture<'_, _> { Box::pin(self.cluster_stream(cluster, table, &rows, &options)) };
-                self.on_table(cluster, open).await
+        match &self.backend {
+            Backend::Cluster(cluster) => {
+                cluster.with_table(&self.name, |table| self.cluster_stream(cluster, table, &rows, &options)).await
             }
-            Way::Endpoint(client) => {
+            Backend::Endpoint(client) => {
                 let mut request = self.request(read_request(&self.name, &rows, &options));
                 request.metadata_mut().insert(FEATURES_HEADER, MetadataValue::from_static(FEATURES));
-                let stream = client.clone().read_rows(request).await.map_err(failed)?.into_inner();
-                Ok(merged(stream.map_err(failed).boxed(), RowMerger::default()))
+                let stream = client.clone().read_rows(request).await.map_err(status_error)?.into_inner();
+                Ok(merged(stream.map_err(status_error).boxed(), RowMerger::default()))
             }
         }
     }
 
-    /// The rows of a cluster's table, with the first message here already: it shows whether the table is there.
+    /// The rows of a table of a cluster. Waits for the first message, which shows whether the table exists.
     async fn cluster_stream(
         &self,
         cluster: &Cluster,
@@ -138,38 +136,36 @@ impl Table {
         Ok(merged(responses.boxed(), RowMerger::of_tablets()))
     }
 
-    /// Applies mutations to one row, all or none.
+    /// Applies mutations to one row atomically.
     ///
     /// # Errors
-    /// `NotFoundTable`, `NotFoundFamily`, `InvalidArgument`; `Deadline` when it may have been applied, `Unavailable` when
-    /// it was not.
+    /// `NotFoundTable`, `NotFoundFamily`, `InvalidArgument`; `Deadline` when they may have been applied, `Unavailable`
+    /// when they were not.
     pub async fn mutate_row(&self, key: &RowKey, mutations: &[Mutation]) -> Result<(), Error> {
         validate_written_key(key, mutations)?;
         let mutations: Vec<Bytes> = mutations.iter().map(convert::mutation_to_bytes).collect();
-        match &self.way {
-            Way::Cluster(cluster) => {
-                let call = |table| -> BoxFuture<'_, _> {
-                    let write = RowWrite { row: key.clone(), mutations: mutations.clone(), token: None };
-                    Box::pin(cluster.mutate_row(table, write, self.deadline()))
-                };
-                self.on_table(cluster, call).await
+        match &self.backend {
+            Backend::Cluster(cluster) => {
+                let write = RowWrite { row: key.clone(), mutations, token: None };
+                let call = |table| cluster.mutate_row(table, write.clone(), self.deadline());
+                cluster.with_table(&self.name, call).await
             }
-            Way::Endpoint(client) => {
+            Backend::Endpoint(client) => {
                 let message = data::MutateRowRequest {
                     table_name: self.name.as_str().to_owned(),
                     row_key: key.bytes().clone(),
                     mutations,
                     ..Default::default()
                 };
-                client.clone().mutate_row(self.request(message)).await.map(drop).map_err(failed)
+                client.clone().mutate_row(self.request(message)).await.map(drop).map_err(status_error)
             }
         }
     }
 
-    /// Applies mutations to rows, each row for itself; one result for each, in order.
+    /// Applies mutations to rows, each row atomically; one result for each row, in order.
     ///
     /// # Errors
-    /// When nothing could be sent; what happened to a row is in its own result.
+    /// When nothing could be sent; each row has its own result.
     pub async fn mutate_rows(&self, rows: &[(RowKey, Vec<Mutation>)]) -> Result<Vec<Result<(), Error>>, Error> {
         let writes = rows.iter().map(|(row, mutations)| RowWrite {
             row: row.clone(),
@@ -177,20 +173,15 @@ impl Table {
             token: None,
         });
         let writes: Vec<RowWrite> = writes.collect();
-        match &self.way {
-            Way::Cluster(cluster) => {
-                let table = self.id(cluster, Freshness::Cached).await?;
-                let results = cluster.mutate_rows(table, writes.clone(), self.deadline()).await;
-                let is_gone = |result: &Result<(), Error>| {
-                    result.as_ref().is_err_and(|error| error.reason == Reason::NotFoundTable)
+        match &self.backend {
+            Backend::Cluster(cluster) => {
+                let call = |table| {
+                    let results = cluster.mutate_rows(table, writes.clone(), self.deadline());
+                    async move { unless_table_missing(results.await) }
                 };
-                if results.is_empty() || !results.iter().all(is_gone) {
-                    return Ok(results);
-                }
-                let table = self.id(cluster, Freshness::Fresh).await?;
-                Ok(cluster.mutate_rows(table, writes, self.deadline()).await)
+                cluster.with_table(&self.name, call).await
             }
-            Way::Endpoint(client) => {
+            Backend::Endpoint(client) => {
                 let count = writes.len();
                 let entries = writes.into_iter().map(|write| data::mutate_rows_request::Entry {
                     row_key: write.row.bytes().clone(),
@@ -202,14 +193,15 @@ impl Table {
                     entries: entries.collect(),
                     ..Default::default()
                 };
-                let stream = client.clone().mutate_rows(self.request(message)).await.map_err(failed)?.into_inner();
-                outcomes(stream.map_err(failed).boxed(), count).await
+                let stream =
+                    client.clone().mutate_rows(self.request(message)).await.map_err(status_error)?.into_inner();
+                row_results(stream.map_err(status_error).boxed(), count).await
             }
         }
     }
 
-    /// Applies `then` when the filter lets a cell of the row pass (without one: when the row has a cell), else
-    /// `otherwise`; answers which.
+    /// Applies `then` if a cell of the row passes the filter (without a filter: if the row has a cell), `otherwise` if
+    /// not; returns whether `then` was applied.
     ///
     /// # Errors
     /// As [`Self::mutate_row`].
@@ -228,13 +220,12 @@ impl Table {
             otherwise: otherwise.iter().map(convert::mutation_to_bytes).collect(),
             token: None,
         };
-        match &self.way {
-            Way::Cluster(cluster) => {
-                let call =
-                    |table| -> BoxFuture<'_, _> { Box::pin(cluster.check(table, check.clone(), self.deadline())) };
-                self.on_table(cluster, call).await
+        match &self.backend {
+            Backend::Cluster(cluster) => {
+                let call = |table| cluster.check(table, check.clone(), self.deadline());
+                cluster.with_table(&self.name, call).await
             }
-            Way::Endpoint(client) => {
+            Backend::Endpoint(client) => {
                 let message = data::CheckAndMutateRowRequest {
                     table_name: self.name.as_str().to_owned(),
                     row_key: check.row.bytes().clone(),
@@ -243,80 +234,62 @@ impl Table {
                     false_mutations: check.otherwise,
                     ..Default::default()
                 };
-                let answer = client.clone().check_and_mutate_row(self.request(message)).await;
-                answer.map(|answer| answer.into_inner().predicate_matched).map_err(failed)
+                let response = client.clone().check_and_mutate_row(self.request(message)).await;
+                response.map(|response| response.into_inner().predicate_matched).map_err(status_error)
             }
         }
     }
 
-    /// Appends to and increments columns of one row; answers the cells that were written.
+    /// Appends to and increments columns of one row; returns the written cells.
     ///
     /// # Errors
-    /// As [`Self::mutate_row`]; `FailedPrecondition` when a column to be incremented is no counter.
+    /// As [`Self::mutate_row`]; `FailedPrecondition` when an incremented column is not a counter.
     pub async fn read_modify_write(&self, key: &RowKey, rules: &[Rule]) -> Result<Row, Error> {
         validate_row_key(key)?;
         let rules = rules.iter().map(convert::rule_to_bytes).collect();
         let modify = Modify { row: key.clone(), rules, token: None };
-        let answer = match &self.way {
-            Way::Cluster(cluster) => {
-                let call = |table| -> BoxFuture<'_, _> { Box::pin(cluster.modify(table, &modify, self.deadline())) };
-                let encoded = self.on_table(cluster, call).await?;
+        let response = match &self.backend {
+            Backend::Cluster(cluster) => {
+                let call = |table| cluster.modify(table, &modify, self.deadline());
+                let encoded = cluster.with_table(&self.name, call).await?;
                 data::ReadModifyWriteRowResponse::decode(encoded)
                     .map_err(|error| Error::internal(format!("decode row: {error}")))?
             }
-            Way::Endpoint(client) => {
+            Backend::Endpoint(client) => {
                 let message = data::ReadModifyWriteRowRequest {
                     table_name: self.name.as_str().to_owned(),
                     row_key: key.bytes().clone(),
                     rules: modify.rules,
                     ..Default::default()
                 };
-                let answer = client.clone().read_modify_write_row(self.request(message)).await;
-                answer.map(Response::into_inner).map_err(failed)?
+                let response = client.clone().read_modify_write_row(self.request(message)).await;
+                response.map(Response::into_inner).map_err(status_error)?
             }
         };
-        answer.row.as_ref().map_or_else(|| Ok(Row::empty(key.clone())), convert::row_from_proto)
+        response.row.as_ref().map_or_else(|| Ok(Row::empty(key.clone())), convert::row_from_proto)
     }
 
-    /// Keys that part the table into pieces, each the exclusive end of one, with the bytes up to there, roughly. The last
-    /// is [`RowKey::EMPTY`]: the end of the table.
+    /// Keys that divide the table into pieces: the exclusive end of each piece, with the approximate number of bytes
+    /// before it. The last is [`RowKey::EMPTY`]: the end of the table.
     ///
     /// # Errors
     /// As [`Self::read_rows`].
     pub async fn sample_row_keys(&self) -> Result<Vec<(RowKey, u64)>, Error> {
-        match &self.way {
-            Way::Cluster(cluster) => {
-                let call = |table| -> BoxFuture<'_, _> { Box::pin(cluster.sample(table, self.deadline())) };
-                self.on_table(cluster, call).await
+        match &self.backend {
+            Backend::Cluster(cluster) => {
+                cluster.with_table(&self.name, |table| cluster.sample(table, self.deadline())).await
             }
-            Way::Endpoint(client) => {
+            Backend::Endpoint(client) => {
                 let message =
                     data::SampleRowKeysRequest { table_name: self.name.as_str().to_owned(), ..Default::default() };
-                let stream = client.clone().sample_row_keys(self.request(message)).await.map_err(failed)?.into_inner();
+                let stream =
+                    client.clone().sample_row_keys(self.request(message)).await.map_err(status_error)?.into_inner();
                 let sample = |sample: data::SampleRowKeysResponse| {
                     (RowKey::new(sample.row_key), u64::try_from(sample.offset_bytes).unwrap_or(0))
                 };
-                stream.map_ok(sample).map_err(failed).try_collect().await
+                stream.map_ok(sample).map_err(status_error).try_collect().await
             }
         }
-    }
-
-    /// Calls with the table's id; once more with a fresh one when the table is gone.
-    async fn on_table<'a, T>(
-        &self,
-        cluster: &Cluster,
-        call: impl Fn(TableId) -> BoxFuture<'a, Result<T, Error>>,
-    ) -> Result<T, Error> {
-        match call(self.id(cluster, Freshness::Cached).await?).await {
-            Err(error) if error.reason == Reason::NotFoundTable => {
-                call(self.id(cluster, Freshness::Fresh).await?).await
-            }
-            answer => answer,
-        }
-    }
-
-    async fn id(&self, cluster: &Cluster, freshness: Freshness) -> Result<TableId, Error> {
-        cluster.directory().table(&self.name, freshness).await?.ok_or_else(|| no_such_table(&self.name))
     }
 
     fn deadline(&self) -> Deadline {
@@ -330,12 +303,12 @@ impl Table {
     }
 }
 
-/// What this client understands: `FeatureFlags { reverse_scans: true }` in base64. Who does not say so is refused reversed
+/// The features of this client: `FeatureFlags { reverse_scans: true }` in base64. Without it servers reject reversed
 /// reads.
 const FEATURES_HEADER: &str = "bigtable-features";
 const FEATURES: &str = "CAE=";
 
-fn failed(status: Status) -> Error {
+fn status_error(status: Status) -> Error {
     from_status(&status).0
 }
 
@@ -355,7 +328,7 @@ fn read_request(name: &TableName, rows: &RowSet, options: &ReadOptions) -> data:
     }
 }
 
-/// Rows from messages that may cut a row anywhere.
+/// Rows from messages that may split a row anywhere.
 fn merged(stream: BoxStream<'static, Result<data::ReadRowsResponse, Error>>, merger: RowMerger) -> RowStream {
     let rows = futures::stream::try_unfold((stream, merger), |(mut stream, mut merger)| async move {
         match stream.try_next().await? {
@@ -369,13 +342,13 @@ fn merged(stream: BoxStream<'static, Result<data::ReadRowsResponse, Error>>, mer
     rows.try_flatten().boxed()
 }
 
-/// The results of a bulk write, by place; a row without a status may or may not have been written.
-async fn outcomes(
+/// The results of a bulk write, by index; a row without a status may or may not have been written.
+async fn row_results(
     mut stream: BoxStream<'static, Result<data::MutateRowsResponse, Error>>,
     count: usize,
 ) -> Result<Vec<Result<(), Error>>, Error> {
-    let unanswered = || Err(Error::new(Reason::OutcomeUnknown, "the write was not answered"));
-    let mut results: Vec<Result<(), Error>> = std::iter::repeat_with(unanswered).take(count).collect();
+    let unknown = || Err(Error::new(Reason::OutcomeUnknown, "the write has no result"));
+    let mut results: Vec<Result<(), Error>> = std::iter::repeat_with(unknown).take(count).collect();
     while let Some(response) = stream.try_next().await? {
         for entry in response.entries {
             let slot = usize::try_from(entry.index).ok().and_then(|index| results.get_mut(index));

@@ -1,4 +1,4 @@
-//! Between the messages of `ebla.tablet` and what this crate decides with.
+//! Conversions between the messages of `ebla.tablet` and the values of this crate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use ebla_model::metadata::TabletDescriptor;
 use ebla_model::time::Micros;
 use ebla_proto::{convert, record, tablet};
 
-use crate::locate::resolver::{Refusal, Voice};
-use crate::locate::{LeaderHint, Located};
+use crate::locate::messages::{CallFailure, FailureSource};
+use crate::locate::{CachedTablet, LeaderHint};
 use crate::transport::CallError;
 
-/// Which tablet a request is for, as the sender knows it.
-pub(crate) fn header(located: &Located) -> tablet::Header {
-    let descriptor = &located.descriptor;
+/// The header of a request: the tablet as the sender knows it.
+pub(crate) fn header(tablet: &CachedTablet) -> tablet::Header {
+    let descriptor = &tablet.descriptor;
     tablet::Header {
         table: descriptor.table.get(),
         tablet: descriptor.tablet.get(),
@@ -25,63 +25,62 @@ pub(crate) fn header(located: &Located) -> tablet::Header {
     }
 }
 
-/// Rows for a read request.
+/// The rows of a read request.
 pub(crate) fn key_ranges(rows: &RowSet) -> Vec<record::KeyRange> {
     rows.ranges().iter().map(convert::key_range_to_proto).collect()
 }
 
-/// A caller's own name for a write.
+/// The idempotency token of a write.
 pub(crate) fn token(token: &IdempotencyToken) -> tablet::IdempotencyToken {
     tablet::IdempotencyToken { token: token.token.clone(), started_micros: token.started.map(Micros::get) }
 }
 
-/// A descriptor that must be there.
+/// A required descriptor.
 pub(crate) fn descriptor(descriptor: Option<record::TabletDescriptor>) -> Result<TabletDescriptor, Error> {
-    let descriptor = descriptor.ok_or_else(|| Error::internal("the answer lacks its descriptor"))?;
+    let descriptor = descriptor.ok_or_else(|| Error::internal("the response has no descriptor"))?;
     convert::descriptor_from_proto(&descriptor)
 }
 
-/// A leader hint from the wire.
+/// A leader hint.
 pub(crate) const fn leader_hint(hint: &record::LeaderHint) -> LeaderHint {
     LeaderHint { server: ServerId::new(hint.server), term: hint.term }
 }
 
-/// The outcome of one row of a write.
+/// The result of one row of a write.
 pub(crate) fn row_result(result: tablet::RowResult) -> Result<(), Error> {
     match result.error {
         None => Ok(()),
         Some(error) => {
-            // A reason of a newer release is an internal error rather than a guess.
+            // An unknown reason (of a newer release) becomes an internal error.
             let reason = Reason::from_name(&error.reason).unwrap_or(Reason::Internal);
             Err(Error::new(reason, error.message))
         }
     }
 }
 
-/// An error that a server gave for one row: it spoke, though it has no more to say.
-pub(crate) fn said(error: Error) -> CallError {
+/// The error of one row: a response of the server, without hints.
+pub(crate) fn server_error(error: Error) -> CallError {
     let detail = tablet::TabletError { reason: error.reason.name().to_owned(), ..Default::default() };
     CallError::new(error, Some(detail))
 }
 
-/// The tablet that answered does not hold the key any more.
-pub(crate) fn moved_on(now: &TabletDescriptor) -> CallError {
+/// The tablet that responded does not hold the key any more.
+pub(crate) fn wrong_tablet(current: &TabletDescriptor) -> CallError {
     let detail = tablet::TabletError {
         reason: Reason::WrongTablet.name().to_owned(),
-        descriptors: vec![convert::descriptor_to_proto(now)],
+        descriptors: vec![convert::descriptor_to_proto(current)],
         ..Default::default()
     };
-    CallError::new(Error::new(Reason::WrongTablet, "the tablet has changed"), Some(detail))
+    CallError::new(Error::new(Reason::WrongTablet, "the tablet no longer holds the key"), Some(detail))
 }
 
-/// What the resolver learns from a call that failed after `took`. Descriptors that cannot be read are left out: they are
-/// hints.
-pub(crate) fn refusal(error: &CallError, took: Duration) -> Refusal {
+/// A failed call for the resolver. `took`: the time until it failed. Invalid descriptors are skipped: they are hints.
+pub(crate) fn call_failure(error: &CallError, took: Duration) -> CallFailure {
     let detail = error.detail.as_deref();
     let descriptors = detail.map(|detail| detail.descriptors.as_slice()).unwrap_or_default();
-    Refusal {
+    CallFailure {
         error: error.error.clone(),
-        voice: voice(error, took),
+        source: failure_source(error, took),
         descriptors: descriptors
             .iter()
             .filter_map(|one| convert::descriptor_from_proto(one).ok())
@@ -91,25 +90,25 @@ pub(crate) fn refusal(error: &CallError, took: Duration) -> Refusal {
     }
 }
 
-/// A connection that fails within this time may be tried again soon; longer, and nobody seems to be there.
-const AT_ONCE: Duration = Duration::from_millis(300);
+/// A connection that fails within this time counts as disconnected; a later failure counts as a timeout.
+const FAST_FAILURE: Duration = Duration::from_millis(300);
 
-/// Who spoke. Without a detail only a reason that no connection makes up proves that it was the server.
-fn voice(error: &CallError, took: Duration) -> Voice {
-    let from_the_connection = matches!(
+/// Where a failure comes from. Without a detail, only a reason that a connection never produces proves a response.
+fn failure_source(error: &CallError, took: Duration) -> FailureSource {
+    let is_connection_reason = matches!(
         error.error.reason,
         Reason::Unavailable | Reason::OutcomeUnknown | Reason::Deadline | Reason::Cancelled | Reason::Internal
     );
-    if error.detail.is_some() || !from_the_connection {
-        Voice::Server
-    } else if took < AT_ONCE {
-        Voice::Connection
+    if error.detail.is_some() || !is_connection_reason {
+        FailureSource::Response
+    } else if took < FAST_FAILURE {
+        FailureSource::Disconnected
     } else {
-        Voice::Silence
+        FailureSource::Timeout
     }
 }
 
-/// How long the server asked to wait.
+/// The delay that the server requested.
 pub(crate) fn retry_after(error: &CallError) -> Option<Duration> {
     error.detail.as_ref().and_then(|detail| detail.retry_after_micros).map(Duration::from_micros)
 }

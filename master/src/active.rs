@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write};
-use ebla_client::{ChubbyDirectory, Cluster, Deadline, Directory, GrpcTransport, Metadata, Options};
+use ebla_client::{Cluster, ClusterOptions, Deadline, Directory, GrpcTransport};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, MasterEpoch};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_proto::status::is_unavailable;
+use ebla_routing::{ChubbyDirectory, Metadata};
 use ebla_runtime::Runtime;
 use tokio::sync::Notify;
 
@@ -60,8 +61,12 @@ impl ActiveMaster {
         let shared_directory: Arc<dyn Directory> = Arc::new(directory.clone());
         let servers = ServerClient::new(runtime.net.clone(), Arc::clone(&shared_directory), cluster, lock.epoch());
         let transport = Arc::new(GrpcTransport::new(runtime.net.clone(), Arc::clone(&shared_directory)));
-        let client =
-            Cluster::new(Options { directory: shared_directory, transport, runtime: runtime.clone(), home: None });
+        let client = Cluster::new(ClusterOptions {
+            directory: shared_directory,
+            transport,
+            runtime: runtime.clone(),
+            home: None,
+        });
         Self(Arc::new(Inner {
             lock,
             cluster,
@@ -97,7 +102,7 @@ impl ActiveMaster {
     }
 
     pub(crate) fn metadata(&self) -> Metadata {
-        self.0.client.metadata()
+        Metadata::new(self.0.client.clone())
     }
 
     /// The copy of Chubby's files, for frequent reads and for outages of Chubby.

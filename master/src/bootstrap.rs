@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebla_chubby::{Compare, TransactionOutcome, Write, paths};
-use ebla_client::metadata::Note;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, ServerId, TabletId};
 use ebla_model::metadata::{TabletDescriptor, first_tablets};
 use ebla_model::schema::TableSchema;
 use ebla_proto::convert;
 use ebla_proto::record::{self, ClusterState};
+use ebla_routing::Annotations;
 use ebla_runtime::{Rng, Runtime};
 use futures::future::try_join_all;
 use tokio::sync::watch;
@@ -114,7 +114,7 @@ pub(crate) async fn bootstrap(master: &ActiveMaster, identity: &Identity) -> Res
     master.transact(vec![Compare::Absent(paths::ROOT.to_owned())], vec![write]).await?;
     for tablet in &identity.first_tablets {
         let deadline = master.deadline(LIST_TIMEOUT);
-        master.metadata().put_descriptor(tablet, &Note::default(), deadline).await?;
+        master.metadata().put_descriptor(tablet, &Annotations::default(), deadline).await?;
     }
     set_running(master).await
 }

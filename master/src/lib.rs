@@ -44,13 +44,13 @@ mod server_client;
 use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
-use ebla_client::ChubbyDirectory;
 use ebla_model::error::{Error, Reason};
 use ebla_proto::operate::operate_server::OperateServer;
 use ebla_proto::record;
 use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdminServer;
 use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdminServer;
 use ebla_proto::services::operations_server::OperationsServer;
+use ebla_routing::ChubbyDirectory;
 use ebla_runtime::{Runtime, ServeOptions, serve};
 use futures::future::BoxFuture;
 use tokio::sync::watch;

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
-use ebla_client::ChubbyDirectory;
 use ebla_model::error::Error;
 use ebla_model::id::Incarnation;
 use ebla_proto::record;
+use ebla_routing::ChubbyDirectory;
 use ebla_runtime::{Runtime, Tasks};
 use tokio::sync::watch;
 use tracing::{info, warn};

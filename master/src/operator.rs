@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_client::metadata::Note;
 use ebla_model::error::Error;
 use ebla_model::id::ServerId;
 use ebla_model::key::RowKey;
@@ -13,6 +12,7 @@ use ebla_model::mutation::validate_row_key;
 use ebla_model::schema::{TableName, TableState};
 use ebla_proto::operate::operate_server::Operate;
 use ebla_proto::{convert, operate, record};
+use ebla_routing::Annotations;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -193,7 +193,7 @@ async fn split(
     };
     let (left, right) = map.send_to_leader(&key, deadline, call).await?;
     // The leader lists both halves itself. Doing it here too makes them visible when this call returns.
-    if let Err(error) = master.metadata().put_split(&left, &right, &Note::default(), deadline).await {
+    if let Err(error) = master.metadata().put_split(&left, &right, &Annotations::default(), deadline).await {
         warn!(%error, "split committed; METADATA not updated yet");
     }
     Ok((left, right))

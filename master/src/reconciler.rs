@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ebla_chubby::{Compare, Revision, Write, paths};
-use ebla_client::metadata::Note;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ServerId, TableId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
 use ebla_proto::convert;
+use ebla_routing::Annotations;
 use ebla_runtime::Tasks;
 use tracing::{debug, error, info, warn};
 
@@ -326,7 +326,7 @@ async fn execute(master: &ActiveMaster, action: &Action) -> Result<(), Error> {
     match action {
         Action::WriteRoot(root) => write_root(master, root).await,
         Action::WriteRow(tablet) => {
-            master.metadata().put_descriptor(tablet, &Note::default(), deadline).await.map(drop)
+            master.metadata().put_descriptor(tablet, &Annotations::default(), deadline).await.map(drop)
         }
         Action::RemoveRow { row, tablet } => {
             let entries = master.metadata().read_range(KeyRange::single(row.clone()), deadline).await?;

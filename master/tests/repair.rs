@@ -123,7 +123,7 @@ impl TestCluster {
     async fn listed(&self) -> Option<BTreeMap<TabletId, TabletDescriptor>> {
         let cluster = self.running().next().unwrap().cluster();
         let deadline = cluster.deadline(Duration::from_secs(5));
-        let rows = cluster.metadata().read_range(KeyRange::all(), deadline).await.ok()?;
+        let rows = cluster.read_metadata(KeyRange::all(), deadline).await.ok()?;
         let file = self.chubby.read(paths::ROOT).await.ok()??;
         let root = convert::descriptor_from_bytes(file.value).unwrap();
         let rows = rows.into_iter().map(|entry| entry.descriptor).filter(|row| row.tablet != TabletId::ROOT);

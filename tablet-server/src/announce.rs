@@ -18,8 +18,8 @@ use std::time::Duration;
 use ebla_chubby::{Compare, Counter, SharedChubby, Write, next_ids, paths};
 use ebla_client::channel::Channels;
 use ebla_client::locate::LeaderHint;
-use ebla_client::metadata::{Metadata, Note};
-use ebla_client::{ChubbyDirectory, Cluster, Deadline, Directory};
+
+use ebla_client::{Cluster, Deadline, Directory};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{Generation, ServerId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
@@ -27,6 +27,7 @@ use ebla_model::metadata::{self, TabletDescriptor};
 use ebla_proto::control::FlushRequest;
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{convert, status};
+use ebla_routing::{Annotations, ChubbyDirectory, Metadata};
 use ebla_runtime::Runtime;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
@@ -134,12 +135,12 @@ impl Announcer {
             return self.announce_root(&shape.descriptor).await;
         }
         let deadline = cluster.deadline(ATTEMPT);
-        let metadata = cluster.metadata();
+        let metadata = Metadata::new(cluster.clone());
         if !left_neighbour_stands(&metadata, &shape.descriptor, deadline).await? {
             return Ok(Announced::Waits);
         }
         let leader = Some(LeaderHint { server: self.server, term: leadership.term });
-        let note = Note { leader, event: None };
+        let note = Annotations { leader, event: None };
         metadata.put_descriptor(&shape.descriptor, &note, deadline).await?;
         debug!(tablet = %tablet.id(), generation = %shape.descriptor.generation, "announced");
         Ok(Announced::Done)

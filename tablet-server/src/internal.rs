@@ -3,13 +3,14 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use ebla_client::directory::MasterInOffice;
-use ebla_client::{CallError, ChubbyDirectory};
+use ebla_client::CallError;
 use ebla_model::error::Error;
 use ebla_proto::locate::locate_server::Locate;
 use ebla_proto::locate::{ClusterReply, ClusterRequest, CountersReply, CountersRequest, TableName};
 use ebla_proto::tablet::tablets_server::Tablets;
 use ebla_proto::{belonging, convert, record, status, tablet as wire};
+use ebla_routing::ActiveMaster;
+use ebla_routing::ChubbyDirectory;
 use ebla_storage::log::CommitLog;
 use futures::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
@@ -97,7 +98,7 @@ impl LocateService {
     }
 }
 
-fn master_to_proto(master: MasterInOffice) -> record::Master {
+fn master_to_proto(master: ActiveMaster) -> record::Master {
     let (address, incarnation) = (master.address, master.incarnation.get());
     record::Master { version: convert::VERSION, address, incarnation }
 }

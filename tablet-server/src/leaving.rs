@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_client::ChubbyDirectory;
 use ebla_model::id::ServerId;
+use ebla_routing::ChubbyDirectory;
 use futures::StreamExt as _;
 use tracing::debug;
 

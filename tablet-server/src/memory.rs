@@ -8,10 +8,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
-use ebla_client::ChubbyDirectory;
 use ebla_model::error::Error;
 use ebla_model::id::ClusterId;
 use ebla_proto::{convert, record};
+use ebla_routing::ChubbyDirectory;
 use ebla_runtime::{Blocking, Runtime};
 use ebla_storage::kept::KeptFile;
 use tracing::{info, warn};

@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
-use ebla_client::{ChubbyDirectory, Cluster, Directory};
+use ebla_client::{Cluster, Directory};
 use ebla_model::error::Error;
 use ebla_model::id::{ClusterId, Incarnation, ServerId};
 use ebla_proto::control::control_server::ControlServer;
 use ebla_proto::locate::locate_server::LocateServer;
 use ebla_proto::tablet::tablets_server::TabletsServer;
+use ebla_routing::ChubbyDirectory;
 use ebla_runtime::config::ByteSize;
 use ebla_runtime::{Blocking, Listener, Rng, Runtime, ServeOptions, serve};
 use ebla_storage::log::{CommitLog, LogError, LogOptions, Record, Recovered, SegmentWitness, Step};

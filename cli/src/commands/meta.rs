@@ -49,8 +49,8 @@ pub async fn run(command: Meta, runtime: Runtime) -> Result<(), Failure> {
     let client = place.client(&runtime).await?;
     for _ in 0..times.max(1) {
         let found = client.locate(&name, &key).await?;
-        let tablet = &found.located.descriptor;
-        let leader = found.located.leader.map(|leader| leader.server.get());
+        let tablet = &found.tablet.descriptor;
+        let leader = found.tablet.leader.map(|leader| leader.server.get());
         if place.output == Format::Json {
             output::print_json(&json!({
                 "tablet": tablet.tablet.get(),

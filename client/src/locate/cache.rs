@@ -1,13 +1,13 @@
-//! What a client believes about where tablets are.
+//! The location cache: tablets by table and key.
 //!
-//! Per table, ranges that do not overlap, each with the descriptor that was last heard of. Of two descriptors that
-//! overlap the one with the higher generation wins (a split gives both halves the parent's plus one), of two for one
-//! tablet the one with the higher (generation, membership log id): so a late answer never undoes a newer one. Where a
-//! newer descriptor covers only a part of an older one, the older one is believed for the rest, which costs one
-//! round trip at worst: its tablet answers with the present picture.
+//! Each table has ranges that do not overlap, each with its newest descriptor. Of two descriptors that overlap, the one
+//! with the higher generation wins (a split gives both halves the parent's generation plus one); of two descriptors of
+//! one tablet, the one with the higher (generation, membership log id) wins. So a late response never undoes a newer
+//! one. If a newer descriptor covers only a part of an older one, the older one stays for the rest. That costs at most
+//! one round trip: its tablet responds with the current descriptor.
 //!
-//! Tables are told apart by id, and ids are never used again: a recreated table shares nothing with its namesake.
-//! The root tablet is an entry like others; where *it* comes from is the resolver's business.
+//! Tables are keyed by id, and ids are never reused: a recreated table shares nothing with its predecessor.
+//! The root tablet is an ordinary entry; the resolver fetches it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -17,14 +17,14 @@ use ebla_model::id::{ServerId, TableId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 
-use super::{LeaderHint, Located, Position, Probe};
+use super::{CachedTablet, LeaderHint, Position, Probe};
 
-/// Tablets remembered. Beyond it all user tables are forgotten: a refill costs a round trip per hundred tablets.
+/// The maximum number of tablets. A full cache drops all user tables: a refill costs a round trip per hundred tablets.
 pub const TABLETS_MAX: usize = 200_000;
 
-type Table = BTreeMap<RowKey, Located>;
+type Table = BTreeMap<RowKey, CachedTablet>;
 
-/// The picture of the tablets.
+/// The location cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
     tables: BTreeMap<TableId, Table>,
@@ -34,18 +34,18 @@ pub struct Cache {
 
 impl Default for Cache {
     fn default() -> Self {
-        Self::with_limit(TABLETS_MAX)
+        Self::with_tablets_max(TABLETS_MAX)
     }
 }
 
 impl Cache {
-    /// An empty cache for so many tablets.
-    pub const fn with_limit(tablets_max: usize) -> Self {
+    /// An empty cache for at most `tablets_max` tablets.
+    pub const fn with_tablets_max(tablets_max: usize) -> Self {
         Self { tables: BTreeMap::new(), tablets: 0, tablets_max }
     }
 
-    /// The tablet at this place, if it is known.
-    pub fn find(&self, position: &Position) -> Option<&Located> {
+    /// The tablet at this position, if it is cached.
+    pub fn find(&self, position: &Position) -> Option<&CachedTablet> {
         let table = self.tables.get(&position.table)?;
         let (_start, entry) = match &position.probe {
             Probe::At(key) => table.range::<RowKey, _>((Bound::Unbounded, Bound::Included(key))).next_back(),
@@ -55,27 +55,27 @@ impl Cache {
         position.probe.is_in(&entry.range).then_some(entry)
     }
 
-    /// Learns of a tablet. What is already known better stays; true when something was learnt.
+    /// Adds a tablet. Newer entries stay; true when the cache has changed.
     pub fn insert(&mut self, descriptor: &Arc<TabletDescriptor>, leader: Option<LeaderHint>) -> bool {
         if self.tablets >= self.tablets_max {
-            self.forget_user_tables();
+            self.remove_user_tables();
         }
         let table = self.tables.entry(descriptor.table).or_default();
         let before = table.len();
-        let (pieces, mut located) = clear_the_way(table, descriptor);
+        let (pieces, mut tablet) = make_room(table, descriptor);
         if let Some(leader) = leader {
-            located.hear(leader);
+            tablet.update_leader(leader);
         }
-        let learnt = !pieces.is_empty();
+        let has_changed = !pieces.is_empty();
         for range in pieces {
-            table.insert(range.start().clone(), Located { range, ..located.clone() });
+            table.insert(range.start().clone(), CachedTablet { range, ..tablet.clone() });
         }
         self.tablets = (self.tablets + table.len()).saturating_sub(before);
-        learnt
+        has_changed
     }
 
-    /// Forgets what this descriptor says, unless something newer is known of its tablet.
-    pub fn forget(&mut self, descriptor: &TabletDescriptor) {
+    /// Removes this descriptor; a newer descriptor of its tablet stays.
+    pub fn remove(&mut self, descriptor: &TabletDescriptor) {
         let Some(table) = self.tables.get_mut(&descriptor.table) else { return };
         for start in overlapping(table, &descriptor.range) {
             if table.get(&start).is_some_and(|entry| is_same(&entry.descriptor, descriptor)) {
@@ -85,33 +85,33 @@ impl Cache {
         }
     }
 
-    /// Learns who leads a tablet; an older term changes nothing.
+    /// Sets the presumed leader of a tablet; an older term has no effect.
     pub fn set_leader(&mut self, descriptor: &TabletDescriptor, hint: LeaderHint) {
-        self.each(descriptor, |entry| entry.hear(hint));
+        self.update_entries(descriptor, |entry| entry.update_leader(hint));
     }
 
-    /// Learns that a server answered as the leader of a tablet.
+    /// A server served a request as the leader of a tablet.
     pub fn confirm_leader(&mut self, descriptor: &TabletDescriptor, server: ServerId) {
-        self.each(descriptor, |entry| entry.confirm(server));
+        self.update_entries(descriptor, |entry| entry.confirm_leader(server));
     }
 
-    /// Learns that a server does not lead a tablet, or is silent.
-    pub fn shun_leader(&mut self, descriptor: &TabletDescriptor, server: ServerId) {
-        self.each(descriptor, |entry| entry.shun(server));
+    /// A server does not lead a tablet, or did not respond.
+    pub fn reject_leader(&mut self, descriptor: &TabletDescriptor, server: ServerId) {
+        self.update_entries(descriptor, |entry| entry.reject_leader(server));
     }
 
-    /// How many tablets are known.
+    /// The number of cached tablets.
     pub const fn len(&self) -> usize {
         self.tablets
     }
 
-    /// Whether none is known.
+    /// Whether no tablet is cached.
     pub const fn is_empty(&self) -> bool {
         self.tablets == 0
     }
 
-    /// Changes the entries of the descriptor's tablet that lie in its range.
-    fn each(&mut self, descriptor: &TabletDescriptor, change: impl Fn(&mut Located)) {
+    /// Updates the entries of the descriptor's tablet within its range.
+    fn update_entries(&mut self, descriptor: &TabletDescriptor, change: impl Fn(&mut CachedTablet)) {
         let Some(table) = self.tables.get_mut(&descriptor.table) else { return };
         for start in overlapping(table, &descriptor.range) {
             if let Some(entry) = table.get_mut(&start).filter(|entry| entry.descriptor.tablet == descriptor.tablet) {
@@ -120,40 +120,44 @@ impl Cache {
         }
     }
 
-    fn forget_user_tables(&mut self) {
+    fn remove_user_tables(&mut self) {
         self.tables.retain(|table, _entries| *table == TableId::METADATA);
         self.tablets = self.tables.values().map(BTreeMap::len).sum();
     }
 }
 
-/// Whether both say the same of one tablet.
+/// Whether both are the same version of one tablet.
 fn is_same(a: &TabletDescriptor, b: &TabletDescriptor) -> bool {
     a.tablet == b.tablet && a.fence() == b.fence()
 }
 
-/// Whether what is known is newer than what is heard.
-fn is_newer(known: &TabletDescriptor, heard: &TabletDescriptor) -> bool {
-    if known.tablet == heard.tablet { known.fence() > heard.fence() } else { known.generation > heard.generation }
+/// Whether the cached descriptor is newer than the received one.
+fn is_newer(cached: &TabletDescriptor, received: &TabletDescriptor) -> bool {
+    if cached.tablet == received.tablet {
+        cached.fence() > received.fence()
+    } else {
+        cached.generation > received.generation
+    }
 }
 
-/// Removes what is older than `heard` and answers for which ranges `heard` is to be believed, with what is known of its
-/// tablet's leader.
-fn clear_the_way(table: &mut Table, heard: &Arc<TabletDescriptor>) -> (Vec<KeyRange>, Located) {
-    let mut located = Located::new(Arc::clone(heard), heard.range.clone());
-    let mut pieces = vec![heard.range.clone()];
-    for start in overlapping(table, &heard.range) {
+/// Removes entries that are older than `received`. Returns the ranges for which `received` is the newest descriptor,
+/// and its entry with the known leader.
+fn make_room(table: &mut Table, received: &Arc<TabletDescriptor>) -> (Vec<KeyRange>, CachedTablet) {
+    let mut tablet = CachedTablet::new(Arc::clone(received), received.range.clone());
+    let mut pieces = vec![received.range.clone()];
+    for start in overlapping(table, &received.range) {
         let Some(entry) = table.get(&start) else { continue };
-        if is_newer(&entry.descriptor, heard) {
+        if is_newer(&entry.descriptor, received) {
             pieces = pieces.iter().flat_map(|piece| without(piece, &entry.range)).collect();
             continue;
         }
-        if entry.descriptor.tablet == heard.tablet {
-            located.leader = entry.leader.or(located.leader);
-            located.shunned = entry.shunned.or(located.shunned);
+        if entry.descriptor.tablet == received.tablet {
+            tablet.leader = entry.leader.or(tablet.leader);
+            tablet.rejected_leader = entry.rejected_leader.or(tablet.rejected_leader);
         }
         table.remove(&start);
     }
-    (pieces, located)
+    (pieces, tablet)
 }
 
 /// The starts of the entries that share a key with `range`.

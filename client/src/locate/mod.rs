@@ -1,16 +1,18 @@
-//! Where tablets are: the three-level lookup of the paper (§5.1), as values.
+//! Tablet locations: the three-level lookup of the paper (§5.1), without IO.
 //!
 //! ```text
 //!   Chubby file `root`  ->  root tablet  ->  METADATA tablet  ->  the tablet of a row
-//!        (level 0)           (level 1)          (level 2)            (what is asked for)
+//!        (level 0)           (level 1)          (level 2)            (the requested tablet)
 //! ```
 //!
-//! [`cache`] remembers what was learnt, [`resolver`] says which question comes next. Neither does IO: the shell in
-//! [`crate::Cluster`] asks the questions and brings the answers, a test brings answers of its own and counts them.
-//! An empty cache costs three round trips, a cache that is stale at every level six. Everything here is a picture that
-//! may be old; the tablet's own generation, checked with each request, keeps an old picture from giving a wrong answer.
+//! [`cache`] stores locations, [`resolver`] chooses the next request of a lookup. Neither does IO: the shell in
+//! [`crate::Cluster`] sends the requests and returns the responses; a test supplies its own responses and counts them.
+//! An empty cache costs three round trips, a cache that is stale at every level costs six. Every location here may be
+//! stale; each request carries the tablet's generation, so a stale location never gives a wrong answer.
 
 pub mod cache;
+pub mod messages;
+mod pending;
 pub mod resolver;
 #[cfg(test)]
 mod tests;
@@ -23,17 +25,17 @@ use ebla_model::id::{ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 
-/// Which place in a table's rows is looked for.
+/// Which tablet of a table is searched for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Probe {
     /// The tablet that holds this key.
     At(RowKey),
-    /// The tablet that holds the keys just below this one, or the last tablet: where a descending scan begins.
+    /// The tablet that holds the keys just below this one, or the last tablet: a descending scan begins there.
     Below(Option<RowKey>),
 }
 
 impl Probe {
-    /// Whether a tablet with this range is the one that is looked for.
+    /// Whether a tablet with this range matches.
     pub fn is_in(&self, range: &KeyRange) -> bool {
         match self {
             Self::At(key) => range.contains(key.as_bytes()),
@@ -43,91 +45,91 @@ impl Probe {
     }
 }
 
-/// A place in a table.
+/// A position in a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The table.
     pub table: TableId,
-    /// The place in it.
+    /// The position in it.
     pub probe: Probe,
 }
 
 impl Position {
-    /// The place of a key.
+    /// The position of a key.
     pub const fn at(table: TableId, key: RowKey) -> Self {
         Self { table, probe: Probe::At(key) }
     }
 }
 
-/// Who seems to lead a tablet, and since which term. Wrong costs a round trip.
+/// The presumed leader of a tablet and its term. A wrong hint costs a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaderHint {
     /// The server.
     pub server: ServerId,
-    /// The Raft term in which it led.
+    /// The Raft term of its leadership.
     pub term: u64,
 }
 
-/// A tablet as the cache knows it.
+/// A tablet in the location cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Located {
-    /// What was learnt of the tablet.
+pub struct CachedTablet {
+    /// The newest descriptor of the tablet.
     pub descriptor: Arc<TabletDescriptor>,
-    /// The keys for which it is believed: the descriptor's range, less what newer descriptors claim.
+    /// The keys for which it counts: the descriptor's range without the ranges of newer descriptors.
     pub range: KeyRange,
-    /// Who seems to lead it.
+    /// The presumed leader.
     pub leader: Option<LeaderHint>,
-    /// Who was believed to lead it and did not, or was silent. Peers that have not noticed may name it again.
-    pub(crate) shunned: Option<LeaderHint>,
+    /// The last presumed leader that did not lead or did not respond. Peers with stale state may name it again.
+    pub(crate) rejected_leader: Option<LeaderHint>,
 }
 
-impl Located {
-    /// A tablet of which nobody is known to lead it.
+impl CachedTablet {
+    /// A tablet without a known leader.
     pub const fn new(descriptor: Arc<TabletDescriptor>, range: KeyRange) -> Self {
-        Self { descriptor, range, leader: None, shunned: None }
+        Self { descriptor, range, leader: None, rejected_leader: None }
     }
 
-    /// Somebody says who leads. Older terms, and who was shunned in that term, change nothing.
-    pub(crate) fn hear(&mut self, hint: LeaderHint) {
-        if !self.shuns(hint) && self.leader.is_none_or(|known| known.term <= hint.term) {
+    /// A server named the leader. A hint of an older term, or of a leader that was rejected in its term, has no effect.
+    pub(crate) fn update_leader(&mut self, hint: LeaderHint) {
+        if !self.has_rejected(hint) && self.leader.is_none_or(|known| known.term <= hint.term) {
             self.leader = Some(hint);
         }
     }
 
-    /// Whether a leader is named whom [`Self::hear`] does not believe, because it was asked in vain, and whom no round over the
-    /// voters would come to: the tablet has other replicas by now, and METADATA knows them.
-    pub(crate) fn is_outgrown_by(&self, hint: LeaderHint) -> bool {
-        self.shuns(hint) && self.descriptor.membership.replica_on(hint.server).is_none()
+    /// Whether the hint names a rejected leader that is not among the known replicas: the tablet has other replicas
+    /// now, and METADATA lists them.
+    pub(crate) fn is_superseded_by(&self, hint: LeaderHint) -> bool {
+        self.has_rejected(hint) && self.descriptor.membership.replica_on(hint.server).is_none()
     }
 
-    /// Whether this leader was asked in vain, in this term or a later one.
-    fn shuns(&self, hint: LeaderHint) -> bool {
-        self.shunned.is_some_and(|known| known.server == hint.server && hint.term <= known.term)
+    /// Whether this leader was rejected in this term or a later one.
+    fn has_rejected(&self, hint: LeaderHint) -> bool {
+        self.rejected_leader.is_some_and(|known| known.server == hint.server && hint.term <= known.term)
     }
 
-    /// A server answered as the leader.
-    pub(crate) fn confirm(&mut self, server: ServerId) {
-        let term = self.leader.or(self.shunned).map_or(0, |known| known.term);
+    /// A server served a request as the leader.
+    pub(crate) fn confirm_leader(&mut self, server: ServerId) {
+        let term = self.leader.or(self.rejected_leader).map_or(0, |known| known.term);
         self.leader = Some(LeaderHint { server, term });
-        self.shunned = None;
+        self.rejected_leader = None;
     }
 
-    /// A server does not lead, or is silent.
-    pub(crate) fn shun(&mut self, server: ServerId) {
+    /// A server does not lead, or did not respond.
+    pub(crate) fn reject_leader(&mut self, server: ServerId) {
         if let Some(known) = self.leader.filter(|known| known.server == server) {
             self.leader = None;
-            self.shunned = Some(known);
+            self.rejected_leader = Some(known);
         }
     }
 
-    /// The server to ask next: the presumed leader, then the voters in turn, beginning at the `rotor`-th, each unless
-    /// it is among `tried`. `None` when all were tried.
-    pub fn choose(&self, tried: &[ServerId], rotor: usize) -> Option<ServerId> {
+    /// The server to try next: the presumed leader, then the voters in turn, beginning with number `round_robin_start`.
+    /// Servers in `tried` are skipped. `None` when all were tried.
+    pub fn choose_server(&self, tried: &[ServerId], round_robin_start: usize) -> Option<ServerId> {
         let hinted = self.leader.map(|leader| leader.server).filter(|server| !tried.contains(server));
-        hinted.or_else(|| self.voter(tried, rotor))
+        hinted.or_else(|| self.next_voter(tried, round_robin_start))
     }
 
-    fn voter(&self, tried: &[ServerId], rotor: usize) -> Option<ServerId> {
+    fn next_voter(&self, tried: &[ServerId], round_robin_start: usize) -> Option<ServerId> {
         let membership = &self.descriptor.membership;
         let is_voter = |replica| membership.voters.iter().any(|voters| voters.contains(replica));
         let voters: Vec<ServerId> = membership
@@ -136,26 +138,26 @@ impl Located {
             .filter(|(replica, _server)| is_voter(replica))
             .map(|(_replica, server)| *server)
             .collect();
-        let first = rotor.checked_rem(voters.len()).unwrap_or(0);
+        let first = round_robin_start.checked_rem(voters.len()).unwrap_or(0);
         voters.iter().cycle().skip(first).take(voters.len()).find(|server| !tried.contains(server)).copied()
     }
 }
 
-/// What a hop of a lookup found.
+/// The level that a hop of a lookup found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// The root tablet.
     Root,
     /// A tablet of METADATA.
     Metadata,
-    /// The tablet that was asked for.
+    /// The requested tablet.
     Tablet,
 }
 
-/// Where a hop found it.
+/// The source of a hop's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// This client's own cache.
+    /// The cache of this client.
     Cache,
     /// The Chubby file of the root tablet, or a server that watches it.
     Chubby,
@@ -165,18 +167,18 @@ pub enum Source {
     MetadataTablet,
 }
 
-/// One level of a lookup: what was found, where, at what cost.
+/// One level of a lookup: its result, its source and its cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// What was looked for.
+    /// The level.
     pub level: Level,
     /// Where it was found.
     pub source: Source,
     /// Which tablet it is.
     pub tablet: TabletId,
-    /// Round trips it took, wrong guesses included.
+    /// Round trips, wrong guesses included.
     pub round_trips: u32,
-    /// How long they took together.
+    /// The total time of the round trips.
     pub took: Duration,
 }
 

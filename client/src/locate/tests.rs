@@ -1,19 +1,19 @@
-//! Golden scripts: a small world of tablets and servers, and a client that finds its way through it. Each line of an
-//! answer is one round trip. `UPDATE=1` rewrites the answers.
+//! Golden scripts: a simulated cluster of tablets and servers, and a client that locates tablets in it. Each line of
+//! the output is one round trip. `UPDATE=1` rewrites the output.
 //!
 //! ```text
-//! table 5 at f m          makes a table of three tablets, 10 and on, led by the servers 1 2 3 in turn, and lists them
-//! split 10 at c child 20  splits a tablet; METADATA does not know yet
-//! move 10 to 4 5 6        gives a tablet other replicas, the first leads; METADATA does not know yet
-//! lead 10 2               another leader
-//! list 10                 METADATA (or Chubby, for the root tablet) learns of it
-//! drop 5                  the table is gone, METADATA knows
-//! down 3, up 3            a server is silent, or not
-//! mute, speak             servers refuse without saying what they know, or with it
-//! get 5 k                 a request for a row
-//! below 5 k               where a descending scan from k begins
-//! want 5 k                a lookup that is not carried out: found, joined or begun
-//! land                    carries out what was begun
+//! table 5 at f m          creates a table of three tablets, 10 and on, led by the servers 1 2 3 in turn, and lists them
+//! split 10 at c child 20  splits a tablet; METADATA is not updated
+//! move 10 to 4 5 6        replaces the replicas of a tablet, the first leads; METADATA is not updated
+//! lead 10 2               changes the leader
+//! list 10                 updates METADATA (or Chubby, for the root tablet)
+//! drop 5                  drops a table, also in METADATA
+//! down 3, up 3            a server stops responding, or responds again
+//! hints off, hints on     error responses come without hints, or with them
+//! get 5 k                 sends a request for a row
+//! below 5 k               sends a request to the tablet where a descending scan from k begins
+//! lookup 5 k              starts a lookup without running it: cached, joined or started
+//! run                     runs the lookups that were started
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,31 +26,39 @@ use ebla_model::id::{ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{Membership, TabletDescriptor, first_tablets, row_key};
 
-use super::resolver::{Answer, Effect, FlightId, Listed, MetadataRead, Refusal, Resolver, Voice, Want};
-use super::{LeaderHint, Located, Position, Probe};
+use super::messages::{CallFailure, FailureSource, LookupEffect, LookupResponse, MetadataRead, TabletLocation};
+use super::resolver::{LookupId, LookupStart, Resolver};
+use super::{CachedTablet, LeaderHint, Position, Probe};
 
-/// Attempts of one request.
-const CALLS_MAX: usize = 12;
+/// The maximum number of attempts of one request.
+const ATTEMPTS_MAX: usize = 12;
 
 #[derive(Clone)]
-struct Truth {
+struct TabletState {
     descriptor: TabletDescriptor,
     leader: ServerId,
     term: u64,
 }
 
-struct World {
-    tablets: BTreeMap<TabletId, Truth>,
-    /// METADATA's rows.
+/// Whether error responses have hints.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hints {
+    On,
+    Off,
+}
+
+struct Cluster {
+    tablets: BTreeMap<TabletId, TabletState>,
+    /// The rows of METADATA.
     rows: BTreeMap<RowKey, TabletDescriptor>,
-    /// Chubby's file.
+    /// The file in Chubby.
     root: TabletDescriptor,
     down: BTreeSet<ServerId>,
-    mute: bool,
+    hints: Hints,
     next_tablet: u64,
     resolver: Resolver,
-    begun: Vec<(FlightId, Effect)>,
-    trips: u32,
+    started: Vec<(LookupId, LookupEffect)>,
+    round_trips: u32,
     out: String,
 }
 
@@ -62,31 +70,31 @@ fn key(text: &str) -> RowKey {
     RowKey::parse_escaped(text).unwrap()
 }
 
-impl World {
+impl Cluster {
     fn new() -> Self {
         let three = servers(&["1", "2", "3"]);
         let [root, metadata] = first_tablets(&three);
-        let mut world = Self {
+        let mut cluster = Self {
             tablets: BTreeMap::new(),
             rows: BTreeMap::new(),
             root: root.clone(),
             down: BTreeSet::new(),
-            mute: false,
+            hints: Hints::On,
             next_tablet: 10,
             resolver: Resolver::new(0),
-            begun: Vec::new(),
-            trips: 0,
+            started: Vec::new(),
+            round_trips: 0,
             out: String::new(),
         };
-        world.add(root, 1);
-        world.add(metadata, 1);
-        world
+        cluster.add(root, 1);
+        cluster.add(metadata, 1);
+        cluster
     }
 
     fn add(&mut self, descriptor: TabletDescriptor, leader: u64) {
         let tablet = descriptor.tablet;
         let leader = ServerId::new(leader);
-        self.tablets.insert(tablet, Truth { descriptor, leader, term: 1 });
+        self.tablets.insert(tablet, TabletState { descriptor, leader, term: 1 });
         self.list(tablet);
     }
 
@@ -113,27 +121,27 @@ impl World {
 
     /// METADATA's keys are written `5/g`: the row of the tablet of table 5 that ends before g.
     fn split(&mut self, tablet: TabletId, at: &str, child: TabletId) {
-        let truth = self.tablets[&tablet].clone();
+        let state = self.tablets[&tablet].clone();
         let at = match at.split_once('/') {
             Some((table, end)) => row_key(table.parse().unwrap(), Some(&key(end))),
             None => key(at),
         };
-        let (left, right) = truth.descriptor.split(&at, child).unwrap();
-        self.tablets.insert(tablet, Truth { descriptor: left, ..truth.clone() });
-        self.tablets.insert(child, Truth { descriptor: right, ..truth });
+        let (left, right) = state.descriptor.split(&at, child).unwrap();
+        self.tablets.insert(tablet, TabletState { descriptor: left, ..state.clone() });
+        self.tablets.insert(child, TabletState { descriptor: right, ..state });
     }
 
-    fn relocate(&mut self, tablet: TabletId, to: &[&str]) {
-        let truth = self.tablets.get_mut(&tablet).unwrap();
+    fn move_replicas(&mut self, tablet: TabletId, to: &[&str]) {
+        let state = self.tablets.get_mut(&tablet).unwrap();
         let to = servers(to);
-        truth.descriptor.membership = Membership::fresh(&to);
-        truth.descriptor.membership_log_id.index += 1;
-        truth.leader = to[0];
-        truth.term += 1;
+        state.descriptor.membership = Membership::fresh(&to);
+        state.descriptor.membership_log_id.index += 1;
+        state.leader = to[0];
+        state.term += 1;
     }
 
     fn drop_table(&mut self, table: TableId) {
-        self.tablets.retain(|_tablet, truth| truth.descriptor.table != table);
+        self.tablets.retain(|_tablet, state| state.descriptor.table != table);
         self.rows.retain(|_key, descriptor| descriptor.table != table);
     }
 
@@ -145,187 +153,194 @@ impl World {
             ["split", tablet, "at", at, "child", child] => {
                 self.split(tablet.parse().unwrap(), at, child.parse().unwrap());
             }
-            ["move", tablet, "to", to @ ..] => self.relocate(tablet.parse().unwrap(), to),
+            ["move", tablet, "to", to @ ..] => self.move_replicas(tablet.parse().unwrap(), to),
             ["lead", tablet, server] => {
-                let truth = self.tablets.get_mut(&tablet.parse().unwrap()).unwrap();
-                truth.leader = server.parse().unwrap();
-                truth.term += 1;
+                let state = self.tablets.get_mut(&tablet.parse().unwrap()).unwrap();
+                state.leader = server.parse().unwrap();
+                state.term += 1;
             }
             ["list", tablets @ ..] => tablets.iter().for_each(|tablet| self.list(tablet.parse().unwrap())),
             ["drop", table] => self.drop_table(table.parse().unwrap()),
             ["down", server] => drop(self.down.insert(server.parse().unwrap())),
             ["up", server] => drop(self.down.remove(&server.parse().unwrap())),
-            ["mute"] => self.mute = true,
-            ["speak"] => self.mute = false,
+            ["hints", "off"] => self.hints = Hints::Off,
+            ["hints", "on"] => self.hints = Hints::On,
             ["get", table, row] => self.get(&Position::at(table.parse().unwrap(), key(row))),
             ["below", table, row] => {
                 self.get(&Position { table: table.parse().unwrap(), probe: Probe::Below(Some(key(row))) });
             }
             ["below", table] => self.get(&Position { table: table.parse().unwrap(), probe: Probe::Below(None) }),
-            ["want", table, row] => self.want(&Position::at(table.parse().unwrap(), key(row))),
-            ["land"] => {
-                for (flight, effect) in std::mem::take(&mut self.begun) {
-                    let _landed = self.fly(flight, effect);
+            ["lookup", table, row] => self.start_lookup(&Position::at(table.parse().unwrap(), key(row))),
+            ["run"] => {
+                for (lookup, effect) in std::mem::take(&mut self.started) {
+                    let _result = self.run_lookup(lookup, effect);
                 }
             }
             other => panic!("no such command: {other:?}"),
         }
     }
 
-    fn say(&mut self, line: &str) {
-        self.trips += 1;
+    fn log_round_trip(&mut self, line: &str) {
+        self.round_trips += 1;
         writeln!(self.out, "{line}").unwrap();
     }
 
-    fn want(&mut self, position: &Position) {
-        let line = match self.resolver.want(position) {
-            Want::Found(located) => format!("found tablet {}", located.descriptor.tablet),
-            Want::Join(_flight) => "joined".to_owned(),
-            Want::Start(flight, effect) => {
-                self.begun.push((flight, effect));
-                "begun".to_owned()
+    fn start_lookup(&mut self, position: &Position) {
+        let line = match self.resolver.find_or_start(position) {
+            LookupStart::Cached(tablet) => format!("cached tablet {}", tablet.descriptor.tablet),
+            LookupStart::Join(_lookup) => "joined".to_owned(),
+            LookupStart::Start(lookup, effect) => {
+                self.started.push((lookup, effect));
+                "started".to_owned()
             }
         };
         writeln!(self.out, "{line}").unwrap();
     }
 
-    /// A request, retried as the client does but without pauses.
+    /// A request, retried as the client does but without back-off.
     fn get(&mut self, position: &Position) {
-        self.trips = 0;
+        self.round_trips = 0;
         let mut tried = Vec::new();
-        let mut about = None;
-        for _call in 0..CALLS_MAX {
-            let located = match self.locate(position) {
-                Ok(located) => located,
+        let mut version = None;
+        for _attempt in 0..ATTEMPTS_MAX {
+            let tablet = match self.locate(position) {
+                Ok(tablet) => tablet,
                 Err(error) => {
-                    writeln!(self.out, "= {}, {} round trips", error.reason, self.trips).unwrap();
+                    writeln!(self.out, "= {}, {} round trips", error.reason, self.round_trips).unwrap();
                     return;
                 }
             };
-            let mark = Some((located.descriptor.tablet, located.descriptor.fence()));
-            if about != mark {
-                about = mark;
+            let current = Some((tablet.descriptor.tablet, tablet.descriptor.fence()));
+            if version != current {
+                version = current;
                 tried.clear();
             }
-            let Some(server) = located.choose(&tried, 0) else {
-                writeln!(self.out, "(pause)").unwrap();
+            let Some(server) = tablet.choose_server(&tried, 0) else {
+                writeln!(self.out, "(back-off)").unwrap();
                 tried.clear();
                 continue;
             };
             tried.push(server);
-            match self.ask(&located, server) {
+            match self.respond(&tablet, server) {
                 Ok(()) => {
-                    self.say(&format!("call tablet {} at {server} -> served", located.descriptor.tablet));
-                    self.resolver.served(server, &located);
-                    let trips = self.trips;
-                    writeln!(self.out, "= tablet {} at {server}, {trips} round trips", located.descriptor.tablet)
+                    self.log_round_trip(&format!("call tablet {} at {server} -> ok", tablet.descriptor.tablet));
+                    self.resolver.record_success(server, &tablet);
+                    let trips = self.round_trips;
+                    writeln!(self.out, "= tablet {} at {server}, {trips} round trips", tablet.descriptor.tablet)
                         .unwrap();
                     return;
                 }
-                Err(refusal) => {
-                    let said = describe(&refusal);
-                    self.say(&format!("call tablet {} at {server} -> {said}", located.descriptor.tablet));
-                    self.resolver.refused(server, &located, &refusal);
-                    if refusal.voice == Voice::Silence && located.choose(&tried, 0).is_none() {
-                        self.resolver.unserved(&located);
+                Err(failure) => {
+                    let outcome = describe(&failure);
+                    self.log_round_trip(&format!("call tablet {} at {server} -> {outcome}", tablet.descriptor.tablet));
+                    self.resolver.record_failure(server, &tablet, &failure);
+                    if failure.source == FailureSource::Timeout && tablet.choose_server(&tried, 0).is_none() {
+                        self.resolver.invalidate(&tablet);
                     }
                 }
             }
         }
-        writeln!(self.out, "= gave up, {} round trips", self.trips).unwrap();
+        writeln!(self.out, "= gave up, {} round trips", self.round_trips).unwrap();
     }
 
-    fn locate(&mut self, position: &Position) -> Result<Located, Error> {
+    fn locate(&mut self, position: &Position) -> Result<CachedTablet, Error> {
         loop {
-            match self.resolver.want(position) {
-                Want::Found(located) => return Ok(located),
-                Want::Join(flight) => panic!("nobody flies {flight:?}"),
-                Want::Start(flight, effect) => self.fly(flight, effect)?,
+            match self.resolver.find_or_start(position) {
+                LookupStart::Cached(tablet) => return Ok(tablet),
+                LookupStart::Join(lookup) => panic!("{lookup:?} has no task"),
+                LookupStart::Start(lookup, effect) => self.run_lookup(lookup, effect)?,
             }
         }
     }
 
-    fn fly(&mut self, flight: FlightId, mut effect: Effect) -> Result<(), Error> {
+    fn run_lookup(&mut self, lookup: LookupId, mut effect: LookupEffect) -> Result<(), Error> {
         loop {
-            let answer = match effect {
-                Effect::Done(result, _hops) => return result,
-                Effect::AskRoot => {
-                    let on: Vec<String> = self.root.membership.replicas.values().map(ToString::to_string).collect();
-                    self.say(&format!("ask Chubby -> root tablet on {}", on.join(" ")));
-                    Answer::Root(Ok(Arc::new(self.root.clone())))
+            let response = match effect {
+                LookupEffect::Done(result, _hops) => return result,
+                LookupEffect::FetchRoot => {
+                    let servers: Vec<String> =
+                        self.root.membership.replicas.values().map(ToString::to_string).collect();
+                    self.log_round_trip(&format!("read Chubby -> root tablet on {}", servers.join(" ")));
+                    LookupResponse::Root(Ok(Arc::new(self.root.clone())))
                 }
-                Effect::Read(read) => self.read(&read),
+                LookupEffect::Read(read) => self.read(&read),
             };
-            effect = self.resolver.answer(flight, answer, Duration::from_micros(100));
+            effect = self.resolver.on_response(lookup, response, Duration::from_micros(100));
         }
     }
 
-    fn read(&mut self, read: &MetadataRead) -> Answer {
+    fn read(&mut self, read: &MetadataRead) -> LookupResponse {
         let tablet = read.tablet.descriptor.tablet;
-        let known = self.tablets.get(&tablet).filter(|truth| truth.descriptor == *read.tablet.descriptor);
-        let answers = read.any_replica && known.is_some() && !self.down.contains(&read.server);
-        let asked = if answers { Ok(()) } else { self.ask(&read.tablet, read.server) };
-        match asked {
-            Err(refusal) => {
-                self.say(&format!("read tablet {tablet} at {} -> {}", read.server, describe(&refusal)));
-                Answer::Refused(refusal)
+        let known = self.tablets.get(&tablet).filter(|state| state.descriptor == *read.tablet.descriptor);
+        let follower_serves = read.any_replica && known.is_some() && !self.down.contains(&read.server);
+        let served = if follower_serves { Ok(()) } else { self.respond(&read.tablet, read.server) };
+        match served {
+            Err(failure) => {
+                self.log_round_trip(&format!("read tablet {tablet} at {} -> {}", read.server, describe(&failure)));
+                LookupResponse::Failed(failure)
             }
             Ok(()) => {
                 let rows = read.rows.intersect(&self.tablets[&tablet].descriptor.range);
                 let inside = |key: &RowKey| rows.as_ref().is_some_and(|rows| rows.contains(key.as_bytes()));
                 let found =
                     self.rows.iter().filter(|(key, _)| inside(key)).take(usize::try_from(read.rows_max).unwrap());
-                let listed: Vec<Listed> = found
-                    .map(|(_key, descriptor)| Listed { descriptor: Arc::new(descriptor.clone()), leader: None })
+                let listed: Vec<TabletLocation> = found
+                    .map(|(_key, descriptor)| TabletLocation { descriptor: Arc::new(descriptor.clone()), leader: None })
                     .collect();
-                self.say(&format!("read tablet {tablet} at {} -> {} rows", read.server, listed.len()));
-                Answer::Rows(listed)
+                self.log_round_trip(&format!("read tablet {tablet} at {} -> {} rows", read.server, listed.len()));
+                LookupResponse::Rows(listed)
             }
         }
     }
 
-    /// What a server says to a request for a tablet.
-    fn ask(&self, located: &Located, server: ServerId) -> Result<(), Refusal> {
+    /// The response of a server to a request for a tablet.
+    fn respond(&self, tablet: &CachedTablet, server: ServerId) -> Result<(), CallFailure> {
         if self.down.contains(&server) {
-            let error = Error::new(Reason::Unavailable, "no answer");
-            return Err(Refusal { error, voice: Voice::Silence, descriptors: Vec::new(), leader: None });
+            let error = Error::new(Reason::Unavailable, "timed out");
+            return Err(CallFailure { error, source: FailureSource::Timeout, descriptors: Vec::new(), leader: None });
         }
-        let asked = &located.descriptor;
-        let here = |truth: &&Truth| truth.descriptor.membership.replica_on(server).is_some();
-        let Some(truth) = self.tablets.get(&asked.tablet).filter(here) else {
-            return Err(self.refusal(Reason::WrongTablet, server, asked.table, None));
+        let requested = &tablet.descriptor;
+        let here = |state: &&TabletState| state.descriptor.membership.replica_on(server).is_some();
+        let Some(state) = self.tablets.get(&requested.tablet).filter(here) else {
+            return Err(self.error_response(Reason::WrongTablet, server, requested.table, None));
         };
-        if truth.leader != server {
-            let leader = Some(LeaderHint { server: truth.leader, term: truth.term });
-            return Err(self.refusal(Reason::NotLeader, server, asked.table, leader));
+        if state.leader != server {
+            let leader = Some(LeaderHint { server: state.leader, term: state.term });
+            return Err(self.error_response(Reason::NotLeader, server, requested.table, leader));
         }
-        if truth.descriptor.generation != asked.generation {
-            return Err(self.refusal(Reason::WrongTablet, server, asked.table, None));
+        if state.descriptor.generation != requested.generation {
+            return Err(self.error_response(Reason::WrongTablet, server, requested.table, None));
         }
         Ok(())
     }
 
-    fn refusal(&self, reason: Reason, server: ServerId, table: TableId, leader: Option<LeaderHint>) -> Refusal {
-        let around = self.tablets.values().map(|truth| &truth.descriptor).filter(|descriptor| {
+    fn error_response(
+        &self,
+        reason: Reason,
+        server: ServerId,
+        table: TableId,
+        leader: Option<LeaderHint>,
+    ) -> CallFailure {
+        let hints = self.tablets.values().map(|state| &state.descriptor).filter(|descriptor| {
             reason == Reason::WrongTablet
                 && descriptor.table == table
                 && descriptor.membership.replica_on(server).is_some()
         });
-        let descriptors = if self.mute { Vec::new() } else { around.cloned().map(Arc::new).collect() };
-        let leader = leader.filter(|_leader| !self.mute);
-        Refusal { error: Error::new(reason, "refused"), voice: Voice::Server, descriptors, leader }
+        let descriptors = if self.hints == Hints::Off { Vec::new() } else { hints.cloned().map(Arc::new).collect() };
+        let leader = leader.filter(|_leader| self.hints == Hints::On);
+        CallFailure { error: Error::new(reason, "rejected"), source: FailureSource::Response, descriptors, leader }
     }
 }
 
-fn describe(refusal: &Refusal) -> String {
-    if refusal.voice == Voice::Silence {
-        return "silence".to_owned();
+fn describe(failure: &CallFailure) -> String {
+    if failure.source == FailureSource::Timeout {
+        return "timeout".to_owned();
     }
-    let mut text = refusal.error.reason.to_string();
-    if let Some(leader) = refusal.leader {
+    let mut text = failure.error.reason.to_string();
+    if let Some(leader) = failure.leader {
         write!(text, ", {} leads", leader.server).unwrap();
     }
-    for descriptor in &refusal.descriptors {
+    for descriptor in &failure.descriptors {
         write!(text, ", tablet {}", descriptor.tablet).unwrap();
         if descriptor.table != TableId::METADATA {
             write!(text, " has {}", descriptor.range).unwrap();
@@ -334,16 +349,16 @@ fn describe(refusal: &Refusal) -> String {
     text
 }
 
-/// Runs a script: blocks of commands, `---`, and what they answered, apart by blank lines; one world for the whole.
+/// Runs a script: blocks of commands, `---` and their output, separated by blank lines. All blocks share one cluster.
 fn replay(script: &str) -> String {
-    let mut world = World::new();
+    let mut cluster = Cluster::new();
     let mut replayed = Vec::new();
     for block in script.trim_end().split("\n\n") {
         let commands: Vec<&str> = block.lines().take_while(|line| *line != "---").collect();
-        commands.iter().filter(|line| !line.starts_with('#')).for_each(|command| world.run(command));
-        let answer = std::mem::take(&mut world.out);
-        let rule = if answer.is_empty() { "" } else { "\n---\n" };
-        replayed.push(format!("{}{rule}{}", commands.join("\n"), answer.trim_end()));
+        commands.iter().filter(|line| !line.starts_with('#')).for_each(|command| cluster.run(command));
+        let output = std::mem::take(&mut cluster.out);
+        let rule = if output.is_empty() { "" } else { "\n---\n" };
+        replayed.push(format!("{}{rule}{}", commands.join("\n"), output.trim_end()));
     }
     replayed.join("\n\n") + "\n"
 }
@@ -365,33 +380,37 @@ fn golden_scripts() {
     }
 }
 
-/// Nobody is believed who names a leader that was asked in vain. If that one is none of the replicas that are known, no round over them
-/// comes to it either: then the tablet is looked up again.
+/// A hint for a rejected leader is ignored. If that leader is not among the known replicas, no round over them reaches
+/// it: then the tablet is looked up again.
 #[test]
-fn a_tablet_that_has_outgrown_what_is_known_of_it_is_looked_up_again() {
+fn a_tablet_with_unknown_replicas_is_looked_up_again() {
     let [old, new] = [1, 4].map(ServerId::new);
     let position = Position::at(TableId::new(5), key("k"));
     let descriptor = Arc::new(TabletDescriptor::fresh(TableId::new(5), TabletId::new(10), KeyRange::all(), &[old]));
-    let refusal = |leader: Option<u64>, descriptors| Refusal {
-        voice: Voice::Server,
+    let failure = |leader: Option<u64>, descriptors| CallFailure {
+        source: FailureSource::Response,
         error: Error::new(Reason::NotLeader, "this replica does not lead"),
         leader: leader.map(|term| LeaderHint { server: new, term }),
         descriptors,
     };
     let mut resolver = Resolver::new(0);
     let known = |resolver: &Resolver| resolver.cache().find(&position).cloned();
-    resolver.refused(old, &Located::new(descriptor.clone(), KeyRange::all()), &refusal(None, vec![descriptor]));
-    resolver.refused(old, &known(&resolver).unwrap(), &refusal(Some(2), Vec::new()));
-    let sent_on = known(&resolver).unwrap();
-    assert_eq!(sent_on.leader.map(|leader| leader.server), Some(new), "the first time it is believed");
-    resolver.refused(new, &sent_on, &refusal(None, Vec::new()));
-    let in_vain = known(&resolver).unwrap();
-    assert_eq!((in_vain.leader, in_vain.choose(&[], 0)), (None, Some(old)));
-    resolver.refused(old, &in_vain, &refusal(Some(2), Vec::new()));
+    resolver.record_failure(
+        old,
+        &CachedTablet::new(descriptor.clone(), KeyRange::all()),
+        &failure(None, vec![descriptor]),
+    );
+    resolver.record_failure(old, &known(&resolver).unwrap(), &failure(Some(2), Vec::new()));
+    let redirected = known(&resolver).unwrap();
+    assert_eq!(redirected.leader.map(|leader| leader.server), Some(new), "the first hint is accepted");
+    resolver.record_failure(new, &redirected, &failure(None, Vec::new()));
+    let rejected = known(&resolver).unwrap();
+    assert_eq!((rejected.leader, rejected.choose_server(&[], 0)), (None, Some(old)));
+    resolver.record_failure(old, &rejected, &failure(Some(2), Vec::new()));
     assert_eq!(known(&resolver), None);
-    // Of a leader that is among them, the next round finds out.
-    let mut peer = in_vain;
+    // The next round reaches a leader that is among the known replicas.
+    let mut peer = rejected;
     peer.descriptor =
         Arc::new(TabletDescriptor::fresh(TableId::new(5), TabletId::new(10), KeyRange::all(), &[old, new]));
-    assert!(!peer.is_outgrown_by(LeaderHint { server: new, term: 2 }));
+    assert!(!peer.is_superseded_by(LeaderHint { server: new, term: 2 }));
 }

@@ -1,7 +1,8 @@
-//! A cluster in memory: tablets with leaders and generations over one map of rows, and things that go wrong on cue.
+//! A fake cluster in memory: tablets with leaders and generations over one map of rows, and events that tests schedule.
 //!
-//! Servers answer as real ones do: wrong generation, not the leader, not here. Writes are applied once for each
-//! (session, sequence), and every application is counted, so a test can tell once from twice.
+//! Servers respond as real ones do: wrong generation, not the leader, wrong tablet. A write is applied once for each
+//! (session, sequence), and every application is counted, so that a test detects a duplicate.
+//! The tests of `routing` use this file too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,20 +26,20 @@ use futures::future::BoxFuture;
 use futures::stream::{StreamExt, unfold};
 use prost::Message;
 
-use crate::directory::{Directory, Freshness};
-use crate::read::whole_rows;
-use crate::transport::{CallError, ReadStream, Target, Transport};
+use super::client::directory::{Directory, Freshness};
+use super::client::read::whole_rows;
+use super::client::transport::{CallError, ReadStream, Target, Transport};
 
 /// The table of the tests.
 pub(crate) const TABLE: TableId = TableId::new(5);
 /// Rows in one batch of a read.
 const BATCH_ROWS: usize = 3;
-/// Messages of a batch for a caller who takes rows in parts.
+/// The message sizes for a caller that accepts split rows.
 const SIZES: MessageSizes = MessageSizes { rows_max: 500, part: 200 };
 
-/// Something that happens to the cluster.
+/// An event in the cluster.
 #[derive(Clone, Debug)]
-pub(crate) enum Happening {
+pub(crate) enum ClusterEvent {
     Split {
         at: &'static str,
     },
@@ -46,18 +47,19 @@ pub(crate) enum Happening {
         key: &'static str,
         server: u64,
     },
-    /// The next writes are applied, but nobody hears of it.
-    LoseAnswers(u32),
-    /// The next writes are refused for now.
+    /// The next writes are applied, but their responses are lost.
+    LoseResponses(u32),
+    /// The next writes are rejected as busy.
     Busy(u32),
     /// No replica of the tablet with this key leads.
     NoLeader {
         key: &'static str,
     },
     /// No replica of METADATA leads.
-    MetadataElects,
-    /// All replicas of the tablet with this key are on other servers now, which METADATA lists, and the old ones have not heard.
-    Leaves {
+    MetadataElection,
+    /// All replicas of the tablet with this key move to other servers, which METADATA lists. The old replicas do not
+    /// know.
+    Move {
         key: &'static str,
     },
 }
@@ -70,36 +72,37 @@ struct FakeTablet {
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct ClusterState {
     tablets: BTreeMap<TabletId, FakeTablet>,
     rows: BTreeMap<(TableId, RowKey), Row>,
     next_tablet: u64,
     next_time: i64,
-    done: BTreeSet<(Bytes, u64)>,
-    lose: u32,
-    busy: u32,
-    /// What happens when so many messages of reads, and so many writes, were served.
-    script: VecDeque<(u64, Happening)>,
+    applied_ids: BTreeSet<(Bytes, u64)>,
+    responses_to_lose: u32,
+    busy_responses: u32,
+    /// The scheduled events, by step.
+    script: VecDeque<(u64, ClusterEvent)>,
     pub(crate) down: BTreeSet<ServerId>,
-    /// Steps so far: messages and writes.
+    /// Steps so far: read messages and writes.
     pub(crate) steps: u64,
     /// Calls of any kind, by table.
     pub(crate) calls: BTreeMap<TableId, u64>,
-    pub(crate) root_asked: u64,
-    /// How often a mutation was applied to a row.
+    /// The number of requests for the root tablet.
+    pub(crate) root_requests: u64,
+    /// How often mutations were applied to a row.
     pub(crate) applied: BTreeMap<RowKey, u64>,
 }
 
 /// The cluster, its transport and its directory.
 #[derive(Clone, Default)]
-pub(crate) struct Fake(Arc<Mutex<State>>);
+pub(crate) struct Fake(Arc<Mutex<ClusterState>>);
 
 pub(crate) fn key(text: &str) -> RowKey {
     RowKey::copy_from_slice(text.as_bytes())
 }
 
 impl Fake {
-    /// Three servers, METADATA, and [`TABLE`] cut at these keys, its tablets led by the servers in turn.
+    /// Three servers, METADATA, and [`TABLE`] split at these keys; the servers lead its tablets in turn.
     pub(crate) fn new(cuts: &[&str]) -> Self {
         let servers: Vec<ServerId> = (1..=3).map(ServerId::new).collect();
         let fake = Self::default();
@@ -119,19 +122,19 @@ impl Fake {
         fake
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ClusterState> {
         self.0.lock().unwrap()
     }
 
-    /// Plans that something happens at the given step from now.
-    pub(crate) fn at(&self, step: u64, happening: Happening) {
+    /// Schedules an event at the given step from now.
+    pub(crate) fn schedule(&self, step: u64, event: ClusterEvent) {
         let mut state = self.state();
         let step = state.steps + step;
-        state.script.push_back((step, happening));
+        state.script.push_back((step, event));
     }
 
-    pub(crate) fn happens(&self, happening: Happening) {
-        self.state().happens(happening);
+    pub(crate) fn trigger(&self, event: ClusterEvent) {
+        self.state().trigger(event);
     }
 
     pub(crate) fn fill(&self, rows: usize) -> Vec<RowKey> {
@@ -148,7 +151,7 @@ impl Fake {
         self.state().set(TABLE, row, "f", qualifier, 1_000, value);
     }
 
-    /// The rows of [`TABLE`] as they are.
+    /// The current rows of [`TABLE`].
     pub(crate) fn rows(&self) -> Vec<Row> {
         let state = self.state();
         state.rows.iter().filter(|((of, _), _)| *of == TABLE).map(|(_, row)| row.clone()).collect()
@@ -160,7 +163,7 @@ impl Fake {
     }
 }
 
-impl State {
+impl ClusterState {
     fn new_tablet(&mut self) -> TabletId {
         self.next_tablet += 1;
         TabletId::new(self.next_tablet - 1)
@@ -198,28 +201,28 @@ impl State {
         self.tablets.values_mut().find(holds).unwrap()
     }
 
-    fn happens(&mut self, happening: Happening) {
-        match happening {
-            Happening::Split { at } => {
+    fn trigger(&mut self, event: ClusterEvent) {
+        match event {
+            ClusterEvent::Split { at } => {
                 let child = self.new_tablet();
                 let parent = self.holder(TABLE, at);
                 let Some((left, right)) = parent.descriptor.split(&key(at), child) else { return };
                 parent.descriptor = left;
                 let right = FakeTablet { descriptor: right, ..parent.clone() };
                 self.tablets.insert(child, right);
-                // METADATA is left behind on purpose.
+                // METADATA stays stale on purpose.
             }
-            Happening::Lead { key, server } => {
+            ClusterEvent::Lead { key, server } => {
                 let tablet = self.holder(TABLE, key);
                 tablet.leader = Some(ServerId::new(server));
                 tablet.term += 1;
             }
-            Happening::NoLeader { key } => self.holder(TABLE, key).leader = None,
-            Happening::MetadataElects => {
+            ClusterEvent::NoLeader { key } => self.holder(TABLE, key).leader = None,
+            ClusterEvent::MetadataElection => {
                 let of_metadata = self.tablets.values_mut().filter(|one| one.descriptor.table == TableId::METADATA);
                 of_metadata.for_each(|one| one.leader = None);
             }
-            Happening::Leaves { key } => {
+            ClusterEvent::Move { key } => {
                 let servers: Vec<ServerId> = (4..=6).map(ServerId::new).collect();
                 let tablet = self.holder(TABLE, key);
                 tablet.descriptor.membership = Membership::fresh(&servers);
@@ -229,27 +232,27 @@ impl State {
                 let now = tablet.descriptor.clone();
                 self.list(&now);
             }
-            Happening::LoseAnswers(count) => self.lose = count,
-            Happening::Busy(count) => self.busy = count,
+            ClusterEvent::LoseResponses(count) => self.responses_to_lose = count,
+            ClusterEvent::Busy(count) => self.busy_responses = count,
         }
     }
 
     fn step(&mut self) {
         self.steps += 1;
-        while let Some((step, _happening)) = self.script.front()
+        while let Some((step, _event)) = self.script.front()
             && *step <= self.steps
         {
-            let (_step, happening) = self.script.pop_front().unwrap();
-            self.happens(happening);
+            let (_step, event) = self.script.pop_front().unwrap();
+            self.trigger(event);
         }
     }
 
-    /// The tablet that is meant, if the server leads it and the generation is right.
+    /// The requested tablet, if the server leads it and the generation matches.
     fn admit(&mut self, server: ServerId, header: Option<&tablet::Header>) -> Result<TabletDescriptor, CallError> {
         self.admit_to(server, header, false)
     }
 
-    /// The same; `any_replica`: it need not lead a tablet of METADATA.
+    /// As [`Self::admit`]; `any_replica`: the server need not lead a tablet of METADATA.
     fn admit_to(
         &mut self,
         server: ServerId,
@@ -263,34 +266,34 @@ impl State {
             return Err(Error::new(Reason::Unavailable, "cannot connect").into());
         }
         let Some(tablet) = self.tablets.get(&TabletId::new(header.tablet)).cloned() else {
-            return Err(self.refuse(Reason::WrongTablet, table, None));
+            return Err(self.reject(Reason::WrongTablet, table, None));
         };
         if tablet.descriptor.membership.replica_on(server).is_none() {
-            // A replica that was left behind: it waits for a leader that will not come.
+            // A removed replica: it waits for a leader in vain.
             let detail = tablet::TabletError { reason: Reason::NoLeader.name().to_owned(), ..Default::default() };
             return Err(CallError::new(Error::new(Reason::NoLeader, "no leader"), Some(detail)));
         }
-        let may_follow = any_replica && table == TableId::METADATA;
-        if tablet.leader != Some(server) && !may_follow {
+        let is_follower_allowed = any_replica && table == TableId::METADATA;
+        if tablet.leader != Some(server) && !is_follower_allowed {
             let reason = if tablet.leader.is_some() { Reason::NotLeader } else { Reason::NoLeader };
             let hint = tablet.leader.map(|leader| record::LeaderHint { server: leader.get(), term: tablet.term });
-            return Err(self.refuse(reason, table, hint));
+            return Err(self.reject(reason, table, hint));
         }
         if tablet.descriptor.generation.get() != header.generation {
-            return Err(self.refuse(Reason::WrongTablet, table, None));
+            return Err(self.reject(Reason::WrongTablet, table, None));
         }
         Ok(tablet.descriptor)
     }
 
-    fn refuse(&self, reason: Reason, table: TableId, leader: Option<record::LeaderHint>) -> CallError {
-        let around = self.tablets.values().map(|tablet| &tablet.descriptor).filter(|one| one.table == table);
+    fn reject(&self, reason: Reason, table: TableId, leader: Option<record::LeaderHint>) -> CallError {
+        let hints = self.tablets.values().map(|tablet| &tablet.descriptor).filter(|one| one.table == table);
         let detail = tablet::TabletError {
             reason: reason.name().to_owned(),
-            descriptors: around.map(convert::descriptor_to_proto).collect(),
+            descriptors: hints.map(convert::descriptor_to_proto).collect(),
             leader,
             retry_after_micros: (reason == Reason::Busy).then_some(1_000),
         };
-        CallError::new(Error::new(reason, "refused"), Some(detail))
+        CallError::new(Error::new(reason, "rejected"), Some(detail))
     }
 
     fn mutate(&mut self, table: TableId, row: &RowKey, mutations: &[Bytes]) {
@@ -311,33 +314,39 @@ impl State {
                         row.cells.retain(|cell| cell.family.as_str() != family || cell.qualifier != qualifier);
                     }
                 }
-                other => panic!("the fake cannot {other:?}"),
+                other => panic!("the fake does not support {other:?}"),
             }
         }
         *self.applied.entry(row.clone()).or_default() += 1;
     }
 
-    /// Applies what `apply` does, once for each id, and then perhaps loses the answer.
-    fn once(&mut self, id: Option<tablet::WriteId>, apply: impl FnOnce(&mut Self)) -> Result<(), CallError> {
+    /// Runs `apply` once for each id; then may lose the response.
+    fn apply_once(&mut self, id: Option<tablet::WriteId>, apply: impl FnOnce(&mut Self)) -> Result<(), CallError> {
         let id = id.unwrap();
-        if self.busy > 0 {
-            self.busy -= 1;
-            return Err(self.refuse(Reason::Busy, TABLE, None));
+        if self.busy_responses > 0 {
+            self.busy_responses -= 1;
+            return Err(self.reject(Reason::Busy, TABLE, None));
         }
-        if self.done.insert((id.session, id.sequence)) {
+        if self.applied_ids.insert((id.session, id.sequence)) {
             apply(self);
         }
-        if self.lose > 0 {
-            self.lose -= 1;
-            return Err(Error::new(Reason::OutcomeUnknown, "connection broke").into());
+        if self.responses_to_lose > 0 {
+            self.responses_to_lose -= 1;
+            return Err(Error::new(Reason::OutcomeUnknown, "connection lost").into());
         }
         Ok(())
     }
 
-    /// The next rows of a read, beyond what was read so far.
-    fn batch(&self, range: &KeyRange, request: &tablet::ReadRequest, done: &RowSet, sent: u64) -> tablet::ReadReply {
+    /// The next rows of a read; `remaining`: its unread rows.
+    fn batch(
+        &self,
+        range: &KeyRange,
+        request: &tablet::ReadRequest,
+        remaining: &RowSet,
+        sent: u64,
+    ) -> tablet::ReadReply {
         let table = TableId::new(request.header.unwrap().table);
-        let wanted = done.clamp(range);
+        let wanted = remaining.clamp(range);
         let filter = request
             .filter
             .as_ref()
@@ -368,18 +377,18 @@ impl State {
     }
 }
 
-struct Reading {
+struct FakeRead {
     fake: Fake,
     server: ServerId,
     request: tablet::ReadRequest,
     rows: RowSet,
     sent: u64,
-    over: bool,
-    /// What is left of the last batch.
+    is_finished: bool,
+    /// The unsent messages of the last batch.
     parts: VecDeque<tablet::ReadReply>,
 }
 
-/// The messages of a batch for a caller who takes rows in parts.
+/// The messages of a batch for a caller that accepts split rows.
 fn parts(batch: &tablet::ReadReply) -> VecDeque<tablet::ReadReply> {
     let rows = whole_rows(batch.response.clone()).unwrap();
     let part = |message: RowMessage| tablet::ReadReply {
@@ -395,9 +404,9 @@ fn parts(batch: &tablet::ReadReply) -> VecDeque<tablet::ReadReply> {
     parts
 }
 
-impl Reading {
+impl FakeRead {
     fn next(mut self) -> Option<(Result<tablet::ReadReply, CallError>, Self)> {
-        if self.over {
+        if self.is_finished {
             return None;
         }
         let fake = self.fake.clone();
@@ -406,12 +415,12 @@ impl Reading {
         let range = match state.admit_to(self.server, self.request.header.as_ref(), self.request.any_replica) {
             Ok(descriptor) => descriptor.range,
             Err(error) => {
-                self.over = true;
+                self.is_finished = true;
                 return Some((Err(error), self));
             }
         };
         if let Some(part) = self.parts.pop_front() {
-            self.over = part.finished;
+            self.is_finished = part.finished;
             return Some((Ok(part), self));
         }
         let reply = state.batch(&range, &self.request, &self.rows, self.sent);
@@ -424,7 +433,7 @@ impl Reading {
             self.parts = parts(&reply);
         }
         let reply = self.parts.pop_front().unwrap_or(reply);
-        self.over = reply.finished;
+        self.is_finished = reply.finished;
         Some((Ok(reply), self))
     }
 }
@@ -434,14 +443,14 @@ impl Transport for Fake {
         &'a self,
         target: &'a Target,
         request: tablet::ReadRequest,
-        _limit: Duration,
+        _timeout: Duration,
     ) -> BoxFuture<'a, Result<ReadStream, CallError>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
             let rows = request.rows.iter().map(|range| convert::key_range_from_proto(range).unwrap());
             let rows = RowSet::from_ranges(rows);
             let (fake, server, parts) = (self.clone(), target.server, VecDeque::new());
-            let reading = Reading { fake, server, request, rows, sent: 0, over: false, parts };
+            let reading = FakeRead { fake, server, request, rows, sent: 0, is_finished: false, parts };
             Ok(unfold(reading, |reading| async move { reading.next() }).boxed())
         })
     }
@@ -450,7 +459,7 @@ impl Transport for Fake {
         &'a self,
         target: &'a Target,
         request: tablet::WriteRequest,
-        _limit: Duration,
+        _timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::WriteReply, CallError>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
@@ -462,7 +471,7 @@ impl Transport for Fake {
             for row in request.rows {
                 let key = RowKey::new(row.row);
                 assert!(descriptor.range.contains(key.as_bytes()), "{key} is not in {}", descriptor.range);
-                match state.once(row.id, |state| state.mutate(descriptor.table, &key, &row.mutations)) {
+                match state.apply_once(row.id, |state| state.mutate(descriptor.table, &key, &row.mutations)) {
                     Ok(()) => results.push(tablet::RowResult::default()),
                     Err(error) if error.detail.is_some() => results.push(tablet::RowResult {
                         error: Some(tablet::RowError {
@@ -481,7 +490,7 @@ impl Transport for Fake {
         &'a self,
         target: &'a Target,
         request: tablet::CheckRequest,
-        _limit: Duration,
+        _timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::CheckReply, CallError>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
@@ -497,7 +506,7 @@ impl Transport for Fake {
                 None => !held.cells.is_empty(),
             };
             let chosen = if matched { request.then } else { request.otherwise };
-            state.once(request.id, |state| state.mutate(descriptor.table, &row, &chosen))?;
+            state.apply_once(request.id, |state| state.mutate(descriptor.table, &row, &chosen))?;
             Ok(tablet::CheckReply { matched })
         })
     }
@@ -506,16 +515,16 @@ impl Transport for Fake {
         &'a self,
         _target: &'a Target,
         _request: tablet::ModifyRequest,
-        _limit: Duration,
+        _timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::ModifyReply, CallError>> {
-        Box::pin(async { Err(Error::unimplemented("the fake cannot modify").into()) })
+        Box::pin(async { Err(Error::unimplemented("the fake does not support modify").into()) })
     }
 
     fn sample<'a>(
         &'a self,
         target: &'a Target,
         request: tablet::SampleRequest,
-        _limit: Duration,
+        _timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::SampleReply, CallError>> {
         Box::pin(async move {
             let descriptor = self.state().admit(target.server, request.header.as_ref())?;
@@ -533,7 +542,7 @@ impl Directory for Fake {
 
     fn root(&self) -> BoxFuture<'_, Result<TabletDescriptor, Error>> {
         let mut state = self.state();
-        state.root_asked += 1;
+        state.root_requests += 1;
         let root = state.tablets[&TabletId::ROOT].descriptor.clone();
         assert_eq!(root.range, root_range());
         Box::pin(std::future::ready(Ok(root)))

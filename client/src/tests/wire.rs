@@ -16,7 +16,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use tonic::{Request, Response, Status};
 
-use super::fake::{Fake, Happening, TABLE, key};
+use super::fake::{ClusterEvent, Fake, TABLE, key};
 use crate::client::Client;
 use crate::directory::Directory;
 use crate::transport::{CallError, Target, Transport};
@@ -30,7 +30,7 @@ struct Server {
     addresses: Arc<std::sync::Mutex<Vec<record::Server>>>,
 }
 
-const LIMIT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn status(error: CallError) -> Status {
     match error.detail {
@@ -40,7 +40,7 @@ fn status(error: CallError) -> Status {
 }
 
 impl Server {
-    fn me(&self) -> Target {
+    fn target(&self) -> Target {
         Target { server: self.id, address: String::new() }
     }
 }
@@ -50,24 +50,24 @@ impl Tablets for Server {
     type ReadStream = BoxStream<'static, Result<tablet::ReadReply, Status>>;
 
     async fn read(&self, request: Request<tablet::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
-        let stream = self.fake.read(&self.me(), request.into_inner(), LIMIT).await.map_err(status)?;
+        let stream = self.fake.read(&self.target(), request.into_inner(), TIMEOUT).await.map_err(status)?;
         Ok(Response::new(stream.map_err(status).boxed()))
     }
 
     async fn write(&self, request: Request<tablet::WriteRequest>) -> Result<Response<tablet::WriteReply>, Status> {
-        self.fake.write(&self.me(), request.into_inner(), LIMIT).await.map(Response::new).map_err(status)
+        self.fake.write(&self.target(), request.into_inner(), TIMEOUT).await.map(Response::new).map_err(status)
     }
 
     async fn check(&self, request: Request<tablet::CheckRequest>) -> Result<Response<tablet::CheckReply>, Status> {
-        self.fake.check(&self.me(), request.into_inner(), LIMIT).await.map(Response::new).map_err(status)
+        self.fake.check(&self.target(), request.into_inner(), TIMEOUT).await.map(Response::new).map_err(status)
     }
 
     async fn modify(&self, request: Request<tablet::ModifyRequest>) -> Result<Response<tablet::ModifyReply>, Status> {
-        self.fake.modify(&self.me(), request.into_inner(), LIMIT).await.map(Response::new).map_err(status)
+        self.fake.modify(&self.target(), request.into_inner(), TIMEOUT).await.map(Response::new).map_err(status)
     }
 
     async fn sample(&self, request: Request<tablet::SampleRequest>) -> Result<Response<tablet::SampleReply>, Status> {
-        self.fake.sample(&self.me(), request.into_inner(), LIMIT).await.map(Response::new).map_err(status)
+        self.fake.sample(&self.target(), request.into_inner(), TIMEOUT).await.map(Response::new).map_err(status)
     }
 }
 
@@ -88,7 +88,7 @@ impl Locate for Server {
     }
 }
 
-/// Three servers, each with a group of tasks of its own; the address of the first.
+/// Starts three servers, each with its own task group; returns the address of the first.
 async fn start(fake: &Fake, runtime: &Runtime) -> (String, Vec<Runtime>) {
     let addresses = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut runtimes = Vec::new();
@@ -108,47 +108,47 @@ async fn start(fake: &Fake, runtime: &Runtime) -> (String, Vec<Runtime>) {
 }
 
 #[tokio::test]
-async fn a_client_outside_reads_and_writes_over_grpc_while_things_change() {
+async fn an_external_client_reads_and_writes_over_grpc_during_splits_and_elections() {
     let fake = Fake::new(&["r0030", "r0060"]);
     let rows = fake.fill(100);
-    super::trouble(&fake);
+    super::schedule_splits_and_elections(&fake);
     let runtime = Runtime::system("test");
     let (address, _servers) = start(&fake, &runtime).await;
     let client = Client::connect_cluster(&address, runtime.clone()).await.unwrap();
     let table = client.table(&"projects/p/instances/i/tables/t".parse().unwrap());
     let read: Vec<_> = table.stream_rows(RowSet::all(), ReadOptions::default()).try_collect().await.unwrap();
     assert_eq!(read.into_iter().map(|row| row.key).collect::<Vec<_>>(), rows);
-    fake.happens(Happening::Lead { key: "r0001", server: 2 });
+    fake.trigger(ClusterEvent::Lead { key: "r0001", server: 2 });
     let mutations = vec![ebla_model::mutation::Mutation::DeleteRow];
     let results = table.mutate_rows(&rows.iter().map(|row| (row.clone(), mutations.clone())).collect::<Vec<_>>()).await;
     assert!(results.unwrap().iter().all(Result::is_ok));
     assert!(table.read_row(&rows[3], None).await.unwrap().is_none());
-    assert_eq!(client.tablets(table.name()).await.unwrap().len(), 3, "METADATA was never told of the splits");
+    assert_eq!(client.tablets(table.name()).await.unwrap().len(), 3, "METADATA does not list the splits");
     runtime.tasks.stop(Duration::ZERO).await;
 }
 
 #[tokio::test]
-async fn a_server_cut_off_in_the_middle_is_gone_round() {
+async fn a_scan_survives_the_stop_of_its_server() {
     let fake = Fake::new(&[]);
     fake.fill(30);
     let runtime = Runtime::system("test");
     let (address, servers) = start(&fake, &runtime).await;
     let client = Client::connect_cluster(&address, runtime.clone()).await.unwrap();
     let cluster = client.low_level().unwrap();
-    let mut parts = cluster.read_rows(Read::new(TABLE, RowSet::all()), cluster.deadline(LIMIT));
+    let mut parts = cluster.read_rows(Read::new(TABLE, RowSet::all()), cluster.deadline(TIMEOUT));
     let mut rows = parts.try_next().await.unwrap().unwrap().rows;
-    fake.happens(Happening::Lead { key: "a", server: 2 });
+    fake.trigger(ClusterEvent::Lead { key: "a", server: 2 });
     servers[0].tasks.stop(Duration::ZERO).await;
     while let Some(part) = parts.try_next().await.unwrap() {
         rows += part.rows;
     }
     assert_eq!(rows, 30);
-    cluster.mutate_row(TABLE, super::set(&key("r0001"), "w"), cluster.deadline(LIMIT)).await.unwrap();
+    cluster.mutate_row(TABLE, super::set(&key("r0001"), "w"), cluster.deadline(TIMEOUT)).await.unwrap();
     runtime.tasks.stop(Duration::ZERO).await;
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_said_at_once() {
+async fn an_address_without_a_server_fails_at_once() {
     let error = Client::connect_cluster("127.0.0.1:1", Runtime::system("test")).await.unwrap_err();
     assert_eq!(error.reason, Reason::Unavailable, "{error}");
 }

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
 use ebla_client::Deadline;
-use ebla_client::metadata::Note;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{Replica, TabletDescriptor};
 use ebla_model::schema::{NewFamily, TableName, TableSchema, TableState};
 use ebla_proto::convert;
+use ebla_routing::Annotations;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use tracing::{info, warn};
 
@@ -254,7 +254,7 @@ async fn write_metadata(master: &ActiveMaster, plan: &[TabletDescriptor], deadli
 }
 
 async fn write_row(master: &ActiveMaster, tablet: &TabletDescriptor, deadline: Deadline) -> Result<(), Error> {
-    master.metadata().put_descriptor(tablet, &Note::default(), deadline).await.map(drop)
+    master.metadata().put_descriptor(tablet, &Annotations::default(), deadline).await.map(drop)
 }
 
 async fn activate(master: &ActiveMaster, table: TableId) -> Result<(), Error> {

@@ -24,7 +24,7 @@ use std::{
 
 use bytes::Bytes;
 use ebla_chubby::{SharedChubby, paths};
-use ebla_client::{ChubbyDirectory, Deadline, channel::Channels};
+use ebla_client::{Deadline, channel::Channels};
 use ebla_model::{Error, Reason};
 use ebla_proto::{
     convert::decode_record,
@@ -32,6 +32,7 @@ use ebla_proto::{
     record,
     status::{from_status, is_unavailable, to_status},
 };
+use ebla_routing::ChubbyDirectory;
 use ebla_runtime::Runtime;
 use tonic::{
     Request, Response, Status,

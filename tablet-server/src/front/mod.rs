@@ -21,7 +21,7 @@ pub mod service;
 mod validate;
 
 use ebla_chubby::SharedChubby;
-use ebla_client::{ChubbyDirectory, Cluster};
+use ebla_client::Cluster;
 use ebla_proto::{
     operate::operate_server::OperateServer,
     services::{
@@ -29,6 +29,7 @@ use ebla_proto::{
         bigtable_table_admin_server::BigtableTableAdminServer, operations_server::OperationsServer,
     },
 };
+use ebla_routing::ChubbyDirectory;
 use ebla_runtime::Runtime;
 use tonic::service::Routes;
 

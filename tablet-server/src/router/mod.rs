@@ -13,7 +13,7 @@ pub mod plan;
 
 use std::sync::Arc;
 
-use ebla_client::{Cluster, Directory, GrpcTransport, Options};
+use ebla_client::{Cluster, ClusterOptions, Directory, GrpcTransport};
 use ebla_model::id::ServerId;
 use ebla_runtime::Runtime;
 
@@ -56,6 +56,6 @@ impl Router {
     #[must_use]
     pub fn cluster(self, runtime: Runtime) -> Cluster {
         let (home, directory) = (Some(self.home), Arc::clone(&self.directory));
-        Cluster::new(Options { directory, transport: Arc::new(self), runtime, home })
+        Cluster::new(ClusterOptions { directory, transport: Arc::new(self), runtime, home })
     }
 }

@@ -162,7 +162,11 @@ impl House {
     pub(crate) async fn listed(&self) {
         let cluster = self.server(0).cluster();
         let deadline = cluster.deadline(LIVE);
-        while cluster.metadata().read_table(TABLE, deadline).await.map_or(true, |listed| listed.is_empty()) {
+        while cluster
+            .read_metadata(ebla_model::metadata::table_range(TABLE), deadline)
+            .await
+            .map_or(true, |listed| listed.is_empty())
+        {
             assert!(!deadline.has_passed(&Clock::system()), "METADATA lists nothing");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -24,7 +24,7 @@ async fn a_tablet_splits_by_command_and_metadata_follows() {
     expect_rows(&scan(cluster).await, 400, 300);
     let deadline = cluster.deadline(LIVE);
     loop {
-        let listed = cluster.metadata().read_table(TABLE, deadline).await.unwrap();
+        let listed = cluster.read_metadata(ebla_model::metadata::table_range(TABLE), deadline).await.unwrap();
         let listed: Vec<_> = listed.into_iter().map(|entry| entry.descriptor).collect();
         if listed == [left.clone(), right.clone()] {
             break;

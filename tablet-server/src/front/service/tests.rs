@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ebla_client::{CallError, Directory, Options, ReadStream, Target, Transport};
+use ebla_client::{CallError, ClusterOptions, Directory, ReadStream, Target, Transport};
 use ebla_model::{
     Cell, ClusterId, FamilyName, KeyRange, Micros, Row, RowKey, ServerId, TabletDescriptor, TabletId,
     metadata::{self, first_tablets},
@@ -68,7 +68,7 @@ impl Fake {
     fn service(self: &Arc<Self>) -> DataService {
         let runtime = Runtime::system("test");
         let clock = runtime.clock.clone();
-        let options = Options { directory: self.clone(), transport: self.clone(), runtime, home: Some(SERVER) };
+        let options = ClusterOptions { directory: self.clone(), transport: self.clone(), runtime, home: Some(SERVER) };
         DataService::new(Cluster::new(options), clock)
     }
 

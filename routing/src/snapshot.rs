@@ -1,4 +1,4 @@
-//! Chubby's files as last heard of, and the same as a record that a server keeps for its next start. Pure.
+//! A snapshot of Chubby's files: the cluster directory, and its record that a server stores for its next start. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,44 +12,44 @@ use ebla_proto::{convert, record};
 use prost::Message;
 use tracing::warn;
 
-/// The master as its lock says.
+/// The active master, as the file of its lock describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MasterInOffice {
+pub struct ActiveMaster {
     /// Its `host:port`.
     pub address: String,
-    /// One run of its process.
+    /// The incarnation of its process.
     pub incarnation: Incarnation,
-    /// Its time in office.
+    /// Its master epoch.
     pub epoch: MasterEpoch,
 }
 
-/// The files as last heard of.
+/// The last known files.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Picture {
-    pub(super) cluster: Option<record::Cluster>,
-    pub(super) root: Option<TabletDescriptor>,
-    pub(super) master: Option<MasterInOffice>,
-    /// The one before, while there is none.
-    pub(super) last_master: Option<MasterInOffice>,
-    pub(super) servers: BTreeMap<ServerId, record::Server>,
-    /// Of all servers ever heard of: one that has lost its lease may still lead tablets.
-    pub(super) addresses: BTreeMap<ServerId, String>,
+pub(crate) struct ClusterSnapshot {
+    pub(crate) cluster: Option<record::Cluster>,
+    pub(crate) root: Option<TabletDescriptor>,
+    pub(crate) master: Option<ActiveMaster>,
+    /// The previous master, while none is active.
+    pub(crate) last_master: Option<ActiveMaster>,
+    pub(crate) servers: BTreeMap<ServerId, record::Server>,
+    /// The addresses of all known servers: a server without a lease may still lead tablets.
+    pub(crate) addresses: BTreeMap<ServerId, String>,
     /// By path.
     names: BTreeMap<String, TableId>,
-    pub(super) schemas: BTreeMap<TableId, Arc<TableSchema>>,
+    pub(crate) schemas: BTreeMap<TableId, Arc<TableSchema>>,
 }
 
-impl Picture {
-    pub(super) fn of(files: &[File]) -> Self {
-        let mut picture = Self::default();
-        files.iter().for_each(|file| picture.put(file));
-        picture
+impl ClusterSnapshot {
+    pub(crate) fn from_files(files: &[File]) -> Self {
+        let mut snapshot = Self::default();
+        files.iter().for_each(|file| snapshot.put(file));
+        snapshot
     }
 
-    /// A file was written. One that cannot be read is left out, and noted: the rest of the cluster goes on.
-    pub(super) fn put(&mut self, file: &File) {
+    /// Applies a write of a file. An invalid file is skipped and logged, so that the rest of the cluster works.
+    pub(crate) fn put(&mut self, file: &File) {
         if let Err(error) = self.try_put(file) {
-            warn!(path = file.path, %error, "cannot read a file of Chubby's");
+            warn!(path = file.path, %error, "skipping invalid Chubby file");
         }
     }
 
@@ -61,7 +61,7 @@ impl Picture {
             self.cluster = Some(decode(file)?);
         } else if path == paths::MASTER {
             let master: record::Master = decode(file)?;
-            self.master = Some(MasterInOffice {
+            self.master = Some(ActiveMaster {
                 address: master.address,
                 incarnation: Incarnation::new(master.incarnation),
                 epoch: MasterEpoch::new(file.created.get()),
@@ -81,7 +81,7 @@ impl Picture {
         self.servers.insert(server, registered);
     }
 
-    pub(super) fn deleted(&mut self, path: &str) {
+    pub(crate) fn delete(&mut self, path: &str) {
         if path == paths::MASTER {
             self.last_master = self.master.take().or_else(|| self.last_master.take());
         } else if let Some(server) = paths::parse_server(path) {
@@ -93,62 +93,63 @@ impl Picture {
         }
     }
 
-    pub(super) fn cluster_id(&self) -> Option<ClusterId> {
+    pub(crate) fn cluster_id(&self) -> Option<ClusterId> {
         self.cluster.as_ref().and_then(|cluster| ClusterId::from_bytes(&cluster.cluster))
     }
 
-    pub(super) fn schema(&self, name: &TableName) -> Option<&Arc<TableSchema>> {
+    pub(crate) fn schema(&self, name: &TableName) -> Option<&Arc<TableSchema>> {
         self.schemas.get(self.names.get(&paths::name(name))?)
     }
 
-    /// Takes over the addresses of servers that this picture does not have, and the master of before.
-    pub(super) fn remember(&mut self, older: &Self) {
+    /// Adds the addresses of servers that only the older snapshot has, and its last master.
+    pub(crate) fn inherit(&mut self, older: &Self) {
         self.last_master = older.master.clone().or_else(|| older.last_master.clone());
         for (server, address) in &older.addresses {
             self.addresses.entry(*server).or_insert_with(|| address.clone());
         }
     }
 
-    /// What is worth keeping. Without the master: none stays in office for long when Chubby is away.
-    pub(super) fn to_copy(&self) -> record::DirectoryCopy {
-        let gone = self.addresses.iter().filter(|(server, _)| !self.servers.contains_key(server));
+    /// The record of the snapshot. Without the master: its lease expires while Chubby is unavailable.
+    pub(crate) fn to_record(&self) -> record::DirectoryCopy {
+        let without_lease = self.addresses.iter().filter(|(server, _)| !self.servers.contains_key(server));
         record::DirectoryCopy {
             version: convert::VERSION,
             cluster: self.cluster.clone(),
             root: self.root.as_ref().map(convert::descriptor_to_proto),
             servers: self.servers.values().cloned().collect(),
-            gone: gone.map(|(server, address)| last_seen(*server, address)).collect(),
+            gone: without_lease.map(|(server, address)| address_record(*server, address)).collect(),
             tables: self.schemas.values().map(|schema| convert::schema_to_proto(schema)).collect(),
-            names: self.names.iter().map(|(path, table)| named(path, *table)).collect(),
+            names: self.names.iter().map(|(path, table)| name_record(path, *table)).collect(),
         }
     }
 
-    /// The picture that was kept. What cannot be read is left out, and noted, as with files.
-    pub(super) fn from_copy(copy: record::DirectoryCopy) -> Self {
-        let mut picture = Self { cluster: copy.cluster, ..Self::default() };
-        picture.root = copy.root.and_then(|root| readable("the root tablet", convert::descriptor_from_proto(&root)));
-        for server in copy.servers {
-            picture.put_server(ServerId::new(server.server), server);
+    /// The snapshot of a record. Invalid parts are skipped and logged, as with files.
+    pub(crate) fn from_record(record: record::DirectoryCopy) -> Self {
+        let mut snapshot = Self { cluster: record.cluster, ..Self::default() };
+        snapshot.root = record.root.and_then(|root| valid_or_log("root tablet", convert::descriptor_from_proto(&root)));
+        for server in record.servers {
+            snapshot.put_server(ServerId::new(server.server), server);
         }
-        for server in copy.gone {
-            picture.addresses.entry(ServerId::new(server.server)).or_insert(server.address);
+        for server in record.gone {
+            snapshot.addresses.entry(ServerId::new(server.server)).or_insert(server.address);
         }
-        let schemas = copy.tables.iter().filter_map(|table| readable("a schema", convert::schema_from_proto(table)));
-        picture.schemas = schemas.map(|schema| (schema.table, Arc::new(schema))).collect();
-        picture.names = copy.names.into_iter().map(|name| (name.path, TableId::new(name.table))).collect();
-        picture
+        let schemas =
+            record.tables.iter().filter_map(|table| valid_or_log("table schema", convert::schema_from_proto(table)));
+        snapshot.schemas = schemas.map(|schema| (schema.table, Arc::new(schema))).collect();
+        snapshot.names = record.names.into_iter().map(|name| (name.path, TableId::new(name.table))).collect();
+        snapshot
     }
 }
 
-fn readable<T>(what: &str, read: Result<T, Error>) -> Option<T> {
-    read.inspect_err(|error| warn!(what, %error, "cannot read a part of what was kept")).ok()
+fn valid_or_log<T>(part: &str, decoded: Result<T, Error>) -> Option<T> {
+    decoded.inspect_err(|error| warn!(part, %error, "skipping invalid part of the cached cluster directory")).ok()
 }
 
-fn last_seen(server: ServerId, address: &str) -> record::Server {
+fn address_record(server: ServerId, address: &str) -> record::Server {
     record::Server { server: server.get(), address: address.to_owned(), ..Default::default() }
 }
 
-fn named(path: &str, table: TableId) -> record::NamedTable {
+fn name_record(path: &str, table: TableId) -> record::NamedTable {
     record::NamedTable { path: path.to_owned(), table: table.get() }
 }
 
@@ -156,10 +157,10 @@ fn decode<M: Message + Default>(file: &File) -> Result<M, Error> {
     M::decode(file.value.clone()).map_err(|error| Error::damaged(error.to_string()))
 }
 
-/// The table that a file below `names/` stands for.
-pub(super) fn parse_id(file: &File) -> Result<TableId, Error> {
+/// The table id in a file below `names/`.
+pub(crate) fn parse_id(file: &File) -> Result<TableId, Error> {
     let text = std::str::from_utf8(&file.value).ok();
-    text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::damaged("it is no table id"))
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::damaged("invalid table id"))
 }
 
 #[cfg(test)]
@@ -176,7 +177,7 @@ mod tests {
         File { path: path.into(), value: value.into(), created: revision, modified: revision, lease: None }
     }
 
-    fn full() -> Picture {
+    fn full() -> ClusterSnapshot {
         let server = |id: u64| {
             let server = record::Server { server: id, address: format!("host-{id}:1"), ..Default::default() };
             file(paths::server(ServerId::new(id)), convert::encode_record(server))
@@ -186,7 +187,7 @@ mod tests {
         let schema = TableSchema::new(TableId::new(7), name.clone(), Vec::new()).unwrap();
         let schema = TableSchema { state: TableState::Active, ..schema };
         let cluster = record::Cluster { cluster: ClusterId::new(5).to_bytes().to_vec().into(), ..Default::default() };
-        let mut picture = Picture::of(&[
+        let mut snapshot = ClusterSnapshot::from_files(&[
             file(paths::CLUSTER, convert::encode_record(cluster)),
             file(paths::ROOT, convert::descriptor_to_bytes(&root)),
             server(1),
@@ -194,36 +195,36 @@ mod tests {
             file(paths::name(&name), "7"),
             file(paths::table(TableId::new(7)), convert::schema_to_bytes(&schema)),
         ]);
-        picture.deleted(&paths::server(ServerId::new(2)));
-        picture
+        snapshot.delete(&paths::server(ServerId::new(2)));
+        snapshot
     }
 
     #[test]
-    fn what_is_kept_is_what_was_heard_but_for_the_master() {
+    fn the_record_has_everything_except_the_master() {
         let known = full();
-        let mut heard = known.clone();
+        let mut current = known.clone();
         let master = record::Master { address: "host:2".to_owned(), ..Default::default() };
-        heard.put(&file(paths::MASTER, convert::encode_record(master)));
-        assert!(heard.master.is_some());
-        let kept = convert::encode_record(heard.to_copy());
-        let read = Picture::from_copy(convert::decode_record(kept).unwrap());
+        current.put(&file(paths::MASTER, convert::encode_record(master)));
+        assert!(current.master.is_some());
+        let stored = convert::encode_record(current.to_record());
+        let read = ClusterSnapshot::from_record(convert::decode_record(stored).unwrap());
         assert_eq!(read, known);
         assert_eq!(read.addresses.get(&ServerId::new(2)).map(String::as_str), Some("host-2:1"));
-        assert!(!read.servers.contains_key(&ServerId::new(2)), "it was gone");
+        assert!(!read.servers.contains_key(&ServerId::new(2)), "its lease had expired");
         assert_eq!(read.cluster_id(), Some(ClusterId::new(5)));
     }
 
     #[test]
-    fn nothing_known_is_nothing_kept() {
-        assert_eq!(Picture::from_copy(record::DirectoryCopy::default()), Picture::default());
-        assert_eq!(Picture::from_copy(Picture::default().to_copy()), Picture::default());
+    fn an_empty_snapshot_has_an_empty_record() {
+        assert_eq!(ClusterSnapshot::from_record(record::DirectoryCopy::default()), ClusterSnapshot::default());
+        assert_eq!(ClusterSnapshot::from_record(ClusterSnapshot::default().to_record()), ClusterSnapshot::default());
     }
 
     #[test]
-    fn a_part_that_cannot_be_read_is_left_out() {
-        let mut copy = full().to_copy();
-        copy.tables[0].name = "no name".to_owned();
-        let read = Picture::from_copy(copy);
+    fn an_invalid_part_is_skipped() {
+        let mut record = full().to_record();
+        record.tables[0].name = "no name".to_owned();
+        let read = ClusterSnapshot::from_record(record);
         assert!(read.schemas.is_empty());
         assert_eq!((read.root.is_some(), read.addresses.len()), (true, 2));
     }

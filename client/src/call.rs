@@ -1,0 +1,54 @@
+//! One call to one tablet, retried until a server responds or the deadline passes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebla_model::error::Error;
+use ebla_proto::tablet;
+
+use crate::context::ClusterContext;
+use crate::deadline::Deadline;
+use crate::locate::Position;
+use crate::retry_state::RetryState;
+use crate::transport::{CallError, Target, Transport, with_timeout};
+use crate::wire;
+
+/// One attempt of a call: the parts of its request, and the transport to send it with.
+pub(crate) struct Attempt {
+    pub(crate) header: tablet::Header,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) target: Target,
+    pub(crate) timeout: Duration,
+}
+
+/// Finds the tablet at `position` and sends the request of `send` until a server responds or the deadline passes. The
+/// request must be safe to repeat: a read, or a write under one id.
+pub(crate) async fn call<T, F>(
+    context: &ClusterContext,
+    position: &Position,
+    deadline: Deadline,
+    send: impl Fn(Attempt) -> F,
+) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, CallError>>,
+{
+    context.retry_budget().deposit();
+    let mut retry = RetryState::new(deadline);
+    loop {
+        let route = retry.route(context, position).await?;
+        let timeout = context.attempt_timeout(deadline);
+        let attempt = Attempt {
+            header: wire::header(&route.tablet),
+            transport: Arc::clone(&context.options.transport),
+            target: route.target.clone(),
+            timeout,
+        };
+        match with_timeout(timeout, send(attempt)).await {
+            Ok(value) => {
+                context.lookups.record_success(route.target.server, &route.tablet);
+                return Ok(value);
+            }
+            Err(error) => retry.record_failure(context, &route, error).await?,
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The directory of processes with access to Chubby: a snapshot of its files that a watch keeps up to date.
+//!
+//! While Chubby is unavailable the snapshot stays as it is. A watch with a gap starts again with a list, which replaces
+//! the whole snapshot. A table that is not in the snapshot is read from Chubby before the directory reports it as
+//! missing: the snapshot may be slightly behind a table that was just created.
+//!
+//! A server stores the snapshot in its folder and loads it after a restart, so it finds its cluster while Chubby is
+//! unavailable. The snapshot is always a hint: Raft decides who leads, and tablets know their ranges.
+//!
+//! A snapshot belongs to one cluster permanently. Files of another cluster, or of none, are rejected: Chubby was
+//! emptied, or belongs to another cluster, and its addresses may be those of foreign servers.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use ebla_chubby::{File, SharedChubby, WatchEvent, WatchStream, paths};
+use ebla_client::{Directory, Freshness};
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{ClusterId, ServerId, TableId};
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::{TableName, TableSchema, TableState};
+use ebla_proto::{convert, record};
+use ebla_runtime::{Clock, Runtime};
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+use tracing::warn;
+
+use crate::snapshot::{ActiveMaster, ClusterSnapshot, parse_id};
+
+/// The delay before the next attempt after a watch has ended or a call has failed.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// The delay after the files of another cluster were found, which an operator must repair.
+const FOREIGN_CLUSTER_DELAY: Duration = Duration::from_secs(5);
+
+/// A watched snapshot of Chubby's files. Clones share it.
+#[derive(Clone)]
+pub struct ChubbyDirectory {
+    chubby: SharedChubby,
+    /// Guards the snapshot; sections are short.
+    snapshot: Arc<RwLock<ClusterSnapshot>>,
+    /// The number of changes of the snapshot; zero until the first list.
+    changes: watch::Receiver<u64>,
+    clock: Clock,
+    /// Since when no master is active. Guards an instant.
+    no_master_since: Arc<Mutex<Option<Duration>>>,
+}
+
+impl fmt::Debug for ChubbyDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChubbyDirectory").field("changes", &*self.changes.borrow()).finish_non_exhaustive()
+    }
+}
+
+impl ChubbyDirectory {
+    /// Starts the watch; its task ends with `runtime.tasks`.
+    pub fn start(chubby: SharedChubby, runtime: &Runtime) -> Self {
+        Self::start_with(ClusterSnapshot::default(), chubby, runtime)
+    }
+
+    /// As [`Self::start`], with the [copy](Self::copy) of an earlier run, which is used until Chubby is read.
+    pub fn start_from(copy: record::DirectoryCopy, chubby: SharedChubby, runtime: &Runtime) -> Self {
+        Self::start_with(ClusterSnapshot::from_record(copy), chubby, runtime)
+    }
+
+    fn start_with(snapshot: ClusterSnapshot, chubby: SharedChubby, runtime: &Runtime) -> Self {
+        let snapshot = Arc::new(RwLock::new(snapshot));
+        let (changed, changes) = watch::channel(0);
+        let directory =
+            Self { chubby, snapshot, changes, clock: runtime.clock.clone(), no_master_since: Arc::default() };
+        runtime.tasks.spawn_until_stopped("directory", watch_files(directory.clone(), changed));
+        directory
+    }
+
+    /// A copy of the snapshot for the next start.
+    pub fn copy(&self) -> record::DirectoryCopy {
+        self.read().to_record()
+    }
+
+    /// Waits until the files were read for the first time. Cancel-safe.
+    pub async fn ready(&self) {
+        let mut changes = self.changes.clone();
+        // The sender lives as long as its task; when the task has ended, waiting has no use.
+        drop(changes.wait_for(|changes| *changes > 0).await);
+    }
+
+    /// The number of changes of the snapshot, to wait for the next one.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
+
+    /// The id of the cluster, once its first master has written it.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.read().cluster_id()
+    }
+
+    /// Whether the cluster has completed its first start.
+    pub fn is_running(&self) -> bool {
+        let running = i32::from(record::ClusterState::Running);
+        self.read().cluster.as_ref().is_some_and(|cluster| cluster.state == running)
+    }
+
+    /// The last known root tablet.
+    pub fn root_tablet(&self) -> Option<TabletDescriptor> {
+        self.read().root.clone()
+    }
+
+    /// The last known active master.
+    pub fn master(&self) -> Option<ActiveMaster> {
+        self.read().master.clone()
+    }
+
+    /// The last active master, and for how long no master has been active; `None` while one is active, and when none
+    /// was ever known.
+    pub fn last_master(&self) -> Option<(ActiveMaster, Duration)> {
+        let snapshot = self.read();
+        let last = snapshot.last_master.clone().filter(|_last| snapshot.master.is_none())?;
+        let since = (*self.no_master_since.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some((last, self.clock.monotonic().saturating_sub(since)))
+    }
+
+    /// Updates the instant since when no master is active.
+    fn update_no_master_since(&self) {
+        let has_master = self.read().master.is_some();
+        let mut no_master_since = self.no_master_since.lock().unwrap_or_else(PoisonError::into_inner);
+        *no_master_since = if has_master { None } else { no_master_since.or_else(|| Some(self.clock.monotonic())) };
+    }
+
+    /// The live tablet servers, by id.
+    pub fn servers(&self) -> Vec<record::Server> {
+        self.read().servers.values().cloned().collect()
+    }
+
+    /// All schemas, by table id, in any state.
+    pub fn schemas(&self) -> Vec<Arc<TableSchema>> {
+        self.read().schemas.values().cloned().collect()
+    }
+
+    /// The last known schema of a table, in any state.
+    pub fn schema(&self, table: TableId) -> Option<Arc<TableSchema>> {
+        self.read().schemas.get(&table).cloned()
+    }
+
+    /// The schema of the table with this name, in any state; read from Chubby if the snapshot does not have it.
+    ///
+    /// # Errors
+    /// `Unavailable` when the snapshot does not have it and Chubby is unavailable.
+    pub async fn schema_of(&self, name: &TableName) -> Result<Option<Arc<TableSchema>>, Error> {
+        self.schema_by_name(name, Freshness::Cached).await
+    }
+
+    async fn schema_by_name(&self, name: &TableName, freshness: Freshness) -> Result<Option<Arc<TableSchema>>, Error> {
+        let cached = self.read().schema(name).cloned();
+        if cached.is_some() && freshness == Freshness::Cached {
+            return Ok(cached);
+        }
+        match self.fetch(name).await {
+            Ok(schema) => Ok(schema),
+            Err(_unavailable) if cached.is_some() => Ok(cached),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads a name and its schema. Only the watch changes the snapshot, because it knows the order of changes.
+    async fn fetch(&self, name: &TableName) -> Result<Option<Arc<TableSchema>>, Error> {
+        let Some(file) = self.chubby.read(&paths::name(name)).await? else { return Ok(None) };
+        let Some(file) = self.chubby.read(&paths::table(parse_id(&file)?)).await? else { return Ok(None) };
+        convert::schema_from_bytes(file.value).map(|schema| Some(Arc::new(schema)))
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, ClusterSnapshot> {
+        self.snapshot.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, ClusterSnapshot> {
+        self.snapshot.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the whole snapshot. The addresses of servers without a lease stay.
+    fn replace(&self, mut fresh: ClusterSnapshot) -> Result<(), ForeignCluster> {
+        let mut snapshot = self.write();
+        if let Some(own) = snapshot.cluster_id()
+            && fresh.cluster_id() != Some(own)
+        {
+            return Err(ForeignCluster { own, found: fresh.cluster_id() });
+        }
+        fresh.inherit(&snapshot);
+        *snapshot = fresh;
+        Ok(())
+    }
+
+    /// Applies a write of a file; false if the file belongs to another cluster, which is rejected.
+    fn apply(&self, file: &File) -> bool {
+        let mut snapshot = self.write();
+        let own = snapshot.cluster.clone();
+        let id = snapshot.cluster_id();
+        snapshot.put(file);
+        let is_ours = id.is_none() || snapshot.cluster_id() == id;
+        if !is_ours {
+            snapshot.cluster = own;
+        }
+        is_ours
+    }
+
+    /// Lists all files, replaces the snapshot, and starts a watch at its revision.
+    async fn start_watch(&self) -> Result<WatchStream, WatchError> {
+        let (files, revision) = self.chubby.list("").await?;
+        self.replace(ClusterSnapshot::from_files(&files))?;
+        Ok(self.chubby.watch("", revision).await?)
+    }
+}
+
+/// Chubby has the files of another cluster.
+#[derive(Debug, thiserror::Error)]
+#[error("Chubby belongs to {}, not to cluster {own}", found.map_or_else(|| "no cluster".to_owned(), |id| format!("cluster {id}")))]
+struct ForeignCluster {
+    own: ClusterId,
+    found: Option<ClusterId>,
+}
+
+/// Why a watch did not start.
+#[derive(Debug, thiserror::Error)]
+enum WatchError {
+    #[error(transparent)]
+    Unavailable(#[from] ebla_chubby::Error),
+    #[error(transparent)]
+    ForeignCluster(#[from] ForeignCluster),
+}
+
+impl WatchError {
+    const fn retry_delay(&self) -> Duration {
+        match self {
+            Self::Unavailable(_) => RETRY_DELAY,
+            Self::ForeignCluster(_) => FOREIGN_CLUSTER_DELAY,
+        }
+    }
+}
+
+/// Keeps the snapshot up to date until its task is stopped.
+async fn watch_files(directory: ChubbyDirectory, changed: watch::Sender<u64>) {
+    let publish = |changed: &watch::Sender<u64>| {
+        directory.update_no_master_since();
+        changed.send_modify(|changes| *changes += 1);
+    };
+    loop {
+        let mut delay = RETRY_DELAY;
+        match directory.start_watch().await {
+            Ok(mut events) => {
+                publish(&changed);
+                while let Some(event) = events.next().await {
+                    match event {
+                        WatchEvent::Put(file) if !directory.apply(&file) => break,
+                        WatchEvent::Put(_) => {}
+                        WatchEvent::Deleted { path, .. } => directory.write().delete(&path),
+                        WatchEvent::Gap => break,
+                    }
+                    publish(&changed);
+                }
+            }
+            Err(error) => {
+                warn!(%error, "cannot watch Chubby; serving the cached cluster directory");
+                delay = error.retry_delay();
+            }
+        }
+        tokio::time::sleep(delay).await;
+    }
+}
+
+impl Directory for ChubbyDirectory {
+    fn cluster(&self) -> Option<ClusterId> {
+        Self::cluster(self)
+    }
+
+    fn root(&self) -> BoxFuture<'_, Result<TabletDescriptor, Error>> {
+        Box::pin(async move {
+            if let Some(root) = self.root_tablet() {
+                return Ok(root);
+            }
+            self.ready().await;
+            self.root_tablet().ok_or_else(|| Error::new(Reason::NoLeader, "the cluster has no root tablet yet"))
+        })
+    }
+
+    fn address(&self, server: ServerId) -> BoxFuture<'_, Option<String>> {
+        let address = self.read().addresses.get(&server).cloned();
+        Box::pin(std::future::ready(address))
+    }
+
+    fn table<'a>(&'a self, name: &'a TableName, freshness: Freshness) -> BoxFuture<'a, Result<Option<TableId>, Error>> {
+        Box::pin(async move {
+            let schema = self.schema_by_name(name, freshness).await?;
+            Ok(schema.filter(|schema| schema.state == TableState::Active).map(|schema| schema.table))
+        })
+    }
+}

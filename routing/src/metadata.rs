@@ -1,0 +1,315 @@
+//! Writes and reads of METADATA rows. The writers are the master and the leaders of tablets.
+//!
+//! A row is written after the change that it describes, and by several writers, so each write is a compare-and-set: a
+//! descriptor replaces another only if its (generation, membership log id) is higher. A late writer is superseded,
+//! which is not an error. Descriptor and leader have timestamp zero, so that there is one cell of each.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+use ebla_client::locate::LeaderHint;
+use ebla_client::metadata::MetadataRow;
+use ebla_client::read::whole_rows;
+use ebla_client::{Check, Cluster, Deadline, Read};
+use ebla_model::cell::Row;
+use ebla_model::error::{Error, Reason};
+use ebla_model::filter::Filter;
+use ebla_model::id::{ServerId, TableId};
+use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::metadata::{
+    self, DESCRIPTOR_QUALIFIER, EVENTS_FAMILY, EVENTS_KEPT, LEADER_QUALIFIER, LOCATION_FAMILY, TabletDescriptor,
+};
+use ebla_model::mutation::{Mutation, WriteTime};
+use ebla_model::time::Micros;
+use ebla_proto::{convert, record};
+use futures::TryStreamExt;
+use futures::future::BoxFuture;
+use prost::Message;
+
+/// The maximum number of compare-and-set attempts of one write.
+const CONFLICTS_MAX: usize = 16;
+
+/// The timestamp of descriptor and leader.
+const ZERO: WriteTime = WriteTime::At(Micros::new(0));
+
+/// METADATA through a cluster handle. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Metadata {
+    cluster: Cluster,
+}
+
+/// The outcome of a compare-and-set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CasOutcome {
+    /// The write is applied, now or by an earlier attempt.
+    Applied,
+    /// The row has a newer descriptor, which stays.
+    Superseded(TabletDescriptor),
+}
+
+/// What a write records besides the descriptor.
+#[derive(Clone, Debug, Default)]
+pub struct Annotations {
+    /// The leader of the tablet.
+    pub leader: Option<LeaderHint>,
+    /// An event, in a word or two such as `split`, and its server.
+    pub event: Option<(String, ServerId)>,
+}
+
+/// The state of a row before a write.
+struct StoredRow {
+    /// The encoded descriptor, for the comparison.
+    value: Option<Bytes>,
+    descriptor: Option<TabletDescriptor>,
+    /// The slot after the newest event.
+    event_slot: u64,
+}
+
+impl Metadata {
+    /// METADATA of this cluster.
+    pub const fn new(cluster: Cluster) -> Self {
+        Self { cluster }
+    }
+
+    /// All tablets of a table that METADATA lists, in key order.
+    ///
+    /// # Errors
+    /// As [`Self::read_range`].
+    pub fn read_table(&self, table: TableId, deadline: Deadline) -> BoxFuture<'_, Result<Vec<MetadataRow>, Error>> {
+        self.read_range(metadata::table_range(table), deadline)
+    }
+
+    /// The rows of METADATA in a key range. `KeyRange::all()` lists every tablet of the cluster.
+    ///
+    /// # Errors
+    /// As [`Cluster::read_metadata`].
+    pub fn read_range(&self, rows: KeyRange, deadline: Deadline) -> BoxFuture<'_, Result<Vec<MetadataRow>, Error>> {
+        self.cluster.read_metadata(rows, deadline)
+    }
+
+    /// Writes the row of a tablet, unless the row has a newer descriptor.
+    ///
+    /// # Errors
+    /// `Conflict` when other writers keep changing the row; otherwise as [`Cluster::check`]. Safe to repeat.
+    pub fn put_descriptor<'a>(
+        &'a self,
+        descriptor: &'a TabletDescriptor,
+        annotations: &'a Annotations,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<CasOutcome, Error>> {
+        Box::pin(async move {
+            let row = descriptor.row_key();
+            let value = convert::descriptor_to_bytes(descriptor);
+            for _attempt in 0..CONFLICTS_MAX {
+                let stored = self.read_row(&row, deadline).await?;
+                if stored.value.as_ref() == Some(&value) && annotations.event.is_none() && annotations.leader.is_none()
+                {
+                    return Ok(CasOutcome::Applied);
+                }
+                if let Some(newer) = stored.descriptor.clone().filter(|stored| is_newer(stored, descriptor)) {
+                    return Ok(CasOutcome::Superseded(newer));
+                }
+                let mutations = put_mutations(descriptor, &value, annotations, stored.event_slot);
+                if self.compare_and_set(&row, &stored, mutations, deadline).await? {
+                    return Ok(CasOutcome::Applied);
+                }
+            }
+            Err(Error::new(Reason::Conflict, "too much contention on the METADATA row; retry"))
+        })
+    }
+
+    /// Writes both halves of a split: the new row before the old one is overwritten, so that every key stays listed.
+    ///
+    /// # Errors
+    /// As [`Self::put_descriptor`]. Safe to repeat.
+    pub fn put_split<'a>(
+        &'a self,
+        left: &'a TabletDescriptor,
+        right: &'a TabletDescriptor,
+        annotations: &'a Annotations,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            self.put_descriptor(left, annotations, deadline).await?;
+            self.put_descriptor(right, annotations, deadline).await?;
+            Ok(())
+        })
+    }
+
+    /// Records the leader of a tablet, if METADATA lists the tablet.
+    ///
+    /// # Errors
+    /// As [`Cluster::check`].
+    pub fn put_leader<'a>(
+        &'a self,
+        descriptor: &'a TabletDescriptor,
+        leader: LeaderHint,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let check = Check {
+                row: descriptor.row_key(),
+                predicate: Some(convert::filter_to_bytes(&descriptor_column())),
+                then: vec![set(LOCATION_FAMILY, LEADER_QUALIFIER, ZERO, leader_value(leader))],
+                otherwise: Vec::new(),
+                token: None,
+            };
+            self.cluster.check(TableId::METADATA, check, deadline).await.map(drop)
+        })
+    }
+
+    /// Deletes the row of a tablet, unless the row has a newer descriptor.
+    ///
+    /// # Errors
+    /// As [`Self::put_descriptor`]. Safe to repeat.
+    pub fn delete<'a>(
+        &'a self,
+        descriptor: &'a TabletDescriptor,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<CasOutcome, Error>> {
+        Box::pin(async move {
+            let row = descriptor.row_key();
+            for _attempt in 0..CONFLICTS_MAX {
+                let stored = self.read_row(&row, deadline).await?;
+                match stored.descriptor.clone() {
+                    None if stored.value.is_none() => return Ok(CasOutcome::Applied),
+                    Some(newer) if is_newer(&newer, descriptor) => return Ok(CasOutcome::Superseded(newer)),
+                    _present => {}
+                }
+                let delete = vec![convert::mutation_to_bytes(&Mutation::DeleteRow)];
+                if self.compare_and_set(&row, &stored, delete, deadline).await? {
+                    return Ok(CasOutcome::Applied);
+                }
+            }
+            Err(Error::new(Reason::Conflict, "too much contention on the METADATA row; retry"))
+        })
+    }
+
+    async fn read_row(&self, row: &RowKey, deadline: Deadline) -> Result<StoredRow, Error> {
+        let read = Read::new(TableId::METADATA, RowSet::from_ranges([KeyRange::single(row.clone())]));
+        let mut parts = self.cluster.read_rows(read, deadline);
+        let mut found = None;
+        while let Some(part) = parts.try_next().await? {
+            found = whole_rows(part.response)?.pop().or(found);
+        }
+        let Some(row) = found else { return Ok(StoredRow { value: None, descriptor: None, event_slot: 0 }) };
+        let value = descriptor_value(&row).cloned();
+        let descriptor = value.clone().map(convert::descriptor_from_bytes).transpose()?;
+        Ok(StoredRow { value, descriptor, event_slot: next_event_slot(&row) })
+    }
+
+    /// Applies `mutations` if the row's descriptor has not changed since it was read.
+    async fn compare_and_set(
+        &self,
+        row: &RowKey,
+        stored: &StoredRow,
+        mutations: Vec<Bytes>,
+        deadline: Deadline,
+    ) -> Result<bool, Error> {
+        let check = match &stored.value {
+            Some(value) => Check {
+                row: row.clone(),
+                predicate: Some(convert::filter_to_bytes(&Filter::Chain(vec![
+                    descriptor_column(),
+                    value_equals(value),
+                ]))),
+                then: mutations,
+                otherwise: Vec::new(),
+                token: None,
+            },
+            None => Check {
+                row: row.clone(),
+                predicate: Some(convert::filter_to_bytes(&descriptor_column())),
+                then: Vec::new(),
+                otherwise: mutations,
+                token: None,
+            },
+        };
+        let matched = self.cluster.check(TableId::METADATA, check, deadline).await?;
+        Ok(matched == stored.value.is_some())
+    }
+}
+
+/// Whether the stored descriptor is newer than the written one. Successive tablets share a row (the right half of a
+/// split takes the row of its parent); for them the generation decides.
+fn is_newer(stored: &TabletDescriptor, written: &TabletDescriptor) -> bool {
+    if stored.tablet == written.tablet {
+        stored.fence() > written.fence()
+    } else {
+        stored.generation > written.generation
+    }
+}
+
+fn put_mutations(
+    descriptor: &TabletDescriptor,
+    value: &Bytes,
+    annotations: &Annotations,
+    event_slot: u64,
+) -> Vec<Bytes> {
+    let mut mutations = vec![set(LOCATION_FAMILY, DESCRIPTOR_QUALIFIER, ZERO, value.clone())];
+    if let Some(leader) = annotations.leader {
+        mutations.push(set(LOCATION_FAMILY, LEADER_QUALIFIER, ZERO, leader_value(leader)));
+    }
+    if let Some((what, server)) = &annotations.event {
+        let event = record::TabletEvent {
+            version: convert::VERSION,
+            what: what.clone(),
+            server: server.get(),
+            generation: descriptor.generation.get(),
+        };
+        let qualifier = (event_slot % EVENTS_KEPT).to_string();
+        // One cell for each slot: the old event is deleted with all its versions.
+        mutations.push(delete_column(EVENTS_FAMILY, qualifier.as_bytes()));
+        mutations.push(set(EVENTS_FAMILY, qualifier.as_bytes(), WriteTime::Server, event.encode_to_vec().into()));
+    }
+    mutations
+}
+
+/// The slot after that of the newest event.
+fn next_event_slot(row: &Row) -> u64 {
+    let events = row.cells.iter().filter(|cell| cell.family.as_str() == EVENTS_FAMILY);
+    let newest = events.filter_map(|cell| Some((cell.timestamp, slot(&cell.qualifier)?))).max();
+    newest.map_or(0, |(_time, slot)| slot + 1)
+}
+
+fn slot(qualifier: &[u8]) -> Option<u64> {
+    std::str::from_utf8(qualifier).ok()?.parse::<u64>().ok().filter(|slot| *slot < EVENTS_KEPT)
+}
+
+fn leader_value(leader: LeaderHint) -> Bytes {
+    record::LeaderHint { server: leader.server.get(), term: leader.term }.encode_to_vec().into()
+}
+
+fn descriptor_value(row: &Row) -> Option<&Bytes> {
+    let is_descriptor = |family: &str, qualifier: &[u8]| family == LOCATION_FAMILY && qualifier == DESCRIPTOR_QUALIFIER;
+    row.cells.iter().find(|cell| is_descriptor(cell.family.as_str(), &cell.qualifier)).map(|cell| &cell.value)
+}
+
+fn descriptor_column() -> Filter {
+    Filter::Chain(vec![
+        Filter::FamilyNameRegex(Bytes::from_static(LOCATION_FAMILY.as_bytes())),
+        Filter::ColumnQualifierRegex(Bytes::from_static(DESCRIPTOR_QUALIFIER)),
+    ])
+}
+
+fn value_equals(value: &Bytes) -> Filter {
+    Filter::ValueRange { start: Bound::Included(value.clone()), end: Bound::Included(value.clone()) }
+}
+
+fn set(family: &str, qualifier: &[u8], timestamp: WriteTime, value: Bytes) -> Bytes {
+    convert::mutation_to_bytes(&Mutation::SetCell {
+        family: family.to_owned(),
+        qualifier: Bytes::copy_from_slice(qualifier),
+        timestamp,
+        value,
+    })
+}
+
+fn delete_column(family: &str, qualifier: &[u8]) -> Bytes {
+    convert::mutation_to_bytes(&Mutation::DeleteColumn {
+        family: family.to_owned(),
+        qualifier: Bytes::copy_from_slice(qualifier),
+        start: Micros::new(0),
+        end: None,
+    })
+}
