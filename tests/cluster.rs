@@ -39,7 +39,7 @@ async fn start(data: &Path, through_first: usize, runtime: &Runtime) -> (InProce
 
 /// How many tablets a server leads.
 fn led(server: &TabletServer) -> usize {
-    server.hosted().tablets().iter().filter(|tablet| tablet.leads()).count()
+    server.tablet_manager().tablets().iter().filter(|tablet| tablet.is_leader()).count()
 }
 
 /// The load runs for so long.
@@ -99,7 +99,7 @@ fn a_tablet_server_that_stops_in_order_is_not_missed() {
         let leaver = cluster.server(2).unwrap();
         let led_before = led(leaver);
         let began = runtime.clock.monotonic();
-        leaver.leave().await;
+        leaver.drain().await;
         let left = runtime.clock.monotonic() - began;
         assert_eq!(led(leaver), 0, "leaderships stayed");
         let lease = ebla_chubby::paths::server(leaver.id());

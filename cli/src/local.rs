@@ -20,7 +20,7 @@ use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
 use ebla_runtime::Runtime;
 use ebla_runtime::config::ByteSize;
-use ebla_tablet_server::{BlockCache, Neighbours, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{BlockCache, LocalServers, ServerConfig, ServerOptions, TabletServer};
 
 use crate::process::DataFolder;
 
@@ -129,8 +129,8 @@ async fn begin(config: &LocalConfig, data: &Path, parts: &mut Parts, runtime: &R
     let chubby = Embedded::open(&data.join("chubby"), runtime.clock.clone(), &runtime.tasks)
         .map_err(|error| Error::from(error).context("open the lock service"))?
         .shared();
-    let whole = ServerOptions::up(Neighbours::default());
-    let options = whole.clone().one_of(config.servers, &BlockCache::new(whole.store.cache_bytes));
+    let whole = ServerOptions::up(LocalServers::default());
+    let options = whole.clone().divided_among(config.servers, &BlockCache::new(whole.store.cache_bytes));
     for number in 1..=config.servers.max(1) {
         let server = start_server(config, data, number, options.clone(), &chubby, runtime).await?;
         parts.servers.push(server);
@@ -150,7 +150,7 @@ async fn ready(master: &Master, servers: &[TabletServer]) -> Result<(), Error> {
         }
         Ok(())
     };
-    let refusals = servers.iter().map(|server| Box::pin(server.refused()));
+    let refusals = servers.iter().map(|server| Box::pin(server.registration_refused()));
     let refused = async { Err(futures::future::select_all(refusals).await.0) };
     let late = |_| {
         Error::new(Reason::Unavailable, format!("not ready after {READY_MAX:?}; EBLA_LOG=info shows what it waits for"))

@@ -19,7 +19,7 @@ use ebla_proto::services::operations_client::OperationsClient;
 use ebla_proto::services::{CATALOGUE, PublicCall};
 use ebla_proto::status::from_status;
 use ebla_runtime::Runtime;
-use ebla_tablet_server::{Neighbours, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{LocalServers, ServerConfig, ServerOptions, TabletServer};
 use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
@@ -45,7 +45,7 @@ impl TestCluster {
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
         let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
-        let options = ServerOptions::up(Neighbours::default());
+        let options = ServerOptions::up(LocalServers::default());
         let config = ServerConfig::new(data.path(), "127.0.0.1:0", options);
         let server = TabletServer::start(config, chubby.clone(), runtime.clone()).await.unwrap();
         let master = start_master(&chubby, &runtime).await;

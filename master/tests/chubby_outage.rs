@@ -14,7 +14,7 @@ use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
-use ebla_tablet_server::{Neighbours, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{LocalServers, ServerConfig, ServerOptions, TabletServer};
 
 /// How long a test waits for an event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ impl TestCluster {
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
         let chubby = FaultyChubby::new(Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared());
-        let options = ServerOptions::up(Neighbours::default());
+        let options = ServerOptions::up(LocalServers::default());
         let config = ServerConfig::new(data.path(), "127.0.0.1:0", options);
         let server = TabletServer::start(config, chubby.shared(), runtime.clone()).await.unwrap();
         let master =

@@ -22,7 +22,7 @@ use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::{control, convert, record};
 use ebla_runtime::Runtime;
-use ebla_tablet_server::{Neighbours, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{LocalServers, ServerConfig, ServerOptions, TabletServer};
 use prost::Message;
 
 /// How long a test waits for an event.
@@ -35,7 +35,7 @@ struct TestCluster {
     master: Master,
     client: Client,
     runtime: Runtime,
-    neighbours: Neighbours,
+    local_servers: LocalServers,
     data: tempfile::TempDir,
 }
 
@@ -45,15 +45,15 @@ impl TestCluster {
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
         let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
-        let neighbours = Neighbours::default();
+        let local_servers = LocalServers::default();
         let mut servers = Vec::new();
         for number in 0..3 {
-            let config = server_config(data.path(), number, &neighbours);
+            let config = server_config(data.path(), number, &local_servers);
             servers.push(TabletServer::start(config, chubby.clone(), runtime.clone()).await.unwrap());
         }
         let master = start_master(&chubby, &runtime).await;
         let client = Client::connect_cluster(servers[0].address(), runtime.clone()).await.unwrap();
-        Self { chubby, servers, master, client, runtime, neighbours, data }
+        Self { chubby, servers, master, client, runtime, local_servers, data }
     }
 
     async fn stop(self) {
@@ -79,8 +79,8 @@ impl TestCluster {
     }
 }
 
-fn server_config(data: &Path, number: usize, neighbours: &Neighbours) -> ServerConfig {
-    ServerConfig::new(data.join(number.to_string()), "127.0.0.1:0", ServerOptions::up(neighbours.clone()))
+fn server_config(data: &Path, number: usize, local_servers: &LocalServers) -> ServerConfig {
+    ServerConfig::new(data.join(number.to_string()), "127.0.0.1:0", ServerOptions::up(local_servers.clone()))
 }
 
 async fn start_master(chubby: &SharedChubby, runtime: &Runtime) -> Master {
@@ -273,7 +273,7 @@ async fn a_server_that_was_down_removes_replicas_of_deleted_tables() {
     admin.delete_table(&name).await.unwrap();
     soon("the others have removed it", || async { cluster.replicas().await == 4 }).await;
 
-    let config = server_config(cluster.data.path(), 2, &cluster.neighbours);
+    let config = server_config(cluster.data.path(), 2, &cluster.local_servers);
     let server = TabletServer::start(config, cluster.chubby.clone(), cluster.runtime.clone()).await.unwrap();
     assert_eq!(server.id(), ServerId::new(3), "its data folder is its identity");
     cluster.servers.push(server);

@@ -24,8 +24,8 @@ use ebla_proto::convert;
 use ebla_runtime::{Clock, Runtime};
 use ebla_storage::registry::{Registry, ReplicaState};
 use ebla_tablet_server::raft::RaftTimings;
-use ebla_tablet_server::tablet::digest::Digest;
-use ebla_tablet_server::{Neighbours, Restart, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::tablet::Digest;
+use ebla_tablet_server::{LocalServers, RestartScope, ServerConfig, ServerOptions, TabletServer};
 use tokio::sync::oneshot;
 
 /// How long a test waits for an event; the machine may be busy.
@@ -79,10 +79,10 @@ impl TestCluster {
     async fn start_server(&mut self, at: usize) {
         let options = ServerOptions {
             timings: TIMINGS,
-            restart: Restart::Alone,
+            restart: RestartScope::Server,
             lease_ttl: Duration::from_secs(2),
             // Its own set of local peers: everything between servers goes over sockets.
-            ..ServerOptions::up(Neighbours::default())
+            ..ServerOptions::up(LocalServers::default())
         };
         let config = ServerConfig::new(self.folder(at), "127.0.0.1:0", options);
         let server = TabletServer::start(config, self.chubby.clone(), self.runtime.clone()).await.unwrap();
@@ -145,8 +145,8 @@ impl TestCluster {
         }
         let mut found = BTreeSet::new();
         for server in self.running() {
-            for (id, record) in server.hosted().registry().replicas() {
-                if record.state != ReplicaState::Live || server.hosted().idle().contains(&id) {
+            for (id, record) in server.tablet_manager().registry().replicas() {
+                if record.state != ReplicaState::Live || server.tablet_manager().idle().contains(&id) {
                     return Some(format!("server {} has {id} {:?}, which is not running", server.id(), record.state));
                 }
                 found.insert((server.id(), id.tablet, id.replica));
@@ -188,7 +188,7 @@ impl TestCluster {
     async fn digests(&self) -> BTreeMap<TabletId, Vec<Digest>> {
         let mut digests: BTreeMap<TabletId, Vec<Digest>> = BTreeMap::new();
         for server in self.running() {
-            for tablet in server.hosted().tablets() {
+            for tablet in server.tablet_manager().tablets() {
                 digests.entry(tablet.id()).or_default().push(tablet.digest().await.unwrap());
             }
         }
@@ -197,7 +197,7 @@ impl TestCluster {
 
     /// Counts the replicas here that were added to their tablets; each must have been initialized by a snapshot.
     fn added(&self, at: usize) -> usize {
-        let records = self.server(at).hosted().registry().replicas();
+        let records = self.server(at).tablet_manager().registry().replicas();
         let added = records.into_iter().filter(|(id, _record)| id.replica >= FIRST_ADDED);
         added
             .inspect(|(id, record)| assert!(record.installed.is_some(), "{id} was not initialized by a snapshot"))
@@ -317,7 +317,7 @@ async fn replicas_of_a_dead_server_are_replaced_and_it_is_used_again_when_it_ret
     cluster.start_server(2).await;
     assert_eq!(cluster.server(2).id(), lost, "its data folder is its identity");
     cluster.repaired("the removal of its extra replicas").await;
-    assert!(cluster.server(2).hosted().tablets().is_empty());
+    assert!(cluster.server(2).tablet_manager().tablets().is_empty());
     assert_eq!(std::fs::read_dir(cluster.folder(2).join("tablets")).unwrap().count(), 0, "its files are gone");
 
     let load = Load::start(&client, &cluster.runtime, "second");
@@ -336,13 +336,13 @@ async fn a_server_that_returns_within_the_grace_keeps_its_replicas() {
     let client = cluster.client(0).await;
     Load::create_table(&client).await;
     cluster.repaired("the initial").await;
-    let before = cluster.server(2).hosted().registry().replicas();
+    let before = cluster.server(2).tablet_manager().registry().replicas();
     cluster.crash(2).await;
     cluster.start_server(2).await;
     let load = Load::start(&client, &cluster.runtime, "after");
     tokio::time::sleep(GRACE * 2).await;
     cluster.repaired("nothing to repair").await;
-    let after = cluster.server(2).hosted().registry().replicas();
+    let after = cluster.server(2).tablet_manager().registry().replicas();
     let ids = |replicas: &[(ebla_storage::log::GroupId, ebla_storage::registry::ReplicaRecord)]| -> Vec<_> {
         replicas.iter().map(|(id, _record)| *id).collect()
     };
@@ -377,7 +377,7 @@ async fn a_new_master_finishes_an_incomplete_repair() {
     let load = Load::start(&client, &cluster.runtime, "load");
     cluster.crash(2).await;
     let is_new = |server: &TabletServer| {
-        server.hosted().registry().replicas().iter().any(|(id, _record)| id.replica >= FIRST_ADDED)
+        server.tablet_manager().registry().replicas().iter().any(|(id, _record)| id.replica >= FIRST_ADDED)
     };
     until("a repair", || cluster.running().any(is_new)).await;
     cluster.master.take().unwrap().abort().await;
@@ -400,10 +400,10 @@ async fn a_damaged_replica_is_replaced_under_a_new_id() {
     cluster.crash(2).await;
     let damaged = delete_folder(&cluster.folder(2), tablet);
     cluster.start_server(2).await;
-    assert_eq!(cluster.server(2).hosted().quarantined(), [damaged]);
+    assert_eq!(cluster.server(2).tablet_manager().quarantined(), [damaged]);
     // There is no other server: the new replica is created where the damaged one was.
     cluster.repaired("the damage").await;
-    let registry = cluster.server(2).hosted().registry();
+    let registry = cluster.server(2).tablet_manager().registry();
     assert!(registry.is_removed(damaged), "its id is never used again");
     assert_eq!(cluster.added(2), 1);
     load.verify().await;

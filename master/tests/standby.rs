@@ -12,7 +12,7 @@ use ebla_master::{Master, MasterConfig};
 use ebla_model::schema::TableName;
 use ebla_proto::{convert, record};
 use ebla_runtime::Runtime;
-use ebla_tablet_server::{Neighbours, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{LocalServers, ServerConfig, ServerOptions, TabletServer};
 
 /// How long a test waits for an event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ impl TestCluster {
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
         let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
-        let options = ServerOptions::up(Neighbours::default());
+        let options = ServerOptions::up(LocalServers::default());
         let config = ServerConfig::new(data.path(), "127.0.0.1:0", options);
         let server = TabletServer::start(config, chubby.clone(), runtime.clone()).await.unwrap();
         let start = || async {

@@ -1,4 +1,4 @@
-//! How a tablet server is set up: settings are data, what it talks to are arguments of `server::TabletServer::start`.
+//! Configuration of a tablet server: settings are data, dependencies are arguments of `server::TabletServer::start`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,68 +10,68 @@ use ebla_storage::disk::{Disk, RealDisk};
 use ebla_storage::tablet::{BlockCache, StoreOptions};
 
 use crate::front::RequestBytes;
-use crate::neighbours::Neighbours;
+use crate::local_servers::LocalServers;
 use crate::raft::RaftTimings;
 
-/// Everything that may be set about a tablet server.
+/// The settings of a tablet server.
 #[derive(Clone)]
 pub struct ServerOptions {
     /// Memory and files of the tablet stores.
     pub store: StoreOptions,
-    /// The block cache, when other servers of this process use it too; `None`: one of its own.
+    /// The block cache shared with other servers of this process; `None`: the server creates its own.
     pub block_cache: Option<BlockCache>,
-    /// The commit log on disk; above it, the tablets that pin its oldest part are flushed.
+    /// Budget of the commit log on disk; above it, the tablets that pin its oldest segments are flushed.
     pub log_bytes: ByteSize,
-    /// Size of a file of the commit log.
+    /// Size of a segment of the commit log.
     pub segment_bytes: ByteSize,
-    /// Memory for what was written to the commit log last: followers that are behind are served from it.
+    /// Memory for the newest records of the commit log: lagging followers are served from it.
     pub log_cache: ByteSize,
-    /// A tablet is divided when it has about this size on disk.
+    /// A tablet is split when its size on disk exceeds about this.
     pub split_bytes: ByteSize,
-    /// Times of the Raft groups; the same on every server of a cluster.
+    /// Timings of the Raft groups; the same on every server of a cluster.
     pub timings: RaftTimings,
-    /// How replicas that ran before take part in elections.
-    pub restart: Restart,
-    /// How long `servers/<id>` outlives a server that is silent.
+    /// How restarted replicas take part in elections.
+    pub restart: RestartScope,
+    /// The lease's time to live: how long `servers/<id>` outlives a server that stops renewing.
     pub lease_ttl: Duration,
-    /// How many bytes of data requests it may hold.
+    /// Memory budget of data requests.
     pub request_bytes: RequestBytes,
     /// Threads that apply commands.
     pub apply_threads: usize,
     /// Threads that read.
     pub read_threads: usize,
-    /// Threads that flush, open and copy.
+    /// Threads that flush, open and copy stores.
     pub maintenance_threads: usize,
     /// The other servers of this process, reached without a socket.
-    pub neighbours: Neighbours,
-    /// Where calls that wait for a disk run.
+    pub local_servers: LocalServers,
+    /// Where blocking calls run.
     pub threads: Threads,
-    /// What the commit log is kept on.
+    /// Opens the disk of the commit log.
     pub open_disk: OpenDisk,
 }
 
-/// Opens the disk of a commit log, given the folder that is meant for it. Blocking.
+/// Opens the disk of a commit log in the given folder. Blocking.
 pub type OpenDisk = Arc<dyn Fn(&Path) -> io::Result<Arc<dyn Disk>> + Send + Sync>;
 
-/// Where calls that wait for a disk run, and who writes the commit log.
+/// Where blocking calls run, and what writes the commit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// Pools of threads, and a thread for the log.
+    /// Thread pools, and a thread for the log.
     Pools,
-    /// None, as in a simulation: calls run where they stand, and a task writes the log.
-    None {
-        /// About how long a batch of the log waits before it is written: the time that a real disk would take.
+    /// No threads, as in a simulation: blocking calls run inline, and a task writes the log.
+    Inline {
+        /// The average delay before a batch of the log is written: it stands for the latency of a real disk.
         sync: Duration,
     },
 }
 
-/// What a start after an earlier run means for elections.
+/// The scope of a restart, which decides whether restarted replicas may vote at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Restart {
-    /// Others may have gone on: keep out of elections until no promise made before the restart can matter.
-    Alone,
-    /// All voters lived in one process and died with it: none can hold a promise of another.
-    Together,
+pub enum RestartScope {
+    /// Other servers may have kept running: stay out of elections until every lease promised before the restart has expired.
+    Server,
+    /// All voters ran in one process and stopped with it: no replica can hold a lease that another one promised.
+    Cluster,
 }
 
 impl std::fmt::Debug for ServerOptions {
@@ -85,7 +85,7 @@ impl std::fmt::Debug for ServerOptions {
 }
 
 impl ServerOptions {
-    /// A server of its own.
+    /// A tablet server in a process of its own.
     #[must_use]
     pub fn server() -> Self {
         Self {
@@ -96,40 +96,40 @@ impl ServerOptions {
             log_cache: ByteSize::mebibytes(64),
             split_bytes: ByteSize::mebibytes(128),
             timings: RaftTimings::default(),
-            restart: Restart::Alone,
+            restart: RestartScope::Server,
             lease_ttl: Duration::from_secs(10),
             request_bytes: RequestBytes::default(),
             apply_threads: 4,
             read_threads: 8,
             maintenance_threads: 4,
-            neighbours: Neighbours::default(),
+            local_servers: LocalServers::default(),
             threads: Threads::Pools,
             open_disk: Arc::new(|folder| Ok(Arc::new(RealDisk::open(folder)?))),
         }
     }
 
-    /// The only server of a small process; others that it shares the process with are reached through `neighbours`, and the
-    /// memory is divided with [`ServerOptions::one_of`].
+    /// A tablet server of a small process; further servers of the process are reached through `local_servers`, and the memory
+    /// is divided with [`ServerOptions::divided_among`].
     #[must_use]
-    pub fn up(neighbours: Neighbours) -> Self {
+    pub fn up(local_servers: LocalServers) -> Self {
         Self {
             store: StoreOptions::up(),
             log_bytes: ByteSize::mebibytes(512),
             log_cache: ByteSize::mebibytes(24),
-            restart: Restart::Together,
+            restart: RestartScope::Cluster,
             apply_threads: 2,
             read_threads: 2,
             maintenance_threads: 2,
-            neighbours,
+            local_servers,
             ..Self::server()
         }
     }
 }
 
 impl ServerOptions {
-    /// One of `servers` servers that divide the memory these options give, and share `cache`.
+    /// The options of one of `servers` servers that divide this memory and share `cache`.
     #[must_use]
-    pub fn one_of(mut self, servers: usize, cache: &BlockCache) -> Self {
+    pub fn divided_among(mut self, servers: usize, cache: &BlockCache) -> Self {
         let servers = servers.max(1);
         self.store.memtable_bytes /= servers;
         self.log_cache = ByteSize::new(self.log_cache.bytes() / servers as u64);
@@ -138,21 +138,21 @@ impl ServerOptions {
     }
 }
 
-/// Where a tablet server lives and listens.
+/// The folder and addresses of a tablet server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Its data folder; an empty one is a new server.
+    /// The data folder; an empty one creates a new server.
     pub data_dir: PathBuf,
     /// `host:port` to listen on; port 0 takes a free one.
     pub listen: String,
-    /// `host:port` that others reach it by; absent: the address it listens on.
+    /// `host:port` under which others reach it; `None`: the address it listens on.
     pub advertise: Option<String>,
-    /// Settings.
+    /// The settings.
     pub options: ServerOptions,
 }
 
 impl ServerConfig {
-    /// A server that others reach where it listens.
+    /// A server that advertises the address it listens on.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>, listen: &str, options: ServerOptions) -> Self {
         Self { data_dir: data_dir.into(), listen: listen.to_owned(), advertise: None, options }
@@ -165,15 +165,15 @@ mod tests {
 
     #[test]
     fn servers_of_one_process_divide_its_memory() {
-        let whole = ServerOptions::up(Neighbours::default());
+        let whole = ServerOptions::up(LocalServers::default());
         let cache = BlockCache::new(whole.store.cache_bytes);
         for servers in [1, 3, 16] {
-            let one = whole.clone().one_of(servers, &cache);
+            let one = whole.clone().divided_among(servers, &cache);
             assert!(one.block_cache.is_some());
             let count = u64::try_from(servers).unwrap();
             assert!(one.store.memtable_bytes * servers <= whole.store.memtable_bytes);
             assert!(one.log_cache.bytes() * count <= whole.log_cache.bytes() && one.log_cache.bytes() > 0);
         }
-        assert!(whole.one_of(0, &cache).store.memtable_bytes > 0);
+        assert!(whole.divided_among(0, &cache).store.memtable_bytes > 0);
     }
 }

@@ -1,9 +1,9 @@
-//! `ebla.control`: orders of the master in office, and a leader's request to flush.
+//! `ebla.control`: requests of the active master, and flush requests of tablet leaders.
 //!
-//! An order is taken when it names this cluster and an epoch not below the highest seen, which is remembered on disk
-//! before the order is carried out; so an order of a master whose time is over, however late it arrives, does nothing. An
-//! order about one tablet also says what the master believed of it and is refused when that is not so (any more). All
-//! orders may be repeated.
+//! A request is accepted when it names this cluster and an epoch not below the highest one seen, which is persisted before
+//! the request is executed; so a request of a former master has no effect, however late it arrives. A request about one
+//! tablet also carries the master's view of it (generation, membership log id) and is refused when that is stale. All
+//! requests may be repeated.
 
 use std::sync::Arc;
 
@@ -20,38 +20,38 @@ use ebla_proto::{convert, status};
 use ebla_storage::registry::Identity;
 use tonic::{Request, Response, Status};
 
-use crate::internal::call_status;
-use crate::limits::limit;
+use crate::deadline::timeout;
 use crate::raft::{GroupId, TransferError};
-use crate::tablet::digest::Digest;
+use crate::rpc::call_status;
 use crate::tablet::failure::Failure;
-use crate::tablet::hosted::{Beginning, Created, Hosted};
-use crate::tablet::replicas::ReplicaChange;
-use crate::tablet::serve::wire_error;
-use crate::tablet::{Report, Tablet};
+use crate::tablet::handler::wire_error;
+use crate::tablet::lifecycle::digest::Digest;
+use crate::tablet::lifecycle::manager::{CreateOutcome, InitialState, TabletManager};
+use crate::tablet::lifecycle::replica_change::ReplicaChange;
+use crate::tablet::{ReplicaReport, Tablet};
 
 /// Serves `ebla.control.Control`.
 #[derive(Clone, Debug)]
 pub struct ControlService {
-    hosted: Arc<Hosted>,
+    manager: Arc<TabletManager>,
     incarnation: Incarnation,
 }
 
 impl ControlService {
-    /// Carries orders out on these replicas.
+    /// Executes requests on these replicas.
     #[must_use]
-    pub const fn new(hosted: Arc<Hosted>, incarnation: Incarnation) -> Self {
-        Self { hosted, incarnation }
+    pub const fn new(manager: Arc<TabletManager>, incarnation: Incarnation) -> Self {
+        Self { manager, incarnation }
     }
 
-    /// Accepts or refuses the sender of an order.
-    async fn admit(&self, fence: Option<wire::Fence>) -> Result<(), Error> {
-        let fence = fence.ok_or_else(|| Error::invalid("the order has no fence"))?;
+    /// Checks the fence of a request: accepts or refuses its sender.
+    async fn check_fence(&self, fence: Option<wire::Fence>) -> Result<(), Error> {
+        let fence = fence.ok_or_else(|| Error::invalid("the request has no fence"))?;
         let cluster =
-            ClusterId::from_bytes(&fence.cluster).ok_or_else(|| Error::invalid("a cluster id has 16 bytes"))?;
+            ClusterId::from_bytes(&fence.cluster).ok_or_else(|| Error::invalid("cluster id is not 16 bytes long"))?;
         let epoch = MasterEpoch::new(fence.master_epoch);
-        let registry = self.hosted.registry();
-        let identity = Identity { cluster, server: self.hosted.server() };
+        let registry = self.manager.registry();
+        let identity = Identity { cluster, server: self.manager.server() };
         if registry.identity() == Some(identity) && registry.epoch() == epoch {
             return Ok(());
         }
@@ -60,48 +60,51 @@ impl ControlService {
             registry.adopt(identity)?;
             Ok(registry.accept_epoch(epoch)?)
         };
-        let outcome = self.hosted.maintenance().run(accept).await;
+        let outcome = self.manager.maintenance().run(accept).await;
         outcome.map_err(|error| Error::new(Reason::Unavailable, error.to_string()))?
     }
 
-    /// As [`Self::admit`], for an order that begins something: a server that is about to end takes none.
-    async fn admit_work(&self, fence: Option<wire::Fence>) -> Result<(), Error> {
-        if self.hosted.is_leaving() {
-            return Err(Error::new(Reason::Unavailable, "the server is stopping"));
+    /// As [`Self::check_fence`], for a request that starts new work: a draining server refuses it.
+    async fn check_fence_for_new_work(&self, fence: Option<wire::Fence>) -> Result<(), Error> {
+        if self.manager.is_draining() {
+            return Err(Error::new(Reason::Unavailable, "the server is draining"));
         }
-        self.admit(fence).await
+        self.check_fence(fence).await
     }
 
     fn tablet(&self, tablet: u64) -> Result<Arc<Tablet>, Failure> {
-        let missing = || Failure::new(Reason::WrongTablet, "the tablet is not here");
-        self.hosted.tablet(TabletId::new(tablet)).ok_or_else(missing)
+        let missing = || Failure::new(Reason::WrongTablet, "this server has no replica of the tablet");
+        self.manager.tablet(TabletId::new(tablet)).ok_or_else(missing)
     }
 
-    /// The tablet that an order is about, when it is still as the master believed.
-    fn expected(&self, expected: Option<wire::Expected>) -> Result<Arc<Tablet>, Failure> {
-        let (tablet, fence) = self.named(expected)?;
+    /// The tablet of a request, if the master's view of it is current.
+    fn current_tablet(&self, expected: Option<wire::Expected>) -> Result<Arc<Tablet>, Failure> {
+        let (tablet, fence) = self.tablet_and_fence(expected)?;
         let descriptor = tablet.descriptor();
         if descriptor.fence() == fence { Ok(tablet) } else { Err(Failure::wrong_tablet(descriptor)) }
     }
 
-    /// The tablet that an order is about, and what the master believed of it.
-    fn named(&self, expected: Option<wire::Expected>) -> Result<(Arc<Tablet>, (Generation, LogId)), Failure> {
-        let expected = expected.ok_or_else(|| Error::invalid("the order names no tablet"))?;
+    /// The tablet of a request, and the master's view of it.
+    fn tablet_and_fence(
+        &self,
+        expected: Option<wire::Expected>,
+    ) -> Result<(Arc<Tablet>, (Generation, LogId)), Failure> {
+        let expected = expected.ok_or_else(|| Error::invalid("the request names no tablet"))?;
         let log_id = expected.membership_log_id.as_ref().map(convert::log_id_from_proto).unwrap_or_default();
         Ok((self.tablet(expected.tablet)?, (Generation::new(expected.generation), log_id)))
     }
 }
 
-fn refused(failure: Failure) -> Status {
+fn failure_status(failure: Failure) -> Status {
     call_status(&wire_error(failure))
 }
 
-fn failed(error: &Error) -> Status {
+fn error_status(error: &Error) -> Status {
     status::to_status(error)
 }
 
 fn descriptor_of(descriptor: Option<ebla_proto::record::TabletDescriptor>) -> Result<TabletDescriptor, Error> {
-    let descriptor = descriptor.ok_or_else(|| Error::invalid("the order has no descriptor"))?;
+    let descriptor = descriptor.ok_or_else(|| Error::invalid("the request has no descriptor"))?;
     convert::descriptor_from_proto(&descriptor)
 }
 
@@ -111,17 +114,18 @@ impl Control for ControlService {
         &self,
         request: Request<wire::CreateReplicaRequest>,
     ) -> Result<Response<wire::CreateReplicaReply>, Status> {
-        let order = request.into_inner();
-        self.admit_work(order.fence).await.map_err(|error| failed(&error))?;
-        let descriptor = descriptor_of(order.descriptor).map_err(|error| failed(&error))?;
-        let schema = order.schema.ok_or_else(|| failed(&Error::invalid("the order has no schema")))?;
-        let schema = convert::schema_from_proto(&schema).map_err(|error| failed(&error))?;
-        let beginning = if order.empty { Beginning::Empty } else { Beginning::Seed };
-        let made = self.hosted.create_replica(descriptor, schema, ReplicaId::new(order.replica), beginning).await;
-        let outcome = match made.map_err(|error| failed(&error))? {
-            Created::Made => "made",
-            Created::Here => "here",
-            Created::Removed => "removed",
+        let request = request.into_inner();
+        self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
+        let descriptor = descriptor_of(request.descriptor).map_err(|error| error_status(&error))?;
+        let schema = request.schema.ok_or_else(|| error_status(&Error::invalid("the request has no schema")))?;
+        let schema = convert::schema_from_proto(&schema).map_err(|error| error_status(&error))?;
+        let initial_state = if request.empty { InitialState::Empty } else { InitialState::Seed };
+        let created =
+            self.manager.create_replica(descriptor, schema, ReplicaId::new(request.replica), initial_state).await;
+        let outcome = match created.map_err(|error| error_status(&error))? {
+            CreateOutcome::Created => "made",
+            CreateOutcome::AlreadyExists => "here",
+            CreateOutcome::Removed => "removed",
         };
         Ok(Response::new(wire::CreateReplicaReply { outcome: outcome.to_owned() }))
     }
@@ -130,19 +134,19 @@ impl Control for ControlService {
         &self,
         request: Request<wire::DropReplicaRequest>,
     ) -> Result<Response<wire::DropReplicaReply>, Status> {
-        let order = request.into_inner();
-        self.admit(order.fence).await.map_err(|error| failed(&error))?;
-        let dropped = self.hosted.drop_replica(TabletId::new(order.tablet), ReplicaId::new(order.replica)).await;
-        dropped.map_err(|error| failed(&error))?;
+        let request = request.into_inner();
+        self.check_fence(request.fence).await.map_err(|error| error_status(&error))?;
+        let dropped = self.manager.drop_replica(TabletId::new(request.tablet), ReplicaId::new(request.replica)).await;
+        dropped.map_err(|error| error_status(&error))?;
         Ok(Response::new(wire::DropReplicaReply {}))
     }
 
     async fn split(&self, request: Request<wire::SplitRequest>) -> Result<Response<wire::SplitReply>, Status> {
-        let limit = limit(request.metadata());
-        let order = request.into_inner();
-        self.admit_work(order.fence).await.map_err(|error| failed(&error))?;
-        let tablet = self.expected(order.expected).map_err(refused)?;
-        let (left, right) = tablet.split(order.at.map(RowKey::new), limit).await.map_err(refused)?;
+        let timeout = timeout(request.metadata());
+        let request = request.into_inner();
+        self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
+        let tablet = self.current_tablet(request.expected).map_err(failure_status)?;
+        let (left, right) = tablet.split(request.at.map(RowKey::new), timeout).await.map_err(failure_status)?;
         Ok(Response::new(wire::SplitReply {
             left: Some(convert::descriptor_to_proto(&left)),
             right: Some(convert::descriptor_to_proto(&right)),
@@ -150,25 +154,29 @@ impl Control for ControlService {
     }
 
     async fn apply(&self, request: Request<wire::ApplyRequest>) -> Result<Response<wire::ApplyReply>, Status> {
-        let limit = limit(request.metadata());
-        let order = request.into_inner();
-        self.admit_work(order.fence.clone()).await.map_err(|error| failed(&error))?;
-        let tablet = self.tablet(order.tablet).map_err(refused)?;
-        if tablet.table().get() != order.table {
-            return Err(failed(&Error::invalid("the tablet is part of another table")));
+        let timeout = timeout(request.metadata());
+        let request = request.into_inner();
+        self.check_fence_for_new_work(request.fence.clone()).await.map_err(|error| error_status(&error))?;
+        let tablet = self.tablet(request.tablet).map_err(failure_status)?;
+        if tablet.table().get() != request.table {
+            return Err(error_status(&Error::invalid("the tablet belongs to another table")));
         }
-        let kind = order.kind.ok_or_else(|| failed(&Error::invalid("the order says nothing")))?;
-        let descriptor = apply(&tablet, kind, limit).await.map_err(refused)?;
+        let kind = request.kind.ok_or_else(|| error_status(&Error::invalid("empty request: no operation set")))?;
+        let descriptor = apply(&tablet, kind, timeout).await.map_err(failure_status)?;
         Ok(Response::new(wire::ApplyReply { descriptor: Some(convert::descriptor_to_proto(&descriptor)) }))
     }
 
     async fn transfer(&self, request: Request<wire::TransferRequest>) -> Result<Response<wire::TransferReply>, Status> {
-        let order = request.into_inner();
-        self.admit(order.fence).await.map_err(|error| failed(&error))?;
-        let tablet = self.expected(order.expected).map_err(refused)?;
-        let to = tablet.descriptor().membership.replica_on(ServerId::new(order.to_server));
-        let to = to.ok_or_else(|| failed(&Error::invalid("the tablet has no replica on that server")))?;
-        tablet.group().transfer(to).await.map_err(|error| refused(transfer_failure(&tablet, error)))?;
+        let request = request.into_inner();
+        self.check_fence(request.fence).await.map_err(|error| error_status(&error))?;
+        let tablet = self.current_tablet(request.expected).map_err(failure_status)?;
+        let to = tablet.descriptor().membership.replica_on(ServerId::new(request.to_server));
+        let to = to.ok_or_else(|| error_status(&Error::invalid("the tablet has no replica on that server")))?;
+        tablet
+            .group()
+            .transfer_leadership(to)
+            .await
+            .map_err(|error| failure_status(transfer_failure(&tablet, error)))?;
         Ok(Response::new(wire::TransferReply {}))
     }
 
@@ -176,23 +184,24 @@ impl Control for ControlService {
         &self,
         request: Request<wire::ChangeReplicasRequest>,
     ) -> Result<Response<wire::ChangeReplicasReply>, Status> {
-        let limit = limit(request.metadata());
-        let order = request.into_inner();
-        self.admit_work(order.fence).await.map_err(|error| failed(&error))?;
-        let (tablet, expected) = self.named(order.expected).map_err(refused)?;
+        let timeout = timeout(request.metadata());
+        let request = request.into_inner();
+        self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
+        let (tablet, expected) = self.tablet_and_fence(request.expected).map_err(failure_status)?;
         let add =
-            order.add.map(|add| Replica { replica: ReplicaId::new(add.replica), server: ServerId::new(add.server) });
-        let remove = (order.remove > 0).then(|| ReplicaId::new(order.remove));
-        let changed = tablet.change_replicas(ReplicaChange { expected, add, remove }, limit).await.map_err(refused)?;
+            request.add.map(|add| Replica { replica: ReplicaId::new(add.replica), server: ServerId::new(add.server) });
+        let remove = (request.remove > 0).then(|| ReplicaId::new(request.remove));
+        let changed =
+            tablet.change_replicas(ReplicaChange { expected, add, remove }, timeout).await.map_err(failure_status)?;
         Ok(Response::new(wire::ChangeReplicasReply { descriptor: Some(convert::descriptor_to_proto(&changed)) }))
     }
 
     async fn digest(&self, request: Request<wire::DigestRequest>) -> Result<Response<wire::DigestReply>, Status> {
-        let wanted = request.into_inner().tablets;
+        let tablets = request.into_inner().tablets;
         let mut replicas = Vec::new();
-        for tablet in self.hosted.tablets() {
-            if wanted.is_empty() || wanted.contains(&tablet.id().get()) {
-                let digest = tablet.digest().await.map_err(refused)?;
+        for tablet in self.manager.tablets() {
+            if tablets.is_empty() || tablets.contains(&tablet.id().get()) {
+                let digest = tablet.digest().await.map_err(failure_status)?;
                 replicas.push(replica_digest(&tablet, &digest));
             }
         }
@@ -200,30 +209,31 @@ impl Control for ControlService {
     }
 
     async fn report(&self, request: Request<wire::ReportRequest>) -> Result<Response<wire::ReportReply>, Status> {
-        self.admit(request.into_inner().fence).await.map_err(|error| failed(&error))?;
-        let hosted = Arc::clone(&self.hosted);
-        // Sizes are asked of the stores: not on a thread that serves requests.
-        let reports = self.hosted.maintenance().run(move || hosted.report()).await;
-        let reports = reports.map_err(|error| failed(&Error::new(Reason::Unavailable, error.to_string())))?;
+        self.check_fence(request.into_inner().fence).await.map_err(|error| error_status(&error))?;
+        let manager = Arc::clone(&self.manager);
+        // Reading the sizes of the stores blocks: not on a thread that serves requests.
+        let reports = self.manager.maintenance().run(move || manager.report()).await;
+        let reports = reports.map_err(|error| error_status(&Error::new(Reason::Unavailable, error.to_string())))?;
         let mut replicas: Vec<_> = reports.iter().map(replica_report).collect();
-        let damaged = self.hosted.quarantined().into_iter();
-        replicas.extend(damaged.map(|id| wire::ReplicaReport { quarantined: true, ..silent_report(id) }));
-        replicas
-            .extend(self.hosted.idle().into_iter().map(|id| wire::ReplicaReport { idle: true, ..silent_report(id) }));
+        let damaged = self.manager.quarantined().into_iter();
+        replicas.extend(damaged.map(|id| wire::ReplicaReport { quarantined: true, ..not_running_report(id) }));
+        replicas.extend(
+            self.manager.idle().into_iter().map(|id| wire::ReplicaReport { idle: true, ..not_running_report(id) }),
+        );
         Ok(Response::new(wire::ReportReply {
-            server: self.hosted.server().get(),
+            server: self.manager.server().get(),
             incarnation: self.incarnation.get(),
             replicas,
-            log_bytes: self.hosted.log().bytes(),
+            log_bytes: self.manager.log().bytes(),
         }))
     }
 
     async fn flush(&self, request: Request<wire::FlushRequest>) -> Result<Response<wire::FlushReply>, Status> {
-        let tablet = self.tablet(request.into_inner().tablet).map_err(refused)?;
-        let machine = Arc::clone(tablet.machine());
-        let flushed = self.hosted.maintenance().run(move || machine.flush()).await;
-        let flushed = flushed.map_err(|error| failed(&Error::new(Reason::Unavailable, error.to_string())))?;
-        flushed.map_err(|error| failed(&error))?;
+        let tablet = self.tablet(request.into_inner().tablet).map_err(failure_status)?;
+        let state_machine = Arc::clone(tablet.state_machine());
+        let flushed = self.manager.maintenance().run(move || state_machine.flush()).await;
+        let flushed = flushed.map_err(|error| error_status(&Error::new(Reason::Unavailable, error.to_string())))?;
+        flushed.map_err(|error| error_status(&error))?;
         Ok(Response::new(wire::FlushReply {}))
     }
 }
@@ -231,16 +241,18 @@ impl Control for ControlService {
 async fn apply(
     tablet: &Tablet,
     kind: apply_request::Kind,
-    limit: std::time::Duration,
+    timeout: std::time::Duration,
 ) -> Result<TabletDescriptor, Failure> {
     match kind {
-        apply_request::Kind::SetSchema(schema) => tablet.set_schema(convert::schema_from_proto(&schema)?, limit).await,
-        apply_request::Kind::DropRange(order) => {
-            let range = order.range.ok_or_else(|| Error::invalid("the order has no range"))?;
-            let range = convert::key_range_from_proto(&range)?;
-            tablet.drop_range(OperationId::new(order.operation), range, limit).await
+        apply_request::Kind::SetSchema(schema) => {
+            tablet.set_schema(convert::schema_from_proto(&schema)?, timeout).await
         }
-        apply_request::Kind::DropOperation(operation) => tablet.drop_table(OperationId::new(operation), limit).await,
+        apply_request::Kind::DropRange(request) => {
+            let range = request.range.ok_or_else(|| Error::invalid("the request has no range"))?;
+            let range = convert::key_range_from_proto(&range)?;
+            tablet.drop_range(OperationId::new(request.operation), range, timeout).await
+        }
+        apply_request::Kind::DropOperation(operation) => tablet.drop_table(OperationId::new(operation), timeout).await,
     }
 }
 
@@ -248,16 +260,18 @@ fn transfer_failure(tablet: &Tablet, error: TransferError) -> Failure {
     match error {
         TransferError::NotLeader => Failure::not_leader(tablet.leader()),
         TransferError::NotVoter(_) => Error::new(Reason::FailedPrecondition, error.to_string()).into(),
-        TransferError::Lags => Failure::busy(std::time::Duration::from_millis(100)),
-        TransferError::NotTaken | TransferError::Stopped => Failure::new(Reason::Unavailable, error.to_string()),
+        TransferError::TargetBehind => Failure::busy(std::time::Duration::from_millis(100)),
+        TransferError::TargetNotElected | TransferError::Stopped => {
+            Failure::new(Reason::Unavailable, error.to_string())
+        }
     }
 }
 
-fn replica_report(report: &Report) -> wire::ReplicaReport {
+fn replica_report(report: &ReplicaReport) -> wire::ReplicaReport {
     wire::ReplicaReport {
         descriptor: Some(convert::descriptor_to_proto(&report.descriptor)),
         replica: report.replica.get(),
-        leads: report.leads,
+        leads: report.is_leader,
         term: report.term,
         size_bytes: report.size_bytes,
         schema_version: report.schema_version.get(),
@@ -269,8 +283,8 @@ fn replica_report(report: &Report) -> wire::ReplicaReport {
     }
 }
 
-/// All that is told of a replica that does not run.
-fn silent_report(id: GroupId) -> wire::ReplicaReport {
+/// The report on a replica that does not run.
+fn not_running_report(id: GroupId) -> wire::ReplicaReport {
     let descriptor = ebla_proto::record::TabletDescriptor { tablet: id.tablet.get(), ..Default::default() };
     wire::ReplicaReport { descriptor: Some(descriptor), replica: id.replica.get(), ..Default::default() }
 }

@@ -1,28 +1,31 @@
-//! The tablet server: holds replicas of tablets, serves the rows of those it leads, hands on the rest.
+//! The tablet server: stores replicas of tablets, serves the rows of the tablets it leads, forwards requests for others.
 //!
-//! Data flows one way, `front -> router -> tablet -> raft -> storage`; no file names a layer above its own. `server`
-//! starts and stops it all, `lease` tells Chubby that this server lives, `memory` keeps where the others are for the next
-//! start, `control` takes the master's orders, `internal` answers fronts and clients, `announce` writes METADATA after a
-//! change, `flushing` decides when memory goes to disk, `collecting` when versions beyond a count are looked for, `leaving` hands leaderships over before an orderly end.
+//! Data flows one way, `front -> router -> tablet -> raft -> storage`; no file names a layer above its own. Beside the
+//! layers:
+//! - `server` starts and stops everything, `config` holds the settings, `drain` transfers leaderships before a graceful stop;
+//! - `registration` is the server's identity and its lease in Chubby, `directory_cache` a copy of Chubby's files for restarts;
+//! - `rpc` serves fronts and clients, `control` serves the master, `deadline` reads the timeouts of calls;
+//! - `maintenance` flushes memtables, purges logs, splits large tablets and collects garbage;
+//! - `metadata_writer` updates METADATA after changes of tablets;
+//! - `local_servers` connects the servers of one process.
 
-pub mod announce;
-mod collecting;
 pub mod config;
 pub mod control;
-pub mod flushing;
+pub mod deadline;
+mod directory_cache;
+pub mod drain;
 pub mod front;
-pub mod internal;
-pub mod lease;
-pub mod leaving;
-pub mod limits;
-mod memory;
-pub mod neighbours;
+pub mod local_servers;
+pub mod maintenance;
+pub mod metadata_writer;
 pub mod raft;
+pub mod registration;
 pub mod router;
+pub mod rpc;
 pub mod server;
 pub mod tablet;
 
-pub use config::{Restart, ServerConfig, ServerOptions};
+pub use config::{RestartScope, ServerConfig, ServerOptions};
 pub use ebla_storage::tablet::BlockCache;
-pub use neighbours::Neighbours;
+pub use local_servers::LocalServers;
 pub use server::TabletServer;

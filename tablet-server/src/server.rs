@@ -1,16 +1,16 @@
-//! A tablet server: made of its parts, served on one port, stopped in the reverse order.
+//! A tablet server: built from its parts, served on one port, stopped in the reverse order.
 //!
 //! ```text
-//!   registry, commit log           who it is, what lives here, the log of all groups
-//!   directory (watches Chubby)     who else there is
-//!   network, hosted replicas       Raft groups and stores
-//!   router -> cluster handle       any row, wherever it is led
-//!   front, internal, control       gRPC on one port
-//!   announcer, flushing, lease     what happens without being asked
+//!   registry, commit log           identity, local replicas, the Raft log of all groups
+//!   directory (watches Chubby)     the other servers, tables, the master
+//!   network, tablet manager        Raft groups and stores
+//!   router -> cluster handle       any row, wherever its tablet is led
+//!   front, rpc, control            gRPC services on one port
+//!   metadata writer, maintenance, lease   background tasks
 //! ```
 //!
-//! The port is bound first, because its number is what is registered; requests are answered only when the replicas are
-//! open. A server is `ready` when it serves and stands in Chubby, whether or not the cluster has begun.
+//! The port is bound first, because its number is registered in Chubby; requests are served only when the replicas are
+//! open. A server is `ready` when it serves and is registered in Chubby, whether or not the cluster is initialized.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,55 +35,55 @@ use tokio::sync::{Notify, watch};
 use tonic::service::Routes;
 use tracing::{error, info, warn};
 
-use crate::announce::Announcer;
-use crate::config::{Restart, ServerConfig, ServerOptions, Threads};
+use crate::config::{RestartScope, ServerConfig, ServerOptions, Threads};
 use crate::control::ControlService;
-use crate::flushing::{self, FlushBudgets};
+use crate::directory_cache::DirectoryCache;
+use crate::drain::{self, DrainOutcome};
 use crate::front::{self, FrontConfig};
-use crate::internal::{LocateService, MESSAGE_BYTES_MAX, TabletService};
-use crate::lease::{self, Presence, Standing};
-use crate::leaving::{self, Left};
-use crate::memory::Memory;
-use crate::raft::{AddressBook, GroupId, Network, NetworkOptions, Pools};
-use crate::router::{Neighbours, Router};
-use crate::tablet::hosted::{Hosted, HostedParts};
-use crate::tablet::serve::Local;
-use crate::tablet::split::SplitHelp;
+use crate::maintenance::{self, MaintenanceLimits};
+use crate::metadata_writer::MetadataWriter;
+use crate::raft::{AddressBook, BlockingPools, GroupId, Network, NetworkOptions};
+use crate::registration::{self, Registration, RegistrationStatus};
+use crate::router::{LocalHandlers, Router};
+use crate::rpc::{LocateService, MESSAGE_BYTES_MAX, TabletService};
+use crate::tablet::handler::TabletHandler;
+use crate::tablet::lifecycle::manager::{TabletManager, TabletManagerParts};
+use crate::tablet::lifecycle::split::TabletHost;
 
-/// Calls that may wait for a thread, for each pool.
+/// The number of calls that may wait for a thread, for each pool.
 const QUEUE_MAX: usize = 16_384;
-/// How long giving the lease back may take at the end: without Chubby it ends by itself.
-const RELEASE_MAX: Duration = Duration::from_secs(1);
-/// How long handing leaderships over may take.
-const HAND_OVER_MAX: Duration = Duration::from_secs(3);
-/// How long requests under way may take at the end.
-const DRAIN_MAX: Duration = Duration::from_secs(2);
-/// How long flushing may take at the end: what is not flushed is in the log.
-const FLUSH_MAX: Duration = Duration::from_secs(2);
-/// How long the tasks of a server may take to end.
+/// Time limit for releasing the lease on shutdown. Without Chubby the lease expires by itself.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time limit for transferring leaderships.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time limit for requests in flight on shutdown.
+const REQUESTS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit for flushing on shutdown: data that is not flushed is in the log.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit for the tasks of a server to end.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// A peer that does not answer in this time is taken for unreachable; a slow sync must fit into it.
-const ANSWER_WAIT: Duration = Duration::from_secs(5);
+/// A peer that does not respond within this time is treated as unreachable; a slow sync must fit into it.
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running tablet server.
 pub struct TabletServer {
     server: ServerId,
     address: String,
-    hosted: Arc<Hosted>,
+    manager: Arc<TabletManager>,
     network: Arc<Network>,
-    neighbours: Neighbours,
+    local_handlers: LocalHandlers,
     log: CommitLog,
     cluster: Cluster,
     directory: ChubbyDirectory,
-    standing: watch::Receiver<Standing>,
-    /// What stands in Chubby: given back first.
+    registration_status: watch::Receiver<RegistrationStatus>,
+    /// The registration in Chubby: stopped first.
     lease: Runtime,
-    /// What answers on the port: ended next, with what is under way.
+    /// The gRPC services on the port: stopped second, with the requests in flight.
     serving: Runtime,
-    /// Directory, announcer, flushing.
-    outer: Runtime,
-    /// Raft's network and the replicas: what is stopped last.
-    inner: Runtime,
+    /// Directory, metadata writer, maintenance.
+    background: Runtime,
+    /// Raft's network and the replicas: stopped last.
+    replication: Runtime,
 }
 
 impl std::fmt::Debug for TabletServer {
@@ -99,8 +99,8 @@ impl TabletServer {
     /// Starts a server. Its tasks are children of `runtime.tasks`.
     ///
     /// # Errors
-    /// When the data folder is in use or damaged, or the port is taken. A first start waits for Chubby; a later one does not
-    /// need it, and whether the folder belongs to this cluster is found out [later](Self::refused).
+    /// When the data folder is in use or damaged, or the port is in use. A first start waits for Chubby; later starts do not
+    /// need it, and whether the folder belongs to this cluster is checked [later](Self::registration_refused).
     pub fn start(
         config: ServerConfig,
         chubby: SharedChubby,
@@ -111,13 +111,13 @@ impl TabletServer {
             let listener =
                 listener.map_err(|error| Error::internal(format!("listen on {}: {error}", config.listen)))?;
             let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
-            let (outer, inner) = (runtime.child("server"), runtime.child("replicas"));
+            let (background, replication) = (runtime.child("server"), runtime.child("replicas"));
             let pools = ServerPools::new(&config.options)?;
             let disk = open_disk(&config, &pools.raft.maintenance, &runtime.rng).await?;
-            write_log(&disk.log, config.options.threads, &inner)?;
-            let server = lease::identify(&disk.registry, &chubby).await?;
-            let memory = remember(&config, &disk.registry, &pools.raft.maintenance).await?;
-            let directory = memory.directory(Arc::clone(&chubby), &outer);
+            start_log_writer(&disk.log, config.options.threads, &replication)?;
+            let server = registration::identify(&disk.registry, &chubby).await?;
+            let directory_cache = load_directory_cache(&config, &disk.registry, &pools.raft.maintenance).await?;
+            let directory = directory_cache.directory(Arc::clone(&chubby), &background);
             let store = config.options.store.clone();
             let shared = match &config.options.block_cache {
                 Some(cache) => Shared::with_cache(store, cache.clone())?,
@@ -128,15 +128,15 @@ impl TabletServer {
                 NetworkOptions {
                     server,
                     addresses: Arc::new(Addresses(directory.clone())),
-                    neighbours: config.options.neighbours.groups.clone(),
+                    local_peers: config.options.local_servers.raft.clone(),
                     scratch: scratch.clone(),
                     maintenance: pools.raft.maintenance.clone(),
-                    answer_wait: ANSWER_WAIT,
+                    response_timeout: PEER_TIMEOUT,
                 },
-                &inner,
+                &replication,
             );
-            let announcer = Announcer::new(server, Arc::clone(&chubby), directory.clone(), &outer);
-            let hosted = Hosted::open(HostedParts {
+            let metadata_writer = MetadataWriter::new(server, Arc::clone(&chubby), directory.clone(), &background);
+            let manager = TabletManager::open(TabletManagerParts {
                 server,
                 registry: Arc::clone(&disk.registry),
                 log: disk.log.clone(),
@@ -145,57 +145,58 @@ impl TabletServer {
                 shared,
                 pools: pools.raft,
                 reads: pools.reads,
-                runtime: inner.clone(),
+                runtime: replication.clone(),
                 scratch,
                 timings: config.options.timings,
-                wait_before_voting: config.options.restart == Restart::Alone,
-                help: Arc::clone(&announcer) as Arc<dyn SplitHelp>,
+                needs_vote_holdoff: config.options.restart == RestartScope::Server,
+                host: Arc::clone(&metadata_writer) as Arc<dyn TabletHost>,
             })
             .await?;
-            let local = Local::new(Arc::clone(&hosted), runtime.clock.clone());
-            let neighbours = config.options.neighbours.tablets.clone();
-            let known = Arc::new(directory.clone()) as Arc<dyn Directory>;
-            let router = Router::new(server, local.clone(), neighbours.clone(), known, &outer);
-            let cluster = router.cluster(outer.clone());
-            announcer.start(&hosted, cluster.clone());
+            let handler = TabletHandler::new(Arc::clone(&manager), runtime.clock.clone());
+            let local_handlers = config.options.local_servers.router.clone();
+            let directory_handle = Arc::new(directory.clone()) as Arc<dyn Directory>;
+            let router = Router::new(server, handler.clone(), local_handlers.clone(), directory_handle, &background);
+            let cluster = router.cluster(background.clone());
+            metadata_writer.start(&manager, cluster.clone());
             let incarnation = Incarnation::new(runtime.rng.u64());
             let services = Services {
-                local,
+                handler,
                 log: disk.log.clone(),
                 directory: directory.clone(),
-                control: ControlService::new(Arc::clone(&hosted), incarnation),
+                control: ControlService::new(Arc::clone(&manager), incarnation),
                 network: Arc::clone(&network),
                 front: FrontConfig {
                     cluster: cluster.clone(),
                     chubby: Arc::clone(&chubby),
                     directory: directory.clone(),
-                    runtime: outer.clone(),
+                    runtime: background.clone(),
                     request_bytes: config.options.request_bytes,
                 },
             };
-            let (lease, serving) = (outer.child("lease"), outer.child("serving"));
+            let (lease, serving) = (background.child("lease"), background.child("serving"));
             services.serve(listener, &serving);
-            flushing::start(&hosted, budgets(&config.options), &outer);
-            adopt_when_known(&hosted, &directory, &outer);
-            memory.keep(&directory, hosted.maintenance(), &outer);
-            let presence = Presence { server, address: address.clone(), incarnation, ttl: config.options.lease_ttl };
-            let standing = lease::keep(presence, Arc::clone(&disk.registry), chubby, &lease);
+            maintenance::start(&manager, maintenance_limits(&config.options), &background);
+            persist_cluster_id(&manager, &directory, &background);
+            directory_cache.persist_changes(&directory, manager.maintenance(), &background);
+            let registration =
+                Registration { server, address: address.clone(), incarnation, ttl: config.options.lease_ttl };
+            let registration_status = registration::maintain(registration, Arc::clone(&disk.registry), chubby, &lease);
             info!(%server, address, "tablet server started");
             let log = disk.log;
             Ok(Self {
                 server,
                 address,
-                hosted,
+                manager,
                 network,
-                neighbours,
+                local_handlers,
                 log,
                 cluster,
                 directory,
-                standing,
+                registration_status,
                 lease,
                 serving,
-                outer,
-                inner,
+                background,
+                replication,
             })
         })
     }
@@ -206,7 +207,7 @@ impl TabletServer {
         self.server
     }
 
-    /// `host:port` that others reach it by.
+    /// `host:port` under which other servers reach it.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
@@ -214,8 +215,8 @@ impl TabletServer {
 
     /// Its replicas.
     #[must_use]
-    pub const fn hosted(&self) -> &Arc<Hosted> {
-        &self.hosted
+    pub const fn tablet_manager(&self) -> &Arc<TabletManager> {
+        &self.manager
     }
 
     /// The cluster as seen from here.
@@ -230,84 +231,92 @@ impl TabletServer {
         &self.directory
     }
 
-    /// Returns when the server has registered and knows what stands in Chubby. Cancel-safe.
+    /// Returns when the server has registered and has read Chubby's files. Cancel-safe.
     pub async fn ready(&self) {
         // The sender lives as long as the server's tasks; when they have ended there is nothing to wait for.
-        let _ended = self.standing.clone().wait_for(|standing| *standing == Standing::Registered).await.map(drop);
+        let _ended = self
+            .registration_status
+            .clone()
+            .wait_for(|registration_status| *registration_status == RegistrationStatus::Registered)
+            .await
+            .map(drop);
         self.directory.ready().await;
     }
 
-    /// Returns when Chubby has been found to be another cluster's: this server's folder has no place there, and it should
-    /// end. Cancel-safe.
-    pub async fn refused(&self) -> Error {
-        let mut standing = self.standing.clone();
-        let refused =
-            standing.wait_for(|standing| matches!(standing, Standing::Refused(_))).await.map(|now| now.clone());
+    /// Returns when Chubby turns out to belong to another cluster: the data folder does not match, and the server must shut
+    /// down. Cancel-safe.
+    pub async fn registration_refused(&self) -> Error {
+        let mut registration_status = self.registration_status.clone();
+        let refused = registration_status
+            .wait_for(|registration_status| matches!(registration_status, RegistrationStatus::Refused(_)))
+            .await
+            .map(|now| now.clone());
         match refused {
-            Ok(Standing::Refused(error)) => error,
-            // A server that has stopped is not refused any more.
+            Ok(RegistrationStatus::Refused(error)) => error,
+            // A server that has stopped is never refused.
             _ => std::future::pending().await,
         }
     }
 
-    /// Prepares for [`TabletServer::stop`] while others stay: takes no orders that begin something, gives the lease back,
-    /// and hands every leadership to another server. Requests are served and handed on until the stop. Bounded to 4 s.
-    pub fn leave(&self) -> BoxFuture<'_, ()> {
+    /// Drains the server before [`TabletServer::stop`] while other servers keep running: accepts no new work from the master,
+    /// releases the lease, and transfers every leadership to another server. Requests are served until the stop. Takes at
+    /// most 4 s.
+    pub fn drain(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            self.hosted.leave();
-            self.lease.tasks.stop(RELEASE_MAX).await;
-            match leaving::hand_over(&self.hosted, &self.directory, HAND_OVER_MAX).await {
-                Left::Nothing => {}
-                Left::Alone(leaderships) => {
+            self.manager.start_drain();
+            self.lease.tasks.stop(RELEASE_TIMEOUT).await;
+            match drain::transfer_leaderships(&self.manager, &self.directory, TRANSFER_TIMEOUT).await {
+                DrainOutcome::Complete => {}
+                DrainOutcome::NoOtherServer(leaderships) => {
                     info!(server = %self.server, leaderships, "no other server to transfer leaderships to: all are stopping");
                 }
-                Left::Refused(leaderships) => {
+                DrainOutcome::Incomplete(leaderships) => {
                     warn!(server = %self.server, leaderships, "leaderships not transferred; followers elect new leaders");
                 }
             }
         })
     }
 
-    /// Stops in order: no new requests, those under way end, memory goes to disk, tasks and groups end, the log's last
-    /// batch is written, stores are closed. Leaderships end with it, unless it [left](Self::leave) before.
+    /// Graceful shutdown: accepts no new requests, waits for requests in flight, flushes memtables, stops tasks and groups,
+    /// writes the log's last batch, and closes the stores. It transfers no leadership: see [`Self::drain`].
     pub fn stop(self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            self.hosted.leave();
-            self.lease.tasks.stop(RELEASE_MAX).await;
-            self.network.shut_doors();
-            self.neighbours.leave(self.server);
-            self.serving.tasks.stop(DRAIN_MAX).await;
-            self.outer.tasks.stop(STOP_GRACE).await;
-            // What is not flushed in time is applied again from the log at the next start.
-            let _late = tokio::time::timeout(FLUSH_MAX, self.hosted.flush()).await;
-            self.hosted.stop().await;
-            self.inner.tasks.stop(STOP_GRACE).await;
+            self.manager.start_drain();
+            self.lease.tasks.stop(RELEASE_TIMEOUT).await;
+            self.network.close_inbound_streams();
+            self.local_handlers.deregister(self.server);
+            self.serving.tasks.stop(REQUESTS_TIMEOUT).await;
+            self.background.tasks.stop(STOP_GRACE).await;
+            // Data that is not flushed in time is applied again from the log at the next start.
+            let _late = tokio::time::timeout(FLUSH_TIMEOUT, self.manager.flush()).await;
+            self.manager.stop().await;
+            self.replication.tasks.stop(STOP_GRACE).await;
             self.network.abort();
             let log = self.log.clone();
-            // The writer ends on its own thread; waiting for it must not hold an async worker.
-            let _stopped = self.hosted.maintenance().run(move || log.stop()).await;
+            // The writer ends on its own thread; waiting for it must not block an async worker.
+            let _stopped = self.manager.maintenance().run(move || log.stop()).await;
             info!(server = %self.server, "tablet server stopped");
         })
     }
 
-    /// Falls silent at once, as a crashed process would: no lease is given back, no leadership handed over, nothing
-    /// flushed by order. For tests in one process.
+    /// Stops at once, as a crashed process would: releases no lease, transfers no leadership, flushes nothing explicitly. For
+    /// tests in one process.
     pub fn abort(self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.network.abort();
-            self.neighbours.leave(self.server);
-            self.outer.tasks.stop(Duration::ZERO).await;
-            self.hosted.abort().await;
-            self.inner.tasks.stop(Duration::ZERO).await;
+            self.local_handlers.deregister(self.server);
+            self.background.tasks.stop(Duration::ZERO).await;
+            self.manager.abort().await;
+            self.replication.tasks.stop(Duration::ZERO).await;
             let log = self.log.clone();
-            let _ended = self.hosted.maintenance().run(move || log.abandon()).await;
+            let _ended = self.manager.maintenance().run(move || log.abandon()).await;
         })
     }
 }
 
-/// What is served on the port.
+/// The gRPC services on the port.
 struct Services {
-    local: Local,
+    handler: TabletHandler,
     log: CommitLog,
     directory: ChubbyDirectory,
     control: ControlService,
@@ -317,7 +326,7 @@ struct Services {
 
 impl Services {
     fn serve(self, listener: Listener, runtime: &Runtime) {
-        let tablets = TabletsServer::new(TabletService::new(self.local, self.directory.clone()))
+        let tablets = TabletsServer::new(TabletService::new(self.handler, self.directory.clone()))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let routes = Routes::new(tablets)
@@ -329,7 +338,7 @@ impl Services {
 }
 
 struct ServerPools {
-    raft: Pools,
+    raft: BlockingPools,
     reads: Blocking,
 }
 
@@ -338,10 +347,10 @@ impl ServerPools {
         let pool = |name: &str, threads: usize| match options.threads {
             Threads::Pools => Blocking::pool(name, threads, QUEUE_MAX)
                 .map_err(|error| Error::internal(format!("start threads: {error}"))),
-            Threads::None { .. } => Ok(Blocking::inline()),
+            Threads::Inline { .. } => Ok(Blocking::inline()),
         };
         Ok(Self {
-            raft: Pools {
+            raft: BlockingPools {
                 apply: pool("apply", options.apply_threads)?,
                 maintenance: pool("maintenance", options.maintenance_threads)?,
             },
@@ -350,18 +359,18 @@ impl ServerPools {
     }
 }
 
-/// Writes down which cluster this server is part of as soon as Chubby says so; the first order may be earlier.
-fn adopt_when_known(hosted: &Arc<Hosted>, directory: &ChubbyDirectory, runtime: &Runtime) {
-    let (hosted, directory) = (Arc::clone(hosted), directory.clone());
+/// Persists the cluster's id as soon as Chubby tells it. A request of the master may persist it earlier.
+fn persist_cluster_id(manager: &Arc<TabletManager>, directory: &ChubbyDirectory, runtime: &Runtime) {
+    let (manager, directory) = (Arc::clone(manager), directory.clone());
     runtime.tasks.spawn_until_stopped("adopt", async move {
         let mut changes = directory.changes();
-        while hosted.registry().identity().is_none() {
+        while manager.registry().identity().is_none() {
             if let Some(cluster) = directory.cluster() {
-                let identity = Identity { cluster, server: hosted.server() };
-                let registry = Arc::clone(hosted.registry());
-                let adopted = hosted.maintenance().run(move || registry.adopt(identity)).await;
+                let identity = Identity { cluster, server: manager.server() };
+                let registry = Arc::clone(manager.registry());
+                let adopted = manager.maintenance().run(move || registry.adopt(identity)).await;
                 if let Ok(Err(error)) = adopted {
-                    error!(%error, "cannot write down the cluster's id");
+                    error!(%error, "cannot persist the cluster id in the registry");
                     return;
                 }
             } else if changes.changed().await.is_err() {
@@ -371,15 +380,15 @@ fn adopt_when_known(hosted: &Arc<Hosted>, directory: &ChubbyDirectory, runtime: 
     });
 }
 
-fn budgets(options: &ServerOptions) -> FlushBudgets {
-    FlushBudgets {
+fn maintenance_limits(options: &ServerOptions) -> MaintenanceLimits {
+    MaintenanceLimits {
         memtable_bytes: options.store.memtable_bytes as u64,
         log_bytes: options.log_bytes.bytes(),
         split_bytes: options.split_bytes.bytes(),
     }
 }
 
-/// Where other servers listen, as Chubby last said: one that has lost its lease, or is about to end, still votes.
+/// Addresses of other servers, as Chubby last reported them: a server that has lost its lease, or is stopping, still votes.
 struct Addresses(ChubbyDirectory);
 
 impl AddressBook for Addresses {
@@ -393,79 +402,83 @@ impl AddressBook for Addresses {
     }
 }
 
-/// What was kept of the cluster.
-async fn remember(config: &ServerConfig, registry: &Registry, maintenance: &Blocking) -> Result<Memory, Error> {
+/// Loads the persisted copy of Chubby's files.
+async fn load_directory_cache(
+    config: &ServerConfig,
+    registry: &Registry,
+    maintenance: &Blocking,
+) -> Result<DirectoryCache, Error> {
     let (data_dir, cluster) = (config.data_dir.clone(), registry.identity().map(|identity| identity.cluster));
-    let loaded = maintenance.run(move || Memory::load(&data_dir, cluster)).await;
+    let loaded = maintenance.run(move || DirectoryCache::load(&data_dir, cluster)).await;
     loaded.map_err(|error| Error::internal(error.to_string()))
 }
 
-/// What a server has on disk before its replicas are opened.
-struct Opened {
+/// The state of the disk before the replicas are opened.
+struct OpenedDisk {
     registry: Arc<Registry>,
     log: CommitLog,
     quarantined: BTreeSet<GroupId>,
 }
 
-async fn open_disk(config: &ServerConfig, maintenance: &Blocking, rng: &Rng) -> Result<Opened, Error> {
+async fn open_disk(config: &ServerConfig, maintenance: &Blocking, rng: &Rng) -> Result<OpenedDisk, Error> {
     let (config, rng) = (config.clone(), rng.fork());
     let opened = maintenance.run(move || open_disk_now(&config, rng)).await;
     opened.map_err(|error| Error::internal(error.to_string()))?
 }
 
-fn open_disk_now(config: &ServerConfig, rng: Rng) -> Result<Opened, Error> {
+fn open_disk_now(config: &ServerConfig, rng: Rng) -> Result<OpenedDisk, Error> {
     let doing = |action: &'static str| move |error: std::io::Error| Error::internal(format!("{action}: {error}"));
     let data_dir = &config.data_dir;
-    std::fs::create_dir_all(data_dir).map_err(doing("make the data folder"))?;
+    std::fs::create_dir_all(data_dir).map_err(doing("create the data folder"))?;
     let registry = Arc::new(Registry::open(data_dir)?);
-    // Checkpoints on their way do not outlive the process.
+    // Partly received checkpoints do not survive a restart.
     let scratch = data_dir.join("scratch");
     if scratch.exists() {
-        std::fs::remove_dir_all(&scratch).map_err(doing("sweep the scratch folder"))?;
+        std::fs::remove_dir_all(&scratch).map_err(doing("remove the scratch folder"))?;
     }
     let disk = (config.options.open_disk)(&data_dir.join("log")).map_err(doing("open the log's folder"))?;
-    let memory = |size: ByteSize| usize::try_from(size.bytes()).unwrap_or(usize::MAX);
-    let (segment_bytes, cache_bytes) = (memory(config.options.segment_bytes), memory(config.options.log_cache));
+    let to_usize = |size: ByteSize| usize::try_from(size.bytes()).unwrap_or(usize::MAX);
+    let (segment_bytes, cache_bytes) = (to_usize(config.options.segment_bytes), to_usize(config.options.log_cache));
     let options = LogOptions { segment_bytes, cache_bytes, rng, ..LogOptions::default() };
     let (log, recovered) = CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentWitness>, options)
         .map_err(|error| Error::damaged(format!("open the commit log: {error}")))?;
-    forget_removed(&log, &registry, &recovered);
-    let quarantined = quarantined(&registry, &recovered);
-    Ok(Opened { registry, log, quarantined })
+    remove_deleted_groups(&log, &registry, &recovered);
+    let quarantined = find_damaged(&registry, &recovered);
+    Ok(OpenedDisk { registry, log, quarantined })
 }
 
-/// Has the log forget groups whose replicas are not here any more: removed, or not finished being made. A crash may have come
-/// before it was told, and it carries a group, a damaged one too, from segment to segment until it is.
-fn forget_removed(log: &CommitLog, registry: &Registry, recovered: &Recovered) {
+/// Removes groups from the log whose replicas were removed or never completely created. After a crash before this removal,
+/// the log carries such a group, even a damaged one, from segment to segment.
+fn remove_deleted_groups(log: &CommitLog, registry: &Registry, recovered: &Recovered) {
     let here: BTreeSet<GroupId> = registry.replicas().into_iter().map(|(id, _)| id).collect();
     let carried: BTreeSet<GroupId> = recovered.groups.keys().chain(&recovered.quarantined).copied().collect();
     for group in carried.difference(&here) {
-        info!(tablet = %group.tablet, replica = %group.replica, "the log forgets a replica that is gone");
-        // Told again at the next start if it does not reach the disk now.
+        info!(tablet = %group.tablet, replica = %group.replica, "removing a deleted replica from the commit log");
+        // Repeated at the next start if it does not reach the disk now.
         log.submit(vec![Record::Removed { group: *group }], Box::new(|_outcome| ()));
     }
 }
 
-/// Has the log written: by its own thread, or by a task where there are none.
-fn write_log(log: &CommitLog, threads: Threads, runtime: &Runtime) -> Result<(), Error> {
-    let Threads::None { sync } = threads else {
+/// Starts the log's writer: a thread, or a task in a simulation without threads.
+fn start_log_writer(log: &CommitLog, threads: Threads, runtime: &Runtime) -> Result<(), Error> {
+    let Threads::Inline { sync } = threads else {
         return log.start_writer().map_err(|error| Error::internal(format!("start the log's writer: {error}")));
     };
     let (queued, work) = (Arc::new(Notify::new()), log.clone());
     let signal = Arc::clone(&queued);
     log.wake_by(move || signal.notify_one());
-    // For what was queued before anybody could be woken.
+    // For records that were queued before the task could be woken.
     queued.notify_one();
     let rng = runtime.rng.fork();
     runtime.tasks.spawn_until_stopped("commit-log", async move {
         if let Err(failure) = write_batches(&work, &queued, sync, &rng).await {
-            error!(%failure, "the commit log has ended");
+            error!(%failure, "commit log writer failed");
         }
     });
     Ok(())
 }
 
-/// What the log's thread does, with a pause before each batch in place of the disk's time.
+/// The loop of the log's writer, with a pause before each batch that stands for the disk's latency.
 async fn write_batches(log: &CommitLog, queued: &Notify, sync: Duration, rng: &Rng) -> Result<(), LogError> {
     let mark_after = LogOptions::default().mark_after;
     loop {
@@ -480,15 +493,15 @@ async fn write_batches(log: &CommitLog, queued: &Notify, sync: Duration, rng: &R
     }
 }
 
-/// The live replicas whose log is not whole: what they acknowledged may be lost.
-fn quarantined(registry: &Registry, recovered: &Recovered) -> BTreeSet<GroupId> {
+/// The live replicas whose log is incomplete: entries that they acknowledged may be lost.
+fn find_damaged(registry: &Registry, recovered: &Recovered) -> BTreeSet<GroupId> {
     let live = registry.replicas().into_iter().filter(|(_, record)| record.state == ReplicaState::Live);
     let lost: BTreeSet<GroupId> = live.map(|(id, _)| id).filter(|id| !recovered.groups.contains_key(id)).collect();
     if !lost.is_empty() {
         error!(
             replicas = lost.len(),
             cut_bytes = recovered.cut_bytes,
-            "the commit log has lost what replicas acknowledged"
+            "commit log lost acknowledged entries; affected replicas are quarantined"
         );
     }
     lost

@@ -14,7 +14,7 @@ use ebla_master::{Master, MasterConfig};
 use ebla_model::error::Error;
 use ebla_runtime::Runtime;
 use ebla_tablet_server::config::{ServerConfig, ServerOptions};
-use ebla_tablet_server::{Neighbours, TabletServer};
+use ebla_tablet_server::{LocalServers, TabletServer};
 
 use crate::cluster::{Cluster, Direction, Node, Role};
 use crate::site::{Loopback, Site as _};
@@ -76,7 +76,7 @@ impl InProcess {
     async fn start_server(&self, node: Node) -> io::Result<TabletServer> {
         let listen = format!("{}:8086", self.site.host(node));
         // Each speaks to the others over its socket, as separate processes do, and waits out old promises as they do.
-        let mut options = ServerOptions::up(Neighbours::default());
+        let mut options = ServerOptions::up(LocalServers::default());
         options.restart = ServerOptions::server().restart;
         let config = ServerConfig::new(self.data.join(node.to_string()), &listen, options);
         TabletServer::start(config, self.chubby.clone(), self.runtime.child("server")).await.map_err(failed)
@@ -142,7 +142,7 @@ impl Cluster for InProcess {
         match node {
             Node::TabletServer(number) => {
                 if let Some(server) = self.servers.get_mut(number).and_then(Option::take) {
-                    server.leave().await;
+                    server.drain().await;
                     server.stop().await;
                 }
             }

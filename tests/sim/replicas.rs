@@ -50,9 +50,9 @@ pub(crate) fn differences(world: &World) -> Vec<String> {
 }
 
 fn content(tablet: &Tablet) -> Content {
-    let published = tablet.machine().published();
-    let store = tablet.machine().store();
-    let (lower, upper) = codec::range_bounds(&published.shape.descriptor.range);
+    let applied_state = tablet.state_machine().applied_state();
+    let store = tablet.state_machine().store();
+    let (lower, upper) = codec::range_bounds(&applied_state.metadata.descriptor.range);
     let mut hash = DefaultHasher::new();
     let mut cells = 0;
     let view = store.view();
@@ -61,9 +61,9 @@ fn content(tablet: &Tablet) -> Content {
         cells += 1;
     }
     Content {
-        applied: published.applied.index,
-        range: format!("{:?}", published.shape.descriptor.range),
-        generation: published.shape.descriptor.generation.get(),
+        applied: applied_state.applied.index,
+        range: format!("{:?}", applied_state.metadata.descriptor.range),
+        generation: applied_state.metadata.descriptor.generation.get(),
         cells,
         hash: hash.finish(),
     }

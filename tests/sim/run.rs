@@ -272,7 +272,7 @@ impl Steps<'_, '_> {
         for machine in &self.world.servers {
             for tablet in machine.hosted().iter().flat_map(|hosted| hosted.tablets()) {
                 let Some(leadership) = tablet.group().leadership() else { continue };
-                let reads = tablet.group().read_permit(UP_BEFORE + now).is_some();
+                let reads = tablet.group().can_lease_read(UP_BEFORE + now);
                 leaders.entry(tablet.id()).or_default().push((leadership.term, &machine.name, reads));
             }
         }
@@ -297,7 +297,7 @@ impl Steps<'_, '_> {
         for machine in &self.world.servers {
             for report in machine.hosted().iter().flat_map(|hosted| hosted.report()) {
                 let (tablet, generation) = (report.descriptor.tablet, report.descriptor.generation);
-                let state = format!("{tablet} g{generation} t{} {} a{}", report.term, report.leads, report.applied);
+                let state = format!("{tablet} g{generation} t{} {} a{}", report.term, report.is_leader, report.applied);
                 held(&self.world.trace).note(now, &machine.name, "group", &state);
                 let voters = report.descriptor.membership.voters.into_iter().flatten();
                 let Some(known) = self.voters.get_mut(&tablet) else {

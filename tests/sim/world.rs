@@ -15,8 +15,8 @@ use ebla_storage::disk::SimDisk;
 use ebla_storage::tablet::StoreOptions;
 use ebla_tablet_server::config::Threads;
 use ebla_tablet_server::raft::RaftTimings;
-use ebla_tablet_server::tablet::hosted::Hosted;
-use ebla_tablet_server::{Restart, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::tablet::TabletManager;
+use ebla_tablet_server::{RestartScope, ServerConfig, ServerOptions, TabletServer};
 
 use crate::chubby::{Link, LinkedChubby};
 use crate::history::History;
@@ -86,7 +86,7 @@ pub(crate) struct Machine {
     /// The process gave up: it is to be started again.
     pub(crate) failed: AtomicBool,
     /// The replicas of the running process, on a tablet server.
-    hosted: Mutex<Weak<Hosted>>,
+    hosted: Mutex<Weak<TabletManager>>,
 }
 
 /// Everything that hosts share.
@@ -126,7 +126,7 @@ impl Machine {
     }
 
     /// The replicas, when the process runs.
-    pub(crate) fn hosted(&self) -> Option<Arc<Hosted>> {
+    pub(crate) fn hosted(&self) -> Option<Arc<TabletManager>> {
         held(&self.hosted).upgrade()
     }
 
@@ -213,9 +213,9 @@ pub(crate) async fn tablet_server(world: Arc<World>, number: usize) -> turmoil::
     if let Some((lease, _grace)) = world.patience.short {
         options.lease_ttl = lease;
     }
-    options.restart = Restart::Alone;
+    options.restart = RestartScope::Server;
     options.segment_bytes = ByteSize::new(SEGMENT_BYTES);
-    options.threads = Threads::None { sync: SYNC };
+    options.threads = Threads::Inline { sync: SYNC };
     options.open_disk = Arc::new(move |_folder| Ok(Arc::new(disk.clone())));
     let config = ServerConfig {
         data_dir: machine.folder.clone(),
@@ -225,7 +225,7 @@ pub(crate) async fn tablet_server(world: Arc<World>, number: usize) -> turmoil::
     };
     match TabletServer::start(config, chubby, runtime).await {
         Ok(server) => {
-            *held(&machine.hosted) = Arc::downgrade(server.hosted());
+            *held(&machine.hosted) = Arc::downgrade(server.tablet_manager());
             world.note(&machine.name, "serves", &server.id().to_string());
             std::future::pending().await
         }

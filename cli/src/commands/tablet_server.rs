@@ -65,7 +65,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     let mut published = None;
     let served = tokio::select! {
         served = signals.unless_told(serve(&server.role, &running, &mut published, &runtime)) => served.unwrap_or(Ok(())),
-        refused = running.refused() => Err(refused.into()),
+        refused = running.registration_refused() => Err(refused.into()),
     };
     eprintln!("stopping: handing tablets over, draining, flushing");
     let orderly = async {
@@ -73,7 +73,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
         if let Some(publisher) = published {
             publisher.shutdown().await;
         }
-        running.leave().await;
+        running.drain().await;
         running.stop().await;
     };
     signals.stop(orderly).await;

@@ -1,18 +1,17 @@
-//! Admin calls: handed, unread, to the master in office, which serves the same services.
+//! Admin calls: forwarded, undecoded, to the active master, which serves the same services.
 //!
 //! ```text
-//!   client --- any admin call ---> any tablet server --- the same bytes ---> the master that Chubby's file names
+//!   client --- any admin call ---> any tablet server --- the same bytes ---> the master named by Chubby's file
 //! ```
 //!
-//! A call is tried until its deadline. It is sent again when it was surely not carried out (no master yet, no
-//! connection, "not the master any more"), with the file read anew each time. When the connection breaks while the
-//! master is at work, only calls that may be repeated are: a table that was made twice would be an error to whoever
-//! made it once.
+//! A call is retried until its deadline. It is sent again when it was surely not executed (no master yet, no
+//! connection, "not the master"), after reading the file again. When the connection breaks while the master executes the
+//! call, only idempotent calls are sent again: creating a table twice would report an error for a call that succeeded.
 //!
-//! When Chubby does not answer, the master that it named last is asked. That one leaves office when its lease ends, a few seconds
-//! later: then changes wait for Chubby, within their deadline, and are told so at its end.
+//! When Chubby is unavailable, the call goes to the last known master. That master steps down when its lease expires, a few
+//! seconds later: then changes wait for Chubby until their deadline, and the error says so.
 //!
-//! Which methods exist is the master's business; nothing here knows them. All are unary.
+//! The master defines which methods exist; this module does not know them. All are unary.
 
 use std::{
     convert::Infallible,
@@ -40,51 +39,52 @@ use tonic::{
     server::{NamedService, UnaryService},
 };
 
-use super::limits;
+use super::MESSAGE_BYTES_MAX;
+use crate::deadline;
 
-/// The largest admin request. A table made with thousands of splits is a few hundred KiB.
+/// The largest admin request. Creating a table with thousands of split keys takes a few hundred KiB.
 const REQUEST_BYTES_MAX: usize = 16 << 20;
 
-/// How long to wait before the file is read again.
-const PAUSE: Duration = Duration::from_millis(100);
-/// No attempt begins with less time than this.
-const ATTEMPT_MIN: Duration = Duration::from_millis(100);
-/// How long Chubby may take to name the master: two of its members may be silent.
-const NAMING_MAX: Duration = Duration::from_secs(2);
+/// The pause before the next attempt.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// No attempt starts with less time left than this.
+const ATTEMPT_TIME_MIN: Duration = Duration::from_millis(100);
+/// Timeout of reading the master's address from Chubby: two of its members may be unresponsive.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The way to the master in office. Cheap to clone.
+/// A client of the active master. Cheap to clone.
 #[derive(Clone)]
-pub struct Master {
-    shared: Arc<Shared>,
+pub struct MasterClient {
+    inner: Arc<Inner>,
 }
 
-struct Shared {
+struct Inner {
     chubby: SharedChubby,
     directory: ChubbyDirectory,
     channels: Channels,
     runtime: Runtime,
 }
 
-impl Master {
-    /// The master that this Chubby names; `directory` is a copy of its files.
+impl MasterClient {
+    /// A client of the master that this Chubby names; `directory` is a copy of Chubby's files.
     pub fn new(chubby: SharedChubby, directory: ChubbyDirectory, runtime: Runtime) -> Self {
         let channels = Channels::new(runtime.net.clone());
-        Self { shared: Arc::new(Shared { chubby, directory, channels, runtime }) }
+        Self { inner: Arc::new(Inner { chubby, directory, channels, runtime }) }
     }
 
-    /// Hands over a call until the master answers or the deadline passes.
+    /// Forwards a call until the master responds or the deadline passes.
     async fn call(&self, path: http::uri::PathAndQuery, message: Bytes, deadline: Deadline) -> Result<Bytes, Status> {
-        let clock = &self.shared.runtime.clock;
+        let clock = &self.inner.runtime.clock;
         loop {
             let status = match self.attempt(path.clone(), message.clone(), deadline).await {
-                Ok(answer) => return Ok(answer),
+                Ok(response) => return Ok(response),
                 Err(status) => status,
             };
             let (error, _) = from_status(&status);
-            let pause = self.shared.runtime.rng.jitter(PAUSE);
-            // An attempt in the last moment fails for lack of time, and would hide why the ones before failed.
-            if deadline.remaining(clock) <= pause + ATTEMPT_MIN || !may_be_sent_again(&error, path.path()) {
-                return Err(told(&status, &error));
+            let pause = self.inner.runtime.rng.jitter(RETRY_PAUSE);
+            // An attempt just before the deadline times out, and would hide the errors of the earlier attempts.
+            if deadline.remaining(clock) <= pause + ATTEMPT_TIME_MIN || !is_safe_to_retry(&error, path.path()) {
+                return Err(client_status(&status, &error));
             }
             tokio::time::sleep(pause).await;
         }
@@ -96,22 +96,22 @@ impl Master {
         message: Bytes,
         deadline: Deadline,
     ) -> Result<Bytes, Status> {
-        let named = self.named(deadline).await.map_err(|error| to_status(&error))?;
-        let answer = self.ask(&named.address, path, message, deadline).await;
-        let Some(away) = named.away else { return answer };
-        answer.map_err(|status| explained(status, &away))
+        let located = self.locate(deadline).await.map_err(|error| to_status(&error))?;
+        let response = self.send(&located.address, path, message, deadline).await;
+        let Some(lookup_error) = located.lookup_error else { return response };
+        response.map_err(|status| explain_outage(status, &lookup_error))
     }
 
-    async fn ask(
+    async fn send(
         &self,
         address: &str,
         path: http::uri::PathAndQuery,
         message: Bytes,
         deadline: Deadline,
     ) -> Result<Bytes, Status> {
-        let mut grpc = tonic::client::Grpc::new(self.shared.channels.get(address))
-            .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
-        let left = deadline.remaining(&self.shared.runtime.clock);
+        let mut grpc =
+            tonic::client::Grpc::new(self.inner.channels.get(address)).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let left = deadline.remaining(&self.inner.runtime.clock);
         let mut request = Request::new(message);
         request.set_timeout(left);
         let call = async {
@@ -119,101 +119,102 @@ impl Master {
             grpc.ready().await.map_err(closed)?;
             grpc.unary(request, path, Raw).await.map(Response::into_inner)
         };
-        let silence = |_elapsed| to_status(&Error::new(Reason::OutcomeUnknown, "the master did not answer in time"));
+        let silence =
+            |_elapsed| to_status(&Error::new(Reason::OutcomeUnknown, "the master did not respond before the deadline"));
         tokio::time::timeout(left, call).await.map_err(silence)?
     }
 
-    /// The master in office, as Chubby says, or as it said last.
-    async fn named(&self, deadline: Deadline) -> Result<Named, Error> {
-        let limit = deadline.remaining(&self.shared.runtime.clock).min(NAMING_MAX);
-        let asked = tokio::time::timeout(limit, self.shared.chubby.read(paths::MASTER)).await;
-        let away = match asked {
+    /// The address of the active master, from Chubby or else from the directory's copy.
+    async fn locate(&self, deadline: Deadline) -> Result<MasterAddress, Error> {
+        let timeout = deadline.remaining(&self.inner.runtime.clock).min(LOOKUP_TIMEOUT);
+        let read = tokio::time::timeout(timeout, self.inner.chubby.read(paths::MASTER)).await;
+        let lookup_error = match read {
             Ok(Ok(Some(file))) => {
                 let address = decode_record::<record::Master>(file.value)?.address;
-                return Ok(Named { address, away: None });
+                return Ok(MasterAddress { address, lookup_error: None });
             }
-            Ok(Ok(None)) => return Err(Error::new(Reason::Unavailable, "no master is in office")),
+            Ok(Ok(None)) => return Err(Error::new(Reason::Unavailable, "no active master")),
             Ok(Err(error)) => Error::from(error),
-            Err(_elapsed) => Error::new(Reason::Unavailable, "no answer in time"),
+            Err(_elapsed) => Error::new(Reason::Unavailable, "Chubby did not respond in time"),
         };
-        let known = self.shared.directory.master().filter(|_| !deadline.has_passed(&self.shared.runtime.clock));
+        let known = self.inner.directory.master().filter(|_| !deadline.has_passed(&self.inner.runtime.clock));
         match known {
-            Some(master) => Ok(Named { address: master.address, away: Some(away) }),
-            None => Err(waits(&away)),
+            Some(master) => Ok(MasterAddress { address: master.address, lookup_error: Some(lookup_error) }),
+            None => Err(lock_service_unavailable(&lookup_error)),
         }
     }
 }
 
-/// A master's address, and why it is an old one if it is.
-struct Named {
+/// A master's address, and why it may be outdated.
+struct MasterAddress {
     address: String,
-    away: Option<Error>,
+    lookup_error: Option<Error>,
 }
 
-/// What a caller hears who waited for Chubby in vain.
-fn waits(away: &Error) -> Error {
-    let message = format!("the lock service is away, and what the master does waits for it ({away})");
+/// The error of a call that waited for Chubby until its deadline.
+fn lock_service_unavailable(lookup_error: &Error) -> Error {
+    let message = format!("the lock service is unavailable, and the master cannot act without it ({lookup_error})");
     Error::new(Reason::Unavailable, message)
 }
 
-/// The answer of a master that Chubby named some time ago: that it is not there, or not in office, is not the whole story.
-fn explained(status: Status, away: &Error) -> Status {
+/// The error of a call to the last known master: if it is unreachable or not active, Chubby's outage is the cause.
+fn explain_outage(status: Status, lookup_error: &Error) -> Status {
     let (error, _) = from_status(&status);
-    if is_unavailable(error.reason) { to_status(&waits(away)) } else { status }
+    if is_unavailable(error.reason) { to_status(&lock_service_unavailable(lookup_error)) } else { status }
 }
 
-/// Whether sending a call again cannot do it twice.
-fn may_be_sent_again(error: &Error, path: &str) -> bool {
+/// Whether a call may be sent again without being executed twice.
+fn is_safe_to_retry(error: &Error, path: &str) -> bool {
     match error.reason {
-        Reason::OutcomeUnknown => is_repeatable(path),
+        Reason::OutcomeUnknown => is_idempotent(path),
         reason => is_unavailable(reason),
     }
 }
 
-/// Calls that change nothing, or nothing more the second time.
-fn is_repeatable(path: &str) -> bool {
+/// Calls that read only, or have no further effect the second time.
+fn is_idempotent(path: &str) -> bool {
     let method = path.rsplit('/').next().unwrap_or_default();
     ["Get", "List", "Check", "Generate", "Test", "Wait", "Cancel", "Status", "DropRowRange"]
         .iter()
         .any(|start| method.starts_with(start))
 }
 
-/// What the client hears: the master's own words, or what became of the connection.
-fn told(status: &Status, error: &Error) -> Status {
+/// The status for the client: the master's own error, or the fate of the connection.
+fn client_status(status: &Status, error: &Error) -> Status {
     match error.reason {
         Reason::OutcomeUnknown => to_status(&Error::new(
             Reason::OutcomeUnknown,
-            format!("the master may have carried this out; look before trying again ({error})"),
+            format!("the master may have executed this call; check the result before retrying ({error})"),
         )),
         _ if status.details().is_empty() => to_status(error),
         _ => Status::with_details(status.code(), status.message(), Bytes::copy_from_slice(status.details())),
     }
 }
 
-/// A service that hands all of its calls to the master. `S`: the generated server whose name it bears.
-pub struct Relay<S> {
-    master: Master,
-    bears_the_name_of: PhantomData<fn() -> S>,
+/// A service that forwards all of its calls to the master. `S`: the generated server whose name it has.
+pub struct AdminProxy<S> {
+    master: MasterClient,
+    service: PhantomData<fn() -> S>,
 }
 
-impl<S> Relay<S> {
-    /// A relay to this master.
-    pub const fn new(master: Master) -> Self {
-        Self { master, bears_the_name_of: PhantomData }
+impl<S> AdminProxy<S> {
+    /// A proxy for this master.
+    pub const fn new(master: MasterClient) -> Self {
+        Self { master, service: PhantomData }
     }
 }
 
-impl<S> Clone for Relay<S> {
+impl<S> Clone for AdminProxy<S> {
     fn clone(&self) -> Self {
         Self::new(self.master.clone())
     }
 }
 
-impl<S: NamedService> NamedService for Relay<S> {
+impl<S: NamedService> NamedService for AdminProxy<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S: 'static> Service<http::Request<tonic::body::Body>> for Relay<S> {
+impl<S: 'static> Service<http::Request<tonic::body::Body>> for AdminProxy<S> {
     type Response = http::Response<tonic::body::Body>;
     type Error = Infallible;
     type Future = BoxFuture<Self::Response, Infallible>;
@@ -224,7 +225,7 @@ impl<S: 'static> Service<http::Request<tonic::body::Body>> for Relay<S> {
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
         let path = request.uri().path_and_query().cloned();
-        let call = HandOver { master: self.master.clone(), path };
+        let call = ForwardedCall { master: self.master.clone(), path };
         Box::pin(async move {
             let mut grpc = tonic::server::Grpc::new(Raw).apply_max_message_size_config(Some(REQUEST_BYTES_MAX), None);
             Ok(grpc.unary(call, request).await)
@@ -232,22 +233,22 @@ impl<S: 'static> Service<http::Request<tonic::body::Body>> for Relay<S> {
     }
 }
 
-/// One call on its way.
-struct HandOver {
-    master: Master,
+/// One call to forward.
+struct ForwardedCall {
+    master: MasterClient,
     path: Option<http::uri::PathAndQuery>,
 }
 
-impl UnaryService<Bytes> for HandOver {
+impl UnaryService<Bytes> for ForwardedCall {
     type Response = Bytes;
     type Future = BoxFuture<Response<Bytes>, Status>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let (master, path) = (self.master.clone(), self.path.clone());
         Box::pin(async move {
-            let path = path.ok_or_else(|| to_status(&Error::unimplemented("no method was named")))?;
-            let limit = limits::timeout(request.metadata(), limits::CALL);
-            let deadline = Deadline::after(&master.shared.runtime.clock, limit);
+            let path = path.ok_or_else(|| to_status(&Error::unimplemented("the request path names no method")))?;
+            let timeout = deadline::public_timeout(request.metadata(), deadline::CALL_TIMEOUT);
+            let deadline = Deadline::after(&master.inner.runtime.clock, timeout);
             master.call(path, request.into_inner(), deadline).await.map(Response::new)
         })
     }

@@ -1,11 +1,10 @@
-//! How many bytes of requests a front holds, for each connection and over all.
+//! The memory budget for requests, for each connection and for the whole front.
 //!
-//! A message is read into memory as a whole before anybody looks at it, so it is counted when it announces its length,
-//! before its first byte is taken in, until its call is answered. One that finds no room is refused at once with
-//! `ResourceExhausted`: a caller who is let in with a part of it would wait for others who wait for him.
-//!
-//! Small messages may use a part of the whole that large ones leave free, so that a burst of large writes does not lock
-//! out those who read. How many bytes of writes a tablet takes on is bounded further in (`tablet::admission`).
+//! A message is read into memory as a whole before it is decoded, so its bytes are charged when its length prefix arrives,
+//! before the first byte of its content is read, and released when its call is answered. A message that exceeds the budget
+//! is refused at once with `ResourceExhausted`: admitting part of it could deadlock with other calls that wait.
+//! Large messages cannot use the whole budget, so that a burst of large writes does not block small requests. The bytes
+//! of writes in flight in a tablet are limited by `tablet::write::admission`.
 
 use std::{
     convert::Infallible,
@@ -25,84 +24,84 @@ use tonic::{
     server::NamedService,
 };
 
-use super::limits::MESSAGE_BYTES_MAX;
+use super::MESSAGE_BYTES_MAX;
 
-/// A message of at most so many bytes is a small one.
+/// The largest size of a small message, in bytes.
 const SMALL_BYTES: usize = 64 * 1024;
-/// Large messages leave this part of the whole to small ones.
-const RESERVE: usize = 8;
-/// What gRPC puts before a message: whether it is compressed, and its length.
+/// Large messages leave this fraction of the total to small ones.
+const RESERVED_FRACTION: usize = 8;
+/// gRPC's prefix of a message: a compression flag and the length.
 const PREFIX_BYTES: usize = 5;
 
-/// How many bytes of requests a front may hold.
+/// The limits of a front's memory for requests, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestBytes {
-    /// On all connections together; large messages get seven eighths of it.
+    /// All connections together; large messages may use seven eighths of it.
     pub total: usize,
-    /// On one connection.
+    /// One connection.
     pub connection: usize,
 }
 
 impl Default for RequestBytes {
-    /// Room for the largest message twice over, and on each connection for one.
+    /// Room for two messages of the largest size in total, and for one on each connection.
     fn default() -> Self {
         Self { total: 2 * MESSAGE_BYTES_MAX + (64 << 20), connection: MESSAGE_BYTES_MAX + (1 << 20) }
     }
 }
 
-/// The bytes of requests that a front holds. Cheap to clone.
+/// The request bytes that a front holds. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Budget {
+pub(super) struct RequestBudget {
     bounds: RequestBytes,
-    held: Meter,
+    used: Meter,
 }
 
-/// What a message holds until it is dropped.
+/// The bytes charged for one message, until it is dropped.
 #[derive(Debug)]
 struct Charge {
     _total: Held,
     _connection: Held,
 }
 
-impl Budget {
-    /// A budget of which nothing is used.
+impl RequestBudget {
+    /// An unused budget.
     pub(super) fn new(bounds: RequestBytes) -> Self {
-        Self { bounds, held: Meter::default() }
+        Self { bounds, used: Meter::default() }
     }
 
     fn charge(&self, connection: &Meter, bytes: usize) -> Result<Charge, Error> {
         let RequestBytes { total, connection: each } = self.bounds;
-        let bound = if bytes <= SMALL_BYTES { total } else { total - total / RESERVE };
-        let full = |place: &str| {
-            let message = format!("the requests under way on {place} leave no room for {bytes} bytes more");
+        let bound = if bytes <= SMALL_BYTES { total } else { total - total / RESERVED_FRACTION };
+        let full = |scope: &str| {
+            let message = format!("requests in flight on {scope} leave no room for {bytes} more bytes; retry later");
             Error::new(Reason::ResourceExhausted, message)
         };
         Ok(Charge {
             _connection: connection.take(bytes, each).ok_or_else(|| full("this connection"))?,
-            _total: self.held.take(bytes, bound).ok_or_else(|| full("this server"))?,
+            _total: self.used.take(bytes, bound).ok_or_else(|| full("this server"))?,
         })
     }
 }
 
-/// A service whose requests are counted.
+/// A service whose requests are charged to a budget.
 #[derive(Clone, Debug)]
-pub(super) struct Budgeted<S> {
+pub(super) struct WithRequestBudget<S> {
     service: S,
-    budget: Budget,
+    budget: RequestBudget,
 }
 
-impl<S> Budgeted<S> {
-    /// Counts the requests of `service`.
-    pub(super) const fn new(service: S, budget: Budget) -> Self {
+impl<S> WithRequestBudget<S> {
+    /// Charges the requests of `service`.
+    pub(super) const fn new(service: S, budget: RequestBudget) -> Self {
         Self { service, budget }
     }
 }
 
-impl<S: NamedService> NamedService for Budgeted<S> {
+impl<S: NamedService> NamedService for WithRequestBudget<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S> Service<http::Request<tonic::body::Body>> for Budgeted<S>
+impl<S> Service<http::Request<tonic::body::Body>> for WithRequestBudget<S>
 where
     S: Service<
             http::Request<tonic::body::Body>,
@@ -121,35 +120,35 @@ where
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
         let connection = request.extensions().get::<Origin>().map(|origin| origin.held.clone()).unwrap_or_default();
-        let charges = Charges { budget: self.budget.clone(), connection, held: Arc::default() };
-        let until_answered = Arc::clone(&charges.held);
-        let counted = |body| tonic::body::Body::new(Counted { body, reader: Reader::default(), charges });
-        let answer = self.service.call(request.map(counted));
+        let charges = Charges { budget: self.budget.clone(), connection, used: Arc::default() };
+        let until_response = Arc::clone(&charges.used);
+        let counted = |body| tonic::body::Body::new(CountedBody { body, reader: MessageReader::default(), charges });
+        let response = self.service.call(request.map(counted));
         Box::pin(async move {
-            let answer = answer.await;
-            drop(until_answered);
-            answer
+            let response = response.await;
+            drop(until_response);
+            response
         })
     }
 }
 
-/// What one call holds.
+/// The charges of one call.
 struct Charges {
-    budget: Budget,
+    budget: RequestBudget,
     connection: Meter,
-    /// Guards a list: one message for all calls but streams. Shared by the body, which adds to it and ends early, and the
+    /// Guards a list: one message except in client streams. Shared by the body, which adds to it and ends early, and the
     /// call, which ends when it is answered.
-    held: Arc<Mutex<Vec<Charge>>>,
+    used: Arc<Mutex<Vec<Charge>>>,
 }
 
-/// A request's body, each of its messages counted when it begins.
-struct Counted {
+/// A request's body that charges each message when it begins.
+struct CountedBody {
     body: tonic::body::Body,
-    reader: Reader,
+    reader: MessageReader,
     charges: Charges,
 }
 
-impl Body for Counted {
+impl Body for CountedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -158,11 +157,11 @@ impl Body for Counted {
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
-            let begun = self.reader.read(data);
-            if begun > 0 {
-                match self.charges.budget.charge(&self.charges.connection, begun) {
+            let started = self.reader.read(data);
+            if started > 0 {
+                match self.charges.budget.charge(&self.charges.connection, started) {
                     Ok(charge) => {
-                        self.charges.held.lock().unwrap_or_else(PoisonError::into_inner).push(charge);
+                        self.charges.used.lock().unwrap_or_else(PoisonError::into_inner).push(charge);
                     }
                     Err(error) => return Poll::Ready(Some(Err(to_status(&error)))),
                 }
@@ -176,20 +175,20 @@ impl Body for Counted {
     }
 }
 
-/// Follows the messages of a body through its pieces.
+/// Finds the messages of a body in its chunks.
 #[derive(Debug, Default)]
-struct Reader {
-    /// What has come of the next message's prefix.
+struct MessageReader {
+    /// The part of the next message's prefix that has arrived.
     prefix: [u8; PREFIX_BYTES],
-    prefix_read: usize,
-    /// What is still to come of the message that has begun.
+    prefix_length: usize,
+    /// Bytes of the current message that have not arrived.
     left: usize,
 }
 
-impl Reader {
-    /// Reads on; the lengths in bytes of the messages that begin in this piece.
+impl MessageReader {
+    /// Reads a chunk. Returns the total length in bytes of the messages that begin in it.
     fn read(&mut self, mut piece: &[u8]) -> usize {
-        let mut begun = 0_usize;
+        let mut started = 0_usize;
         while !piece.is_empty() {
             if self.left > 0 {
                 let inside = self.left.min(piece.len());
@@ -199,18 +198,18 @@ impl Reader {
             }
             let Some((byte, rest)) = piece.split_first() else { break };
             piece = rest;
-            if let Some(place) = self.prefix.get_mut(self.prefix_read) {
-                *place = *byte;
+            if let Some(slot) = self.prefix.get_mut(self.prefix_length) {
+                *slot = *byte;
             }
-            self.prefix_read += 1;
-            if self.prefix_read == PREFIX_BYTES {
+            self.prefix_length += 1;
+            if self.prefix_length == PREFIX_BYTES {
                 let [_compressed, length @ ..] = self.prefix;
                 self.left = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
-                self.prefix_read = 0;
-                begun = begun.saturating_add(self.left);
+                self.prefix_length = 0;
+                started = started.saturating_add(self.left);
             }
         }
-        begun
+        started
     }
 }
 

@@ -1,12 +1,12 @@
-//! What a client understands: as it says in the header `bigtable-features`, a message in websafe base64, and as is known of
-//! the library that it names in `user-agent`.
+//! The features that a client supports: from the header `bigtable-features`, a message in websafe base64, and from the
+//! library that `user-agent` names.
 
 use ebla_proto::convert::LargeRows;
 use ebla_proto::data::FeatureFlags;
 use prost::Message;
 use tonic::metadata::MetadataMap;
 
-/// The features that a client announced. Most announce nothing; what cannot be read counts as nothing.
+/// The features that a client announced. Most clients announce none; a header that cannot be decoded counts as none.
 pub(super) fn features(metadata: &MetadataMap) -> FeatureFlags {
     metadata
         .get("bigtable-features")
@@ -15,8 +15,8 @@ pub(super) fn features(metadata: &MetadataMap) -> FeatureFlags {
         .unwrap_or_default()
 }
 
-/// Whether the client takes a row in several messages. Google's Go client refuses each message that does not end with a
-/// row; all others take them.
+/// Whether the client accepts a row in several messages. Google's Go client refuses each message that does not end with
+/// a row; all others accept them.
 pub(super) fn large_rows(metadata: &MetadataMap) -> LargeRows {
     let agent = metadata.get("user-agent").and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     if agent.contains("grpc-go/") { LargeRows::Whole } else { LargeRows::Split }

@@ -1,9 +1,9 @@
-//! What the headers of an answer say: how long the call took here, and where it was served.
+//! Response headers: how long the call took on this server, and which cluster and zone served it.
 //!
-//! - `server-timing: gfet4t7; dur=N`, in milliseconds: Google's Java and Go clients subtract it from what they measure and
-//!   call the rest the network's. The time is up to the header: a stream goes on after it.
-//! - `x-goog-ext-425905942-bin`, a `ResponseParams`: clients label their figures by cluster and zone. A server does not know what the
-//!   creators of instances called their clusters, so all is served by the one that nobody named.
+//! - `server-timing: gfet4t7; dur=N`, in milliseconds: Google's Java and Go clients subtract it from the latency that they
+//!   measure and attribute the rest to the network. It covers the time up to the header: a stream continues after it.
+//! - `x-goog-ext-425905942-bin`, a `ResponseParams`: clients label their metrics by cluster and zone. A server does not know
+//!   the cluster names that creators of instances chose, so it reports one default name.
 
 use std::task::{Context, Poll};
 
@@ -21,40 +21,40 @@ use tonic::{
 };
 
 const TIMING: HeaderName = HeaderName::from_static("server-timing");
-const PLACE: HeaderName = HeaderName::from_static("x-goog-ext-425905942-bin");
-/// The zone of every server: no release places servers.
+const SERVED_BY: HeaderName = HeaderName::from_static("x-goog-ext-425905942-bin");
+/// The zone of every server: zones are not supported.
 const ZONE: &str = "local";
 
-/// A service whose answers have these headers.
+/// A service that adds these headers to its responses.
 #[derive(Clone, Debug)]
-pub(super) struct Headed<S> {
+pub(super) struct WithResponseHeaders<S> {
     service: S,
     clock: Clock,
-    place: Option<HeaderValue>,
+    served_by: Option<HeaderValue>,
 }
 
-impl<S> Headed<S> {
+impl<S> WithResponseHeaders<S> {
     /// The same service, timed by this clock.
     pub(super) fn new(service: S, clock: Clock) -> Self {
-        Self { service, clock, place: place() }
+        Self { service, clock, served_by: served_by() }
     }
 }
 
-fn place() -> Option<HeaderValue> {
-    let place = ResponseParams {
+fn served_by() -> Option<HeaderValue> {
+    let served_by = ResponseParams {
         cluster_id: Some(CLUSTER_NAME.to_owned()),
         zone_id: Some(ZONE.to_owned()),
         ..Default::default()
     };
-    let encoded = BinaryMetadataValue::from_bytes(&place.encode_to_vec());
+    let encoded = BinaryMetadataValue::from_bytes(&served_by.encode_to_vec());
     HeaderValue::from_bytes(encoded.as_encoded_bytes()).ok()
 }
 
-impl<S: NamedService> NamedService for Headed<S> {
+impl<S: NamedService> NamedService for WithResponseHeaders<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S, Q, A> Service<http::Request<Q>> for Headed<S>
+impl<S, Q, A> Service<http::Request<Q>> for WithResponseHeaders<S>
 where
     S: Service<http::Request<Q>, Response = http::Response<A>>,
     S::Future: Send + 'static,
@@ -69,19 +69,19 @@ where
 
     fn call(&mut self, request: http::Request<Q>) -> Self::Future {
         let clock = self.clock.clone();
-        let place = self.place.clone();
-        let begun = clock.monotonic();
-        let answer = self.service.call(request);
+        let served_by = self.served_by.clone();
+        let started = clock.monotonic();
+        let response = self.service.call(request);
         Box::pin(async move {
-            let mut answer = answer.await?;
-            let took = clock.monotonic().saturating_sub(begun).as_millis();
-            if let Ok(value) = HeaderValue::try_from(format!("gfet4t7; dur={took}")) {
-                answer.headers_mut().insert(TIMING, value);
+            let mut response = response.await?;
+            let elapsed = clock.monotonic().saturating_sub(started).as_millis();
+            if let Ok(value) = HeaderValue::try_from(format!("gfet4t7; dur={elapsed}")) {
+                response.headers_mut().insert(TIMING, value);
             }
-            if let Some(place) = place {
-                answer.headers_mut().insert(PLACE, place);
+            if let Some(served_by) = served_by {
+                response.headers_mut().insert(SERVED_BY, served_by);
             }
-            Ok(answer)
+            Ok(response)
         })
     }
 }

@@ -1,12 +1,12 @@
-//! Idempotency tokens of requests: in the message where the API has a place for one, else in the headers.
+//! Idempotency tokens of requests: from the message if the API has a field for one, else from the headers.
 //!
 //! | header | content |
 //! |---|---|
 //! | `ebla-idempotency-token` | the token, 8 to 1024 bytes of visible ASCII |
 //! | `ebla-idempotency-start-time` | optional: when the write was first sent, microseconds since the Unix epoch |
 //!
-//! The headers are ours, for CheckAndMutateRow, ReadModifyWriteRow and MutateRow: no message of the API has a place for
-//! the tokens of the first two.
+//! The headers are an extension, for CheckAndMutateRow, ReadModifyWriteRow and MutateRow: the messages of the first two have
+//! no field for tokens.
 
 use bytes::Bytes;
 use ebla_model::{Error, idempotency::IdempotencyToken};
@@ -16,9 +16,9 @@ use ebla_proto::{
 };
 use tonic::metadata::MetadataMap;
 
-/// Carries a call's token.
+/// The header with a call's token.
 const TOKEN_HEADER: &str = "ebla-idempotency-token";
-/// Carries the time at which a call with a token was first made.
+/// The header with the time at which a call with a token was first sent.
 const START_TIME_HEADER: &str = "ebla-idempotency-start-time";
 
 /// The token of a message.

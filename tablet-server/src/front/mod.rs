@@ -1,22 +1,21 @@
 //! The front: the public API on every tablet server.
 //!
 //! ```text
-//!   google.bigtable.v2.Bigtable    headers -> budget -> service -> validate -> ebla_client::Cluster -> answer
-//!   google.bigtable.admin.v2.*     admin: handed to the master in office
+//!   google.bigtable.v2.Bigtable    headers -> budget -> service -> validate -> ebla_client::Cluster -> response
+//!   google.bigtable.admin.v2.*     admin: forwarded to the active master
 //!   google.longrunning.Operations  the same
 //!   ebla.operate.Operate           the same
 //! ```
 //!
-//! A front knows no tablet and no schema: it checks what a request says about itself, gives it a deadline, and hands
-//! it on. Its cluster handle has one session, so a write is applied once however often it is sent again.
+//! A front knows no tablet and no schema: it validates the parts of a request that need neither, gives it a deadline, and
+//! passes it to the cluster handle. That handle has one session, so a write is applied once however often it is sent.
 
 pub mod admin;
-mod answer;
 mod budget;
 mod features;
 mod headers;
 mod idempotency;
-pub mod limits;
+mod response;
 pub mod service;
 mod validate;
 
@@ -33,39 +32,47 @@ use ebla_routing::ChubbyDirectory;
 use ebla_runtime::Runtime;
 use tonic::service::Routes;
 
-use self::budget::{Budget, Budgeted};
-use self::headers::Headed;
+use self::budget::{RequestBudget, WithRequestBudget};
+use self::headers::WithResponseHeaders;
 pub use self::{
-    admin::{Master, Relay},
+    admin::{AdminProxy, MasterClient},
     budget::RequestBytes,
     service::DataService,
 };
 
-/// What a front is made of.
+/// The largest accepted message. A row may have 256 MiB; a single write of 100 MiB is legal.
+pub const MESSAGE_BYTES_MAX: usize = 256 << 20;
+/// The approximate size of messages that list outcomes. Clients without TLS accept at most 4 MiB.
+const RESPONSE_BYTES: usize = 1 << 20;
+
+/// The dependencies and settings of a front.
 #[derive(Clone, Debug)]
 pub struct FrontConfig {
     /// The cluster, through this server's router.
     pub cluster: Cluster,
-    /// Where the master's address stands.
+    /// The source of the master's address.
     pub chubby: SharedChubby,
-    /// The copy of it, for when Chubby is away.
+    /// A copy of Chubby's files, for times when Chubby is unavailable.
     pub directory: ChubbyDirectory,
     /// Clock, random numbers, network.
     pub runtime: Runtime,
-    /// How many bytes of data requests it may hold.
+    /// Memory budget of data requests.
     pub request_bytes: RequestBytes,
 }
 
-/// Adds the public services and the operator's to a server's routes.
+/// Adds the public services and the operator's service to a server's routes.
 pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
     let clock = config.runtime.clock.clone();
     let data = DataService::new(config.cluster, clock.clone());
-    let data = BigtableServer::new(data).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
-    let master = Master::new(config.chubby, config.directory, config.runtime);
+    let data = BigtableServer::new(data).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let master = MasterClient::new(config.chubby, config.directory, config.runtime);
     routes
-        .add_service(Headed::new(Budgeted::new(data, Budget::new(config.request_bytes)), clock))
-        .add_service(Relay::<BigtableTableAdminServer<()>>::new(master.clone()))
-        .add_service(Relay::<BigtableInstanceAdminServer<()>>::new(master.clone()))
-        .add_service(Relay::<OperationsServer<()>>::new(master.clone()))
-        .add_service(Relay::<OperateServer<()>>::new(master))
+        .add_service(WithResponseHeaders::new(
+            WithRequestBudget::new(data, RequestBudget::new(config.request_bytes)),
+            clock,
+        ))
+        .add_service(AdminProxy::<BigtableTableAdminServer<()>>::new(master.clone()))
+        .add_service(AdminProxy::<BigtableInstanceAdminServer<()>>::new(master.clone()))
+        .add_service(AdminProxy::<OperationsServer<()>>::new(master.clone()))
+        .add_service(AdminProxy::<OperateServer<()>>::new(master))
 }

@@ -1,8 +1,8 @@
-//! `google.bigtable.v2.Bigtable`: takes a request, checks it, hands it to the cluster, answers.
+//! `google.bigtable.v2.Bigtable`: validates a request, passes it to the cluster handle, and responds.
 //!
-//! Any server takes any row. Whatever moves meanwhile is hidden until the caller's deadline. A table's name is
-//! resolved through the directory; when tablets say that the table is gone, the name is looked up afresh once, for it
-//! may stand for a new table of the same name.
+//! Any server accepts requests for any row. Splits, moves and failovers are hidden until the caller's deadline. A table's
+//! name is resolved through the directory. When a tablet reports that the table was deleted, the name is resolved once more,
+//! because a new table may have the same name: see `DataService::with_table`.
 
 use std::time::Duration;
 
@@ -18,11 +18,12 @@ use futures::{StreamExt, stream};
 use tonic::{Request, Response, Status, codegen::BoxStream, metadata::MetadataMap};
 
 use super::{
-    answer::{self, Counting, Progress},
     features::{features, large_rows},
-    idempotency, limits,
-    validate::{self, Checked, ReadAsk},
+    idempotency,
+    response::{self, ScanProgress, StatsTimer},
+    validate::{self, ReadSpec, Validated},
 };
+use crate::deadline;
 
 /// The public data API.
 #[derive(Clone, Debug)]
@@ -32,16 +33,16 @@ pub struct DataService {
 }
 
 impl DataService {
-    /// The API to this cluster.
+    /// The API of this cluster.
     pub const fn new(cluster: Cluster, clock: Clock) -> Self {
         Self { cluster, clock }
     }
 
-    fn deadline(&self, metadata: &MetadataMap, otherwise: Duration) -> Deadline {
-        Deadline::after(&self.clock, limits::timeout(metadata, otherwise))
+    fn deadline(&self, metadata: &MetadataMap, default: Duration) -> Deadline {
+        Deadline::after(&self.clock, deadline::public_timeout(metadata, default))
     }
 
-    /// The id of a table. That there is none is said only after asking afresh: it may have been made a moment ago.
+    /// The id of a table. A missing table is reported only after a fresh lookup: it may have been created a moment ago.
     async fn table(&self, name: &TableName) -> Result<TableId, Error> {
         match self.cluster.directory().table(name, Freshness::Cached).await? {
             Some(table) => Ok(table),
@@ -54,8 +55,8 @@ impl DataService {
         table.ok_or_else(|| Error::new(Reason::NotFoundTable, format!("Table not found: {name}")))
     }
 
-    /// Makes a call to the table of this name; once more if the table is gone and the name stands for another one.
-    async fn at_table<T, F>(&self, name: &TableName, call: impl Fn(TableId) -> F) -> Result<T, Error>
+    /// Calls the table of this name. If the table was deleted and the name now belongs to another table, calls that one, once.
+    async fn with_table<T, F>(&self, name: &TableName, call: impl Fn(TableId) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -69,45 +70,53 @@ impl DataService {
         }
     }
 
-    async fn read(&self, read: &Checked<ReadAsk>, deadline: Deadline) -> Result<ReadParts, Error> {
-        self.at_table(&read.table, |table| begun(self.cluster.read_rows(read.ask.of(table), deadline))).await
+    async fn read(&self, read: &Validated<ReadSpec>, deadline: Deadline) -> Result<ReadParts, Error> {
+        self.with_table(&read.table, |table| {
+            with_first_message(self.cluster.read_rows(read.request.for_table(table), deadline))
+        })
+        .await
     }
 
     async fn write_many(
         &self,
-        writes: Checked<Vec<Result<RowWrite, Error>>>,
+        writes: Validated<Vec<Result<RowWrite, Error>>>,
         deadline: Deadline,
     ) -> Result<Vec<Result<(), Error>>, Error> {
-        let good: Vec<_> = writes.ask.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
+        let valid: Vec<_> = writes.request.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
         let send = |table| {
-            let written = self.cluster.mutate_rows(table, good.clone(), deadline);
-            async move { unless_all_gone(written.await) }
+            let written = self.cluster.mutate_rows(table, valid.clone(), deadline);
+            async move { fail_if_table_deleted(written.await) }
         };
-        let mut written = self.at_table(&writes.table, send).await?.into_iter();
-        let lost = || Err(Error::internal("a row's outcome is missing"));
-        Ok(writes.ask.into_iter().map(|write| write.and_then(|_sent| written.next().unwrap_or_else(lost))).collect())
+        let mut written = self.with_table(&writes.table, send).await?.into_iter();
+        let missing = || Err(Error::internal("the cluster returned no outcome for a row"));
+        Ok(writes
+            .request
+            .into_iter()
+            .map(|write| write.and_then(|_sent| written.next().unwrap_or_else(missing)))
+            .collect())
     }
 }
 
-/// A read with its first message at hand, so that a missing table or a bad filter is an error of the call itself.
-async fn begun(mut parts: ReadParts) -> Result<ReadParts, Error> {
+/// Waits for the first message of a read, so that a missing table or an invalid filter is an error of the call itself.
+async fn with_first_message(mut parts: ReadParts) -> Result<ReadParts, Error> {
     match parts.next().await.transpose()? {
         Some(first) => Ok(stream::iter([Ok(first)]).chain(parts).boxed()),
         None => Ok(parts),
     }
 }
 
-/// A table that is gone is the request's error, not each row's.
-fn unless_all_gone(results: Vec<Result<(), Error>>) -> Result<Vec<Result<(), Error>>, Error> {
-    let gone = |result: &Result<(), Error>| result.as_ref().is_err_and(|error| error.reason == Reason::NotFoundTable);
+/// A deleted table is an error of the whole request, not of each row.
+fn fail_if_table_deleted(results: Vec<Result<(), Error>>) -> Result<Vec<Result<(), Error>>, Error> {
+    let is_deleted =
+        |result: &Result<(), Error>| result.as_ref().is_err_and(|error| error.reason == Reason::NotFoundTable);
     match results.first() {
-        Some(Err(error)) if results.iter().all(gone) => Err(error.clone()),
+        Some(Err(error)) if results.iter().all(is_deleted) => Err(error.clone()),
         _ => Ok(results),
     }
 }
 
-/// The end of a call as gRPC wants it.
-fn respond<T>(answer: Result<T, Error>) -> Result<Response<T>, Status> {
+/// The result of a call as gRPC expects it.
+fn to_response<T>(answer: Result<T, Error>) -> Result<Response<T>, Status> {
     answer.map(Response::new).map_err(|error| to_status(&error))
 }
 
@@ -118,28 +127,28 @@ impl Bigtable for DataService {
         request: Request<data::ReadRowsRequest>,
     ) -> Result<Response<BoxStream<Encoded<data::ReadRowsResponse>>>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let deadline = self.deadline(&metadata, limits::READ);
+        let deadline = self.deadline(&metadata, deadline::READ_TIMEOUT);
         let begin = || async {
             let features = features(&metadata);
             let read = validate::read(message, &features, large_rows(&metadata))?;
-            let counting = (read.ask.stats == Stats::Count).then(|| Counting::begin(&self.clock));
-            Ok(answer::rows(self.read(&read, deadline).await?, counting, Progress::for_client(&features)))
+            let timer = (read.request.stats == Stats::Count).then(|| StatsTimer::start(&self.clock));
+            Ok(response::rows(self.read(&read, deadline).await?, timer, ScanProgress::for_client(&features)))
         };
-        respond(begin().await)
+        to_response(begin().await)
     }
 
     async fn sample_row_keys(
         &self,
         request: Request<data::SampleRowKeysRequest>,
     ) -> Result<Response<BoxStream<data::SampleRowKeysResponse>>, Status> {
-        let deadline = self.deadline(request.metadata(), limits::CALL);
+        let deadline = self.deadline(request.metadata(), deadline::CALL_TIMEOUT);
         let sample = || async {
-            let Checked { table, ask: range } = validate::sample(request.get_ref())?;
-            let samples = self.at_table(&table, |table| self.cluster.sample(table, deadline)).await?;
-            let answers = answer::samples(&samples, &range).into_iter().map(Ok);
+            let Validated { table, request: range } = validate::sample(request.get_ref())?;
+            let samples = self.with_table(&table, |table| self.cluster.sample(table, deadline)).await?;
+            let answers = response::samples(&samples, &range).into_iter().map(Ok);
             Ok(Box::pin(stream::iter(answers)) as BoxStream<_>)
         };
-        respond(sample().await)
+        to_response(sample().await)
     }
 
     async fn mutate_row(
@@ -147,13 +156,14 @@ impl Bigtable for DataService {
         request: Request<data::MutateRowRequest>,
     ) -> Result<Response<data::MutateRowResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let deadline = self.deadline(&metadata, limits::CALL);
+        let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let write = || async {
-            let Checked { table, ask } = validate::mutate_row(message, idempotency::of_headers(&metadata)?)?;
-            self.at_table(&table, |table| self.cluster.mutate_row(table, ask.clone(), deadline)).await?;
+            let Validated { table, request: valid } =
+                validate::mutate_row(message, idempotency::of_headers(&metadata)?)?;
+            self.with_table(&table, |table| self.cluster.mutate_row(table, valid.clone(), deadline)).await?;
             Ok(data::MutateRowResponse {})
         };
-        respond(write().await)
+        to_response(write().await)
     }
 
     async fn mutate_rows(
@@ -161,12 +171,12 @@ impl Bigtable for DataService {
         request: Request<data::MutateRowsRequest>,
     ) -> Result<Response<BoxStream<data::MutateRowsResponse>>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let deadline = self.deadline(&metadata, limits::CALL);
+        let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let write = || async {
             let writes = validate::mutate_rows(message, idempotency::of_headers(&metadata)?)?;
-            Ok(answer::outcomes(&self.write_many(writes, deadline).await?))
+            Ok(response::outcomes(&self.write_many(writes, deadline).await?))
         };
-        respond(write().await)
+        to_response(write().await)
     }
 
     async fn check_and_mutate_row(
@@ -174,20 +184,20 @@ impl Bigtable for DataService {
         request: Request<data::CheckAndMutateRowRequest>,
     ) -> Result<Response<data::CheckAndMutateRowResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let deadline = self.deadline(&metadata, limits::CALL);
+        let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let check = || async {
-            let Checked { table, ask } = validate::check(message, idempotency::of_headers(&metadata)?)?;
-            let matched = self.at_table(&table, |table| self.cluster.check(table, ask.clone(), deadline)).await?;
+            let Validated { table, request: valid } = validate::check(message, idempotency::of_headers(&metadata)?)?;
+            let matched = self.with_table(&table, |table| self.cluster.check(table, valid.clone(), deadline)).await?;
             Ok(data::CheckAndMutateRowResponse { predicate_matched: matched })
         };
-        respond(check().await)
+        to_response(check().await)
     }
 
     async fn ping_and_warm(
         &self,
         request: Request<data::PingAndWarmRequest>,
     ) -> Result<Response<data::PingAndWarmResponse>, Status> {
-        respond(validate::ping(request.get_ref()).map(|()| data::PingAndWarmResponse {}))
+        to_response(validate::ping(request.get_ref()).map(|()| data::PingAndWarmResponse {}))
     }
 
     async fn read_modify_write_row(
@@ -195,13 +205,13 @@ impl Bigtable for DataService {
         request: Request<data::ReadModifyWriteRowRequest>,
     ) -> Result<Response<Encoded<data::ReadModifyWriteRowResponse>>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let deadline = self.deadline(&metadata, limits::CALL);
+        let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let modify = || async {
-            let Checked { table, ask } = validate::modify(message, idempotency::of_headers(&metadata)?)?;
-            let call = |table| self.cluster.modify(table, &ask, deadline);
-            Ok(Encoded::from_bytes(self.at_table(&table, call).await?))
+            let Validated { table, request: valid } = validate::modify(message, idempotency::of_headers(&metadata)?)?;
+            let call = |table| self.cluster.modify(table, &valid, deadline);
+            Ok(Encoded::from_bytes(self.with_table(&table, call).await?))
         };
-        respond(modify().await)
+        to_response(modify().await)
     }
 }
 

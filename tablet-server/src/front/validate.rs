@@ -1,12 +1,12 @@
-//! Requests of the public data API, checked before the first row is read or written.
+//! Validation of public data requests, before the first row is read or written.
 //!
-//! Here is checked what a request says about itself: names, keys, counts. Filters, mutations and rules are handed on
-//! encoded; the tablet decodes each and refuses its row, or the read, before it does anything.
+//! This module validates names, keys and counts. Filters, mutations and rules are passed on encoded; the tablet decodes
+//! them and refuses the row, or the read, before it does any work.
 //!
-//! | refused here | with |
+//! | refused | status |
 //! |---|---|
-//! | a name that is no table's, an empty or long row key, an empty range, a negative limit | INVALID_ARGUMENT |
-//! | no mutations, no entries, no rules, or too many; an idempotency token that is none | INVALID_ARGUMENT |
+//! | an invalid table name, an empty or too long row key, an empty range, a negative limit | INVALID_ARGUMENT |
+//! | no or too many mutations, entries or rules; an invalid idempotency token | INVALID_ARGUMENT |
 //! | views, reversed reads for clients that did not announce them | UNIMPLEMENTED |
 
 use bytes::Bytes;
@@ -23,16 +23,16 @@ use ebla_proto::{
 
 use super::idempotency;
 
-/// A request that is in order, and the table it names.
+/// A valid request, and the table that it names.
 #[derive(Debug)]
-pub(super) struct Checked<T> {
+pub(super) struct Validated<T> {
     pub(super) table: TableName,
-    pub(super) ask: T,
+    pub(super) request: T,
 }
 
-/// What to read, but for the table's id.
+/// A read without the table's id.
 #[derive(Clone, Debug)]
-pub(super) struct ReadAsk {
+pub(super) struct ReadSpec {
     rows: RowSet,
     filter: Option<Bytes>,
     limit: u64,
@@ -41,9 +41,9 @@ pub(super) struct ReadAsk {
     large_rows: LargeRows,
 }
 
-impl ReadAsk {
+impl ReadSpec {
     /// The read of this table.
-    pub(super) fn of(&self, table: TableId) -> Read {
+    pub(super) fn for_table(&self, table: TableId) -> Read {
         let Self { rows, filter, limit, direction, stats, large_rows } = self.clone();
         Read { table, rows, filter, limit, direction, stats, large_rows }
     }
@@ -53,15 +53,15 @@ pub(super) fn read(
     request: data::ReadRowsRequest,
     features: &FeatureFlags,
     large_rows: LargeRows,
-) -> Result<Checked<ReadAsk>, Error> {
+) -> Result<Validated<ReadSpec>, Error> {
     let views = [&request.authorized_view_name, &request.materialized_view_name];
     let table = table_name(&request.table_name, &views)?;
     let stats = match request.request_stats_view() {
         RequestStatsView::RequestStatsFull => Stats::Count,
         RequestStatsView::Unspecified | RequestStatsView::RequestStatsNone => Stats::Skip,
     };
-    let ask = ReadAsk {
-        // An older release took a row with the empty key. Clients take such a row for a broken stream.
+    let read = ReadSpec {
+        // An older release accepted a row with the empty key. Clients treat such a row as a broken stream.
         rows: row_set_from_proto(request.rows.as_ref())?.after(&RowKey::EMPTY),
         filter: request.filter,
         limit: u64::try_from(request.rows_limit).map_err(|_| Error::invalid("rows_limit must not be negative"))?,
@@ -69,16 +69,16 @@ pub(super) fn read(
         stats,
         large_rows,
     };
-    Ok(Checked { table, ask })
+    Ok(Validated { table, request: read })
 }
 
-/// Clients that do not know of reversed reads would take their rows for a broken stream.
+/// Clients that do not support reversed reads would treat their rows as a broken stream.
 fn direction(reversed: bool, features: &FeatureFlags) -> Result<Direction, Error> {
     match (reversed, features.reverse_scans) {
         (false, _) => Ok(Direction::Ascending),
         (true, true) => Ok(Direction::Descending),
         (true, false) => Err(Error::unimplemented(
-            "reversed reads are for clients that announce the feature reverse_scans in the header bigtable-features",
+            "reversed reads require the feature reverse_scans in the header bigtable-features",
         )),
     }
 }
@@ -86,24 +86,24 @@ fn direction(reversed: bool, features: &FeatureFlags) -> Result<Direction, Error
 pub(super) fn mutate_row(
     request: data::MutateRowRequest,
     header: Option<IdempotencyToken>,
-) -> Result<Checked<RowWrite>, Error> {
+) -> Result<Validated<RowWrite>, Error> {
     let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
     let token = match (idempotency::of_message(request.idempotency)?, header) {
         (Some(_), Some(_)) => {
-            return Err(Error::invalid("the idempotency token is given twice: in message and header"));
+            return Err(Error::invalid("two idempotency tokens: give one in the message or in the header, not both"));
         }
         (message, header) => message.or(header),
     };
-    Ok(Checked { table, ask: row_write(request.row_key, request.mutations, token)? })
+    Ok(Validated { table, request: row_write(request.row_key, request.mutations, token)? })
 }
 
-/// The rows of a bulk write. A row's own faults are told by its own outcome, except that none may be empty.
+/// The rows of a bulk write. An invalid row is reported by its own outcome; an entry without mutations fails the call.
 pub(super) fn mutate_rows(
     request: data::MutateRowsRequest,
     header: Option<IdempotencyToken>,
-) -> Result<Checked<Vec<Result<RowWrite, Error>>>, Error> {
+) -> Result<Validated<Vec<Result<RowWrite, Error>>>, Error> {
     if header.is_some() {
-        return Err(Error::invalid("a bulk write has an idempotency token for each entry, and none in the header"));
+        return Err(Error::invalid("a bulk write takes an idempotency token in each entry, not in the header"));
     }
     let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
     if request.entries.is_empty() {
@@ -117,49 +117,49 @@ pub(super) fn mutate_rows(
         let token = idempotency::of_message(entry.idempotency)?;
         row_write(entry.row_key, entry.mutations, token)
     };
-    Ok(Checked { table, ask: request.entries.into_iter().map(entry).collect() })
+    Ok(Validated { table, request: request.entries.into_iter().map(entry).collect() })
 }
 
 pub(super) fn check(
     request: data::CheckAndMutateRowRequest,
     token: Option<IdempotencyToken>,
-) -> Result<Checked<Check>, Error> {
+) -> Result<Validated<Check>, Error> {
     let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
     if request.true_mutations.is_empty() && request.false_mutations.is_empty() {
         return Err(Error::invalid("No mutations provided"));
     }
     check_count(request.true_mutations.len(), "true_mutations")?;
     check_count(request.false_mutations.len(), "false_mutations")?;
-    let ask = Check {
+    let read = Check {
         row: row_key(request.row_key)?,
         predicate: request.predicate_filter,
         then: request.true_mutations,
         otherwise: request.false_mutations,
         token,
     };
-    Ok(Checked { table, ask })
+    Ok(Validated { table, request: read })
 }
 
 pub(super) fn modify(
     request: data::ReadModifyWriteRowRequest,
     token: Option<IdempotencyToken>,
-) -> Result<Checked<Modify>, Error> {
+) -> Result<Validated<Modify>, Error> {
     let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
     if request.rules.is_empty() {
         return Err(Error::invalid("No rules provided"));
     }
     check_count(request.rules.len(), "rules")?;
-    Ok(Checked { table, ask: Modify { row: row_key(request.row_key)?, rules: request.rules, token } })
+    Ok(Validated { table, request: Modify { row: row_key(request.row_key)?, rules: request.rules, token } })
 }
 
-pub(super) fn sample(request: &data::SampleRowKeysRequest) -> Result<Checked<KeyRange>, Error> {
+pub(super) fn sample(request: &data::SampleRowKeysRequest) -> Result<Validated<KeyRange>, Error> {
     let views = [&request.authorized_view_name, &request.materialized_view_name];
     let table = table_name(&request.table_name, &views)?;
     let range = request.row_range.as_ref().map_or_else(|| Ok(KeyRange::all()), row_range_from_proto)?;
-    Ok(Checked { table, ask: range })
+    Ok(Validated { table, request: range })
 }
 
-/// Any instance is there: it is made on first use.
+/// Every instance exists: it is created on first use.
 pub(super) fn ping(request: &data::PingAndWarmRequest) -> Result<(), Error> {
     match request.name.split('/').collect::<Vec<_>>().as_slice() {
         ["projects", project, "instances", instance] if !project.is_empty() && !instance.is_empty() => Ok(()),
@@ -167,12 +167,10 @@ pub(super) fn ping(request: &data::PingAndWarmRequest) -> Result<(), Error> {
     }
 }
 
-/// The table that a request names. It names exactly one thing.
+/// The table that a request names. Views are not supported.
 fn table_name(table: &str, views: &[&String]) -> Result<TableName, Error> {
     if views.iter().any(|view| !view.is_empty()) {
-        return Err(Error::unimplemented(
-            "authorized and materialized views are not served by this release: name the table itself",
-        ));
+        return Err(Error::unimplemented("authorized and materialized views are not supported: name the table itself"));
     }
     table.parse()
 }
@@ -195,7 +193,7 @@ fn check_count(count: usize, name: &str) -> Result<(), Error> {
     if count <= MUTATIONS_MAX {
         return Ok(());
     }
-    Err(Error::invalid(format!("too many {name}: {count}, of which at most {MUTATIONS_MAX} are allowed")))
+    Err(Error::invalid(format!("too many {name}: {count}, the limit is {MUTATIONS_MAX}")))
 }
 
 #[cfg(test)]
@@ -244,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_row_with_the_empty_key_is_never_asked_for() {
+    fn the_row_with_the_empty_key_is_never_requested() {
         let range = |start: &'static str, end: Option<&'static str>| data::RowRange {
             start_key: Some(data::row_range::StartKey::StartKeyClosed(start.into())),
             end_key: end.map(|end| data::row_range::EndKey::EndKeyOpen(end.into())),
@@ -252,7 +250,8 @@ mod tests {
         let ranges = |row_ranges| {
             let rows = Some(data::RowSet { row_keys: Vec::new(), row_ranges });
             let request = data::ReadRowsRequest { rows, ..read_request() };
-            let read = read(request, &FeatureFlags::default(), LargeRows::Split).unwrap().ask.of(TableId::new(7));
+            let read =
+                read(request, &FeatureFlags::default(), LargeRows::Split).unwrap().request.for_table(TableId::new(7));
             read.rows.ranges().iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(ranges(Vec::new()), ["[\\x00, -)"]);
@@ -261,11 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn reversed_reads_are_for_those_who_asked() {
+    fn reversed_reads_require_the_feature() {
         let reversed = || data::ReadRowsRequest { reversed: true, ..read_request() };
         assert_eq!(read_reason(reversed()), Some(Reason::Unimplemented));
         let features = FeatureFlags { reverse_scans: true, ..Default::default() };
-        let read = read(reversed(), &features, LargeRows::Split).unwrap().ask.of(TableId::new(7));
+        let read = read(reversed(), &features, LargeRows::Split).unwrap().request.for_table(TableId::new(7));
         assert_eq!((read.table, read.direction), (TableId::new(7), Direction::Descending));
     }
 
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_come_once_and_are_handed_on() {
+    fn a_token_is_accepted_once_and_passed_on() {
         let request = |idempotency| data::MutateRowRequest {
             table_name: TABLE.into(),
             row_key: "k".into(),
@@ -301,7 +300,7 @@ mod tests {
             idempotency,
             ..Default::default()
         };
-        let token = |idempotency, header| mutate_row(request(idempotency), header).map(|checked| checked.ask.token);
+        let token = |idempotency, header| mutate_row(request(idempotency), header).map(|checked| checked.request.token);
         assert_eq!(token(None, None), Ok(None));
         assert_eq!(token(idempotency("12345678"), None), Ok(header()));
         assert_eq!(token(None, header()), Ok(header()));
@@ -320,7 +319,7 @@ mod tests {
         let request = data::MutateRowsRequest { table_name: TABLE.into(), entries, ..Default::default() };
         assert_eq!(reason(mutate_rows(request.clone(), header())), Some(Reason::InvalidArgument));
         let tokens: Vec<_> =
-            mutate_rows(request, None).unwrap().ask.into_iter().map(|row| row.map(|row| row.token)).collect();
+            mutate_rows(request, None).unwrap().request.into_iter().map(|row| row.map(|row| row.token)).collect();
         assert_eq!(tokens[0], Ok(header()));
         assert_eq!(reason(tokens[1].clone()), Some(Reason::InvalidArgument));
     }
@@ -336,7 +335,7 @@ mod tests {
         for entries in [Vec::new(), vec![entry("a", 1), entry("b", 0)], vec![entry("a", 60_000), entry("b", 60_000)]] {
             assert_eq!(reason(mutate_rows(request(entries), None)), Some(Reason::InvalidArgument));
         }
-        let outcomes = mutate_rows(request(vec![entry("a", 1), entry("", 1)]), None).unwrap().ask;
+        let outcomes = mutate_rows(request(vec![entry("a", 1), entry("", 1)]), None).unwrap().request;
         let reasons: Vec<_> = outcomes.into_iter().map(reason).collect();
         assert_eq!(reasons, [None, Some(Reason::InvalidArgument)], "one bad row does not hold up the others");
     }
@@ -358,7 +357,7 @@ mod tests {
         assert_eq!(reason(modify(no_rules, None)), Some(Reason::InvalidArgument));
     }
 
-    /// The largest counts that are taken, and one more. What a request says about its rows, its tablets check again.
+    /// The largest accepted counts, and one more. Tablets check the rows themselves again.
     #[test]
     fn counts_are_limited_to_100_000() {
         for (count, outcome) in [(MUTATIONS_MAX, None), (MUTATIONS_MAX + 1, Some(Reason::InvalidArgument))] {

@@ -1,4 +1,4 @@
-//! What a group is started with, and openraft's settings made from it.
+//! The configuration of a group, and openraft's settings derived from it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,19 +8,20 @@ use ebla_model::id::ServerId;
 use ebla_storage::log::GroupId;
 use openraft::{Config, SnapshotPolicy, StepDownPolicy};
 
-use super::fault::StartError;
-use super::link::Origin;
-use super::state_machine::Pools;
+use super::error::StartError;
+use super::storage::blocking::BlockingPools;
+use super::transport::message::GroupOrigin;
 
-/// Times of the protocol: constants of the cluster, the same on every server.
+/// Times of the Raft protocol: constants of the cluster, the same on every server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaftTimings {
-    /// A leader that has nothing to say says so this often.
+    /// The interval of a leader's heartbeats.
     pub heartbeat: Duration,
-    /// A follower that hears nothing stands for election when `election_max`, its promise to the leader, has run out, and
-    /// then a random time between this ...
+    /// A follower without a message from the leader campaigns when `election_max`, its promise to the leader, has expired and
+    /// then a random time has passed that lies between `election_min` ...
     pub election_min: Duration,
-    /// ... and this. Also how long it refuses to vote for others after a leader's message, and so the life of a read lease.
+    /// ... and `election_max`. A follower also refuses to vote for others for this time after a leader's message, so it bounds
+    /// the leader lease.
     pub election_max: Duration,
 }
 
@@ -35,39 +36,39 @@ impl Default for RaftTimings {
     }
 }
 
-/// What a replica's group is started with.
+/// The configuration with which a replica's group starts.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
-    /// Which replica of which tablet.
+    /// Identifies the tablet and the replica.
     pub group: GroupId,
-    /// The server that it is on.
+    /// The server that holds the replica.
     pub server: ServerId,
-    /// What created the group; travels with its messages.
-    pub origin: Origin,
-    /// Keeps the replica out of elections at first: `Some(election_max)` for one that ran before; `None` for a new one
-    /// and where all voters died together.
-    pub wait_before_voting: Option<Duration>,
-    /// Stands for election at once instead of after the election time: for one replica of a new group.
-    pub elect_now: bool,
-    /// Times of the protocol.
+    /// What created the group; its messages carry it.
+    pub origin: GroupOrigin,
+    /// Vote after restart: how long the replica keeps out of elections at first. `Some(election_max)` for a replica that ran
+    /// before; `None` for a new one and where all voters died together.
+    pub vote_holdoff: Option<Duration>,
+    /// Whether the replica campaigns at once instead of after the election timeout: for one replica of a new group.
+    pub campaign_at_start: bool,
+    /// Times of the Raft protocol.
     pub timings: RaftTimings,
-    /// Folder for checkpoints on their way, on the file system of the replica's store.
+    /// The folder for checkpoints that are being sent, on the file system of the replica's store.
     pub scratch: PathBuf,
-    /// The threads that the state machine runs on.
-    pub pools: Pools,
-    /// Bytes of commands that may wait for their outcome in this group.
+    /// The thread pools of the state machine.
+    pub pools: BlockingPools,
+    /// The largest number of bytes of proposed commands that wait for their outcome in this group.
     pub proposal_bytes_max: usize,
 }
 
 impl GroupConfig {
-    /// The usual settings: no wait before voting, no hurry to elect, 64 MiB of proposals.
-    pub fn new(group: GroupId, server: ServerId, scratch: PathBuf, pools: Pools) -> Self {
+    /// The defaults: no vote hold-off, no immediate campaign, 64 MiB of proposals.
+    pub fn new(group: GroupId, server: ServerId, scratch: PathBuf, pools: BlockingPools) -> Self {
         Self {
             group,
             server,
-            origin: Origin::default(),
-            wait_before_voting: None,
-            elect_now: false,
+            origin: GroupOrigin::default(),
+            vote_holdoff: None,
+            campaign_at_start: false,
             timings: RaftTimings::default(),
             scratch,
             pools,
@@ -76,7 +77,7 @@ impl GroupConfig {
     }
 }
 
-/// Entries in one append, beside the bound in bytes.
+/// The largest number of entries in one append, beside the bound in bytes.
 const ENTRIES_MAX: u64 = 4096;
 
 pub(super) fn openraft_config(config: &GroupConfig) -> Result<Arc<Config>, StartError> {
@@ -87,14 +88,14 @@ pub(super) fn openraft_config(config: &GroupConfig) -> Result<Arc<Config>, Start
         heartbeat_interval: millis(heartbeat),
         election_timeout_min: millis(election_min),
         election_timeout_max: millis(election_max),
-        enable_elect: config.wait_before_voting.is_none(),
-        // A follower that was cut off must not come back with a term that deposes the leader.
+        enable_elect: config.vote_holdoff.is_none(),
+        // A follower that was partitioned must not return with a term that deposes the leader.
         enable_pre_vote: Some(true),
-        // After a restart leadership is won again, or another's lease could be ignored.
+        // After a restart a leader must win an election again: restoring its leadership could ignore another leader's lease.
         enable_leader_restore: Some(false),
-        // The driver hands leadership over itself, after the read gate is shut.
+        // The driver transfers leadership itself, after it has suspended lease reads.
         removed_leader_step_down: StepDownPolicy::Never,
-        // The store is its own snapshot; the log is purged by `Group::purge` alone.
+        // The store is its own snapshot; log compaction is done by `Group::purge` alone.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         replication_lag_threshold: u64::MAX,

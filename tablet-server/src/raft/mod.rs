@@ -1,65 +1,66 @@
-//! Replication: one Raft group for each tablet, openraft behind a small interface of ours.
+//! Replication: one Raft group for each tablet, openraft behind a small interface.
 //!
 //! ```text
-//!   tablet --- Group::propose / read_permit / read_barrier / transfer / purge ---> group
-//!     ^                                                                              |
-//!     |  StateMachine::apply                                    openraft's core, one a replica
-//!     |                                                        /            |              \
-//!   state_machine <--- durability <--- synced --- log_store (commit log)    |     peer -> link -> another server
-//!                                                                           |              (stream | in process)
-//!   service <--- frames of other servers --- network (GroupDirectory: which replica is meant)
+//!   tablet --- Group::propose / can_lease_read / wait_for_read_index / transfer_leadership / purge ---> group
+//!     ^                                                                          |
+//!     |  StateMachine::apply                                 openraft's core, one per replica
+//!     |                                                      /            |             \
+//!   storage::adapter <- sync_tracker <- storage::log_store (commit log)   |    transport: peer -> link -> another server
+//!                                                                         |                      (stream | local)
+//!   transport::service -- frames of other servers --> network (GroupDirectory: the addressed replica)
 //! ```
 //!
-//! No type of openraft leaves this folder, and no file in it names a tablet: what a command means is the
-//! [`StateMachine`]'s affair.
+//! | folder | what |
+//! |---|---|
+//! | `group` | one replica of a group: its public interface and its background tasks |
+//! | `lease` | leader lease and quorum tracker: reads without a round trip |
+//! | `election` | vote hold-off after a restart, fast election after a disconnect |
+//! | `storage` | log store, sync tracker, state machine adapter, snapshots |
+//! | `transport` | messages between servers, outbound and inbound |
+//! | `runtime` | openraft's clock and tasks: time since boot, the group executor |
 //!
-//! Invariants, beside Raft's own:
-//! 1. Acknowledged means synced at a majority, and apply never runs ahead of the local sync (`durability`).
-//! 2. A vote is on disk before it is given; a replica that ran before keeps out of elections until no one can count on a
-//!    promise it has forgotten (`voting`).
-//! 3. A read without asking others needs a lease, the term's first entry applied, and an open gate (`read_gate`).
-//! 4. `NotLeader` means that the command is surely in no log; everything else that is not an answer may be applied yet.
-//! 5. What a peer sends is checked before openraft sees it, where openraft would panic; what cannot be asked is
-//!    unreachable, never a grant.
+//! No type of openraft leaves this folder, and no file in it knows a tablet's rules: only the [`StateMachine`] knows what a
+//! command means.
 //!
-//! Absent on purpose: which replicas live here (a [`GroupDirectory`] knows), and when to snapshot: the tablet's store is
-//! its own snapshot (`state_machine`).
+//! Invariants, in addition to Raft's own:
+//! 1. Acknowledged means synced at a quorum, and apply never runs ahead of the local sync (`storage::sync_tracker`).
+//! 2. A vote is on disk before it is granted. A vote after restart waits for the hold-off: a replica that ran before keeps out
+//!    of elections until no leader can rely on a promise that the replica has forgotten (`election::vote_holdoff`).
+//! 3. A read without a round trip needs a valid leader lease, the term's first entry applied, and no suspension
+//!    (`lease::leader_lease`). Every other read needs a read index, confirmed by a quorum.
+//! 4. `NotLeader` means that the command is certainly in no log; after any other error it may still be applied.
+//! 5. A message from a peer is validated before openraft, which could panic, gets it. A request that fails is
+//!    unreachable, never a granted vote.
+//!
+//! Not here: which replicas are on this server (a [`GroupDirectory`] knows that), and when to take a snapshot: the tablet's
+//! store is its own snapshot (`state_machine`). Log compaction happens when the tablet calls [`Group::purge`]; a follower that
+//! needs purged entries gets a checkpoint (snapshot install).
 
-mod acknowledged;
-mod boottime;
-mod comeback;
 mod config;
-mod crew;
-mod driver;
-mod durability;
-mod fault;
+mod election;
+mod error;
 mod group;
-mod link;
-mod log_store;
-mod membership;
-mod network;
-mod peer;
-mod read_gate;
-mod service;
-mod snapshot;
+mod lease;
+mod runtime;
 mod state_machine;
 mod status;
-mod stream;
-mod succession;
+mod storage;
 #[cfg(test)]
 mod tests;
+mod transport;
 mod types;
-mod voting;
-mod wire;
 
 pub use config::{GroupConfig, RaftTimings};
 pub use ebla_storage::log::GroupId;
-pub use fault::{ChangeError, Fault, ProposeError, ReadError, StartError, TransferError};
+pub use error::{Fault, MembershipError, ProposeError, ReadIndexError, StartError, TransferError};
 pub use group::Group;
-pub use link::Origin;
-pub use membership::MembershipChange;
-pub use network::{AddressBook, GroupDirectory, Lookup, Neighbours, Network, NetworkOptions};
-pub use read_gate::ReadsClosed;
-pub use service::Service;
-pub use state_machine::{Applied, CommittedEntry, Payload, Pools, StateMachine};
+pub use group::membership::MembershipChange;
+pub use lease::leader_lease::LeaseSuspension;
+pub use state_machine::{AppliedPosition, CommittedEntry, Payload, StateMachine};
 pub use status::{GroupStatus, Leadership};
+pub use storage::blocking::BlockingPools;
+pub use transport::local::LocalPeers;
+pub use transport::message::GroupOrigin;
+pub use transport::network::{GroupDirectory, GroupLookup, Network};
+pub use transport::options::{AddressBook, NetworkOptions};
+pub use transport::service::Service;

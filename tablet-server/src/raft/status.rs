@@ -1,7 +1,7 @@
-//! How a group stands, read from what openraft's core last published.
+//! The status of a group, read from the metrics that openraft's core last published.
 //!
-//! The server part of what it publishes (vote, role, membership) and the data part (log, commit, apply) are each
-//! consistent in themselves; the data part is never older than the server part that was seen before it.
+//! openraft publishes server metrics (vote, role, membership) and data metrics (log, commit, apply). Each is consistent in
+//! itself; data metrics that are read after server metrics are never older than these.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,27 +11,28 @@ use ebla_model::metadata::{Membership, Replica};
 use openraft::async_runtime::WatchReceiver;
 use openraft::{RaftMetrics, ServerState};
 
-use super::types::{Raft, TypeConfig, log_id, membership, replica};
+use super::storage::adapter::Raft;
+use super::types::{TypeConfig, log_id, membership, replica};
 
-/// This replica leads and may decide: the first entry of its term has been applied.
+/// This replica leads and may decide: it has applied the first entry of its term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leadership {
     /// The term it leads in; proposals are bound to it.
     pub term: u64,
 }
 
-/// How a group stands, as far as this replica knows.
+/// The status of a group, as far as this replica knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupStatus {
-    /// The term of the last vote that is on disk.
+    /// The term of the last vote on disk.
     pub term: u64,
-    /// Who leads.
+    /// The leader.
     pub leader: Option<Replica>,
     /// Whether this replica leads *and* has applied the first entry of its term.
     pub is_leader: bool,
     /// The last entry of the log.
     pub last: Option<LogId>,
-    /// The last entry known to be held by a majority, as far as it is in this log.
+    /// The last entry of this log that is known to be committed.
     pub committed: Option<LogId>,
     /// The last entry applied here.
     pub applied: Option<LogId>,
@@ -41,21 +42,21 @@ pub struct GroupStatus {
     pub membership: Membership,
     /// The entry that carries that membership.
     pub membership_log_id: Option<LogId>,
-    /// Whether a majority holds that entry.
-    pub membership_committed: bool,
+    /// Whether that entry is committed.
+    pub is_membership_committed: bool,
     /// At the leader: the last entry each other replica is known to hold.
     pub matched: BTreeMap<ReplicaId, Option<LogId>>,
-    /// At the leader: when it sent what each other replica has answered last, as time since boot.
-    pub heard: BTreeMap<ReplicaId, Duration>,
+    /// At the leader: when it sent the last message that each other replica has answered, as time since boot.
+    pub last_contact: BTreeMap<ReplicaId, Duration>,
 }
 
 impl GroupStatus {
-    /// At the leader: the voter that holds most of its log, among those that `may` lead.
-    pub fn successor(&self, may: impl Fn(&Replica) -> bool) -> Option<Replica> {
+    /// At the leader: the voter with the longest log, among those that `may_lead`.
+    pub fn transfer_candidate(&self, may_lead: impl Fn(&Replica) -> bool) -> Option<Replica> {
         let host = |id: &ReplicaId| self.membership.server_of(*id).map(|server| Replica { replica: *id, server });
         let voters = self.matched.iter().filter(|(id, _)| self.membership.is_voter(**id));
         let candidates =
-            voters.filter_map(|(id, matched)| Some((host(id)?, matched))).filter(|(replica, _)| may(replica));
+            voters.filter_map(|(id, matched)| Some((host(id)?, matched))).filter(|(replica, _)| may_lead(replica));
         candidates.max_by_key(|(_, matched)| **matched).map(|(replica, _)| replica)
     }
 }
@@ -83,7 +84,7 @@ pub(super) fn status(raft: &Raft, own: ReplicaId) -> GroupStatus {
     let leader = server.current_leader.and_then(|id| Some(replica(id, host(&id)?)));
     let matched = data.replication.unwrap_or_default().into_iter();
     let matched = matched.map(|(id, at)| (ReplicaId::new(id), at.as_ref().map(log_id)));
-    let heard = data.heartbeat.unwrap_or_default().into_iter();
+    let last_contact = data.heartbeat.unwrap_or_default().into_iter();
     GroupStatus {
         term: server.vote.leader_id.term,
         leader,
@@ -94,9 +95,9 @@ pub(super) fn status(raft: &Raft, own: ReplicaId) -> GroupStatus {
         purged: data.purged.as_ref().map(log_id),
         membership: membership(members.membership()),
         membership_log_id: members.log_id().as_ref().map(log_id),
-        membership_committed: members.log_id() == server.committed_membership_config.log_id(),
+        is_membership_committed: members.log_id() == server.committed_membership_config.log_id(),
         matched: matched.filter(|(id, _)| *id != own).collect(),
-        heard: heard.filter_map(|(id, at)| Some((ReplicaId::new(id), at?.since_boot()))).collect(),
+        last_contact: last_contact.filter_map(|(id, at)| Some((ReplicaId::new(id), at?.since_boot()))).collect(),
     }
 }
 
@@ -109,7 +110,7 @@ pub(super) fn has_reached(metrics: &RaftMetrics<TypeConfig>, learner: ReplicaId,
     (matched.index >= upto).then_some(true)
 }
 
-/// `Some(true)` when `to` holds the whole log of the leader in `term`; `Some(false)` when that leadership is over.
+/// `Some(true)` when `to` holds the whole log of the leader in `term`; `Some(false)` when that leadership has ended.
 pub(super) fn is_matched(metrics: &RaftMetrics<TypeConfig>, to: ReplicaId, term: u64) -> Option<bool> {
     if metrics.state != ServerState::Leader || metrics.current_term != term {
         return Some(false);
@@ -125,19 +126,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_voter_that_holds_most_succeeds_among_those_that_may() {
+    fn the_transfer_candidate_is_the_voter_with_the_longest_log_that_may_lead() {
         let servers: Vec<_> = (1..=4).map(ServerId::new).collect();
         let mut membership = Membership::fresh(&servers);
-        // The fourth only learns.
+        // The fourth is a learner.
         membership.voters.iter_mut().for_each(|set| set.retain(|replica| replica.get() < 4));
         let at = |index| Some(LogId { term: 2, index });
         let matched = [(2, at(7)), (3, at(9)), (4, at(12))].map(|(id, at)| (ReplicaId::new(id), at));
         let status = GroupStatus { membership, matched: BTreeMap::from(matched), ..GroupStatus::default() };
-        let successor = |may: &dyn Fn(u64) -> bool| {
-            status.successor(|replica| may(replica.server.get())).map(|replica| replica.replica.get())
+        let candidate = |may_lead: &dyn Fn(u64) -> bool| {
+            status.transfer_candidate(|replica| may_lead(replica.server.get())).map(|replica| replica.replica.get())
         };
-        assert_eq!(successor(&|_any| true), Some(3));
-        assert_eq!(successor(&|server| server != 3), Some(2));
-        assert_eq!(successor(&|server| server > 3), None, "a learner does not lead");
+        assert_eq!(candidate(&|_any| true), Some(3));
+        assert_eq!(candidate(&|server| server != 3), Some(2));
+        assert_eq!(candidate(&|server| server > 3), None, "a learner does not lead");
     }
 }

@@ -1,5 +1,4 @@
-//! Groups of three replicas: election, loss of a leader, restart, snapshot, transfer, membership, and the promise behind
-//! reads without asking.
+//! Groups of three replicas: election, loss of a leader, restart, snapshot, leadership transfer, membership, leader lease.
 
 mod cluster;
 
@@ -11,25 +10,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_model::id::{ReplicaId, ServerId};
 
-use self::cluster::{Cluster, Links, QUICK, now, replica_on, until};
-use super::{ChangeError, Group, MembershipChange, ProposeError, RaftTimings, ReadError};
+use self::cluster::{Cluster, FirstElection, QUICK, Transport, now, replica_on, until};
+use super::{Group, MembershipChange, MembershipError, ProposeError, RaftTimings, ReadIndexError};
 
 /// A lease outlives the restart of a replica, on a busy machine too.
-const PATIENT: RaftTimings = RaftTimings {
+const SLOW: RaftTimings = RaftTimings {
     heartbeat: Duration::from_millis(100),
     election_min: Duration::from_secs(3),
     election_max: Duration::from_secs(5),
 };
 
-/// Elections by timeout come so late that what is done before one was done by decision, however busy the machine is.
-const SEDATE: RaftTimings = RaftTimings {
+/// Elections by timeout come so late that every earlier change of leader was intended, however busy the machine is.
+const VERY_SLOW: RaftTimings = RaftTimings {
     heartbeat: Duration::from_millis(100),
     election_min: Duration::from_secs(15),
     election_max: Duration::from_secs(25),
 };
 
-/// The random part of an election's time is as long as the promise, and both are long for a busy machine.
-const EVEN: RaftTimings = RaftTimings {
+/// The random part of the election timeout is as long as the promise, and both are long for a busy machine.
+const WIDE: RaftTimings = RaftTimings {
     heartbeat: Duration::from_millis(100),
     election_min: Duration::from_millis(5_900),
     election_max: Duration::from_secs(6),
@@ -40,29 +39,29 @@ fn replica(server: ServerId) -> ReplicaId {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_seeded_group_elects_without_waiting_its_time_out() {
-    for links in [Links::Direct, Links::Grpc] {
+async fn a_seeded_group_elects_before_the_election_timeout() {
+    for transport in [Transport::Direct, Transport::Grpc] {
         let start = now();
-        let cluster = Cluster::start(3, links, SEDATE).await;
+        let cluster = Cluster::start(3, transport, VERY_SLOW).await;
         cluster.leader().await;
         let took = now() - start;
-        println!("{links:?}: three replicas started and one elected in {took:?}");
-        assert!(took < SEDATE.election_min, "by its own decision, not by timeout");
+        println!("{transport:?}: three replicas started and one elected in {took:?}");
+        assert!(took < VERY_SLOW.election_min, "elected at start, not by timeout");
         cluster.write("first").await;
         cluster.settled().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_group_of_one_leads_itself_and_reads_without_a_lease() {
-    let cluster = Cluster::start(1, Links::Direct, QUICK).await;
+async fn a_group_of_one_leads_itself_and_its_lease_never_expires() {
+    let cluster = Cluster::start(1, Transport::Direct, QUICK).await;
     let leader = cluster.leader().await;
     cluster.write("alone").await;
-    until("a permit", || cluster.node(leader).group.read_permit(now()).is_some()).await;
-    cluster.node(leader).group.read_barrier(now() + QUICK.election_max).await.unwrap();
+    until("a lease read", || cluster.node(leader).group.can_lease_read(now())).await;
+    cluster.node(leader).group.wait_for_read_index(now() + QUICK.election_max).await.unwrap();
 }
 
-/// Proposes to whoever of the groups leads, until acknowledged or its outcome is unknown; true when acknowledged.
+/// Proposes to the group that leads, until the command is acknowledged or its outcome is unknown; true when acknowledged.
 async fn propose_somewhere(groups: &[Arc<Group>], command: &Bytes) -> bool {
     loop {
         for group in groups {
@@ -80,8 +79,8 @@ async fn propose_somewhere(groups: &[Arc<Group>], command: &Bytes) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_acknowledged_is_lost_with_a_leader() {
     const COMMANDS: u64 = 10_000;
-    for links in [Links::Direct, Links::Grpc] {
-        let mut cluster = Cluster::start(3, links, QUICK).await;
+    for transport in [Transport::Direct, Transport::Grpc] {
+        let mut cluster = Cluster::start(3, transport, QUICK).await;
         let first = cluster.leader().await;
         let groups: Vec<_> = cluster.nodes().map(|node| Arc::clone(&node.group)).collect();
         let next = Arc::new(AtomicU64::new(0));
@@ -107,10 +106,10 @@ async fn nothing_acknowledged_is_lost_with_a_leader() {
         };
         let (acknowledged, ()) = tokio::join!(futures::future::join_all(proposers), killer);
         let acknowledged: BTreeSet<Bytes> = acknowledged.into_iter().flatten().collect();
-        println!("{links:?}: {} of {COMMANDS} acknowledged", acknowledged.len());
-        // What was under way at a leader that fell, in its log or in its hands, stays undecided; the rest went on.
+        println!("{transport:?}: {} of {COMMANDS} acknowledged", acknowledged.len());
+        // The outcome of commands in flight at the killed leader is unknown; all others were acknowledged.
         assert!(acknowledged.len() as u64 > COMMANDS / 10 * 9);
-        cluster.up(first, Some(QUICK.election_max), false).await;
+        cluster.up(first, Some(QUICK.election_max), FirstElection::ByTimeout).await;
         cluster.write("after").await;
         cluster.settled().await;
         for node in cluster.nodes() {
@@ -121,8 +120,8 @@ async fn nothing_acknowledged_is_lost_with_a_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_leader_whose_connection_breaks_is_succeeded_when_the_promise_to_it_ends() {
-    let mut cluster = Cluster::start(3, Links::Grpc, EVEN).await;
+async fn a_leader_whose_connection_breaks_is_replaced_when_the_promise_to_it_ends() {
+    let mut cluster = Cluster::start(3, Transport::Grpc, WIDE).await;
     let first = cluster.leader().await;
     cluster.write("before").await;
     cluster.settled().await;
@@ -132,12 +131,12 @@ async fn a_leader_whose_connection_breaks_is_succeeded_when_the_promise_to_it_en
     until("another leader", || cluster.leader_now().is_some_and(|leader| leader != first)).await;
     let took = now() - lost;
     println!("another leader after {took:?}");
-    assert!(took < EVEN.election_max + EVEN.election_min, "as late as for a leader that is silent");
+    assert!(took < WIDE.election_max + WIDE.election_min, "as late as for a silent leader");
     assert!(cluster.nodes().all(|node| node.group.status().term > term));
     cluster.write("after").await;
 }
 
-/// Batches with records that each server has written: what was synced beside marks and new segments.
+/// The batches with records that each server has written: those besides commit markers and new segments.
 fn batches(cluster: &Cluster) -> Vec<u64> {
     let stats = cluster.nodes().map(|node| node.log.stats());
     stats.map(|stats| stats.batches - stats.marks).collect()
@@ -146,7 +145,7 @@ fn batches(cluster: &Cluster) -> Vec<u64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_write_by_itself_is_synced_once_on_each_server() {
     const WRITES: u64 = 50;
-    let cluster = Cluster::start(3, Links::Direct, PATIENT).await;
+    let cluster = Cluster::start(3, Transport::Direct, SLOW).await;
     loop {
         let leader = cluster.leader().await;
         cluster.settled().await;
@@ -156,9 +155,9 @@ async fn a_write_by_itself_is_synced_once_on_each_server() {
         }
         cluster.settled().await;
         let written: Vec<u64> = batches(&cluster).iter().zip(&before).map(|(after, before)| after - before).collect();
-        // A vote is synced too: where the machine was too busy for heartbeats, count again.
+        // A vote is synced too: if a busy machine caused an election, count again.
         if cluster.node(leader).group.status().term == term {
-            // One after another: one round of syncs each. A follower that lags may take two at once.
+            // Writes one after another: one round of syncs each. A lagging follower may sync two together.
             println!("{WRITES} writes, batches {written:?}");
             assert!(written.iter().all(|batches| *batches <= WRITES));
             assert_eq!(written.iter().max(), Some(&WRITES));
@@ -168,9 +167,9 @@ async fn a_write_by_itself_is_synced_once_on_each_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn writes_that_come_together_share_their_syncs() {
+async fn concurrent_writes_share_their_syncs() {
     const WRITES: usize = 200;
-    let cluster = Cluster::start(3, Links::Direct, PATIENT).await;
+    let cluster = Cluster::start(3, Transport::Direct, SLOW).await;
     let leader = cluster.leader().await;
     cluster.settled().await;
     let before = batches(&cluster);
@@ -179,12 +178,12 @@ async fn writes_that_come_together_share_their_syncs() {
     assert!(outcomes.iter().all(Result::is_ok));
     let written: u64 = batches(&cluster).iter().zip(&before).map(|(after, before)| after - before).sum();
     println!("{WRITES} writes at once, {written} batches on three servers");
-    assert!(written < WRITES as u64, "fewer than one sync a write, over all servers");
+    assert!(written < WRITES as u64, "fewer than one sync per write, over all servers");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_cluster_that_lost_its_power_has_everything_acknowledged() {
-    let mut cluster = Cluster::start(3, Links::Direct, QUICK).await;
+async fn a_power_loss_of_all_servers_loses_no_acknowledged_write() {
+    let mut cluster = Cluster::start(3, Transport::Direct, QUICK).await;
     for number in 0..200 {
         cluster.write(&number.to_string()).await;
     }
@@ -192,8 +191,9 @@ async fn a_cluster_that_lost_its_power_has_everything_acknowledged() {
         cluster.kill(server).await;
     }
     for server in cluster.servers.clone() {
-        // All voters died together: nobody can count on a forgotten promise.
-        cluster.up(server, None, server.get() == 1).await;
+        // All voters died together: no leader can rely on a forgotten promise.
+        let first = if server.get() == 1 { FirstElection::Immediate } else { FirstElection::ByTimeout };
+        cluster.up(server, None, first).await;
     }
     cluster.write("after").await;
     cluster.settled().await;
@@ -203,9 +203,9 @@ async fn a_cluster_that_lost_its_power_has_everything_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_follower_that_the_log_no_longer_reaches_gets_a_snapshot() {
-    for links in [Links::Direct, Links::Grpc] {
-        let mut cluster = Cluster::start(3, links, QUICK).await;
+async fn a_follower_that_needs_purged_entries_gets_a_snapshot() {
+    for transport in [Transport::Direct, Transport::Grpc] {
+        let mut cluster = Cluster::start(3, transport, QUICK).await;
         let leader = cluster.leader().await;
         let follower = *cluster.servers.iter().find(|server| **server != leader).unwrap();
         cluster.write("before").await;
@@ -219,21 +219,21 @@ async fn a_follower_that_the_log_no_longer_reaches_gets_a_snapshot() {
             node.group.purge(200).await;
         }
         until("the purge", || group.status().purged.is_some_and(|id| id.index == 200)).await;
-        cluster.up(follower, Some(QUICK.election_max), false).await;
+        cluster.up(follower, Some(QUICK.election_max), FirstElection::ByTimeout).await;
         cluster.write("after").await;
         cluster.settled().await;
         assert_eq!(cluster.node(follower).machine.count(), 302);
-        // What it got by snapshot survives its next restart.
+        // The installed snapshot survives the next restart.
         cluster.kill(follower).await;
-        cluster.up(follower, Some(QUICK.election_max), false).await;
+        cluster.up(follower, Some(QUICK.election_max), FirstElection::ByTimeout).await;
         cluster.write("again").await;
         cluster.settled().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_purge_reaches_no_further_than_the_disk() {
-    let cluster = Cluster::start(1, Links::Direct, QUICK).await;
+async fn a_purge_ends_at_the_last_flushed_entry() {
+    let cluster = Cluster::start(1, Transport::Direct, QUICK).await;
     let leader = cluster.leader().await;
     for number in 0..20 {
         cluster.write(&number.to_string()).await;
@@ -249,9 +249,9 @@ async fn a_purge_reaches_no_further_than_the_disk() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn leadership_is_handed_over_under_load() {
-    for links in [Links::Direct, Links::Grpc] {
-        let cluster = Cluster::start(3, links, SEDATE).await;
+async fn leadership_is_transferred_under_load() {
+    for transport in [Transport::Direct, Transport::Grpc] {
+        let cluster = Cluster::start(3, transport, VERY_SLOW).await;
         let leader = cluster.leader().await;
         let to = *cluster.servers.iter().find(|server| **server != leader).unwrap();
         let groups: Vec<_> = cluster.nodes().map(|node| Arc::clone(&node.group)).collect();
@@ -266,27 +266,27 @@ async fn leadership_is_handed_over_under_load() {
             }
             longest
         }));
-        let hand_over = async {
+        let transfer = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
             let start = now();
-            let handed = cluster.node(leader).group.transfer(replica(to)).await;
+            let transferred = cluster.node(leader).group.transfer_leadership(replica(to)).await;
             until("the new leader", || cluster.leader_now() == Some(to)).await;
             let took = now() - start;
             stop.store(1, Ordering::SeqCst);
-            (handed, took)
+            (transferred, took)
         };
-        let (longest, (handed, took)) = tokio::join!(writers, hand_over);
-        handed.unwrap();
-        println!("{links:?}: handed over in {took:?}, longest write {:?}", longest.into_iter().max().unwrap());
-        assert!(took < SEDATE.election_min, "without an election by timeout");
-        assert!(cluster.node(leader).group.read_permit(now()).is_none());
+        let (longest, (transferred, took)) = tokio::join!(writers, transfer);
+        transferred.unwrap();
+        println!("{transport:?}: transferred in {took:?}, longest write {:?}", longest.into_iter().max().unwrap());
+        assert!(took < VERY_SLOW.election_min, "without an election by timeout");
+        assert!(!cluster.node(leader).group.can_lease_read(now()));
         cluster.settled().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_proposal_of_another_term_is_surely_not_made() {
-    let cluster = Cluster::start(3, Links::Direct, QUICK).await;
+async fn a_proposal_for_another_term_is_refused() {
+    let cluster = Cluster::start(3, Transport::Direct, QUICK).await;
     let leader = cluster.leader().await;
     let group = &cluster.node(leader).group;
     let term = group.leadership().unwrap().term;
@@ -300,37 +300,37 @@ async fn a_proposal_of_another_term_is_surely_not_made() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn reads_need_a_lease_an_open_gate_or_a_majority() {
-    let cluster = Cluster::start(3, Links::Direct, QUICK).await;
+async fn reads_need_a_lease_without_suspension_or_a_quorum() {
+    let cluster = Cluster::start(3, Transport::Direct, QUICK).await;
     let leader = cluster.leader().await;
     let group = &cluster.node(leader).group;
-    until("a lease", || group.read_permit(now()).is_some()).await;
-    let closed = group.close_reads();
-    assert!(group.read_permit(now()).is_none());
-    group.read_barrier(now() + QUICK.election_max).await.unwrap();
-    drop(closed);
-    assert!(group.read_permit(now()).is_some());
+    until("a lease", || group.can_lease_read(now())).await;
+    let suspension = group.suspend_lease_reads();
+    assert!(!group.can_lease_read(now()));
+    group.wait_for_read_index(now() + QUICK.election_max).await.unwrap();
+    drop(suspension);
+    assert!(group.can_lease_read(now()));
     for other in cluster.servers.iter().filter(|server| **server != leader) {
-        assert!(cluster.node(*other).group.read_permit(now()).is_none());
-        let refused = cluster.node(*other).group.read_barrier(now() + QUICK.election_max).await;
-        assert_eq!(refused, Err(ReadError::NotLeader { hint: Some(replica_on(leader)) }));
-        cluster.hood.cut(leader, *other);
+        assert!(!cluster.node(*other).group.can_lease_read(now()));
+        let refused = cluster.node(*other).group.wait_for_read_index(now() + QUICK.election_max).await;
+        assert_eq!(refused, Err(ReadIndexError::NotLeader { hint: Some(replica_on(leader)) }));
+        cluster.local_peers.partition(leader, *other);
     }
-    until("the end of the lease", || group.read_permit(now()).is_none()).await;
-    assert!(group.read_barrier(now() + QUICK.heartbeat).await.is_err());
+    until("the end of the lease", || !group.can_lease_read(now())).await;
+    assert!(group.wait_for_read_index(now() + QUICK.heartbeat).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_isolated_follower_does_not_depose_the_leader_when_it_returns() {
-    let cluster = Cluster::start(3, Links::Direct, QUICK).await;
+    let cluster = Cluster::start(3, Transport::Direct, QUICK).await;
     let leader = cluster.leader().await;
     let term = cluster.node(leader).group.leadership().unwrap().term;
     let alone = *cluster.servers.iter().find(|server| **server != leader).unwrap();
     for other in &cluster.servers {
-        cluster.hood.cut(alone, *other);
+        cluster.local_peers.partition(alone, *other);
     }
     tokio::time::sleep(QUICK.election_max * 3).await;
-    cluster.hood.heal();
+    cluster.local_peers.heal();
     cluster.write("after").await;
     cluster.settled().await;
     assert_eq!(cluster.node(leader).group.leadership().map(|leadership| leadership.term), Some(term));
@@ -338,8 +338,8 @@ async fn an_isolated_follower_does_not_depose_the_leader_when_it_returns() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_replica_moves_from_one_server_to_another() {
-    for links in [Links::Direct, Links::Grpc] {
-        let mut cluster = Cluster::start(3, links, QUICK).await;
+    for transport in [Transport::Direct, Transport::Grpc] {
+        let mut cluster = Cluster::start(3, transport, QUICK).await;
         let leader = cluster.leader().await;
         for number in 0..50 {
             cluster.write(&number.to_string()).await;
@@ -352,13 +352,13 @@ async fn a_replica_moves_from_one_server_to_another() {
         let caught_up = || cluster.node(comes).machine.count() == 50;
         until("the new replica has everything", caught_up).await;
         let stale = group.change_membership(MembershipChange::AddLearner(replica_on(comes)), before).await;
-        assert!(matches!(stale, Err(ChangeError::Stale(_))), "{stale:?}");
+        assert!(matches!(stale, Err(MembershipError::Stale(_))), "{stale:?}");
         let others = cluster.servers.iter().copied().filter(|server| *server != leaves).chain([comes]);
         let voters: BTreeSet<_> = others.map(replica).collect();
         let mut without_leader = voters.clone();
         without_leader.remove(&replica(leader));
         let refused = group.change_membership(MembershipChange::Voters(without_leader), Some(added)).await;
-        assert!(matches!(refused, Err(ChangeError::Refused(_))));
+        assert!(matches!(refused, Err(MembershipError::Refused(_))));
         let changed = group.change_membership(MembershipChange::Voters(voters.clone()), Some(added)).await.unwrap();
         let status = group.status();
         assert_eq!((status.membership.voters, status.membership_log_id), (vec![voters], Some(changed)));
@@ -371,7 +371,7 @@ async fn a_replica_moves_from_one_server_to_another() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_removed_replica_that_returns_does_not_depose_the_leader() {
-    let mut cluster = Cluster::start(3, Links::Direct, PATIENT).await;
+    let mut cluster = Cluster::start(3, Transport::Direct, SLOW).await;
     let leader = cluster.leader().await;
     cluster.write("before").await;
     let (leaves, comes) = (*cluster.servers.iter().find(|server| **server != leader).unwrap(), ServerId::new(4));
@@ -380,55 +380,55 @@ async fn a_removed_replica_that_returns_does_not_depose_the_leader() {
     let group = Arc::clone(&cluster.node(leader).group);
     let before = group.status().membership_log_id;
     let added = group.change_membership(MembershipChange::AddLearner(replica_on(comes)), before).await.unwrap();
-    group.catch_up(replica(comes), cluster::LIVE).await.unwrap();
+    group.catch_up(replica(comes), cluster::LIVENESS_TIMEOUT).await.unwrap();
     let others = cluster.servers.iter().copied().filter(|server| *server != leaves).chain([comes]);
     group.change_membership(MembershipChange::Voters(others.map(replica).collect()), Some(added)).await.unwrap();
     let term = group.leadership().unwrap().term;
-    cluster.up(leaves, Some(PATIENT.election_max), false).await;
-    // Long enough for it to stand for election more than once.
-    tokio::time::sleep(PATIENT.election_max * 3).await;
+    cluster.up(leaves, Some(SLOW.election_max), FirstElection::ByTimeout).await;
+    // Long enough for it to campaign more than once.
+    tokio::time::sleep(SLOW.election_max * 3).await;
     cluster.write("after").await;
     assert_eq!(group.leadership().map(|leadership| leadership.term), Some(term));
     assert!(cluster.node(leaves).group.leadership().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_learner_that_is_not_there_is_not_waited_for_for_ever() {
-    let cluster = Cluster::start(3, Links::Direct, QUICK).await;
+async fn catch_up_of_a_missing_learner_times_out() {
+    let cluster = Cluster::start(3, Transport::Direct, QUICK).await;
     let leader = cluster.leader().await;
     let group = Arc::clone(&cluster.node(leader).group);
     let before = group.status().membership_log_id;
     let absent = ServerId::new(4);
     let added = group.change_membership(MembershipChange::AddLearner(replica_on(absent)), before).await.unwrap();
-    assert_eq!(group.catch_up(replica(absent), QUICK.election_max).await, Err(ChangeError::Behind));
+    assert_eq!(group.catch_up(replica(absent), QUICK.election_max).await, Err(MembershipError::LearnerBehind));
     let gone = MembershipChange::RemoveLearners([replica(absent)].into());
     group.change_membership(gone, Some(added)).await.unwrap();
     assert_eq!(group.status().membership.replicas.len(), 3);
 }
 
-/// A leader, a follower that restarts, and a third that had been cut off from the leader: can the third be elected while
-/// the leader, now cut off from both, still reads by its lease?
-async fn two_leaders_read_at_once(wait_before_voting: Option<Duration>) -> bool {
-    let mut cluster = Cluster::start(3, Links::Direct, PATIENT).await;
+/// A leader, a follower that restarts, and a third replica that was partitioned from the leader: can the third one be elected
+/// while the leader, now partitioned from both, still reads by its lease?
+async fn two_leaders_read_at_once(vote_holdoff: Option<Duration>) -> bool {
+    let mut cluster = Cluster::start(3, Transport::Direct, SLOW).await;
     let old = cluster.leader().await;
     let others: Vec<_> = cluster.servers.iter().copied().filter(|server| *server != old).collect();
     let (restarts, third) = (others[0], others[1]);
     cluster.write("before").await;
     cluster.settled().await;
-    cluster.hood.cut(old, third);
-    // The third one's own promise runs out; the other follower still keeps its.
-    tokio::time::sleep(PATIENT.election_max + PATIENT.heartbeat).await;
+    cluster.local_peers.partition(old, third);
+    // The promise of the third replica expires; the other follower still keeps its own.
+    tokio::time::sleep(SLOW.election_max + SLOW.heartbeat).await;
     cluster.kill(restarts).await;
-    cluster.hood.cut(old, restarts);
-    cluster.up(restarts, wait_before_voting, false).await;
+    cluster.local_peers.partition(old, restarts);
+    cluster.up(restarts, vote_holdoff, FirstElection::ByTimeout).await;
     let old_group = Arc::clone(&cluster.node(old).group);
     let new_group = Arc::clone(&cluster.node(third).group);
-    assert!(old_group.read_permit(now()).is_some(), "the old leader still has its lease");
+    assert!(old_group.can_lease_read(now()), "the old leader still has its lease");
     let mut both = false;
-    while old_group.read_permit(now()).is_some() {
-        new_group.elect().await;
+    while old_group.can_lease_read(now()) {
+        new_group.campaign().await;
         tokio::time::sleep(Duration::from_millis(20)).await;
-        both |= new_group.leadership().is_some() && old_group.read_permit(now()).is_some();
+        both |= new_group.leadership().is_some() && old_group.can_lease_read(now());
     }
     until("a new leader", || new_group.leadership().is_some() || cluster.node(restarts).group.leadership().is_some())
         .await;
@@ -437,60 +437,61 @@ async fn two_leaders_read_at_once(wait_before_voting: Option<Duration>) -> bool 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_restarted_follower_keeps_the_promise_it_has_forgotten() {
-    assert!(!two_leaders_read_at_once(Some(PATIENT.election_max)).await);
+    assert!(!two_leaders_read_at_once(Some(SLOW.election_max)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn without_the_wait_before_voting_the_promise_is_broken() {
-    assert!(two_leaders_read_at_once(None).await, "this test would not notice a missing wait");
+async fn without_the_vote_holdoff_the_promise_is_broken() {
+    assert!(two_leaders_read_at_once(None).await, "this test would not notice a missing hold-off");
 }
 
-/// The followers have a command in their memory and answer only after the leader can send them nothing more: what
-/// they promised counts from when they got it.
+/// The followers hold a command in memory and answer only after the leader can send them nothing more: their promise counts
+/// from when they received the command.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_answer_that_comes_late_prolongs_no_lease_and_confirms_no_read() {
-    let cluster = Cluster::start(3, Links::Direct, PATIENT).await;
+async fn a_late_response_extends_no_lease_and_confirms_no_read_index() {
+    let cluster = Cluster::start(3, Transport::Direct, SLOW).await;
     let old = cluster.leader().await;
     let others: Vec<_> = cluster.servers.iter().copied().filter(|server| *server != old).collect();
     cluster.write("before").await;
     cluster.settled().await;
     let group = &cluster.node(old).group;
     for other in &others {
-        cluster.stick(*other, true);
+        cluster.block_disk(*other);
     }
-    let (arrived, half) = (PATIENT.heartbeat * 2, PATIENT.election_max / 2);
+    let (arrived, half) = (SLOW.heartbeat * 2, SLOW.election_max / 2);
     let write = group.propose(vec![Bytes::from_static(b"slow")], None);
-    // It comes when the promises are half over, and nobody can be asked about it.
+    // The read arrives when half of the promise time is over and no follower can be reached.
     let read = async {
         tokio::time::sleep(arrived + half).await;
-        group.read_barrier(now() + PATIENT.election_max).await
+        group.wait_for_read_index(now() + SLOW.election_max).await
     };
     let script = async {
         tokio::time::sleep(arrived).await;
         for other in &others {
-            cluster.hood.cut(old, *other);
+            cluster.local_peers.partition(old, *other);
         }
-        let promised = now() + PATIENT.election_max;
-        tokio::time::sleep(half + PATIENT.heartbeat).await;
-        // One answer commits the entry, which is news for the other follower; then that one answers, to the entry.
-        cluster.stick(others[0], false);
+        let promised = now() + SLOW.election_max;
+        tokio::time::sleep(half + SLOW.heartbeat).await;
+        // The first response commits the entry, and openraft sends a commit notice to the other follower; then that one answers
+        // the entry.
+        cluster.unblock_disk(others[0]);
         until("the entry is applied", || cluster.node(old).machine.count() == 2).await;
-        tokio::time::sleep(PATIENT.heartbeat).await;
-        cluster.stick(others[1], false);
+        tokio::time::sleep(SLOW.heartbeat).await;
+        cluster.unblock_disk(others[1]);
         until("the end of all promises", || now() > promised).await;
-        group.read_permit(now())
+        group.can_lease_read(now())
     };
-    let (written, read, permit) = tokio::join!(write, read, script);
+    let (written, read, can_lease_read) = tokio::join!(write, read, script);
     assert!(written[0].is_ok(), "two of three have it");
-    assert_eq!(permit, None, "the lease is longer than what was promised");
-    assert!(read.is_err(), "nobody was asked");
+    assert!(!can_lease_read, "the lease outlives the promise");
+    assert!(read.is_err(), "no quorum was asked");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "a measurement, not a check"]
 async fn proposals_per_second() {
-    for links in [Links::Direct, Links::Grpc] {
-        let cluster = Cluster::start(3, links, RaftTimings::default()).await;
+    for transport in [Transport::Direct, Transport::Grpc] {
+        let cluster = Cluster::start(3, transport, RaftTimings::default()).await;
         let leader = cluster.leader().await;
         let group = &cluster.node(leader).group;
         for clients in [1_u64, 16, 128] {
@@ -506,11 +507,11 @@ async fn proposals_per_second() {
             }));
             let done: u64 = counts.await.into_iter().sum();
             let seconds = (now() - start).as_secs_f64();
-            println!("{links:?}: {clients} clients: {:.0} proposals/s of 1000 bytes", done as f64 / seconds);
+            println!("{transport:?}: {clients} clients: {:.0} proposals/s of 1000 bytes", done as f64 / seconds);
         }
         let start = now();
         let reads = 100_000_u32;
-        let granted = (0..reads).filter(|_| group.read_permit(now()).is_some()).count();
-        println!("{links:?}: read permit {:?} each, {granted} of {reads} granted", (now() - start) / reads);
+        let granted = (0..reads).filter(|_| group.can_lease_read(now())).count();
+        println!("{transport:?}: lease read check {:?} each, {granted} of {reads} granted", (now() - start) / reads);
     }
 }

@@ -1,7 +1,7 @@
-//! openraft's types as we fill them in, and the way from `model`'s to them and back. Nothing here leaves `raft/`.
+//! The openraft types of this crate, and the conversions from `model`'s types to them and back. They do not leave `raft/`.
 //!
-//! Log ids are (term, index): the standard rule of one leader in a term. A node id is a replica id, its node the server
-//! that holds the replica; where that server listens is asked of the address book each time.
+//! A log id is (term, index), as in standard Raft with one leader per term. A node id is a replica id; the node is the
+//! server that holds the replica. The address book resolves that server's address at each connection attempt.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use ebla_model::metadata::{Membership, Replica};
 use openraft::impls::leader_id_std::LeaderId;
 use openraft::type_config::alias::{EntryOf, LogIdOf, StoredMembershipOf, VoteOf};
 
-use super::boottime::BootRuntime;
-use super::fault::Fault;
-use super::state_machine::{Applied, Machine};
+use super::error::Fault;
+use super::runtime::RaftRuntime;
+use super::state_machine::AppliedPosition;
 
-/// A command of the tablet: bytes here.
+/// A command of the tablet. Raft sees only its bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Command(pub(crate) Bytes);
 
@@ -36,16 +36,15 @@ impl fmt::Display for Command {
 pub(crate) struct Host(pub(crate) u64);
 
 openraft::declare_raft_types!(
-    /// openraft for tablets.
+    /// openraft's type configuration for tablets.
     pub(crate) TypeConfig:
         D = Command,
         R = Bytes,
         Node = Host,
         LeaderId = LeaderId<u64, u64>,
-        AsyncRuntime = BootRuntime,
+        AsyncRuntime = RaftRuntime,
 );
 
-pub(super) type Raft = openraft::Raft<TypeConfig, Machine>;
 pub(super) type RaftLogId = LogIdOf<TypeConfig>;
 pub(super) type RaftVote = VoteOf<TypeConfig>;
 pub(super) type RaftEntry = EntryOf<TypeConfig>;
@@ -64,20 +63,26 @@ pub(super) fn log_id(id: &RaftLogId) -> LogId {
     LogId { term: id.leader_id.term, index: id.index }
 }
 
-pub(super) fn vote(term: u64, replica: u64, committed: bool) -> RaftVote {
-    if committed { RaftVote::new_committed(term, replica) } else { RaftVote::new(term, replica) }
+/// A vote for `replica` that no quorum has granted yet.
+pub(super) fn vote(term: u64, replica: u64) -> RaftVote {
+    RaftVote::new(term, replica)
+}
+
+/// A vote for `replica` that a quorum has granted: the replica leads in `term`.
+pub(super) fn committed_vote(term: u64, replica: u64) -> RaftVote {
+    RaftVote::new_committed(term, replica)
 }
 
 pub(super) fn replica(id: u64, host: Host) -> Replica {
     Replica { replica: ReplicaId::new(id), server: ServerId::new(host.0) }
 }
 
-/// Errs when a voter has no server: such a membership was never written by us.
+/// Fails when a voter has no server; this crate never writes such a membership.
 pub(super) fn raft_membership(membership: &Membership) -> Result<RaftMembership, Fault> {
     let voters = membership.voters.iter().map(|set| set.iter().map(|id| id.get()).collect()).collect();
     let nodes: std::collections::BTreeMap<u64, Host> =
         membership.replicas.iter().map(|(id, server)| (id.get(), Host(server.get()))).collect();
-    RaftMembership::new(voters, nodes).map_err(|error| Fault::new(format!("membership: {error}")))
+    RaftMembership::new(voters, nodes).map_err(|error| Fault::new(format!("invalid membership: {error}")))
 }
 
 pub(super) fn membership(membership: &RaftMembership) -> Membership {
@@ -87,7 +92,7 @@ pub(super) fn membership(membership: &RaftMembership) -> Membership {
     Membership { voters, replicas }
 }
 
-pub(super) fn stored_membership(applied: &Applied) -> Result<StoredMembershipOf<TypeConfig>, Fault> {
+pub(super) fn stored_membership(applied: &AppliedPosition) -> Result<StoredMembershipOf<TypeConfig>, Fault> {
     let (id, members) = &applied.membership;
     Ok(StoredMembershipOf::<TypeConfig>::new(id.map(raft_log_id), raft_membership(members)?))
 }

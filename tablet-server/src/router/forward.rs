@@ -1,6 +1,6 @@
-//! The legs of [`Router`]: a call into this server's tablets or a neighbour's, or a message to another process.
+//! How [`Router`] forwards requests: by a call to this server or another server of the process, else by gRPC.
 //!
-//! Messages are handed on as they are; their payloads are shared bytes, so a short cut copies and encodes no row.
+//! Messages are forwarded unchanged; their payloads are shared bytes, so a local call copies and encodes no row.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use ebla_proto::tablet as wire;
 use futures::future::BoxFuture;
 
 use super::Router;
-use super::neighbours::Door;
-use super::plan::{Way, way};
+use super::local::LocalTarget;
+use super::plan::{Route, route};
 
 impl Router {
-    /// The way in without a wire, where there is one.
-    fn door(&self, target: &Target) -> Option<Door> {
-        match way(self.home, target) {
-            Way::Here => Some(Door::own(&self.local)),
-            Way::There => self.neighbours.find(target.server),
+    /// The target server, if it runs in this process.
+    fn local_target(&self, target: &Target) -> Option<LocalTarget> {
+        match route(self.home, target) {
+            Route::Local => Some(LocalTarget::own(&self.handler)),
+            Route::Remote => self.local_handlers.get(target.server),
         }
     }
 }
@@ -27,14 +27,14 @@ impl Transport for Router {
         &'a self,
         target: &'a Target,
         request: wire::ReadRequest,
-        limit: Duration,
+        timeout: Duration,
     ) -> BoxFuture<'a, Result<ReadStream, CallError>> {
-        match self.door(target) {
-            Some(door) => Box::pin(async move {
-                let stream = door.or_gone(door.local().read(request, limit)).await?;
-                Ok(door.until_gone(stream))
+        match self.local_target(target) {
+            Some(local) => Box::pin(async move {
+                let stream = local.or_killed(local.handler().read(request, timeout)).await?;
+                Ok(local.until_killed(stream))
             }),
-            None => self.remote.read(target, request, limit),
+            None => self.remote.read(target, request, timeout),
         }
     }
 
@@ -42,11 +42,11 @@ impl Transport for Router {
         &'a self,
         target: &'a Target,
         request: wire::WriteRequest,
-        limit: Duration,
+        timeout: Duration,
     ) -> BoxFuture<'a, Result<wire::WriteReply, CallError>> {
-        match self.door(target) {
-            Some(door) => Box::pin(async move { door.or_gone(door.local().write(request, limit)).await }),
-            None => self.remote.write(target, request, limit),
+        match self.local_target(target) {
+            Some(local) => Box::pin(async move { local.or_killed(local.handler().write(request, timeout)).await }),
+            None => self.remote.write(target, request, timeout),
         }
     }
 
@@ -54,11 +54,11 @@ impl Transport for Router {
         &'a self,
         target: &'a Target,
         request: wire::CheckRequest,
-        limit: Duration,
+        timeout: Duration,
     ) -> BoxFuture<'a, Result<wire::CheckReply, CallError>> {
-        match self.door(target) {
-            Some(door) => Box::pin(async move { door.or_gone(door.local().check(request, limit)).await }),
-            None => self.remote.check(target, request, limit),
+        match self.local_target(target) {
+            Some(local) => Box::pin(async move { local.or_killed(local.handler().check(request, timeout)).await }),
+            None => self.remote.check(target, request, timeout),
         }
     }
 
@@ -66,11 +66,11 @@ impl Transport for Router {
         &'a self,
         target: &'a Target,
         request: wire::ModifyRequest,
-        limit: Duration,
+        timeout: Duration,
     ) -> BoxFuture<'a, Result<wire::ModifyReply, CallError>> {
-        match self.door(target) {
-            Some(door) => Box::pin(async move { door.or_gone(door.local().modify(request, limit)).await }),
-            None => self.remote.modify(target, request, limit),
+        match self.local_target(target) {
+            Some(local) => Box::pin(async move { local.or_killed(local.handler().modify(request, timeout)).await }),
+            None => self.remote.modify(target, request, timeout),
         }
     }
 
@@ -78,11 +78,11 @@ impl Transport for Router {
         &'a self,
         target: &'a Target,
         request: wire::SampleRequest,
-        limit: Duration,
+        timeout: Duration,
     ) -> BoxFuture<'a, Result<wire::SampleReply, CallError>> {
-        match self.door(target) {
-            Some(door) => Box::pin(async move { door.or_gone(door.local().sample(request)).await }),
-            None => self.remote.sample(target, request, limit),
+        match self.local_target(target) {
+            Some(local) => Box::pin(async move { local.or_killed(local.handler().sample(request)).await }),
+            None => self.remote.sample(target, request, timeout),
         }
     }
 }

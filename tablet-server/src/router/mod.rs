@@ -1,14 +1,14 @@
-//! From a request for rows of a table to the tablets that hold them, wherever they are led.
+//! Routing: from a request for rows of a table to the tablets that hold them, on any server.
 //!
-//! The router is the cluster client with a short cut: [`ebla_client::Cluster`] looks tablets up, divides requests among
-//! them, and retries until the deadline; [`Router`] is the [`ebla_client::Transport`] below it, which answers for tablets
-//! of this server and of others in the same process without a wire, and sends the rest to their servers. A request and
-//! its answer are the same messages either way, so a server that just lost a tablet is told so in the same words.
+//! The router is the cluster client with a shortcut: [`ebla_client::Cluster`] looks tablets up, divides requests among
+//! them, and retries until the deadline; [`Router`] is the [`ebla_client::Transport`] below it, which calls tablets of
+//! this server and of other servers in the same process directly, and sends other requests over gRPC. Requests and
+//! responses are the same messages in both cases, so a stale route gets the same error in both.
 //!
-//! What is absent: the public API (the front's), the rules of the data model (the tablet's).
+//! Not here: the public API (`front`), the rules of the data model (`tablet`).
 
 mod forward;
-mod neighbours;
+mod local;
 pub mod plan;
 
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use ebla_client::{Cluster, ClusterOptions, Directory, GrpcTransport};
 use ebla_model::id::ServerId;
 use ebla_runtime::Runtime;
 
-pub use self::neighbours::Neighbours;
-use crate::tablet::serve::Local;
+pub use self::local::LocalHandlers;
+use crate::tablet::handler::TabletHandler;
 
-/// Carries requests to the tablets of this server and of others.
+/// Forwards requests to the tablets of this server and of others.
 pub struct Router {
     home: ServerId,
-    local: Arc<Local>,
-    neighbours: Neighbours,
+    handler: Arc<TabletHandler>,
+    local_handlers: LocalHandlers,
     directory: Arc<dyn Directory>,
     remote: GrpcTransport,
 }
@@ -36,23 +36,23 @@ impl std::fmt::Debug for Router {
 }
 
 impl Router {
-    /// A router on the server `home`, whose tablets `local` answers for, also to its `neighbours`; `directory` tells where
-    /// the other servers are.
+    /// A router on the server `home`, whose tablets `handler` serves, also to the other `local_servers`; `directory` knows the
+    /// addresses of other servers.
     #[must_use]
     pub fn new(
         home: ServerId,
-        local: Local,
-        neighbours: Neighbours,
+        handler: TabletHandler,
+        local_handlers: LocalHandlers,
         directory: Arc<dyn Directory>,
         runtime: &Runtime,
     ) -> Self {
-        let local = Arc::new(local);
-        neighbours.enter(home, &local, runtime.tasks.killed());
+        let handler = Arc::new(handler);
+        local_handlers.register(home, &handler, runtime.tasks.killed());
         let remote = GrpcTransport::new(runtime.net.clone(), Arc::clone(&directory));
-        Self { home, local, neighbours, directory, remote }
+        Self { home, handler, local_handlers, directory, remote }
     }
 
-    /// The cluster as seen from this server; lookups run as tasks of `runtime`.
+    /// A cluster handle that uses this router; lookups run as tasks of `runtime`.
     #[must_use]
     pub fn cluster(self, runtime: Runtime) -> Cluster {
         let (home, directory) = (Some(self.home), Arc::clone(&self.directory));

@@ -1,4 +1,4 @@
-//! Why a tablet did not do what it was asked, with what the caller needs to do better.
+//! The failure of a tablet request: the error, with the data that the caller needs to retry better.
 
 use std::time::Duration;
 
@@ -6,58 +6,64 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use ebla_model::metadata::TabletDescriptor;
 
-/// Who seems to lead a tablet. A hint: when wrong it costs a round trip, never an answer.
+/// The presumed leader of a tablet. A hint: a wrong one costs a round trip, never correctness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leader {
     /// The server whose replica leads.
     pub server: ServerId,
-    /// The Raft term in which it was seen to lead; of two hints the later term is the better one.
+    /// The Raft term in which it was seen to lead; the hint with the later term is better.
     pub term: u64,
 }
 
-/// A refusal of a tablet: the error, and the present picture where the caller's was stale.
+/// The failure of a request: the error, and current routing data if the caller's was stale.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What happened and what the caller should do.
+    /// The reason and the message.
     pub error: Error,
-    /// Descriptors that replace what the caller believed; empty where they would not help.
+    /// Descriptors that replace the caller's stale ones; empty where they would not help.
     pub descriptors: Vec<TabletDescriptor>,
-    /// Who leads the tablet, as far as this replica knows.
+    /// The tablet's leader, as far as this replica knows.
     pub leader: Option<Leader>,
-    /// How long to wait before the next attempt, where waiting helps.
+    /// The pause before the next attempt, where waiting helps.
     pub retry_after: Option<Duration>,
 }
 
 impl Failure {
-    /// A failure that says nothing about places.
+    /// A failure without routing data.
     #[must_use]
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self::from(Error::new(reason, message))
     }
 
-    /// The caller's picture of the tablet is stale; `now` is the present one.
+    /// The caller's descriptor of the tablet is stale; `now` is the current one.
     #[must_use]
     pub fn wrong_tablet(now: TabletDescriptor) -> Self {
-        Self { descriptors: vec![now], ..Self::new(Reason::WrongTablet, "the tablet has changed") }
+        Self { descriptors: vec![now], ..Self::new(Reason::WrongTablet, "the tablet's range or replicas have changed") }
     }
 
     /// This replica does not lead. Nothing of the request was applied.
     #[must_use]
     pub fn not_leader(leader: Option<Leader>) -> Self {
         let reason = if leader.is_some() { Reason::NotLeader } else { Reason::NoLeader };
-        Self { leader, ..Self::new(reason, "this replica does not lead the tablet") }
+        Self { leader, ..Self::new(reason, "this replica is not the tablet's leader") }
     }
 
-    /// Too much is under way; nothing of the request was applied.
+    /// Admission control refused the request; nothing of it was applied.
     #[must_use]
     pub fn busy(retry_after: Duration) -> Self {
-        Self { retry_after: Some(retry_after), ..Self::new(Reason::Busy, "too many bytes are being written") }
+        Self {
+            retry_after: Some(retry_after),
+            ..Self::new(
+                Reason::Busy,
+                "the tablet is overloaded, or another operation on it is in progress; retry later",
+            )
+        }
     }
 
-    /// The caller's time is over. A write may or may not be applied later.
+    /// The caller's deadline has passed. A write may or may not be applied later.
     #[must_use]
     pub fn deadline() -> Self {
-        Self::new(Reason::Deadline, "the deadline passed before the tablet answered")
+        Self::new(Reason::Deadline, "the deadline passed before the tablet responded")
     }
 }
 

@@ -1,10 +1,10 @@
-//! Three tablet servers in one process over real folders: rows written and read through each of them, split, failed over,
-//! restarted. There is no master: the test makes the first tablets by itself.
+//! Three tablet servers in one process with real folders: rows are written and read through each of them; tablets are split;
+//! servers fail and restart. There is no master: the tests create the first tablets.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
-mod failing;
-mod house;
+mod failover;
+mod fixture;
 mod rows;
 mod serving;
-mod splitting;
+mod splits;

@@ -1,4 +1,4 @@
-//! Rows of the table: how they are written, and what must be found.
+//! Rows of the table: writing them, and checking what is read.
 
 use bytes::Bytes;
 use ebla_client::{Cluster, Modify, Read, RowWrite};
@@ -12,7 +12,7 @@ use ebla_proto::{convert, data};
 use futures::TryStreamExt as _;
 use prost::Message as _;
 
-use super::house::{LIVE, TABLE};
+use super::fixture::{TABLE, TIMEOUT};
 
 pub(crate) fn key(n: u32) -> RowKey {
     RowKey::new(format!("row-{n:06}"))
@@ -40,7 +40,7 @@ pub(crate) fn token(text: &'static str) -> Option<IdempotencyToken> {
     Some(IdempotencyToken { token: Bytes::from_static(text.as_bytes()), started: None })
 }
 
-/// Bytes that do not compress, and tell which row they belong to.
+/// Incompressible bytes that depend on the row.
 pub(crate) fn payload(n: u32, size: usize) -> Vec<u8> {
     let mut state = u64::from(n) + 1;
     let mut next = || {
@@ -56,7 +56,7 @@ pub(crate) async fn write(cluster: &Cluster, from: u32, to: u32, size: usize) {
     let rows = (from..to)
         .map(|n| RowWrite { row: key(n), mutations: vec![set("q", payload(n, size))], token: None })
         .collect();
-    let results = cluster.mutate_rows(TABLE, rows, cluster.deadline(LIVE)).await;
+    let results = cluster.mutate_rows(TABLE, rows, cluster.deadline(TIMEOUT)).await;
     for result in results {
         result.unwrap();
     }
@@ -65,7 +65,7 @@ pub(crate) async fn write(cluster: &Cluster, from: u32, to: u32, size: usize) {
 /// All rows: key and newest value.
 pub(crate) async fn scan(cluster: &Cluster) -> Vec<(RowKey, Bytes)> {
     let read = Read::new(TABLE, RowSet::all());
-    let mut parts = cluster.read_rows(read, cluster.deadline(LIVE));
+    let mut parts = cluster.read_rows(read, cluster.deadline(TIMEOUT));
     let mut rows = Vec::new();
     while let Some(part) = parts.try_next().await.unwrap() {
         let response = data::ReadRowsResponse::decode(part.response).unwrap();
@@ -94,7 +94,7 @@ pub(crate) async fn increment(cluster: &Cluster, row: &RowKey) -> i64 {
     let rule =
         Rule { family: "cf".to_owned(), qualifier: Bytes::from_static(b"n"), operation: Operation::Increment(1) };
     let modify = Modify { row: row.clone(), rules: vec![convert::rule_to_bytes(&rule)], token: None };
-    let answer = cluster.modify(TABLE, &modify, cluster.deadline(LIVE)).await.unwrap();
+    let answer = cluster.modify(TABLE, &modify, cluster.deadline(TIMEOUT)).await.unwrap();
     let row = data::ReadModifyWriteRowResponse::decode(answer).unwrap().row.unwrap();
     let value = convert::row_from_proto(&row).unwrap().cells[0].value.clone();
     i64::from_be_bytes(value.as_ref().try_into().unwrap())

@@ -1,4 +1,4 @@
-//! Rows are written and read through every server; orders of a master.
+//! Rows are written and read through every server; requests of a master.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use ebla_proto::{control, convert};
 use ebla_runtime::{Clock, Runtime};
 use ebla_tablet_server::tablet::{RowMutations, WriteId};
 
-use super::house::{House, LIVE, TABLE, TABLET, schema};
+use super::fixture::{Fixture, TABLE, TABLET, TIMEOUT, schema};
 use super::rows::{add, expect_rows, increment, key, payload, scan, set, sum, write};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn rows_are_written_and_read_through_every_server() {
-    let house = House::start(1 << 20).await;
-    write(house.server(0).cluster(), 0, 300, 100).await;
+    let fixture = Fixture::start(1 << 20).await;
+    write(fixture.server(0).cluster(), 0, 300, 100).await;
     for at in 0..3 {
-        expect_rows(&scan(house.server(at).cluster()).await, 300, 100);
+        expect_rows(&scan(fixture.server(at).cluster()).await, 300, 100);
     }
     for n in 1..=30 {
-        let cluster = house.server(usize::try_from(n % 3).unwrap()).cluster();
+        let cluster = fixture.server(usize::try_from(n % 3).unwrap()).cluster();
         assert_eq!(increment(cluster, &RowKey::new("counter")).await, n);
     }
-    let cluster = house.server(1).cluster();
+    let cluster = fixture.server(1).cluster();
     let check = |then: Vec<Bytes>, otherwise: Vec<Bytes>| Check {
         row: RowKey::new("once"),
         predicate: None,
@@ -36,24 +36,24 @@ async fn rows_are_written_and_read_through_every_server() {
         otherwise,
         token: None,
     };
-    let first = cluster.check(TABLE, check(Vec::new(), vec![set("q", "x")]), cluster.deadline(LIVE)).await;
+    let first = cluster.check(TABLE, check(Vec::new(), vec![set("q", "x")]), cluster.deadline(TIMEOUT)).await;
     assert!(!first.unwrap());
-    let second = cluster.check(TABLE, check(vec![set("q", "y")], Vec::new()), cluster.deadline(LIVE)).await;
+    let second = cluster.check(TABLE, check(vec![set("q", "y")], Vec::new()), cluster.deadline(TIMEOUT)).await;
     assert!(second.unwrap());
     let unknown = RowWrite {
         row: key(1),
         mutations: vec![convert::mutation_to_bytes(&Mutation::DeleteFamily { family: "nope".to_owned() })],
         token: None,
     };
-    let refused = cluster.mutate_row(TABLE, unknown, cluster.deadline(LIVE)).await.unwrap_err();
+    let refused = cluster.mutate_row(TABLE, unknown, cluster.deadline(TIMEOUT)).await.unwrap_err();
     assert_eq!(refused.reason, Reason::NotFoundFamily);
-    house.stop().await;
+    fixture.stop().await;
 }
 
-/// A write of `row` that the tablet itself is given, as a release did that did not look at keys.
-async fn plant(house: &House, row: RowKey, sequence: u64) {
-    let leader = house.leader(TABLET).await;
-    let tablet = house.server(leader).hosted().tablet(TABLET).unwrap();
+/// Writes `row` directly to the tablet, like a former release that did not validate keys.
+async fn plant(fixture: &Fixture, row: RowKey, sequence: u64) {
+    let leader = fixture.leader(TABLET).await;
+    let tablet = fixture.server(leader).tablet_manager().tablet(TABLET).unwrap();
     let mutation = Mutation::SetCell {
         family: "cf".to_owned(),
         qualifier: Bytes::from_static(b"q"),
@@ -66,13 +66,13 @@ async fn plant(house: &House, row: RowKey, sequence: u64) {
         lowest_outstanding: Sequence::new(1),
     };
     let write = RowMutations { id, row, mutations: vec![mutation], token: None };
-    tablet.write(tablet.descriptor().generation, vec![write], LIVE).await.unwrap()[0].as_ref().unwrap();
+    tablet.write(tablet.descriptor().generation, vec![write], TIMEOUT).await.unwrap()[0].as_ref().unwrap();
 }
 
-/// What a cluster handle, which checks no key, is answered to writes of these rows: all at once, then each in each way.
-async fn write_anyhow(house: &House, rows: &[RowKey]) -> Vec<Option<Reason>> {
-    let cluster = house.server(0).cluster();
-    let deadline = || cluster.deadline(LIVE);
+/// The errors of a cluster handle, which validates no keys, for writes of these rows: all at once, then each by each call.
+async fn write_unvalidated(fixture: &Fixture, rows: &[RowKey]) -> Vec<Option<Reason>> {
+    let cluster = fixture.server(0).cluster();
+    let deadline = || cluster.deadline(TIMEOUT);
     let write = |row: &RowKey| RowWrite { row: row.clone(), mutations: vec![set("q", "v")], token: None };
     let mut answers = cluster.mutate_rows(TABLE, rows.iter().map(write).collect(), deadline()).await;
     for row in rows {
@@ -88,33 +88,33 @@ async fn write_anyhow(house: &House, rows: &[RowKey]) -> Vec<Option<Reason>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn rows_of_illegal_keys_are_not_written_and_those_there_are_can_be_deleted() {
-    let house = House::start(1 << 20).await;
+async fn rows_with_illegal_keys_are_not_written_but_existing_ones_can_be_deleted() {
+    let fixture = Fixture::start(1 << 20).await;
     let (longest, too_long) = (RowKey::new(vec![b'k'; 4096]), RowKey::new(vec![b'k'; 4097]));
-    assert_eq!(write_anyhow(&house, std::slice::from_ref(&longest)).await, [None; 4]);
+    assert_eq!(write_unvalidated(&fixture, std::slice::from_ref(&longest)).await, [None; 4]);
     let refused = Some(Reason::InvalidArgument);
-    assert_eq!(write_anyhow(&house, &[RowKey::EMPTY, too_long.clone()]).await, [refused; 8]);
-    let mixed = write_anyhow(&house, &[RowKey::EMPTY, longest.clone()]).await;
+    assert_eq!(write_unvalidated(&fixture, &[RowKey::EMPTY, too_long.clone()]).await, [refused; 8]);
+    let mixed = write_unvalidated(&fixture, &[RowKey::EMPTY, longest.clone()]).await;
     assert_eq!(mixed[..2], [refused, None], "one bad row does not hold up the others");
 
-    plant(&house, RowKey::EMPTY, 1).await;
-    plant(&house, too_long.clone(), 2).await;
-    let cluster = house.server(1).cluster();
+    plant(&fixture, RowKey::EMPTY, 1).await;
+    plant(&fixture, too_long.clone(), 2).await;
+    let cluster = fixture.server(1).cluster();
     let keys = async || -> Vec<RowKey> { scan(cluster).await.into_iter().map(|(row, _value)| row).collect() };
     assert_eq!(keys().await, [RowKey::EMPTY, longest.clone(), too_long.clone()]);
-    let shown = public_keys(house.server(2).address()).await;
-    assert_eq!(shown, [longest.clone(), too_long.clone()], "clients of the public API take an empty key for a fault");
+    let shown = public_keys(fixture.server(2).address()).await;
+    assert_eq!(shown, [longest.clone(), too_long.clone()], "clients of the public API treat an empty key as an error");
 
     let delete = convert::mutation_to_bytes(&Mutation::DeleteRow);
     for row in [RowKey::EMPTY, too_long] {
         let both = RowWrite { row: row.clone(), mutations: vec![delete.clone(), set("q", "v")], token: None };
-        let answer = cluster.mutate_row(TABLE, both, cluster.deadline(LIVE)).await;
+        let answer = cluster.mutate_row(TABLE, both, cluster.deadline(TIMEOUT)).await;
         assert_eq!(answer.unwrap_err().reason, Reason::InvalidArgument, "a deletion alone");
         let alone = RowWrite { row, mutations: vec![delete.clone()], token: None };
-        cluster.mutate_row(TABLE, alone, cluster.deadline(LIVE)).await.unwrap();
+        cluster.mutate_row(TABLE, alone, cluster.deadline(TIMEOUT)).await.unwrap();
     }
     assert_eq!(keys().await, [longest]);
-    house.stop().await;
+    fixture.stop().await;
 }
 
 /// The keys of a full scan through the public API.
@@ -125,28 +125,28 @@ async fn public_keys(address: &str) -> Vec<RowKey> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn additions_from_everywhere_count_once_each_and_outlive_a_leader() {
-    let mut house = House::start(1 << 20).await;
+async fn concurrent_additions_are_applied_once_each_and_survive_a_failover() {
+    let mut fixture = Fixture::start(1 << 20).await;
     let mut adders = tokio::task::JoinSet::new();
     for at in 0..3 {
-        let cluster = house.server(at).cluster().clone();
+        let cluster = fixture.server(at).cluster().clone();
         adders.spawn(async move {
             for _ in 0..20 {
                 let rows = (1..4).map(|n| RowWrite { row: key(n), mutations: vec![add(1), add(2)], token: None });
-                for result in cluster.mutate_rows(TABLE, rows.collect(), cluster.deadline(LIVE)).await {
+                for result in cluster.mutate_rows(TABLE, rows.collect(), cluster.deadline(TIMEOUT)).await {
                     result.unwrap();
                 }
             }
         });
     }
     adders.join_all().await;
-    let lost = house.leader(TABLET).await;
-    house.servers[lost].take().unwrap().abort().await;
-    let cluster = house.server((lost + 1) % 3).cluster();
+    let lost = fixture.leader(TABLET).await;
+    fixture.servers[lost].take().unwrap().abort().await;
+    let cluster = fixture.server((lost + 1) % 3).cluster();
     for row in 1..4 {
         assert_eq!(sum(cluster, row).await, 180);
     }
-    // Plain writes and increments have no place among them.
+    // Plain writes are refused in an aggregate family.
     let set = convert::mutation_to_bytes(&Mutation::SetCell {
         family: "sum".to_owned(),
         qualifier: Bytes::new(),
@@ -154,28 +154,28 @@ async fn additions_from_everywhere_count_once_each_and_outlive_a_leader() {
         value: Bytes::new(),
     });
     let write = RowWrite { row: key(1), mutations: vec![add(1), set], token: None };
-    let refused = cluster.mutate_row(TABLE, write, cluster.deadline(LIVE)).await.unwrap_err();
+    let refused = cluster.mutate_row(TABLE, write, cluster.deadline(TIMEOUT)).await.unwrap_err();
     assert_eq!(refused.reason, Reason::InvalidArgument);
     assert_eq!(sum(cluster, 1).await, 180, "nothing of it was written");
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_of_one_process_need_no_address_for_each_other() {
     let nobody = "127.0.0.1:9".to_owned();
-    let house = House::start_at(1 << 20, Some(nobody)).await;
+    let fixture = Fixture::start_at(1 << 20, Some(nobody)).await;
     for at in 0..3 {
-        let cluster = house.server(at).cluster();
+        let cluster = fixture.server(at).cluster();
         write(cluster, 0, 30, 100).await;
         expect_rows(&scan(cluster).await, 30, 100);
     }
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn orders_are_taken_only_from_the_newest_master_of_this_cluster() {
-    let house = House::start(1 << 20).await;
-    let mut control = ControlClient::new(Runtime::system("test").net.channel(house.server(0).address()));
+async fn requests_are_accepted_only_from_the_newest_master_of_this_cluster() {
+    let fixture = Fixture::start(1 << 20).await;
+    let mut control = ControlClient::new(Runtime::system("test").net.channel(fixture.server(0).address()));
     let order = |cluster: u128, epoch: u64| control::ReportRequest {
         fence: Some(control::Fence {
             cluster: Bytes::copy_from_slice(&ClusterId::new(cluster).to_bytes()),
@@ -188,15 +188,15 @@ async fn orders_are_taken_only_from_the_newest_master_of_this_cluster() {
     let stale = control.report(order(7, 4)).await.unwrap_err();
     assert_eq!(ebla_proto::status::from_status(&stale).0.reason, Reason::StaleEpoch);
 
-    // A replica that is dropped does not come again.
-    let hosted = house.server(0).hosted();
-    let replica = hosted.tablet(TABLET).unwrap().replica();
+    // A dropped replica is not created again.
+    let manager = fixture.server(0).tablet_manager();
+    let replica = manager.tablet(TABLET).unwrap().replica();
     let fence = order(7, 5).fence;
     let drop_it = control::DropReplicaRequest { fence: fence.clone(), tablet: TABLET.get(), replica: replica.get() };
     control.drop_replica(drop_it.clone()).await.unwrap();
     control.drop_replica(drop_it).await.unwrap();
-    assert!(hosted.tablet(TABLET).is_none());
-    let descriptor = house.server(1).hosted().tablet(TABLET).unwrap().descriptor();
+    assert!(manager.tablet(TABLET).is_none());
+    let descriptor = fixture.server(1).tablet_manager().tablet(TABLET).unwrap().descriptor();
     let make = control::CreateReplicaRequest {
         empty: false,
         fence,
@@ -205,36 +205,36 @@ async fn orders_are_taken_only_from_the_newest_master_of_this_cluster() {
         replica: replica.get(),
     };
     assert_eq!(control.create_replica(make).await.unwrap().into_inner().outcome, "removed");
-    // Two of three go on.
-    write(house.server(0).cluster(), 0, 20, 100).await;
-    house.stop().await;
+    // Two of three replicas continue.
+    write(fixture.server(0).cluster(), 0, 20, 100).await;
+    fixture.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_dropped_tablet_takes_nothing_any_more() {
-    let house = House::start(1 << 20).await;
-    let cluster = house.server(0).cluster();
+async fn a_dropped_tablet_refuses_writes() {
+    let fixture = Fixture::start(1 << 20).await;
+    let cluster = fixture.server(0).cluster();
     write(cluster, 0, 20, 100).await;
-    let leader = house.leader(TABLET).await;
-    let tablet = house.server(leader).hosted().tablet(TABLET).unwrap();
-    tablet.drop_range(OperationId::new(1), KeyRange::prefix(b"row-00001"), LIVE).await.unwrap();
-    tablet.drop_range(OperationId::new(1), KeyRange::all(), LIVE).await.unwrap();
+    let leader = fixture.leader(TABLET).await;
+    let tablet = fixture.server(leader).tablet_manager().tablet(TABLET).unwrap();
+    tablet.drop_range(OperationId::new(1), KeyRange::prefix(b"row-00001"), TIMEOUT).await.unwrap();
+    tablet.drop_range(OperationId::new(1), KeyRange::all(), TIMEOUT).await.unwrap();
     assert_eq!(scan(cluster).await.len(), 10);
-    tablet.drop_table(OperationId::new(2), LIVE).await.unwrap();
-    tablet.drop_table(OperationId::new(2), LIVE).await.unwrap();
+    tablet.drop_table(OperationId::new(2), TIMEOUT).await.unwrap();
+    tablet.drop_table(OperationId::new(2), TIMEOUT).await.unwrap();
     let write = RowWrite { row: key(1), mutations: vec![set("q", "x")], token: None };
     let refused = cluster.mutate_row(TABLE, write, cluster.deadline(Duration::from_secs(2))).await;
     assert!(refused.is_err());
-    house.stop().await;
+    fixture.stop().await;
 }
 
-/// Overwrites of a family that keeps one version: 24 megabytes of them, of which the last twenty values are to be seen.
+/// Overwrites in a family that keeps one version: 24 megabytes, of which only the last twenty values are visible.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn versions_beyond_a_count_leave_every_replica() {
+async fn excess_versions_are_removed_from_every_replica() {
     const ROWS: u32 = 20;
     const ROUNDS: u32 = 1_200;
-    let house = House::start(1 << 20).await;
-    let cluster = house.server(0).cluster();
+    let fixture = Fixture::start(1 << 20).await;
+    let cluster = fixture.server(0).cluster();
     let value = |row: u32, round: u32| payload(row * ROUNDS + round, 1000);
     for round in 0..ROUNDS {
         let overwrite = |row| Mutation::SetCell {
@@ -246,15 +246,15 @@ async fn versions_beyond_a_count_leave_every_replica() {
         let write =
             |row| RowWrite { row: key(row), mutations: vec![convert::mutation_to_bytes(&overwrite(row))], token: None };
         let rows = (0..ROWS).map(write).collect();
-        for result in cluster.mutate_rows(TABLE, rows, cluster.deadline(LIVE)).await {
+        for result in cluster.mutate_rows(TABLE, rows, cluster.deadline(TIMEOUT)).await {
             result.unwrap();
         }
     }
-    // What came since the last pass is there: the next one waits for four mebibytes, or a little more while memory goes to disk.
+    // Versions since the last pass remain: the next pass waits for four mebibytes, or a little more during flushes.
     let most = u64::from(ROWS * ROUNDS) / 2;
-    let deadline = cluster.deadline(LIVE);
+    let deadline = cluster.deadline(TIMEOUT);
     for at in 0..3 {
-        let tablet = house.server(at).hosted().tablet(TABLET).unwrap();
+        let tablet = fixture.server(at).tablet_manager().tablet(TABLET).unwrap();
         loop {
             let cells = tablet.digest().await.unwrap().cells;
             if cells <= most {
@@ -267,5 +267,5 @@ async fn versions_beyond_a_count_leave_every_replica() {
     let rows = scan(cluster).await;
     let last: Vec<_> = (0..ROWS).map(|row| (key(row), Bytes::from(value(row, ROUNDS - 1)))).collect();
     assert_eq!(rows, last);
-    house.stop().await;
+    fixture.stop().await;
 }

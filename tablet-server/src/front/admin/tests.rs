@@ -1,4 +1,4 @@
-//! The hand-over between a client, a relay and masters that do what a test wants, over real sockets.
+//! Forwarding between a client, a proxy and fake masters, over real sockets.
 
 use ebla_chubby::{Chubby as _, Write, embedded::Embedded, testing::faulty::FaultyChubby};
 use ebla_proto::{
@@ -18,37 +18,37 @@ use tonic::Code;
 
 use super::*;
 
-/// A master for a test, which counts the calls it has begun.
+/// A fake master, which counts the calls that have started.
 #[derive(Clone)]
 struct Fake {
-    begun: watch::Sender<u32>,
-    answer: Answer,
+    started: watch::Sender<u32>,
+    response: Answer,
 }
 
-/// What a master answers.
+/// What the fake master does with a call.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// Itself, by name.
+    /// It returns this name.
     Name(&'static str),
-    /// An error.
+    /// It returns an error.
     Refuse(Reason),
-    /// Nothing: it works until it is killed.
+    /// It never responds.
     Work,
 }
 
 impl Fake {
-    fn new(answer: Answer) -> Self {
-        Self { begun: watch::Sender::new(0), answer }
+    fn new(response: Answer) -> Self {
+        Self { started: watch::Sender::new(0), response }
     }
 
-    /// Returns when so many calls have begun.
-    async fn has_begun(&self, calls: u32) {
-        self.begun.subscribe().wait_for(|begun| *begun >= calls).await.unwrap();
+    /// Returns when this number of calls has started.
+    async fn has_started(&self, calls: u32) {
+        self.started.subscribe().wait_for(|started| *started >= calls).await.unwrap();
     }
 
     async fn table(&self) -> Result<Response<admin::Table>, Status> {
-        self.begun.send_modify(|begun| *begun += 1);
-        match self.answer {
+        self.started.send_modify(|started| *started += 1);
+        match self.response {
             Answer::Name(name) => Ok(Response::new(admin::Table { name: name.to_owned(), ..Default::default() })),
             Answer::Refuse(reason) => Err(to_status(&Error::new(reason, "refused"))),
             Answer::Work => std::future::pending().await,
@@ -71,42 +71,42 @@ impl BigtableTableAdmin for Fake {
     }
 }
 
-/// A relay with its Chubby, and a client of the relay.
-struct House {
+/// A proxy with its Chubby, and a client of the proxy.
+struct Fixture {
     runtime: Runtime,
     chubby: Arc<FaultyChubby>,
     directory: ChubbyDirectory,
     client: BigtableTableAdminClient<Channel>,
 }
 
-impl House {
+impl Fixture {
     async fn new() -> Self {
         let runtime = Runtime::system("test");
         let embedded = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
         let chubby = FaultyChubby::new(embedded);
         let directory = ChubbyDirectory::start(chubby.shared(), &runtime);
-        let master = Master::new(chubby.shared(), directory.clone(), runtime.clone());
-        let relay = Relay::<BigtableTableAdminServer<()>>::new(master);
+        let master = MasterClient::new(chubby.shared(), directory.clone(), runtime.clone());
+        let relay = AdminProxy::<BigtableTableAdminServer<()>>::new(master);
         let address = listen(&runtime, Routes::new(relay)).await;
         let client = BigtableTableAdminClient::new(runtime.net.channel(&address));
         Self { runtime, chubby, directory, client }
     }
 
-    /// Starts a master and returns its address, and the runtime that it ends with.
+    /// Starts a master and returns its address, and the runtime whose stop kills it.
     async fn master(&self, fake: Fake) -> (String, Runtime) {
         let runtime = self.runtime.child("master");
         let address = listen(&runtime, Routes::new(BigtableTableAdminServer::new(fake))).await;
         (address, runtime)
     }
 
-    /// Puts the master of this address into office.
+    /// Makes the master at this address the active one.
     async fn elect(&self, address: &str) {
         let record = record::Master { address: address.to_owned(), ..Default::default() };
         self.chubby.transact(Vec::new(), vec![Write::put(paths::MASTER, encode_record(record))]).await.unwrap();
     }
 
-    /// As [`Self::elect`], and Chubby goes away when that is known here.
-    async fn elect_and_leave(&self, address: &str) {
+    /// As [`Self::elect`]; then Chubby becomes unavailable once the directory has learned the address.
+    async fn elect_and_stop_chubby(&self, address: &str) {
         let mut changes = self.directory.changes();
         self.elect(address).await;
         while self.directory.master().is_none() {
@@ -115,9 +115,9 @@ impl House {
         self.chubby.start_outage();
     }
 
-    async fn create(&self, limit: Duration) -> Result<String, Status> {
+    async fn create(&self, timeout: Duration) -> Result<String, Status> {
         let mut request = Request::new(admin::CreateTableRequest::default());
-        request.set_timeout(limit);
+        request.set_timeout(timeout);
         self.client.clone().create_table(request).await.map(|table| table.into_inner().name)
     }
 
@@ -135,122 +135,122 @@ async fn listen(runtime: &Runtime, routes: Routes) -> String {
 }
 
 const LONG: Duration = Duration::from_secs(30);
-/// A call that is to fail waits it out; a busy machine gets to the reason within it.
+/// Timeout of a call that must fail; a slow machine reaches the reason within it.
 const SHORT: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 async fn calls_reach_the_master_and_its_answers_come_back() {
-    let house = House::new().await;
-    let (address, _alive) = house.master(Fake::new(Answer::Name("one"))).await;
-    house.elect(&address).await;
-    assert_eq!(house.create(LONG).await.unwrap(), "one");
-    house.client.clone().delete_table(admin::DeleteTableRequest::default()).await.unwrap();
-    let missing = house.client.clone().list_backups(admin::ListBackupsRequest::default()).await.unwrap_err();
+    let fixture = Fixture::new().await;
+    let (address, _alive) = fixture.master(Fake::new(Answer::Name("one"))).await;
+    fixture.elect(&address).await;
+    assert_eq!(fixture.create(LONG).await.unwrap(), "one");
+    fixture.client.clone().delete_table(admin::DeleteTableRequest::default()).await.unwrap();
+    let missing = fixture.client.clone().list_backups(admin::ListBackupsRequest::default()).await.unwrap_err();
     assert_eq!(missing.code(), Code::Unimplemented);
     assert!(missing.message().contains("ListBackups"), "{missing}");
 }
 
 #[tokio::test]
-async fn refusals_come_back_in_the_masters_own_words() {
-    let house = House::new().await;
-    let (address, _alive) = house.master(Fake::new(Answer::Refuse(Reason::AlreadyExists))).await;
-    house.elect(&address).await;
-    let status = house.create(LONG).await.unwrap_err();
+async fn errors_of_the_master_are_returned_unchanged() {
+    let fixture = Fixture::new().await;
+    let (address, _alive) = fixture.master(Fake::new(Answer::Refuse(Reason::AlreadyExists))).await;
+    fixture.elect(&address).await;
+    let status = fixture.create(LONG).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::AlreadyExists, "refused"));
     assert_eq!(from_status(&status).0.reason, Reason::AlreadyExists);
 }
 
 #[tokio::test]
 async fn without_a_master_a_call_waits_for_one() {
-    let house = House::new().await;
-    let hopeless = house.create(SHORT).await.unwrap_err();
+    let fixture = Fixture::new().await;
+    let hopeless = fixture.create(SHORT).await.unwrap_err();
     assert_eq!(hopeless.code(), Code::Unavailable, "{hopeless}");
     let elected_later = async {
-        let (address, alive) = house.master(Fake::new(Answer::Name("late"))).await;
-        house.elect(&address).await;
+        let (address, alive) = fixture.master(Fake::new(Answer::Name("late"))).await;
+        fixture.elect(&address).await;
         alive
     };
-    let (answer, _alive) = tokio::join!(house.create(LONG), elected_later);
-    assert_eq!(answer.unwrap(), "late");
+    let (response, _alive) = tokio::join!(fixture.create(LONG), elected_later);
+    assert_eq!(response.unwrap(), "late");
 }
 
 #[tokio::test]
-async fn a_master_that_does_not_answer_is_not_taken_for_a_lock_service_that_does_not() {
-    let house = House::new().await;
-    let none = house.create(SHORT).await.unwrap_err();
-    assert_eq!((none.code(), none.message()), (Code::Unavailable, "no master is in office"));
-    // Killed, and its lease has not ended.
-    house.elect("127.0.0.1:1").await;
-    let killed = house.create(SHORT).await.unwrap_err();
+async fn an_unreachable_master_is_not_reported_as_an_unavailable_lock_service() {
+    let fixture = Fixture::new().await;
+    let none = fixture.create(SHORT).await.unwrap_err();
+    assert_eq!((none.code(), none.message()), (Code::Unavailable, "no active master"));
+    // Killed, and its lease has not expired.
+    fixture.elect("127.0.0.1:1").await;
+    let killed = fixture.create(SHORT).await.unwrap_err();
     assert_eq!(killed.code(), Code::Unavailable, "{killed}");
     assert!(!killed.message().contains("lock service"), "{killed}");
 }
 
 #[tokio::test]
-async fn a_master_that_left_office_is_followed_to_the_next() {
-    let house = House::new().await;
+async fn a_call_follows_from_a_former_master_to_the_new_one() {
+    let fixture = Fixture::new().await;
     let leaving = Fake::new(Answer::Refuse(Reason::NotMaster));
-    let (old, _old) = house.master(leaving.clone()).await;
-    house.elect(&old).await;
-    let (new, _new) = house.master(Fake::new(Answer::Name("new"))).await;
+    let (old, _old) = fixture.master(leaving.clone()).await;
+    fixture.elect(&old).await;
+    let (new, _new) = fixture.master(Fake::new(Answer::Name("new"))).await;
     let change = async {
-        leaving.has_begun(2).await;
-        house.elect(&new).await;
+        leaving.has_started(2).await;
+        fixture.elect(&new).await;
     };
-    let (answer, ()) = tokio::join!(house.create(LONG), change);
-    assert_eq!(answer.unwrap(), "new");
+    let (response, ()) = tokio::join!(fixture.create(LONG), change);
+    assert_eq!(response.unwrap(), "new");
 }
 
 #[tokio::test]
-async fn a_master_that_dies_at_work_is_asked_again_only_for_what_may_be_repeated() {
-    let house = House::new().await;
+async fn when_a_master_dies_during_a_call_only_idempotent_calls_are_retried() {
+    let fixture = Fixture::new().await;
     let dying = Fake::new(Answer::Work);
-    let (old, old_runtime) = house.master(dying.clone()).await;
-    house.elect(&old).await;
-    let (new, _new) = house.master(Fake::new(Answer::Name("new"))).await;
+    let (old, old_runtime) = fixture.master(dying.clone()).await;
+    fixture.elect(&old).await;
+    let (new, _new) = fixture.master(Fake::new(Answer::Name("new"))).await;
     let change = async {
-        dying.has_begun(2).await;
-        house.elect(&new).await;
+        dying.has_started(2).await;
+        fixture.elect(&new).await;
         old_runtime.tasks.stop(Duration::ZERO).await;
     };
-    let (made, read, ()) = tokio::join!(house.create(LONG), house.get(), change);
+    let (made, read, ()) = tokio::join!(fixture.create(LONG), fixture.get(), change);
     assert_eq!(read.unwrap(), "new");
     let status = made.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
-    assert!(status.message().contains("look before trying again"), "{status}");
+    assert!(status.message().contains("check the result before retrying"), "{status}");
 }
 
 #[tokio::test]
-async fn while_chubby_is_away_the_last_master_is_asked() {
-    let house = House::new().await;
-    let (address, _alive) = house.master(Fake::new(Answer::Name("last"))).await;
-    house.elect_and_leave(&address).await;
-    assert_eq!(house.create(LONG).await.unwrap(), "last");
+async fn while_chubby_is_unavailable_calls_go_to_the_last_known_master() {
+    let fixture = Fixture::new().await;
+    let (address, _alive) = fixture.master(Fake::new(Answer::Name("last"))).await;
+    fixture.elect_and_stop_chubby(&address).await;
+    assert_eq!(fixture.create(LONG).await.unwrap(), "last");
 }
 
 #[tokio::test]
-async fn who_waits_for_chubby_in_vain_is_told_so_and_else_finds_the_next_master() {
-    let house = House::new().await;
+async fn a_call_during_an_outage_reports_it_and_later_finds_the_next_master() {
+    let fixture = Fixture::new().await;
     let over = Fake::new(Answer::Refuse(Reason::NotMaster));
-    let (old, _old) = house.master(over.clone()).await;
-    house.elect_and_leave(&old).await;
-    let status = house.create(SHORT).await.unwrap_err();
+    let (old, _old) = fixture.master(over.clone()).await;
+    fixture.elect_and_stop_chubby(&old).await;
+    let status = fixture.create(SHORT).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(status.message().contains("the lock service is away"), "{status}");
-    let begun = *over.begun.borrow();
-    let (new, _new) = house.master(Fake::new(Answer::Name("new"))).await;
+    assert!(status.message().contains("the lock service is unavailable"), "{status}");
+    let started = *over.started.borrow();
+    let (new, _new) = fixture.master(Fake::new(Answer::Name("new"))).await;
     let change = async {
-        over.has_begun(begun + 1).await;
-        house.chubby.end_outage();
-        house.elect(&new).await;
+        over.has_started(started + 1).await;
+        fixture.chubby.end_outage();
+        fixture.elect(&new).await;
     };
-    let (answer, ()) = tokio::join!(house.create(LONG), change);
-    assert_eq!(answer.unwrap(), "new");
+    let (response, ()) = tokio::join!(fixture.create(LONG), change);
+    assert_eq!(response.unwrap(), "new");
 }
 
 #[test]
-fn what_may_be_sent_again() {
-    let may = |reason, path| may_be_sent_again(&Error::new(reason, ""), path);
+fn which_calls_are_retried() {
+    let may = |reason, path| is_safe_to_retry(&Error::new(reason, ""), path);
     assert!(may(Reason::NotMaster, "/a/CreateTable"));
     assert!(may(Reason::Unavailable, "/a/CreateTable"));
     assert!(!may(Reason::OutcomeUnknown, "/a/CreateTable"));

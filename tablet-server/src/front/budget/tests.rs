@@ -1,4 +1,4 @@
-//! The budget alone, and real calls over real connections with smaller figures.
+//! The budget alone, and real calls over real connections with smaller limits.
 
 use std::time::Duration;
 
@@ -14,32 +14,32 @@ use tonic::service::Routes;
 use super::*;
 
 /// The messages that begin in each piece of a body.
-fn begun(pieces: &[&[u8]]) -> Vec<usize> {
-    let mut reader = Reader::default();
+fn started(pieces: &[&[u8]]) -> Vec<usize> {
+    let mut reader = MessageReader::default();
     pieces.iter().map(|piece| reader.read(piece)).collect()
 }
 
 #[test]
 fn messages_are_counted_when_their_length_is_known_however_they_are_cut() {
-    assert_eq!(begun(&[&[0, 0, 0, 0, 3, 1, 2, 3]]), [3]);
-    assert_eq!(begun(&[&[0, 0, 0, 0], &[3, 1], &[2, 3]]), [0, 3, 0]);
-    assert_eq!(begun(&[&[0, 0, 0, 0, 2, 9, 9, 0, 0, 0, 1, 0], &[7]]), [258, 0]);
-    assert_eq!(begun(&[&[0, 0, 0, 0, 0, 0, 0, 0, 0, 4], &[]]), [4, 0]);
-    assert_eq!(begun(&[&[0, 0xff, 0xff, 0xff, 0xff]]), [0xffff_ffff]);
+    assert_eq!(started(&[&[0, 0, 0, 0, 3, 1, 2, 3]]), [3]);
+    assert_eq!(started(&[&[0, 0, 0, 0], &[3, 1], &[2, 3]]), [0, 3, 0]);
+    assert_eq!(started(&[&[0, 0, 0, 0, 2, 9, 9, 0, 0, 0, 1, 0], &[7]]), [258, 0]);
+    assert_eq!(started(&[&[0, 0, 0, 0, 0, 0, 0, 0, 0, 4], &[]]), [4, 0]);
+    assert_eq!(started(&[&[0, 0xff, 0xff, 0xff, 0xff]]), [0xffff_ffff]);
 }
 
 #[test]
 fn large_messages_leave_room_for_small_ones() {
-    let budget = Budget::new(RequestBytes { total: 80 << 20, connection: usize::MAX });
+    let budget = RequestBudget::new(RequestBytes { total: 80 << 20, connection: usize::MAX });
     let connection = Meter::default();
     let large = budget.charge(&connection, 70 << 20).unwrap();
     let refused = budget.charge(&connection, SMALL_BYTES + 1).unwrap_err();
     assert_eq!(refused.reason, Reason::ResourceExhausted);
-    assert_eq!(connection.held(), 70 << 20, "what was refused holds nothing");
+    assert_eq!(connection.held(), 70 << 20, "a refused message is not charged");
     let small: Vec<_> = (0..160).map(|_| budget.charge(&connection, SMALL_BYTES).unwrap()).collect();
-    assert!(budget.charge(&connection, 1).is_err(), "the whole is a bound for all");
+    assert!(budget.charge(&connection, 1).is_err(), "the total limits small messages, too");
     drop((large, small));
-    assert_eq!((budget.held.held(), connection.held()), (0, 0));
+    assert_eq!((budget.used.held(), connection.held()), (0, 0));
 }
 
 /// A MutateRow that is answered when there is a permit for it.
@@ -86,34 +86,34 @@ impl Service<http::Request<tonic::body::Body>> for Slow {
     }
 }
 
-struct House {
+struct Fixture {
     tasks: Tasks,
     slow: Slow,
-    budget: Budget,
+    budget: RequestBudget,
     address: String,
 }
 
-async fn house(bounds: RequestBytes) -> House {
+async fn fixture(bounds: RequestBytes) -> Fixture {
     let slow = Slow { answers: Arc::new(Semaphore::new(0)), arrived: Arc::new(Semaphore::new(0)) };
-    let budget = Budget::new(bounds);
+    let budget = RequestBudget::new(bounds);
     let tasks = Tasks::new("test");
     let listener = Net::tcp().listen("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().to_string();
-    let routes = Routes::default().add_service(Budgeted::new(slow.clone(), budget.clone()));
+    let routes = Routes::default().add_service(WithRequestBudget::new(slow.clone(), budget.clone()));
     serve(&tasks, listener, routes, ServeOptions::default());
-    House { tasks, slow, budget, address }
+    Fixture { tasks, slow, budget, address }
 }
 
-impl House {
+impl Fixture {
     /// A client with a connection of its own.
     fn client(&self) -> ebla_proto::services::bigtable_client::BigtableClient<tonic::transport::Channel> {
         ebla_proto::services::bigtable_client::BigtableClient::new(Net::tcp().channel(&self.address))
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    async fn until_nothing_is_held(&self) {
+    async fn until_budget_is_free(&self) {
         let free = async {
-            while self.budget.held.held() > 0 {
+            while self.budget.used.held() > 0 {
                 tokio::task::yield_now().await;
             }
         };
@@ -128,9 +128,9 @@ fn request(bytes: usize) -> MutateRowRequest {
 const MIB: usize = 1 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_hundred_large_requests_at_once_those_without_room_are_refused() {
-    let house = house(RequestBytes { total: 8 * MIB, connection: 64 * MIB }).await;
-    let clients: Vec<_> = (0..10).map(|_| house.client()).collect();
+async fn large_requests_beyond_the_budget_are_refused() {
+    let fixture = fixture(RequestBytes { total: 8 * MIB, connection: 64 * MIB }).await;
+    let clients: Vec<_> = (0..10).map(|_| fixture.client()).collect();
     let call = |number: usize| {
         let mut client = clients[number % 10].clone();
         async move { client.mutate_row(request(MIB)).await }
@@ -141,14 +141,14 @@ async fn of_a_hundred_large_requests_at_once_those_without_room_are_refused() {
         let refused = timely(answers.next()).await.unwrap().unwrap_err();
         assert_eq!(from_status(&refused).0.reason, Reason::ResourceExhausted, "{refused}");
     }
-    assert!((6 * MIB..8 * MIB).contains(&house.budget.held.held()), "{} bytes", house.budget.held.held());
-    house.slow.answers.add_permits(7);
+    assert!((6 * MIB..8 * MIB).contains(&fixture.budget.used.held()), "{} bytes", fixture.budget.used.held());
+    fixture.slow.answers.add_permits(7);
     for _ in 0..6 {
         timely(answers.next()).await.unwrap().unwrap();
     }
-    house.until_nothing_is_held().await;
+    fixture.until_budget_is_free().await;
     assert!(clients[0].clone().mutate_row(request(6 * MIB)).await.is_ok(), "there is room again");
-    house.tasks.stop(Duration::ZERO).await;
+    fixture.tasks.stop(Duration::ZERO).await;
 }
 
 async fn timely<T>(waited_for: impl Future<Output = T>) -> T {
@@ -157,30 +157,30 @@ async fn timely<T>(waited_for: impl Future<Output = T>) -> T {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_connection_cannot_take_what_all_share() {
-    let house = house(RequestBytes { total: 64 * MIB, connection: 4 * MIB }).await;
-    let (mut greedy, mut other) = (house.client(), house.client());
+    let fixture = fixture(RequestBytes { total: 64 * MIB, connection: 4 * MIB }).await;
+    let (mut greedy, mut other) = (fixture.client(), fixture.client());
     let mut first = greedy.clone();
     let mut under_way = JoinSet::new();
     under_way.spawn(async move { first.mutate_row(request(3 * MIB)).await });
-    timely(house.slow.arrived.acquire()).await.unwrap().forget();
+    timely(fixture.slow.arrived.acquire()).await.unwrap().forget();
     let refused = greedy.mutate_row(request(2 * MIB)).await.unwrap_err();
     assert_eq!(from_status(&refused).0.reason, Reason::ResourceExhausted);
     assert!(refused.message().contains("this connection"), "{refused}");
-    house.slow.answers.add_permits(2);
+    fixture.slow.answers.add_permits(2);
     other.mutate_row(request(2 * MIB)).await.unwrap();
     timely(under_way.join_next()).await.unwrap().unwrap().unwrap();
-    house.until_nothing_is_held().await;
-    house.tasks.stop(Duration::ZERO).await;
+    fixture.until_budget_is_free().await;
+    fixture.tasks.stop(Duration::ZERO).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_who_goes_away_gives_back_what_its_request_held() {
-    let house = house(RequestBytes { total: 8 * MIB, connection: 8 * MIB }).await;
-    let mut client = house.client();
+async fn a_cancelled_call_releases_its_charge() {
+    let fixture = fixture(RequestBytes { total: 8 * MIB, connection: 8 * MIB }).await;
+    let mut client = fixture.client();
     let mut calls = JoinSet::new();
     calls.spawn(async move { client.mutate_row(request(3 * MIB)).await });
-    timely(house.slow.arrived.acquire()).await.unwrap().forget();
+    timely(fixture.slow.arrived.acquire()).await.unwrap().forget();
     calls.abort_all();
-    house.until_nothing_is_held().await;
-    house.tasks.stop(Duration::ZERO).await;
+    fixture.until_budget_is_free().await;
+    fixture.tasks.stop(Duration::ZERO).await;
 }

@@ -1,4 +1,4 @@
-//! The data API over a cluster that is not there: one server, METADATA and a table or two, as values.
+//! The data API over a fake cluster: one server, METADATA and one or two tables, as values.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +37,7 @@ struct Fake {
 
 #[derive(Default)]
 struct State {
-    /// What the directory's copy says, and what is so.
+    /// The directory's cached value, and the current one.
     cached: Option<TableId>,
     fresh: Option<TableId>,
     tablets: Vec<TabletDescriptor>,
@@ -276,7 +276,7 @@ async fn rows_are_written_and_read_over_all_tablets() {
 }
 
 #[tokio::test]
-async fn statistics_end_a_read_that_asked_for_them() {
+async fn statistics_end_a_read_that_requested_them() {
     let service = Fake::with_table(TableId::new(5), &["h"]).service();
     write(&service, "a", "f").await.unwrap();
     let request_stats_view = data::read_rows_request::RequestStatsView::RequestStatsFull.into();
@@ -299,14 +299,14 @@ async fn a_table_that_is_missing_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_table_that_was_just_made_is_found() {
+async fn a_table_that_was_just_created_is_found() {
     let fake = Fake::with_table(TableId::new(5), &[]);
     fake.state.lock().unwrap().cached = None;
     write(&fake.service(), "a", "f").await.unwrap();
 }
 
 #[tokio::test]
-async fn a_recreated_table_is_looked_up_afresh() {
+async fn a_recreated_table_is_resolved_again() {
     let fake = Fake::with_table(TableId::new(5), &[]);
     let service = fake.service();
     write(&service, "a", "f").await.unwrap();
@@ -320,7 +320,7 @@ async fn a_recreated_table_is_looked_up_afresh() {
 }
 
 #[tokio::test]
-async fn a_bulk_write_tells_the_truth_about_each_entry() {
+async fn a_bulk_write_reports_the_outcome_of_each_entry() {
     let fake = Fake::with_table(TableId::new(5), &["m"]);
     let entry = |row_key: &'static str, family: &str| data::mutate_rows_request::Entry {
         row_key: row_key.into(),
@@ -373,7 +373,7 @@ async fn conditions_and_increments_reach_their_row() {
 }
 
 #[tokio::test]
-async fn what_is_not_served_is_refused_with_its_name_and_advice() {
+async fn unsupported_calls_are_refused_with_their_name_and_advice() {
     let service = Fake::with_table(TableId::new(5), &[]).service();
     let status = service.prepare_query(Request::new(data::PrepareQueryRequest::default())).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);

@@ -17,15 +17,15 @@ use ebla_storage::log::{CommitLog, LogOptions, MemoryWitness, OnFailure};
 use tempfile::TempDir;
 use tonic::service::Routes;
 
-use self::slow::{SlowDisk, Stuck};
+use self::slow::{SlowDisk, WriteBlocker};
 use crate::raft::{
-    AddressBook, Applied, CommittedEntry, Fault, Group, GroupConfig, GroupDirectory, GroupId, Lookup, Neighbours,
-    Network, NetworkOptions, Origin, Payload, Pools, ProposeError, RaftTimings, StateMachine,
+    AddressBook, AppliedPosition, BlockingPools, CommittedEntry, Fault, Group, GroupConfig, GroupDirectory, GroupId,
+    GroupLookup, GroupOrigin, LocalPeers, Network, NetworkOptions, Payload, ProposeError, RaftTimings, StateMachine,
 };
 
 pub(super) const TABLET: TabletId = TabletId::new(7);
-/// How long a test waits for what must happen.
-pub(super) const LIVE: Duration = Duration::from_secs(60);
+/// How long a test waits for an expected event.
+pub(super) const LIVENESS_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) const QUICK: RaftTimings = RaftTimings {
     heartbeat: Duration::from_millis(60),
@@ -38,21 +38,21 @@ pub(super) fn now() -> Duration {
 }
 
 /// Waits until a condition holds.
-pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = now() + LIVE;
+pub(super) async fn until(event: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = now() + LIVENESS_TIMEOUT;
     while !holds() {
-        assert!(now() < end, "{what} did not happen");
+        assert!(now() < deadline, "{event} did not happen");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Content {
-    applied: Applied,
+    applied: AppliedPosition,
     commands: Vec<Bytes>,
 }
 
-/// A list of all commands. What `flush` saw survives a restart.
+/// A list of all commands. The state at the last `flush` survives a restart.
 #[derive(Debug)]
 pub(super) struct List {
     memory: Mutex<Content>,
@@ -60,21 +60,21 @@ pub(super) struct List {
 }
 
 impl List {
-    fn with(applied: Applied) -> Self {
+    fn with(applied: AppliedPosition) -> Self {
         let content = Content { applied, commands: Vec::new() };
         Self { memory: Mutex::new(content.clone()), disk: Mutex::new(content) }
     }
 
     fn seeded(servers: &[ServerId]) -> Self {
         let membership = (Some(LogId::SEED), Membership::fresh(servers));
-        Self::with(Applied { last: Some(LogId::SEED), membership })
+        Self::with(AppliedPosition { last: Some(LogId::SEED), membership })
     }
 
     pub(super) fn empty() -> Self {
-        Self::with(Applied { last: None, membership: (None, Membership::default()) })
+        Self::with(AppliedPosition { last: None, membership: (None, Membership::default()) })
     }
 
-    /// What a crash leaves of it.
+    /// The state that survives a crash.
     fn after_crash(&self) -> Self {
         let content = self.disk.lock().unwrap().clone();
         Self { memory: Mutex::new(content.clone()), disk: Mutex::new(content) }
@@ -99,17 +99,17 @@ impl List {
 }
 
 impl StateMachine for List {
-    fn applied(&self) -> Applied {
+    fn applied(&self) -> AppliedPosition {
         self.memory.lock().unwrap().applied.clone()
     }
 
-    fn persisted(&self) -> Result<Applied, Fault> {
+    fn persisted(&self) -> Result<AppliedPosition, Fault> {
         Ok(self.disk.lock().unwrap().applied.clone())
     }
 
     fn apply(&self, entries: &[CommittedEntry]) -> Result<Vec<Bytes>, Fault> {
         let mut content = self.memory.lock().unwrap();
-        let mut answers = Vec::new();
+        let mut results = Vec::new();
         for entry in entries {
             let last = content.applied.last.map_or(0, |id| id.index);
             assert_eq!(entry.id.index, last + 1, "entries come without a gap");
@@ -119,12 +119,12 @@ impl StateMachine for List {
                 Payload::Command(command) => content.commands.push(command.clone()),
                 Payload::Membership(members) => content.applied.membership = (Some(entry.id), members.clone()),
             }
-            answers.push(Bytes::from(content.commands.len().to_string()));
+            results.push(Bytes::from(content.commands.len().to_string()));
         }
-        Ok(answers)
+        Ok(results)
     }
 
-    fn checkpoint(&self, folder: &Path) -> Result<Applied, Fault> {
+    fn checkpoint(&self, folder: &Path) -> Result<AppliedPosition, Fault> {
         let content = self.memory.lock().unwrap().clone();
         fs::create_dir(folder).unwrap();
         let commands: Vec<_> = content.commands.iter().map(|command| String::from_utf8_lossy(command)).collect();
@@ -132,7 +132,7 @@ impl StateMachine for List {
         Ok(content.applied)
     }
 
-    fn install(&self, folder: &Path, applied: Applied) -> Result<(), Fault> {
+    fn install(&self, folder: &Path, applied: AppliedPosition) -> Result<(), Fault> {
         let commands = fs::read_to_string(folder.join("commands")).unwrap();
         let commands = commands.split('\n').filter(|line| !line.is_empty()).map(|line| Bytes::from(line.to_owned()));
         let content = Content { applied, commands: commands.collect() };
@@ -142,11 +142,11 @@ impl StateMachine for List {
     }
 }
 
-/// Where each server listens.
+/// The address of each server.
 #[derive(Default)]
-struct Book(Mutex<BTreeMap<ServerId, String>>);
+struct Addresses(Mutex<BTreeMap<ServerId, String>>);
 
-impl AddressBook for Book {
+impl AddressBook for Addresses {
     fn cluster(&self) -> Option<ClusterId> {
         None
     }
@@ -161,10 +161,10 @@ impl AddressBook for Book {
 struct OneGroup(Mutex<Option<Arc<Group>>>);
 
 impl GroupDirectory for OneGroup {
-    fn group(&self, tablet: TabletId, replica: ReplicaId, _origin: Origin) -> Lookup {
+    fn group(&self, tablet: TabletId, replica: ReplicaId, _origin: GroupOrigin) -> GroupLookup {
         match &*self.0.lock().unwrap() {
-            Some(group) if group.id() == (GroupId { tablet, replica }) => Lookup::Here(Arc::clone(group)),
-            _ => Lookup::Unreachable("not here".to_owned()),
+            Some(group) if group.id() == (GroupId { tablet, replica }) => GroupLookup::Local(Arc::clone(group)),
+            _ => GroupLookup::Unreachable("no such replica".to_owned()),
         }
     }
 }
@@ -179,111 +179,119 @@ pub(super) struct Node {
     runtime: Runtime,
 }
 
-/// How the servers reach each other.
+/// The transport between the servers.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Links {
+pub(super) enum Transport {
     Direct,
     Grpc,
 }
 
-/// What a server keeps when it is down.
-struct Kept {
+/// Whether a replica campaigns as soon as it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstElection {
+    Immediate,
+    ByTimeout,
+}
+
+/// The durable state of a server, which survives while the server is down.
+struct Durable {
     folder: TempDir,
     witness: MemoryWitness,
     machine: Arc<List>,
-    /// Whether the disk of its log is stuck.
-    stuck: Stuck,
+    /// Blocks the disk of its log.
+    blocker: WriteBlocker,
 }
 
 pub(super) struct Cluster {
     pub(super) servers: Vec<ServerId>,
-    pub(super) hood: Neighbours,
+    pub(super) local_peers: LocalPeers,
     pub(super) timings: RaftTimings,
-    links: Links,
-    book: Arc<Book>,
-    kept: BTreeMap<ServerId, Kept>,
+    transport: Transport,
+    addresses: Arc<Addresses>,
+    durable: BTreeMap<ServerId, Durable>,
     nodes: BTreeMap<ServerId, Node>,
 }
 
 impl Cluster {
-    /// Servers 1 to `count`, each with a replica of the same number; the first stands for election at once.
-    pub(super) async fn start(count: u64, links: Links, timings: RaftTimings) -> Self {
+    /// Servers 1 to `count`, each with a replica of the same number; the first one campaigns at once.
+    pub(super) async fn start(count: u64, transport: Transport, timings: RaftTimings) -> Self {
         let servers: Vec<_> = (1..=count).map(ServerId::new).collect();
         let mut cluster = Self {
             servers: servers.clone(),
-            hood: Neighbours::default(),
+            local_peers: LocalPeers::default(),
             timings,
-            links,
-            book: Arc::default(),
-            kept: BTreeMap::new(),
+            transport,
+            addresses: Arc::default(),
+            durable: BTreeMap::new(),
             nodes: BTreeMap::new(),
         };
         for server in servers.iter().rev() {
-            cluster.keep(*server, List::seeded(&servers));
-            cluster.up(*server, None, *server == servers[0]).await;
+            cluster.create(*server, List::seeded(&servers));
+            let first = if *server == servers[0] { FirstElection::Immediate } else { FirstElection::ByTimeout };
+            cluster.up(*server, None, first).await;
         }
         cluster
     }
 
-    fn keep(&mut self, server: ServerId, machine: List) {
+    fn create(&mut self, server: ServerId, machine: List) {
         let folder = tempfile::tempdir().unwrap();
-        let (witness, stuck) = (MemoryWitness::default(), Stuck::default());
-        self.kept.insert(server, Kept { folder, witness, machine: Arc::new(machine), stuck });
+        let (witness, blocker) = (MemoryWitness::default(), WriteBlocker::default());
+        self.durable.insert(server, Durable { folder, witness, machine: Arc::new(machine), blocker });
     }
 
     /// Adds a server with an empty replica.
     pub(super) async fn add_empty(&mut self, server: ServerId) {
-        self.keep(server, List::empty());
-        self.up(server, None, false).await;
+        self.create(server, List::empty());
+        self.up(server, None, FirstElection::ByTimeout).await;
     }
 
-    /// Starts a server with what it kept.
-    pub(super) async fn up(&mut self, server: ServerId, wait_before_voting: Option<Duration>, elect_now: bool) {
+    /// Starts a server with its durable state.
+    pub(super) async fn up(&mut self, server: ServerId, vote_holdoff: Option<Duration>, first: FirstElection) {
         let runtime = Runtime::system("test");
-        let kept = &self.kept[&server];
-        let log = open_log(kept);
+        let durable = &self.durable[&server];
+        let log = open_log(durable);
         let maintenance = Blocking::pool("maintenance", 2, 64).unwrap();
-        let pools = Pools { apply: Blocking::pool("apply", 2, 64).unwrap(), maintenance: maintenance.clone() };
-        let scratch = kept.folder.path().join("scratch");
+        let pools = BlockingPools { apply: Blocking::pool("apply", 2, 64).unwrap(), maintenance: maintenance.clone() };
+        let scratch = durable.folder.path().join("scratch");
         let options = NetworkOptions {
             server,
-            addresses: Arc::clone(&self.book) as Arc<dyn AddressBook>,
-            neighbours: match self.links {
-                Links::Direct => self.hood.clone(),
-                Links::Grpc => Neighbours::default(),
+            addresses: Arc::clone(&self.addresses) as Arc<dyn AddressBook>,
+            local_peers: match self.transport {
+                Transport::Direct => self.local_peers.clone(),
+                Transport::Grpc => LocalPeers::default(),
             },
             scratch: scratch.clone(),
             maintenance,
-            answer_wait: self.timings.election_max,
+            response_timeout: self.timings.election_max,
         };
         let network = Network::new(options, &runtime);
         let directory = Arc::new(OneGroup::default());
         let weak: Weak<OneGroup> = Arc::downgrade(&directory);
-        network.serve(weak);
+        network.set_directory(weak);
         self.listen(server, &network, &runtime).await;
         let id = GroupId { tablet: TABLET, replica: ReplicaId::new(server.get()) };
         let config = GroupConfig {
-            wait_before_voting,
-            elect_now,
+            vote_holdoff,
+            campaign_at_start: first == FirstElection::Immediate,
             timings: self.timings,
             ..GroupConfig::new(id, server, scratch, pools)
         };
-        let machine = Arc::clone(&kept.machine);
+        let machine = Arc::clone(&durable.machine);
         let state: Arc<dyn StateMachine> = Arc::<List>::clone(&machine);
-        let group = Group::start(config, log.clone(), state, &network, &runtime).await.unwrap();
+        let group = network.start_group(config, log.clone(), state, &runtime).await.unwrap();
         *directory.0.lock().unwrap() = Some(Arc::clone(&group));
         self.nodes.insert(server, Node { group, machine, log, network, directory, runtime });
     }
 
     async fn listen(&self, server: ServerId, network: &Arc<Network>, runtime: &Runtime) {
-        if let Links::Grpc = self.links {
+        if let Transport::Grpc = self.transport {
             let listener = runtime.net.listen("127.0.0.1:0").await.unwrap();
-            self.book.0.lock().unwrap().insert(server, listener.local_addr().to_string());
+            self.addresses.0.lock().unwrap().insert(server, listener.local_addr().to_string());
             serve(&runtime.tasks, listener, Routes::new(network.service()), ServeOptions::default());
         }
     }
 
-    /// Ends a server without warning: what was not synced or flushed is lost.
+    /// Kills a server: everything that was not synced or flushed is lost.
     pub(super) async fn kill(&mut self, server: ServerId) {
         let node = self.nodes.remove(&server).unwrap();
         node.network.abort();
@@ -291,12 +299,16 @@ impl Cluster {
         tokio::task::block_in_place(|| node.log.abandon());
         node.group.stop().await;
         node.runtime.tasks.stop(Duration::ZERO).await;
-        self.kept.get_mut(&server).unwrap().machine = Arc::new(node.machine.after_crash());
+        self.durable.get_mut(&server).unwrap().machine = Arc::new(node.machine.after_crash());
     }
 
-    /// Lets what a server writes to its log wait, or go on.
-    pub(super) fn stick(&self, server: ServerId, stuck: bool) {
-        self.kept[&server].stuck.set(stuck);
+    /// Blocks a server's writes to its log.
+    pub(super) fn block_disk(&self, server: ServerId) {
+        self.durable[&server].blocker.block();
+    }
+
+    pub(super) fn unblock_disk(&self, server: ServerId) {
+        self.durable[&server].blocker.unblock();
     }
 
     pub(super) fn node(&self, server: ServerId) -> &Node {
@@ -318,11 +330,11 @@ impl Cluster {
         self.leader_now().unwrap()
     }
 
-    /// Proposes one command wherever the leader is, until it is acknowledged.
+    /// Proposes one command at the leader, until it is acknowledged.
     pub(super) async fn write(&self, command: &str) {
-        let end = now() + LIVE;
+        let deadline = now() + LIVENESS_TIMEOUT;
         loop {
-            assert!(now() < end, "{command} was not acknowledged");
+            assert!(now() < deadline, "{command} was not acknowledged");
             let leader = self.leader().await;
             match self.node(leader).group.propose(vec![Bytes::from(command.to_owned())], None).await.remove(0) {
                 Ok(_) => return,
@@ -346,12 +358,12 @@ impl Cluster {
     }
 }
 
-fn open_log(kept: &Kept) -> CommitLog {
-    let folder = kept.folder.path().join("log");
+fn open_log(durable: &Durable) -> CommitLog {
+    let folder = durable.folder.path().join("log");
     fs::create_dir_all(&folder).unwrap();
-    let disk = Arc::new(SlowDisk::new(RealDisk::open(&folder).unwrap(), &kept.stuck));
+    let disk = Arc::new(SlowDisk::new(RealDisk::open(&folder).unwrap(), &durable.blocker));
     let options = LogOptions { on_failure: OnFailure::Report, ..LogOptions::default() };
-    let (log, recovered) = CommitLog::open(disk, Arc::new(kept.witness.clone()), options).unwrap();
+    let (log, recovered) = CommitLog::open(disk, Arc::new(durable.witness.clone()), options).unwrap();
     assert!(recovered.quarantined.is_empty() && !recovered.all_quarantined, "the log is whole");
     log.start_writer().unwrap();
     log

@@ -1,4 +1,4 @@
-//! A disk on which writes can be made to wait.
+//! A disk whose writes can be blocked.
 
 use std::io;
 use std::sync::Arc;
@@ -7,13 +7,17 @@ use std::time::Duration;
 
 use ebla_storage::disk::{Disk, DiskFile, Durability};
 
-/// Whether writes wait; clones are the same.
+/// Blocks and unblocks writes. Clones share the state.
 #[derive(Clone, Default)]
-pub(super) struct Stuck(Arc<AtomicBool>);
+pub(super) struct WriteBlocker(Arc<AtomicBool>);
 
-impl Stuck {
-    pub(super) fn set(&self, stuck: bool) {
-        self.0.store(stuck, Ordering::SeqCst);
+impl WriteBlocker {
+    pub(super) fn block(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn unblock(&self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 
     fn wait(&self) {
@@ -24,24 +28,24 @@ impl Stuck {
     }
 }
 
-/// Another disk, whose writes wait while they are told to.
+/// Wraps another disk; its writes wait while they are blocked.
 pub(super) struct SlowDisk<D> {
     disk: D,
-    stuck: Stuck,
+    blocker: WriteBlocker,
 }
 
 struct SlowFile {
     file: Arc<dyn DiskFile>,
-    stuck: Stuck,
+    blocker: WriteBlocker,
 }
 
 impl<D> SlowDisk<D> {
-    pub(super) fn new(disk: D, stuck: &Stuck) -> Self {
-        Self { disk, stuck: stuck.clone() }
+    pub(super) fn new(disk: D, blocker: &WriteBlocker) -> Self {
+        Self { disk, blocker: blocker.clone() }
     }
 
     fn slow(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(SlowFile { file, stuck: self.stuck.clone() })
+        Arc::new(SlowFile { file, blocker: self.blocker.clone() })
     }
 }
 
@@ -73,7 +77,7 @@ impl<D: Disk> Disk for SlowDisk<D> {
 
 impl DiskFile for SlowFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.stuck.wait();
+        self.blocker.wait();
         self.file.write_at(offset, bytes)
     }
 
@@ -82,7 +86,7 @@ impl DiskFile for SlowFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.stuck.wait();
+        self.blocker.wait();
         self.file.sync()
     }
 

@@ -1,0 +1,91 @@
+//! The flush policy: which memtables are flushed (`storage::flush` decides), and when writes stall.
+
+use std::sync::Arc;
+
+use ebla_runtime::Runtime;
+use ebla_storage::flush::{Budgets, FlushScheduler, IdleTablets, LogPin, Picture, Pressure, TabletLoad};
+use tracing::{error, warn};
+
+use super::MaintenanceLimits;
+use super::purge::LogRetention;
+use crate::tablet::Tablet;
+use crate::tablet::lifecycle::manager::TabletManager;
+use crate::tablet::write::admission::Gate;
+
+/// Flushes memtables within the budgets for memory and log.
+pub(super) struct Flusher {
+    manager: Arc<TabletManager>,
+    scheduler: Arc<FlushScheduler>,
+    retention: LogRetention,
+    idle: IdleTablets,
+    runtime: Runtime,
+}
+
+impl Flusher {
+    pub(super) fn new(
+        manager: &Arc<TabletManager>,
+        limits: MaintenanceLimits,
+        retention: LogRetention,
+        runtime: &Runtime,
+    ) -> Self {
+        let budgets = Budgets { memtable_bytes: limits.memtable_bytes, log_bytes: limits.log_bytes };
+        Self {
+            manager: Arc::clone(manager),
+            scheduler: Arc::new(FlushScheduler::new(budgets)),
+            retention,
+            idle: IdleTablets::default(),
+            runtime: runtime.clone(),
+        }
+    }
+
+    /// Opens or closes the admission gate (write stall), and starts the flushes that are due.
+    pub(super) fn apply(&mut self, tablets: &[Arc<Tablet>], loads: Vec<TabletLoad>) {
+        let memtable_bytes = self.manager.shared().usage().memtable_bytes as u64;
+        let gate = match self.scheduler.pressure(memtable_bytes) {
+            Pressure::None => Gate::Open,
+            Pressure::Wait => Gate::Closed,
+        };
+        self.manager.admission().set_gate(gate);
+        let inputs = Picture {
+            memtable_bytes,
+            idle: self.idle.look(self.runtime.clock.monotonic(), &loads),
+            tablets: loads,
+            log_bytes: self.manager.log().bytes(),
+            log_pins: self.log_pins(),
+            ..Picture::default()
+        };
+        for id in self.scheduler.begin(inputs) {
+            match tablets.iter().find(|tablet| tablet.id() == id) {
+                Some(tablet) => self.start_flush(Arc::clone(tablet)),
+                None => self.scheduler.finished(id),
+            }
+        }
+    }
+
+    /// The tablets that pin the oldest segment. It is released only when all of them are flushed; then the next pins show.
+    fn log_pins(&self) -> Vec<LogPin> {
+        let mut before = 0;
+        let pins = self.manager.log().oldest_pins().into_iter().map(|(group, bytes)| {
+            before += bytes;
+            LogPin { tablet: group.tablet, bytes: before }
+        });
+        pins.collect()
+    }
+
+    fn start_flush(&self, tablet: Arc<Tablet>) {
+        let (scheduler, maintenance) = (Arc::clone(&self.scheduler), self.manager.maintenance().clone());
+        let must_purge = self.retention.is_exceeded();
+        self.runtime.tasks.spawn_until_stopped("flush", async move {
+            let state_machine = Arc::clone(tablet.state_machine());
+            let flush = move || state_machine.flush().and_then(|()| state_machine.flushed_id());
+            match maintenance.run(flush).await {
+                Ok(Ok(Some(flushed))) if must_purge => tablet.group().purge(flushed.index).await,
+                Ok(Ok(_)) => {}
+                // The engine refuses all writes from now on; apply fails in the same way and stops the replica.
+                Ok(Err(error)) => error!(tablet = %tablet.id(), %error, "flush failed"),
+                Err(error) => warn!(tablet = %tablet.id(), %error, "flush postponed: maintenance pool unavailable"),
+            }
+            scheduler.finished(tablet.id());
+        });
+    }
+}

@@ -1,0 +1,66 @@
+//! The purge policy: how far Raft logs are truncated below the flushed entries.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ebla_model::id::TabletId;
+use ebla_runtime::Runtime;
+use ebla_storage::log::CommitLog;
+
+use super::TabletProbe;
+use crate::tablet::Tablet;
+
+/// A log is purged only when this many flushed entries have accumulated: a purge is a log record, too.
+const PURGE_ENTRIES: u64 = 1024;
+/// Flushed entries stay in the log until it uses this fraction of its budget: a follower that was briefly unavailable
+/// catches up from the log instead of receiving a snapshot.
+const LOG_RETAINED_FRACTION: u64 = 4;
+
+/// How much of the commit log is retained beyond the entries that are not flushed.
+#[derive(Clone)]
+pub(super) struct LogRetention {
+    log: CommitLog,
+    retained_bytes: u64,
+}
+
+impl LogRetention {
+    pub(super) fn new(log: CommitLog, budget_bytes: u64) -> Self {
+        Self { log, retained_bytes: budget_bytes / LOG_RETAINED_FRACTION }
+    }
+
+    /// Whether the log is large enough to purge flushed entries.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.log.bytes() > self.retained_bytes
+    }
+}
+
+/// Purges log entries below what the engine has flushed by itself.
+pub(super) struct LogPurger {
+    retention: LogRetention,
+    /// Up to which index the purge of each tablet's log was last requested.
+    purged: BTreeMap<TabletId, u64>,
+    runtime: Runtime,
+}
+
+impl LogPurger {
+    pub(super) fn new(retention: LogRetention, runtime: &Runtime) -> Self {
+        Self { retention, purged: BTreeMap::new(), runtime: runtime.clone() }
+    }
+
+    /// Starts the purges that are due.
+    pub(super) fn apply(&mut self, tablets: &[Arc<Tablet>], probes: &[TabletProbe]) {
+        if !self.retention.is_exceeded() {
+            return;
+        }
+        for (tablet, probe) in tablets.iter().zip(probes) {
+            let last = self.purged.entry(tablet.id()).or_default();
+            if probe.flushed_index < last.saturating_add(PURGE_ENTRIES) {
+                continue;
+            }
+            *last = probe.flushed_index;
+            let (group, upto) = (Arc::clone(tablet.group()), probe.flushed_index);
+            self.runtime.tasks.spawn_until_stopped("purge", async move { group.purge(upto).await });
+        }
+        self.purged.retain(|id, _| tablets.iter().any(|tablet| tablet.id() == *id));
+    }
+}

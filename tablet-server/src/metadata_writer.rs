@@ -1,0 +1,246 @@
+//! The METADATA writer: every leader keeps the METADATA row of its tablet up to date.
+//!
+//! A tablet's own descriptor is the truth and METADATA is derived from it, after the fact. A replica that becomes leader,
+//! splits its tablet, or sees its replicas change writes the tablet's row. The write is guarded so that nothing newer is
+//! overwritten, and retried until it succeeds or another replica leads. If the leader of a split dies before METADATA is
+//! updated, the next leaders of both halves write the rows, so no step needs a record of its own.
+//!
+//! **Order.** A row's key is its tablet's end, so the right half of a split takes over its parent's row and the left half
+//! needs a new one. The new row must be written first: if the parent's row were overwritten before, keys of the left half
+//! would belong to no tablet. So a right half waits until the row that ends at its start exists.
+//!
+//! The root tablet's descriptor is in Chubby's file `root` instead.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use ebla_chubby::{Compare, Counter, SharedChubby, Write, next_ids, paths};
+use ebla_client::channel::Channels;
+use ebla_client::locate::LeaderHint;
+
+use ebla_client::{Cluster, Deadline, Directory};
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{Generation, ServerId, TabletId};
+use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::metadata::{self, TabletDescriptor};
+use ebla_proto::control::FlushRequest;
+use ebla_proto::control::control_client::ControlClient;
+use ebla_proto::{convert, status};
+use ebla_routing::{Annotations, ChubbyDirectory, Metadata};
+use ebla_runtime::Runtime;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+
+use crate::tablet::lifecycle::manager::TabletManager;
+use crate::tablet::lifecycle::split::TabletHost;
+
+/// Rows written concurrently.
+const CONCURRENCY: usize = 16;
+/// Timeout of one attempt to write a row.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before failed rows are retried.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Timeout of another replica's flush before a split.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The writer of METADATA rows, and the other services that tablets need from the cluster ([`TabletHost`]).
+pub struct MetadataWriter {
+    server: ServerId,
+    chubby: SharedChubby,
+    directory: ChubbyDirectory,
+    channels: Channels,
+    runtime: Runtime,
+    manager: OnceLock<Weak<TabletManager>>,
+    /// Tablets whose rows must be checked; at most one entry for each tablet of this server.
+    pending: Mutex<BTreeSet<TabletId>>,
+    arrived: Notify,
+}
+
+/// The result of checking a tablet's row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RowStatus {
+    UpToDate,
+    /// The row that ends where this tablet begins does not exist yet, or the tablet's replicas are changing: try again.
+    Deferred,
+}
+
+impl std::fmt::Debug for MetadataWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MetadataWriter").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+impl MetadataWriter {
+    /// A writer that only queues tablets until [`MetadataWriter::start`].
+    #[must_use]
+    pub fn new(server: ServerId, chubby: SharedChubby, directory: ChubbyDirectory, runtime: &Runtime) -> Arc<Self> {
+        Arc::new(Self {
+            server,
+            chubby,
+            directory,
+            channels: Channels::new(runtime.net.clone()),
+            runtime: runtime.clone(),
+            manager: OnceLock::new(),
+            pending: Mutex::default(),
+            arrived: Notify::new(),
+        })
+    }
+
+    /// Starts writing; the task ends with the runtime's tasks. Only the first call has an effect.
+    pub fn start(self: &Arc<Self>, manager: &Arc<TabletManager>, cluster: Cluster) {
+        if self.manager.set(Arc::downgrade(manager)).is_err() {
+            return;
+        }
+        let writer = Arc::clone(self);
+        // The task owns the cluster handle: a field would form a reference cycle of handle, replicas and this writer.
+        self.runtime.tasks.spawn_until_stopped("metadata-writer", async move { writer.run(&cluster).await });
+    }
+
+    async fn run(&self, cluster: &Cluster) {
+        loop {
+            let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+            if pending.is_empty() {
+                self.arrived.notified().await;
+                continue;
+            }
+            let retries: BTreeSet<TabletId> = futures::stream::iter(pending)
+                .map(|tablet| async move { (tablet, self.update_row(cluster, tablet).await) })
+                .buffer_unordered(CONCURRENCY)
+                .filter_map(|(tablet, outcome)| async move { must_retry(tablet, outcome).then_some(tablet) })
+                .collect()
+                .await;
+            if !retries.is_empty() {
+                self.pending.lock().unwrap_or_else(PoisonError::into_inner).extend(retries);
+                tokio::time::sleep(self.runtime.rng.jitter(RETRY_PAUSE)).await;
+            }
+        }
+    }
+
+    async fn update_row(&self, cluster: &Cluster, tablet: TabletId) -> Result<RowStatus, Error> {
+        let manager = self.manager.get().and_then(Weak::upgrade);
+        let Some(tablet) = manager.and_then(|manager| manager.tablet(tablet)) else { return Ok(RowStatus::UpToDate) };
+        let Some(leadership) = tablet.group().leadership() else { return Ok(RowStatus::UpToDate) };
+        let tablet_metadata = Arc::clone(&tablet.state_machine().applied_state().metadata);
+        if tablet_metadata.dropped || tablet_metadata.descriptor.generation == Generation::new(0) {
+            return Ok(RowStatus::UpToDate);
+        }
+        if tablet.group().status().membership_log_id != Some(tablet_metadata.descriptor.membership_log_id) {
+            // The log has a later membership than the descriptor: it will be applied soon.
+            return Ok(RowStatus::Deferred);
+        }
+        if tablet.id() == TabletId::ROOT {
+            return self.update_root_file(&tablet_metadata.descriptor).await;
+        }
+        let deadline = cluster.deadline(ATTEMPT_TIMEOUT);
+        let metadata = Metadata::new(cluster.clone());
+        if !is_left_neighbour_listed(&metadata, &tablet_metadata.descriptor, deadline).await? {
+            return Ok(RowStatus::Deferred);
+        }
+        let leader = Some(LeaderHint { server: self.server, term: leadership.term });
+        let note = Annotations { leader, event: None };
+        metadata.put_descriptor(&tablet_metadata.descriptor, &note, deadline).await?;
+        debug!(tablet = %tablet.id(), generation = %tablet_metadata.descriptor.generation, "METADATA updated");
+        Ok(RowStatus::UpToDate)
+    }
+
+    /// Updates Chubby's file `root`. The master creates the file; a leader only replaces an older descriptor.
+    async fn update_root_file(&self, descriptor: &TabletDescriptor) -> Result<RowStatus, Error> {
+        let Some(file) = self.chubby.read(paths::ROOT).await? else { return Ok(RowStatus::UpToDate) };
+        let stored = convert::descriptor_from_bytes(file.value)?;
+        if stored.fence() >= descriptor.fence() {
+            return Ok(RowStatus::UpToDate);
+        }
+        let unchanged = Compare::Modified(paths::ROOT.to_owned(), file.modified);
+        let write = Write::put(paths::ROOT, convert::descriptor_to_bytes(descriptor));
+        match self.chubby.transact(vec![unchanged], vec![write]).await? {
+            ebla_chubby::TransactionOutcome::Committed(_) => Ok(RowStatus::UpToDate),
+            ebla_chubby::TransactionOutcome::Conflict => Ok(RowStatus::Deferred),
+        }
+    }
+
+    async fn flush_replica(&self, server: ServerId, tablet: TabletId) -> Result<(), Error> {
+        let address = self.directory.address(server).await;
+        let address = address.ok_or_else(|| Error::new(Reason::Unavailable, "the server's address is unknown"))?;
+        let mut client = ControlClient::new(self.channels.get(&address));
+        let mut request = tonic::Request::new(FlushRequest { tablet: tablet.get() });
+        request.set_timeout(FLUSH_TIMEOUT);
+        client.flush(request).await.map(drop).map_err(|status| status::from_status(&status).0)
+    }
+}
+
+/// Whether METADATA lists the tablet before this one, so that this tablet's own row may be written.
+async fn is_left_neighbour_listed(
+    metadata: &Metadata,
+    descriptor: &TabletDescriptor,
+    deadline: Deadline,
+) -> Result<bool, Error> {
+    let start = descriptor.range.start();
+    if start.is_empty() {
+        return Ok(true);
+    }
+    let own = read_descriptor(metadata, descriptor.row_key(), deadline).await?;
+    // If the row begins where this tablet does, or does not exist yet, there is no left half to wait for.
+    if own.is_none_or(|own| own.range.start() >= start) {
+        return Ok(true);
+    }
+    let before = metadata::row_key(descriptor.table, Some(start));
+    Ok(read_descriptor(metadata, before, deadline).await?.is_some())
+}
+
+async fn read_descriptor(
+    metadata: &Metadata,
+    row: RowKey,
+    deadline: Deadline,
+) -> Result<Option<TabletDescriptor>, Error> {
+    let rows = metadata.read_range(KeyRange::single(row), deadline).await?;
+    Ok(rows.into_iter().next().map(|entry| entry.descriptor))
+}
+
+fn must_retry(tablet: TabletId, outcome: Result<RowStatus, Error>) -> bool {
+    match outcome {
+        Ok(status) => status == RowStatus::Deferred,
+        Err(error) => {
+            // Expected while the cluster starts or METADATA moves; retried until it succeeds.
+            debug!(%tablet, %error, "METADATA update failed; retrying");
+            true
+        }
+    }
+}
+
+impl TabletHost for MetadataWriter {
+    fn allocate_tablet_id(&self) -> BoxFuture<'_, Result<TabletId, Error>> {
+        Box::pin(async move {
+            let ids = next_ids(self.chubby.as_ref(), Counter::Tablets, 1).await?;
+            Ok(TabletId::new(ids.start))
+        })
+    }
+
+    fn flush_other_replicas<'a>(&'a self, descriptor: &'a TabletDescriptor) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let others = descriptor.membership.replicas().filter(|replica| replica.server != self.server);
+            let flushes = others.map(|replica| async move {
+                let flushed =
+                    tokio::time::timeout(FLUSH_TIMEOUT, self.flush_replica(replica.server, descriptor.tablet)).await;
+                // Without this flush the split is still correct, only slower on that replica.
+                match flushed {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        warn!(server = %replica.server, %error, "flush before tablet split failed on a replica")
+                    }
+                    Err(_elapsed) => {
+                        warn!(server = %replica.server, "flush before tablet split timed out on a replica")
+                    }
+                }
+            });
+            futures::future::join_all(flushes).await;
+        })
+    }
+
+    fn descriptor_changed(&self, tablet: TabletId) {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(tablet);
+        self.arrived.notify_one();
+    }
+}

@@ -1,0 +1,303 @@
+//! One replica of a tablet's Raft group: propose, lead, read safely, change the membership, stop.
+//!
+//! A `Group` does not know what a command means; the [`StateMachine`] does. Its view of the leadership is the one that
+//! openraft's core last published. That view may be stale for a moment. This is safe, because a proposal is bound to its term,
+//! and a read to a leader lease that was still valid after the read arrived.
+//!
+//! Its methods are grouped by purpose: `propose`, `read`, `transfer`, `membership`, `receive`; `driver` has its background
+//! tasks.
+
+mod driver;
+pub(super) mod membership;
+mod propose;
+mod read;
+mod receive;
+mod transfer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ebla_model::id::ReplicaId;
+use ebla_model::metadata::Replica;
+use ebla_runtime::{Clock, Runtime, Tasks};
+use ebla_storage::log::{CommitLog, GroupId};
+use openraft::RaftMetrics;
+use openraft::async_runtime::WatchReceiver;
+use openraft::errors::{Fatal, ForwardToLeader};
+use openraft::type_config::alias::WatchReceiverOf;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+
+use self::propose::permits;
+use super::config::{GroupConfig, RaftTimings, openraft_config};
+use super::election::vote_holdoff::VoteHoldoff;
+use super::error::StartError;
+use super::lease::leader_lease::LeaseSuspensions;
+use super::lease::quorum::QuorumTracker;
+use super::runtime::executor::ExecutorShard;
+use super::state_machine::StateMachine;
+use super::status::{GroupStatus, Leadership, leadership, status};
+use super::storage::adapter::{Raft, StateMachineAdapter};
+use super::storage::log_store::LogStore;
+use super::storage::snapshot::Checkpoints;
+use super::storage::sync_tracker::SyncTracker;
+use super::transport::follower_recovery::FollowerRecovery;
+use super::transport::links::Links;
+use super::transport::peer::PeerFactory;
+use super::types::{TypeConfig, replica};
+
+/// One replica of a Raft group.
+pub struct Group {
+    config: GroupConfig,
+    raft: Raft,
+    metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    lease_suspensions: LeaseSuspensions,
+    /// What the followers have acknowledged while this replica leads.
+    quorum: QuorumTracker,
+    /// The target of the leadership transfer in progress, or 0.
+    transfer_target: AtomicU64,
+    vote_holdoff: VoteHoldoff,
+    /// Set when the server is about to stop.
+    elections_disabled: AtomicBool,
+    clock: Clock,
+    status: watch::Receiver<GroupStatus>,
+    proposals: Semaphore,
+    tasks: Tasks,
+    /// Runs the futures of the core.
+    shard: ExecutorShard,
+    /// The tokio runtime of the shard.
+    handle: Handle,
+}
+
+impl Group {
+    /// Starts the replica; see `Network::start_group`.
+    pub(super) async fn start(
+        config: GroupConfig,
+        log: CommitLog,
+        machine: Arc<dyn StateMachine>,
+        links: Arc<Links>,
+        shard: ExecutorShard,
+        runtime: &Runtime,
+    ) -> Result<Arc<Self>, StartError> {
+        let clock = runtime.clock.clone();
+        let vote_holdoff = VoteHoldoff::new(clock.monotonic(), config.vote_holdoff);
+        let tasks = runtime.tasks.child("raft-group");
+        log.add_group(config.group).map_err(|error| StartError::Damaged(error.to_string()))?;
+        let (quorum, recovery) = (QuorumTracker::default(), FollowerRecovery::default());
+        let observers = (quorum.clone(), recovery.clone());
+        let (raft, handle) = start_core(&config, log, machine, links, &shard, observers).await?;
+        let (sender, status) = watch::channel(GroupStatus::default());
+        let metrics = raft.metrics();
+        let proposals = Semaphore::new(permits(config.proposal_bytes_max));
+        let lease_suspensions = LeaseSuspensions::default();
+        let transfer_target = AtomicU64::new(0);
+        let group = Self {
+            config,
+            raft,
+            metrics,
+            lease_suspensions,
+            quorum,
+            transfer_target,
+            vote_holdoff,
+            elections_disabled: AtomicBool::new(false),
+            clock,
+            status,
+            proposals,
+            tasks,
+            shard,
+            handle,
+        };
+        let group = Arc::new(group);
+        driver::start(&group, sender, recovery);
+        Ok(group)
+    }
+
+    /// Identifies the tablet and the replica.
+    pub const fn id(&self) -> GroupId {
+        self.config.group
+    }
+
+    /// The times of the Raft protocol.
+    pub const fn timings(&self) -> RaftTimings {
+        self.config.timings
+    }
+
+    /// The present status of the group.
+    pub fn status(&self) -> GroupStatus {
+        status(&self.raft, self.replica())
+    }
+
+    /// The status at the last change of leader, readiness or membership. The receiver is notified at the next change.
+    pub fn watch(&self) -> watch::Receiver<GroupStatus> {
+        self.status.clone()
+    }
+
+    /// The leadership of this replica, once it has applied the first entry of its term.
+    pub fn leadership(&self) -> Option<Leadership> {
+        leadership(&self.raft)
+    }
+
+    /// Campaigns unless a live leader is known: for a new group, and for one that has certainly lost its leader, so that it need
+    /// not wait for the election timeout.
+    pub async fn campaign(&self) {
+        if self.vote_holdoff.remaining(self.clock.monotonic()).is_none()
+            && !self.elections_disabled.load(Ordering::Relaxed)
+        {
+            // If the core has stopped, the next proposal reports it.
+            let _stopped = self.raft.trigger().elect(true).await;
+        }
+    }
+
+    /// Disables elections: this replica does not campaign any more. For a server that is about to stop.
+    pub fn disable_elections(&self) {
+        self.elections_disabled.store(true, Ordering::Relaxed);
+        self.raft.runtime_config().elect(false);
+    }
+
+    /// Waits until the published metrics satisfy `condition`; `None` when that did not happen in time.
+    async fn wait_for<T>(
+        &self,
+        timeout: Duration,
+        mut condition: impl FnMut(&RaftMetrics<TypeConfig>) -> Option<T>,
+    ) -> Option<T> {
+        let mut metrics = self.raft.metrics();
+        let satisfied = async {
+            loop {
+                let result = condition(&metrics.borrow_watched());
+                if result.is_some() {
+                    return result;
+                }
+                if metrics.changed().await.is_err() {
+                    return None;
+                }
+            }
+        };
+        tokio::time::timeout(timeout, satisfied).await.unwrap_or(None)
+    }
+
+    /// Removes a hint that names this replica, which may still believe in a leadership that has ended: such a hint is useless.
+    fn not_self(&self, hint: Option<Replica>) -> Option<Replica> {
+        hint.filter(|replica| replica.replica != self.replica())
+    }
+
+    /// Log compaction: purges the log up to `upto`, as far as the state machine has it on disk and no follower is being sent it.
+    ///
+    /// A follower that needs purged entries gets a snapshot.
+    pub async fn purge(&self, upto: u64) {
+        let is_covered =
+            |m: &RaftMetrics<TypeConfig>| m.snapshot.as_ref().is_some_and(|id| id.index >= upto).then_some(());
+        if self.raft.trigger().snapshot().await.is_err() {
+            return;
+        }
+        // openraft purges only entries that it knows to be in a snapshot. When the store has fewer entries on disk than
+        // requested, openraft purges only those.
+        let _behind = self.wait_for(PURGE_TIMEOUT, is_covered).await;
+        let _stopped = self.raft.trigger().purge_log(upto).await;
+    }
+
+    /// Spawns `work` on the group's executor shard, so that it and the core wake each other without a task switch. It must not
+    /// block, and it is dropped when the server stops.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        // The caller observes the work by other means than its handle.
+        drop(self.shard.spawn(work));
+    }
+
+    /// Whether the core still runs. A core that stopped by itself is damaged, and the process should stop.
+    pub async fn is_alive(&self) -> bool {
+        self.raft.with_raft_state(|_state| ()).await.is_ok()
+    }
+
+    /// Stops this replica without a leadership transfer. May be called again.
+    pub async fn stop(&self) {
+        self.tasks.cancel();
+        let stopped = self.stop_core();
+        // It fails when the runtime stops at the same time.
+        let _runtime_stopped = stopped.await;
+        self.tasks.stop(Duration::from_secs(1)).await;
+    }
+
+    /// As [`Group::stop`], without waiting: for a stop that simulates a crash.
+    pub fn abort(&self) {
+        self.tasks.cancel();
+        drop(self.stop_core());
+    }
+
+    /// Stops the core, on a task of its own that is never cancelled: when the first caller that waits for the stop of a core is
+    /// cancelled, openraft fails all other callers that wait for it.
+    fn stop_core(&self) -> tokio::task::JoinHandle<()> {
+        let raft = self.raft.clone();
+        self.handle.spawn(async move {
+            // Its only error is a core that stopped by itself, which was logged when it happened.
+            let _already_stopped = raft.shutdown().await;
+        })
+    }
+
+    pub(super) const fn raft(&self) -> &Raft {
+        &self.raft
+    }
+
+    pub(super) const fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
+    pub(super) const fn config(&self) -> &GroupConfig {
+        &self.config
+    }
+
+    pub(super) const fn lease_suspensions(&self) -> &LeaseSuspensions {
+        &self.lease_suspensions
+    }
+
+    pub(super) const fn replica(&self) -> ReplicaId {
+        self.config.group.replica
+    }
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group").field("id", &self.config.group).finish_non_exhaustive()
+    }
+}
+
+/// How long a purge waits until openraft knows what the store has on disk.
+const PURGE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Starts openraft's core; all futures that it spawns join the shard.
+async fn start_core(
+    config: &GroupConfig,
+    log: CommitLog,
+    machine: Arc<dyn StateMachine>,
+    links: Arc<Links>,
+    shard: &ExecutorShard,
+    (quorum, recovery): (QuorumTracker, FollowerRecovery),
+) -> Result<(Raft, Handle), StartError> {
+    let settings = openraft_config(config)?;
+    let sync_tracker = Arc::new(SyncTracker::default());
+    let peers = PeerFactory {
+        links,
+        group: config.group,
+        origin: config.origin,
+        checkpoints: Checkpoints {
+            machine: Arc::clone(&machine),
+            group: config.group,
+            scratch: config.scratch.clone(),
+            maintenance: config.pools.maintenance.clone(),
+        },
+        quorum,
+        recovery,
+    };
+    let store = LogStore::new(log, config.group, Arc::clone(&sync_tracker));
+    let adapter = StateMachineAdapter::new(machine, sync_tracker, config.pools.clone());
+    let node = config.group.replica.get();
+    let started = shard.spawn(async move {
+        let raft = Raft::new(node, settings, peers, store, adapter).await?;
+        Ok::<_, Fatal<TypeConfig>>((raft, Handle::current()))
+    });
+    let started = started.await.map_err(|_stopped| StartError::Damaged("the server is stopping".to_owned()))?;
+    started.map_err(|fatal| StartError::Damaged(fatal.to_string()))
+}
+
+fn leader_hint(forward: &ForwardToLeader<TypeConfig>) -> Option<Replica> {
+    Some(replica(forward.leader_id?, forward.leader_node?))
+}

@@ -1,0 +1,76 @@
+//! Proposals: commands that the leader appends to the log of the group.
+
+use bytes::Bytes;
+use openraft::errors::ClientWriteError;
+use openraft::impls::ProgressResponder;
+use openraft::raft::ClientWriteResult;
+use openraft::type_config::alias::OneshotReceiverOf;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::{Group, leader_hint};
+use crate::raft::error::ProposeError;
+use crate::raft::types::{Command, TypeConfig};
+
+impl Group {
+    /// Proposes commands in this order, and waits until each is applied here or its outcome is known otherwise.
+    ///
+    /// `term`: the commands are refused as `NotLeader` unless this replica leads in exactly this term. Waits while too many bytes
+    /// of proposals are in flight. Not cancel-safe: a command that was proposed stays proposed.
+    pub async fn propose(&self, commands: Vec<Bytes>, term: Option<u64>) -> Vec<Result<Bytes, ProposeError>> {
+        if let Some(hint) = self.pending_transfer() {
+            return commands.iter().map(|_| Err(ProposeError::NotLeader { hint })).collect();
+        }
+        let _permit = self.acquire_permits(commands.iter().map(Bytes::len).sum()).await;
+        let mut proposed = Vec::with_capacity(commands.len());
+        for command in commands {
+            proposed.push(self.propose_one(command, term).await);
+        }
+        let mut outcomes = Vec::with_capacity(proposed.len());
+        for proposal in proposed {
+            outcomes.push(match proposal {
+                Ok(result) => proposal_outcome(result.await),
+                Err(error) => Err(error),
+            });
+        }
+        outcomes
+    }
+
+    async fn propose_one(
+        &self,
+        command: Bytes,
+        term: Option<u64>,
+    ) -> Result<OneshotReceiverOf<TypeConfig, ClientWriteResult<TypeConfig>>, ProposeError> {
+        let (responder, result) = ProgressResponder::complete_only();
+        let request = self.raft.write(Command(command)).responder(responder);
+        let request = match term {
+            Some(term) => request.with_leader(term),
+            None => request,
+        };
+        request.await.map(|()| result).map_err(|_fatal| ProposeError::Stopped)
+    }
+
+    async fn acquire_permits(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        // A proposal above the bound takes all permits and is proposed alone.
+        let count = permits(bytes).min(permits(self.config.proposal_bytes_max));
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        // The semaphore is never closed.
+        self.proposals.acquire_many(count).await.ok()
+    }
+}
+
+/// A semaphore permit stands for a kibibyte, so that the number of permits fits.
+pub(super) fn permits(bytes: usize) -> usize {
+    (bytes / 1024 + 1).min(Semaphore::MAX_PERMITS)
+}
+
+/// The outcome of a proposal. Without a result the outcome is unknown: the core stopped, or the apply failed.
+fn proposal_outcome<E>(result: Result<ClientWriteResult<TypeConfig>, E>) -> Result<Bytes, ProposeError> {
+    match result {
+        Ok(Ok(applied)) => Ok(applied.data),
+        // openraft reports this before it appends anything.
+        Ok(Err(ClientWriteError::ForwardToLeader(forward))) => {
+            Err(ProposeError::NotLeader { hint: leader_hint(&forward) })
+        }
+        Ok(Err(_)) | Err(_) => Err(ProposeError::Unknown),
+    }
+}

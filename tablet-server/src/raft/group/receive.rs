@@ -1,0 +1,46 @@
+//! The messages of the other replicas, passed to openraft's core.
+
+use ebla_model::id::LogId;
+
+use super::Group;
+use crate::raft::storage::adapter::{SnapshotData, snapshot_meta};
+use crate::raft::storage::snapshot::validate;
+use crate::raft::transport::message::{RaftRequest, RaftResponse, SnapshotTransfer, Unreachable};
+use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
+
+impl Group {
+    pub(in crate::raft) async fn receive_append(&self, request: AppendRequest) -> Result<AppendResponse, Unreachable> {
+        self.raft.append_entries(request).await.map_err(stopped)
+    }
+
+    pub(in crate::raft) async fn receive_request(&self, request: RaftRequest) -> Result<RaftResponse, Unreachable> {
+        if let Some(remaining) = self.vote_holdoff.remaining(self.clock.monotonic()) {
+            return Err(Unreachable(format!("vote hold-off after restart: no vote for another {remaining:?}")));
+        }
+        match request {
+            RaftRequest::Vote(request) => self.raft.vote(request).await.map(RaftResponse::Vote).map_err(stopped),
+            RaftRequest::PreVote(request) => self.raft.pre_vote(request).await.map(RaftResponse::Vote).map_err(stopped),
+            RaftRequest::Transfer(request) => match self.raft.handle_transfer_leader(request).await {
+                Ok(Ok(())) => Ok(RaftResponse::Done),
+                Ok(Err(refused)) => Err(Unreachable(refused.to_string())),
+                Err(fatal) => Err(stopped(fatal)),
+            },
+        }
+    }
+
+    pub(in crate::raft) async fn receive_snapshot(&self, snapshot: SnapshotTransfer) -> Result<RaftVote, Unreachable> {
+        validate(&snapshot.applied).map_err(|fault| Unreachable(fault.to_string()))?;
+        let newer = |last: &LogId| last.term > snapshot.vote.leader_id.term;
+        if snapshot.applied.last.as_ref().is_some_and(newer) {
+            return Err(Unreachable("invalid snapshot: its last term is newer than the sender's term".to_owned()));
+        }
+        let meta = snapshot_meta(&snapshot.applied).map_err(|fault| Unreachable(fault.to_string()))?;
+        let received = openraft::Snapshot { meta, snapshot: SnapshotData::Received(snapshot.folder) };
+        let response = self.raft.install_full_snapshot(snapshot.vote, received).await.map_err(stopped)?;
+        Ok(response.vote)
+    }
+}
+
+fn stopped(fatal: impl std::error::Error) -> Unreachable {
+    Unreachable(format!("the replica is stopped: {fatal}"))
+}

@@ -1,0 +1,292 @@
+//! openraft's log of one group, stored in the server's commit log.
+//!
+//! What openraft requires, and how it is guaranteed: entries can be read when `append` returns (from the commit log's memory),
+//! `IOFlushed` is called after the sync that covers them, and a vote is on disk when `save_vote` returns. The core of a
+//! group issues its calls one after another and the commit log keeps that order, so a vote is never on disk without the entries
+//! that were appended before it. Entries that have left the memory are read from their segment inside the call: at most
+//! about 1 MiB at once, for a follower that lags and after a restart. `save_committed` is not implemented: the tablet's applied
+//! index is durable with its flush.
+//!
+//! An entry's payload is one tag byte (0 blank, 1 command, 2 membership) and the bytes. A vote is term and replica, big
+//! endian, and one byte that says whether a quorum granted it.
+
+use std::collections::Bound;
+use std::fmt::Debug;
+use std::io;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ebla_model::id::LogId;
+use ebla_proto::convert;
+use ebla_proto::record;
+use ebla_runtime::{Bug, planted};
+use ebla_storage::log::{CommitLog, GroupId, Record};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use openraft::OptionalSend;
+use openraft::entry::EntryPayload;
+use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
+use prost::Message;
+use tokio::sync::oneshot;
+
+use super::sync_tracker::SyncTracker;
+use crate::raft::types::{
+    Command, RaftEntry, RaftLogId, RaftVote, TypeConfig, committed_vote, log_id, membership, raft_log_id,
+    raft_membership, vote,
+};
+
+/// The largest number of bytes of entries in one append, and in one read for apply. One larger entry is sent alone.
+pub(in crate::raft) const APPEND_BYTES_MAX: u64 = 1024 * 1024;
+
+const BLANK: u8 = 0;
+const COMMAND: u8 = 1;
+const MEMBERSHIP: u8 = 2;
+
+/// The log of one group. Clones are handles to the same log.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    log: CommitLog,
+    group: GroupId,
+    sync_tracker: Arc<SyncTracker>,
+}
+
+impl LogStore {
+    pub(in crate::raft) fn new(log: CommitLog, group: GroupId, sync_tracker: Arc<SyncTracker>) -> Self {
+        Self { log, group, sync_tracker }
+    }
+
+    /// Submits records that touch indexes from `first` on; calls `done` after their sync.
+    fn submit(&self, records: Vec<Record>, first: u64, done: impl FnOnce(io::Result<()>) + Send + 'static) {
+        let sync_tracker = Arc::clone(&self.sync_tracker);
+        let ticket = sync_tracker.submitted(first);
+        let done = move |outcome: Result<(), _>| {
+            let outcome = outcome.map_err(|error: ebla_storage::log::LogError| error.to_string());
+            sync_tracker.synced(ticket, outcome.clone());
+            done(outcome.map_err(io::Error::other));
+        };
+        self.log.submit(records, Box::new(done));
+    }
+
+    fn read(&self, from: u64, to: u64) -> io::Result<Vec<RaftEntry>> {
+        let entries = self.log.entries(self.group, from..to, APPEND_BYTES_MAX).map_err(io::Error::other)?;
+        entries.into_iter().map(|(id, payload)| decode_entry(id, payload)).collect()
+    }
+
+    /// Streams all entries in `[from, to)` chunk by chunk: after a restart a tablet may have a gigabyte to apply.
+    fn chunks(&self, from: u64, to: u64) -> impl Stream<Item = io::Result<RaftEntry>> + Send + 'static {
+        let store = self.clone();
+        let chunks = stream::try_unfold(from, move |next| {
+            let read = if next < to { store.read_chunk(next, to).map(Some) } else { Ok(None) };
+            futures::future::ready(read)
+        });
+        chunks.map_ok(|entries| stream::iter(entries.into_iter().map(Ok))).try_flatten()
+    }
+
+    fn read_chunk(&self, from: u64, to: u64) -> io::Result<(Vec<RaftEntry>, u64)> {
+        let entries = self.read(from, to)?;
+        match entries.last() {
+            Some(last) => {
+                let next = last.log_id.index + 1;
+                Ok((entries, next))
+            }
+            None => Err(io::Error::other(format!("log entry {from} of {:?} is missing", self.group))),
+        }
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<R>(&mut self, range: R) -> io::Result<Vec<RaftEntry>>
+    where
+        R: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (mut next, to) = bounds(&range);
+        let mut all = Vec::new();
+        while next < to {
+            // Fewer entries than requested are valid: the range may extend beyond the end of the log.
+            let some = self.read(next, to)?;
+            let Some(last) = some.last() else { break };
+            next = last.log_id.index + 1;
+            all.extend(some);
+        }
+        Ok(all)
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<RaftVote>> {
+        self.log.vote(self.group).map(|bytes| decode_vote(&bytes)).transpose()
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
+        self.read(start, end)
+    }
+
+    async fn entries_stream<R>(&mut self, range: R) -> impl Stream<Item = io::Result<RaftEntry>> + OptionalSend
+    where
+        R: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = bounds(&range);
+        self.chunks(from, to).boxed()
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
+        let purged = self.log.purged(self.group);
+        let last = self.log.last(self.group).max(purged);
+        Ok(LogState { last_purged_log_id: purged.map(raft_log_id), last_log_id: last.map(raft_log_id) })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &RaftVote) -> io::Result<()> {
+        if planted(Bug::VoteNotSaved) {
+            return Ok(());
+        }
+        let (sender, synced) = oneshot::channel();
+        let record = Record::Vote { group: self.group, vote: encode_vote(vote) };
+        // A vote touches no entry.
+        self.submit(vec![record], u64::MAX, move |outcome| {
+            // The receiver is dropped when openraft stops meanwhile.
+            let _receiver_dropped = sender.send(outcome);
+        });
+        synced.await.map_err(io::Error::other)?
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = RaftEntry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut first = None;
+        let mut records = Vec::new();
+        for entry in entries {
+            let id = log_id(&entry.log_id);
+            first.get_or_insert(id.index);
+            records.push(Record::Entry { group: self.group, id, payload: encode_payload(&entry.payload) });
+        }
+        self.submit(records, first.unwrap_or(u64::MAX), move |outcome| callback.io_completed(outcome));
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last: Option<RaftLogId>) -> io::Result<()> {
+        // Every log begins after a seed or a snapshot, so at least one entry always remains.
+        let Some(last) = last else { return Err(io::Error::other("refused to truncate the log to nothing")) };
+        let record = Record::Truncate { group: self.group, after: last.index };
+        self.submit(vec![record], last.index + 1, |_outcome| ());
+        Ok(())
+    }
+
+    async fn purge(&mut self, upto: RaftLogId) -> io::Result<()> {
+        let record = Record::Purge { group: self.group, upto: log_id(&upto) };
+        self.submit(vec![record], u64::MAX, |_outcome| ());
+        Ok(())
+    }
+}
+
+fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let from = match range.start_bound() {
+        Bound::Included(index) => *index,
+        Bound::Excluded(index) => index.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let to = match range.end_bound() {
+        Bound::Included(index) => index.saturating_add(1),
+        Bound::Excluded(index) => *index,
+        Bound::Unbounded => u64::MAX,
+    };
+    (from, to)
+}
+
+type RaftPayload = EntryPayload<Command, u64, crate::raft::types::Host>;
+
+fn encode_payload(payload: &RaftPayload) -> Bytes {
+    match payload {
+        EntryPayload::Blank => Bytes::from_static(&[BLANK]),
+        EntryPayload::Normal(command) => tagged(COMMAND, &command.0),
+        EntryPayload::Membership(members) => {
+            tagged(MEMBERSHIP, &convert::membership_to_proto(&membership(members)).encode_to_vec())
+        }
+    }
+}
+
+fn tagged(tag: u8, bytes: &[u8]) -> Bytes {
+    let mut payload = BytesMut::with_capacity(bytes.len() + 1);
+    payload.put_u8(tag);
+    payload.put_slice(bytes);
+    payload.freeze()
+}
+
+fn decode_entry(id: LogId, stored: Bytes) -> io::Result<RaftEntry> {
+    let Some(tag) = stored.first().copied() else { return Err(damaged(id, "it is empty")) };
+    let payload = match tag {
+        BLANK => EntryPayload::Blank,
+        COMMAND => EntryPayload::Normal(Command(stored.slice(1..))),
+        MEMBERSHIP => EntryPayload::Membership(decode_membership(id, stored.slice(1..))?),
+        _ => return Err(damaged(id, "unknown kind of payload")),
+    };
+    Ok(RaftEntry { log_id: raft_log_id(id), payload })
+}
+
+fn decode_membership(id: LogId, bytes: Bytes) -> io::Result<crate::raft::types::RaftMembership> {
+    let members = record::Membership::decode(bytes).map_err(|_error| damaged(id, "cannot decode the membership"))?;
+    Ok(raft_membership(&convert::membership_from_proto(&members))?)
+}
+
+fn damaged(id: LogId, what: &str) -> io::Error {
+    io::Error::other(format!("log entry {}.{} is damaged: {what}", id.term, id.index))
+}
+
+fn encode_vote(vote: &RaftVote) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(17);
+    bytes.put_u64(vote.leader_id.term);
+    bytes.put_u64(vote.leader_id.voted_for);
+    bytes.put_u8(u8::from(vote.committed));
+    bytes.freeze()
+}
+
+fn decode_vote(bytes: &[u8]) -> io::Result<RaftVote> {
+    let damaged_vote = || io::Error::other("the vote in the log is damaged");
+    let (term, rest) = bytes.split_first_chunk::<8>().ok_or_else(damaged_vote)?;
+    let (replica, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged_vote)?;
+    let (term, replica) = (u64::from_be_bytes(*term), u64::from_be_bytes(*replica));
+    match rest {
+        [0] => Ok(vote(term, replica)),
+        [1] => Ok(committed_vote(term, replica)),
+        _ => Err(damaged_vote()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn votes_survive_a_round_trip() {
+        for original in [vote(7, u64::MAX), committed_vote(7, u64::MAX)] {
+            assert_eq!(decode_vote(&encode_vote(&original)).unwrap(), original);
+        }
+        assert!(decode_vote(&[0; 16]).is_err());
+        assert!(decode_vote(&[9; 17]).is_err());
+    }
+
+    #[test]
+    fn payloads_survive_a_round_trip() {
+        let id = LogId { term: 2, index: 11 };
+        let members = ebla_model::metadata::Membership::fresh(&[ebla_model::id::ServerId::new(4)]);
+        let payloads = [
+            EntryPayload::Blank,
+            EntryPayload::Normal(Command(Bytes::from_static(b"x"))),
+            EntryPayload::Normal(Command(Bytes::new())),
+            EntryPayload::Membership(raft_membership(&members).unwrap()),
+        ];
+        for payload in payloads {
+            let back = decode_entry(id, encode_payload(&payload)).unwrap();
+            assert_eq!((back.log_id, back.payload), (raft_log_id(id), payload));
+        }
+        assert!(decode_entry(id, Bytes::new()).is_err());
+        assert!(decode_entry(id, Bytes::from_static(&[9])).is_err());
+    }
+}

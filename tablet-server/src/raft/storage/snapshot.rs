@@ -1,0 +1,285 @@
+//! Snapshot transfer: a checkpoint is a folder of plain files, sent in parts with a checksum each and verified before the
+//! install.
+//!
+//! ```text
+//!   sender    checkpoint into scratch -> header, chunks (file, offset, bytes, CRC-32C), end
+//!   receiver  new folder in scratch -> write, sync files and folder at the end -> snapshot install -> deleted
+//! ```
+//! A [`ScratchFolder`] value owns its folder and deletes it when it is dropped. A crash leaves folders in the scratch folder; the
+//! next start deletes them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use ebla_proto::raft::{SnapshotChunk, SnapshotPart, snapshot_part};
+use ebla_runtime::Blocking;
+use ebla_storage::log::GroupId;
+use tokio::sync::mpsc;
+
+use super::blocking::run_blocking;
+use crate::raft::error::Fault;
+use crate::raft::state_machine::{AppliedPosition, StateMachine};
+
+/// Bytes of a file in one message.
+const CHUNK_BYTES: usize = 1024 * 1024;
+
+/// Makes the names of scratch folders unique within the process.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// A folder that is deleted when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct ScratchFolder(PathBuf);
+
+impl ScratchFolder {
+    /// Reserves a unique path in `scratch`; nothing is created there.
+    pub(in crate::raft) fn reserve(scratch: &Path, group: GroupId) -> Self {
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("snapshot-{}-{}-{number}", group.tablet, group.replica);
+        Self(scratch.join(name))
+    }
+
+    pub(in crate::raft) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ScratchFolder {
+    fn drop(&mut self) {
+        // The install may have moved it. If the deletion fails, the next start deletes the folder.
+        let _already_moved = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Creates checkpoints of one replica.
+#[derive(Clone)]
+pub(in crate::raft) struct Checkpoints {
+    pub(in crate::raft) machine: Arc<dyn StateMachine>,
+    pub(in crate::raft) group: GroupId,
+    pub(in crate::raft) scratch: PathBuf,
+    pub(in crate::raft) maintenance: Blocking,
+}
+
+impl Checkpoints {
+    /// Creates a checkpoint; returns it and the applied position that it contains.
+    pub(in crate::raft) async fn create(&self) -> io::Result<(ScratchFolder, AppliedPosition)> {
+        let (machine, scratch, group) = (Arc::clone(&self.machine), self.scratch.clone(), self.group);
+        let create = move || -> io::Result<(ScratchFolder, AppliedPosition)> {
+            fs::create_dir_all(&scratch)?;
+            let folder = ScratchFolder::reserve(&scratch, group);
+            // An earlier run of the process may have left a folder of this name.
+            let _old = fs::remove_dir_all(folder.path());
+            let applied = machine.checkpoint(folder.path())?;
+            Ok((folder, applied))
+        };
+        let (folder, applied) = run_blocking(&self.maintenance, create).await??;
+        validate(&applied)?;
+        Ok((folder, applied))
+    }
+}
+
+/// Rejects a snapshot on which openraft would panic.
+pub(in crate::raft) fn validate(applied: &AppliedPosition) -> Result<(), Fault> {
+    let Some(last) = applied.last else { return Err(Fault::new("invalid snapshot: it is empty")) };
+    match applied.membership.0 {
+        Some(id) if id <= last => Ok(()),
+        _ => Err(Fault::new("invalid snapshot: its membership is newer than its last entry")),
+    }
+}
+
+/// Reads the files of a folder as the parts of a snapshot, in the order of their names, and then the end part. Each step reads
+/// one chunk and blocks.
+pub(in crate::raft) struct SnapshotReader {
+    /// The files that are not sent yet, the next one last.
+    files: Vec<PathBuf>,
+    /// The file that is being sent, its name, and the offset of its next chunk.
+    open: Option<(File, String, u64)>,
+    is_finished: bool,
+}
+
+impl SnapshotReader {
+    /// Lists the files; their content is not read yet.
+    pub(in crate::raft) fn open(folder: &Path) -> io::Result<Self> {
+        let mut files = fs::read_dir(folder)?.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>()?;
+        files.sort_by(|a, b| b.cmp(a));
+        Ok(Self { files, open: None, is_finished: false })
+    }
+
+    fn next_part(&mut self) -> io::Result<Option<SnapshotPart>> {
+        loop {
+            if let Some((mut file, name, offset)) = self.open.take() {
+                let data = read_chunk(&mut file)?;
+                // An empty file is sent as one empty chunk; any other file ends with the chunk of its last bytes.
+                if data.is_empty() && offset > 0 {
+                    continue;
+                }
+                let crc32c = crc32c::crc32c(&data);
+                if data.len() == CHUNK_BYTES {
+                    self.open = Some((file, name.clone(), offset + data.len() as u64));
+                }
+                let chunk = SnapshotChunk { file: name, offset, crc32c, data };
+                return Ok(Some(SnapshotPart { part: Some(snapshot_part::Part::Chunk(chunk)) }));
+            }
+            let Some(path) = self.files.pop() else {
+                let end = (!self.is_finished).then_some(SnapshotPart { part: Some(snapshot_part::Part::End(true)) });
+                self.is_finished = true;
+                return Ok(end);
+            };
+            let name = path.file_name().and_then(|name| name.to_str());
+            let name = name
+                .ok_or_else(|| io::Error::other(format!("invalid file name in the checkpoint: {}", path.display())))?;
+            self.open = Some((File::open(&path)?, name.to_owned(), 0));
+        }
+    }
+}
+
+impl Iterator for SnapshotReader {
+    type Item = io::Result<SnapshotPart>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_part().transpose()
+    }
+}
+
+/// Reads a folder part by part on the blocking pool and sends the parts; ends early when the receiver of `parts` is dropped.
+pub(in crate::raft) async fn send_files(
+    folder: ScratchFolder,
+    parts: mpsc::Sender<SnapshotPart>,
+    maintenance: Blocking,
+) -> io::Result<()> {
+    let path = folder.path().to_owned();
+    // Locked for one part; there is one reader.
+    let files = Arc::new(Mutex::new(run_blocking(&maintenance, move || SnapshotReader::open(&path)).await??));
+    loop {
+        let files = Arc::clone(&files);
+        let read = move || files.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let Some(part) = run_blocking(&maintenance, read).await?.transpose()? else { return Ok(()) };
+        if parts.send(part).await.is_err() {
+            // The response of the receiving server says what happened.
+            return Ok(());
+        }
+    }
+}
+
+fn read_chunk(file: &mut File) -> io::Result<Bytes> {
+    let mut data = Vec::with_capacity(CHUNK_BYTES);
+    file.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut data)?;
+    Ok(Bytes::from(data))
+}
+
+/// Writes the received parts into a new folder. All calls block.
+#[derive(Debug)]
+pub(in crate::raft) struct SnapshotReceiver {
+    folder: ScratchFolder,
+    /// The name and handle of the file that is being written.
+    open: Option<(String, File)>,
+}
+
+impl SnapshotReceiver {
+    pub(in crate::raft) fn create(scratch: &Path, group: GroupId) -> io::Result<Self> {
+        fs::create_dir_all(scratch)?;
+        let folder = ScratchFolder::reserve(scratch, group);
+        let _old = fs::remove_dir_all(folder.path());
+        fs::create_dir(folder.path())?;
+        Ok(Self { folder, open: None })
+    }
+
+    /// Verifies a chunk and writes it.
+    pub(in crate::raft) fn write_chunk(mut self, chunk: &SnapshotChunk) -> io::Result<Self> {
+        if crc32c::crc32c(&chunk.data) != chunk.crc32c {
+            return Err(io::Error::other(format!(
+                "snapshot chunk is damaged: checksum mismatch in {} at offset {}",
+                chunk.file, chunk.offset
+            )));
+        }
+        let file = self.file(&chunk.file)?;
+        file.write_all_at(&chunk.data, chunk.offset)?;
+        Ok(self)
+    }
+
+    /// Syncs the files and the folder.
+    pub(in crate::raft) fn finish(mut self) -> io::Result<ScratchFolder> {
+        self.close()?;
+        File::open(self.folder.path())?.sync_all()?;
+        Ok(self.folder)
+    }
+
+    fn file(&mut self, name: &str) -> io::Result<&File> {
+        if self.open.as_ref().is_none_or(|(open, _)| open != name) {
+            self.close()?;
+            if !is_plain_name(name) {
+                return Err(io::Error::other(format!("invalid file name in the snapshot: {name:?}")));
+            }
+            let path = self.folder.path().join(name);
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+            self.open = Some((name.to_owned(), file));
+        }
+        match &self.open {
+            Some((_, file)) => Ok(file),
+            None => Err(io::Error::other("no snapshot file is open")),
+        }
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        match self.open.take() {
+            Some((_, file)) => file.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a file of this name stays inside its folder.
+fn is_plain_name(name: &str) -> bool {
+    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', '\0'])
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::id::{ReplicaId, TabletId};
+
+    use super::*;
+
+    const GROUP: GroupId = GroupId { tablet: TabletId::new(7), replica: ReplicaId::new(1) };
+
+    fn transfer(from: &Path, scratch: &Path, corrupt: fn(&mut SnapshotChunk)) -> io::Result<ScratchFolder> {
+        let mut receiver = SnapshotReceiver::create(scratch, GROUP)?;
+        for part in SnapshotReader::open(from)? {
+            match part?.part {
+                Some(snapshot_part::Part::Chunk(mut chunk)) => {
+                    corrupt(&mut chunk);
+                    receiver = receiver.write_chunk(&chunk)?;
+                }
+                _ => return receiver.finish(),
+            }
+        }
+        Err(io::Error::other("no end"))
+    }
+
+    #[test]
+    fn a_folder_is_received_unchanged_and_deleted_with_its_owner() {
+        let (from, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let big = vec![7_u8; CHUNK_BYTES * 2];
+        for (name, bytes) in [("a", &b""[..]), ("b", b"small"), ("c", &big)] {
+            fs::write(from.path().join(name), bytes).unwrap();
+        }
+        let folder = transfer(from.path(), scratch.path(), |_| ()).unwrap();
+        assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"");
+        assert_eq!(fs::read(folder.path().join("b")).unwrap(), b"small");
+        assert_eq!(fs::read(folder.path().join("c")).unwrap(), big);
+        drop(folder);
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_damaged_chunk_and_a_name_with_a_path_are_refused() {
+        let (from, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(from.path().join("a"), b"content").unwrap();
+        assert!(transfer(from.path(), scratch.path(), |chunk| chunk.crc32c ^= 1).is_err());
+        assert!(transfer(from.path(), scratch.path(), |chunk| chunk.file = "../a".to_owned()).is_err());
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
+}

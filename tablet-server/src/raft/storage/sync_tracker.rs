@@ -1,0 +1,136 @@
+//! Which entries of a group are synced to the local disk, so that apply never runs ahead of them.
+//!
+//! openraft applies entries that a quorum holds, whether or not the local log has been synced by then. If such an entry were
+//! applied and the tablet flushed before the log's sync, a crash would leave a tablet that is ahead of its log. So apply waits
+//! here.
+//!
+//! Every submission gets a ticket with the first index that it touches. An entry is synced when no open ticket starts at or
+//! below it. An older ticket may belong to an entry that a truncation has removed since; waiting for it is merely cautious.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::raft::error::Fault;
+
+/// Identifies one submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::raft) struct SyncTicket(u64);
+
+/// The submissions to a group's log that are not synced yet.
+#[derive(Debug, Default)]
+pub(in crate::raft) struct SyncTracker {
+    /// Locked for a few instructions.
+    open: Mutex<OpenTickets>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct OpenTickets {
+    next: u64,
+    /// (ticket, first index), in order of submission.
+    tickets: VecDeque<(u64, u64)>,
+    failed: Option<String>,
+}
+
+impl OpenTickets {
+    fn is_synced(&self, index: u64) -> bool {
+        self.tickets.iter().all(|(_, first)| *first > index)
+    }
+}
+
+impl SyncTracker {
+    /// Records a submission whose entries have the index `first` and later ones.
+    pub(in crate::raft) fn submitted(&self, first: u64) -> SyncTicket {
+        let mut open = self.lock();
+        let ticket = open.next;
+        open.next += 1;
+        open.tickets.push_back((ticket, first));
+        SyncTicket(ticket)
+    }
+
+    /// Records that a submission is on disk, or never will be.
+    pub(in crate::raft) fn synced(&self, ticket: SyncTicket, outcome: Result<(), String>) {
+        let mut open = self.lock();
+        match outcome {
+            Ok(()) => open.tickets.retain(|(number, _)| *number != ticket.0),
+            Err(reason) => open.failed = Some(reason),
+        }
+        drop(open);
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until the entry at `index` and all before it are on disk. Cancel-safe.
+    pub(in crate::raft) async fn wait_synced(&self, index: u64) -> Result<(), Fault> {
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            // Registered before the check, so that a sync in between is not missed.
+            changed.as_mut().enable();
+            if self.is_synced(index)? {
+                return Ok(());
+            }
+            changed.await;
+        }
+    }
+
+    fn is_synced(&self, index: u64) -> Result<bool, Fault> {
+        let open = self.lock();
+        match &open.failed {
+            Some(reason) => Err(Fault::new(format!("commit log failed: {reason}"))),
+            None => Ok(open.is_synced(index)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OpenTickets> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn is_synced(tracker: &SyncTracker, index: u64) -> bool {
+        tracker.wait_synced(index).now_or_never().is_some_and(|outcome| outcome.is_ok())
+    }
+
+    #[test]
+    fn an_entry_is_synced_when_its_ticket_is() {
+        let tracker = SyncTracker::default();
+        assert!(is_synced(&tracker, 99));
+        let first = tracker.submitted(11);
+        let second = tracker.submitted(20);
+        assert!(is_synced(&tracker, 10));
+        assert!(!is_synced(&tracker, 11));
+        tracker.synced(first, Ok(()));
+        assert!(is_synced(&tracker, 19));
+        assert!(!is_synced(&tracker, 20));
+        tracker.synced(second, Ok(()));
+        assert!(is_synced(&tracker, 1000));
+    }
+
+    #[test]
+    fn an_entry_written_again_after_a_truncation_waits_for_its_new_ticket() {
+        let tracker = SyncTracker::default();
+        let old = tracker.submitted(51);
+        tracker.synced(old, Ok(()));
+        let cut = tracker.submitted(51);
+        let again = tracker.submitted(51);
+        tracker.synced(cut, Ok(()));
+        assert!(!is_synced(&tracker, 55));
+        tracker.synced(again, Ok(()));
+        assert!(is_synced(&tracker, 55));
+    }
+
+    #[test]
+    fn a_failed_log_fails_all_waits() {
+        let tracker = SyncTracker::default();
+        let ticket = tracker.submitted(1);
+        tracker.synced(ticket, Err("no disk".to_owned()));
+        assert!(tracker.wait_synced(0).now_or_never().unwrap().is_err());
+    }
+}

@@ -1,0 +1,43 @@
+//! The link to one other server. It carries the messages of all groups between two servers.
+//!
+//! Over the network it is a `stream::StreamLink`; between servers of one process (`ebla up`, tests) it is a
+//! `local::LocalLink`.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
+use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
+
+/// The link to one other server.
+pub(super) trait PeerLink: Send + Sync + 'static {
+    /// Queues an append *now*, in the order of the calls; the future is the response.
+    fn append(
+        &self,
+        kind: StreamKind,
+        header: MessageHeader,
+        request: AppendRequest,
+    ) -> BoxFuture<'static, Result<AppendResponse, Unreachable>>;
+
+    /// Sends a vote request or a leadership transfer; it may overtake entries.
+    fn call(
+        &self,
+        header: MessageHeader,
+        request: RaftRequest,
+    ) -> BoxFuture<'static, Result<RaftResponse, Unreachable>>;
+
+    /// Sends a checkpoint and has it installed; returns the vote that the receiver holds then.
+    fn install(
+        &self,
+        header: MessageHeader,
+        snapshot: SnapshotTransfer,
+    ) -> BoxFuture<'static, Result<RaftVote, Unreachable>>;
+}
+
+/// Polls once, so that the request is in the group's queue before the next one is sent.
+pub(super) fn poll_eagerly<T: Send + 'static>(mut future: BoxFuture<'static, T>) -> BoxFuture<'static, T> {
+    match (&mut future).now_or_never() {
+        Some(output) => futures::future::ready(output).boxed(),
+        None => future,
+    }
+}

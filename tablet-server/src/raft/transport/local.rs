@@ -1,0 +1,145 @@
+//! The link between servers of one process (`ebla up`, tests): messages are passed as values, without encoding and without a
+//! socket.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ebla_model::id::ServerId;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::link::{PeerLink, poll_eagerly};
+use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
+use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
+
+/// The receiving side of a server: delivers messages to its groups.
+pub(super) trait MessageReceiver: Send + Sync + 'static {
+    /// Passes an append to its group.
+    fn receive_append(
+        &self,
+        header: MessageHeader,
+        request: AppendRequest,
+    ) -> BoxFuture<'static, Result<AppendResponse, Unreachable>>;
+
+    /// Passes a vote request or a leadership transfer to its group.
+    fn receive_request(
+        &self,
+        header: MessageHeader,
+        request: RaftRequest,
+    ) -> BoxFuture<'static, Result<RaftResponse, Unreachable>>;
+
+    /// Installs a snapshot in its group.
+    fn receive_snapshot(
+        &self,
+        header: MessageHeader,
+        snapshot: SnapshotTransfer,
+    ) -> BoxFuture<'static, Result<RaftVote, Unreachable>>;
+}
+
+/// The servers of one process, which reach each other without a socket. Clones share the state.
+#[derive(Clone, Default)]
+pub struct LocalPeers(Arc<Mutex<LocalPeersState>>);
+
+/// Locked for one lookup.
+#[derive(Default)]
+struct LocalPeersState {
+    servers: BTreeMap<ServerId, Weak<dyn MessageReceiver>>,
+    partitions: BTreeSet<(ServerId, ServerId)>,
+}
+
+impl LocalPeers {
+    /// Drops all messages between two servers: for tests of partitions.
+    pub fn partition(&self, one: ServerId, other: ServerId) {
+        self.lock().partitions.insert((one, other));
+    }
+
+    /// Heals all partitions.
+    pub fn heal(&self) {
+        self.lock().partitions.clear();
+    }
+
+    pub(super) fn register(&self, server: ServerId, receiver: Weak<dyn MessageReceiver>) {
+        self.lock().servers.insert(server, receiver);
+    }
+
+    pub(super) fn deregister(&self, server: ServerId) {
+        self.lock().servers.remove(&server);
+    }
+
+    fn contains(&self, server: ServerId) -> bool {
+        self.lock().servers.contains_key(&server)
+    }
+
+    fn connect(&self, from: ServerId, to: ServerId) -> Option<Arc<dyn MessageReceiver>> {
+        let state = self.lock();
+        if state.partitions.contains(&(from, to)) || state.partitions.contains(&(to, from)) {
+            return None;
+        }
+        state.servers.get(&to).and_then(Weak::upgrade)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LocalPeersState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The link to a server in the same process.
+pub(super) struct LocalLink {
+    local_peers: LocalPeers,
+    from: ServerId,
+    to: ServerId,
+}
+
+impl LocalLink {
+    pub(super) fn new(local_peers: LocalPeers, from: ServerId, to: ServerId) -> Self {
+        Self { local_peers, from, to }
+    }
+
+    /// Whether the server runs in this process now.
+    pub(super) fn is_running(&self) -> bool {
+        self.local_peers.contains(self.to)
+    }
+
+    /// Looked up for each message: a server that was stopped and started again has another receiver.
+    fn peer(&self) -> Result<Arc<dyn MessageReceiver>, Unreachable> {
+        self.local_peers
+            .connect(self.from, self.to)
+            .ok_or_else(|| Unreachable(format!("server {} of this process is stopped or partitioned", self.to)))
+    }
+}
+
+impl PeerLink for LocalLink {
+    fn append(
+        &self,
+        _kind: StreamKind,
+        header: MessageHeader,
+        request: AppendRequest,
+    ) -> BoxFuture<'static, Result<AppendResponse, Unreachable>> {
+        match self.peer() {
+            Ok(peer) => poll_eagerly(peer.receive_append(header, request)),
+            Err(unreachable) => futures::future::ready(Err(unreachable)).boxed(),
+        }
+    }
+
+    fn call(
+        &self,
+        header: MessageHeader,
+        request: RaftRequest,
+    ) -> BoxFuture<'static, Result<RaftResponse, Unreachable>> {
+        match self.peer() {
+            Ok(peer) => async move { peer.receive_request(header, request).await }.boxed(),
+            Err(unreachable) => futures::future::ready(Err(unreachable)).boxed(),
+        }
+    }
+
+    fn install(
+        &self,
+        header: MessageHeader,
+        snapshot: SnapshotTransfer,
+    ) -> BoxFuture<'static, Result<RaftVote, Unreachable>> {
+        match self.peer() {
+            Ok(peer) => async move { peer.receive_snapshot(header, snapshot).await }.boxed(),
+            Err(unreachable) => futures::future::ready(Err(unreachable)).boxed(),
+        }
+    }
+}

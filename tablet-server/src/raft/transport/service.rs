@@ -1,0 +1,238 @@
+//! `ebla.raft.Raft`, the gRPC service that receives the messages of the other servers.
+//!
+//! The frames of one stream are passed to their groups in the order of arrival; replies are returned as they are ready. A slow
+//! group delays only itself: no frame waits for another frame's reply.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use ebla_model::id::TabletId;
+use ebla_proto::belonging::admit;
+use ebla_proto::raft::raft_server::{Raft, RaftServer};
+use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
+use ebla_proto::status::to_status;
+use ebla_storage::log::GroupId;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, Stream, StreamExt, stream};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::link::poll_eagerly;
+use super::local::MessageReceiver;
+use super::message::{MessageHeader, SnapshotTransfer, Unreachable};
+use super::network::Network;
+use super::options::MESSAGE_BYTES_MAX;
+use super::wire::{self, Incoming};
+use crate::raft::state_machine::AppliedPosition;
+use crate::raft::storage::blocking::run_blocking;
+use crate::raft::storage::snapshot::{ScratchFolder, SnapshotReceiver, validate};
+use crate::raft::types::RaftVote;
+
+/// The largest number of frames of one stream that wait for their groups. Further frames stay in the socket until some have
+/// their reply.
+const INFLIGHT_FRAMES_MAX: usize = 4096;
+
+type ReplyStream = Pin<Box<dyn Stream<Item = Result<FrameReply, Status>> + Send>>;
+
+/// The service of one server.
+pub struct Service {
+    network: Arc<Network>,
+}
+
+impl Network {
+    /// The gRPC service `ebla.raft.Raft` of this server.
+    pub fn service(self: &Arc<Self>) -> RaftServer<Service> {
+        RaftServer::new(Service { network: Arc::clone(self) })
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+}
+
+impl Service {
+    /// The message of a request, unless a server of another cluster sent it.
+    fn admit<T>(&self, request: Request<T>) -> Result<T, Status> {
+        let own = self.network.options().addresses.cluster();
+        admit(request.metadata(), own).map_err(|error| to_status(&error))?;
+        Ok(request.into_inner())
+    }
+}
+
+/// The replicas whose frames arrived on one inbound stream. It is dropped with the stream: the connection has broken then, or
+/// one of the two servers stops.
+struct ConnectedPeers {
+    network: Arc<Network>,
+    last: BTreeMap<TabletId, MessageHeader>,
+}
+
+impl ConnectedPeers {
+    const fn new(network: Arc<Network>) -> Self {
+        Self { network, last: BTreeMap::new() }
+    }
+
+    /// Records the sender of a frame.
+    fn record(&mut self, header: MessageHeader) {
+        self.last.insert(header.tablet, header);
+    }
+}
+
+impl Drop for ConnectedPeers {
+    fn drop(&mut self) {
+        for header in self.last.values() {
+            self.network.on_disconnect(header);
+        }
+    }
+}
+
+/// Passes a frame to its group at once; the future is the reply. `connected_peers`: those of the frame's stream.
+fn dispatch(
+    network: &Arc<Network>,
+    frame: Frame,
+    connected_peers: Option<&mut ConnectedPeers>,
+) -> BoxFuture<'static, FrameReply> {
+    let call = frame.call;
+    match wire::decode_frame(frame) {
+        Ok((header, Incoming::Append(request))) => {
+            if let Some(connected_peers) = connected_peers {
+                connected_peers.record(header);
+            }
+            let response = network.receive_append(header, request);
+            poll_eagerly(async move { wire::append_reply(call, response.await) }.boxed())
+        }
+        Ok((header, Incoming::Call(request))) => {
+            let network = Arc::clone(network);
+            async move { FrameReply { call, ..wire::call_reply(network.receive_request(header, request).await) } }
+                .boxed()
+        }
+        Err(fault) => futures::future::ready(wire::append_reply(call, Err(Unreachable(fault.to_string())))).boxed(),
+    }
+}
+
+/// One inbound stream of frames, and the frames that wait for their reply.
+struct FrameExchange {
+    network: Arc<Network>,
+    frames: Streaming<Frame>,
+    is_open: bool,
+    in_flight: FuturesUnordered<BoxFuture<'static, FrameReply>>,
+    connected_peers: ConnectedPeers,
+}
+
+impl FrameExchange {
+    /// The next reply; reads frames meanwhile. `None` when the sender has closed the stream and every frame has its reply.
+    async fn next(&mut self) -> Option<Result<FrameReply, Status>> {
+        loop {
+            let can_read = self.is_open && self.in_flight.len() < INFLIGHT_FRAMES_MAX;
+            tokio::select! {
+                biased;
+                Some(reply) = self.in_flight.next() => return Some(Ok(reply)),
+                frame = self.frames.next(), if can_read => match frame {
+                    Some(Ok(frame)) => self.in_flight.push(dispatch(&self.network, frame, Some(&mut self.connected_peers))),
+                    Some(Err(status)) => return Some(Err(status)),
+                    None => self.is_open = false,
+                },
+                else => return None,
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Raft for Service {
+    type ExchangeStream = ReplyStream;
+
+    async fn exchange(&self, request: Request<Streaming<Frame>>) -> Result<Response<ReplyStream>, Status> {
+        let exchange = FrameExchange {
+            network: Arc::clone(&self.network),
+            frames: self.admit(request)?,
+            is_open: true,
+            in_flight: FuturesUnordered::new(),
+            connected_peers: ConnectedPeers::new(Arc::clone(&self.network)),
+        };
+        let replies = stream::unfold(exchange, |mut exchange| async move {
+            let reply = exchange.next().await?;
+            Some((reply, exchange))
+        });
+        // A server that was killed must send nothing more, even if the connection stays open.
+        Ok(Response::new(replies.take_until(self.network.inbound_closed()).boxed()))
+    }
+
+    async fn call(&self, request: Request<Frame>) -> Result<Response<FrameReply>, Status> {
+        Ok(Response::new(dispatch(&self.network, self.admit(request)?, None).await))
+    }
+
+    async fn install_snapshot(
+        &self,
+        request: Request<Streaming<SnapshotPart>>,
+    ) -> Result<Response<FrameReply>, Status> {
+        let outcome = self.receive(self.admit(request)?).await;
+        Ok(Response::new(wire::snapshot_reply(outcome)))
+    }
+}
+
+impl Service {
+    async fn receive(&self, mut parts: Streaming<SnapshotPart>) -> Result<RaftVote, Unreachable> {
+        let (header, vote, applied) = match next_part(&mut parts).await? {
+            snapshot_part::Part::Header(header) => {
+                wire::decode_snapshot_header(header).map_err(|fault| Unreachable(fault.to_string()))?
+            }
+            _ => return Err(Unreachable("invalid snapshot: the first part is not the header".to_owned())),
+        };
+        self.network.check_expected(&header)?;
+        validate(&applied).map_err(|fault| Unreachable(fault.to_string()))?;
+        let folder = self.receive_files(&header, parts).await?;
+        self.install(header, SnapshotTransfer { vote, applied, folder }).await
+    }
+
+    async fn install(&self, header: MessageHeader, snapshot: SnapshotTransfer) -> Result<RaftVote, Unreachable> {
+        let AppliedPosition { last, .. } = snapshot.applied;
+        tracing::info!(tablet = %header.tablet, replica = %header.to, ?last, "snapshot received");
+        self.network.receive_snapshot(header, snapshot).await
+    }
+
+    async fn receive_files(
+        &self,
+        header: &MessageHeader,
+        mut parts: Streaming<SnapshotPart>,
+    ) -> Result<ScratchFolder, Unreachable> {
+        let options = self.network.options();
+        let (scratch, pool) = (options.scratch.clone(), options.maintenance.clone());
+        let group = GroupId { tablet: header.tablet, replica: header.to };
+        let mut receiver = self.blocking(move || SnapshotReceiver::create(&scratch, group)).await?;
+        loop {
+            match next_part(&mut parts).await? {
+                snapshot_part::Part::Chunk(chunk) => {
+                    receiver = pool
+                        .run(move || receiver.write_chunk(&chunk))
+                        .await
+                        .map_err(|error| Unreachable(error.to_string()))?
+                        .map_err(|error| Unreachable(error.to_string()))?;
+                }
+                snapshot_part::Part::End(_) => {
+                    let finished = pool.run(move || receiver.finish()).await;
+                    return finished
+                        .map_err(|error| Unreachable(error.to_string()))?
+                        .map_err(|error| Unreachable(error.to_string()));
+                }
+                snapshot_part::Part::Header(_) => {
+                    return Err(Unreachable("invalid snapshot: a second header".to_owned()));
+                }
+            }
+        }
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        call: impl Fn() -> std::io::Result<T> + Send + Sync + 'static,
+    ) -> Result<T, Unreachable> {
+        let outcome = run_blocking(&self.network.options().maintenance, call).await;
+        outcome.and_then(|inner| inner).map_err(|error| Unreachable(error.to_string()))
+    }
+}
+
+async fn next_part(parts: &mut Streaming<SnapshotPart>) -> Result<snapshot_part::Part, Unreachable> {
+    match parts.message().await {
+        Ok(Some(SnapshotPart { part: Some(part) })) => Ok(part),
+        Ok(_) => Err(Unreachable("invalid snapshot: the end part is missing".to_owned())),
+        Err(status) => Err(Unreachable(status.to_string())),
+    }
+}

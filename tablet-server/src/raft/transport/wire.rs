@@ -1,0 +1,310 @@
+//! Encodes messages between servers as `ebla.raft`, and decodes them. An invalid message is refused with a reason; nothing here
+//! panics because of a peer's message.
+
+use ebla_model::id::{LogId, ReplicaId, TabletId};
+use ebla_proto::raft::append_reply::Result as AppendResult;
+use ebla_proto::raft::{self, entry, frame, frame_reply};
+use ebla_proto::{convert, record};
+use openraft::entry::EntryPayload;
+
+use super::message::{GroupOrigin, MessageHeader, RaftRequest, RaftResponse, Unreachable};
+use crate::raft::error::Fault;
+use crate::raft::state_machine::AppliedPosition;
+use crate::raft::types::{
+    AppendRequest, AppendResponse, Command, RaftEntry, RaftLogId, RaftVote, TransferRequest, VoteRequest, VoteResponse,
+    committed_vote, log_id, membership, raft_log_id, raft_membership, vote,
+};
+
+pub(super) fn append_frame(call: u64, header: MessageHeader, request: AppendRequest) -> raft::Frame {
+    let append = raft::AppendEntries {
+        vote: Some(encode_vote(&request.vote)),
+        previous: request.prev_log_id.as_ref().map(encode_log_id),
+        entries: request.entries.into_iter().map(encode_entry).collect(),
+        committed: request.leader_commit.as_ref().map(encode_log_id),
+    };
+    frame(call, header, frame::Kind::Append(append))
+}
+
+pub(super) fn request_frame(header: MessageHeader, request: RaftRequest) -> raft::Frame {
+    let kind = match request {
+        RaftRequest::Vote(request) => frame::Kind::Vote(vote_request(&request)),
+        RaftRequest::PreVote(request) => frame::Kind::PreVote(vote_request(&request)),
+        RaftRequest::Transfer(request) => frame::Kind::Transfer(raft::Transfer {
+            vote: Some(encode_vote(request.from_leader())),
+            to_replica: *request.to_node_id(),
+            last: request.last_log_id().map(encode_log_id),
+        }),
+    };
+    frame(0, header, kind)
+}
+
+fn frame(call: u64, header: MessageHeader, kind: frame::Kind) -> raft::Frame {
+    let origin = raft::Origin { parent: header.origin.parent.get(), split_index: header.origin.split_index };
+    raft::Frame {
+        call,
+        tablet: header.tablet.get(),
+        to_replica: header.to.get(),
+        from_replica: header.from.get(),
+        origin: Some(origin),
+        kind: Some(kind),
+    }
+}
+
+/// The request in a frame.
+pub(super) enum Incoming {
+    Append(AppendRequest),
+    Call(RaftRequest),
+}
+
+pub(super) fn decode_frame(frame: raft::Frame) -> Result<(MessageHeader, Incoming), Fault> {
+    let origin = frame.origin.unwrap_or_default();
+    let header = MessageHeader {
+        tablet: TabletId::new(frame.tablet),
+        to: ReplicaId::new(frame.to_replica),
+        from: ReplicaId::new(frame.from_replica),
+        origin: GroupOrigin { parent: TabletId::new(origin.parent), split_index: origin.split_index },
+    };
+    let incoming = match frame.kind.ok_or_else(|| Fault::new("invalid raft frame: unknown kind"))? {
+        frame::Kind::Append(append) => Incoming::Append(decode_append(append)?),
+        frame::Kind::Vote(request) => Incoming::Call(RaftRequest::Vote(decode_vote_request(request)?)),
+        frame::Kind::PreVote(request) => Incoming::Call(RaftRequest::PreVote(decode_vote_request(request)?)),
+        frame::Kind::Transfer(transfer) => {
+            let from = decode_vote(transfer.vote)?;
+            let last = transfer.last.map(decode_raft_log_id);
+            Incoming::Call(RaftRequest::Transfer(TransferRequest::new(from, transfer.to_replica, last)))
+        }
+    };
+    Ok((header, incoming))
+}
+
+fn decode_append(append: raft::AppendEntries) -> Result<AppendRequest, Fault> {
+    Ok(AppendRequest {
+        vote: decode_vote(append.vote)?,
+        prev_log_id: append.previous.map(decode_raft_log_id),
+        entries: append.entries.into_iter().map(decode_entry).collect::<Result<_, _>>()?,
+        leader_commit: append.committed.map(decode_raft_log_id),
+    })
+}
+
+pub(super) fn append_reply(call: u64, outcome: Result<AppendResponse, Unreachable>) -> raft::FrameReply {
+    let kind = match outcome {
+        Ok(response) => frame_reply::Kind::Append(raft::AppendReply { result: Some(append_result(response)) }),
+        Err(Unreachable(reason)) => frame_reply::Kind::Unreachable(reason),
+    };
+    raft::FrameReply { call, kind: Some(kind) }
+}
+
+fn append_result(response: AppendResponse) -> AppendResult {
+    match response {
+        AppendResponse::Success => AppendResult::Success(true),
+        // Every log has a first entry, so "nothing matches" can be encoded as a conflict.
+        AppendResponse::PartialSuccess(None) | AppendResponse::Conflict => AppendResult::Conflict(true),
+        AppendResponse::PartialSuccess(Some(upto)) => AppendResult::Partial(encode_log_id(&upto)),
+        AppendResponse::HigherVote(vote) => AppendResult::HigherVote(encode_vote(&vote)),
+    }
+}
+
+pub(super) fn decode_append_reply(reply: raft::FrameReply) -> Result<AppendResponse, Unreachable> {
+    match reply.kind {
+        Some(frame_reply::Kind::Append(reply)) => match reply.result {
+            Some(AppendResult::Success(_)) => Ok(AppendResponse::Success),
+            Some(AppendResult::Partial(upto)) => Ok(AppendResponse::PartialSuccess(Some(decode_raft_log_id(upto)))),
+            Some(AppendResult::Conflict(_)) => Ok(AppendResponse::Conflict),
+            Some(AppendResult::HigherVote(vote)) => {
+                Ok(AppendResponse::HigherVote(decode_vote(Some(vote)).map_err(invalid)?))
+            }
+            None => Err(invalid("invalid append reply: unknown kind")),
+        },
+        Some(frame_reply::Kind::Unreachable(reason)) => Err(Unreachable(reason)),
+        _ => Err(invalid("reply of the wrong kind")),
+    }
+}
+
+pub(super) fn call_reply(outcome: Result<RaftResponse, Unreachable>) -> raft::FrameReply {
+    let kind = match outcome {
+        Ok(RaftResponse::Vote(response)) => frame_reply::Kind::Vote(raft::VoteReply {
+            vote: Some(encode_vote(&response.vote)),
+            granted: response.vote_granted,
+            last: response.last_log_id.as_ref().map(encode_log_id),
+        }),
+        Ok(RaftResponse::Done) => frame_reply::Kind::Done(true),
+        Err(Unreachable(reason)) => frame_reply::Kind::Unreachable(reason),
+    };
+    raft::FrameReply { call: 0, kind: Some(kind) }
+}
+
+pub(super) fn decode_call_reply(reply: raft::FrameReply) -> Result<RaftResponse, Unreachable> {
+    match reply.kind {
+        Some(frame_reply::Kind::Vote(reply)) => {
+            let vote = decode_vote(reply.vote).map_err(invalid)?;
+            Ok(RaftResponse::Vote(VoteResponse::new(vote, reply.last.map(decode_raft_log_id), reply.granted)))
+        }
+        Some(frame_reply::Kind::Done(_)) => Ok(RaftResponse::Done),
+        Some(frame_reply::Kind::Unreachable(reason)) => Err(Unreachable(reason)),
+        _ => Err(invalid("reply of the wrong kind")),
+    }
+}
+
+/// The reply to a snapshot: the vote that the receiver holds after the install.
+pub(super) fn snapshot_reply(outcome: Result<RaftVote, Unreachable>) -> raft::FrameReply {
+    call_reply(outcome.map(|vote| RaftResponse::Vote(VoteResponse::new(vote, None, true))))
+}
+
+pub(super) fn decode_snapshot_reply(reply: raft::FrameReply) -> Result<RaftVote, Unreachable> {
+    match decode_call_reply(reply)? {
+        RaftResponse::Vote(response) => Ok(response.vote),
+        RaftResponse::Done => Err(invalid("reply of the wrong kind")),
+    }
+}
+
+pub(super) fn snapshot_header(
+    header: MessageHeader,
+    vote: &RaftVote,
+    applied: &AppliedPosition,
+) -> raft::SnapshotHeader {
+    let (membership_log_id, members) = &applied.membership;
+    raft::SnapshotHeader {
+        tablet: header.tablet.get(),
+        to_replica: header.to.get(),
+        from_replica: header.from.get(),
+        vote: Some(encode_vote(vote)),
+        last: applied.last.map(convert::log_id_to_proto),
+        membership_log_id: membership_log_id.map(convert::log_id_to_proto),
+        membership: Some(convert::membership_to_proto(members)),
+        id: String::new(),
+    }
+}
+
+pub(super) fn decode_snapshot_header(
+    header: raft::SnapshotHeader,
+) -> Result<(MessageHeader, RaftVote, AppliedPosition), Fault> {
+    let to = MessageHeader {
+        tablet: TabletId::new(header.tablet),
+        to: ReplicaId::new(header.to_replica),
+        from: ReplicaId::new(header.from_replica),
+        origin: GroupOrigin::default(),
+    };
+    let members = header.membership.ok_or_else(|| Fault::new("invalid snapshot: the membership is missing"))?;
+    let members = convert::membership_from_proto(&members);
+    let applied = AppliedPosition {
+        last: header.last.map(decode_log_id),
+        membership: (header.membership_log_id.map(decode_log_id), members),
+    };
+    Ok((to, decode_vote(header.vote)?, applied))
+}
+
+fn invalid(reason: impl ToString) -> Unreachable {
+    Unreachable(reason.to_string())
+}
+
+fn decode_log_id(id: record::LogId) -> LogId {
+    LogId { term: id.term, index: id.index }
+}
+
+fn encode_log_id(id: &RaftLogId) -> record::LogId {
+    let LogId { term, index } = log_id(id);
+    record::LogId { term, index }
+}
+
+fn decode_raft_log_id(id: record::LogId) -> RaftLogId {
+    raft_log_id(decode_log_id(id))
+}
+
+fn encode_vote(vote: &RaftVote) -> raft::BallotId {
+    raft::BallotId { term: vote.leader_id.term, replica: vote.leader_id.voted_for, committed: vote.committed }
+}
+
+fn decode_vote(ballot: Option<raft::BallotId>) -> Result<RaftVote, Fault> {
+    let ballot = ballot.ok_or_else(|| Fault::new("invalid raft message: the vote is missing"))?;
+    let decode = if ballot.committed { committed_vote } else { vote };
+    Ok(decode(ballot.term, ballot.replica))
+}
+
+fn vote_request(request: &VoteRequest) -> raft::Vote {
+    raft::Vote {
+        vote: Some(encode_vote(&request.vote)),
+        last: request.last_log_id.as_ref().map(encode_log_id),
+        leadership_transfer: request.leadership_transfer,
+    }
+}
+
+fn decode_vote_request(request: raft::Vote) -> Result<VoteRequest, Fault> {
+    let mut decoded = VoteRequest::new(decode_vote(request.vote)?, request.last.map(decode_raft_log_id));
+    decoded.leadership_transfer = request.leadership_transfer;
+    Ok(decoded)
+}
+
+fn encode_entry(entry: RaftEntry) -> raft::Entry {
+    let payload = match entry.payload {
+        EntryPayload::Blank => entry::Payload::Blank(true),
+        EntryPayload::Normal(command) => entry::Payload::Command(command.0),
+        EntryPayload::Membership(members) => {
+            entry::Payload::Membership(convert::membership_to_proto(&membership(&members)))
+        }
+    };
+    raft::Entry { id: Some(encode_log_id(&entry.log_id)), payload: Some(payload) }
+}
+
+fn decode_entry(entry: raft::Entry) -> Result<RaftEntry, Fault> {
+    let id = entry.id.ok_or_else(|| Fault::new("invalid log entry: term and index are missing"))?;
+    let payload = match entry.payload.ok_or_else(|| Fault::new("invalid log entry: unknown kind"))? {
+        entry::Payload::Blank(_) => EntryPayload::Blank,
+        entry::Payload::Command(command) => EntryPayload::Normal(Command(command)),
+        entry::Payload::Membership(members) => {
+            EntryPayload::Membership(raft_membership(&convert::membership_from_proto(&members))?)
+        }
+    };
+    Ok(RaftEntry { log_id: decode_raft_log_id(id), payload })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn header() -> MessageHeader {
+        let origin = GroupOrigin { parent: TabletId::new(3), split_index: 44 };
+        MessageHeader { tablet: TabletId::new(9), to: ReplicaId::new(2), from: ReplicaId::new(1), origin }
+    }
+
+    #[test]
+    fn an_append_survives_a_round_trip() {
+        let at = |index| raft_log_id(LogId { term: 2, index });
+        let request = AppendRequest {
+            vote: committed_vote(2, 1),
+            prev_log_id: Some(at(10)),
+            entries: vec![
+                RaftEntry { log_id: at(11), payload: EntryPayload::Blank },
+                RaftEntry { log_id: at(12), payload: EntryPayload::Normal(Command(Bytes::from_static(b"c"))) },
+            ],
+            leader_commit: None,
+        };
+        let (back, incoming) = decode_frame(append_frame(5, header(), request.clone())).unwrap();
+        assert_eq!(back, header());
+        let Incoming::Append(append) = incoming else { panic!("an append") };
+        assert_eq!(format!("{append:?}"), format!("{request:?}"));
+    }
+
+    #[test]
+    fn a_vote_request_keeps_its_leadership_transfer_flag() {
+        let mut request = VoteRequest::new(vote(3, 2), None);
+        request.leadership_transfer = true;
+        let (_, incoming) = decode_frame(request_frame(header(), RaftRequest::Vote(request.clone()))).unwrap();
+        let Incoming::Call(RaftRequest::Vote(back)) = incoming else { panic!("a vote") };
+        assert_eq!(back, request);
+    }
+
+    #[test]
+    fn replies_survive_a_round_trip_and_an_invalid_one_is_no_success() {
+        for response in
+            [AppendResponse::Success, AppendResponse::Conflict, AppendResponse::HigherVote(committed_vote(9, 3))]
+        {
+            assert_eq!(decode_append_reply(append_reply(1, Ok(response.clone()))).unwrap(), response);
+        }
+        assert!(decode_append_reply(append_reply(1, Err(Unreachable("stopped".to_owned())))).is_err());
+        assert!(decode_append_reply(raft::FrameReply { call: 1, kind: None }).is_err());
+        assert!(decode_call_reply(call_reply(Err(Unreachable("vote hold-off".to_owned())))).is_err());
+        assert!(decode_frame(raft::Frame::default()).is_err());
+    }
+}

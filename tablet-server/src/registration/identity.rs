@@ -1,0 +1,110 @@
+//! The server's identity: its id, and the cluster that it belongs to.
+//!
+//! A server's id is taken from a counter at the first start and stored in the registry together with the cluster's id, which
+//! may become known later: an id that is allocated and lost before that does no harm, because nothing uses it. A server
+//! that has an id starts without Chubby.
+
+use std::time::Duration;
+
+use ebla_chubby::{Compare, Counter, File, SharedChubby, next_ids, paths};
+use ebla_model::Reason;
+use ebla_model::error::Error;
+use ebla_model::id::{ClusterId, ServerId};
+use ebla_proto::{convert, record};
+use ebla_storage::registry::{Identity, Registry};
+use tracing::warn;
+
+/// The pause before a failed Chubby call is retried at a first start.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// This server's id: from the registry, or newly allocated. Allocation waits until Chubby is available.
+///
+/// # Errors
+/// Errors of Chubby other than `Unavailable`.
+pub async fn identify(registry: &Registry, chubby: &SharedChubby) -> Result<ServerId, Error> {
+    if let Some(known) = registry.identity() {
+        return Ok(known.server);
+    }
+    loop {
+        match new_id(registry, chubby).await {
+            Err(error) if error.reason == Reason::Unavailable => {
+                warn!(%error, "waiting for Chubby to assign a server id (first start)");
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn new_id(registry: &Registry, chubby: &SharedChubby) -> Result<ServerId, Error> {
+    let cluster = chubby.read(paths::CLUSTER).await?.map(cluster_id).transpose()?;
+    let ids = next_ids(chubby.as_ref(), Counter::Servers, 1).await?;
+    let server = ServerId::new(ids.start);
+    if let Some(cluster) = cluster {
+        registry.adopt(Identity { cluster, server })?;
+    }
+    Ok(server)
+}
+
+fn cluster_id(file: File) -> Result<ClusterId, Error> {
+    let cluster: record::Cluster = convert::decode_record(file.value)?;
+    ClusterId::from_bytes(&cluster.cluster).ok_or_else(|| Error::damaged("cluster id is not 16 bytes long"))
+}
+
+/// The precondition on Chubby's cluster file under which this server may register.
+///
+/// # Errors
+/// `FailedPrecondition` when Chubby belongs to another cluster: this server can never register there. `Unavailable` when
+/// Chubby has no cluster file: an operator may restore it.
+pub(super) fn precondition(own: Option<Identity>, found: Option<File>) -> Result<Compare, Error> {
+    let path = paths::CLUSTER.to_owned();
+    let Some(file) = found else {
+        return match own {
+            None => Ok(Compare::Absent(path)),
+            Some(own) => {
+                let message = format!("this server belongs to cluster {}, but Chubby has no cluster file", own.cluster);
+                Err(Error::new(Reason::Unavailable, message))
+            }
+        };
+    };
+    let seen = Compare::Created(path, file.created);
+    let found = cluster_id(file)?;
+    match own {
+        Some(own) if own.cluster != found => Err(Error::new(
+            Reason::FailedPrecondition,
+            format!(
+                "data folder belongs to cluster {}, but Chubby belongs to cluster {found}: \
+                 connect to the Chubby of the server's own cluster, or start with an empty data folder",
+                own.cluster
+            ),
+        )),
+        _ => Ok(seen),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: ClusterId = ClusterId::new(5);
+    const SERVER: ServerId = ServerId::new(1);
+
+    #[test]
+    fn registration_requires_the_cluster_file_that_was_read() {
+        let created = ebla_chubby::Revision::new(3);
+        let file = |cluster: ClusterId| {
+            let cluster = record::Cluster { cluster: cluster.to_bytes().to_vec().into(), ..Default::default() };
+            let value = convert::encode_record(cluster);
+            File { path: paths::CLUSTER.to_owned(), value, created, modified: created, lease: None }
+        };
+        let own = Some(Identity { cluster: OURS, server: SERVER });
+        let seen = Compare::Created(paths::CLUSTER.to_owned(), created);
+        assert_eq!(precondition(None, None), Ok(Compare::Absent(paths::CLUSTER.to_owned())));
+        assert_eq!(precondition(None, Some(file(OURS))), Ok(seen.clone()));
+        assert_eq!(precondition(own, Some(file(OURS))), Ok(seen));
+        let other = precondition(own, Some(file(ClusterId::new(6)))).unwrap_err();
+        assert_eq!(other.reason, Reason::FailedPrecondition);
+        assert!(other.message.contains(&OURS.to_string()), "{other}");
+        assert_eq!(precondition(own, None).unwrap_err().reason, Reason::Unavailable, "it may come back");
+    }
+}

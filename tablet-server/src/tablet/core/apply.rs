@@ -1,0 +1,449 @@
+//! Applying commands to a tablet: a function of the state, the stored cells, and the command.
+//!
+//! Commands are resolved, so this module uses no clock, setting or filter; every replica that applies the same log
+//! ends with the same cells, the same sessions and the same replies. Refusals are decided here, from replicated state
+//! alone, one row at a time.
+//!
+//! **Deletes** affect the cells that exist when they are applied, in commit order, whatever the timestamps. The cells are
+//! looked up: a few are deleted one by one, many by a range tombstone (which makes later reads of the memtable slower).
+//! Readers see no difference between the two.
+//!
+//! **Edits** of many commands are buffered for one write batch. A delete must also find the cells that earlier commands of
+//! the same batch wrote; it searches the buffered edits of touched rows, so no batch needs to be cut for it. `Collect`
+//! and `Split` need all earlier edits written first: see [`needs_written_edits`].
+//!
+//! **Rules that count versions.** When a newer version is deleted, an older one that was already dead must not reappear. So
+//! such a delete first removes the dead versions of its column.
+
+use std::collections::{BTreeSet, HashSet};
+
+use ebla_model::codec::{self, CellKey};
+use ebla_model::command::{Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
+use ebla_model::error::Error;
+use ebla_model::gc::Judge;
+use ebla_model::id::{FamilyId, TabletId};
+use ebla_model::idempotency;
+use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::mutation::Change;
+use ebla_model::schema::TableSchema;
+use ebla_model::session::Verdict;
+use ebla_model::time::Micros;
+use ebla_runtime::{Bug, planted};
+
+use crate::tablet::core::state::TabletState;
+
+/// Maximum number of cells deleted one by one; more are deleted by a range tombstone.
+const SINGLE_DELETES_MAX: usize = ebla_storage::tablet::cells::SINGLE_DELETES_MAX;
+
+/// Maximum number of applied sequences of a session above its lowest outstanding one. A session that never advances
+/// it is refused; nothing is forgotten.
+const OUTSTANDING_MAX: usize = 65_536;
+
+/// Maximum number of sessions of a tablet; more are refused until some have expired.
+const SESSIONS_MAX: usize = 10_000;
+
+/// The refusal of a write that was first sent too long ago.
+pub(in crate::tablet) const LATE: &str =
+    "start_time is more than 15 minutes ago: the idempotency token may have been forgotten";
+/// The refusal of a write that was first sent in the future.
+pub(in crate::tablet) const EARLY: &str = "start_time is more than 5 minutes ahead of the server's clock";
+
+/// Access to the cells in the store, without the buffered edits.
+pub trait CellReader {
+    /// The keys in `[lower, upper)` (`None`: to the end) when they are few, ascending; `None` when
+    /// they are many. Replicas may differ in what counts as many.
+    ///
+    /// # Errors
+    /// Errors of the store. The replica stops, because another one may have read the cells.
+    fn keys_if_few(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Option<Vec<Vec<u8>>>, Error>;
+
+    /// All keys in `[lower, upper)`, ascending.
+    ///
+    /// # Errors
+    /// As [`CellReader::keys_if_few`].
+    fn keys(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Vec<Vec<u8>>, Error>;
+}
+
+/// A change of the cells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CellEdit {
+    /// Stores this encoded value under the key.
+    Put(Vec<u8>, Vec<u8>),
+    /// Deletes the cell.
+    Delete(Vec<u8>),
+    /// Deletes the cells with `from <= key < to`; without `to`, all from `from` on.
+    DeleteRange(Vec<u8>, Option<Vec<u8>>),
+}
+
+/// Whether all buffered edits must be written before this command is applied.
+#[must_use]
+pub fn needs_written_edits(kind: &CommandKind) -> bool {
+    matches!(kind, CommandKind::Split { .. } | CommandKind::Collect { .. })
+}
+
+/// Whether this command only puts cells, so that no stored cell is read.
+#[must_use]
+pub fn is_put_only(kind: &CommandKind) -> bool {
+    let adds = |change: &Change| matches!(change, Change::SetCell { .. });
+    match kind {
+        CommandKind::Write(rows) => rows.iter().flat_map(|row| &row.changes).all(adds),
+        CommandKind::Tick => true,
+        _ => false,
+    }
+}
+
+/// The halves of a split of the tablet in its current state, or the reason why it cannot be split now.
+///
+/// # Errors
+/// The refusal that every replica returns: the tablet was dropped, the key is not an interior key (any more), or a change
+/// of replicas is in progress.
+pub fn split(
+    state: &TabletState,
+    at: &RowKey,
+    child: TabletId,
+) -> Result<(TabletDescriptor, TabletDescriptor), Refusal> {
+    if state.dropped.is_some() {
+        return Err(dropped());
+    }
+    if state.descriptor.range.split_at(at).is_none() {
+        return Err(refusal(RefusalKind::OutOfRange, "the split key is not an interior key of the tablet"));
+    }
+    state
+        .descriptor
+        .split(at, child)
+        .ok_or_else(|| refusal(RefusalKind::NotNow, "the tablet is the root tablet, or its replicas are being changed"))
+}
+
+/// Applies commands to a state and buffers their edits of the cells.
+pub struct Applier<'a, C> {
+    state: &'a mut TabletState,
+    cells: &'a C,
+    edits: Vec<CellEdit>,
+    /// Rows that the buffered edits touch.
+    touched_rows: HashSet<RowKey>,
+}
+
+impl<'a, C: CellReader> Applier<'a, C> {
+    /// An applier without buffered edits.
+    pub fn new(state: &'a mut TabletState, cells: &'a C) -> Self {
+        Self { state, cells, edits: Vec::new(), touched_rows: HashSet::new() }
+    }
+
+    /// Continues with edits that were taken and not written.
+    #[cfg(test)]
+    fn resume(&mut self, edits: Vec<CellEdit>) {
+        let rows = edits.iter().filter_map(CellEdit::put_key).filter_map(|key| Some(CellKey::decode(key).ok()?.row));
+        self.touched_rows.extend(rows);
+        self.edits = edits;
+    }
+
+    /// The state after the last command.
+    pub fn state(&mut self) -> &mut TabletState {
+        self.state
+    }
+
+    /// The number of buffered edits.
+    #[must_use]
+    pub fn edit_count(&self) -> usize {
+        self.edits.len()
+    }
+
+    /// Returns the buffered edits; the caller writes them with the state's edits in one batch.
+    pub fn take_edits(&mut self) -> Vec<CellEdit> {
+        self.touched_rows.clear();
+        std::mem::take(&mut self.edits)
+    }
+
+    /// Applies one command other than `Split`, which also creates files and is handled by the state machine.
+    ///
+    /// # Errors
+    /// Only errors after which this replica cannot continue: its store fails, or it cannot apply the command.
+    pub fn apply(&mut self, command: Command) -> Result<Reply, Error> {
+        self.state.advance_time(command.time);
+        match command.kind {
+            CommandKind::Write(rows) => self.write(rows),
+            CommandKind::SetSchema(schema) => Ok(self.set_schema(schema)),
+            CommandKind::DropRange { operation, range } => {
+                if self.state.dropped.is_some() {
+                    return Ok(Reply::Refused(dropped()));
+                }
+                if self.state.record_operation(operation) {
+                    self.drop_range(&range);
+                }
+                Ok(Reply::Done)
+            }
+            CommandKind::Drop { operation } => {
+                if self.state.dropped.is_none() {
+                    self.state.drop_tablet(operation);
+                }
+                Ok(Reply::Done)
+            }
+            CommandKind::Collect { range, time } => {
+                self.collect(&range, time)?;
+                Ok(Reply::Done)
+            }
+            CommandKind::Tick => Ok(Reply::Done),
+            CommandKind::Split { .. } => Err(Error::internal("a split command reached the cell applier")),
+        }
+    }
+
+    fn write(&mut self, rows: Vec<RowWrite>) -> Result<Reply, Error> {
+        rows.into_iter().map(|row| self.write_row(row)).collect::<Result<_, _>>().map(Reply::Write)
+    }
+
+    fn write_row(&mut self, write: RowWrite) -> Result<RowReply, Error> {
+        if let Some(reply) = self.early_reply(&write) {
+            return Ok(reply);
+        }
+        for change in write.changes {
+            self.change(&write.row, change)?;
+        }
+        if let Some(token) = &write.token {
+            self.state.record_token(&token.key(&write.row), token.token.started, write.result.as_ref());
+        }
+        let time = self.state.session_time();
+        let window = self.state.session(write.session);
+        window.record(write.sequence, write.lowest_outstanding, write.result, time);
+        self.touched_rows.insert(write.row);
+        Ok(RowReply::Applied)
+    }
+
+    /// The reply to a write that changes nothing. The order of the checks matters: a write that was applied
+    /// before a split moved its row is recognized in the tablet that has the row now.
+    fn early_reply(&mut self, write: &RowWrite) -> Option<RowReply> {
+        if self.state.dropped.is_some() {
+            return Some(RowReply::Refused(dropped()));
+        }
+        if !self.state.descriptor.range.contains(write.row.as_bytes()) {
+            return Some(RowReply::Refused(refusal(RefusalKind::OutOfRange, "the row is not in this tablet")));
+        }
+        if !self.state.has_room_for_session(write.session, SESSIONS_MAX) {
+            return Some(RowReply::Refused(refusal(RefusalKind::NotNow, "too many sessions write to this tablet")));
+        }
+        let window = self.state.session(write.session);
+        match window.judge(write.sequence) {
+            Verdict::Duplicate(_) if planted(Bug::AppliedTwice) => {}
+            Verdict::Duplicate(result) => return Some(RowReply::Duplicate(result)),
+            Verdict::Forgotten => {
+                let message = "duplicate check impossible: sequence already acknowledged by client";
+                return Some(RowReply::Refused(refusal(RefusalKind::SessionForgotten, message)));
+            }
+            Verdict::Fresh => {}
+        }
+        if window.applied.len() >= OUTSTANDING_MAX {
+            return Some(RowReply::Refused(refusal(
+                RefusalKind::NotNow,
+                "the session has too many outstanding writes",
+            )));
+        }
+        if let Some(reply) = self.token_reply(write) {
+            return Some(reply);
+        }
+        let unknown =
+            write.changes.iter().filter_map(family_of).find(|id| self.state.schema.family_by_id(*id).is_none());
+        unknown.map(|id| RowReply::Refused(refusal(RefusalKind::UnknownFamily, format!("no family with id {id}"))))
+    }
+
+    /// The reply to a write that its token forbids to apply now.
+    fn token_reply(&mut self, write: &RowWrite) -> Option<RowReply> {
+        let token = write.token.as_ref()?;
+        let key = token.key(&write.row);
+        match self.state.tokens.judge(&key, token.token.started, self.state.time) {
+            idempotency::Verdict::Duplicate(result) => Some(RowReply::Duplicate(result)),
+            idempotency::Verdict::Late => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, LATE))),
+            idempotency::Verdict::Early => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, EARLY))),
+            idempotency::Verdict::Fresh if !self.state.has_room_for_token(&key, write.result.as_ref()) => {
+                let message = "the tablet's memory for idempotency tokens is full";
+                Some(RowReply::Refused(refusal(RefusalKind::NotNow, message)))
+            }
+            idempotency::Verdict::Fresh => None,
+        }
+    }
+
+    fn change(&mut self, row: &RowKey, change: Change) -> Result<(), Error> {
+        match change {
+            Change::SetCell { family, qualifier, timestamp, value } => {
+                let timestamp = if planted(Bug::ApplyReadsClock) {
+                    ebla_runtime::Clock::system().wall().truncate_to_millis()
+                } else {
+                    timestamp
+                };
+                let key = codec::encode_parts(row.as_bytes(), family, &qualifier, timestamp);
+                self.edits.push(CellEdit::Put(key, codec::encode_value(&value)));
+                // A later delete in the same row must find it.
+                self.touched_rows.insert(row.clone());
+                Ok(())
+            }
+            Change::DeleteColumn { family, qualifier, start, end } => {
+                let prefix = codec::column_prefix(row, family, &qualifier);
+                if start > Micros::ZERO || end.is_some() {
+                    self.delete_dead(row, family, &prefix)?;
+                }
+                let Some((lower, upper)) = version_bounds(row, family, &qualifier, start, end) else { return Ok(()) };
+                self.delete(row, lower, upper)
+            }
+            Change::DeleteFamily(family) => self.delete_prefix(row, codec::family_prefix(row, family)),
+            Change::DeleteRow => self.delete_prefix(row, codec::row_prefix(row)),
+        }
+    }
+
+    fn delete_prefix(&mut self, row: &RowKey, prefix: Vec<u8>) -> Result<(), Error> {
+        let upper = codec::prefix_end(&prefix);
+        self.delete(row, prefix, upper)
+    }
+
+    /// Deletes the cells of `row` between the bounds, both stored and buffered.
+    fn delete(&mut self, row: &RowKey, lower: Vec<u8>, upper: Option<Vec<u8>>) -> Result<(), Error> {
+        let stored = self.cells.keys_if_few(&lower, upper.as_deref())?;
+        let mut found: BTreeSet<Vec<u8>> = stored.iter().flatten().cloned().collect();
+        if self.touched_rows.contains(row) {
+            let inside = |key: &&Vec<u8>| is_inside(key, &lower, upper.as_deref());
+            found.extend(self.edits.iter().filter_map(CellEdit::put_key).filter(inside).cloned());
+        }
+        if stored.is_none() || found.len() > SINGLE_DELETES_MAX {
+            self.edits.push(CellEdit::DeleteRange(lower, upper));
+        } else {
+            self.edits.extend(found.into_iter().map(CellEdit::Delete));
+        }
+        self.touched_rows.insert(row.clone());
+        Ok(())
+    }
+
+    /// Deletes the dead versions of the column if its family has a rule that counts versions.
+    fn delete_dead(&mut self, row: &RowKey, family: FamilyId, prefix: &[u8]) -> Result<(), Error> {
+        let schema = std::sync::Arc::clone(&self.state.schema);
+        let rule = schema.family_by_id(family).and_then(|family| family.gc.as_ref());
+        let Some(rule) = rule.filter(|rule| rule.counts()) else { return Ok(()) };
+        let upper = codec::prefix_end(prefix);
+        let versions = self.current_keys(prefix, upper.as_deref())?;
+        let mut judge = Judge::new(Some(rule), self.state.gc_time);
+        for key in versions {
+            let timestamp = CellKey::decode(&key)?.timestamp;
+            if !judge.keeps(timestamp) {
+                // The versions from here to the end of the column are dead.
+                return self.delete(row, key, upper);
+            }
+        }
+        Ok(())
+    }
+
+    /// The keys between the bounds after the buffered edits.
+    fn current_keys(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<BTreeSet<Vec<u8>>, Error> {
+        let mut keys: BTreeSet<Vec<u8>> = self.cells.keys(lower, upper)?.into_iter().collect();
+        for edit in &self.edits {
+            match edit {
+                CellEdit::Put(key, _) if is_inside(key, lower, upper) => {
+                    keys.insert(key.clone());
+                }
+                CellEdit::Put(..) => {}
+                CellEdit::Delete(key) => {
+                    keys.remove(key);
+                }
+                CellEdit::DeleteRange(from, to) => keys.retain(|key| !is_inside(key, from, to.as_deref())),
+            }
+        }
+        Ok(keys)
+    }
+
+    fn set_schema(&mut self, schema: TableSchema) -> Reply {
+        if self.state.dropped.is_some() {
+            return Reply::Refused(dropped());
+        }
+        if schema.version > self.state.schema.version {
+            self.state.set_schema(schema);
+        }
+        Reply::Done
+    }
+
+    fn drop_range(&mut self, range: &KeyRange) {
+        if let Some(range) = self.state.descriptor.range.intersect(range) {
+            let (from, to) = codec::range_bounds(&range);
+            self.edits.push(CellEdit::DeleteRange(from, to));
+        }
+    }
+
+    /// Deletes the cells in `range` that the GC rules call dead at `time`. The proposer keeps the range small.
+    fn collect(&mut self, range: &KeyRange, time: Micros) -> Result<(), Error> {
+        let Some(range) = self.state.descriptor.range.intersect(range) else { return Ok(()) };
+        let (lower, upper) = codec::range_bounds(&range);
+        let schema = std::sync::Arc::clone(&self.state.schema);
+        let mut column: Option<(CellKey, Judge<'_>)> = None;
+        for key in self.cells.keys(&lower, upper.as_deref())? {
+            let cell = CellKey::decode(&key)?;
+            let known = schema.family_by_id(cell.family);
+            let fresh = column.as_ref().is_none_or(|(first, _)| !is_same_column(first, &cell));
+            let judge = match &mut column {
+                Some((_, judge)) if !fresh => judge,
+                slot => {
+                    let rule = known.and_then(|family| family.gc.as_ref());
+                    &mut slot.insert((cell.clone(), Judge::new(rule, time))).1
+                }
+            };
+            let below_floor = self.state.floors.get(&cell.family).is_some_and(|floor| cell.timestamp < *floor);
+            if known.is_none() || below_floor || !judge.keeps(cell.timestamp) {
+                self.edits.push(CellEdit::Delete(key));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CellEdit {
+    fn put_key(&self) -> Option<&Vec<u8>> {
+        match self {
+            Self::Put(key, _) => Some(key),
+            Self::Delete(_) | Self::DeleteRange(..) => None,
+        }
+    }
+}
+
+fn is_same_column(a: &CellKey, b: &CellKey) -> bool {
+    a.row == b.row && a.family == b.family && a.qualifier == b.qualifier
+}
+
+fn is_inside(key: &[u8], lower: &[u8], upper: Option<&[u8]>) -> bool {
+    lower <= key && upper.is_none_or(|upper| key < upper)
+}
+
+/// The keys of a column's versions with `start <= timestamp < end`; `None` when there can be none. Newer versions have
+/// lower keys.
+fn version_bounds(
+    row: &RowKey,
+    family: FamilyId,
+    qualifier: &[u8],
+    start: Micros,
+    end: Option<Micros>,
+) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+    let prefix = codec::column_prefix(row, family, qualifier);
+    let oldest = codec::encode_parts(row.as_bytes(), family, qualifier, start.max(Micros::ZERO));
+    let upper = codec::prefix_end(&oldest);
+    match end {
+        None => Some((prefix, upper)),
+        Some(end) if end <= start || end <= Micros::ZERO => None,
+        Some(end) => {
+            let newest = Micros::new(end.get() - 1);
+            Some((codec::encode_parts(row.as_bytes(), family, qualifier, newest), upper))
+        }
+    }
+}
+
+fn family_of(change: &Change) -> Option<FamilyId> {
+    match change {
+        Change::SetCell { family, .. } | Change::DeleteColumn { family, .. } | Change::DeleteFamily(family) => {
+            Some(*family)
+        }
+        Change::DeleteRow => None,
+    }
+}
+
+fn dropped() -> Refusal {
+    refusal(RefusalKind::Dropped, "the tablet was dropped")
+}
+
+fn refusal(kind: RefusalKind, message: impl Into<String>) -> Refusal {
+    Refusal { kind, message: message.into() }
+}
+
+#[cfg(test)]
+mod tests;

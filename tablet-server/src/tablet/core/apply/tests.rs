@@ -1,0 +1,451 @@
+//! Golden scripts: `testdata/apply/*.txt`. A script is the history of one tablet; a case is a list of commands that are
+//! applied and written in one batch, followed by the replies and the tablet's content.
+//!
+//! ```text
+//!   families   f g       no rule            at 7                          time of the commands that follow
+//!              c         2 versions         write s1.3/2 row change; ...  session s1, sequence 3, lowest outstanding 2
+//!              o         age 10             set f:q@5=v   del f:q 5 9   delfam f   delrow   keep text
+//!   second 7           at 7 seconds         token text [3]   with this token, first sent in second 3
+//!   range a m                               schema 2 f c   droprange 9 a m   drop 9   collect a m 50   tick
+//!   split at child                          restart        the stored state is read back
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_model::cell::FamilyName;
+use ebla_model::command::CallToken;
+use ebla_model::gc::GcRule;
+use ebla_model::idempotency::{CallKind, IdempotencyToken, MEMORY_BYTES_MAX};
+use ebla_model::schema::{Family, TableName, TableState};
+use ebla_model::{OperationId, SchemaVersion, Sequence, ServerId, SessionId, TableId};
+
+use super::*;
+use crate::tablet::core::state::MetaEdit;
+
+/// A store as a map.
+#[derive(Default)]
+struct Stored {
+    cells: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
+}
+
+impl Stored {
+    fn write(&self, edits: Vec<CellEdit>) {
+        let mut cells = self.cells.lock().unwrap();
+        for edit in edits {
+            match edit {
+                CellEdit::Put(key, value) => {
+                    cells.insert(key, value);
+                }
+                CellEdit::Delete(key) => {
+                    cells.remove(&key);
+                }
+                CellEdit::DeleteRange(from, to) => cells.retain(|key, _| !is_inside(key, &from, to.as_deref())),
+            }
+        }
+    }
+}
+
+impl CellReader for Stored {
+    fn keys_if_few(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        let keys = self.keys(lower, upper)?;
+        Ok((keys.len() <= SINGLE_DELETES_MAX).then_some(keys))
+    }
+
+    fn keys(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Vec<Vec<u8>>, Error> {
+        let cells = self.cells.lock().unwrap();
+        Ok(cells.keys().filter(|key| is_inside(key, lower, upper)).cloned().collect())
+    }
+}
+
+struct History {
+    state: TabletState,
+    stored: Stored,
+    meta: BTreeMap<Vec<u8>, Bytes>,
+    time: Micros,
+}
+
+const NAMES: [&str; 4] = ["f", "g", "c", "o"];
+
+fn family(name: &str) -> Family {
+    let gc = match name {
+        "c" => Some(GcRule::MaxVersions(2)),
+        "o" => Some(GcRule::MaxAge(Duration::from_micros(10))),
+        _ => None,
+    };
+    Family { id: family_id(name), name: FamilyName::new(name).unwrap(), gc, locality_group: 0, aggregator: None }
+}
+
+fn family_id(name: &str) -> FamilyId {
+    let at = NAMES.iter().position(|known| *known == name).unwrap_or(8);
+    FamilyId::new(u32::try_from(at).unwrap() + 1)
+}
+
+fn schema(version: u64, families: &[&str]) -> TableSchema {
+    TableSchema {
+        table: TableId::new(5),
+        name: TableName::from_parts("p", "inst", "t").unwrap(),
+        version: SchemaVersion::new(version),
+        families: families.iter().map(|name| family(name)).collect(),
+        next_family: FamilyId::new(5),
+        deletion_protection: false,
+        state: TableState::Active,
+    }
+}
+
+fn key_range(from: &str, to: &str) -> KeyRange {
+    let bound = |text: &str| if text == "-" { RowKey::EMPTY } else { RowKey::copy_from_slice(text.as_bytes()) };
+    KeyRange::new(bound(from), (to != "-").then(|| bound(to))).unwrap()
+}
+
+impl History {
+    fn new() -> Self {
+        let servers = [1, 2, 3].map(ServerId::new);
+        let descriptor = TabletDescriptor::fresh(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
+        let state = TabletState::fresh(descriptor, schema(1, &NAMES));
+        let meta = BTreeMap::new();
+        let mut history = Self { state, stored: Stored::default(), meta, time: Micros::ZERO };
+        let saved = history.state.save();
+        history.keep(saved);
+        history
+    }
+
+    fn keep(&mut self, edits: Vec<MetaEdit>) {
+        for edit in edits {
+            match edit {
+                MetaEdit::Put(key, value) => self.meta.insert(key.encode(), value),
+                MetaEdit::Delete(key) => self.meta.remove(&key.encode()),
+            };
+        }
+    }
+
+    /// Runs the lines of a case as one batch.
+    fn run(&mut self, lines: &[&str]) -> Vec<String> {
+        let mut out = Vec::new();
+        let mut edits = Vec::new();
+        for line in lines {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words.as_slice() {
+                ["at", time] => self.time = Micros::new(time.parse().unwrap()),
+                ["second", time] => self.time = Micros::from_millis(time.parse::<i64>().unwrap() * 1000),
+                ["range", from, to] => {
+                    let descriptor = TabletDescriptor { range: key_range(from, to), ..self.state.descriptor.clone() };
+                    self.state.set_descriptor(descriptor);
+                }
+                ["restart"] => self.restart(),
+                ["split", at, child] => out.push(self.split(at, child)),
+                _ => {
+                    let command = Command { time: self.time, kind: parse(line) };
+                    let mut applier = Applier::new(&mut self.state, &self.stored);
+                    applier.resume(std::mem::take(&mut edits));
+                    if needs_written_edits(&command.kind) {
+                        self.stored.write(applier.take_edits());
+                    }
+                    let reply = applier.apply(command).unwrap();
+                    edits = applier.take_edits();
+                    out.extend(show_reply(&reply));
+                }
+            }
+        }
+        out.extend(edits.iter().filter_map(show_tombstone));
+        self.stored.write(edits);
+        let changed = self.state.take_edits();
+        self.keep(changed);
+        out.extend(self.show_rows());
+        out
+    }
+
+    fn restart(&mut self) {
+        let meta = self.meta.iter().map(|(key, value)| (Bytes::from(key.clone()), value.clone()));
+        self.state = TabletState::load(meta).unwrap();
+    }
+
+    fn split(&self, at: &str, child: &str) -> String {
+        let at = RowKey::copy_from_slice(at.as_bytes());
+        match split(&self.state, &at, TabletId::new(child.parse().unwrap())) {
+            Ok((left, right)) => format!(
+                "left {} {} generation {}, right {} {} generation {} from {}",
+                left.tablet,
+                left.range,
+                left.generation,
+                right.tablet,
+                right.range,
+                right.generation,
+                right.membership_log_id
+            ),
+            Err(refusal) => show_refusal(&refusal),
+        }
+    }
+
+    /// Every cell, including those that no reader would see.
+    fn show_rows(&self) -> Vec<String> {
+        let cells = self.stored.cells.lock().unwrap();
+        let mut rows: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (key, value) in cells.iter() {
+            let key = CellKey::decode(key).unwrap();
+            let value = codec::decode_value(Bytes::copy_from_slice(value)).unwrap();
+            let name = NAMES[usize::try_from(key.family.get()).unwrap() - 1];
+            let (qualifier, value) = (String::from_utf8_lossy(&key.qualifier), String::from_utf8_lossy(&value));
+            let cell = format!("{name}:{qualifier}@{}={value}", key.timestamp);
+            rows.entry(key.row.to_string()).or_default().push(cell);
+        }
+        rows.into_iter().map(|(row, cells)| format!("  {row}  {}", cells.join(" "))).collect()
+    }
+}
+
+fn parse(line: &str) -> CommandKind {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words.as_slice() {
+        ["write", id, row, ..] => {
+            let changes = line.splitn(4, ' ').nth(3).unwrap();
+            CommandKind::Write(vec![parse_write(id, row, changes)])
+        }
+        ["schema", version, families @ ..] => CommandKind::SetSchema(schema(version.parse().unwrap(), families)),
+        ["droprange", operation, from, to] => CommandKind::DropRange {
+            operation: OperationId::new(operation.parse().unwrap()),
+            range: key_range(from, to),
+        },
+        ["drop", operation] => CommandKind::Drop { operation: OperationId::new(operation.parse().unwrap()) },
+        ["collect", from, to, time] => {
+            CommandKind::Collect { range: key_range(from, to), time: Micros::new(time.parse().unwrap()) }
+        }
+        ["tick"] => CommandKind::Tick,
+        _ => panic!("not a command: {line}"),
+    }
+}
+
+fn parse_write(id: &str, row: &str, changes: &str) -> RowWrite {
+    let (session, rest) = id.strip_prefix('s').unwrap().split_once('.').unwrap();
+    let (sequence, lowest) = rest.split_once('/').unwrap();
+    let mut write = RowWrite {
+        session: SessionId::new(session.parse().unwrap()),
+        sequence: Sequence::new(sequence.parse().unwrap()),
+        lowest_outstanding: Sequence::new(lowest.parse().unwrap()),
+        row: RowKey::copy_from_slice(row.as_bytes()),
+        changes: Vec::new(),
+        result: None,
+        token: None,
+    };
+    for change in changes.split(';') {
+        let words: Vec<&str> = change.split_whitespace().collect();
+        match words.as_slice() {
+            ["keep", text] => write.result = Some(Bytes::copy_from_slice(text.as_bytes())),
+            ["token", text, started @ ..] => write.token = Some(parse_token(text, started)),
+            ["none"] => {}
+            ["many", column, count] => {
+                let count: i64 = count.parse().unwrap();
+                write.changes.extend((1..=count).map(|at| set(column, at, "v")));
+            }
+            words => write.changes.push(parse_change(words)),
+        }
+    }
+    write
+}
+
+fn parse_token(text: &str, started: &[&str]) -> CallToken {
+    let started = started.first().map(|seconds| Micros::from_millis(seconds.parse::<i64>().unwrap() * 1000));
+    CallToken {
+        kind: CallKind::Mutate,
+        token: IdempotencyToken { token: Bytes::copy_from_slice(text.as_bytes()), started },
+    }
+}
+
+fn parse_change(words: &[&str]) -> Change {
+    let micros = |text: &str| Micros::new(text.parse().unwrap());
+    match words {
+        ["set", cell] => {
+            let (column, rest) = cell.split_once('@').unwrap();
+            let (timestamp, value) = rest.split_once('=').unwrap();
+            set(column, timestamp.parse().unwrap(), value)
+        }
+        ["del", column, bounds @ ..] => {
+            let (family, qualifier) = column.split_once(':').unwrap();
+            Change::DeleteColumn {
+                family: family_id(family),
+                qualifier: Bytes::copy_from_slice(qualifier.as_bytes()),
+                start: bounds.first().map_or(Micros::ZERO, |text| micros(text)),
+                end: bounds.get(1).map(|text| micros(text)),
+            }
+        }
+        ["delfam", family] => Change::DeleteFamily(family_id(family)),
+        ["delrow"] => Change::DeleteRow,
+        _ => panic!("not a change: {words:?}"),
+    }
+}
+
+fn set(column: &str, timestamp: i64, value: &str) -> Change {
+    let (family, qualifier) = column.split_once(':').unwrap();
+    Change::SetCell {
+        family: family_id(family),
+        qualifier: Bytes::copy_from_slice(qualifier.as_bytes()),
+        timestamp: Micros::new(timestamp),
+        value: Bytes::copy_from_slice(value.as_bytes()),
+    }
+}
+
+fn show_reply(reply: &Reply) -> Vec<String> {
+    match reply {
+        Reply::Write(rows) => rows.iter().map(show_row_reply).collect(),
+        Reply::Done => vec!["done".to_owned()],
+        Reply::Refused(refusal) => vec![show_refusal(refusal)],
+        Reply::Split { .. } => panic!("a split is applied by the state machine"),
+    }
+}
+
+fn show_row_reply(reply: &RowReply) -> String {
+    match reply {
+        RowReply::Applied => "applied".to_owned(),
+        RowReply::Duplicate(None) => "duplicate".to_owned(),
+        RowReply::Duplicate(Some(result)) => format!("duplicate {}", String::from_utf8_lossy(result)),
+        RowReply::Refused(refusal) => show_refusal(refusal),
+    }
+}
+
+fn show_refusal(refusal: &Refusal) -> String {
+    format!("refused {:?}: {}", refusal.kind, refusal.message)
+}
+
+/// Range tombstones slow readers down, so a script shows where they are written.
+fn show_tombstone(edit: &CellEdit) -> Option<String> {
+    matches!(edit, CellEdit::DeleteRange(..)).then(|| "(a range tombstone)".to_owned())
+}
+
+fn scripts() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/apply");
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// The script with each case's actual outcome.
+fn transcript(script: &str) -> String {
+    let (mut out, mut input) = (String::new(), Vec::new());
+    let mut history = History::new();
+    let mut lines = script.lines();
+    while let Some(line) = lines.next() {
+        out.push_str(line);
+        out.push('\n');
+        if line == "---" {
+            for line in history.run(&input) {
+                out.push_str(&line);
+                out.push('\n');
+            }
+            input.clear();
+            if lines.by_ref().find(|line| line.is_empty()).is_some() {
+                out.push('\n');
+            }
+        } else if !line.is_empty() && !line.starts_with('#') {
+            input.push(line);
+        }
+    }
+    assert!(input.is_empty(), "a case has no ---: {input:?}");
+    out
+}
+
+#[test]
+fn golden_scripts_match() {
+    let scripts = scripts();
+    assert!(!scripts.is_empty(), "no scripts in testdata/apply");
+    for path in scripts {
+        let expected = std::fs::read_to_string(&path).unwrap();
+        let actual = transcript(&expected);
+        if actual != expected && std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, actual).unwrap();
+        } else {
+            assert_eq!(actual, expected, "{} (UPDATE=1 writes what came out)", path.display());
+        }
+    }
+}
+
+/// A state that is saved and loaded continues unchanged.
+#[test]
+fn a_state_survives_save_and_load() {
+    let mut history = History::new();
+    history.run(&["at 100", "write s1.1/1 a set f:q@1=v; keep x", "schema 2 f o", "droprange 3 a b"]);
+    let before = format!("{:?}", (&history.state.sessions, &history.state.operations, &history.state.floors));
+    history.restart();
+    assert_eq!(format!("{:?}", (&history.state.sessions, &history.state.operations, &history.state.floors)), before);
+    assert_eq!(history.state.schema.version, SchemaVersion::new(2));
+    assert_eq!(history.state.time, Micros::new(100));
+}
+
+/// A write of a row of its own whose result uses 1 MiB of the memory for tokens.
+fn heavy(row: u64) -> Command {
+    let mut write = parse_write(&format!("s1.{row}/{row}"), &row.to_string(), "token tokentoken");
+    write.result = Some(Bytes::from(vec![0; 1 << 20]));
+    Command { time: Micros::ZERO, kind: CommandKind::Write(vec![write]) }
+}
+
+/// A full memory refuses new tokens; none is forgotten early, and only the log's time frees space.
+#[test]
+fn tokens_are_refused_rather_than_forgotten() {
+    let mut history = History::new();
+    let mut applier = Applier::new(&mut history.state, &history.stored);
+    let mut row = 0;
+    let refused = loop {
+        row += 1;
+        match applier.apply(heavy(row)).unwrap() {
+            Reply::Write(rows) if rows == [RowReply::Applied] => assert!(row < 64),
+            reply => break show_reply(&reply),
+        }
+    };
+    assert_eq!(refused, ["refused NotNow: the tablet's memory for idempotency tokens is full"]);
+    assert_eq!(row, 64);
+    assert!(applier.state().tokens.size_bytes() <= MEMORY_BYTES_MAX);
+    let light = parse("write s1.100/100 other token tokentoken");
+    assert_eq!(
+        applier.apply(Command { time: Micros::ZERO, kind: light }).unwrap(),
+        Reply::Write(vec![RowReply::Applied])
+    );
+    let again = parse("write s2.1/1 1 token tokentoken");
+    let Reply::Write(known) = applier.apply(Command { time: Micros::ZERO, kind: again }).unwrap() else { panic!() };
+    assert!(matches!(known[..], [RowReply::Duplicate(Some(_))]), "the first of all is still known");
+    let later = Command { time: Micros::from_millis(901_000), ..heavy(row + 1) };
+    assert_eq!(applier.apply(later).unwrap(), Reply::Write(vec![RowReply::Applied]));
+}
+
+/// A restarted replica forgets at another time than one that kept running. Their replies are the same.
+#[test]
+fn the_time_of_forgetting_does_not_change_replies() {
+    let mut steady = History::new();
+    let script = ["second 0", "write s1.1/1 a set f:q@1=v; token tokentoken; keep x", "second 899", "tick"];
+    steady.run(&script);
+    let mut restarted = History::new();
+    restarted.run(&script);
+    restarted.restart();
+    for line in ["second 901", "tick"] {
+        restarted.run(&[line]);
+    }
+    let mut answers = Vec::new();
+    for history in [&mut steady, &mut restarted] {
+        answers.push(history.run(&["second 901", "write s2.1/1 a set f:q@2=v; token tokentoken"]));
+        let state = history.state.canonical();
+        assert_eq!(state.tokens.keys().count(), 1);
+    }
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[0].first().map(String::as_str), Some("applied"));
+    assert_eq!(steady.state.canonical().tokens, restarted.state.canonical().tokens);
+}
+
+/// Both halves of a split know the tokens of their own rows, and no others.
+#[test]
+fn a_split_divides_the_tokens() {
+    let mut history = History::new();
+    history.run(&["second 1", "write s1.1/1 a token tokentoken", "write s1.2/2 x token tokentoken; keep answer"]);
+    let (left, right) = split(&history.state, &RowKey::new("m"), TabletId::new(9)).unwrap();
+    let mut child = history.state.child(right);
+    history.state.set_descriptor(left);
+    let edits = history.state.take_edits();
+    history.keep(edits);
+    let kept = |meta: &BTreeMap<Vec<u8>, Bytes>| meta.keys().filter(|key| key.starts_with(b"tokens/")).count();
+    assert_eq!((history.state.tokens.keys().count(), kept(&history.meta)), (1, 1));
+    assert_eq!(child.tokens.keys().count(), 1);
+    let stored = Stored::default();
+    let mut applier = Applier::new(&mut child, &stored);
+    let again = parse("write s2.1/1 x set f:q@1=v; token tokentoken");
+    let reply = applier.apply(Command { time: Micros::from_millis(2000), kind: again }).unwrap();
+    assert_eq!(show_reply(&reply), ["duplicate answer"]);
+}

@@ -1,0 +1,12 @@
+//! The replicated core of a tablet: its state, its commands, and how they are applied.
+//!
+//! `state` and `apply` are pure: the effect of a command on a tablet is a function of the two. `command` encodes commands and
+//! replies for the log, `entry` decodes log entries. `state_machine` carries applied commands out on the replica's store,
+//! driven by `raft`, and publishes the `applied_state` for readers.
+
+pub mod applied_state;
+pub mod apply;
+pub mod command;
+mod entry;
+pub mod state;
+pub mod state_machine;

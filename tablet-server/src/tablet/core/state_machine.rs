@@ -1,0 +1,425 @@
+//! A replica's state machine: carries the rules of `apply` out on its store; driven by `raft`.
+//!
+//! One write batch contains the changes of many entries, with the log id of the last one: the store never claims an entry
+//! whose effect it lacks. The data that readers need (range, schema, times) is published as one value after the batch is
+//! written; a reader pins its view first and reads the published value second, so the range that it sees is never wider
+//! than the one that its view covers.
+//!
+//! **Split** is the only command that creates files. All earlier edits are flushed and checkpointed (hard links) into a
+//! folder for the child; the child's own state replaces the copied one; the folder is synced, renamed and registered; only
+//! then is the parent's smaller range written and flushed; only then does the child's group start. A crash in between is
+//! repaired by applying the entry again: a registered child is left unchanged, anything unregistered is created again.
+//!
+//! Not here: when to flush, where folders are ([`ReplicaFactory`]), and Raft.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use bytes::Bytes;
+use ebla_model::command::{CallToken, Command, CommandKind, Reply};
+use ebla_model::error::Error;
+use ebla_model::id::{LogId, TabletId};
+use ebla_model::idempotency;
+use ebla_model::key::RowKey;
+use ebla_model::metadata::{Membership, TabletDescriptor};
+use ebla_model::session::Verdict;
+use ebla_model::time::Micros;
+use ebla_runtime::{Bug, planted};
+use ebla_storage::tablet::cells::{self, Probe};
+use ebla_storage::tablet::layout::{self, MetaKey};
+use ebla_storage::tablet::{Batch, Direction, GcRules, Shared, StoreError, TabletStore};
+use tracing::info;
+
+use crate::raft::{AppliedPosition, CommittedEntry, Fault, GroupId, StateMachine};
+use crate::tablet::WriteId;
+use crate::tablet::core::applied_state::{AppliedState, TabletMetadata};
+use crate::tablet::core::apply::{self, Applier, CellEdit, CellReader};
+use crate::tablet::core::command;
+use crate::tablet::core::entry::{DecodedEntry, DecodedPayload};
+use crate::tablet::core::state::{MetaEdit, TabletState};
+
+/// A batch is written at the end of the command that reaches this number of edits.
+const EDITS_MAX: usize = 16_384;
+
+/// Creates the stores of local replicas and starts their groups.
+pub trait ReplicaFactory: Send + Sync + 'static {
+    /// Whether this replica exists here, or existed and was removed: then it must not be created.
+    fn is_known(&self, replica: GroupId) -> bool;
+
+    /// Lets `fill` create a store in a new folder, then makes that the registered folder of `replica`:
+    /// synced, renamed, registered. Blocking; durable on return.
+    ///
+    /// # Errors
+    /// When the disk fails, or `fill` does.
+    fn create_store(&self, replica: GroupId, fill: &mut dyn FnMut(&Path) -> Result<(), Error>) -> Result<(), Error>;
+
+    /// Opens the child that `parent` created by its entry at `split_index`, and starts its group. Returns at once.
+    fn start_child(&self, parent: GroupId, split_index: u64, child: GroupId);
+
+    /// Makes the checkpoint in `folder` the registered folder of `replica` instead of the current one, which is removed
+    /// when its last reader is gone. Blocking; durable on return, with the store opened.
+    ///
+    /// # Errors
+    /// When the disk fails, or there is no usable store in `folder`.
+    fn install_store(&self, replica: GroupId, folder: &Path, old: Arc<TabletStore>) -> Result<TabletStore, Error>;
+}
+
+/// The state machine of one replica.
+pub struct TabletStateMachine {
+    id: GroupId,
+    shared: Arc<Shared>,
+    factory: Arc<dyn ReplicaFactory>,
+    /// The state as of the last applied entry. Locked for the whole of an apply, a checkpoint and a snapshot installation:
+    /// they exclude each other. Readers do not lock it.
+    state: Mutex<TabletState>,
+    /// The store that `state` belongs to; a snapshot installation replaces it. Locked to copy the pointer.
+    store: RwLock<Arc<TabletStore>>,
+    /// Locked to copy or replace the pointer.
+    applied_state: RwLock<Arc<AppliedState>>,
+}
+
+impl std::fmt::Debug for TabletStateMachine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TabletStateMachine").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Writes a state as the first data of a new, empty store. Flushed on return.
+///
+/// # Errors
+/// When the store fails.
+pub fn initialize_store(store: &TabletStore, state: &TabletState) -> Result<(), Error> {
+    let mut batch = Batch::new();
+    add_meta_edits(&mut batch, state.save());
+    store.write(&batch)?;
+    store.flush()?;
+    Ok(())
+}
+
+impl TabletStateMachine {
+    /// Opens the state machine of the replica in `store`.
+    ///
+    /// # Errors
+    /// `DataDamaged` when the store's state cannot be read.
+    pub fn open(
+        id: GroupId,
+        store: TabletStore,
+        shared: Arc<Shared>,
+        factory: Arc<dyn ReplicaFactory>,
+    ) -> Result<Self, Error> {
+        let state = TabletState::load(store.meta_scan(&[])?)?;
+        store.set_gc_rules(gc_rules(&state));
+        let applied_state = RwLock::new(Arc::new(AppliedState::of(&state, TabletMetadata::of(&state))));
+        Ok(Self { id, shared, factory, state: Mutex::new(state), store: RwLock::new(Arc::new(store)), applied_state })
+    }
+
+    /// The replica's id.
+    #[must_use]
+    pub const fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// The published applied state. A read must pin its view first.
+    #[must_use]
+    pub fn applied_state(&self) -> Arc<AppliedState> {
+        Arc::clone(&self.applied_state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The current store.
+    #[must_use]
+    pub fn store(&self) -> Arc<TabletStore> {
+        Arc::clone(&self.store.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The approximate size of the tablet's rows, on disk and in memory.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        let store = self.store();
+        let range = &self.applied_state().metadata.descriptor.range;
+        let on_disk = store.row_range_bytes(range).unwrap_or_default();
+        on_disk.saturating_add(store.unflushed_bytes().unwrap_or_default())
+    }
+
+    /// Whether this write was applied before, as far as this replica has applied. Blocking: waits for an apply.
+    #[must_use]
+    pub fn check_duplicate(&self, id: &WriteId) -> Verdict {
+        let state = self.state();
+        match state.sessions.get(&id.session) {
+            Some(window) if !window.expired(state.session_time()) && !planted(Bug::AppliedTwice) => {
+                window.judge(id.sequence)
+            }
+            _ => Verdict::Fresh,
+        }
+    }
+
+    /// Whether a write with this token was applied before, as far as this replica has applied; evaluated at `now`, or at the
+    /// log's time if that is later. Blocking: waits for an apply.
+    #[must_use]
+    pub fn check_token(&self, row: &RowKey, token: &CallToken, now: Micros) -> idempotency::Verdict {
+        let state = self.state();
+        state.tokens.judge(&token.key(row), token.token.started, state.time.max(now))
+    }
+
+    /// Flushes all applied entries to the store's disk. Blocking.
+    ///
+    /// # Errors
+    /// When the store fails; the replica must stop.
+    pub fn flush(&self) -> Result<(), Error> {
+        Ok(self.store().flush()?)
+    }
+
+    /// The log id up to which the store is durable.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn flushed_id(&self) -> Result<Option<LogId>, Error> {
+        let value = self.store().persisted_meta(MetaKey::Applied)?;
+        Ok(value.map(|value| layout::decode_log_id(&value)).transpose()?)
+    }
+
+    fn state(&self) -> MutexGuard<'_, TabletState> {
+        // A panic in apply ends the process; nothing half done is ever continued.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply_entries(&self, state: &mut TabletState, entries: Vec<DecodedEntry>) -> Result<Vec<Bytes>, Error> {
+        let store = self.store();
+        let cells = StoredCells { store: &store };
+        let mut applier = Applier::new(state, &cells);
+        let mut replies = Vec::with_capacity(entries.len());
+        let mut context = ApplyContext { state_machine: self, store: &store, metadata_changed: false };
+        for entry in entries {
+            replies.push(context.apply_entry(&mut applier, entry)?);
+            if applier.edit_count() >= EDITS_MAX {
+                context.commit(&mut applier)?;
+            }
+        }
+        context.commit(&mut applier)?;
+        let metadata = if context.metadata_changed {
+            // Before the new metadata is published: a cell of a new family must not be filtered by the old rules.
+            store.set_gc_rules(gc_rules(state));
+            TabletMetadata::of(state)
+        } else {
+            Arc::clone(&self.applied_state().metadata)
+        };
+        self.publish(state, metadata);
+        Ok(replies)
+    }
+
+    fn publish(&self, state: &TabletState, metadata: Arc<TabletMetadata>) {
+        let applied_state = Arc::new(AppliedState::of(state, metadata));
+        *self.applied_state.write().unwrap_or_else(PoisonError::into_inner) = applied_state;
+    }
+
+    /// Applies a split at `id`: all earlier edits are in the store.
+    fn split(
+        &self,
+        state: &mut TabletState,
+        store: &TabletStore,
+        id: LogId,
+        (at, child): (&RowKey, TabletId),
+    ) -> Result<Reply, Error> {
+        let (left, right) = match apply::split(state, at, child) {
+            Ok(halves) => halves,
+            Err(refusal) => return Ok(Reply::Refused(refusal)),
+        };
+        let replica = GroupId { tablet: child, replica: self.id.replica };
+        let is_local = right.membership.is_voter(self.id.replica);
+        if is_local && !self.factory.is_known(replica) {
+            let child_state = state.child(right.clone());
+            self.factory.create_store(replica, &mut |folder| self.create_child_store(store, folder, &child_state))?;
+        }
+        state.set_descriptor(left.clone());
+        state.applied = id;
+        let mut batch = Batch::new();
+        add_meta_edits(&mut batch, state.take_edits());
+        store.write(&batch)?;
+        store.flush()?;
+        self.publish(state, TabletMetadata::of(state));
+        store.drop_outside(gc_rules(state))?;
+        info!(tablet = %self.id.tablet, %child, %at, "split applied");
+        if is_local {
+            self.factory.start_child(self.id, id.index, replica);
+        }
+        Ok(Reply::Split { left: Box::new(left), right: Box::new(right) })
+    }
+
+    fn create_child_store(&self, store: &TabletStore, folder: &Path, state: &TabletState) -> Result<(), Error> {
+        store.checkpoint(folder)?;
+        let child = TabletStore::open(folder, &self.shared)?;
+        initialize_store(&child, state)?;
+        if planted(Bug::SplitForgetsSessions) {
+            let mut batch = Batch::new();
+            state.sessions.keys().for_each(|id| batch.delete_meta(MetaKey::Session(*id)));
+            child.write(&batch)?;
+            child.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// The context of one call of apply.
+struct ApplyContext<'a> {
+    state_machine: &'a TabletStateMachine,
+    store: &'a TabletStore,
+    metadata_changed: bool,
+}
+
+impl ApplyContext<'_> {
+    fn apply_entry<C: CellReader>(
+        &mut self,
+        applier: &mut Applier<'_, C>,
+        entry: DecodedEntry,
+    ) -> Result<Bytes, Error> {
+        let reply = match entry.payload {
+            DecodedPayload::Blank => Bytes::new(),
+            DecodedPayload::Membership(membership) => {
+                applier.state().set_membership(entry.id, membership);
+                Bytes::new()
+            }
+            DecodedPayload::Command(command) => command::encode_reply(&self.command(applier, entry.id, command)?),
+        };
+        applier.state().applied = entry.id;
+        Ok(reply)
+    }
+
+    fn command<C: CellReader>(
+        &mut self,
+        applier: &mut Applier<'_, C>,
+        id: LogId,
+        command: Command,
+    ) -> Result<Reply, Error> {
+        if apply::needs_written_edits(&command.kind) {
+            self.commit(applier)?;
+        }
+        let CommandKind::Split { at, child } = &command.kind else { return applier.apply(command) };
+        applier.state().advance_time(command.time);
+        self.metadata_changed = true;
+        self.state_machine.split(applier.state(), self.store, id, (at, *child))
+    }
+
+    /// Writes the buffered edits and the state after them, in one batch.
+    fn commit<C: CellReader>(&mut self, applier: &mut Applier<'_, C>) -> Result<(), Error> {
+        let edits = applier.take_edits();
+        let state = applier.state();
+        self.metadata_changed |= state.has_metadata_changed();
+        let mut batch = Batch::new();
+        for edit in edits {
+            match edit {
+                CellEdit::Put(key, value) => batch.put(key, value),
+                CellEdit::Delete(key) => batch.delete(key),
+                CellEdit::DeleteRange(from, to) => batch.delete_range(from, to),
+            }
+        }
+        add_meta_edits(&mut batch, state.take_edits());
+        Ok(self.store.write(&batch)?)
+    }
+}
+
+impl StateMachine for TabletStateMachine {
+    fn applied(&self) -> AppliedPosition {
+        let applied_state = self.applied_state();
+        applied_position(applied_state.applied, &applied_state.metadata.descriptor)
+    }
+
+    fn persisted(&self) -> Result<AppliedPosition, Fault> {
+        let last = self.flushed_id().map_err(fault("read persisted state"))?;
+        // The membership in memory is the same or later, and only the position matters for the log.
+        let mut position = self.applied();
+        position.last = last.filter(|id| *id != LogId::default());
+        Ok(position)
+    }
+
+    fn apply(&self, entries: &[CommittedEntry]) -> Result<Vec<Bytes>, Fault> {
+        let apply = || self.apply_entries(&mut self.state(), DecodedEntry::decode_all(entries)?);
+        apply().map_err(fault("apply"))
+    }
+
+    fn try_apply_inline(&self, entries: &[CommittedEntry]) -> Option<Result<Vec<Bytes>, Fault>> {
+        // A checkpoint or a snapshot installation may hold it for long. If poisoned, the process is ending.
+        let mut state = self.state.try_lock().ok()?;
+        let entries = match DecodedEntry::decode_all(entries) {
+            Ok(entries) => entries,
+            Err(error) => return Some(Err(fault("apply")(error))),
+        };
+        if !entries.iter().all(DecodedEntry::is_put_only) || self.store().holds_up_writers() {
+            return None;
+        }
+        Some(self.apply_entries(&mut state, entries).map_err(fault("apply")))
+    }
+
+    fn checkpoint(&self, folder: &Path) -> Result<AppliedPosition, Fault> {
+        let state = self.state();
+        self.store().checkpoint(folder).map_err(|error| Fault::new(format!("checkpoint: {error}")))?;
+        Ok(applied_position(state.applied, &state.descriptor))
+    }
+
+    fn install(&self, folder: &Path, _applied: AppliedPosition) -> Result<(), Fault> {
+        let mut state = self.state();
+        let store = self.factory.install_store(self.id, folder, self.store()).map_err(fault("install snapshot"))?;
+        let load = || TabletState::load(store.meta_scan(&[])?);
+        *state = load().map_err(fault("install snapshot"))?;
+        store.set_gc_rules(gc_rules(&state));
+        *self.store.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(store);
+        self.publish(&state, TabletMetadata::of(&state));
+        info!(tablet = %self.id.tablet, replica = %self.id.replica, applied = %state.applied, "snapshot installed");
+        Ok(())
+    }
+}
+
+/// The cells of a store as apply reads them.
+struct StoredCells<'a> {
+    store: &'a TabletStore,
+}
+
+impl CellReader for StoredCells<'_> {
+    fn keys_if_few(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        let plan = self.store.with_view(|view| cells::probe(view, lower, upper))?;
+        Ok(match plan {
+            Probe::Few(keys) => Some(keys),
+            Probe::Many => None,
+        })
+    }
+
+    fn keys(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Vec<Vec<u8>>, Error> {
+        let read = |view: &ebla_storage::tablet::View<'_>| -> Result<_, StoreError> {
+            let mut scan = view.cells(lower, upper, Direction::Forward)?;
+            let mut keys = Vec::new();
+            while let Some((key, _)) = scan.entry() {
+                keys.push(key.to_vec());
+                scan.step()?;
+            }
+            Ok(keys)
+        };
+        Ok(self.store.with_view(read)?)
+    }
+}
+
+fn add_meta_edits(batch: &mut Batch, edits: Vec<MetaEdit>) {
+    for edit in edits {
+        match edit {
+            MetaEdit::Put(key, value) => batch.put_meta(key, value),
+            MetaEdit::Delete(key) => batch.delete_meta(key),
+        }
+    }
+}
+
+pub(in crate::tablet) fn gc_rules(state: &TabletState) -> GcRules {
+    let families = state.schema.families.iter().map(|family| family.id);
+    GcRules::new(&state.descriptor.range, families, state.schema.next_family, state.floors.clone())
+}
+
+fn applied_position(last: LogId, descriptor: &TabletDescriptor) -> AppliedPosition {
+    // An empty replica has applied nothing and knows no members: Raft sends it a snapshot.
+    if last == LogId::default() {
+        return AppliedPosition { last: None, membership: (None, Membership::default()) };
+    }
+    AppliedPosition {
+        last: Some(last),
+        membership: (Some(descriptor.membership_log_id), descriptor.membership.clone()),
+    }
+}
+
+fn fault(doing: &'static str) -> impl Fn(Error) -> Fault {
+    move |error| Fault::new(format!("{doing}: {error}"))
+}

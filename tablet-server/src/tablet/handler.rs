@@ -1,0 +1,365 @@
+//! The handler of `ebla.tablet` requests for the local replicas.
+//!
+//! The gRPC service and the router's local calls both use it, so a request means the same on both ways. It converts between
+//! wire messages and the model: it decodes and validates filters, mutations, rules and row keys, encodes rows as the public
+//! API sends them, and turns a [`Failure`] into an error detail with this server's descriptors of nearby tablets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_client::{CallError, ReadStream};
+use ebla_model::Reason;
+use ebla_model::error::Error;
+use ebla_model::filter::CompiledFilter;
+use ebla_model::id::{Generation, Sequence, SessionId, TableId, TabletId};
+use ebla_model::idempotency::IdempotencyToken;
+use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::mutation::{self, Mutation};
+use ebla_model::rmw;
+use ebla_model::time::Micros;
+use ebla_proto::convert::{LargeRows, MessageSizes, RowMessages};
+use ebla_proto::{convert, record, tablet as wire};
+use ebla_runtime::Clock;
+use futures::StreamExt as _;
+use futures::stream;
+
+use crate::tablet::failure::Failure;
+use crate::tablet::lifecycle::manager::TabletManager;
+use crate::tablet::read::filter_cache::FilterCache;
+use crate::tablet::{CheckRequest, ModifyRequest, ReadBatch, ReadPosition, ReadRequest, RowMutations, Tablet, WriteId};
+
+/// Handles requests for tablets of this server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct TabletHandler {
+    manager: Arc<TabletManager>,
+    filters: Arc<FilterCache>,
+    clock: Clock,
+}
+
+impl TabletHandler {
+    /// A handler for these replicas.
+    #[must_use]
+    pub fn new(manager: Arc<TabletManager>, clock: Clock) -> Self {
+        Self { manager, filters: Arc::default(), clock }
+    }
+
+    /// Reads rows of one tablet. The first batch is read before this returns, so that errors are immediate.
+    ///
+    /// # Errors
+    /// As [`Tablet::read`]; later errors come in the stream.
+    pub async fn read(&self, request: wire::ReadRequest, timeout: Duration) -> Result<ReadStream, CallError> {
+        let (tablet, generation) = self.find_tablet(request.header.as_ref())?;
+        let reading = ReadStreamState {
+            handler: self.clone(),
+            tablet,
+            request: Arc::new(read_request(&request, generation, self.filter(request.filter.as_ref())?)?),
+            large_rows: if request.split_rows { LargeRows::Split } else { LargeRows::Whole },
+            replies: BatchReplies::default(),
+            resume: ReadPosition::default(),
+            deadline: self.clock.monotonic().saturating_add(timeout),
+        };
+        let (first, rest) = reading.next().await?;
+        let rest = stream::unfold(rest, |reading| async move {
+            match reading?.next().await {
+                Ok((reply, rest)) => Some((Ok(reply), rest)),
+                Err(error) => Some((Err(error), None)),
+            }
+        });
+        Ok(stream::once(async move { Ok(first) }).chain(rest).boxed())
+    }
+
+    /// Writes rows of one tablet.
+    ///
+    /// # Errors
+    /// As [`Tablet::write`]: the errors for all rows.
+    pub async fn write(&self, request: wire::WriteRequest, timeout: Duration) -> Result<wire::WriteReply, CallError> {
+        let (tablet, generation) = self.find_tablet(request.header.as_ref())?;
+        // Rows that cannot be decoded keep their position among the results.
+        let keys = RowKeyPolicy::of(tablet.table());
+        let parsed: Vec<_> = request.rows.into_iter().map(|row| row_mutations(row, keys)).collect();
+        let valid = parsed.iter().filter_map(|row| row.as_ref().ok()).cloned().collect();
+        let written =
+            tablet.write(generation, valid, timeout).await.map_err(|failure| self.call_error(&tablet, failure))?;
+        let mut written = written.into_iter();
+        let results = parsed.into_iter().map(|row| match row {
+            Err(error) => row_result(Err(error)),
+            Ok(_) => row_result(written.next().unwrap_or(Ok(())).map_err(|failure| failure.error)),
+        });
+        Ok(wire::WriteReply { results: results.collect() })
+    }
+
+    /// A conditional mutation of one row.
+    ///
+    /// # Errors
+    /// As [`Tablet::check`].
+    pub async fn check(&self, request: wire::CheckRequest, timeout: Duration) -> Result<wire::CheckReply, CallError> {
+        let (tablet, generation) = self.find_tablet(request.header.as_ref())?;
+        let predicate = self.filter(request.predicate.as_ref())?;
+        let request = check_request(request, generation, predicate, RowKeyPolicy::of(tablet.table()))?;
+        let matched = tablet.check(request, timeout).await.map_err(|failure| self.call_error(&tablet, failure))?;
+        Ok(wire::CheckReply { matched })
+    }
+
+    /// A read-modify-write of one row.
+    ///
+    /// # Errors
+    /// As [`Tablet::modify`].
+    pub async fn modify(
+        &self,
+        request: wire::ModifyRequest,
+        timeout: Duration,
+    ) -> Result<wire::ModifyReply, CallError> {
+        let (tablet, generation) = self.find_tablet(request.header.as_ref())?;
+        let request = modify_request(request, generation, RowKeyPolicy::of(tablet.table()))?;
+        let response = tablet.modify(request, timeout).await.map_err(|failure| self.call_error(&tablet, failure))?;
+        Ok(wire::ModifyReply { response })
+    }
+
+    /// The size of one tablet, and its last row if it is the whole table. Any replica may be used.
+    ///
+    /// # Errors
+    /// `WrongTablet` when this server has no replica; errors of the store.
+    pub async fn sample(&self, request: wire::SampleRequest) -> Result<wire::SampleReply, CallError> {
+        let (tablet, _) = self.find_tablet(request.header.as_ref())?;
+        let sample = tablet.sample();
+        let last_row = if sample.descriptor.range == KeyRange::all() {
+            tablet.last_row().await.map_err(|failure| self.call_error(&tablet, failure))?
+        } else {
+            None
+        };
+        Ok(wire::SampleReply {
+            size_bytes: sample.size_bytes,
+            descriptor: Some(convert::descriptor_to_proto(&sample.descriptor)),
+            last_row: last_row.map(|key| key.bytes().clone()).unwrap_or_default(),
+        })
+    }
+
+    fn filter(&self, encoded: Option<&Bytes>) -> Result<Option<CompiledFilter>, Error> {
+        encoded.map(|encoded| self.filters.get_or_compile(encoded)).transpose()
+    }
+
+    fn find_tablet(&self, header: Option<&wire::Header>) -> Result<(Arc<Tablet>, Generation), CallError> {
+        let header = header.ok_or_else(|| Error::invalid("the request has no header"))?;
+        let tablet = self.manager.tablet(TabletId::new(header.tablet)).ok_or_else(|| {
+            let known = self.manager.descriptors(TableId::new(header.table));
+            let failure = Failure {
+                descriptors: known,
+                ..Failure::new(Reason::WrongTablet, "this server has no replica of the tablet")
+            };
+            wire_error(failure)
+        })?;
+        Ok((tablet, Generation::new(header.generation)))
+    }
+
+    /// Adds this server's routing data: descriptors of nearby tablets (after a split, the other half) and the leader.
+    fn call_error(&self, tablet: &Tablet, mut failure: Failure) -> CallError {
+        if failure.error.reason == Reason::WrongTablet {
+            let own = tablet.id();
+            let others = self.manager.descriptors(tablet.table());
+            failure.descriptors.extend(others.into_iter().filter(|other| other.tablet != own));
+        }
+        if failure.leader.is_none() && matches!(failure.error.reason, Reason::NotLeader | Reason::NoLeader) {
+            failure.leader = tablet.leader().filter(|leader| leader.server != self.manager.server());
+        }
+        wire_error(failure)
+    }
+}
+
+/// A failure with its wire detail.
+#[must_use]
+pub fn wire_error(failure: Failure) -> CallError {
+    let detail = wire::TabletError {
+        reason: failure.error.reason.name().to_owned(),
+        descriptors: failure.descriptors.iter().map(convert::descriptor_to_proto).collect(),
+        leader: failure.leader.map(|leader| record::LeaderHint { server: leader.server.get(), term: leader.term }),
+        retry_after_micros: failure.retry_after.map(|pause| u64::try_from(pause.as_micros()).unwrap_or(u64::MAX)),
+    };
+    CallError::new(failure.error, Some(detail))
+}
+
+/// The state of a read stream between two messages.
+struct ReadStreamState {
+    handler: TabletHandler,
+    tablet: Arc<Tablet>,
+    request: Arc<ReadRequest>,
+    large_rows: LargeRows,
+    /// The rest of the last batch.
+    replies: BatchReplies,
+    resume: ReadPosition,
+    deadline: Duration,
+}
+
+impl ReadStreamState {
+    /// The next message, and the stream's state after it; `None` at the end.
+    async fn next(mut self) -> Result<(wire::ReadReply, Option<Self>), CallError> {
+        let reply = match self.replies.next() {
+            Some(reply) => reply,
+            None => self.read().await?,
+        };
+        let rest = if reply.finished { None } else { Some(self) };
+        Ok((reply, rest))
+    }
+
+    /// Reads a batch. Returns its first message.
+    async fn read(&mut self) -> Result<wire::ReadReply, CallError> {
+        let left = self.deadline.saturating_sub(self.handler.clock.monotonic());
+        let batch = self.tablet.read(Arc::clone(&self.request), self.resume.clone(), left).await;
+        let batch = batch.map_err(|failure| self.handler.call_error(&self.tablet, failure))?;
+        self.resume.rows += batch.rows.len() as u64;
+        self.resume.after = batch.last_row.clone().or_else(|| self.resume.after.take());
+        self.replies = BatchReplies::of(batch, self.large_rows);
+        Ok(self.replies.next().unwrap_or_default())
+    }
+}
+
+/// The messages of a batch, at least one. The last one carries the position and the statistics.
+#[derive(Default)]
+struct BatchReplies {
+    rows: Option<RowMessages>,
+    last: Option<wire::ReadReply>,
+}
+
+impl BatchReplies {
+    fn of(batch: ReadBatch, large_rows: LargeRows) -> Self {
+        let last = wire::ReadReply {
+            last_row: batch.last_row.map(|key| key.bytes().clone()).unwrap_or_default(),
+            finished: batch.finished,
+            rows_seen: batch.rows_seen,
+            cells_seen: batch.cells_seen,
+            cells_returned: batch.cells_returned,
+            ..Default::default()
+        };
+        Self { rows: Some(RowMessages::new(batch.rows, large_rows, MessageSizes::STANDARD)), last: Some(last) }
+    }
+}
+
+impl Iterator for BatchReplies {
+    type Item = wire::ReadReply;
+
+    fn next(&mut self) -> Option<wire::ReadReply> {
+        let Some(message) = self.rows.as_mut().and_then(Iterator::next) else { return self.last.take() };
+        let is_last = self.rows.as_ref().is_none_or(RowMessages::is_done);
+        let reply = if is_last { self.last.take() } else { None };
+        let reply = reply.unwrap_or_else(|| wire::ReadReply {
+            last_row: message.last_row.map(|key| key.bytes().clone()).unwrap_or_default(),
+            ..Default::default()
+        });
+        Some(wire::ReadReply { response: message.response, rows: message.rows, row_open: message.is_open, ..reply })
+    }
+}
+
+/// The row keys that a table accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowKeyPolicy {
+    /// As in the public API: neither empty nor too long.
+    Public,
+    /// Any: a key of METADATA contains a key of a user's table.
+    Any,
+}
+
+impl RowKeyPolicy {
+    fn of(table: TableId) -> Self {
+        if table == TableId::METADATA { Self::Any } else { Self::Public }
+    }
+
+    fn check(self, row: &RowKey) -> Result<(), Error> {
+        match self {
+            Self::Public => mutation::validate_row_key(row),
+            Self::Any => Ok(()),
+        }
+    }
+
+    /// As [`Self::check`], for a row with these mutations.
+    fn check_written(self, row: &RowKey, mutations: &[Mutation]) -> Result<(), Error> {
+        match self {
+            Self::Public => mutation::validate_written_key(row, mutations),
+            Self::Any => Ok(()),
+        }
+    }
+}
+
+fn read_request(
+    request: &wire::ReadRequest,
+    generation: Generation,
+    filter: Option<CompiledFilter>,
+) -> Result<ReadRequest, Error> {
+    let ranges: Result<Vec<_>, _> = request.rows.iter().map(convert::key_range_from_proto).collect();
+    Ok(ReadRequest {
+        generation,
+        rows: RowSet::from_ranges(ranges?),
+        filter,
+        limit: request.limit,
+        reversed: request.reversed,
+        any_replica: request.any_replica,
+    })
+}
+
+fn check_request(
+    request: wire::CheckRequest,
+    generation: Generation,
+    predicate: Option<CompiledFilter>,
+    keys: RowKeyPolicy,
+) -> Result<CheckRequest, Error> {
+    let row = RowKey::new(request.row);
+    keys.check(&row)?;
+    let (then, otherwise) = (mutations(&request.then)?, mutations(&request.otherwise)?);
+    mutation::validate_mutations(&then)?;
+    mutation::validate_mutations(&otherwise)?;
+    Ok(CheckRequest {
+        generation,
+        id: write_id(request.id)?,
+        row,
+        predicate,
+        then,
+        otherwise,
+        token: token(request.token)?,
+    })
+}
+
+fn modify_request(
+    request: wire::ModifyRequest,
+    generation: Generation,
+    keys: RowKeyPolicy,
+) -> Result<ModifyRequest, Error> {
+    let row = RowKey::new(request.row);
+    keys.check(&row)?;
+    let rules = request.rules.iter().map(convert::rule_from_bytes).collect::<Result<Vec<_>, _>>()?;
+    rmw::validate_rules(&rules)?;
+    Ok(ModifyRequest { generation, id: write_id(request.id)?, row, rules, token: token(request.token)? })
+}
+
+fn row_mutations(row: wire::RowMutations, keys: RowKeyPolicy) -> Result<RowMutations, Error> {
+    let key = RowKey::new(row.row);
+    let mutations = mutations(&row.mutations)?;
+    keys.check_written(&key, &mutations)?;
+    mutation::validate_mutations(&mutations)?;
+    Ok(RowMutations { id: write_id(row.id)?, row: key, mutations, token: token(row.token)? })
+}
+
+fn token(token: Option<wire::IdempotencyToken>) -> Result<Option<IdempotencyToken>, Error> {
+    let Some(token) = token else { return Ok(None) };
+    let token = IdempotencyToken { token: token.token, started: token.started_micros.map(Micros::new) };
+    token.validate()?;
+    Ok(Some(token))
+}
+
+fn mutations(encoded: &[Bytes]) -> Result<Vec<Mutation>, Error> {
+    encoded.iter().map(convert::mutation_from_bytes).collect()
+}
+
+fn write_id(id: Option<wire::WriteId>) -> Result<WriteId, Error> {
+    let id = id.ok_or_else(|| Error::invalid("the write has no id"))?;
+    let session =
+        SessionId::from_bytes(&id.session).ok_or_else(|| Error::invalid("session id is not 16 bytes long"))?;
+    Ok(WriteId {
+        session,
+        sequence: Sequence::new(id.sequence),
+        lowest_outstanding: Sequence::new(id.lowest_outstanding),
+    })
+}
+
+fn row_result(result: Result<(), Error>) -> wire::RowResult {
+    let error = |error: Error| wire::RowError { reason: error.reason.name().to_owned(), message: error.message };
+    wire::RowResult { error: result.err().map(error) }
+}

@@ -1,0 +1,161 @@
+//! Creating and removing replicas on request of the master.
+//!
+//! A request is executed to its end even if its caller goes away, and is safe to repeat.
+
+use std::sync::{Arc, PoisonError};
+
+use ebla_model::Reason;
+use ebla_model::error::Error;
+use ebla_model::id::{Generation, LogId, ReplicaId, TabletId};
+use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::TableSchema;
+use ebla_storage::log::Record;
+use ebla_storage::registry::{ReplicaRecord, ReplicaState};
+use tracing::info;
+
+use super::start::StartMode;
+use super::{TabletManager, stop};
+use crate::raft::GroupId;
+use crate::tablet::core::state::TabletState;
+
+/// The initial state of a replica that is created on request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InitialState {
+    /// The seed that all first replicas of a tablet share, if the tablet has never changed; else empty.
+    Seed,
+    /// Empty: the tablet's leader sends a snapshot.
+    Empty,
+}
+
+/// The outcome of [`TabletManager::create_replica`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateOutcome {
+    /// The replica was created and runs.
+    Created,
+    /// It existed already.
+    AlreadyExists,
+    /// It was permanently removed from this server.
+    Removed,
+}
+
+impl TabletManager {
+    /// Creates a replica of a tablet and starts its group. A tablet that has never changed starts from its seed; a
+    /// replica of any other tablet starts empty and is filled by the leader. Safe to repeat; completes even if the caller goes.
+    ///
+    /// # Errors
+    /// When the disk fails, the replica is damaged, or this server has another replica of the tablet.
+    pub async fn create_replica(
+        self: &Arc<Self>,
+        descriptor: TabletDescriptor,
+        schema: TableSchema,
+        replica: ReplicaId,
+        initial_state: InitialState,
+    ) -> Result<CreateOutcome, Error> {
+        let manager = Arc::clone(self);
+        let create = async move { manager.create_replica_now(descriptor, schema, replica, initial_state).await };
+        self.run_to_completion("create-replica", create).await
+    }
+
+    async fn create_replica_now(
+        &self,
+        descriptor: TabletDescriptor,
+        schema: TableSchema,
+        replica: ReplicaId,
+        initial_state: InitialState,
+    ) -> Result<CreateOutcome, Error> {
+        let id = GroupId { tablet: descriptor.tablet, replica };
+        if self.parts.registry.is_removed(id) {
+            return Ok(CreateOutcome::Removed);
+        }
+        if let Some(present) = self.tablet(id.tablet) {
+            if present.replica() == replica {
+                return Ok(CreateOutcome::AlreadyExists);
+            }
+            return Err(other_replica_exists());
+        }
+        if self.parts.registry.identity().is_none() {
+            // Without a persisted identity a restart would lose the server's id, and with it the owner of these replicas.
+            return Err(Error::new(Reason::FailedPrecondition, "the server does not know its cluster yet; retry"));
+        }
+        let Some(_guard) = self.try_begin_start(id) else { return Err(replica_is_starting()) };
+        let is_other = |(other, record): &(GroupId, ReplicaRecord)| {
+            other.tablet == id.tablet && *other != id && record.state == ReplicaState::Live
+        };
+        let has_other = self.parts.registry.replicas().iter().any(is_other);
+        match self.parts.registry.replica(id).map(|record| record.state) {
+            _ if has_other => return Err(other_replica_exists()),
+            Some(ReplicaState::Quarantined) => return Err(Error::damaged("the replica is damaged and quarantined")),
+            Some(ReplicaState::Live) => {
+                // An earlier start has failed.
+                self.reopen(id).await?;
+                return Ok(CreateOutcome::AlreadyExists);
+            }
+            Some(ReplicaState::Creating | ReplicaState::Removing) | None => {}
+        }
+        // A replica that is not in the seed was added later: it cannot have the entries applied since.
+        let is_new = initial_state == InitialState::Seed
+            && descriptor.generation == Generation::new(1)
+            && descriptor.membership_log_id == LogId::SEED
+            && descriptor.membership.server_of(replica) == Some(self.parts.server);
+        let state = if is_new {
+            TabletState::fresh(descriptor, schema)
+        } else {
+            TabletState::empty(descriptor.table, id.tablet)
+        };
+        let path = self.create_store(id, state).await?;
+        self.start(id, path, StartMode::New).await?;
+        info!(tablet = %id.tablet, %replica, "replica created");
+        Ok(CreateOutcome::Created)
+    }
+
+    /// Removes a replica permanently: stops its group, deletes its folder, leaves a tombstone. Safe to repeat; completes even if
+    /// the caller goes.
+    ///
+    /// # Errors
+    /// When the disk fails; `Busy` while the replica is being started.
+    pub async fn drop_replica(self: &Arc<Self>, tablet: TabletId, replica: ReplicaId) -> Result<(), Error> {
+        let (manager, id) = (Arc::clone(self), GroupId { tablet, replica });
+        self.run_to_completion("drop-replica", async move { manager.drop_replica_now(id).await }).await
+    }
+
+    async fn drop_replica_now(&self, id: GroupId) -> Result<(), Error> {
+        let GroupId { tablet, replica } = id;
+        let Some(_guard) = self.try_begin_start(id) else { return Err(replica_is_starting()) };
+        let removed = {
+            let mut replicas = self.replicas.write().unwrap_or_else(PoisonError::into_inner);
+            let is_requested = replicas.get(&tablet).is_some_and(|present| present.tablet.replica() == replica);
+            if is_requested { replicas.remove(&tablet) } else { None }
+        };
+        if let Some(present) = removed {
+            stop(present).await;
+        }
+        if self.parts.registry.is_removed(id) {
+            return Ok(());
+        }
+        // The log may drop the group later: after the tombstone it is never read again.
+        self.parts.log.submit(vec![Record::Removed { group: id }], Box::new(|_outcome| ()));
+        let registry = Arc::clone(&self.parts.registry);
+        self.run_maintenance(move || Ok(registry.remove(id)?)).await?;
+        info!(%tablet, %replica, "replica removed");
+        Ok(())
+    }
+
+    /// Runs a request on a task of its own. If it were cancelled half way, together with its connection, it would leave a
+    /// replica that is on disk and does not run.
+    async fn run_to_completion<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        request: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let outcome = self.parts.runtime.tasks.start_until_stopped(name, request).await;
+        outcome.unwrap_or_else(|_gone| Err(Error::new(Reason::Unavailable, "the server is stopping")))
+    }
+}
+
+fn other_replica_exists() -> Error {
+    Error::new(Reason::FailedPrecondition, "this server already has another replica of the tablet")
+}
+
+fn replica_is_starting() -> Error {
+    Error::new(Reason::Busy, "the replica is being started")
+}

@@ -1,0 +1,13 @@
+//! The life of replicas: creation, start, split, change of replicas, garbage collection, removal.
+//!
+//! `manager` holds all replicas of the server; `replica_factory` creates stores for it. `split`, `replica_change` and `gc`
+//! are operations of a tablet's leader. `report` and `digest` describe a replica to the master and to tests.
+
+pub mod digest;
+pub mod gc;
+pub mod manager;
+pub mod replica_change;
+mod replica_factory;
+pub mod report;
+pub mod split;
+pub mod split_point;

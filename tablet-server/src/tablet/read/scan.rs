@@ -1,0 +1,398 @@
+//! Reads: whole rows of one pinned view, in batches.
+//!
+//! A read is served by the leader when its lease is valid *after* the request has arrived, or after a majority has just
+//! confirmed the leadership; only lookups in METADATA may be served by any replica. Then a view is pinned, and only then is
+//! the tablet's range read: so a read never covers rows that a split moved away before the view was pinned, and rows that a
+//! split moves away later cannot have changed in the view.
+//!
+//! A batch ends after about 1 MiB of rows, at the row limit, or after much scanning with few results, and reports how far it
+//! came; the next batch checks the lease again and pins a new view. So a long scan holds no resources for long, and each row
+//! is a consistent snapshot while the scan as a whole is not.
+//!
+//! A filter may run long on one row. It is stopped at the request's deadline, and on a connection's thread after a moment:
+//! then the row is read again on a thread that may block.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebla_model::Reason;
+use ebla_model::cell::Row;
+use ebla_model::codec;
+use ebla_model::error::Error;
+use ebla_model::id::TableId;
+use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::time::Micros;
+use ebla_runtime::{BlockingError, Bug, Clock, planted};
+use ebla_storage::tablet::{Direction, Reach, ScanPlan, StoreError, View};
+
+use crate::raft::ReadIndexError;
+use crate::tablet::core::applied_state::TabletMetadata;
+use crate::tablet::core::state_machine::TabletStateMachine;
+use crate::tablet::failure::{Failure, Leader};
+use crate::tablet::read::projection::Projection;
+use crate::tablet::read::row_assembler::{CellOrder, Families, RowAssembler};
+use crate::tablet::read::row_iterator::{RowIterator, ScanError, ScanExtent, ScannedRow};
+use crate::tablet::{ReadBatch, ReadPosition, ReadRequest, Tablet};
+
+/// The size of a full batch, in bytes of rows.
+const BATCH_BYTES: usize = 1024 * 1024;
+/// A batch with few results ends after scanning this number of bytes.
+const SCANNED_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// A batch with few results ends after this time.
+const SCAN_TIME_MAX: Duration = Duration::from_millis(100);
+/// Time limit of a filter on a connection's thread; elsewhere the request's deadline applies.
+const FILTER_TIME_INLINE: Duration = Duration::from_millis(1);
+/// The clock is read once per this number of cells.
+const CELLS_PER_CLOCK_CHECK: u64 = 512;
+/// Attempts to pin a view that does not expire before it is used. GC rules change rarely.
+const VIEW_ATTEMPTS_MAX: usize = 8;
+/// A read of a tablet whose time is older than this requests a tick.
+const TIME_AGE_MAX: Duration = Duration::from_secs(1);
+
+impl Tablet {
+    /// The next rows of a request.
+    ///
+    /// # Errors
+    /// `NotLeader`, `NoLeader`, `WrongTablet` with the current descriptor, `TabletDropped`, `Busy`, `Deadline`;
+    /// `DataDamaged` when stored bytes cannot be decoded; `FailedPrecondition` when the filter copies a row's cells too often.
+    /// Safe to repeat.
+    pub async fn read(
+        &self,
+        request: Arc<ReadRequest>,
+        position: ReadPosition,
+        timeout: Duration,
+    ) -> Result<ReadBatch, Failure> {
+        tokio::time::timeout(timeout, self.read_now(request, position, timeout))
+            .await
+            .unwrap_or_else(|_elapsed| Err(Failure::deadline()))
+    }
+
+    async fn read_now(
+        &self,
+        request: Arc<ReadRequest>,
+        position: ReadPosition,
+        timeout: Duration,
+    ) -> Result<ReadBatch, Failure> {
+        let deadline = self.runtime.clock.monotonic().saturating_add(timeout);
+        if !(request.any_replica && self.table() == TableId::METADATA) {
+            self.confirm_leadership(timeout).await?;
+            self.request_tick_if_stale();
+        }
+        // A single row is usually in memory, and then reading it inline is faster than handing it to another thread.
+        if is_point(&request.rows)
+            && let Some(batch) = self.read_inline(&request, &position)?
+        {
+            return Ok(batch);
+        }
+        let state_machine = Arc::clone(&self.state_machine);
+        let clock = self.runtime.clock.clone();
+        let read = move || {
+            read_batch(&state_machine, &clock, &request, &position, ReadBudget { reach: Reach::Disk, deadline })
+        };
+        let read = self.reads.run(read).await.map_err(pool_failure)??;
+        read.ok_or_else(|| Failure::new(Reason::Internal, "a read from disk stopped at the cache"))
+    }
+
+    /// Reads a batch without waiting for the disk or a slow filter; `None` if it would have to.
+    fn read_inline(&self, request: &ReadRequest, position: &ReadPosition) -> Result<Option<ReadBatch>, Failure> {
+        let clock = &self.runtime.clock;
+        let deadline = clock.monotonic().saturating_add(FILTER_TIME_INLINE);
+        read_batch(&self.state_machine, clock, request, position, ReadBudget { reach: Reach::Cache, deadline })
+    }
+
+    /// The key of the last row that has cells here, visible or not. Any replica may be used.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or the thread pool is full.
+    pub async fn last_row(&self) -> Result<Option<RowKey>, Failure> {
+        let store = self.state_machine.store();
+        let (lower, upper) = codec::range_bounds(&self.descriptor().range);
+        let last = move || {
+            store.with_view(|view| {
+                let cells = view.cells(&lower, upper.as_deref(), Direction::Reverse)?;
+                Ok(cells.entry().map(|(key, _value)| codec::unescape(key).map(|(row, _rest)| RowKey::new(row))))
+            })
+        };
+        let last = self.reads.run(last).await.map_err(pool_failure)?.map_err(Error::from)?;
+        Ok(last.transpose().map_err(Error::from)?)
+    }
+
+    /// Returns when this replica may serve a read that arrived before the call.
+    pub(crate) async fn confirm_leadership(&self, timeout: Duration) -> Result<(), Failure> {
+        let now = self.runtime.clock.monotonic();
+        if planted(Bug::ReadWithoutLease) && self.group.status().is_leader {
+            return Ok(());
+        }
+        if self.group.can_lease_read(now) {
+            return Ok(());
+        }
+        self.group.wait_for_read_index(now.saturating_add(timeout)).await.map_err(|error| match error {
+            ReadIndexError::NotLeader { hint } => Failure::not_leader(hint.map(|replica| self.hint(replica.server))),
+            ReadIndexError::Timeout => Failure::deadline(),
+            ReadIndexError::Stopped => Failure::new(Reason::Unavailable, "the replica has stopped"),
+        })
+    }
+
+    pub(crate) fn hint(&self, server: ebla_model::ServerId) -> Leader {
+        Leader { server, term: self.group.status().term }
+    }
+
+    /// Requests a tick if cells of an idle tablet may have expired by age; the read does not wait for it.
+    fn request_tick_if_stale(&self) {
+        let applied_state = self.state_machine.applied_state();
+        let age = self.runtime.clock.wall().since(applied_state.gc_time);
+        if age > TIME_AGE_MAX && applied_state.metadata.families.has_age_limits() {
+            self.queue.request_tick();
+        }
+    }
+}
+
+/// The failure of a call that the pool did not run.
+pub(crate) fn pool_failure(error: BlockingError) -> Failure {
+    match error {
+        BlockingError::Full => Failure::busy(Duration::from_millis(20)),
+        BlockingError::Stopped => Failure::new(Reason::Unavailable, "the server is stopping"),
+        BlockingError::Panicked => Failure::new(Reason::Internal, "a read panicked"),
+    }
+}
+
+/// The current state of a row: its visible cells inside the projection. For the leader, under the row's latch.
+pub(in crate::tablet) fn read_row(
+    state_machine: &TabletStateMachine,
+    key: &RowKey,
+    projection: impl Fn(&Families) -> Projection,
+) -> Result<Row, Error> {
+    let store = state_machine.store();
+    let (lower, upper) = codec::range_bounds(&KeyRange::single(key.clone()));
+    for _ in 0..VIEW_ATTEMPTS_MAX {
+        let view = store.view();
+        let applied_state = state_machine.applied_state();
+        let families = &applied_state.metadata.families;
+        let projection = projection(families);
+        let assembler = RowAssembler::new(families, applied_state.gc_time, CellOrder::Ascending);
+        let found = view
+            .cells(&lower, upper.as_deref(), Direction::Forward)
+            .map_err(ScanError::from)
+            .and_then(|scan| RowIterator::new(scan, assembler, &projection).with_extent(ScanExtent::OneRow).next_row());
+        match found {
+            Ok(found) => return Ok(found.map_or_else(|| Row::empty(key.clone()), |found| found.row)),
+            Err(ScanError::Store(StoreError::Expired)) => {}
+            Err(ScanError::Store(error)) => return Err(error.into()),
+            Err(ScanError::Other(error)) => return Err(error),
+        }
+    }
+    Err(views_expired())
+}
+
+fn views_expired() -> Error {
+    Error::new(Reason::Busy, "the tablet's garbage collection rules keep changing; retry")
+}
+
+fn is_point(rows: &RowSet) -> bool {
+    matches!(rows.ranges(), [range] if is_single(range))
+}
+
+fn extent(range: &KeyRange) -> ScanExtent {
+    if is_single(range) { ScanExtent::OneRow } else { ScanExtent::ManyRows }
+}
+
+fn is_single(range: &KeyRange) -> bool {
+    let (start, end) = (range.start().as_bytes(), range.end().map(RowKey::as_bytes));
+    end.and_then(|end| end.strip_prefix(start)).is_some_and(|rest| rest == [0])
+}
+
+/// How long and how deep a batch may make its thread wait.
+#[derive(Clone, Copy)]
+struct ReadBudget {
+    reach: Reach,
+    /// The deadline of filters, on the monotonic clock.
+    deadline: Duration,
+}
+
+/// Reads one batch from a new view. Blocking, unless the budget allows only the cache: then `None` says that the cache, or
+/// the time for filters, was not enough.
+fn read_batch(
+    state_machine: &TabletStateMachine,
+    clock: &Clock,
+    request: &ReadRequest,
+    position: &ReadPosition,
+    budget: ReadBudget,
+) -> Result<Option<ReadBatch>, Failure> {
+    let store = state_machine.store();
+    for _ in 0..VIEW_ATTEMPTS_MAX {
+        let view = store.view();
+        // After the view is pinned: see the module documentation.
+        let applied_state = state_machine.applied_state();
+        check_request(&applied_state.metadata, request)?;
+        let families = &applied_state.metadata.families;
+        let projection = Projection::for_filter(request.filter.as_ref(), families);
+        let mut reader = BatchReader {
+            request,
+            view: &view,
+            budget,
+            clock,
+            families,
+            gc_time: applied_state.gc_time,
+            projection: &projection,
+            started: clock.monotonic(),
+            returned_before: position.rows,
+            scanned_bytes: 0,
+            returned_bytes: 0,
+            cells_scanned: 0,
+            next_clock_check: CELLS_PER_CLOCK_CHECK,
+            out: ReadBatch::default(),
+        };
+        let rows = remaining(request, position, &applied_state.metadata.descriptor.range);
+        match reader.fill(&rows) {
+            // Without progress the caller would repeat the same rows: pin a new view at once.
+            Err(ScanError::Store(StoreError::Expired)) if reader.out.last_row.is_none() => {}
+            Err(ScanError::Store(StoreError::Expired)) => return Ok(Some(reader.out)),
+            Err(ScanError::Store(StoreError::NotCached)) if budget.reach == Reach::Cache => return Ok(None),
+            Err(ScanError::Other(error)) if budget.reach == Reach::Cache && error.reason == Reason::Deadline => {
+                return Ok(None);
+            }
+            Err(ScanError::Store(error)) => return Err(Error::from(error).into()),
+            Err(ScanError::Other(error)) => return Err(error.into()),
+            Ok(()) => return Ok(Some(reader.out)),
+        }
+    }
+    Err(views_expired().into())
+}
+
+fn check_request(metadata: &TabletMetadata, request: &ReadRequest) -> Result<(), Failure> {
+    if metadata.dropped {
+        return Err(Failure::new(Reason::TabletDropped, "the tablet was dropped"));
+    }
+    if metadata.descriptor.generation != request.generation && !planted(Bug::GenerationUnchecked) {
+        return Err(Failure::wrong_tablet(metadata.descriptor.clone()));
+    }
+    Ok(())
+}
+
+const fn cell_order(request: &ReadRequest) -> CellOrder {
+    if request.reversed { CellOrder::Descending } else { CellOrder::Ascending }
+}
+
+/// The rows of the request that are in the tablet and were not read yet.
+fn remaining(request: &ReadRequest, position: &ReadPosition, range: &KeyRange) -> RowSet {
+    let rows = request.rows.clamp(range);
+    match &position.after {
+        Some(key) if request.reversed => rows.before(key),
+        Some(key) => rows.after(key),
+        None => rows,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BatchStatus {
+    /// It has room for more rows.
+    Open,
+    /// It must be returned.
+    Full,
+}
+
+/// A batch that is being filled.
+struct BatchReader<'a, 'v> {
+    request: &'a ReadRequest,
+    view: &'a View<'v>,
+    budget: ReadBudget,
+    clock: &'a Clock,
+    families: &'a Families,
+    gc_time: Micros,
+    projection: &'a Projection,
+    started: Duration,
+    returned_before: u64,
+    scanned_bytes: usize,
+    returned_bytes: usize,
+    cells_scanned: u64,
+    /// The clock is read when this number of cells has been scanned.
+    next_clock_check: u64,
+    out: ReadBatch,
+}
+
+impl BatchReader<'_, '_> {
+    fn fill(&mut self, rows: &RowSet) -> Result<(), ScanError> {
+        let ranges = rows.ranges();
+        let in_order: Box<dyn Iterator<Item = &KeyRange>> =
+            if self.request.reversed { Box::new(ranges.iter().rev()) } else { Box::new(ranges.iter()) };
+        for range in in_order {
+            if self.fill_range(range)? == BatchStatus::Full {
+                return Ok(());
+            }
+        }
+        self.out.finished = true;
+        Ok(())
+    }
+
+    fn fill_range(&mut self, range: &KeyRange) -> Result<BatchStatus, ScanError> {
+        let (lower, upper) = codec::range_bounds(range);
+        let direction = if self.request.reversed { Direction::Reverse } else { Direction::Forward };
+        let plan = ScanPlan::new(&lower, upper.as_deref()).toward(direction).within(self.budget.reach);
+        let assembler = RowAssembler::new(self.families, self.gc_time, cell_order(self.request));
+        let mut iterator = RowIterator::new(self.view.scan(&plan)?, assembler, self.projection)
+            .with_row_filter(self.request.filter.as_ref())
+            .with_extent(extent(range));
+        while let Some(found) = iterator.next_row()? {
+            let stats = iterator.take_stats();
+            self.scanned_bytes += stats.bytes;
+            self.cells_scanned += stats.cells;
+            if self.take_row(found)? == BatchStatus::Full {
+                return Ok(BatchStatus::Full);
+            }
+        }
+        // A single key counts as scanned, whether its row exists or not.
+        if is_single(range) {
+            self.out.last_row = Some(range.start().clone());
+        }
+        Ok(if self.is_scan_budget_used() { BatchStatus::Full } else { BatchStatus::Open })
+    }
+
+    fn take_row(&mut self, ScannedRow { row, skipped }: ScannedRow) -> Result<BatchStatus, Error> {
+        let key = row.key.clone();
+        self.out.rows_seen += u64::from(skipped || !row.is_empty());
+        self.out.cells_seen += row.cells.len() as u64;
+        if !row.is_empty() {
+            let row = match &self.request.filter {
+                Some(filter) => filter.apply(row, &|| self.clock.monotonic() >= self.budget.deadline)?,
+                None => row,
+            };
+            self.push_row(row);
+        }
+        self.out.last_row = Some(key);
+        if self.is_at_limit() {
+            self.out.finished = true;
+            return Ok(BatchStatus::Full);
+        }
+        Ok(if self.returned_bytes >= BATCH_BYTES || self.is_scan_budget_used() {
+            BatchStatus::Full
+        } else {
+            BatchStatus::Open
+        })
+    }
+
+    fn push_row(&mut self, row: Row) {
+        if row.is_empty() {
+            return;
+        }
+        self.returned_bytes += row.size_bytes();
+        self.out.cells_returned += row.cells.len() as u64;
+        self.out.rows.push(row);
+    }
+
+    fn is_at_limit(&self) -> bool {
+        let limit = self.request.limit;
+        limit > 0 && self.returned_before + self.out.rows.len() as u64 >= limit
+    }
+
+    /// Whether so much was scanned that the caller should get a progress report.
+    fn is_scan_budget_used(&mut self) -> bool {
+        if self.out.last_row.is_none() {
+            return false;
+        }
+        if self.cells_scanned < self.next_clock_check {
+            return self.scanned_bytes >= SCANNED_BYTES_MAX;
+        }
+        self.next_clock_check = self.cells_scanned + CELLS_PER_CLOCK_CHECK;
+        self.clock.monotonic().saturating_sub(self.started) >= SCAN_TIME_MAX
+    }
+}

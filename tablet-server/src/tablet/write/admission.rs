@@ -1,0 +1,120 @@
+//! Admission control: the bytes of writes in flight, for the server and for each tablet.
+//!
+//! Raft and the log do not limit bytes themselves, so a write takes a permit for its size before it enters the queue and
+//! releases it when it is answered. When no permit is free it waits until its deadline; then the caller gets `Busy`, and
+//! nothing was applied. A lower limit for each tablet keeps one tablet from using the whole server's budget.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::tablet::failure::Failure;
+
+/// Bytes in flight in all tablets of a server.
+const SERVER_BYTES: u32 = 256 * 1024 * 1024;
+/// Bytes in flight in one tablet.
+pub(super) const TABLET_BYTES: u32 = 64 * 1024 * 1024;
+/// The pause that `Busy` tells a refused caller to make.
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// Admission control of a server, or of one of its tablets. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    server: Arc<Semaphore>,
+    tablet: Arc<Semaphore>,
+    /// The write stall: closed while memtables use too much memory. Shared by all tablets.
+    gate: Arc<watch::Sender<Gate>>,
+}
+
+/// Whether new writes are admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Writes are admitted.
+    Open,
+    /// Write stall: writes wait until flushes have caught up.
+    Closed,
+}
+
+/// Permission to have some bytes in flight, until dropped.
+#[derive(Debug)]
+pub struct Permit {
+    _tablet: OwnedSemaphorePermit,
+    _server: OwnedSemaphorePermit,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Admission {
+    /// Admission control of a server.
+    #[must_use]
+    pub fn new() -> Self {
+        let gate = Arc::new(watch::Sender::new(Gate::Open));
+        Self { server: permits(SERVER_BYTES), tablet: permits(TABLET_BYTES), gate }
+    }
+
+    /// Admission control of one more tablet, within the server's.
+    #[must_use]
+    pub fn tablet(&self) -> Self {
+        Self { server: Arc::clone(&self.server), tablet: permits(TABLET_BYTES), gate: Arc::clone(&self.gate) }
+    }
+
+    /// Admits or stalls writes, in all tablets.
+    pub fn set_gate(&self, gate: Gate) {
+        self.gate.send_if_modified(|now| std::mem::replace(now, gate) != gate);
+    }
+
+    /// Waits for a permit of `bytes`. A write above the limit waits for all of it, and runs alone.
+    ///
+    /// # Errors
+    /// `Busy` when no permit was available within `timeout`.
+    pub async fn admit(&self, bytes: usize, timeout: Duration) -> Result<Permit, Failure> {
+        let count = u32::try_from(bytes).unwrap_or(u32::MAX).clamp(1, TABLET_BYTES);
+        tokio::time::timeout(timeout, self.take(count)).await.unwrap_or_else(|_elapsed| Err(Failure::busy(RETRY_AFTER)))
+    }
+
+    async fn take(&self, count: u32) -> Result<Permit, Failure> {
+        // Neither the watch channel nor the semaphores are ever closed.
+        if *self.gate.borrow() == Gate::Closed {
+            let _open = self.gate.subscribe().wait_for(|gate| *gate == Gate::Open).await.map(drop);
+        }
+        let closed = |_closed| Failure::busy(RETRY_AFTER);
+        let tablet = Arc::clone(&self.tablet).acquire_many_owned(count).await.map_err(closed)?;
+        let server = Arc::clone(&self.server).acquire_many_owned(count).await.map_err(closed)?;
+        Ok(Permit { _tablet: tablet, _server: server })
+    }
+}
+
+fn permits(bytes: u32) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(usize::try_from(bytes).unwrap_or(Semaphore::MAX_PERMITS)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_tablet_at_its_limit_refuses_and_recovers() {
+        let admission = Admission::new();
+        let tablet = admission.tablet();
+        let all = tablet.admit(usize::MAX, Duration::ZERO).await.unwrap();
+        let refused = tablet.admit(1, Duration::ZERO).await.unwrap_err();
+        assert_eq!(refused.error.reason, ebla_model::Reason::Busy);
+        assert!(admission.tablet().admit(1, Duration::ZERO).await.is_ok(), "another tablet has its own limit");
+        drop(all);
+        assert!(tablet.admit(1, Duration::ZERO).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_closed_gate_stalls_all_tablets() {
+        let admission = Admission::new();
+        admission.set_gate(Gate::Closed);
+        assert!(admission.tablet().admit(1, Duration::ZERO).await.is_err());
+        admission.set_gate(Gate::Open);
+        assert!(admission.tablet().admit(1, Duration::ZERO).await.is_ok());
+    }
+}

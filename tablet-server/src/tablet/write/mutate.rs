@@ -1,0 +1,336 @@
+//! The write path: admission, row latch, timestamp, group commit, reply.
+//!
+//! ```text
+//!   row --- admission --- latch --- queue ---------- batcher --------- Group::propose
+//!                                   |  timestamp     |  commands of about 4 MiB, bound to the term
+//!                                   |  under its lock |  one proposal in flight; writes that arrive meanwhile
+//!                                   |                |  form the next one (group commit)
+//!
+//! A row's latch travels with its write and is released when the write is answered, also when the caller has gone. Blind
+//! writes share it; writes that depend on the row's content (`rmw`), including additions to aggregates, hold it exclusively.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_model::Reason;
+use ebla_model::aggregate::{Aggregator, SKETCH_BYTES_MAX, SKETCHES_MAX};
+use ebla_model::cell::Row;
+use ebla_model::command::{CallToken, Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
+use ebla_model::id::Generation;
+use ebla_model::idempotency::CallKind;
+use ebla_model::key::RowKey;
+use ebla_model::mutation::{self, Mutation};
+use ebla_model::schema::TableSchema;
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+
+use crate::raft::ProposeError;
+use crate::tablet::core::applied_state::AppliedState;
+use crate::tablet::core::command;
+use crate::tablet::core::state_machine::TabletStateMachine;
+use crate::tablet::failure::Failure;
+use crate::tablet::write::admission::{Permit, RETRY_AFTER, TABLET_BYTES};
+use crate::tablet::write::latch::{LatchGuard, LatchMode};
+use crate::tablet::write::queue::{QueuedReply, WriteGuards};
+use crate::tablet::write::rmw::{ConditionalWrite, ResolvedWrite, Submission, call_token, evaluate_mutations};
+use crate::tablet::{RowMutations, Tablet, WriteId};
+
+/// Maximum bytes of sketches that one call writes: a permit covers no more.
+const SKETCHES_BYTES_MAX: usize = TABLET_BYTES as usize;
+
+/// What the rows of one call share.
+struct WriteCall {
+    generation: Generation,
+    /// The term in which blind writes are queued.
+    term: u64,
+    permit: Arc<Permit>,
+}
+
+impl Tablet {
+    /// Writes rows, each independently; one result for each, in their order.
+    ///
+    /// Not cancel-safe: queued writes are applied.
+    ///
+    /// # Errors
+    /// For all rows: `NotLeader`, `NoLeader`, `WrongTablet`, `TabletDropped`, `Busy`; then nothing was applied. For a
+    /// row: the same, `NotFoundFamily`, `InvalidArgument`; `OutcomeUnknown` and `Deadline` when it may still be applied,
+    /// which the same request, sent again, finds out; `SessionForgotten` when the outcome cannot be determined any more.
+    pub async fn write(
+        &self,
+        generation: Generation,
+        rows: Vec<RowMutations>,
+        timeout: Duration,
+    ) -> Result<Vec<Result<(), Failure>>, Failure> {
+        let term = self.leader_term()?;
+        let metadata = Arc::clone(&self.state_machine.applied_state().metadata);
+        self.check_generation(&metadata, generation)?;
+        let started = self.runtime.clock.monotonic();
+        let bytes = rows.iter().map(|row| request_bytes(row, &metadata.schema)).sum();
+        let permit = Arc::new(self.admission.admit(bytes, timeout).await?);
+        let mut deadline = pin!(tokio::time::sleep(timeout.saturating_sub(self.elapsed_since(started))));
+        let call = WriteCall { generation, term, permit };
+        let submissions = self.submit_rows(call, rows, &metadata.schema, deadline.as_mut()).await;
+        Ok(self.wait_for_results(submissions, deadline).await)
+    }
+
+    /// Queues the rows in their order. The permit is released with the last queued write.
+    async fn submit_rows(
+        &self,
+        call: WriteCall,
+        rows: Vec<RowMutations>,
+        schema: &TableSchema,
+        mut deadline: Pin<&mut Sleep>,
+    ) -> Vec<Result<Submission, Failure>> {
+        let mut submissions = Vec::with_capacity(rows.len());
+        let mut sketches = 0;
+        for row in rows {
+            // A few input bytes for each of very many sketches write much more than the permit covers: the rest is refused,
+            // and the caller sends it again.
+            sketches += sketch_bytes(&row.mutations, schema);
+            submissions.push(if sketches > SKETCHES_BYTES_MAX && !submissions.is_empty() {
+                Err(Failure::busy(RETRY_AFTER))
+            } else {
+                self.submit_row(&call, row, deadline.as_mut()).await
+            });
+        }
+        submissions
+    }
+
+    /// Acquires the row's latch and queues the write: a blind one at once, any other after its evaluation.
+    async fn submit_row(
+        &self,
+        call: &WriteCall,
+        row: RowMutations,
+        mut deadline: Pin<&mut Sleep>,
+    ) -> Result<Submission, Failure> {
+        let is_blind = row.token.is_none() && !row.mutations.iter().any(Mutation::is_aggregation);
+        let mode = if is_blind { LatchMode::Shared } else { LatchMode::Exclusive };
+        let latch = self.latch_row(&row.row, mode, deadline.as_mut()).await?;
+        let guards = WriteGuards::new(latch, Arc::clone(&call.permit));
+        if is_blind {
+            return self.submit_blind(call.term, row, guards).map(Submission::queued);
+        }
+        tokio::select! {
+            submission = self.submit_conditional_mutations(call.generation, row, guards) => submission,
+            () = deadline => Err(Failure::deadline()),
+        }
+    }
+
+    async fn latch_row(&self, row: &RowKey, mode: LatchMode, deadline: Pin<&mut Sleep>) -> Result<LatchGuard, Failure> {
+        if let Some(latch) = self.latches.try_acquire(row, mode) {
+            return Ok(latch);
+        }
+        tokio::select! {
+            latch = self.latches.acquire(row, mode) => Ok(latch),
+            () = deadline => Err(Failure::deadline()),
+        }
+    }
+
+    /// Waits for the results of all rows, each until the deadline.
+    async fn wait_for_results(
+        &self,
+        submissions: Vec<Result<Submission, Failure>>,
+        mut deadline: Pin<&mut Sleep>,
+    ) -> Vec<Result<(), Failure>> {
+        let mut results = Vec::with_capacity(submissions.len());
+        for submission in submissions {
+            results.push(match submission {
+                Ok(submission) => self.wait_for_result(submission, deadline.as_mut()).await,
+                Err(failure) => Err(failure),
+            });
+        }
+        results
+    }
+
+    async fn wait_for_result(&self, submission: Submission, deadline: Pin<&mut Sleep>) -> Result<(), Failure> {
+        match submission {
+            Submission::AlreadyApplied(_no_result) => Ok(()),
+            Submission::Queued(reply, _no_result) => tokio::select! {
+                biased;
+                reply = reply => self.write_result(reply),
+                () = deadline => Err(Failure::deadline()),
+            },
+        }
+    }
+
+    /// Proposes a command other than a write; its timestamp is assigned by the queue.
+    pub(crate) async fn propose_command(&self, kind: CommandKind, timeout: Duration) -> Result<Reply, Failure> {
+        let term = self.leader_term()?;
+        let applied = self.state_machine.applied_state().time;
+        let time = self.queue.lock_pending().assign_timestamp(self.runtime.clock.wall(), applied);
+        let bytes = command::encode(&Command { time, kind });
+        let propose = self.group.propose(vec![bytes], Some(term));
+        let replies = tokio::time::timeout(timeout, propose).await.map_err(|_elapsed| Failure::deadline())?;
+        let reply = replies.into_iter().next().unwrap_or(Err(ProposeError::Unknown));
+        let reply = command::decode_reply(&reply.map_err(|error| self.failure_of_proposal(error))?)?;
+        match reply {
+            Reply::Refused(refusal) => Err(self.failure_of_refusal(&refusal)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The term in which this replica leads and may decide; an error with a leader hint when it does not lead.
+    pub(crate) fn leader_term(&self) -> Result<u64, Failure> {
+        match self.group.leadership() {
+            Some(leadership) => Ok(leadership.term),
+            None => {
+                // A leader that has not applied its term's first entry cannot serve yet: no hint.
+                let leader = self.leader().filter(|_| !self.group.status().is_leader);
+                Err(Failure::not_leader(leader))
+            }
+        }
+    }
+
+    pub(in crate::tablet) fn elapsed_since(&self, started: Duration) -> Duration {
+        self.runtime.clock.monotonic().saturating_sub(started)
+    }
+
+    fn submit_blind(
+        &self,
+        term: u64,
+        row: RowMutations,
+        guards: WriteGuards,
+    ) -> Result<oneshot::Receiver<QueuedReply>, Failure> {
+        let applied_state = self.state_machine.applied_state();
+        self.check_row_in_range(&applied_state, &row.row)?;
+        let mut pending = self.queue.lock_pending();
+        let now = pending.assign_timestamp(self.runtime.clock.wall(), applied_state.time);
+        let schema = &applied_state.metadata.schema;
+        let changes = mutation::resolve(schema, &row.mutations, now)?.settle(schema, &Row::empty(row.row.clone()))?;
+        let write = row_command(row.id, row.row, ResolvedWrite { changes, result: None }, None);
+        Ok(self.enqueue(pending, term, write, guards))
+    }
+
+    async fn submit_conditional_mutations(
+        &self,
+        generation: Generation,
+        row: RowMutations,
+        guards: WriteGuards,
+    ) -> Result<Submission, Failure> {
+        let RowMutations { id, row, mutations, token } = row;
+        let key = row.clone();
+        let evaluate = move |state_machine: &TabletStateMachine, applied_state: &AppliedState, now| {
+            evaluate_mutations(state_machine, applied_state, (&key, &mutations), now)
+        };
+        let conditional = ConditionalWrite { generation, id, row, token: call_token(CallKind::Mutate, token) };
+        self.submit_conditional(conditional, guards, evaluate).await
+    }
+
+    pub(super) fn check_row_in_range(&self, applied_state: &AppliedState, row: &RowKey) -> Result<(), Failure> {
+        let descriptor = &applied_state.metadata.descriptor;
+        if descriptor.range.contains(row.as_bytes()) { Ok(()) } else { Err(Failure::wrong_tablet(descriptor.clone())) }
+    }
+
+    fn write_result(&self, reply: Result<QueuedReply, oneshot::error::RecvError>) -> Result<(), Failure> {
+        match reply.unwrap_or_else(|_gone| Err(outcome_unknown()))? {
+            RowReply::Applied | RowReply::Duplicate(_) => Ok(()),
+            RowReply::Refused(refusal) => Err(self.failure_of_refusal(&refusal)),
+        }
+    }
+
+    pub(super) fn failure_of_refusal(&self, refusal: &Refusal) -> Failure {
+        let message = refusal.message.clone();
+        match refusal.kind {
+            RefusalKind::OutOfRange => Failure::wrong_tablet(self.descriptor()),
+            RefusalKind::UnknownFamily => Failure::new(Reason::NotFoundFamily, message),
+            RefusalKind::Dropped => Failure::new(Reason::TabletDropped, message),
+            RefusalKind::SessionForgotten => Failure::new(Reason::SessionForgotten, message),
+            RefusalKind::NotNow => Failure::new(Reason::Busy, message),
+            RefusalKind::TokenOutOfTime => Failure::new(Reason::FailedPrecondition, message),
+        }
+    }
+
+    pub(super) fn failure_of_proposal(&self, error: ProposeError) -> Failure {
+        match error {
+            ProposeError::NotLeader { hint } => Failure::not_leader(hint.map(|replica| self.hint(replica.server))),
+            ProposeError::Unknown => outcome_unknown(),
+            ProposeError::Stopped => Failure::new(Reason::Unavailable, "the replica has stopped"),
+        }
+    }
+}
+
+/// The write in the form that a command carries.
+pub(super) fn row_command(id: WriteId, row: RowKey, resolved: ResolvedWrite, token: Option<CallToken>) -> RowWrite {
+    let ResolvedWrite { changes, result } = resolved;
+    RowWrite {
+        session: id.session,
+        sequence: id.sequence,
+        lowest_outstanding: id.lowest_outstanding,
+        row,
+        changes,
+        result,
+        token,
+    }
+}
+
+pub(super) fn outcome_unknown() -> Failure {
+    Failure::new(
+        Reason::OutcomeUnknown,
+        "the write was proposed but its outcome is unknown; send it again with the same id",
+    )
+}
+
+fn request_bytes(row: &RowMutations, schema: &TableSchema) -> usize {
+    let token = row.token.as_ref().map_or(0, |token| token.token.len());
+    64 + row.row.as_bytes().len() + mutations_bytes(&row.mutations, schema) + token
+}
+
+/// The approximate size of a row's mutations in bytes.
+pub(super) fn mutations_bytes(mutations: &[Mutation], schema: &TableSchema) -> usize {
+    let size = |mutation: &Mutation| match mutation {
+        Mutation::SetCell { qualifier, value, .. } => qualifier.len() + value.len() + 64,
+        Mutation::MergeToCell { qualifier, state, .. } => qualifier.len() + state.as_ref().map_or(0, Bytes::len) + 64,
+        Mutation::AddToCell { qualifier, .. } | Mutation::DeleteColumn { qualifier, .. } => qualifier.len() + 64,
+        Mutation::DeleteFamily { .. } | Mutation::DeleteRow => 64,
+    };
+    mutations.iter().map(size).sum::<usize>() + sketch_bytes(mutations, schema)
+}
+
+/// The maximum bytes of sketches that a row's mutations write; each sketch is written as a whole.
+fn sketch_bytes(mutations: &[Mutation], schema: &TableSchema) -> usize {
+    let is_sketch = |name: &str| {
+        let family = schema.family_by_name(name);
+        family.and_then(|family| family.aggregator).is_some_and(Aggregator::is_sketch)
+    };
+    let adds = |mutation: &&Mutation| match mutation {
+        Mutation::AddToCell { family, .. } | Mutation::MergeToCell { family, .. } => is_sketch(family),
+        _ => false,
+    };
+    mutations.iter().filter(adds).count().min(SKETCHES_MAX) * SKETCH_BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::aggregate::{Input, InputType};
+    use ebla_model::cell::FamilyName;
+    use ebla_model::id::TableId;
+    use ebla_model::schema::{NewFamily, TableName};
+
+    use super::*;
+
+    fn add(family: &str) -> Mutation {
+        Mutation::AddToCell {
+            family: family.to_owned(),
+            qualifier: Bytes::from_static(b"q"),
+            timestamp: ebla_model::Micros::ZERO,
+            input: Input::Int64(1),
+        }
+    }
+
+    #[test]
+    fn additions_to_sketches_count_the_whole_sketch() {
+        let count = Aggregator::UniqueCount(InputType::Int64);
+        let families = [("u", Some(count)), ("s", Some(Aggregator::Sum))].map(|(name, aggregator)| NewFamily {
+            name: FamilyName::new(name).unwrap(),
+            gc: None,
+            aggregator,
+        });
+        let name = TableName::from_parts("p", "i", "t").unwrap();
+        let schema = TableSchema::with_families(TableId::new(1), name, families).unwrap();
+        assert_eq!(mutations_bytes(&[add("s"), add("absent")], &schema), 2 * 65);
+        assert_eq!(mutations_bytes(&[add("u"), add("u")], &schema), 2 * (65 + SKETCH_BYTES_MAX));
+        assert_eq!(sketch_bytes(&vec![add("u"); 100_000], &schema), SKETCHES_MAX * SKETCH_BYTES_MAX);
+    }
+}

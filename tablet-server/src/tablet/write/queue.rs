@@ -1,0 +1,243 @@
+//! The queue of a tablet's writes, and the batcher: the task that proposes them (group commit).
+//!
+//! Timestamps and queue positions are assigned under one lock, so a later write of a row never has an earlier timestamp.
+//! Writes that arrive while a proposal is in flight form the next one: commands of about 4 MiB, bound to the term in which
+//! their writes were queued. If the leadership is lost before the proposal, they are surely not applied.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use ebla_model::Reason;
+use ebla_model::command::{Command, CommandKind, Reply, RowReply, RowWrite};
+use ebla_model::time::Micros;
+use ebla_runtime::{Bug, planted};
+use tokio::sync::{Notify, oneshot};
+
+use crate::raft::ProposeError;
+use crate::tablet::Tablet;
+use crate::tablet::core::command::{self, COMMAND_BYTES_MAX};
+use crate::tablet::failure::Failure;
+use crate::tablet::write::admission::Permit;
+use crate::tablet::write::latch::LatchGuard;
+use crate::tablet::write::mutate::outcome_unknown;
+
+/// Maximum bytes of one proposal: a few commands.
+const PROPOSAL_BYTES_MAX: usize = 4 * COMMAND_BYTES_MAX;
+
+/// The reply to a queued write.
+pub(super) type QueuedReply = Result<RowReply, Failure>;
+
+/// A write in the queue.
+struct QueuedWrite {
+    /// The term in which it was queued.
+    term: u64,
+    write: RowWrite,
+    bytes: usize,
+    reply: oneshot::Sender<QueuedReply>,
+    /// Released after the reply.
+    guards: WriteGuards,
+}
+
+/// The latch and the permit that a write holds until it is answered.
+pub(super) struct WriteGuards {
+    _latch: LatchGuard,
+    _permit: Arc<Permit>,
+}
+
+impl WriteGuards {
+    pub(super) const fn new(latch: LatchGuard, permit: Arc<Permit>) -> Self {
+        Self { _latch: latch, _permit: permit }
+    }
+}
+
+/// The queue of a tablet's writes.
+#[derive(Default)]
+pub(crate) struct WriteQueue {
+    /// Locked while a write gets its timestamp and its position.
+    pending: Mutex<PendingWrites>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+pub(super) struct PendingWrites {
+    writes: VecDeque<QueuedWrite>,
+    /// The last assigned timestamp. Never goes back, whatever the clock does.
+    last_timestamp: Micros,
+    tick_requested: bool,
+}
+
+impl PendingWrites {
+    /// Assigns a timestamp: whole milliseconds, not below the last one nor below `applied`.
+    pub(super) fn assign_timestamp(&mut self, wall: Micros, applied: Micros) -> Micros {
+        self.last_timestamp = wall.truncate_to_millis().max(self.last_timestamp).max(applied);
+        if planted(Bug::TimeGoesBack) {
+            self.last_timestamp = wall.truncate_to_millis();
+        }
+        self.last_timestamp
+    }
+}
+
+impl WriteQueue {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Requests a tick: a command that carries only the time.
+    pub(crate) fn request_tick(&self) {
+        self.lock_pending().tick_requested = true;
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn lock_pending(&self) -> MutexGuard<'_, PendingWrites> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The writes for the next proposal, in their order, and whether a tick is requested.
+    fn take_batch(&self) -> (Vec<QueuedWrite>, bool) {
+        let mut pending = self.lock_pending();
+        let mut bytes = 0;
+        let mut count = 0;
+        for queued in &pending.writes {
+            if count > 0 && bytes + queued.bytes > PROPOSAL_BYTES_MAX {
+                break;
+            }
+            bytes += queued.bytes;
+            count += 1;
+        }
+        let taken = pending.writes.drain(..count).collect();
+        (taken, std::mem::take(&mut pending.tick_requested))
+    }
+}
+
+impl Tablet {
+    pub(super) fn enqueue(
+        &self,
+        mut pending: MutexGuard<'_, PendingWrites>,
+        term: u64,
+        write: RowWrite,
+        guards: WriteGuards,
+    ) -> oneshot::Receiver<QueuedReply> {
+        let (reply, receiver) = oneshot::channel();
+        let bytes = command::row_bytes(&write);
+        pending.writes.push_back(QueuedWrite { term, write, bytes, reply, guards });
+        let is_first = pending.writes.len() == 1;
+        drop(pending);
+        if is_first {
+            self.queue.arrived.notify_one();
+        }
+        receiver
+    }
+
+    /// Proposes queued writes until the tablet's tasks end; writes left then are surely not applied.
+    async fn propose_writes(&self) {
+        let token = self.runtime.tasks.token();
+        while token.run_until_cancelled(self.queue.arrived.notified()).await.is_some() {
+            loop {
+                let (queued, tick) = self.queue.take_batch();
+                if queued.is_empty() && !tick {
+                    break;
+                }
+                self.propose_batch(queued, tick).await;
+            }
+        }
+        for queued in self.queue.take_batch().0 {
+            queued.reply(Err(Failure::new(Reason::Unavailable, "the replica has stopped on this server")));
+        }
+    }
+
+    async fn propose_batch(&self, queued: Vec<QueuedWrite>, tick: bool) {
+        let Ok(term) = self.leader_term() else {
+            let leader = self.leader();
+            queued.into_iter().for_each(|one| one.reply(Err(Failure::not_leader(leader))));
+            return;
+        };
+        let (current, stale): (Vec<_>, Vec<_>) = queued.into_iter().partition(|one| one.term == term);
+        // Evaluated in an earlier term of this replica: the row may have changed since.
+        stale.into_iter().for_each(|one| one.reply(Err(Failure::not_leader(None))));
+        let time = self
+            .queue
+            .lock_pending()
+            .assign_timestamp(self.runtime.clock.wall(), self.state_machine.applied_state().time);
+        if current.is_empty() {
+            if tick {
+                let bytes = command::encode(&Command { time, kind: CommandKind::Tick });
+                let _ignored = self.group.propose(vec![bytes], Some(term)).await;
+            }
+            return;
+        }
+        let (commands, pending) = build_commands(current, time);
+        let replies = self.group.propose(commands, Some(term)).await;
+        let mut replies = replies.into_iter();
+        for rows in pending {
+            let reply = replies.next().unwrap_or(Err(ProposeError::Unknown));
+            self.reply_rows(rows, reply);
+        }
+    }
+
+    fn reply_rows(&self, rows: Vec<PendingReply>, reply: Result<Bytes, ProposeError>) {
+        let decoded = reply.map_err(|error| self.failure_of_proposal(error));
+        let decoded = decoded.and_then(|bytes| Ok(command::decode_reply(&bytes)?));
+        match decoded {
+            Ok(Reply::Write(row_replies)) if row_replies.len() == rows.len() => {
+                rows.into_iter().zip(row_replies).for_each(|(row, reply)| row.reply(Ok(reply)));
+            }
+            Ok(Reply::Refused(refusal)) => {
+                rows.into_iter().for_each(|row| row.reply(Ok(RowReply::Refused(refusal.clone()))));
+            }
+            Ok(_) => rows.into_iter().for_each(|row| row.reply(Err(outcome_unknown()))),
+            Err(failure) => rows.into_iter().for_each(|row| row.reply(Err(failure.clone()))),
+        }
+    }
+}
+
+/// Starts the batcher; it lives as long as the tablet's tasks.
+pub(crate) fn start_batcher(tablet: &Arc<Tablet>) {
+    let worker = Arc::clone(tablet);
+    let work = tablet.runtime.tasks.own("batcher", async move { worker.propose_writes().await });
+    tablet.group.spawn(work);
+}
+
+/// The receiver of a row's reply while its command is in flight.
+struct PendingReply {
+    reply: oneshot::Sender<QueuedReply>,
+    guards: WriteGuards,
+}
+
+impl PendingReply {
+    fn reply(self, reply: QueuedReply) {
+        // The caller may have gone; its write is applied all the same.
+        let _unwanted = self.reply.send(reply);
+        drop(self.guards);
+    }
+}
+
+impl QueuedWrite {
+    fn reply(self, reply: QueuedReply) {
+        PendingReply { reply: self.reply, guards: self.guards }.reply(reply);
+    }
+}
+
+/// Builds commands of about 4 MiB, each with the receivers of its rows' replies.
+fn build_commands(queued: Vec<QueuedWrite>, time: Micros) -> (Vec<Bytes>, Vec<Vec<PendingReply>>) {
+    let (mut commands, mut pending) = (Vec::new(), Vec::new());
+    let (mut rows, mut waiters, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let mut close = |rows: &mut Vec<RowWrite>, waiters: &mut Vec<PendingReply>| {
+        if !rows.is_empty() {
+            let kind = CommandKind::Write(std::mem::take(rows));
+            commands.push(command::encode(&Command { time, kind }));
+            pending.push(std::mem::take(waiters));
+        }
+    };
+    for one in queued {
+        if bytes + one.bytes > COMMAND_BYTES_MAX {
+            close(&mut rows, &mut waiters);
+            bytes = 0;
+        }
+        bytes += one.bytes;
+        rows.push(one.write);
+        waiters.push(PendingReply { reply: one.reply, guards: one.guards });
+    }
+    close(&mut rows, &mut waiters);
+    (commands, pending)
+}

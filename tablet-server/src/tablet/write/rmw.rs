@@ -1,0 +1,306 @@
+//! The read-modify-write path: CheckAndMutate, ReadModifyWrite, mutations that add to aggregates, and writes with a token.
+//!
+//! Such a write holds its row's latch exclusively from the evaluation to the apply. All earlier writes of the row are applied
+//! by then, so the leader evaluates it against its own store; the accepted proposal, bound to the term, proves that it still
+//! leads. So no filter runs in apply. The result is stored with the session, and with the caller's idempotency token if there
+//! is one: a write that is sent again finds it there. A write with a token takes this path whatever it does.
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_model::Reason;
+use ebla_model::cell::Row;
+use ebla_model::command::{CallToken, RowReply};
+use ebla_model::error::Error;
+use ebla_model::id::Generation;
+use ebla_model::idempotency::{self, CallKind, IdempotencyToken};
+use ebla_model::key::RowKey;
+use ebla_model::mutation::{self, Change, Mutation};
+use ebla_model::rmw::{self, Operation, Rule};
+use ebla_model::session::Verdict;
+use ebla_model::time::Micros;
+use ebla_proto::{convert, data};
+use ebla_runtime::{Bug, planted};
+use prost::Message;
+use tokio::sync::oneshot;
+
+use crate::tablet::core::applied_state::AppliedState;
+use crate::tablet::core::apply::{EARLY, LATE};
+use crate::tablet::core::state_machine::TabletStateMachine;
+use crate::tablet::failure::Failure;
+use crate::tablet::read::projection::Projection;
+use crate::tablet::read::scan::{pool_failure, read_row};
+use crate::tablet::write::latch::LatchMode;
+use crate::tablet::write::mutate::{mutations_bytes, outcome_unknown, row_command};
+use crate::tablet::write::queue::{QueuedReply, WriteGuards};
+use crate::tablet::{CheckRequest, ModifyRequest, Tablet, WriteId};
+
+/// The result of evaluating a conditional write.
+pub(super) struct ResolvedWrite {
+    /// The changes to propose.
+    pub(super) changes: Vec<Change>,
+    /// The response to store, if it cannot be computed again.
+    pub(super) result: Option<Bytes>,
+}
+
+/// A conditional write before it is proposed.
+enum Evaluation {
+    /// It was applied before, with this stored result if there is one.
+    AlreadyApplied(Option<Bytes>),
+    /// It must be proposed.
+    Resolved(ResolvedWrite),
+}
+
+/// A write whose changes depend on the row's content.
+pub(super) struct ConditionalWrite {
+    /// The tablet's generation as the caller knows it.
+    pub(super) generation: Generation,
+    /// The id of the write.
+    pub(super) id: WriteId,
+    /// The row.
+    pub(super) row: RowKey,
+    /// The caller's idempotency token.
+    pub(super) token: Option<CallToken>,
+}
+
+/// A conditional write that was submitted.
+pub(super) enum Submission {
+    /// It was applied before, with this stored result if there is one.
+    AlreadyApplied(Option<Bytes>),
+    /// It is queued; its reply after the apply, and the result to return then.
+    Queued(oneshot::Receiver<QueuedReply>, Option<Bytes>),
+}
+
+impl Submission {
+    /// A queued write without a stored result.
+    pub(super) const fn queued(reply: oneshot::Receiver<QueuedReply>) -> Self {
+        Self::Queued(reply, None)
+    }
+}
+
+impl Tablet {
+    /// Applies one of two lists of mutations, depending on whether a filter matches the row. Returns whether it matched.
+    ///
+    /// # Errors
+    /// As a row of [`Tablet::write`].
+    pub async fn check(&self, request: CheckRequest, timeout: Duration) -> Result<bool, Failure> {
+        let write = ConditionalWrite {
+            generation: request.generation,
+            id: request.id,
+            row: request.row.clone(),
+            token: call_token(CallKind::Check, request.token.clone()),
+        };
+        let schema = Arc::clone(&self.state_machine.applied_state().metadata.schema);
+        let bytes = mutations_bytes(&request.then, &schema).max(mutations_bytes(&request.otherwise, &schema));
+        let clock = self.runtime.clock.clone();
+        let deadline = clock.monotonic().saturating_add(timeout);
+        let evaluate = move |state_machine: &TabletStateMachine, applied_state: &AppliedState, now| {
+            let is_late = || clock.monotonic() >= deadline;
+            evaluate_check(state_machine, applied_state, &request, now, &is_late)
+        };
+        let result = self.read_modify_write(write, bytes, evaluate, timeout).await?;
+        Ok(result.first() == Some(&MATCHED))
+    }
+
+    /// Computes new values from the row's content. Returns an encoded `google.bigtable.v2.ReadModifyWriteRowResponse` with the
+    /// new values of the affected columns.
+    ///
+    /// # Errors
+    /// As a row of [`Tablet::write`], and `FailedPrecondition` when a value is not a counter.
+    pub async fn modify(&self, request: ModifyRequest, timeout: Duration) -> Result<Bytes, Failure> {
+        let write = ConditionalWrite {
+            generation: request.generation,
+            id: request.id,
+            row: request.row.clone(),
+            token: call_token(CallKind::Modify, request.token.clone()),
+        };
+        let bytes = request.rules.iter().map(rule_bytes).sum();
+        let evaluate = move |state_machine: &TabletStateMachine, applied_state: &AppliedState, now| {
+            evaluate_modify(state_machine, applied_state, &request, now)
+        };
+        self.read_modify_write(write, bytes, evaluate, timeout).await
+    }
+
+    async fn read_modify_write<E>(
+        &self,
+        write: ConditionalWrite,
+        bytes: usize,
+        evaluate: E,
+        timeout: Duration,
+    ) -> Result<Bytes, Failure>
+    where
+        E: FnOnce(&TabletStateMachine, &AppliedState, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
+    {
+        let work = self.run_read_modify_write(write, bytes, evaluate, timeout);
+        tokio::time::timeout(timeout, work).await.unwrap_or_else(|_elapsed| Err(Failure::deadline()))
+    }
+
+    async fn run_read_modify_write<E>(
+        &self,
+        write: ConditionalWrite,
+        bytes: usize,
+        evaluate: E,
+        timeout: Duration,
+    ) -> Result<Bytes, Failure>
+    where
+        E: FnOnce(&TabletStateMachine, &AppliedState, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
+    {
+        let permit = Arc::new(self.admission.admit(bytes + 256, timeout).await?);
+        let mode = if planted(Bug::DecisionUnlatched) { LatchMode::Shared } else { LatchMode::Exclusive };
+        let latch = self.latches.acquire(&write.row, mode).await;
+        let guards = WriteGuards::new(latch, permit);
+        let (reply, result) = match self.submit_conditional(write, guards, evaluate).await? {
+            Submission::AlreadyApplied(result) => return Ok(result.unwrap_or_default()),
+            Submission::Queued(reply, result) => (reply, result.unwrap_or_default()),
+        };
+        if planted(Bug::AnswerBeforeCommit) {
+            return Ok(result);
+        }
+        match reply.await.unwrap_or_else(|_gone| Err(outcome_unknown()))? {
+            RowReply::Applied => Ok(result),
+            RowReply::Duplicate(result) => Ok(result.unwrap_or_default()),
+            RowReply::Refused(refusal) => Err(self.failure_of_refusal(&refusal)),
+        }
+    }
+
+    /// Evaluates a write whose latch is held, and queues it. If cancelled before it returns, nothing was queued.
+    pub(super) async fn submit_conditional<E>(
+        &self,
+        write: ConditionalWrite,
+        guards: WriteGuards,
+        evaluate: E,
+    ) -> Result<Submission, Failure>
+    where
+        E: FnOnce(&TabletStateMachine, &AppliedState, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
+    {
+        let ConditionalWrite { generation, id, row, token } = write;
+        // Only now: if the leadership began while this write waited, another leader's writes may have come before.
+        let term = self.leader_term()?;
+        let applied_state = self.state_machine.applied_state();
+        self.check_generation(&applied_state.metadata, generation)?;
+        self.check_row_in_range(&applied_state, &row)?;
+        let now = self.queue.lock_pending().assign_timestamp(self.runtime.clock.wall(), applied_state.time);
+        let state_machine = Arc::clone(&self.state_machine);
+        let row_and_token = token.clone().map(|token| (row.clone(), token));
+        let work = move || match state_machine.check_duplicate(&id) {
+            Verdict::Duplicate(result) => Ok(Evaluation::AlreadyApplied(result)),
+            Verdict::Forgotten => Err(already_acknowledged()),
+            Verdict::Fresh => {
+                if let Some((row, token)) = &row_and_token
+                    && let Some(result) = stored_result(state_machine.check_token(row, token, now))?
+                {
+                    return Ok(Evaluation::AlreadyApplied(result));
+                }
+                let resolved = evaluate(&state_machine, &applied_state, now)?;
+                if row_and_token.is_some() {
+                    check_result_size(resolved.result.as_ref())?;
+                }
+                Ok(Evaluation::Resolved(resolved))
+            }
+        };
+        let resolved = match self.reads.run(work).await.map_err(pool_failure)?? {
+            // Known from the replicated state of this term's leader, or of a leader it follows: applied permanently.
+            Evaluation::AlreadyApplied(result) => return Ok(Submission::AlreadyApplied(result)),
+            Evaluation::Resolved(resolved) => resolved,
+        };
+        let result = resolved.result.clone();
+        let write = row_command(id, row, resolved, token);
+        Ok(Submission::Queued(self.enqueue(self.queue.lock_pending(), term, write, guards), result))
+    }
+}
+
+/// The largest response that is stored with a token, in bytes.
+const RESULT_BYTES_MAX: usize = 1 << 20;
+/// The stored result of a check that matched.
+const MATCHED: u8 = 1;
+/// The stored result of a check that did not match.
+const NOT_MATCHED: u8 = 0;
+
+fn evaluate_check(
+    state_machine: &TabletStateMachine,
+    applied_state: &AppliedState,
+    request: &CheckRequest,
+    now: Micros,
+    is_late: &dyn Fn() -> bool,
+) -> Result<ResolvedWrite, Error> {
+    let schema = &applied_state.metadata.schema;
+    // Both branches are resolved: an unknown family is reported whichever branch is taken.
+    let then = mutation::resolve(schema, &request.then, now)?;
+    let otherwise = mutation::resolve(schema, &request.otherwise, now)?;
+    let columns = &then.columns() | &otherwise.columns();
+    let predicate = request.predicate.as_ref();
+    let row =
+        read_row(state_machine, &request.row, |families| Projection::for_predicate(predicate, &columns, families))?;
+    let matched = predicate.map_or_else(|| Ok(!row.is_empty()), |predicate| predicate.matches(&row, is_late))?;
+    let (branch, result) = if matched { (then, MATCHED) } else { (otherwise, NOT_MATCHED) };
+    Ok(ResolvedWrite { changes: branch.settle(schema, &row)?, result: Some(Bytes::copy_from_slice(&[result])) })
+}
+
+/// Resolves mutations that add to the row's aggregates.
+pub(super) fn evaluate_mutations(
+    state_machine: &TabletStateMachine,
+    applied_state: &AppliedState,
+    (row, mutations): (&RowKey, &[Mutation]),
+    now: Micros,
+) -> Result<ResolvedWrite, Error> {
+    let schema = &applied_state.metadata.schema;
+    let resolution = mutation::resolve(schema, mutations, now)?;
+    let columns = resolution.columns();
+    let current = read_row(state_machine, row, |families| Projection::for_columns(&columns, families))?;
+    Ok(ResolvedWrite { changes: resolution.settle(schema, &current)?, result: None })
+}
+
+fn evaluate_modify(
+    state_machine: &TabletStateMachine,
+    applied_state: &AppliedState,
+    request: &ModifyRequest,
+    now: Micros,
+) -> Result<ResolvedWrite, Error> {
+    let schema = &applied_state.metadata.schema;
+    // The evaluation reports unknown families.
+    let column = |rule: &Rule| Some((schema.family_by_name(&rule.family)?.id, rule.qualifier.clone()));
+    let columns = request.rules.iter().filter_map(column).collect();
+    let row = read_row(state_machine, &request.row, |families| Projection::for_columns(&columns, families))?;
+    let (changes, cells) = rmw::evaluate(schema, &row, &request.rules, now)?;
+    let row = convert::row_to_proto(&Row { key: request.row.clone(), cells });
+    let response = data::ReadModifyWriteRowResponse { row: Some(row) };
+    Ok(ResolvedWrite { changes, result: Some(response.encode_to_vec().into()) })
+}
+
+/// The token in the form that a tablet stores.
+pub(super) fn call_token(kind: CallKind, token: Option<IdempotencyToken>) -> Option<CallToken> {
+    token.map(|token| CallToken { kind, token })
+}
+
+/// The stored result of a write that was applied before with the same token; `None` when it was not.
+fn stored_result(verdict: idempotency::Verdict) -> Result<Option<Option<Bytes>>, Error> {
+    match verdict {
+        idempotency::Verdict::Fresh => Ok(None),
+        idempotency::Verdict::Duplicate(result) => Ok(Some(result)),
+        idempotency::Verdict::Late => Err(Error::new(Reason::FailedPrecondition, LATE)),
+        idempotency::Verdict::Early => Err(Error::new(Reason::FailedPrecondition, EARLY)),
+    }
+}
+
+/// Refuses a large result: it would use the space of many tokens.
+fn check_result_size(result: Option<&Bytes>) -> Result<(), Error> {
+    match result.map_or(0, Bytes::len) {
+        length if length > RESULT_BYTES_MAX => Err(Error::new(
+            Reason::FailedPrecondition,
+            format!("the response has {length} bytes, too many to be stored with an idempotency token"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn rule_bytes(rule: &Rule) -> usize {
+    let operand = match &rule.operation {
+        Operation::Append(suffix) => suffix.len(),
+        Operation::Increment(_) => 8,
+    };
+    rule.qualifier.len() + operand + 64
+}
+
+fn already_acknowledged() -> Error {
+    Error::new(Reason::SessionForgotten, "duplicate check impossible: sequence already acknowledged by client")
+}

@@ -1,0 +1,215 @@
+//! Three tablet servers in one process, and their initial tablets.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_chubby::embedded::Embedded;
+use ebla_chubby::{SharedChubby, Write, paths};
+use ebla_model::aggregate::Aggregator;
+use ebla_model::cell::FamilyName;
+use ebla_model::gc::GcRule;
+use ebla_model::id::{ClusterId, ServerId, TableId, TabletId};
+use ebla_model::key::KeyRange;
+use ebla_model::metadata::{TabletDescriptor, first_tablets};
+use ebla_model::schema::{Family, TableName, TableSchema, TableState};
+use ebla_model::{FamilyId, SchemaVersion};
+use ebla_proto::{convert, record};
+use ebla_runtime::{Clock, Runtime, Tasks};
+use ebla_tablet_server::raft::RaftTimings;
+use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
+use ebla_tablet_server::{LocalServers, RestartScope, ServerConfig, ServerOptions, TabletServer};
+use tempfile::TempDir;
+
+pub(crate) const TABLE: TableId = TableId::new(5);
+pub(crate) const TABLET: TabletId = TabletId::new(100);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Shorter than in production, so that a failover does not take the test's time.
+const TIMINGS: RaftTimings = RaftTimings {
+    heartbeat: Duration::from_millis(100),
+    election_min: Duration::from_millis(400),
+    election_max: Duration::from_millis(800),
+};
+
+fn family(id: u32, name: &str, gc: Option<GcRule>, aggregator: Option<Aggregator>) -> Family {
+    Family { id: FamilyId::new(id), name: FamilyName::new(name).unwrap(), gc, locality_group: 0, aggregator }
+}
+
+/// Families without a rule, of sums, and of last values only.
+pub(crate) fn schema() -> TableSchema {
+    TableSchema {
+        table: TABLE,
+        name: TableName::from_parts("p", "inst", "t").unwrap(),
+        version: SchemaVersion::new(1),
+        families: vec![
+            family(1, "cf", None, None),
+            family(2, "sum", None, Some(Aggregator::Sum)),
+            family(3, "last", Some(GcRule::MaxVersions(1)), None),
+        ],
+        next_family: FamilyId::new(4),
+        deletion_protection: false,
+        state: TableState::Active,
+    }
+}
+
+pub(crate) struct Fixture {
+    _dir: TempDir,
+    chubby: Embedded,
+    local_servers: LocalServers,
+    tasks: Tasks,
+    pub(crate) servers: Vec<Option<TabletServer>>,
+    /// The address that the servers advertise; `None`: the one they listen on.
+    advertise: Option<String>,
+}
+
+impl Fixture {
+    pub(crate) async fn start(split_bytes: u32) -> Self {
+        Self::start_at(split_bytes, None).await
+    }
+
+    pub(crate) async fn start_at(split_bytes: u32, advertise: Option<String>) -> Self {
+        if let Ok(filter) = std::env::var("EBLA_LOG") {
+            ebla_runtime::telemetry::init(&filter);
+        }
+        let tasks = Tasks::new("fixture");
+        let chubby = Embedded::in_memory(Clock::system(), &tasks);
+        let mut fixture = Self {
+            _dir: tempfile::tempdir().unwrap(),
+            chubby,
+            local_servers: LocalServers::default(),
+            tasks,
+            servers: Vec::new(),
+            advertise,
+        };
+        for at in 0..3 {
+            let server = fixture.open(at, split_bytes).await;
+            fixture.servers.push(Some(server));
+        }
+        fixture.begin().await;
+        fixture.listed().await;
+        fixture
+    }
+
+    pub(crate) async fn open(&self, at: usize, split_kib: u32) -> TabletServer {
+        let options = ServerOptions {
+            timings: TIMINGS,
+            restart: RestartScope::Server,
+            split_bytes: ebla_runtime::config::ByteSize::new(u64::from(split_kib) * 1024),
+            ..ServerOptions::up(self.local_servers.clone())
+        };
+        let advertise = self.advertise.clone();
+        let config = ServerConfig { data_dir: self.folder(at), listen: "127.0.0.1:0".to_owned(), advertise, options };
+        let mut runtime = Runtime::system("server");
+        runtime.tasks = self.tasks.child(&format!("server-{at}"));
+        let server = TabletServer::start(config, self.shared(), runtime).await.unwrap();
+        server.ready().await;
+        server
+    }
+
+    pub(crate) fn folder(&self, at: usize) -> std::path::PathBuf {
+        let root: &Path = self._dir.path();
+        root.join(format!("s{at}"))
+    }
+
+    pub(crate) fn shared(&self) -> SharedChubby {
+        self.chubby.shared()
+    }
+
+    pub(crate) fn server(&self, at: usize) -> &TabletServer {
+        self.servers[at].as_ref().unwrap()
+    }
+
+    pub(crate) fn ids(&self) -> Vec<ServerId> {
+        self.servers.iter().flatten().map(TabletServer::id).collect()
+    }
+
+    /// Does the work of a master at a cluster's first start, and for creating a table.
+    pub(crate) async fn begin(&self) {
+        let ids = self.ids();
+        let [root, rest] = first_tablets(&ids);
+        let cluster = convert::encode_record(record::Cluster {
+            cluster: Bytes::copy_from_slice(&ClusterId::new(7).to_bytes()),
+            state: record::ClusterState::Running.into(),
+            first_tablets: Vec::new(),
+            ..Default::default()
+        });
+        let writes = vec![
+            Write::put(paths::CLUSTER, cluster),
+            Write::put(paths::ROOT, convert::descriptor_to_bytes(&root)),
+            Write::put(paths::table(TABLE), convert::schema_to_bytes(&schema())),
+            Write::put(paths::name(&schema().name), TABLE.to_string()),
+        ];
+        self.shared().transact(Vec::new(), writes).await.unwrap();
+        for server in self.servers.iter().flatten() {
+            until("the cluster known", || server.tablet_manager().registry().identity().is_some()).await;
+        }
+        let user = TabletDescriptor::fresh(TABLE, TABLET, KeyRange::all(), &ids);
+        for (descriptor, schema) in [(root, TableSchema::metadata()), (rest, TableSchema::metadata()), (user, schema())]
+        {
+            for server in self.servers.iter().flatten() {
+                let replica = descriptor.membership.replica_on(server.id()).unwrap();
+                server
+                    .tablet_manager()
+                    .create_replica(descriptor.clone(), schema.clone(), replica, InitialState::Seed)
+                    .await
+                    .unwrap();
+            }
+        }
+    }
+
+    /// Returns when METADATA lists the table's tablet.
+    pub(crate) async fn listed(&self) {
+        let cluster = self.server(0).cluster();
+        let deadline = cluster.deadline(TIMEOUT);
+        while cluster
+            .read_metadata(ebla_model::metadata::table_range(TABLE), deadline)
+            .await
+            .map_or(true, |listed| listed.is_empty())
+        {
+            assert!(!deadline.has_passed(&Clock::system()), "METADATA lists nothing");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The server that leads a tablet; waits for a leader.
+    pub(crate) async fn leader(&self, tablet: TabletId) -> usize {
+        let mut found = None;
+        until("a leader", || {
+            found = self.servers.iter().position(|server| {
+                let manager = server.as_ref().map(TabletServer::tablet_manager);
+                manager.and_then(|manager| manager.tablet(tablet)).is_some_and(|tablet| tablet.is_leader())
+            });
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
+    }
+
+    pub(crate) async fn stop(self) {
+        for server in self.servers.into_iter().flatten() {
+            server.stop().await;
+        }
+        self.tasks.stop(Duration::from_secs(5)).await;
+    }
+}
+
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let clock = Clock::system();
+    let end = clock.monotonic() + TIMEOUT;
+    while !holds() {
+        assert!(clock.monotonic() < end, "{what} did not happen");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Flushes all writes and purges the logs, on every running server.
+pub(crate) async fn purge_logs(fixture: &Fixture) {
+    for server in fixture.servers.iter().flatten() {
+        for tablet in server.tablet_manager().tablets() {
+            tablet.state_machine().flush().unwrap();
+            let flushed = tablet.state_machine().flushed_id().unwrap().unwrap();
+            tablet.group().purge(flushed.index).await;
+        }
+    }
+}

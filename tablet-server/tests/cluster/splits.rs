@@ -1,0 +1,99 @@
+//! Tablets split while they are in use.
+
+use std::time::Duration;
+
+use ebla_runtime::Clock;
+
+use super::fixture::{Fixture, TABLE, TABLET, TIMEOUT, until};
+use super::rows::{expect_rows, scan, write};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_tablet_splits_on_request_and_metadata_is_updated() {
+    let fixture = Fixture::start(1 << 20).await;
+    let cluster = fixture.server(0).cluster();
+    write(cluster, 0, 400, 200).await;
+    let leader = fixture.leader(TABLET).await;
+    let tablet = fixture.server(leader).tablet_manager().tablet(TABLET).unwrap();
+    let (left, right) = tablet.split(None, TIMEOUT).await.unwrap();
+    assert_eq!(left.range.end(), Some(right.range.start()));
+    for at in 0..3 {
+        expect_rows(&scan(fixture.server(at).cluster()).await, 400, 200);
+    }
+    // Writes go to both halves, and METADATA finally lists both.
+    write(cluster, 0, 400, 300).await;
+    expect_rows(&scan(cluster).await, 400, 300);
+    let deadline = cluster.deadline(TIMEOUT);
+    loop {
+        let listed = cluster.read_metadata(ebla_model::metadata::table_range(TABLE), deadline).await.unwrap();
+        let listed: Vec<_> = listed.into_iter().map(|entry| entry.descriptor).collect();
+        if listed == [left.clone(), right.clone()] {
+            break;
+        }
+        assert!(!deadline.has_passed(&Clock::system()), "METADATA lists {listed:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for at in 0..3 {
+        let manager = fixture.server(at).tablet_manager();
+        until("the child on every server", || manager.tablet(right.tablet).is_some()).await;
+    }
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_growing_table_splits_automatically_during_writes() {
+    let fixture = Fixture::start(512).await;
+    let cluster = fixture.server(0).cluster();
+    let mut written = 0;
+    while written < 4000 {
+        write(cluster, written, written + 200, 1000).await;
+        written += 200;
+    }
+    let tablets = || -> usize {
+        let mut seen = std::collections::BTreeSet::new();
+        for server in fixture.servers.iter().flatten() {
+            seen.extend(server.tablet_manager().descriptors(TABLE).into_iter().map(|descriptor| descriptor.tablet));
+        }
+        seen.len()
+    };
+    until("the table split", || tablets() >= 4).await;
+    for at in 0..3 {
+        expect_rows(&scan(fixture.server(at).cluster()).await, written, 1000);
+    }
+    fixture.stop().await;
+}
+
+/// `cargo test --release -p ebla-tablet-server --test tablet_server a_large -- --ignored --nocapture`
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "takes half a minute"]
+async fn a_large_table_splits_while_it_is_loaded_and_scanned() {
+    const ROWS: u32 = 320_000;
+    const WRITERS: u32 = 8;
+    let fixture = Fixture::start(32 * 1024).await;
+    let clock = Clock::system();
+    let started = clock.monotonic();
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        let cluster = fixture.server(usize::try_from(writer % 3).unwrap()).cluster().clone();
+        writers.spawn(async move {
+            for batch in 0..(ROWS / WRITERS / 250) {
+                let from = writer * (ROWS / WRITERS) + batch * 250;
+                write(&cluster, from, from + 250, 1000).await;
+            }
+        });
+    }
+    let reader = fixture.server(1).cluster().clone();
+    let mut scans = 0;
+    while writers.join_next().await.is_some() {
+        let rows = scan(&reader).await;
+        assert!(rows.is_sorted_by(|(a, _), (b, _)| a < b), "a row was returned twice or out of order");
+        scans += 1;
+    }
+    println!("loaded in {:?} beside {scans} scans", clock.monotonic() - started);
+    let tablets =
+        || fixture.servers.iter().flatten().flat_map(|s| s.tablet_manager().descriptors(TABLE)).map(|d| d.tablet);
+    until("the table split", || tablets().collect::<std::collections::BTreeSet<_>>().len() >= 8).await;
+    let before = clock.monotonic();
+    expect_rows(&scan(&reader).await, ROWS, 1000);
+    println!("scanned in {:?}, {} replicas", clock.monotonic() - before, tablets().count());
+    fixture.stop().await;
+}
