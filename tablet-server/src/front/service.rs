@@ -2,12 +2,12 @@
 //!
 //! Any server accepts requests for any row. Splits, moves and failovers are hidden until the caller's deadline. A table's
 //! name is resolved through the directory. When a tablet reports that the table was deleted, the name is resolved once more,
-//! because a new table may have the same name: see `DataService::with_table`.
+//! because a new table may have the same name: see `Cluster::with_table`.
 
 use std::time::Duration;
 
-use ebla_client::{Cluster, Deadline, Freshness, ReadParts, RowWrite, Stats};
-use ebla_model::{Error, Reason, TableId, TableName};
+use ebla_client::{Cluster, Deadline, ReadParts, RowWrite, Stats, unless_table_missing};
+use ebla_model::Error;
 use ebla_proto::{
     data::{self, Encoded},
     services::bigtable_server::Bigtable,
@@ -42,39 +42,12 @@ impl DataService {
         Deadline::after(&self.clock, deadline::public_timeout(metadata, default))
     }
 
-    /// The id of a table. A missing table is reported only after a fresh lookup: it may have been created a moment ago.
-    async fn table(&self, name: &TableName) -> Result<TableId, Error> {
-        match self.cluster.directory().table(name, Freshness::Cached).await? {
-            Some(table) => Ok(table),
-            None => self.fresh_table(name).await,
-        }
-    }
-
-    async fn fresh_table(&self, name: &TableName) -> Result<TableId, Error> {
-        let table = self.cluster.directory().table(name, Freshness::Fresh).await?;
-        table.ok_or_else(|| Error::new(Reason::NotFoundTable, format!("Table not found: {name}")))
-    }
-
-    /// Calls the table of this name. If the table was deleted and the name now belongs to another table, calls that one, once.
-    async fn with_table<T, F>(&self, name: &TableName, call: impl Fn(TableId) -> F) -> Result<T, Error>
-    where
-        F: Future<Output = Result<T, Error>>,
-    {
-        let table = self.table(name).await?;
-        match call(table).await {
-            Err(error) if error.reason == Reason::NotFoundTable => match self.fresh_table(name).await? {
-                fresh if fresh == table => Err(error),
-                fresh => call(fresh).await,
-            },
-            answer => answer,
-        }
-    }
-
     async fn read(&self, read: &Validated<ReadSpec>, deadline: Deadline) -> Result<ReadParts, Error> {
-        self.with_table(&read.table, |table| {
-            with_first_message(self.cluster.read_rows(read.request.for_table(table), deadline))
-        })
-        .await
+        self.cluster
+            .with_table(&read.table, |table| {
+                with_first_message(self.cluster.read_rows(read.request.for_table(table), deadline))
+            })
+            .await
     }
 
     async fn write_many(
@@ -85,9 +58,9 @@ impl DataService {
         let valid: Vec<_> = writes.request.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
         let send = |table| {
             let written = self.cluster.mutate_rows(table, valid.clone(), deadline);
-            async move { fail_if_table_deleted(written.await) }
+            async move { unless_table_missing(written.await) }
         };
-        let mut written = self.with_table(&writes.table, send).await?.into_iter();
+        let mut written = self.cluster.with_table(&writes.table, send).await?.into_iter();
         let missing = || Err(Error::internal("the cluster returned no outcome for a row"));
         Ok(writes
             .request
@@ -102,16 +75,6 @@ async fn with_first_message(mut parts: ReadParts) -> Result<ReadParts, Error> {
     match parts.next().await.transpose()? {
         Some(first) => Ok(stream::iter([Ok(first)]).chain(parts).boxed()),
         None => Ok(parts),
-    }
-}
-
-/// A deleted table is an error of the whole request, not of each row.
-fn fail_if_table_deleted(results: Vec<Result<(), Error>>) -> Result<Vec<Result<(), Error>>, Error> {
-    let is_deleted =
-        |result: &Result<(), Error>| result.as_ref().is_err_and(|error| error.reason == Reason::NotFoundTable);
-    match results.first() {
-        Some(Err(error)) if results.iter().all(is_deleted) => Err(error.clone()),
-        _ => Ok(results),
     }
 }
 
@@ -144,7 +107,7 @@ impl Bigtable for DataService {
         let deadline = self.deadline(request.metadata(), deadline::CALL_TIMEOUT);
         let sample = || async {
             let Validated { table, request: range } = validate::sample(request.get_ref())?;
-            let samples = self.with_table(&table, |table| self.cluster.sample(table, deadline)).await?;
+            let samples = self.cluster.with_table(&table, |table| self.cluster.sample(table, deadline)).await?;
             let answers = response::samples(&samples, &range).into_iter().map(Ok);
             Ok(Box::pin(stream::iter(answers)) as BoxStream<_>)
         };
@@ -160,7 +123,7 @@ impl Bigtable for DataService {
         let write = || async {
             let Validated { table, request: valid } =
                 validate::mutate_row(message, idempotency::of_headers(&metadata)?)?;
-            self.with_table(&table, |table| self.cluster.mutate_row(table, valid.clone(), deadline)).await?;
+            self.cluster.with_table(&table, |table| self.cluster.mutate_row(table, valid.clone(), deadline)).await?;
             Ok(data::MutateRowResponse {})
         };
         to_response(write().await)
@@ -187,7 +150,8 @@ impl Bigtable for DataService {
         let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let check = || async {
             let Validated { table, request: valid } = validate::check(message, idempotency::of_headers(&metadata)?)?;
-            let matched = self.with_table(&table, |table| self.cluster.check(table, valid.clone(), deadline)).await?;
+            let matched =
+                self.cluster.with_table(&table, |table| self.cluster.check(table, valid.clone(), deadline)).await?;
             Ok(data::CheckAndMutateRowResponse { predicate_matched: matched })
         };
         to_response(check().await)
@@ -209,7 +173,7 @@ impl Bigtable for DataService {
         let modify = || async {
             let Validated { table, request: valid } = validate::modify(message, idempotency::of_headers(&metadata)?)?;
             let call = |table| self.cluster.modify(table, &valid, deadline);
-            Ok(Encoded::from_bytes(self.with_table(&table, call).await?))
+            Ok(Encoded::from_bytes(self.cluster.with_table(&table, call).await?))
         };
         to_response(modify().await)
     }

@@ -24,6 +24,9 @@ use futures::{TryStreamExt, future::BoxFuture};
 use prost::Message;
 use tonic::Code;
 
+use ebla_client::Freshness;
+use ebla_model::{Reason, TableId, TableName};
+
 use super::*;
 
 const NAME: &str = "projects/p/instances/i/tables/t";
