@@ -1,7 +1,7 @@
-//! What is done with bytes that came from outside, as functions that must hold for every input.
+//! Fuzz targets: functions on untrusted bytes that must hold for every input.
 //!
-//! Each takes any bytes, fails by a panic, and says whether the bytes meant something. `cargo fuzz` looks for inputs
-//! with coverage as its guide; `proto/tests/fuzz.rs` runs the same functions on random bytes in every test run.
+//! Each takes any bytes, panics on a failure, and returns whether the bytes were accepted. `cargo fuzz` searches inputs
+//! guided by coverage; `proto/tests/fuzz.rs` runs the same functions on random bytes in every test run.
 
 use bytes::Bytes;
 use ebla_model::cell::{Cell, FamilyName, Row};
@@ -13,19 +13,19 @@ use ebla_model::{Error, Reason, metadata};
 use ebla_proto::{convert, data};
 use prost::Message;
 
-/// Whether the bytes meant something.
+/// Whether the bytes were accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Met {
-    /// They were taken for what they are.
-    Sense,
-    /// They were refused.
-    Nonsense,
+pub(crate) enum InputOutcome {
+    /// The bytes are valid.
+    Accepted,
+    /// The bytes were refused.
+    Refused,
 }
 
-/// A name and what it does.
-pub(crate) type Target = (&'static str, fn(&[u8]) -> Met);
+/// A name and its function.
+pub(crate) type Target = (&'static str, fn(&[u8]) -> InputOutcome);
 
-/// All of them.
+/// All targets.
 pub(crate) const TARGETS: [Target; 7] = [
     ("filter_tree", filter_tree),
     ("pattern", pattern),
@@ -36,28 +36,28 @@ pub(crate) const TARGETS: [Target; 7] = [
     ("log_command", log_command),
 ];
 
-/// A filter of a request: what is taken comes back the same, compiles or is refused, and says of a row whether it passes.
-pub(crate) fn filter_tree(bytes: &[u8]) -> Met {
-    let Ok(filter) = convert::filter_from_bytes(&Bytes::copy_from_slice(bytes)) else { return Met::Nonsense };
+/// A filter of a request: it round-trips, compiles or is refused, and runs on a row.
+pub(crate) fn filter_tree(bytes: &[u8]) -> InputOutcome {
+    let Ok(filter) = convert::filter_from_bytes(&Bytes::copy_from_slice(bytes)) else { return InputOutcome::Refused };
     let encoded = convert::filter_to_bytes(&filter);
-    let again = convert::filter_from_bytes(&encoded).expect("what was written can be read");
-    assert_eq!(again, filter, "a filter does not come back");
+    let again = convert::filter_from_bytes(&encoded).expect("encoded bytes decode");
+    assert_eq!(again, filter, "a filter does not round-trip");
     run(filter);
-    Met::Sense
+    InputOutcome::Accepted
 }
 
 /// A regular expression, as the filter of a value.
-pub(crate) fn pattern(bytes: &[u8]) -> Met {
+pub(crate) fn pattern(bytes: &[u8]) -> InputOutcome {
     run(Filter::ValueRegex(Bytes::copy_from_slice(bytes)))
 }
 
-/// Compiles a filter and puts a row through it.
-fn run(filter: Filter) -> Met {
+/// Compiles a filter and runs it on a row.
+fn run(filter: Filter) -> InputOutcome {
     let compiled = match CompiledFilter::compile(filter) {
         Ok(compiled) => compiled,
         Err(error) => {
             assert_eq!(error.reason, Reason::InvalidArgument, "{error}");
-            return Met::Nonsense;
+            return InputOutcome::Refused;
         }
     };
     let row = sample_row();
@@ -67,10 +67,10 @@ fn run(filter: Filter) -> Met {
             assert_eq!(matches, !passed.cells.is_empty(), "matches and apply disagree");
             assert!(passed.cells.is_sorted_by(|a, b| a.order(b).is_le()), "out of order");
         }
-        // Too many copies; a match may be found before there are.
+        // Too many copies; a match may be found before that.
         (Err(error), _) | (_, Err(error)) => assert_eq!(error.reason, Reason::FailedPrecondition, "{error}"),
     }
-    Met::Sense
+    InputOutcome::Accepted
 }
 
 fn sample_row() -> Row {
@@ -91,10 +91,10 @@ fn sample_row() -> Row {
     Row { key: RowKey::new("row"), cells: cells.collect() }
 }
 
-/// The rows of a read: ranges in order that neither overlap nor touch, each key in them, and no other.
-pub(crate) fn row_set(bytes: &[u8]) -> Met {
-    let Ok(message) = data::RowSet::decode(bytes) else { return Met::Nonsense };
-    let Ok(rows) = convert::row_set_from_proto(Some(&message)) else { return Met::Nonsense };
+/// The row set of a read: ascending ranges that neither overlap nor touch and contain exactly the requested keys.
+pub(crate) fn row_set(bytes: &[u8]) -> InputOutcome {
+    let Ok(message) = data::RowSet::decode(bytes) else { return InputOutcome::Refused };
+    let Ok(rows) = convert::row_set_from_proto(Some(&message)) else { return InputOutcome::Refused };
     let ranges = rows.ranges();
     for (one, next) in ranges.iter().zip(ranges.iter().skip(1)) {
         assert!(one.end().is_some_and(|end| end < next.start()), "{one:?} and {next:?}");
@@ -107,16 +107,16 @@ pub(crate) fn row_set(bytes: &[u8]) -> Met {
         assert!(before.ranges().iter().chain(after.ranges()).all(|part| ranges.iter().any(|range| range.covers(part))));
     }
     for range in &message.row_ranges {
-        let range: KeyRange = convert::row_range_from_proto(range).expect("it was taken");
+        let range: KeyRange = convert::row_range_from_proto(range).expect("it was accepted");
         assert!(ranges.iter().any(|whole| whole.covers(&range)));
     }
-    Met::Sense
+    InputOutcome::Accepted
 }
 
-/// The key of a stored cell: what decodes encodes to the same bytes, and keys order as what they stand for.
-pub(crate) fn cell_codec(bytes: &[u8]) -> Met {
+/// The key of a stored cell: it round-trips, and encoded keys sort like decoded ones.
+pub(crate) fn cell_codec(bytes: &[u8]) -> InputOutcome {
     if let Ok((plain, rest)) = unescape(bytes) {
-        let length = escaped_len(bytes).expect("what was unescaped has a length");
+        let length = escaped_len(bytes).expect("an unescaped string has a length");
         assert_eq!(length + rest.len(), bytes.len());
         assert!(plain.len() < length);
     }
@@ -124,15 +124,15 @@ pub(crate) fn cell_codec(bytes: &[u8]) -> Met {
         assert_eq!(encode_value(&value), bytes);
     }
     drop(ColumnKey::decode(bytes));
-    let Ok(key) = CellKey::decode(bytes) else { return Met::Nonsense };
+    let Ok(key) = CellKey::decode(bytes) else { return InputOutcome::Refused };
     assert_eq!(key.encode(), bytes);
     let next = CellKey { row: key.row.successor(), ..key.clone() };
     assert!(next.encode().as_slice() > bytes, "rows are out of order");
-    Met::Sense
+    InputOutcome::Accepted
 }
 
 /// A row of METADATA: its key and the descriptor in it.
-pub(crate) fn metadata_row(bytes: &[u8]) -> Met {
+pub(crate) fn metadata_row(bytes: &[u8]) -> InputOutcome {
     let key = RowKey::copy_from_slice(bytes);
     let parsed = metadata::parse_row_key(&key);
     if let Ok((table, end)) = &parsed {
@@ -144,19 +144,19 @@ pub(crate) fn metadata_row(bytes: &[u8]) -> Met {
     let descriptor = convert::descriptor_from_bytes(bytes);
     if let Ok(descriptor) = &descriptor {
         let again = convert::descriptor_to_bytes(descriptor);
-        assert_eq!(convert::descriptor_from_bytes(again).as_ref(), Ok(descriptor), "a descriptor does not come back");
+        assert_eq!(convert::descriptor_from_bytes(again).as_ref(), Ok(descriptor), "a descriptor does not round-trip");
     }
     drop(convert::schema_from_bytes(bytes));
-    if parsed.is_ok() || descriptor.is_ok() { Met::Sense } else { Met::Nonsense }
+    if parsed.is_ok() || descriptor.is_ok() { InputOutcome::Accepted } else { InputOutcome::Refused }
 }
 
-/// A public request of any kind, and what stands encoded in it.
-pub(crate) fn request(bytes: &[u8]) -> Met {
+/// A public request of any kind, with its encoded parts.
+pub(crate) fn request(bytes: &[u8]) -> InputOutcome {
     let bytes = Bytes::copy_from_slice(bytes);
     mutation(&bytes);
     rule(&bytes);
     let known = [read(&bytes), sample(&bytes), write(&bytes), bulk_write(&bytes), check(&bytes), modify(&bytes)];
-    if known.iter().any(Option::is_some) { Met::Sense } else { Met::Nonsense }
+    if known.iter().any(Option::is_some) { InputOutcome::Accepted } else { InputOutcome::Refused }
 }
 
 fn read(bytes: &Bytes) -> Option<()> {
@@ -199,7 +199,7 @@ fn mutation(bytes: &Bytes) {
     match convert::mutation_from_bytes(bytes) {
         Ok(mutation) => {
             let again = convert::mutation_from_bytes(&convert::mutation_to_bytes(&mutation));
-            assert_eq!(again.as_ref(), Ok(&mutation), "a mutation does not come back");
+            assert_eq!(again.as_ref(), Ok(&mutation), "a mutation does not round-trip");
         }
         Err(error) => refused(&error),
     }
@@ -209,22 +209,22 @@ fn rule(bytes: &Bytes) {
     match convert::rule_from_bytes(bytes) {
         Ok(rule) => {
             let again = convert::rule_from_bytes(&convert::rule_to_bytes(&rule));
-            assert_eq!(again.as_ref(), Ok(&rule), "a rule does not come back");
+            assert_eq!(again.as_ref(), Ok(&rule), "a rule does not round-trip");
         }
         Err(error) => refused(&error),
     }
 }
 
-/// What a client sent is refused as its own fault, or as more than this release knows.
+/// A client's input is refused as invalid or as unsupported.
 fn refused(error: &Error) {
     assert!(matches!(error.reason, Reason::InvalidArgument | Reason::Unimplemented), "{error}");
 }
 
-/// What stands in a tablet's log: what is read is written the same.
-pub(crate) fn log_command(bytes: &[u8]) -> Met {
+/// A command of a tablet's log: it round-trips.
+pub(crate) fn log_command(bytes: &[u8]) -> InputOutcome {
     drop(convert::command::decode_reply(bytes));
-    let Ok(command) = convert::command::decode(bytes) else { return Met::Nonsense };
+    let Ok(command) = convert::command::decode(bytes) else { return InputOutcome::Refused };
     let again = convert::command::decode(convert::command::encode(&command));
-    assert_eq!(again.as_ref(), Ok(&command), "a command does not come back");
-    Met::Sense
+    assert_eq!(again.as_ref(), Ok(&command), "a command does not round-trip");
+    InputOutcome::Accepted
 }

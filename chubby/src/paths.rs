@@ -15,9 +15,9 @@
 //! | `profiles/<project>/<instance>/<profile>` | `ebla.record.AppProfile` | the master |
 //! | `counters/<name>` | the next free id in decimal | every process that allocates ids |
 
-use ebla_model::app_profile::AppProfileName;
+use ebla_model::admin::app_profile::AppProfileName;
+use ebla_model::admin::instance::{InstanceName, Instances, ProjectName};
 use ebla_model::id::{OperationId, ServerId, TableId};
-use ebla_model::instance::{InstanceName, Instances, ProjectName};
 use ebla_model::schema::TableName;
 
 /// The cluster's identity and state.

@@ -19,7 +19,7 @@ use ebla_chubby::embedded::Embedded;
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
 use ebla_runtime::Runtime;
-use ebla_runtime::config::ByteSize;
+use ebla_runtime::units::ByteSize;
 use ebla_tablet_server::{BlockCache, LocalServers, ServerConfig, ServerOptions, TabletServer};
 
 use crate::process::DataFolder;

@@ -18,7 +18,7 @@ fn main() {
         process::refuse_huge_pages();
     }
     output::set_style(Style::of_stdout());
-    ebla_runtime::telemetry::init_filtered(&arguments.log_level);
+    ebla_runtime::logging::init_filtered(&arguments.log_level);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = arguments.threads() {
         builder.worker_threads(threads);

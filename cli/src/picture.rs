@@ -361,7 +361,7 @@ mod tests {
 
     fn tablet(number: u64, servers: &[u64]) -> TabletDescriptor {
         let servers: Vec<_> = servers.iter().copied().map(ServerId::new).collect();
-        TabletDescriptor::fresh(TableId::new(5), TabletId::new(number), KeyRange::all(), &servers)
+        TabletDescriptor::initial(TableId::new(5), TabletId::new(number), KeyRange::all(), &servers)
     }
 
     #[test]

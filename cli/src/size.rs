@@ -3,7 +3,7 @@
 //! K, M and G alone count in powers of 1,024, as KiB, MiB and GiB do; KB, MB and GB count in powers of 1,000.
 //! Sizes are shown by [`crate::output::size`] in the same units.
 
-use ebla_runtime::config::ByteSize;
+use ebla_runtime::units::ByteSize;
 
 /// Reads a size of at least one byte.
 ///

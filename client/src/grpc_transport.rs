@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_proto::belonging::from_cluster;
+use ebla_proto::cluster_guard::with_cluster_id;
 use ebla_proto::status::from_status;
 use ebla_proto::tablet;
 use ebla_proto::tablet::tablets_client::TabletsClient;
@@ -39,7 +39,7 @@ impl GrpcTransport {
     /// A request with its timeout, so that the server drops expired work, and with the id of its cluster: the address
     /// may belong to a server of another cluster by now.
     fn request<T>(&self, message: T, timeout: Duration) -> Request<T> {
-        let mut request = from_cluster(Request::new(message), self.directory.cluster());
+        let mut request = with_cluster_id(Request::new(message), self.directory.cluster());
         request.set_timeout(timeout);
         request
     }

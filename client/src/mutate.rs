@@ -12,7 +12,7 @@ use ebla_model::id::TableId;
 use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::RowKey;
 use ebla_proto::tablet;
-use ebla_runtime::{Bug, planted};
+use ebla_runtime::Failpoint;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -263,7 +263,7 @@ fn is_retryable(error: &Error) -> bool {
 }
 
 fn all_failed(rows: Vec<PendingRow>, error: &Error) -> BatchOutcome {
-    let result = || if planted(Bug::UnsentReportedWritten) { Ok(()) } else { Err(error.clone()) };
+    let result = || if Failpoint::UnsentReportedWritten.is_enabled() { Ok(()) } else { Err(error.clone()) };
     let results = rows.into_iter().map(|row| (row.index, result())).collect();
     BatchOutcome { results, retry: None }
 }

@@ -14,7 +14,7 @@ use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_proto::convert::{LargeRows, reset_row};
 use ebla_proto::tablet;
-use ebla_runtime::{Bug, planted};
+use ebla_runtime::Failpoint;
 use futures::StreamExt;
 use futures::stream::{BoxStream, try_unfold};
 use prost::Message;
@@ -202,7 +202,7 @@ impl Scan {
                     return Ok(Some(reply));
                 }
                 Err(error) => {
-                    if planted(Bug::ScanSkipsRest) {
+                    if Failpoint::ScanSkipsRest.is_enabled() {
                         self.progress.skip_range(&open.route.tablet.range);
                     }
                     self.retry.record_failure(&self.context, &open.route, error).await?;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use ebla_model::id::{Sequence, SessionId};
 use ebla_proto::tablet;
-use ebla_runtime::{Bug, planted};
+use ebla_runtime::Failpoint;
 
 /// The sequences of one session: the next one and the outstanding ones.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Ticket {
     pub fn write_id(&self) -> tablet::WriteId {
         tablet::WriteId {
             session: self.session.id.clone(),
-            sequence: if planted(Bug::RetryUnderNewNumber) { self.session.skip() } else { self.sequence },
+            sequence: if Failpoint::RetryUnderNewNumber.is_enabled() { self.session.skip() } else { self.sequence },
             lowest_outstanding: self.session.lock().lowest_outstanding(),
         }
     }

@@ -114,7 +114,7 @@ mod tests {
     /// leads.
     fn snapshot(responding: &[u64], heard: &[u64]) -> ClusterSnapshot {
         let servers = [1, 2, 3].map(ServerId::new);
-        let tablet = TabletDescriptor::fresh(TableId::METADATA, TabletId::new(7), KeyRange::all(), &servers);
+        let tablet = TabletDescriptor::initial(TableId::METADATA, TabletId::new(7), KeyRange::all(), &servers);
         let mut cluster = ClusterSnapshot::default();
         cluster.metadata.insert(tablet.row_key(), tablet.clone());
         for (number, place) in responding.iter().zip(0..) {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use ebla_chubby::{Compare, Revision, TransactionOutcome, Write, paths};
 use ebla_client::Deadline;
+use ebla_model::admin::instance::{ClusterDescription, Instance, InstanceName, Instances, ProjectName, StorageKind};
 use ebla_model::error::{Error, Reason};
-use ebla_model::instance::{ClusterDescription, Instance, InstanceName, Instances, ProjectName, StorageKind};
 use ebla_model::schema::{TableSchema, TableState};
 use ebla_proto::convert::instance::{CLUSTER_NAME, instance_to_bytes};
 use tracing::info;

@@ -3,9 +3,9 @@
 //! Every instance has a built-in profile `default`, which is not stored and never changes.
 
 use ebla_chubby::{Compare, Revision, TransactionOutcome, Write, paths};
-use ebla_model::app_profile::{AppProfile, AppProfileName, Routing};
+use ebla_model::admin::app_profile::{AppProfile, AppProfileName, Routing};
+use ebla_model::admin::instance::{Instance, InstanceName, Instances};
 use ebla_model::error::{Error, Reason};
-use ebla_model::instance::{Instance, InstanceName, Instances};
 use ebla_proto::admin;
 use ebla_proto::convert::app_profile::{app_profile_to_admin, app_profile_to_bytes, update_app_profile};
 

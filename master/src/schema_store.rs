@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use ebla_chubby::{Chubby, File, Revision, paths};
-use ebla_model::app_profile::{AppProfile, AppProfileName};
+use ebla_model::admin::app_profile::{AppProfile, AppProfileName};
+use ebla_model::admin::instance::{Instance, InstanceName, Instances, ProjectName};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, OperationId, ServerId, TableId};
-use ebla_model::instance::{Instance, InstanceName, Instances, ProjectName};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_proto::admin::longrunning::Operation as FinishedOperation;

@@ -41,7 +41,7 @@ struct TestCluster {
 
 impl TestCluster {
     async fn start() -> Self {
-        ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
+        ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
         let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();

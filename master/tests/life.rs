@@ -41,7 +41,7 @@ struct TestCluster {
 
 impl TestCluster {
     async fn start() -> Self {
-        ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
+        ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
         let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
@@ -233,7 +233,7 @@ async fn leave_half_created(cluster: &TestCluster) -> TableName {
     let tablet = TabletId::new(next_ids(chubby, Counter::Tablets, 1).await.unwrap().start);
     let schema = TableSchema::new(table, name.clone(), [(FamilyName::new("a").unwrap(), None)]).unwrap();
     let servers: Vec<ServerId> = cluster.servers.iter().map(TabletServer::id).collect();
-    let first = TabletDescriptor::fresh(table, tablet, KeyRange::all(), &servers);
+    let first = TabletDescriptor::initial(table, tablet, KeyRange::all(), &servers);
     let first_tablets = vec![convert::descriptor_to_proto(&first)];
     let plan = convert::encode_record(record::TablePlan { first_tablets, ..Default::default() });
     let writes = vec![

@@ -57,7 +57,7 @@ struct TestCluster {
 impl TestCluster {
     /// Starts the servers; a new cluster is bootstrapped when `bootstrap_servers` of them are registered.
     async fn start(servers: usize, bootstrap_servers: usize) -> Self {
-        ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
+        ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
         let data = tempfile::tempdir().unwrap();

@@ -30,7 +30,7 @@ struct TestCluster {
 impl TestCluster {
     /// The first master is active, the second a standby. `ttl`: of both locks.
     async fn start(ttl: Duration) -> Self {
-        ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
+        ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
         let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();

@@ -1,7 +1,7 @@
-//! Cells and rows as a reader sees them.
+//! Cells and rows as readers see them.
 //!
-//! A row's cells stand in the order of the public API: families by name, qualifiers ascending, versions newest first.
-//! Filters, limits and offsets depend on that order; whoever makes a [`Row`] keeps it.
+//! A row's cells are in the order of the public API: families by name, qualifiers ascending, versions newest first.
+//! Filters, limits and offsets depend on that order; code that builds a [`Row`] must maintain it.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -30,13 +30,13 @@ impl FamilyName {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if name.is_empty() || name.len() > FAMILY_NAME_BYTES_MAX || !name.bytes().all(legal) {
             return Err(Error::invalid(format!(
-                "invalid column family name {name:?}: 1 to {FAMILY_NAME_BYTES_MAX} of letters, digits and -_."
+                "invalid column family name {name:?}: expected 1 to {FAMILY_NAME_BYTES_MAX} letters, digits and -_."
             )));
         }
         Ok(Self(name.into()))
     }
 
-    /// A name that this program itself gives, known to be legal.
+    /// A constant of this program, known to be valid.
     pub(crate) fn from_static(name: &'static str) -> Self {
         Self(name.into())
     }
@@ -46,7 +46,7 @@ impl FamilyName {
         &self.0
     }
 
-    /// Equality that looks at the pointers first: cells of one family share one name.
+    /// Equality that compares pointers first: cells of one family share one name.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self == other
     }
@@ -81,7 +81,7 @@ pub struct Cell {
     pub timestamp: Micros,
     /// The content.
     pub value: Bytes,
-    /// What filters attached to it.
+    /// Labels that filters attached.
     pub labels: Vec<Arc<str>>,
 }
 
@@ -103,7 +103,7 @@ impl Cell {
         families.then_with(|| self.qualifier.cmp(&other.qualifier)).then_with(|| other.timestamp.cmp(&self.timestamp))
     }
 
-    /// About how much memory its content takes, in bytes.
+    /// Approximate memory of its content, in bytes.
     pub fn size_bytes(&self) -> usize {
         let labels: usize = self.labels.iter().map(|label| label.len()).sum();
         self.family.as_str().len() + self.qualifier.len() + self.value.len() + labels + size_of::<Micros>()
@@ -115,7 +115,7 @@ impl Cell {
 pub struct Row {
     /// Its key.
     pub key: RowKey,
-    /// Its cells; none when nothing of the row is to be seen.
+    /// Its visible cells.
     pub cells: Vec<Cell>,
 }
 
@@ -125,12 +125,12 @@ impl Row {
         Self { key, cells: Vec::new() }
     }
 
-    /// Whether nothing of it is to be seen.
+    /// Whether it has no visible cells.
     pub const fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
 
-    /// About how much memory its content takes, in bytes.
+    /// Approximate memory of its content, in bytes.
     pub fn size_bytes(&self) -> usize {
         self.key.as_bytes().len() + self.cells.iter().map(Cell::size_bytes).sum::<usize>()
     }

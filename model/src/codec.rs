@@ -1,4 +1,4 @@
-//! How cells are laid out in a tablet's store: keys whose byte order is the order of cells.
+//! Encoding of cells in a tablet's store: keys whose byte order is the order of cells.
 //!
 //! ```text
 //!   cell key    escape(row)  family id (u32, big endian)  escape(qualifier)  !timestamp (u64, big endian)
@@ -6,12 +6,12 @@
 //!   cell value  tag, bytes      tag 1: plain
 //! ```
 //!
-//! The escape keeps the order of byte strings and makes none the prefix of another, so a row, a family of a row and a
-//! column each are one contiguous range of keys. The timestamp is inverted: the newest version comes first. Families
-//! stand by id: a family that is dropped and made again shares nothing with its ancestor. Note that ids order families
-//! differently from the public API, which goes by name.
+//! Escaping preserves the order of byte strings, and no escaped string is a prefix of another, so a row, a family of a row
+//! and a column each are one contiguous range of keys. The timestamp is inverted: the newest version comes first. Keys have
+//! family ids: a family that is dropped and created again shares nothing with its predecessor. Note that the order by id
+//! differs from that of the public API, which is by name.
 //!
-//! Timestamps are never negative; keys with a negative one would sort wrongly, and decoding refuses them.
+//! Timestamps are never negative: keys with a negative one would sort wrongly, and decoding rejects them.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -20,7 +20,7 @@ use crate::id::FamilyId;
 use crate::key::{KeyRange, RowKey};
 use crate::time::Micros;
 
-/// Stands before a value that is the cell's plain content.
+/// Tag of a value that is the cell's plain content.
 pub const TAG_PLAIN: u8 = 1;
 
 const ESCAPED_ZERO: [u8; 2] = [0x00, 0xff];
@@ -28,17 +28,17 @@ const TERMINATOR: [u8; 2] = [0x00, 0x01];
 const FAMILY_BYTES: usize = size_of::<u32>();
 const TIMESTAMP_BYTES: usize = size_of::<u64>();
 
-/// Bytes that are no key or value of a cell: damage, or another release's format.
+/// Bytes that are not a key or value of a cell: damage, or another release's format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CodecError {
     /// A zero byte that is neither escaped nor the end.
     #[error("a zero byte is followed by neither ff nor 01")]
     BadEscape,
     /// The bytes end too early.
-    #[error("the key ends too early")]
+    #[error("the key is truncated")]
     Truncated,
     /// Bytes are left over.
-    #[error("the key goes on after its end")]
+    #[error("the key has trailing bytes")]
     TrailingBytes,
     /// A timestamp before the epoch.
     #[error("the timestamp is negative")]
@@ -95,7 +95,7 @@ pub fn unescape(bytes: &[u8]) -> Result<(Bytes, &[u8]), CodecError> {
 
 /// The length in bytes of the escaped string at the front of `bytes`, its terminator included.
 ///
-/// The keys of one row share so many leading bytes: a scan compares them and decodes the row key once.
+/// The keys of one row share this prefix: a scan compares it and decodes the row key once per row.
 ///
 /// # Errors
 /// As [`unescape`].
@@ -118,7 +118,7 @@ enum Piece {
     Last,
 }
 
-/// What stands before the next zero byte, what that zero byte meant, and what follows.
+/// The bytes before the next zero byte, the meaning of that zero byte, and the rest.
 fn next_piece(bytes: &[u8]) -> Result<(&[u8], Piece, &[u8]), CodecError> {
     let at = bytes.iter().position(|byte| *byte == 0).ok_or(CodecError::Truncated)?;
     let (piece, rest) = bytes.split_at_checked(at).ok_or(CodecError::Truncated)?;
@@ -130,7 +130,7 @@ fn next_piece(bytes: &[u8]) -> Result<(&[u8], Piece, &[u8]), CodecError> {
     }
 }
 
-/// Where a cell stands in its tablet's store.
+/// The key of a cell in its tablet's store.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CellKey {
     /// The row.
@@ -165,7 +165,7 @@ impl CellKey {
     }
 }
 
-/// What follows the row in a cell's key.
+/// The part of a cell's key after the row.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ColumnKey {
     /// The family, by id.
@@ -196,7 +196,7 @@ impl ColumnKey {
     }
 }
 
-/// The bytes of a [`CellKey`] without making one.
+/// The bytes of a [`CellKey`], without constructing one.
 pub fn encode_parts(row: &[u8], family: FamilyId, qualifier: &[u8], timestamp: Micros) -> Vec<u8> {
     let strings = row.len() + qualifier.len() + 2 * TERMINATOR.len();
     let mut out = Vec::with_capacity(strings + FAMILY_BYTES + TIMESTAMP_BYTES);
@@ -216,40 +216,40 @@ fn decode_timestamp(bytes: [u8; TIMESTAMP_BYTES]) -> Result<Micros, CodecError> 
     Ok(Micros::new(micros))
 }
 
-/// What the keys of all cells of a row begin with.
+/// Common prefix of the keys of a row.
 pub fn row_prefix(row: &RowKey) -> Vec<u8> {
     let mut out = Vec::new();
     escape(row.as_bytes(), &mut out);
     out
 }
 
-/// What the keys of all cells of a row in one family begin with.
+/// Common prefix of the keys of a row in one family.
 pub fn family_prefix(row: &RowKey, family: FamilyId) -> Vec<u8> {
     let mut out = row_prefix(row);
     out.extend_from_slice(&family.get().to_be_bytes());
     out
 }
 
-/// What follows the row in the keys of all versions of a column. Between two such lie the columns between them.
+/// The part after the row in the keys of all versions of a column. These parts sort like the columns.
 pub fn column_part(family: FamilyId, qualifier: &[u8]) -> Vec<u8> {
     let mut out = family.get().to_be_bytes().to_vec();
     escape(qualifier, &mut out);
     out
 }
 
-/// What the keys of all versions of a column begin with.
+/// Common prefix of the keys of a column's versions.
 pub fn column_prefix(row: &RowKey, family: FamilyId, qualifier: &[u8]) -> Vec<u8> {
     let mut out = row_prefix(row);
     out.extend(column_part(family, qualifier));
     out
 }
 
-/// A cell's key, or what of it follows the row, without the timestamp that ends it: the same for all versions of a column.
+/// A cell's key, or its part after the row, without the timestamp: the same for all versions of a column.
 pub fn without_timestamp(key: &[u8]) -> &[u8] {
     key.get(..key.len().saturating_sub(TIMESTAMP_BYTES)).unwrap_or_default()
 }
 
-/// The first key after all that begin with `prefix`; `None` when every key from `prefix` on does.
+/// The first key after all keys with this prefix; `None` when there is none.
 pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
     let mut end = prefix.get(..=last)?.to_vec();
@@ -257,7 +257,7 @@ pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// The keys of the cells of all rows in `range`: from the first bound up to but not including the second.
+/// Bounds of the keys of all rows in `range`: lower inclusive, upper exclusive.
 pub fn range_bounds(range: &KeyRange) -> (Vec<u8>, Option<Vec<u8>>) {
     (row_prefix(range.start()), range.end().map(row_prefix))
 }

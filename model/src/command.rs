@@ -1,6 +1,6 @@
-//! What stands in a tablet's log, and what applying it answers.
+//! Commands of a tablet's log, and the results of applying them.
 //!
-//! Commands are resolved: no clock, no condition, no name of a family is left to be looked up when one is applied.
+//! Commands are resolved: applying one needs no clock, no condition and no lookup of a family name.
 
 use bytes::Bytes;
 
@@ -15,7 +15,7 @@ use crate::time::Micros;
 /// An entry of a tablet's log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// The leader's clock when it proposed this. Apply takes the greatest seen so far as the log's time.
+    /// The leader's clock at proposal. The log's time at apply is the maximum so far.
     pub time: Micros,
     /// What to do.
     pub kind: CommandKind,
@@ -24,16 +24,16 @@ pub struct Command {
 /// What a command does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CommandKind {
-    /// Writes rows, each for itself.
+    /// Writes rows, each atomically.
     Write(Vec<RowWrite>),
-    /// Divides the tablet: what is at or above `at` becomes the tablet `child`.
+    /// Splits the tablet: rows at or above `at` become the tablet `child`.
     Split {
         /// The child's first key; strictly inside the tablet's range.
         at: RowKey,
         /// The child's id, never used before.
         child: TabletId,
     },
-    /// Takes this schema unless the present one is as new.
+    /// Installs this schema unless the current one is as new.
     SetSchema(TableSchema),
     /// Deletes the rows of a range.
     DropRange {
@@ -42,42 +42,42 @@ pub enum CommandKind {
         /// Clamped to the tablet's range.
         range: KeyRange,
     },
-    /// Ends the tablet: its table is deleted.
+    /// Drops the tablet: its table is deleted.
     Drop {
         /// Applied once.
         operation: OperationId,
     },
-    /// Removes what the garbage collection rules call dead.
+    /// Removes the cells that are garbage according to the garbage collection rules.
     Collect {
         /// Clamped to the tablet's range.
         range: KeyRange,
-        /// The GC time to judge by.
+        /// The GC time for the rules.
         time: Micros,
     },
-    /// Nothing but the time.
+    /// Only advances the log's time.
     Tick,
 }
 
-/// The changes of one row, applied together.
+/// The changes of one row, applied atomically.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RowWrite {
-    /// Who writes.
+    /// The writer's session.
     pub session: SessionId,
-    /// Which of its writes this is.
+    /// The write's number in the session.
     pub sequence: Sequence,
-    /// The lowest number that the session may still send.
+    /// The lowest sequence that the session may still send.
     pub lowest_outstanding: Sequence,
     /// The row.
     pub row: RowKey,
-    /// Taken in order.
+    /// Applied in order.
     pub changes: Vec<Change>,
-    /// Kept with the session and the token, to answer the same request again.
+    /// The response, stored with the session and the token for retries of the same request.
     pub result: Option<Bytes>,
-    /// The caller's own name for the write.
+    /// The caller's idempotency token.
     pub token: Option<CallToken>,
 }
 
-/// An idempotency token, and what kind of call it was given to.
+/// An idempotency token and the kind of its call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallToken {
     /// The kind of call.
@@ -87,22 +87,22 @@ pub struct CallToken {
 }
 
 impl CallToken {
-    /// What a tablet knows a write of this row by.
+    /// The key of a write of this row in the tablet's token table.
     pub fn key(&self, row: &RowKey) -> Bytes {
         self.token.key(row, self.kind)
     }
 }
 
-/// What applying a command answers.
+/// The result of applying a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// One for each row of a `Write`, in its order.
     Write(Vec<RowReply>),
-    /// The two halves.
+    /// The two children.
     Split {
-        /// The tablet as it goes on.
+        /// The left child, which keeps the tablet's id.
         left: Box<TabletDescriptor>,
-        /// The child.
+        /// The right child.
         right: Box<TabletDescriptor>,
     },
     /// It was applied.
@@ -111,12 +111,12 @@ pub enum Reply {
     Refused(Refusal),
 }
 
-/// What became of one row's write.
+/// The result of one row's write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RowReply {
     /// It was applied.
     Applied,
-    /// It had been applied before, with this result where one was kept.
+    /// It was a duplicate of an applied write, with this stored result if there is one.
     Duplicate(Option<Bytes>),
     /// It was not applied, on no replica.
     Refused(Refusal),
@@ -125,25 +125,25 @@ pub enum RowReply {
 /// Why a command or a row's write was not applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The kind that a program acts on.
+    /// The kind, for programs.
     pub kind: RefusalKind,
-    /// The facts, for a person.
+    /// The facts, for people.
     pub message: String,
 }
 
 /// The kinds of refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalKind {
-    /// The row is not, or no longer, in the tablet's range.
+    /// The row is not in the tablet's range (any more).
     OutOfRange,
     /// A family was dropped between proposal and apply.
     UnknownFamily,
     /// The tablet was dropped.
     Dropped,
-    /// The session declared this write answered.
+    /// The session has acknowledged the response of this write.
     SessionForgotten,
     /// The tablet's state forbids it for now.
     NotNow,
-    /// Its idempotency token may have been forgotten, or would be too early.
+    /// Its idempotency token may have expired, or would expire too early.
     TokenOutOfTime,
 }

@@ -1,7 +1,7 @@
-//! What went wrong, and what the caller should do about it.
+//! Errors: what happened, and what the caller should do.
 //!
-//! [`Reason`] says what happened and has a stable name that travels between processes; [`ErrorKind`] follows from it
-//! and is all that a retry loop may look at. The gRPC code of a reason is the wire's business, not ours.
+//! [`Reason`] says what happened and has a stable name on the wire; [`ErrorKind`] follows from it and is all that a retry
+//! loop may use. Crate `proto` maps reasons to gRPC codes.
 
 /// What the caller should do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -10,31 +10,31 @@ pub enum ErrorKind {
     RetryHere,
     /// Send it to another replica or server.
     RetryElsewhere,
-    /// The caller's picture of the world is old: look up again, then retry.
+    /// The caller's cached location is stale: look up again, then retry.
     RefreshAndRetry,
     /// Retry, but not before a pause.
     Wait,
     /// The request can never succeed as it is.
     FixRequest,
-    /// Nothing the caller can do now helps.
+    /// The caller cannot do anything.
     GiveUp,
 }
 
 /// Declares the reasons of a part of the system: `enum Reason` with a stable name and an [`ErrorKind`] for each.
 ///
-/// A line is `Reason = "STABLE_NAME" => Kind,` with a document comment before it. Names travel on the wire: they are
-/// added, never changed.
+/// A line is `Reason = "STABLE_NAME" => Kind,` after a doc comment. Names are sent on the wire: they are added, never
+/// changed.
 #[macro_export]
 macro_rules! reasons {
     ($($(#[$doc:meta])* $reason:ident = $name:literal => $kind:ident,)*) => {
-        /// What happened. Names are stable: they travel on the wire.
+        /// What happened. Names are stable: they are sent on the wire.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Reason {
             $($(#[$doc])* $reason,)*
         }
 
         impl Reason {
-            /// Every reason there is.
+            /// All reasons.
             pub const ALL: &'static [Self] = &[$(Self::$reason),*];
 
             /// The stable name.
@@ -52,7 +52,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// What a caller who meets it should do.
+            /// What the caller should do.
             pub const fn kind(self) -> $crate::ErrorKind {
                 match self {
                     $(Self::$reason => $crate::ErrorKind::$kind,)*
@@ -73,55 +73,55 @@ reasons! {
     NotFoundTable = "NOT_FOUND_TABLE" => FixRequest,
     /// No such column family in the table.
     NotFoundFamily = "NOT_FOUND_FAMILY" => FixRequest,
-    /// Something else that was named does not exist.
+    /// Another named resource does not exist.
     NotFound = "NOT_FOUND" => FixRequest,
-    /// The request breaks a rule that holds whatever the state.
+    /// The request is invalid, independently of the state.
     InvalidArgument = "INVALID_ARGUMENT" => FixRequest,
-    /// The state of the data forbids it.
+    /// The current state does not allow it.
     FailedPrecondition = "FAILED_PRECONDITION" => FixRequest,
-    /// What was to be made exists.
+    /// The resource to create already exists.
     AlreadyExists = "ALREADY_EXISTS" => FixRequest,
-    /// This release cannot do that.
+    /// This release does not support it.
     Unimplemented = "UNIMPLEMENTED" => FixRequest,
-    /// The caller may not do that.
+    /// The caller has no permission.
     PermissionDenied = "PERMISSION_DENIED" => FixRequest,
-    /// The caller has not proved who it is, or its proof is not valid.
+    /// The caller has no valid credentials.
     Unauthenticated = "UNAUTHENTICATED" => FixRequest,
-    /// The tablet addressed does not hold the key, has another generation, or is not here.
+    /// The addressed tablet does not contain the key, has another generation, or is not on this server.
     WrongTablet = "WRONG_TABLET" => RefreshAndRetry,
     /// The tablet was dropped with its table or its range.
     TabletDropped = "TABLET_DROPPED" => RefreshAndRetry,
-    /// This replica does not lead; another one does.
+    /// This replica is not the leader.
     NotLeader = "NOT_LEADER" => RetryElsewhere,
-    /// No replica leads at the moment.
+    /// The group has no leader at the moment.
     NoLeader = "NO_LEADER" => Wait,
-    /// This server is not the master in office.
+    /// This server is not the active master.
     NotMaster = "NOT_MASTER" => RetryElsewhere,
-    /// A bound is reached that will fall again.
+    /// A temporary limit is reached.
     Busy = "BUSY" => Wait,
-    /// What was compared has changed meanwhile.
+    /// A compared value has changed.
     Conflict = "CONFLICT" => RefreshAndRetry,
-    /// The request's time is over.
+    /// The request's deadline has passed.
     Deadline = "DEADLINE" => GiveUp,
-    /// The caller went away, or the component stops.
+    /// The caller disconnected, or the component is stopping.
     Cancelled = "CANCELLED" => GiveUp,
-    /// The other side cannot be reached; nothing was done.
+    /// The server cannot be reached; nothing was applied.
     Unavailable = "UNAVAILABLE" => RetryElsewhere,
-    /// A write was sent, and whether it was applied is not known yet.
+    /// A write was sent, and it is not known yet whether it was applied.
     OutcomeUnknown = "OUTCOME_UNKNOWN" => RetryHere,
-    /// A write was sent, and whether it was applied cannot be known any more.
+    /// A write was sent, and it can no longer be determined whether it was applied.
     SessionForgotten = "SESSION_FORGOTTEN" => GiveUp,
-    /// A limit is reached that waiting does not raise.
+    /// A permanent limit is reached.
     ResourceExhausted = "RESOURCE_EXHAUSTED" => GiveUp,
-    /// An order of a master who is no longer in office.
+    /// A request of a master that is no longer active.
     StaleEpoch = "STALE_EPOCH" => GiveUp,
-    /// Stored bytes are not what was stored.
+    /// Stored data is damaged.
     DataDamaged = "DATA_DAMAGED" => GiveUp,
-    /// A rule of this program was broken.
+    /// A bug: an invariant of this program does not hold.
     Internal = "INTERNAL" => GiveUp,
 }
 
-/// A refusal or failure, for a person to read and a program to act on.
+/// An error with a message for people and a reason for programs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -139,27 +139,27 @@ impl Error {
         Self { kind: reason.kind(), reason, message: message.into() }
     }
 
-    /// The request breaks a rule that holds whatever the state.
+    /// The request is invalid, independently of the state.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Reason::InvalidArgument, message)
     }
 
-    /// This release cannot do that.
+    /// This release does not support it.
     pub fn unimplemented(message: impl Into<String>) -> Self {
         Self::new(Reason::Unimplemented, message)
     }
 
-    /// A rule of this program was broken.
+    /// A bug: an invariant of this program does not hold.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(Reason::Internal, message)
     }
 
-    /// Stored bytes are not what was stored.
+    /// Stored data is damaged.
     pub fn damaged(message: impl Into<String>) -> Self {
         Self::new(Reason::DataDamaged, message)
     }
 
-    /// The same error with what was being done put before it, in the imperative: `read tablet record: ...`.
+    /// The same error, prefixed with the operation in the imperative: `read tablet record: ...`.
     #[must_use]
     pub fn context(mut self, doing: &str) -> Self {
         self.message.insert_str(0, ": ");

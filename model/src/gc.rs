@@ -1,18 +1,18 @@
-//! Garbage collection rules: which versions of a column are dead.
+//! Garbage collection rules: which versions of a column are dead (garbage).
 //!
-//! A version is judged by two facts: how many newer versions its column has, and its age at the tablet's GC time.
-//! Both only speak louder against older versions, so of a column's versions, newest first, a rule keeps a prefix. That
-//! is what lets a reader stop at the first dead version, and what makes reads independent of how far collection has
-//! come: removing dead versions never changes the judgement of the others.
+//! A rule depends on two facts: how many newer versions the column has, and the version's age at the tablet's GC time. Both
+//! are monotonic, so the live versions of a column, newest first, are a prefix. Therefore a reader can stop at the first
+//! dead version, and reads do not depend on the progress of garbage collection: removing dead versions never changes whether
+//! the others are dead.
 //!
 //! | rule | a version is dead when |
 //! |---|---|
 //! | `MaxVersions(n)` | n or more versions of its column are newer |
 //! | `MaxAge(d)` | its timestamp is less than GC time - d |
-//! | `Any` (union) | some member says so |
-//! | `All` (intersection) | all members say so |
+//! | `Any` (union) | it is dead for some member |
+//! | `All` (intersection) | it is dead for all members |
 //!
-//! GC time is the tablet's, carried by its log; never a replica's clock.
+//! GC time is part of the tablet's log; it is never a replica's clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,31 +20,31 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::time::Micros;
 
-/// Largest encoded rule that the public API takes, in bytes.
+/// Maximum size of an encoded rule in the public API, in bytes.
 pub const GC_RULE_BYTES_MAX: usize = 500;
 
 /// The shortest age that a rule may set.
 const AGE_MIN: Duration = Duration::from_millis(1);
 
-/// When versions of a column are dead. A family without a rule keeps everything.
+/// A garbage collection rule. A family without a rule retains all versions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum GcRule {
-    /// All but the newest so many versions.
+    /// Retains only this many versions, the newest.
     MaxVersions(u32),
-    /// Versions older than this.
+    /// Removes versions older than this.
     MaxAge(Duration),
-    /// What any member calls dead.
+    /// Union: removes versions that any member removes.
     Any(Vec<Self>),
-    /// What all members call dead.
+    /// Intersection: removes versions that all members remove.
     All(Vec<Self>),
 }
 
 impl GcRule {
-    /// Checks what holds for every rule, whatever the table.
+    /// Validates the rule.
     ///
     /// # Errors
-    /// `InvalidArgument` when a rule keeps no version, an age is under a millisecond, or a union or intersection has
-    /// no members.
+    /// `InvalidArgument` when a rule retains no version, an age is under a millisecond, or a union or intersection has no
+    /// members.
     pub fn validate(&self) -> Result<(), Error> {
         match self {
             Self::MaxVersions(0) => Err(Error::invalid("a garbage collection rule must keep at least 1 version")),
@@ -70,19 +70,19 @@ impl GcRule {
             Self::MaxVersions(kept) => newer >= u64::from(*kept),
             Self::MaxAge(age) => timestamp < gc_time.minus(*age),
             Self::Any(members) => members.iter().any(|rule| rule.is_dead(gc_time, newer, timestamp)),
-            // An intersection of nothing would call everything dead; it is refused at the edge, and harmless here.
+            // An empty intersection would remove everything; validation refuses it, and here it removes nothing.
             Self::All(members) => {
                 !members.is_empty() && members.iter().all(|rule| rule.is_dead(gc_time, newer, timestamp))
             }
         }
     }
 
-    /// Whether it counts versions anywhere: then a delete of a newer version could bring a dead one back.
-    pub fn counts(&self) -> bool {
+    /// Whether any part of it counts versions: then deleting a newer version could make a dead one live again.
+    pub fn counts_versions(&self) -> bool {
         match self {
             Self::MaxVersions(_) => true,
             Self::MaxAge(_) => false,
-            Self::Any(members) | Self::All(members) => members.iter().any(Self::counts),
+            Self::Any(members) | Self::All(members) => members.iter().any(Self::counts_versions),
         }
     }
 }
@@ -108,37 +108,37 @@ impl fmt::Display for GcRule {
     }
 }
 
-/// How many of a column's versions are to be seen: the first so many of `versions`, timestamps newest first.
+/// Number of live versions of a column: a prefix of `versions`, timestamps newest first.
 pub fn visible(rule: Option<&GcRule>, gc_time: Micros, versions: impl IntoIterator<Item = Micros>) -> usize {
-    let mut judge = Judge::new(rule, gc_time);
-    versions.into_iter().take_while(|timestamp| judge.keeps(*timestamp)).count()
+    let mut gc = VersionGc::new(rule, gc_time);
+    versions.into_iter().take_while(|timestamp| gc.is_live(*timestamp)).count()
 }
 
-/// Judges the versions of a column one by one, newest first.
+/// Applies a rule to the versions of a column one by one, newest first.
 #[derive(Clone, Copy, Debug)]
-pub struct Judge<'a> {
+pub struct VersionGc<'a> {
     rule: Option<&'a GcRule>,
     gc_time: Micros,
     newer: u64,
 }
 
-impl<'a> Judge<'a> {
-    /// A judge at the first version of a column.
+impl<'a> VersionGc<'a> {
+    /// Starts at the first version of a column.
     pub const fn new(rule: Option<&'a GcRule>, gc_time: Micros) -> Self {
         Self { rule, gc_time, newer: 0 }
     }
 
-    /// Whether the next older version is to be seen. Once one is not, no older one of the column is.
-    pub fn keeps(&mut self, timestamp: Micros) -> bool {
+    /// Whether the next older version is live. After the first dead version all older ones are dead.
+    pub fn is_live(&mut self, timestamp: Micros) -> bool {
         let dead = self.rule.is_some_and(|rule| rule.is_dead(self.gc_time, self.newer, timestamp));
         self.newer += 1;
         !dead
     }
 }
 
-/// The timestamp below which a rule calls every version dead by age alone; `None` when age alone kills none.
+/// The timestamp below which every version is dead by age alone; `None` when there is none.
 ///
-/// This is the only part of a rule that may be acted upon without looking at other versions.
+/// This is the only part of a rule that can be applied without knowledge of other versions.
 pub fn age_floor(rule: Option<&GcRule>, gc_time: Micros) -> Option<Micros> {
     match rule? {
         GcRule::MaxVersions(_) => None,

@@ -1,15 +1,14 @@
-//! Identities: one type each, so that a server's number never stands where a tablet's belongs.
+//! Ids: one type each, so that a server's id cannot be used as a tablet's.
 //!
-//! Who makes which is in ARCHITECTURE.md, section 4. None of them is ever reused; arithmetic on them is limited to
-//! "the next one".
+//! ARCHITECTURE.md, "Ids", says who allocates which. No id is ever reused; the only arithmetic is "the next one".
 
 use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
-/// Text that is not an id of the kind asked for.
+/// Text that is not a valid id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not an id: {0}")]
+#[error("invalid id: {0}")]
 pub struct ParseIdError(#[from] ParseIntError);
 
 macro_rules! counted_id {
@@ -97,7 +96,7 @@ macro_rules! random_id {
 }
 
 random_id! {
-    /// Names one cluster for ever. Stands in each server's data folder, so that a stranger's folder is refused.
+    /// A cluster. Stored in each server's data folder, so that a folder of another cluster is refused.
     ClusterId
 }
 random_id! {
@@ -106,7 +105,7 @@ random_id! {
 }
 
 counted_id! {
-    /// A tablet server, or rather its data folder: an emptied folder is a new server.
+    /// A tablet server, identified by its data folder: an emptied folder is a new server.
     ServerId(u64)
 }
 counted_id! {
@@ -114,7 +113,7 @@ counted_id! {
     TableId(u64)
 }
 counted_id! {
-    /// A tablet. A split keeps it for the left half.
+    /// A tablet. The left child of a split keeps it.
     TabletId(u64)
 }
 counted_id! {
@@ -146,7 +145,7 @@ counted_id! {
     OperationId(u64)
 }
 counted_id! {
-    /// A master's time in office: the create revision of the master's lock.
+    /// A master's term: the create revision of the master's lock.
     MasterEpoch(u64)
 }
 counted_id! {
@@ -159,12 +158,12 @@ counted_id! {
 }
 
 impl TableId {
-    /// METADATA, the table that says where tablets are.
+    /// METADATA, the table of tablet locations.
     pub const METADATA: Self = Self(0);
 }
 
 impl TabletId {
-    /// The root tablet: where METADATA's own tablets are.
+    /// The root tablet: locations of METADATA's own tablets.
     pub const ROOT: Self = Self(1);
     /// The tablet that holds the rest of METADATA in a new cluster.
     pub const FIRST_METADATA: Self = Self(2);
@@ -173,7 +172,7 @@ impl TabletId {
 impl FamilyId {
     /// METADATA's `location`: descriptor and leader hint.
     pub const LOCATION: Self = Self(1);
-    /// METADATA's `events`: what happened to the tablet.
+    /// METADATA's `events`: the tablet's history.
     pub const EVENTS: Self = Self(2);
 }
 
@@ -187,8 +186,8 @@ pub struct LogId {
 }
 
 impl LogId {
-    /// Where the log of every tablet begins: its first state and membership are taken as applied here. Term 0 because no
-    /// vote of a real term may be implied; an index above zero because there is state to be had.
+    /// Start of every tablet's log: the initial state and membership count as applied here. Term 0, because no vote of a
+    /// real term may be implied; an index above zero, because there is initial state.
     pub const SEED: Self = Self { term: 0, index: 10 };
 }
 

@@ -1,12 +1,12 @@
-//! Idempotency tokens: a write that its caller sends again, from wherever and through whichever front, counts once.
+//! Idempotency tokens: a write that its caller retries, from any place and through any front, is applied once.
 //!
-//! A session ([`crate::session`]) covers what a front sends again by itself. A token is the caller's own: it stands for
-//! one write of one row, and a tablet remembers it with the answer for [`KEPT`] after it was applied. All of it is
-//! replicated state, changed in apply only, forgotten by the log's time, and divided by a split as the rows are.
+//! A session ([`crate::session`]) covers retries of a front. A token comes from the caller: it identifies one write of one
+//! row, and a tablet stores it with the response for [`TOKEN_TTL`] after the apply. All of it is replicated state, changed in
+//! apply only, expired by the log's time, and divided by a split like the rows.
 //!
-//! A caller that says when it first sent the write is refused once the token may have been forgotten; one that does not
-//! say is believed. What a tablet remembers is bounded in bytes, and when there is no room a write with a token is
-//! refused: nothing is forgotten before its time.
+//! If the caller sends the time of its first attempt, a retry is refused once the token may have expired; without that
+//! time a retry is accepted. The tokens of a tablet are bounded in bytes. When the bound is reached a write with a token is
+//! refused: no token expires early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::time::Micros;
 pub const TOKEN_BYTES_MIN: usize = 8;
 /// The longest token, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 1024;
-/// How long a token is remembered.
-pub const KEPT: Duration = Duration::from_secs(15 * 60);
-/// How far a caller's clock may be ahead.
-pub const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
-/// What one tablet remembers at most, in bytes.
-pub const MEMORY_BYTES_MAX: usize = 64 << 20;
+/// Time to live of a token.
+pub const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
+/// Maximum time that a caller's clock may be ahead.
+pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(5 * 60);
+/// Maximum size of the tokens of one tablet, in bytes.
+pub const TOKENS_BYTES_MAX: usize = 64 << 20;
 
-/// About what a token takes beside its key and its answer, in bytes.
+/// Approximate size of a token besides its key and its response, in bytes.
 const OVERHEAD_BYTES: usize = 192;
 
-/// What kind of call a token was given to. Tokens of different kinds have nothing to do with each other.
+/// Kind of the call of a token. Tokens of different kinds are independent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallKind {
     /// MutateRow, or an entry of MutateRows.
@@ -44,7 +44,7 @@ pub enum CallKind {
 }
 
 impl CallKind {
-    /// The number by which it is kept.
+    /// The number in its encoding.
     pub const fn number(self) -> u8 {
         match self {
             Self::Mutate => 1,
@@ -67,9 +67,9 @@ impl CallKind {
 /// A caller's token.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IdempotencyToken {
-    /// What the caller made up for this one write.
+    /// A value that the caller chose for this write.
     pub token: Bytes,
-    /// When it says that it first sent the write.
+    /// The time of the first attempt, according to the caller.
     pub started: Option<Micros>,
 }
 
@@ -84,11 +84,11 @@ impl IdempotencyToken {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "Idempotency token has {length} bytes, of which {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} are allowed"
+            "Idempotency token has {length} bytes, expected {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX}"
         )))
     }
 
-    /// What a tablet knows the write by: the row, the kind of call, the token. Their order is that of the rows.
+    /// The key of the write in a tablet's token table: row, kind of call, token. Keys sort like the rows.
     pub fn key(&self, row: &RowKey, kind: CallKind) -> Bytes {
         let mut key = codec::row_prefix(row);
         key.push(kind.number());
@@ -97,90 +97,90 @@ impl IdempotencyToken {
     }
 }
 
-/// What is remembered of a write.
+/// The record of an applied write.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Remembered {
-    /// Until when, by the log's time.
-    pub until: Micros,
-    /// Its answer, where one is kept.
+pub struct TokenRecord {
+    /// When it expires, by the log's time.
+    pub expires_at: Micros,
+    /// Its response, if one is stored.
     pub result: Option<Bytes>,
 }
 
-/// Whether a write with a token is to be applied.
+/// Whether a write with a token must be applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// The token is not known.
-    Fresh,
-    /// It was applied before, with this answer where one was kept.
+pub enum TokenCheck {
+    /// The token is unknown.
+    New,
+    /// It was applied before, with this stored response if there is one.
     Duplicate(Option<Bytes>),
-    /// It was first sent so long ago that its token may have been forgotten.
-    Late,
-    /// It says that it was sent in a future in which the token would be forgotten too early.
-    Early,
+    /// The first attempt is so old that its token may have expired.
+    Expired,
+    /// The time of the first attempt is so far in the future that the token would expire too early.
+    FromFuture,
 }
 
-/// The tokens that a tablet remembers.
+/// The token table of a tablet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TokenMemory {
-    known: BTreeMap<Bytes, Remembered>,
+pub struct TokenTable {
+    known: BTreeMap<Bytes, TokenRecord>,
     by_time: BTreeSet<(Micros, Bytes)>,
     bytes: usize,
 }
 
-impl TokenMemory {
-    /// Judges a write by its token, `key` made by [`IdempotencyToken::key`], at the log's time `now`. Changes nothing.
-    pub fn judge(&self, key: &[u8], started: Option<Micros>, now: Micros) -> Verdict {
-        if let Some(remembered) = self.known.get(key).filter(|remembered| remembered.until >= now) {
-            return Verdict::Duplicate(remembered.result.clone());
+impl TokenTable {
+    /// Checks a write by its token at the log's time `now`; `key` comes from [`IdempotencyToken::key`]. Changes nothing.
+    pub fn check(&self, key: &[u8], started: Option<Micros>, now: Micros) -> TokenCheck {
+        if let Some(record) = self.known.get(key).filter(|record| record.expires_at >= now) {
+            return TokenCheck::Duplicate(record.result.clone());
         }
         match started {
-            Some(started) if now.since(started) > KEPT => Verdict::Late,
-            Some(started) if started.since(now) > AHEAD_MAX => Verdict::Early,
-            _ => Verdict::Fresh,
+            Some(started) if now.since(started) > TOKEN_TTL => TokenCheck::Expired,
+            Some(started) if started.since(now) > CLOCK_SKEW_MAX => TokenCheck::FromFuture,
+            _ => TokenCheck::New,
         }
     }
 
-    /// Whether one more token fits, once those whose time is over at `now` are [forgotten](Self::forget).
+    /// Whether one more token fits. Call [`Self::expire`] first.
     pub fn has_room(&self, key: &[u8], result: Option<&Bytes>) -> bool {
-        self.bytes + entry_bytes(key, result) <= MEMORY_BYTES_MAX
+        self.bytes + entry_bytes(key, result) <= TOKENS_BYTES_MAX
     }
 
-    /// Remembers a write that is applied at the log's time `now`: [`KEPT`] from then, or from when it says that it was
-    /// sent if that is later.
+    /// Records a write that is applied at the log's time `now`. It expires [`TOKEN_TTL`] after `now`, or after the first attempt
+    /// if that is later.
     pub fn record(&mut self, key: Bytes, started: Option<Micros>, result: Option<Bytes>, now: Micros) {
-        let until = started.map_or(now, |started| started.max(now)).plus(KEPT);
-        self.restore(key, Remembered { until, result });
+        let expires_at = started.map_or(now, |started| started.max(now)).plus(TOKEN_TTL);
+        self.restore(key, TokenRecord { expires_at, result });
     }
 
-    /// Takes back what was kept.
-    pub fn restore(&mut self, key: Bytes, remembered: Remembered) {
+    /// Restores a stored record.
+    pub fn restore(&mut self, key: Bytes, record: TokenRecord) {
         self.remove(&key);
-        self.bytes += entry_bytes(&key, remembered.result.as_ref());
-        self.by_time.insert((remembered.until, key.clone()));
-        self.known.insert(key, remembered);
+        self.bytes += entry_bytes(&key, record.result.as_ref());
+        self.by_time.insert((record.expires_at, key.clone()));
+        self.known.insert(key, record);
     }
 
-    /// Forgets the tokens whose time is over at `now`; the keys that went.
-    pub fn forget(&mut self, now: Micros) -> Vec<Bytes> {
-        let mut gone = Vec::new();
-        while let Some((_, key)) = self.by_time.first().filter(|(until, _)| *until < now).cloned() {
+    /// Removes the tokens that have expired at `now` and returns their keys.
+    pub fn expire(&mut self, now: Micros) -> Vec<Bytes> {
+        let mut removed = Vec::new();
+        while let Some((_, key)) = self.by_time.first().filter(|(expires_at, _)| *expires_at < now).cloned() {
             self.remove(&key);
-            gone.push(key);
+            removed.push(key);
         }
-        gone
+        removed
     }
 
-    /// Keeps the tokens of the rows in `range`; the keys that went.
+    /// Removes the tokens of rows outside `range` and returns their keys.
     pub fn retain(&mut self, range: &KeyRange) -> Vec<Bytes> {
         let (lower, upper) = codec::range_bounds(range);
         let outside = |key: &[u8]| key < lower.as_slice() || upper.as_deref().is_some_and(|upper| key >= upper);
-        let gone: Vec<Bytes> = self.known.keys().filter(|key| outside(key)).cloned().collect();
-        gone.iter().for_each(|key| self.remove(key));
-        gone
+        let removed: Vec<Bytes> = self.known.keys().filter(|key| outside(key)).cloned().collect();
+        removed.iter().for_each(|key| self.remove(key));
+        removed
     }
 
-    /// What is remembered under a key.
-    pub fn get(&self, key: &[u8]) -> Option<&Remembered> {
+    /// The record of a key.
+    pub fn get(&self, key: &[u8]) -> Option<&TokenRecord> {
         self.known.get(key)
     }
 
@@ -189,7 +189,7 @@ impl TokenMemory {
         self.known.keys()
     }
 
-    /// About how much memory it takes, in bytes.
+    /// Approximate memory, in bytes.
     pub const fn size_bytes(&self) -> usize {
         self.bytes
     }
@@ -197,7 +197,7 @@ impl TokenMemory {
     fn remove(&mut self, key: &Bytes) {
         if let Some(old) = self.known.remove(key) {
             self.bytes -= entry_bytes(key, old.result.as_ref());
-            self.by_time.remove(&(old.until, key.clone()));
+            self.by_time.remove(&(old.expires_at, key.clone()));
         }
     }
 }
@@ -234,68 +234,68 @@ mod tests {
 
     #[test]
     fn a_token_counts_for_its_row_and_its_kind_of_call() {
-        let mut memory = TokenMemory::default();
-        memory.record(key("r", "tokentoken"), None, Some(Bytes::from("answer")), at(0));
-        let answer = Verdict::Duplicate(Some(Bytes::from("answer")));
-        assert_eq!(memory.judge(&key("r", "tokentoken"), None, at(1)), answer);
-        assert_eq!(memory.judge(&key("s", "tokentoken"), None, at(1)), Verdict::Fresh);
-        assert_eq!(memory.judge(&key("r", "tokentokem"), None, at(1)), Verdict::Fresh);
+        let mut tokens = TokenTable::default();
+        tokens.record(key("r", "tokentoken"), None, Some(Bytes::from("answer")), at(0));
+        let answer = TokenCheck::Duplicate(Some(Bytes::from("answer")));
+        assert_eq!(tokens.check(&key("r", "tokentoken"), None, at(1)), answer);
+        assert_eq!(tokens.check(&key("s", "tokentoken"), None, at(1)), TokenCheck::New);
+        assert_eq!(tokens.check(&key("r", "tokentokem"), None, at(1)), TokenCheck::New);
         let check = token("tokentoken").key(&RowKey::new("r"), CallKind::Check);
-        assert_eq!(memory.judge(&check, None, at(1)), Verdict::Fresh);
+        assert_eq!(tokens.check(&check, None, at(1)), TokenCheck::New);
     }
 
     #[test]
     fn a_token_is_known_for_15_minutes_and_not_longer() {
-        let mut memory = TokenMemory::default();
+        let mut tokens = TokenTable::default();
         let key = key("r", "tokentoken");
-        memory.record(key.clone(), None, None, at(10));
-        assert_eq!(memory.judge(&key, None, at(10 + MINUTES_15)), Verdict::Duplicate(None));
-        assert_eq!(memory.judge(&key, None, at(11 + MINUTES_15)), Verdict::Fresh, "whether it is forgotten yet or not");
-        assert!(memory.forget(at(10 + MINUTES_15)).is_empty());
-        assert_eq!(memory.forget(at(11 + MINUTES_15)), [key]);
-        assert_eq!(memory, TokenMemory::default());
+        tokens.record(key.clone(), None, None, at(10));
+        assert_eq!(tokens.check(&key, None, at(10 + MINUTES_15)), TokenCheck::Duplicate(None));
+        assert_eq!(tokens.check(&key, None, at(11 + MINUTES_15)), TokenCheck::New, "whether it was removed yet or not");
+        assert!(tokens.expire(at(10 + MINUTES_15)).is_empty());
+        assert_eq!(tokens.expire(at(11 + MINUTES_15)), [key]);
+        assert_eq!(tokens, TokenTable::default());
     }
 
-    /// A caller that says when it began is never counted twice: what is accepted is still remembered.
+    /// With a time of the first attempt no write is applied twice: an accepted one is still recorded.
     #[test]
-    fn who_says_when_it_began_is_refused_rather_than_counted_twice() {
+    fn a_retry_with_a_start_time_is_refused_rather_than_applied_twice() {
         let key = key("r", "tokentoken");
-        let empty = TokenMemory::default();
-        assert_eq!(empty.judge(&key, Some(at(0)), at(MINUTES_15)), Verdict::Fresh);
-        assert_eq!(empty.judge(&key, Some(at(0)), at(MINUTES_15 + 1)), Verdict::Late);
-        assert_eq!(empty.judge(&key, Some(at(300)), at(0)), Verdict::Fresh);
-        assert_eq!(empty.judge(&key, Some(at(301)), at(0)), Verdict::Early);
+        let empty = TokenTable::default();
+        assert_eq!(empty.check(&key, Some(at(0)), at(MINUTES_15)), TokenCheck::New);
+        assert_eq!(empty.check(&key, Some(at(0)), at(MINUTES_15 + 1)), TokenCheck::Expired);
+        assert_eq!(empty.check(&key, Some(at(300)), at(0)), TokenCheck::New);
+        assert_eq!(empty.check(&key, Some(at(301)), at(0)), TokenCheck::FromFuture);
         for started in [-MINUTES_15, -60, 0, 60, 300] {
-            let mut memory = TokenMemory::default();
-            memory.record(key.clone(), Some(at(started)), None, at(0));
+            let mut tokens = TokenTable::default();
+            tokens.record(key.clone(), Some(at(started)), None, at(0));
             for now in 0..=MINUTES_15 + 400 {
-                memory.forget(at(now));
-                assert_ne!(memory.judge(&key, Some(at(started)), at(now)), Verdict::Fresh, "{started} {now}");
+                tokens.expire(at(now));
+                assert_ne!(tokens.check(&key, Some(at(started)), at(now)), TokenCheck::New, "{started} {now}");
             }
         }
     }
 
     #[test]
-    fn memory_is_bounded_and_room_comes_back_with_time() {
-        let mut memory = TokenMemory::default();
+    fn tokens_are_bounded_and_expiry_frees_space() {
+        let mut tokens = TokenTable::default();
         let answer = Bytes::from(vec![0; 1 << 20]);
         let mut rows = (0..)
             .map(|row: u32| token("tokentoken").key(&RowKey::copy_from_slice(&row.to_be_bytes()), CallKind::Modify));
         let mut next = rows.next().unwrap();
-        while memory.has_room(&next, Some(&answer)) {
-            memory.record(next, None, Some(answer.clone()), at(0));
+        while tokens.has_room(&next, Some(&answer)) {
+            tokens.record(next, None, Some(answer.clone()), at(0));
             next = rows.next().unwrap();
         }
-        assert_eq!(memory.keys().count(), 63);
-        assert!(memory.size_bytes() <= MEMORY_BYTES_MAX);
-        assert!(memory.has_room(&next, None), "a small one still fits");
-        memory.forget(at(MINUTES_15 + 1));
-        assert_eq!(memory.size_bytes(), 0);
+        assert_eq!(tokens.keys().count(), 63);
+        assert!(tokens.size_bytes() <= TOKENS_BYTES_MAX);
+        assert!(tokens.has_room(&next, None), "a small one still fits");
+        tokens.expire(at(MINUTES_15 + 1));
+        assert_eq!(tokens.size_bytes(), 0);
     }
 
     #[test]
     fn a_split_divides_tokens_as_it_divides_rows() {
-        let mut all = TokenMemory::default();
+        let mut all = TokenTable::default();
         for row in ["a", "m", "m\0", "z"] {
             all.record(key(row, "tokentoken"), None, None, at(0));
         }

@@ -1,8 +1,8 @@
-//! Row keys, ranges of them, and sets of ranges.
+//! Row keys, key ranges, and sets of ranges.
 //!
-//! Rows are ordered as unsigned bytes. Every range is half open, `[start, end)`, and holds at least one possible key:
-//! an empty range cannot be written down. The next key after `k` is `k` with a zero byte behind it, so bounds that are
-//! open or closed elsewhere all become half open here.
+//! Rows are ordered as unsigned bytes. Every range is half open, `[start, end)`, and contains at least one possible key:
+//! an empty range cannot be represented. The next key after `k` is `k` followed by a zero byte, so every open or closed
+//! bound can be converted to a half-open one.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -12,12 +12,12 @@ use bytes::Bytes;
 use crate::codec::prefix_end;
 use crate::error::Error;
 
-/// A row key: any bytes. Limits are set by who takes keys from users.
+/// A row key: any bytes. The code that accepts keys from users enforces limits.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RowKey(Bytes);
 
 impl RowKey {
-    /// The least key. No row has it; ranges that begin at the beginning do.
+    /// The smallest key. No row has it; it is the start of unbounded ranges.
     pub const EMPTY: Self = Self(Bytes::new());
 
     /// The key with these bytes.
@@ -25,7 +25,7 @@ impl RowKey {
         Self(bytes.into())
     }
 
-    /// A key of its own copy of `bytes`.
+    /// The key with a copy of `bytes`.
     pub fn copy_from_slice(bytes: &[u8]) -> Self {
         Self(Bytes::copy_from_slice(bytes))
     }
@@ -45,7 +45,7 @@ impl RowKey {
         self.0.is_empty()
     }
 
-    /// The least key that is greater.
+    /// The smallest greater key.
     #[must_use]
     pub fn successor(&self) -> Self {
         let mut bytes = Vec::with_capacity(self.0.len() + 1);
@@ -54,10 +54,10 @@ impl RowKey {
         Self(bytes.into())
     }
 
-    /// Reads what `Display` prints: printable ASCII as it is, `\\`, and `\xHH` for the rest.
+    /// Parses the output of `Display`: printable ASCII as it is, `\\`, and `\xHH` for the rest.
     ///
     /// # Errors
-    /// On an escape that is neither.
+    /// On any other escape.
     pub fn parse_escaped(text: &str) -> Result<Self, Error> {
         let mut bytes = Vec::with_capacity(text.len());
         let mut rest = text.as_bytes();
@@ -68,7 +68,7 @@ impl RowKey {
                 continue;
             }
             let (byte, tail) = unescape_one(rest)
-                .ok_or_else(|| Error::invalid(format!("bad escape in row key {text:?}: use \\\\ or \\xHH")))?;
+                .ok_or_else(|| Error::invalid(format!("invalid escape in row key {text:?}: use \\\\ or \\xHH")))?;
             bytes.push(byte);
             rest = tail;
         }
@@ -76,7 +76,7 @@ impl RowKey {
     }
 }
 
-/// What follows a backslash, and the rest.
+/// The escaped byte after a backslash, and the rest.
 fn unescape_one(text: &[u8]) -> Option<(u8, &[u8])> {
     match text {
         [b'\\', rest @ ..] => Some((b'\\', rest)),
@@ -115,7 +115,7 @@ pub struct KeyRange {
 }
 
 impl KeyRange {
-    /// `[start, end)`, or `None` when that holds no key.
+    /// `[start, end)`, or `None` when it is empty.
     pub fn new(start: RowKey, end: Option<RowKey>) -> Option<Self> {
         match &end {
             Some(end) if start >= *end => None,
@@ -139,22 +139,22 @@ impl KeyRange {
         Self { start: RowKey::copy_from_slice(prefix), end: prefix_end(prefix).map(RowKey::new) }
     }
 
-    /// The least key in it.
+    /// The first key of the range.
     pub const fn start(&self) -> &RowKey {
         &self.start
     }
 
-    /// The least key beyond it; `None` when it is open above.
+    /// The first key after the range; `None` when it is unbounded.
     pub const fn end(&self) -> Option<&RowKey> {
         self.end.as_ref()
     }
 
-    /// Whether `key` lies in it.
+    /// Whether `key` is in the range.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.start.as_bytes() <= key && self.end.as_ref().is_none_or(|end| key < end.as_bytes())
     }
 
-    /// Whether every key of `other` lies in it.
+    /// Whether every key of `other` is in the range.
     pub fn covers(&self, other: &Self) -> bool {
         self.start <= other.start && compare_ends(other.end(), self.end()) != Ordering::Greater
     }
@@ -166,7 +166,7 @@ impl KeyRange {
         Self::new(start, end.clone())
     }
 
-    /// `[start, at)` and `[at, end)`, or `None` unless both hold a key.
+    /// `[start, at)` and `[at, end)`, or `None` unless both are non-empty.
     pub fn split_at(&self, at: &RowKey) -> Option<(Self, Self)> {
         let left = Self::new(self.start.clone(), Some(at.clone()))?;
         if !self.contains(at.as_bytes()) {
@@ -196,7 +196,7 @@ impl fmt::Display for KeyRange {
     }
 }
 
-/// A set of rows: ranges in order, that neither overlap nor touch.
+/// A set of rows: ascending ranges that neither overlap nor touch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RowSet {
     ranges: Vec<KeyRange>,
@@ -247,7 +247,7 @@ impl RowSet {
         after.checked_sub(1).and_then(|last| self.ranges.get(last)).is_some_and(|range| range.contains(key))
     }
 
-    /// Its rows that lie in `bounds`.
+    /// The intersection with `bounds`.
     #[must_use]
     pub fn clamp(&self, bounds: &KeyRange) -> Self {
         let first = self.ranges.partition_point(|range| range.end().is_some_and(|end| end <= bounds.start()));
@@ -255,13 +255,13 @@ impl RowSet {
         Self { ranges: inside.collect() }
     }
 
-    /// Its rows with keys greater than `key`: what remains of an ascending scan that has come so far.
+    /// The rows after `key`: the rest of an ascending scan at `key`.
     #[must_use]
     pub fn after(&self, key: &RowKey) -> Self {
         self.clamp(&KeyRange { start: key.successor(), end: None })
     }
 
-    /// Its rows with keys less than `key`: what remains of a descending scan that has come so far.
+    /// The rows before `key`: the rest of a descending scan at `key`.
     #[must_use]
     pub fn before(&self, key: &RowKey) -> Self {
         KeyRange::new(RowKey::EMPTY, Some(key.clone())).map_or_else(Self::none, |bounds| self.clamp(&bounds))

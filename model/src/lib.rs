@@ -2,22 +2,22 @@
 //! rules, write sessions, METADATA records and the commands of a tablet's log.
 //!
 //! ```text
-//!   id  time  error                          the words
+//!   id  time  error                          basic types
 //!   key  cell  codec                         rows, families, columns, versions, and their order on disk
-//!   schema  gc  mutation  aggregate  rmw     what a table allows, what a request asks
-//!   filter                                   what is seen
-//!   instance  app_profile                    the names above tables, and what is kept of them
-//!   metadata  command                        tablets, what stands in their logs
-//!   session  idempotency                     writes applied once
+//!   schema  gc  mutation  aggregate  rmw     schemas, and changes of rows
+//!   filter                                   row filters and filter push-down
+//!   admin                                    instances and app profiles: resources of the admin API
+//!   metadata  command                        tablet descriptors, and the commands of their logs
+//!   session  idempotency                     exactly-once writes
 //! ```
 //!
-//! Invariants: no IO, no clock, no randomness, no global state. What is equal in is equal out, on every replica and in
+//! Invariants: no IO, no clock, no randomness, no global state. Equal inputs give equal outputs, on every replica and in
 //! every release that reads the same bytes. Time is always an argument.
 //!
-//! What is absent: message types of any wire (crate `proto` is the translator) and anything that waits.
+//! This crate has no wire messages (crate `proto` translates them) and no code that waits.
 
+pub mod admin;
 pub mod aggregate;
-pub mod app_profile;
 pub mod cell;
 pub mod codec;
 pub mod command;
@@ -26,7 +26,6 @@ pub mod filter;
 pub mod gc;
 pub mod id;
 pub mod idempotency;
-pub mod instance;
 pub mod key;
 pub mod metadata;
 pub mod mutation;
@@ -35,8 +34,9 @@ pub mod schema;
 pub mod session;
 pub mod time;
 
+pub use crate::admin::app_profile::{AppProfile, AppProfileName};
+pub use crate::admin::instance::{Instance, InstanceName, Instances, ProjectName};
 pub use crate::aggregate::Aggregator;
-pub use crate::app_profile::{AppProfile, AppProfileName};
 pub use crate::cell::{Cell, FamilyName, Row};
 pub use crate::error::{Error, ErrorKind, Reason};
 pub use crate::filter::{CompiledFilter, Filter};
@@ -45,7 +45,6 @@ pub use crate::id::{
     ClusterId, FamilyId, Generation, Incarnation, LogId, MasterEpoch, OperationId, ReplicaId, SchemaVersion, Sequence,
     ServerId, SessionId, TableId, TabletId,
 };
-pub use crate::instance::{Instance, InstanceName, Instances, ProjectName};
 pub use crate::key::{KeyRange, RowKey, RowSet};
 pub use crate::metadata::{Membership, Replica, TabletDescriptor};
 pub use crate::schema::{Family, NewFamily, TableName, TableSchema};

@@ -1,7 +1,7 @@
-//! Tablets: what describes one, and where METADATA keeps the description.
+//! Tablet descriptors, and their rows in METADATA.
 //!
 //! METADATA is table 0. It has one row per tablet, keyed by the tablet's table and *end* key. Ends are exclusive, so
-//! the first row strictly after `(table, key)` is that of the tablet which holds the key:
+//! the first row strictly after `(table, key)` is that of the tablet that contains the key:
 //!
 //! ```text
 //!   row key     table (u64, big endian)  00 escape(end)    a tablet that ends
@@ -9,10 +9,10 @@
 //!   columns     location:descriptor   location:leader   events:<n>
 //! ```
 //!
-//! The rows of table 0 itself, those that say where METADATA's own tablets are, make up the root tablet, which never
-//! splits: three levels reach every tablet.
+//! The rows of table 0 itself, the locations of METADATA's own tablets, make up the root tablet, which never splits: three
+//! levels reach every tablet.
 //!
-//! A descriptor inside a tablet's own Raft group is the truth; METADATA holds copies, guarded by generation.
+//! The descriptor inside a tablet's own Raft group is authoritative; METADATA has copies, guarded by generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,15 +27,15 @@ pub const DESCRIPTOR_QUALIFIER: &[u8] = b"descriptor";
 pub const LEADER_QUALIFIER: &[u8] = b"leader";
 /// Name of METADATA's family with the descriptor and the leader hint.
 pub const LOCATION_FAMILY: &str = "location";
-/// Name of METADATA's family with what happened to tablets.
+/// Name of METADATA's family with the history of tablets.
 pub const EVENTS_FAMILY: &str = "events";
-/// How many events of a tablet are kept, under the qualifiers `0` to `63`.
+/// Number of stored events of a tablet, under the qualifiers `0` to `63`.
 pub const EVENTS_KEPT: u64 = 64;
 
 const HAS_END: u8 = 0;
 const NO_END: u8 = 1;
 
-/// A replica of a tablet and the server it lives on.
+/// A replica of a tablet and its server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Replica {
     /// The replica.
@@ -44,10 +44,10 @@ pub struct Replica {
     pub server: ServerId,
 }
 
-/// Who votes in a tablet's group and who only listens.
+/// Voters and learners of a tablet's group.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Membership {
-    /// One set of voters, or two while a change is under way and a majority of each is needed.
+    /// One set of voters, or two during a change (joint consensus), when a majority of each is needed.
     pub voters: Vec<BTreeSet<ReplicaId>>,
     /// All replicas, voters and learners.
     pub replicas: BTreeMap<ReplicaId, ServerId>,
@@ -55,12 +55,12 @@ pub struct Membership {
 
 impl Membership {
     /// One voter on each of these servers, numbered from 1.
-    pub fn fresh(servers: &[ServerId]) -> Self {
+    pub fn initial(servers: &[ServerId]) -> Self {
         let replicas: BTreeMap<_, _> = (1..).map(ReplicaId::new).zip(servers.iter().copied()).collect();
         Self { voters: vec![replicas.keys().copied().collect()], replicas }
     }
 
-    /// Whether no change is under way.
+    /// Whether no membership change is in progress.
     pub const fn is_uniform(&self) -> bool {
         self.voters.len() == 1
     }
@@ -85,15 +85,15 @@ impl Membership {
         self.replicas.get(&replica).copied()
     }
 
-    /// Without the learners; `None` while a change is under way.
-    fn settled(&self) -> Option<Self> {
+    /// The membership without learners; `None` during a change.
+    fn without_learners(&self) -> Option<Self> {
         let [voters] = self.voters.as_slice() else { return None };
         let replicas = self.replicas.iter().filter(|(replica, _)| voters.contains(replica));
         Some(Self { voters: vec![voters.clone()], replicas: replicas.map(|(&id, &server)| (id, server)).collect() })
     }
 }
 
-/// A tablet: which rows it holds and who holds them.
+/// A tablet: its rows and its replicas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TabletDescriptor {
     /// Its table.
@@ -106,38 +106,37 @@ pub struct TabletDescriptor {
     pub generation: Generation,
     /// Its replicas.
     pub membership: Membership,
-    /// The log entry that made the membership; rises when the replicas change.
+    /// The log entry of the membership; rises when the replicas change.
     pub membership_log_id: LogId,
 }
 
 impl TabletDescriptor {
-    /// A new tablet with one replica on each of these servers, as its first replicas start with it.
-    pub fn fresh(table: TableId, tablet: TabletId, range: KeyRange, servers: &[ServerId]) -> Self {
+    /// The initial descriptor of a new tablet with one replica on each of these servers.
+    pub fn initial(table: TableId, tablet: TabletId, range: KeyRange, servers: &[ServerId]) -> Self {
         Self {
             table,
             tablet,
             range,
             generation: Generation::new(1),
-            membership: Membership::fresh(servers),
+            membership: Membership::initial(servers),
             membership_log_id: LogId::SEED,
         }
     }
 
-    /// What orders and METADATA updates compare: it grows with every change of range or replicas.
+    /// The fence that requests and METADATA updates compare: it grows with every change of range or replicas.
     pub const fn fence(&self) -> (Generation, LogId) {
         (self.generation, self.membership_log_id)
     }
 
-    /// The halves below and from `at`: the left one keeps the id, the right one is the tablet `child` and begins a log
-    /// of its own.
+    /// The children below and from `at`: the left one keeps the id, the right one is the tablet `child` with a new log.
     ///
-    /// `None` unless both halves hold a key and no membership change is under way. Learners stay with the left half.
+    /// `None` unless both children are non-empty and no membership change is in progress. Learners stay with the left child.
     pub fn split(&self, at: &RowKey, child: TabletId) -> Option<(Self, Self)> {
         if self.tablet == TabletId::ROOT {
             return None;
         }
         let (lower, upper) = self.range.split_at(at)?;
-        let settled = self.membership.settled()?;
+        let membership = self.membership.without_learners()?;
         let generation = self.generation.next();
         let left = Self { range: lower, generation, ..self.clone() };
         let right = Self {
@@ -145,7 +144,7 @@ impl TabletDescriptor {
             tablet: child,
             range: upper,
             generation,
-            membership: settled,
+            membership,
             membership_log_id: LogId::SEED,
         };
         Some((left, right))
@@ -175,17 +174,17 @@ pub fn lookup_key(table: TableId, key: &RowKey) -> RowKey {
     row_key(table, Some(key))
 }
 
-/// The METADATA rows of which the first is that of the tablet with `key`: those of the table beyond
-/// [`lookup_key`]. A table's last row is always in it.
+/// The METADATA rows of the table after [`lookup_key`]; the first is that of the tablet with `key`. A table's last row is
+/// always in the range.
 pub fn lookup_range(table: TableId, key: &RowKey) -> KeyRange {
     let start = lookup_key(table, key).successor();
     KeyRange::new(start.clone(), table_end(table)).unwrap_or_else(|| KeyRange::single(start))
 }
 
-/// The table and end key that a METADATA row key stands for.
+/// The table and end key of a METADATA row key.
 ///
 /// # Errors
-/// `DataDamaged` when it is no such key.
+/// `DataDamaged` when it is not a METADATA row key.
 pub fn parse_row_key(key: &RowKey) -> Result<(TableId, Option<RowKey>), Error> {
     let bad = || Error::damaged(format!("not a METADATA row key: {key}"));
     let (table, rest) = key.as_bytes().split_first_chunk().ok_or_else(bad)?;
@@ -206,12 +205,12 @@ pub fn table_range(table: TableId) -> KeyRange {
     KeyRange::new(start.clone(), table_end(table)).unwrap_or_else(|| KeyRange::single(start))
 }
 
-/// The first METADATA key beyond those of `table`; `None` for the greatest id there can be.
+/// The first METADATA key after those of `table`; `None` for the largest possible id.
 fn table_end(table: TableId) -> Option<RowKey> {
     Some(RowKey::copy_from_slice(&table.get().checked_add(1)?.to_be_bytes()))
 }
 
-/// Where the root tablet ends: at the rows of table 1.
+/// The end of the root tablet: the rows of table 1.
 fn root_end() -> RowKey {
     RowKey::copy_from_slice(&1_u64.to_be_bytes())
 }
@@ -225,7 +224,7 @@ pub fn root_range() -> KeyRange {
 pub fn first_tablets(servers: &[ServerId]) -> [TabletDescriptor; 2] {
     let rest = KeyRange::new(root_end(), None).unwrap_or_else(KeyRange::all);
     [
-        TabletDescriptor::fresh(TableId::METADATA, TabletId::ROOT, root_range(), servers),
-        TabletDescriptor::fresh(TableId::METADATA, TabletId::FIRST_METADATA, rest, servers),
+        TabletDescriptor::initial(TableId::METADATA, TabletId::ROOT, root_range(), servers),
+        TabletDescriptor::initial(TableId::METADATA, TabletId::FIRST_METADATA, rest, servers),
     ]
 }

@@ -1,13 +1,13 @@
-//! Changes to one row: as a request asks for them, and as a tablet's log holds them.
+//! Changes to one row: mutations of a request, and resolved changes of a tablet's log.
 //!
-//! A [`Mutation`] names families and may leave the time to the server. A [`Change`] is resolved: families are ids and
-//! every timestamp is given, so that applying it is the same on each replica. Between them stand [`validate`], which
-//! needs no table, and [`resolve`], which the leader calls; what adds to an aggregate is then settled by what the row
-//! holds ([`Resolution`]). Nothing of a row's mutations is resolved unless all can be.
+//! A [`Mutation`] names families and may leave the timestamp to the server. A [`Change`] is resolved: families are ids and
+//! every timestamp is set, so that apply is equal on each replica. [`validate`] needs no table; [`resolve`] is called by the
+//! leader; additions to aggregates are then merged with the row's current states ([`Resolution`]). A row's mutations are
+//! resolved all or not at all.
 
 use bytes::Bytes;
 
-use crate::aggregate::{Aggregator, Input, Resolution, Step};
+use crate::aggregate::{AggregateInput, Aggregator, Resolution, ResolvedMutation};
 use crate::error::Error;
 use crate::id::FamilyId;
 use crate::key::RowKey;
@@ -20,19 +20,19 @@ pub const ROW_KEY_BYTES_MAX: usize = 4096;
 pub const QUALIFIER_BYTES_MAX: usize = 16_384;
 /// Largest value of a cell, in bytes.
 pub const VALUE_BYTES_MAX: usize = 100 << 20;
-/// Most mutations of one request, or of one branch of a conditional one.
+/// Maximum number of mutations of one request, or of one branch of a conditional one.
 pub const MUTATIONS_MAX: usize = 100_000;
 
-/// Which version a write makes.
+/// Timestamp of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteTime {
-    /// The server's time when it takes the write.
+    /// The server's time at the write.
     Server,
     /// This one: not negative, whole milliseconds.
     At(Micros),
 }
 
-/// One change as a request asks for it.
+/// One mutation of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mutation {
     /// Writes a cell; a cell of the same column and timestamp is replaced.
@@ -54,10 +54,10 @@ pub enum Mutation {
         qualifier: Bytes,
         /// The version: not negative, whole milliseconds.
         timestamp: Micros,
-        /// What is added.
-        input: Input,
+        /// The input.
+        input: AggregateInput,
     },
-    /// Brings the state of another aggregate into a cell of an aggregate family.
+    /// Merges the state of another aggregate into a cell of an aggregate family.
     MergeToCell {
         /// The family's name.
         family: String,
@@ -88,7 +88,7 @@ pub enum Mutation {
     DeleteRow,
 }
 
-/// One change as a log holds it. Deletes act on what exists when they are applied.
+/// One resolved change of a log. Deletes act on the cells that exist at apply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Writes a cell; a cell of the same column and timestamp is replaced.
@@ -120,14 +120,14 @@ pub enum Change {
 }
 
 impl Mutation {
-    /// Whether it adds to what its row holds.
+    /// Whether it adds to an aggregate.
     pub const fn is_aggregation(&self) -> bool {
         matches!(self, Self::AddToCell { .. } | Self::MergeToCell { .. })
     }
 }
 
 impl Change {
-    /// About how much memory it takes, in bytes.
+    /// Approximate memory, in bytes.
     pub fn size_bytes(&self) -> usize {
         let content = match self {
             Self::SetCell { qualifier, value, .. } => qualifier.len() + value.len(),
@@ -138,11 +138,11 @@ impl Change {
     }
 }
 
-/// Checks all of a row's mutations as far as no table is needed.
+/// Validates a row's mutations as far as possible without a schema.
 ///
 /// # Errors
-/// `InvalidArgument` when the row key or the list is empty, a limit is exceeded, or a timestamp or range of them is not
-/// what a table with milliseconds takes.
+/// `InvalidArgument` when the row key or the list is empty, a limit is exceeded, or a timestamp or timestamp range is
+/// invalid for a table with millisecond granularity.
 pub fn validate(row: &RowKey, mutations: &[Mutation]) -> Result<(), Error> {
     validate_row_key(row)?;
     if mutations.is_empty() {
@@ -151,19 +151,19 @@ pub fn validate(row: &RowKey, mutations: &[Mutation]) -> Result<(), Error> {
     validate_mutations(mutations)
 }
 
-/// Checks a list of mutations that may be empty, such as a branch of a conditional request, as [`validate`] does.
+/// Validates a list of mutations that may be empty, such as a branch of a conditional request.
 ///
 /// # Errors
 /// As [`validate`].
 pub fn validate_mutations(mutations: &[Mutation]) -> Result<(), Error> {
     if mutations.len() > MUTATIONS_MAX {
-        let message = format!("too many mutations: {}, of which at most {MUTATIONS_MAX} are allowed", mutations.len());
+        let message = format!("too many mutations: {}, the limit is {MUTATIONS_MAX}", mutations.len());
         return Err(Error::invalid(message));
     }
     mutations.iter().try_for_each(validate_one)
 }
 
-/// Checks the key of a row that is to be written or asked for.
+/// Validates the key of a row to write or read.
 ///
 /// # Errors
 /// `InvalidArgument` when it is empty or too long.
@@ -171,14 +171,14 @@ pub fn validate_row_key(row: &RowKey) -> Result<(), Error> {
     match row.as_bytes().len() {
         0 => Err(Error::invalid("Row keys must be non-empty")),
         length if length > ROW_KEY_BYTES_MAX => {
-            Err(Error::invalid(format!("Row key has {length} bytes, of which at most {ROW_KEY_BYTES_MAX} are allowed")))
+            Err(Error::invalid(format!("Row key has {length} bytes, the limit is {ROW_KEY_BYTES_MAX}")))
         }
         _ => Ok(()),
     }
 }
 
-/// Checks the key of a row that these mutations change. A row whose key is not legal, from a release that took it, can
-/// be deleted as a whole and not be changed otherwise.
+/// Validates the key of a row that these mutations change. A row with an invalid key, written by an older release, can
+/// only be deleted as a whole.
 ///
 /// # Errors
 /// As [`validate_row_key`].
@@ -215,21 +215,21 @@ fn validate_one(mutation: &Mutation) -> Result<(), Error> {
     }
 }
 
-/// Checks a column qualifier.
+/// Validates a column qualifier.
 ///
 /// # Errors
 /// `InvalidArgument` when it is too long.
 pub fn validate_qualifier(qualifier: &[u8]) -> Result<(), Error> {
     if qualifier.len() > QUALIFIER_BYTES_MAX {
         return Err(Error::invalid(format!(
-            "Column qualifier has {} bytes, of which at most {QUALIFIER_BYTES_MAX} are allowed",
+            "Column qualifier has {} bytes, the limit is {QUALIFIER_BYTES_MAX}",
             qualifier.len()
         )));
     }
     Ok(())
 }
 
-/// Checks a cell's value.
+/// Validates a cell's value.
 ///
 /// # Errors
 /// `InvalidArgument` when it is too large.
@@ -240,9 +240,9 @@ pub fn validate_value(value: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The refusal of a value of so many bytes.
+/// The error for a value that is too large.
 pub(crate) fn too_large(length: usize) -> Error {
-    Error::invalid(format!("Cell value has {length} bytes, of which at most {VALUE_BYTES_MAX} are allowed"))
+    Error::invalid(format!("Cell value has {length} bytes, the limit is {VALUE_BYTES_MAX}"))
 }
 
 fn validate_timestamp(timestamp: Micros) -> Result<(), Error> {
@@ -258,22 +258,22 @@ fn validate_timestamp(timestamp: Micros) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a row's mutations mean in this table, in their order.
+/// Resolves a row's mutations with this schema.
 ///
-/// `now` is the time given to writes that leave it to the server; it is cut to whole milliseconds.
+/// `now` is the timestamp of writes that leave it to the server; it is truncated to whole milliseconds.
 ///
 /// # Errors
-/// `NotFoundFamily` when a family that is named, by a delete too, does not exist; `InvalidArgument` when an aggregate
-/// family is written to, another one added to, an input or a state is not the family's, or too many sketches are added
-/// to. Then nothing may be applied.
+/// `NotFoundFamily` when a named family does not exist, also for a delete; `InvalidArgument` when the mutation does not fit
+/// the type of the family, an input or a state is not the family's, or the mutations add to too many sketches. Then
+/// nothing may be applied.
 pub fn resolve(schema: &TableSchema, mutations: &[Mutation], now: Micros) -> Result<Resolution, Error> {
     let steps: Result<_, _> =
         mutations.iter().filter_map(|mutation| resolve_one(schema, mutation, now).transpose()).collect();
     Resolution::new(steps?)
 }
 
-/// `None` for what has no effect.
-fn resolve_one(schema: &TableSchema, mutation: &Mutation, now: Micros) -> Result<Option<Step>, Error> {
+/// `None` for a mutation without effect.
+fn resolve_one(schema: &TableSchema, mutation: &Mutation, now: Micros) -> Result<Option<ResolvedMutation>, Error> {
     let change = match mutation {
         Mutation::SetCell { family, qualifier, timestamp, value } => Change::SetCell {
             family: plain(schema.require_family(family)?)?,
@@ -288,14 +288,14 @@ fn resolve_one(schema: &TableSchema, mutation: &Mutation, now: Micros) -> Result
             let (family, aggregator) = aggregate(schema.require_family(family)?)?;
             let operand = aggregator.state_of(input)?;
             let (qualifier, timestamp) = (qualifier.clone(), *timestamp);
-            return Ok(Some(Step::Merge { family, aggregator, qualifier, timestamp, operand }));
+            return Ok(Some(ResolvedMutation::Merge { family, aggregator, qualifier, timestamp, operand }));
         }
         Mutation::MergeToCell { family, qualifier, timestamp, state } => {
             let (family, aggregator) = aggregate(schema.require_family(family)?)?;
             let Some(state) = state else { return Ok(None) };
             let operand = aggregator.decode(state).map_err(|reason| not_a_state(&reason))?;
             let (qualifier, timestamp) = (qualifier.clone(), *timestamp);
-            return Ok(Some(Step::Merge { family, aggregator, qualifier, timestamp, operand }));
+            return Ok(Some(ResolvedMutation::Merge { family, aggregator, qualifier, timestamp, operand }));
         }
         Mutation::DeleteColumn { family, qualifier, start, end } => Change::DeleteColumn {
             family: schema.require_family(family)?.id,
@@ -306,10 +306,10 @@ fn resolve_one(schema: &TableSchema, mutation: &Mutation, now: Micros) -> Result
         Mutation::DeleteFamily { family } => Change::DeleteFamily(schema.require_family(family)?.id),
         Mutation::DeleteRow => Change::DeleteRow,
     };
-    Ok(Some(Step::Change(change)))
+    Ok(Some(ResolvedMutation::Change(change)))
 }
 
-/// The id of a family whose cells are written as they are.
+/// The id of a family that is not an aggregate.
 ///
 /// # Errors
 /// `InvalidArgument` when it is an aggregate family.

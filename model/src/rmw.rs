@@ -1,8 +1,8 @@
-//! Read-modify-write: appends and increments, decided by the leader under the row's latch.
+//! Read-modify-write: appends and increments, evaluated by the leader under the row's latch.
 //!
-//! What goes into the log is only the outcome, plain writes. Rules are taken in order and see what earlier ones did.
-//! The new version of a column is `max(now, newest version)`: a version from the future is replaced in place, so that
-//! the result of a rule is always the newest version of its column.
+//! The log contains only the results, plain writes. Rules are evaluated in order and see the results of earlier ones. The
+//! new version of a column is `max(now, newest version)`: a version from the future is replaced in place, so that the
+//! result of a rule is always the newest version of its column.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::mutation::{Change, MUTATIONS_MAX, VALUE_BYTES_MAX, plain, too_large, 
 use crate::schema::TableSchema;
 use crate::time::Micros;
 
-/// What to do to the newest value of one column.
+/// An operation on the newest value of one column.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     /// The family's name.
@@ -27,16 +27,16 @@ pub struct Rule {
     pub operation: Operation,
 }
 
-/// What a rule does to a value.
+/// Operation of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// Puts these bytes behind it; a missing value is empty.
+    /// Appends these bytes; a missing value is empty.
     Append(Bytes),
-    /// Adds to the counter in it, 8 bytes big endian, wrapping around; a missing value is zero.
+    /// Adds to the counter, 8 bytes big endian, wrapping around; a missing value is zero.
     Increment(i64),
 }
 
-/// Checks rules as far as no table is needed.
+/// Validates rules as far as possible without a schema.
 ///
 /// # Errors
 /// `InvalidArgument` when the row key is empty, there is no rule, or a limit is exceeded.
@@ -45,7 +45,7 @@ pub fn validate(row: &RowKey, rules: &[Rule]) -> Result<(), Error> {
     validate_rules(rules)
 }
 
-/// Checks rules of a row whose key was checked, as [`validate`] does.
+/// Validates rules of a row whose key is valid.
 ///
 /// # Errors
 /// As [`validate`].
@@ -54,25 +54,25 @@ pub fn validate_rules(rules: &[Rule]) -> Result<(), Error> {
         return Err(Error::invalid("No rules provided"));
     }
     if rules.len() > MUTATIONS_MAX {
-        let message = format!("too many rules: {}, of which at most {MUTATIONS_MAX} are allowed", rules.len());
+        let message = format!("too many rules: {}, the limit is {MUTATIONS_MAX}", rules.len());
         return Err(Error::invalid(message));
     }
     rules.iter().try_for_each(|rule| validate_qualifier(&rule.qualifier))
 }
 
-/// A column while rules are at work on it.
+/// A column during the evaluation.
 struct Column {
     family: FamilyId,
     timestamp: Micros,
-    /// Grows in place: appends cost what they append, however many there are.
+    /// Grows in place: the cost of an append is proportional to its bytes.
     value: BytesMut,
 }
 
-/// What the rules make of a row: the writes for the log, and the cells for the answer. Each column that was touched
-/// stands once in both, in the order of a row's cells.
+/// Evaluates the rules: returns the writes for the log, and the cells for the response. Each changed column occurs once in
+/// both, in the order of a row's cells.
 ///
-/// `current`: what is to be seen of the columns that the rules name (other cells do not matter).
-/// `now` is cut to whole milliseconds.
+/// `current`: the visible cells of the columns that the rules name (other cells are ignored).
+/// `now` is truncated to whole milliseconds.
 ///
 /// # Errors
 /// `NotFoundFamily`; `FailedPrecondition` when a counter is not 8 bytes long; `InvalidArgument` when a value grows too
@@ -95,7 +95,7 @@ pub fn evaluate(
     Ok(columns.into_iter().map(|((name, qualifier), column)| outcome(name, qualifier, column)).unzip())
 }
 
-/// A column before the first rule, its timestamp already that of the version to be written.
+/// A column before the first rule, already with the timestamp of the new version.
 fn present(current: &Row, family: FamilyId, rule: &Rule, now: Micros) -> Column {
     match current.newest(&rule.family, &rule.qualifier) {
         Some(cell) => Column { family, timestamp: now.max(cell.timestamp), value: cell.value.as_ref().into() },
@@ -103,7 +103,7 @@ fn present(current: &Row, family: FamilyId, rule: &Rule, now: Micros) -> Column 
     }
 }
 
-/// What stands for a value that is not there.
+/// The default of a missing value.
 fn missing(operation: &Operation) -> BytesMut {
     match operation {
         Operation::Append(_) => BytesMut::new(),

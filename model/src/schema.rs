@@ -1,16 +1,16 @@
-//! What a table allows: its name, its families and their rules, and the pure changes that lead from one schema to the
-//! next. Families have ids that are never reused, so cells of a dropped family are never taken for those of a new one.
+//! Table schemas: name, column families and their rules, and schema changes as pure functions. Family ids are never reused,
+//! so cells of a dropped family are never treated as those of a new one.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::admin::instance::{InstanceName, is_parent_id, is_resource_id};
 use crate::aggregate::Aggregator;
 use crate::cell::FamilyName;
 use crate::error::{Error, Reason};
 use crate::gc::GcRule;
 use crate::id::{FamilyId, SchemaVersion, TableId};
-use crate::instance::{InstanceName, is_parent_id, is_resource_id};
 
 /// Longest last part of a table's name, in bytes.
 pub const TABLE_ID_BYTES_MAX: usize = 50;
@@ -20,15 +20,15 @@ pub const TABLE_ID_BYTES_MAX: usize = 50;
 pub struct TableName(Arc<str>);
 
 impl TableName {
-    /// The name made of its three parts.
+    /// Builds the name from its three parts.
     ///
     /// # Errors
-    /// `InvalidArgument` when a part is not what the API allows.
+    /// `InvalidArgument` when a part is invalid.
     pub fn from_parts(project: &str, instance: &str, table: &str) -> Result<Self, Error> {
         format!("projects/{project}/instances/{instance}/tables/{table}").parse()
     }
 
-    /// The name of METADATA: one that no user can give to a table.
+    /// The name of METADATA, which no user table can have.
     pub fn metadata() -> Self {
         Self("projects/-/instances/-/tables/METADATA".into())
     }
@@ -102,48 +102,48 @@ impl fmt::Debug for TableName {
 /// A column family of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
-    /// Stands in the keys of its cells.
+    /// Part of the keys of its cells.
     pub id: FamilyId,
     /// Its public name.
     pub name: FamilyName,
-    /// Which versions are dead; `None` keeps all.
+    /// The garbage collection rule; `None` retains all versions.
     pub gc: Option<GcRule>,
-    /// Families of one number are stored together.
+    /// Families with the same number are stored together.
     pub locality_group: u32,
-    /// How its cells aggregate, from its beginning to its end; `None`: they hold what is written.
+    /// The aggregator, which never changes; `None`: a plain family.
     pub aggregator: Option<Aggregator>,
 }
 
-/// A family that is to be made.
+/// A family to create.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewFamily {
     /// Its name.
     pub name: FamilyName,
     /// Its rule.
     pub gc: Option<GcRule>,
-    /// How its cells aggregate, if they do.
+    /// The aggregator, for an aggregate family.
     pub aggregator: Option<Aggregator>,
 }
 
 impl NewFamily {
-    /// One whose cells hold what is written.
+    /// A plain family.
     pub const fn plain(name: FamilyName, gc: Option<GcRule>) -> Self {
         Self { name, gc, aggregator: None }
     }
 }
 
-/// Where a table is in its life.
+/// Lifecycle state of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TableState {
-    /// Its tablets are being made.
+    /// Its tablets are being created.
     Creating,
-    /// It serves.
+    /// It is serving.
     Active,
     /// Its tablets are being dropped.
     Deleting,
 }
 
-/// A table: the truth about its families.
+/// The schema of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableSchema {
     /// The table's id.
@@ -152,50 +152,50 @@ pub struct TableSchema {
     pub name: TableName,
     /// Rises by one with each change.
     pub version: SchemaVersion,
-    /// In order of their ids, which is the order in which they were made.
+    /// In order of their ids, which is the order of creation.
     pub families: Vec<Family>,
     /// The id of the next family; never falls.
     pub next_family: FamilyId,
     /// Whether the table and its families are guarded against deletion.
     pub deletion_protection: bool,
-    /// Where it is in its life.
+    /// Its lifecycle state.
     pub state: TableState,
 }
 
-/// One step of a change of a table's families.
+/// A change of a table's families.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FamilyChange {
-    /// A new family.
+    /// Creates a family.
     Create(NewFamily),
-    /// Another rule for a family.
+    /// Changes the rule of a family.
     Update {
         /// Its name.
         name: FamilyName,
-        /// The rule that replaces the present one; `None` clears it.
+        /// The new rule; `None` clears it.
         gc: Option<GcRule>,
-        /// How the caller says that its cells aggregate, which does not change; `None` says nothing.
+        /// The aggregator according to the caller, which cannot change; `None`: unspecified.
         aggregator: Option<Aggregator>,
     },
-    /// A family goes, with all its cells.
+    /// Drops a family with all its cells.
     Drop {
         /// Its name.
         name: FamilyName,
     },
 }
 
-/// A change of what a table is beside its families.
+/// A change of a table's other properties.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TableUpdate {
     /// Whether the table and its families are guarded against deletion.
     DeletionProtection(Protection),
 }
 
-/// Whether something is guarded.
+/// Deletion protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protection {
-    /// It is.
+    /// Protected.
     On,
-    /// It is not.
+    /// Not protected.
     Off,
 }
 
@@ -237,7 +237,7 @@ impl TableSchema {
         Ok(schema)
     }
 
-    /// The schema of METADATA, the same in every cluster and kept nowhere.
+    /// The schema of METADATA, the same in every cluster and never stored.
     pub fn metadata() -> Self {
         let family = |id, name: &'static str| Family {
             id,
@@ -267,7 +267,7 @@ impl TableSchema {
         self.families.iter().find(|family| family.id == id)
     }
 
-    /// The family of this name, or the error that tells a user of its absence.
+    /// The family of this name, or the error for users.
     ///
     /// # Errors
     /// `NotFoundFamily`.
@@ -288,11 +288,11 @@ impl TableSchema {
         Self { version: self.version.next(), deletion_protection, ..self.clone() }
     }
 
-    /// The schema after these changes, taken in order, all or nothing; its version is one higher.
+    /// The schema after these changes, applied in order, all or nothing; its version is one higher.
     ///
     /// # Errors
-    /// `AlreadyExists` for a family that exists, `NotFoundFamily` for one that does not, `InvalidArgument` for a bad
-    /// rule or another way of aggregating, `FailedPrecondition` for a drop in a protected table.
+    /// `AlreadyExists` for a family that exists, `NotFoundFamily` for one that does not, `InvalidArgument` for an invalid rule
+    /// or another aggregator, `FailedPrecondition` for a drop in a protected table.
     pub fn apply(&self, changes: &[FamilyChange]) -> Result<Self, Error> {
         let mut next = self.clone();
         next.version = self.version.next();
@@ -325,7 +325,8 @@ impl TableSchema {
         aggregator: Option<Aggregator>,
     ) -> Result<(), Error> {
         gc.as_ref().map_or(Ok(()), GcRule::validate)?;
-        let family = self.families.iter_mut().find(|family| family.name == *name).ok_or_else(|| absent(name))?;
+        let family =
+            self.families.iter_mut().find(|family| family.name == *name).ok_or_else(|| family_not_found(name))?;
         if aggregator.is_some() && family.aggregator != aggregator {
             return Err(Error::invalid(format!("the value_type of column family {name} cannot be changed")));
         }
@@ -335,15 +336,15 @@ impl TableSchema {
 
     fn drop_family(&mut self, name: &FamilyName) -> Result<(), Error> {
         if self.deletion_protection {
-            let message = format!("the table is protected against deletion: column family {name} stays");
+            let message = format!("the table is protected against deletion: cannot drop column family {name}");
             return Err(Error::new(Reason::FailedPrecondition, message));
         }
-        let at = self.families.iter().position(|family| family.name == *name).ok_or_else(|| absent(name))?;
+        let at = self.families.iter().position(|family| family.name == *name).ok_or_else(|| family_not_found(name))?;
         self.families.remove(at);
         Ok(())
     }
 }
 
-fn absent(name: &FamilyName) -> Error {
+fn family_not_found(name: &FamilyName) -> Error {
     Error::new(Reason::NotFoundFamily, format!("Requested column family not found: {name}"))
 }

@@ -1,4 +1,4 @@
-//! Time as the data model knows it: microseconds since the Unix epoch, handed in by whoever has a clock.
+//! Time in the data model: microseconds since the Unix epoch. Callers pass the time; this crate has no clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use std::time::Duration;
 pub struct Micros(i64);
 
 impl Micros {
-    /// The epoch; the least timestamp that a cell may have.
+    /// The epoch; the lowest timestamp of a cell.
     pub const ZERO: Self = Self(0);
-    /// The end of time.
+    /// The latest time.
     pub const MAX: Self = Self(i64::MAX);
 
     /// This many microseconds after the epoch.
@@ -28,30 +28,30 @@ impl Micros {
         Self(millis.saturating_mul(1000))
     }
 
-    /// The millisecond in which this lies. Tables keep time in whole milliseconds.
+    /// This time, truncated to whole milliseconds, the granularity of tables.
     #[must_use]
     pub const fn truncate_to_millis(self) -> Self {
         Self(self.0 - self.0.rem_euclid(1000))
     }
 
-    /// Whether it is a millisecond's first microsecond.
+    /// Whether it is a multiple of a millisecond.
     pub const fn is_whole_millis(self) -> bool {
         self.0 % 1000 == 0
     }
 
-    /// So much later, at most [`Self::MAX`].
+    /// This time plus `duration`, at most [`Self::MAX`].
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(micros_of(duration)))
     }
 
-    /// So much earlier, at the least `i64::MIN`.
+    /// This time minus `duration`, at least `i64::MIN`.
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(micros_of(duration)))
     }
 
-    /// How long after `earlier` this is; zero if it is not after.
+    /// The duration since `earlier`; zero if this is not later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(i128::from(self.0) - i128::from(earlier.0)).unwrap_or(0))
     }

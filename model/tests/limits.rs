@@ -1,9 +1,9 @@
-//! Every limit of a write: what just keeps it is taken, one more is refused. Source: the API's documentation.
+//! Every limit of a write: the maximum is accepted, one more is refused. Source: the API's documentation.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
 
 use bytes::Bytes;
-use ebla_model::aggregate::Input;
+use ebla_model::aggregate::AggregateInput;
 use ebla_model::cell::{Cell, FamilyName, Row};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::TableId;
@@ -57,7 +57,7 @@ fn qualifiers_have_at_most_16_kib_in_every_mutation_and_rule() {
                 family: family.clone(),
                 qualifier: qualifier.clone(),
                 timestamp,
-                input: Input::Int64(1),
+                input: AggregateInput::Int64(1),
             },
             Mutation::MergeToCell { family: family.clone(), qualifier: qualifier.clone(), timestamp, state: None },
         );
@@ -101,7 +101,7 @@ fn values_do_not_grow_beyond_100_mib_either() {
     assert_eq!(error.reason, Reason::InvalidArgument);
 }
 
-/// Were each append to copy what was appended before, this would copy 50 GB.
+/// If each append copied the value so far, this would copy 50 GB.
 #[test]
 fn many_appends_to_one_value_cost_what_they_append() {
     assert_eq!(appended(0, &vec![append(1, 1000); 10_000]), Ok(10_000_000));

@@ -160,7 +160,7 @@ impl Server {
         let serving = runtime.child("serving");
         serve(&serving.tasks, listener, routes, ServeOptions::default());
         if let Some(listener) = http_listener {
-            let options = ServeOptions { protocol: Protocol::Http1Too, ..ServeOptions::default() };
+            let options = ServeOptions { protocol: Protocol::Http1AndHttp2, ..ServeOptions::default() };
             serve(&serving.tasks, listener, gateway::routes(service.clone()), options);
         }
         if !config.sweep_period.is_zero() {

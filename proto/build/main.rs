@@ -1,4 +1,4 @@
-//! Makes Rust of the wire contract: our own protos, and the stubs of Google's public services.
+//! Generates Rust code from our own protos, and the stubs of Google's public services.
 //!
 //! Ours (`ebla/*.proto`) are compiled with protox, so no `protoc` is needed. Google's `.proto` files are not copied:
 //! their services are described by name in [`services`], and their messages come from published crates or from
@@ -24,7 +24,7 @@ const PROTOS: [&str; 8] = [
     "mounttable.proto",
 ];
 
-#[expect(clippy::print_stdout, reason = "this is how a build script speaks to cargo")]
+#[expect(clippy::print_stdout, reason = "build scripts pass instructions to cargo on stdout")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=ebla");
     println!("cargo::rerun-if-changed=build");
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Every `bytes` field becomes `Bytes`: a value is handed from socket to log without a copy.
+/// Every `bytes` field becomes `Bytes`: values pass from socket to log without a copy.
 fn own_protos(out: &Path) -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(PROTOS, ["ebla"])?;
     tonic_prost_build::configure().bytes(".").out_dir(out).compile_fds(descriptors)?;

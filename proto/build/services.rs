@@ -1,61 +1,62 @@
-//! Google's public services by name: four tables, one line a method.
+//! Google's public services: four tables, one line per method.
 //!
-//! Each line names the method and the Rust types of its request and answer, as paths from this crate's root. A server method that nobody implements
-//! answers UNIMPLEMENTED with its own name, so a client never waits for what is not there; lines of methods that are not
-//! served say what to do instead. Out of the same lines comes the catalogue that `docs/reference/api.md` is compared with.
+//! Each line names the method and the Rust types of its request and response, as paths from this crate's root. A server
+//! method without an implementation returns UNIMPLEMENTED with its own name, so a client never waits for it; lines of
+//! methods that are not served name the alternative. The catalogue that `docs/reference/api.md` is compared with is generated
+//! from the same lines.
 //!
-//! Server and client may use different types for one message, as long as the bytes agree: the server of `ReadRows`
-//! sends encoded answers that it never decoded.
+//! Server and client may use different types for one message with the same encoding: the server of `ReadRows` sends encoded
+//! responses that it never decodes.
 
 use tonic_build::{
     CodeGenBuilder,
     manual::{Method, Service},
 };
 
-/// What `tonic-build` writes into every default method; replaced by a refusal in the method's name.
+/// The body of every default method that `tonic-build` generates; replaced by an error with the method's name.
 const STUB: &str = r#"tonic :: Status :: unimplemented ("Not yet implemented")"#;
 
 #[derive(Clone, Copy)]
 struct Call {
     name: &'static str,
     request: &'static str,
-    answer: Answer,
-    /// Type of the answer on the server's side.
+    response: ResponseKind,
+    /// Type of the response on the server's side.
     served: &'static str,
-    /// What to do instead, if it is not served.
+    /// The alternative, if it is not served.
     instead: Option<&'static str>,
 }
 
 #[derive(Clone, Copy)]
-enum Answer {
+enum ResponseKind {
     One(&'static str),
     Stream(&'static str),
 }
 
-const fn unary(name: &'static str, request: &'static str, answer: &'static str) -> Call {
-    Call { name, request, answer: Answer::One(answer), served: answer, instead: None }
+const fn unary(name: &'static str, request: &'static str, response: &'static str) -> Call {
+    Call { name, request, response: ResponseKind::One(response), served: response, instead: None }
 }
 
-const fn stream(name: &'static str, request: &'static str, answer: &'static str) -> Call {
-    Call { name, request, answer: Answer::Stream(answer), served: answer, instead: None }
+const fn stream(name: &'static str, request: &'static str, response: &'static str) -> Call {
+    Call { name, request, response: ResponseKind::Stream(response), served: response, instead: None }
 }
 
 impl Call {
-    /// The same call with another Rust type for the answer on the server's side.
+    /// The same call with another Rust type for the response on the server's side.
     const fn served_as(self, served: &'static str) -> Self {
         Self { served, ..self }
     }
 
-    /// The same call, which is not served: what to do instead.
-    const fn refused(self, instead: &'static str) -> Self {
+    /// The same call as not served, with the alternative.
+    const fn not_served(self, instead: &'static str) -> Self {
         Self { instead: Some(instead), ..self }
     }
 }
 
-/// The Rust text of all stubs, servers and clients, and of the catalogue.
+/// The Rust code of all stubs, servers and clients, and of the catalogue.
 ///
 /// # Errors
-/// When the generator writes default methods in another way than this knows.
+/// When the generator's default methods have an unexpected form.
 pub(crate) fn stubs() -> Result<String, String> {
     let services = [
         ("google.bigtable.v2", "Bigtable", BIGTABLE),
@@ -87,9 +88,9 @@ fn server(package: &str, name: &str, calls: &[Call]) -> Result<String, String> {
     let described = service(package, name, calls, |call| call.served);
     let text = CodeGenBuilder::new().generate_default_stubs(true).generate_server(&described, "").to_string();
     if text.matches(STUB).count() != calls.len() {
-        return Err(format!("{name}: the generator's default methods do not read {STUB:?}"));
+        return Err(format!("{name}: the generator's default methods do not contain {STUB:?}"));
     }
-    // Default methods stand in the trait in the order of the table.
+    // Default methods are in the trait in the order of the table.
     let refusal = |call: &Call| {
         format!("crate :: status :: not_served (\"{package}.{name}/{}\" , {:?})", call.name, call.instead)
     };
@@ -97,31 +98,31 @@ fn server(package: &str, name: &str, calls: &[Call]) -> Result<String, String> {
 }
 
 fn client(package: &str, name: &str, calls: &[Call]) -> String {
-    let described = service(package, name, calls, |call| match call.answer {
-        Answer::One(kind) | Answer::Stream(kind) => kind,
+    let described = service(package, name, calls, |call| match call.response {
+        ResponseKind::One(kind) | ResponseKind::Stream(kind) => kind,
     });
     CodeGenBuilder::new().generate_client(&described, "").to_string()
 }
 
-fn service(package: &str, name: &str, calls: &[Call], answer: fn(&Call) -> &'static str) -> Service {
+fn service(package: &str, name: &str, calls: &[Call], response: fn(&Call) -> &'static str) -> Service {
     calls
         .iter()
         .fold(Service::builder().name(name).package(package), |service, call| {
-            service.method(method(call, answer(call)))
+            service.method(method(call, response(call)))
         })
         .build()
 }
 
-fn method(call: &Call, answer: &str) -> Method {
+fn method(call: &Call, response: &str) -> Method {
     let method = Method::builder()
         .name(snake_case(call.name))
         .route_name(call.name)
         .input_type(format!("crate::{}", call.request))
-        .output_type(format!("crate::{answer}"))
+        .output_type(format!("crate::{response}"))
         .codec_path("tonic_prost::ProstCodec");
-    match call.answer {
-        Answer::One(_) => method.build(),
-        Answer::Stream(_) => method.server_streaming().build(),
+    match call.response {
+        ResponseKind::One(_) => method.build(),
+        ResponseKind::Stream(_) => method.server_streaming().build(),
     }
 }
 
@@ -137,18 +138,18 @@ fn snake_case(name: &str) -> String {
     snake
 }
 
-// What to do instead of calls that are not served.
-const CHANGES: &str = "read what is new with ReadRows and a timestamp range";
+// Alternatives to calls that are not served.
+const CHANGES: &str = "read new cells with ReadRows and a timestamp range";
 const SQL: &str = "read rows with ReadRows and a filter";
 const SNAPSHOTS: &str = "copy the rows with ReadRows and MutateRows";
 const BACKUPS: &str = "copy the rows with ReadRows and MutateRows";
-const UNDELETE: &str = "guard tables with deletion_protection: a deleted one is gone";
-const VIEWS: &str = "give each group of readers a table of its own";
-const RIGHTS: &str = "guard the port: whoever reaches it may do everything";
-const BUNDLES: &str = "keep schemas of values with the programs that read them";
+const UNDELETE: &str = "protect tables with deletion_protection: deletion is permanent";
+const VIEWS: &str = "use a separate table for each group of readers";
+const RIGHTS: &str = "restrict access to the port: every client has full access";
+const BUNDLES: &str = "store value schemas with the programs that read them";
 const CLUSTERS: &str = "start or stop tablet servers: ebla tablet-server";
-const HOT_TABLETS: &str = "look at tablets and their servers with ebla tablet list";
-const QUERIES: &str = "write what the view should hold into a table";
+const HOT_TABLETS: &str = "list tablets and their servers with ebla tablet list";
+const QUERIES: &str = "write the content of the view into a table";
 
 const BIGTABLE: &[Call] = &[
     stream("ReadRows", "data::ReadRowsRequest", "data::ReadRowsResponse")
@@ -165,27 +166,29 @@ const BIGTABLE: &[Call] = &[
         "data::GenerateInitialChangeStreamPartitionsRequest",
         "data::GenerateInitialChangeStreamPartitionsResponse",
     )
-    .refused(CHANGES),
-    stream("ReadChangeStream", "data::ReadChangeStreamRequest", "data::ReadChangeStreamResponse").refused(CHANGES),
-    unary("PrepareQuery", "data::PrepareQueryRequest", "data::PrepareQueryResponse").refused(SQL),
-    stream("ExecuteQuery", "data::ExecuteQueryRequest", "data::ExecuteQueryResponse").refused(SQL),
+    .not_served(CHANGES),
+    stream("ReadChangeStream", "data::ReadChangeStreamRequest", "data::ReadChangeStreamResponse").not_served(CHANGES),
+    unary("PrepareQuery", "data::PrepareQueryRequest", "data::PrepareQueryResponse").not_served(SQL),
+    stream("ExecuteQuery", "data::ExecuteQueryRequest", "data::ExecuteQueryResponse").not_served(SQL),
 ];
 
 const TABLE_ADMIN: &[Call] = &[
     unary("CreateTable", "admin::CreateTableRequest", "admin::Table"),
     unary("CreateTableFromSnapshot", "admin::CreateTableFromSnapshotRequest", "admin::longrunning::Operation")
-        .refused(SNAPSHOTS),
+        .not_served(SNAPSHOTS),
     unary("ListTables", "admin::ListTablesRequest", "admin::ListTablesResponse"),
     unary("GetTable", "admin::GetTableRequest", "admin::Table"),
     unary("UpdateTable", "admin::UpdateTableRequest", "admin::longrunning::Operation"),
     unary("DeleteTable", "admin::DeleteTableRequest", "services::Empty"),
-    unary("UndeleteTable", "admin::UndeleteTableRequest", "admin::longrunning::Operation").refused(UNDELETE),
-    unary("CreateAuthorizedView", "admin::CreateAuthorizedViewRequest", "admin::longrunning::Operation").refused(VIEWS),
+    unary("UndeleteTable", "admin::UndeleteTableRequest", "admin::longrunning::Operation").not_served(UNDELETE),
+    unary("CreateAuthorizedView", "admin::CreateAuthorizedViewRequest", "admin::longrunning::Operation")
+        .not_served(VIEWS),
     unary("ListAuthorizedViews", "admin::ListAuthorizedViewsRequest", "admin::ListAuthorizedViewsResponse")
-        .refused(VIEWS),
-    unary("GetAuthorizedView", "admin::GetAuthorizedViewRequest", "admin::AuthorizedView").refused(VIEWS),
-    unary("UpdateAuthorizedView", "admin::UpdateAuthorizedViewRequest", "admin::longrunning::Operation").refused(VIEWS),
-    unary("DeleteAuthorizedView", "admin::DeleteAuthorizedViewRequest", "services::Empty").refused(VIEWS),
+        .not_served(VIEWS),
+    unary("GetAuthorizedView", "admin::GetAuthorizedViewRequest", "admin::AuthorizedView").not_served(VIEWS),
+    unary("UpdateAuthorizedView", "admin::UpdateAuthorizedViewRequest", "admin::longrunning::Operation")
+        .not_served(VIEWS),
+    unary("DeleteAuthorizedView", "admin::DeleteAuthorizedViewRequest", "services::Empty").not_served(VIEWS),
     unary("ModifyColumnFamilies", "admin::ModifyColumnFamiliesRequest", "admin::Table"),
     unary("DropRowRange", "admin::DropRowRangeRequest", "services::Empty"),
     unary(
@@ -194,26 +197,29 @@ const TABLE_ADMIN: &[Call] = &[
         "admin::GenerateConsistencyTokenResponse",
     ),
     unary("CheckConsistency", "admin::CheckConsistencyRequest", "admin::CheckConsistencyResponse"),
-    unary("SnapshotTable", "admin::SnapshotTableRequest", "admin::longrunning::Operation").refused(SNAPSHOTS),
-    unary("GetSnapshot", "admin::GetSnapshotRequest", "admin::Snapshot").refused(SNAPSHOTS),
-    unary("ListSnapshots", "admin::ListSnapshotsRequest", "admin::ListSnapshotsResponse").refused(SNAPSHOTS),
-    unary("DeleteSnapshot", "admin::DeleteSnapshotRequest", "services::Empty").refused(SNAPSHOTS),
-    unary("CreateBackup", "admin::CreateBackupRequest", "admin::longrunning::Operation").refused(BACKUPS),
-    unary("GetBackup", "admin::GetBackupRequest", "admin::Backup").refused(BACKUPS),
-    unary("UpdateBackup", "admin::UpdateBackupRequest", "admin::Backup").refused(BACKUPS),
-    unary("DeleteBackup", "admin::DeleteBackupRequest", "services::Empty").refused(BACKUPS),
-    unary("ListBackups", "admin::ListBackupsRequest", "admin::ListBackupsResponse").refused(BACKUPS),
-    unary("RestoreTable", "admin::RestoreTableRequest", "admin::longrunning::Operation").refused(BACKUPS),
-    unary("CopyBackup", "admin::CopyBackupRequest", "admin::longrunning::Operation").refused(BACKUPS),
-    unary("GetIamPolicy", "admin::iam::GetIamPolicyRequest", "admin::iam::Policy").refused(RIGHTS),
-    unary("SetIamPolicy", "admin::iam::SetIamPolicyRequest", "admin::iam::Policy").refused(RIGHTS),
+    unary("SnapshotTable", "admin::SnapshotTableRequest", "admin::longrunning::Operation").not_served(SNAPSHOTS),
+    unary("GetSnapshot", "admin::GetSnapshotRequest", "admin::Snapshot").not_served(SNAPSHOTS),
+    unary("ListSnapshots", "admin::ListSnapshotsRequest", "admin::ListSnapshotsResponse").not_served(SNAPSHOTS),
+    unary("DeleteSnapshot", "admin::DeleteSnapshotRequest", "services::Empty").not_served(SNAPSHOTS),
+    unary("CreateBackup", "admin::CreateBackupRequest", "admin::longrunning::Operation").not_served(BACKUPS),
+    unary("GetBackup", "admin::GetBackupRequest", "admin::Backup").not_served(BACKUPS),
+    unary("UpdateBackup", "admin::UpdateBackupRequest", "admin::Backup").not_served(BACKUPS),
+    unary("DeleteBackup", "admin::DeleteBackupRequest", "services::Empty").not_served(BACKUPS),
+    unary("ListBackups", "admin::ListBackupsRequest", "admin::ListBackupsResponse").not_served(BACKUPS),
+    unary("RestoreTable", "admin::RestoreTableRequest", "admin::longrunning::Operation").not_served(BACKUPS),
+    unary("CopyBackup", "admin::CopyBackupRequest", "admin::longrunning::Operation").not_served(BACKUPS),
+    unary("GetIamPolicy", "admin::iam::GetIamPolicyRequest", "admin::iam::Policy").not_served(RIGHTS),
+    unary("SetIamPolicy", "admin::iam::SetIamPolicyRequest", "admin::iam::Policy").not_served(RIGHTS),
     unary("TestIamPermissions", "admin::iam::TestIamPermissionsRequest", "admin::iam::TestIamPermissionsResponse")
-        .refused(RIGHTS),
-    unary("CreateSchemaBundle", "admin::CreateSchemaBundleRequest", "admin::longrunning::Operation").refused(BUNDLES),
-    unary("UpdateSchemaBundle", "admin::UpdateSchemaBundleRequest", "admin::longrunning::Operation").refused(BUNDLES),
-    unary("GetSchemaBundle", "admin::GetSchemaBundleRequest", "admin::SchemaBundle").refused(BUNDLES),
-    unary("ListSchemaBundles", "admin::ListSchemaBundlesRequest", "admin::ListSchemaBundlesResponse").refused(BUNDLES),
-    unary("DeleteSchemaBundle", "admin::DeleteSchemaBundleRequest", "services::Empty").refused(BUNDLES),
+        .not_served(RIGHTS),
+    unary("CreateSchemaBundle", "admin::CreateSchemaBundleRequest", "admin::longrunning::Operation")
+        .not_served(BUNDLES),
+    unary("UpdateSchemaBundle", "admin::UpdateSchemaBundleRequest", "admin::longrunning::Operation")
+        .not_served(BUNDLES),
+    unary("GetSchemaBundle", "admin::GetSchemaBundleRequest", "admin::SchemaBundle").not_served(BUNDLES),
+    unary("ListSchemaBundles", "admin::ListSchemaBundlesRequest", "admin::ListSchemaBundlesResponse")
+        .not_served(BUNDLES),
+    unary("DeleteSchemaBundle", "admin::DeleteSchemaBundleRequest", "services::Empty").not_served(BUNDLES),
 ];
 
 const INSTANCE_ADMIN: &[Call] = &[
@@ -223,35 +229,35 @@ const INSTANCE_ADMIN: &[Call] = &[
     unary("UpdateInstance", "admin::Instance", "admin::Instance"),
     unary("PartialUpdateInstance", "admin::PartialUpdateInstanceRequest", "admin::longrunning::Operation"),
     unary("DeleteInstance", "admin::DeleteInstanceRequest", "services::Empty"),
-    unary("CreateCluster", "admin::CreateClusterRequest", "admin::longrunning::Operation").refused(CLUSTERS),
+    unary("CreateCluster", "admin::CreateClusterRequest", "admin::longrunning::Operation").not_served(CLUSTERS),
     unary("GetCluster", "admin::GetClusterRequest", "admin::Cluster"),
     unary("ListClusters", "admin::ListClustersRequest", "admin::ListClustersResponse"),
     unary("UpdateCluster", "admin::Cluster", "admin::longrunning::Operation"),
     unary("PartialUpdateCluster", "admin::PartialUpdateClusterRequest", "admin::longrunning::Operation"),
-    unary("DeleteCluster", "admin::DeleteClusterRequest", "services::Empty").refused(CLUSTERS),
+    unary("DeleteCluster", "admin::DeleteClusterRequest", "services::Empty").not_served(CLUSTERS),
     unary("CreateAppProfile", "admin::CreateAppProfileRequest", "admin::AppProfile"),
     unary("GetAppProfile", "admin::GetAppProfileRequest", "admin::AppProfile"),
     unary("ListAppProfiles", "admin::ListAppProfilesRequest", "admin::ListAppProfilesResponse"),
     unary("UpdateAppProfile", "admin::UpdateAppProfileRequest", "admin::longrunning::Operation"),
     unary("DeleteAppProfile", "admin::DeleteAppProfileRequest", "services::Empty"),
-    unary("GetIamPolicy", "admin::iam::GetIamPolicyRequest", "admin::iam::Policy").refused(RIGHTS),
-    unary("SetIamPolicy", "admin::iam::SetIamPolicyRequest", "admin::iam::Policy").refused(RIGHTS),
+    unary("GetIamPolicy", "admin::iam::GetIamPolicyRequest", "admin::iam::Policy").not_served(RIGHTS),
+    unary("SetIamPolicy", "admin::iam::SetIamPolicyRequest", "admin::iam::Policy").not_served(RIGHTS),
     unary("TestIamPermissions", "admin::iam::TestIamPermissionsRequest", "admin::iam::TestIamPermissionsResponse")
-        .refused(RIGHTS),
-    unary("ListHotTablets", "admin::ListHotTabletsRequest", "admin::ListHotTabletsResponse").refused(HOT_TABLETS),
-    unary("CreateLogicalView", "admin::CreateLogicalViewRequest", "admin::longrunning::Operation").refused(QUERIES),
-    unary("GetLogicalView", "admin::GetLogicalViewRequest", "admin::LogicalView").refused(QUERIES),
-    unary("ListLogicalViews", "admin::ListLogicalViewsRequest", "admin::ListLogicalViewsResponse").refused(QUERIES),
-    unary("UpdateLogicalView", "admin::UpdateLogicalViewRequest", "admin::longrunning::Operation").refused(QUERIES),
-    unary("DeleteLogicalView", "admin::DeleteLogicalViewRequest", "services::Empty").refused(QUERIES),
+        .not_served(RIGHTS),
+    unary("ListHotTablets", "admin::ListHotTabletsRequest", "admin::ListHotTabletsResponse").not_served(HOT_TABLETS),
+    unary("CreateLogicalView", "admin::CreateLogicalViewRequest", "admin::longrunning::Operation").not_served(QUERIES),
+    unary("GetLogicalView", "admin::GetLogicalViewRequest", "admin::LogicalView").not_served(QUERIES),
+    unary("ListLogicalViews", "admin::ListLogicalViewsRequest", "admin::ListLogicalViewsResponse").not_served(QUERIES),
+    unary("UpdateLogicalView", "admin::UpdateLogicalViewRequest", "admin::longrunning::Operation").not_served(QUERIES),
+    unary("DeleteLogicalView", "admin::DeleteLogicalViewRequest", "services::Empty").not_served(QUERIES),
     unary("CreateMaterializedView", "admin::CreateMaterializedViewRequest", "admin::longrunning::Operation")
-        .refused(QUERIES),
-    unary("GetMaterializedView", "admin::GetMaterializedViewRequest", "admin::MaterializedView").refused(QUERIES),
+        .not_served(QUERIES),
+    unary("GetMaterializedView", "admin::GetMaterializedViewRequest", "admin::MaterializedView").not_served(QUERIES),
     unary("ListMaterializedViews", "admin::ListMaterializedViewsRequest", "admin::ListMaterializedViewsResponse")
-        .refused(QUERIES),
+        .not_served(QUERIES),
     unary("UpdateMaterializedView", "admin::UpdateMaterializedViewRequest", "admin::longrunning::Operation")
-        .refused(QUERIES),
-    unary("DeleteMaterializedView", "admin::DeleteMaterializedViewRequest", "services::Empty").refused(QUERIES),
+        .not_served(QUERIES),
+    unary("DeleteMaterializedView", "admin::DeleteMaterializedViewRequest", "services::Empty").not_served(QUERIES),
 ];
 
 const OPERATIONS: &[Call] = &[

@@ -1,4 +1,4 @@
-//! Messages of the public admin API, from the published crates: they are not hot, and complete enough.
+//! Messages of the public admin API, from the published crates: they are not performance-critical, and complete enough.
 
 pub use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2::*;
 

@@ -1,16 +1,16 @@
 //! Messages of `google.bigtable.v2` that carry data, written by hand.
 //!
-//! Why not the published crate: it lags the API (a filter it does not know would decode as "no filter" and return
-//! every cell), and it decodes what a front only hands on. Here
+//! Reasons against the published crate: it lags the API (an unknown filter would decode as "no filter" and return every
+//! cell), and it decodes content that a front only forwards. Here
 //!
-//! - every byte string is a [`Bytes`](bytes::Bytes), a slice of what came from the socket;
-//! - filters, mutations and rules *inside a request* are kept encoded. The front looks into them for limits only; the
-//!   tablet decodes them, with [`crate::convert`]'s check that nothing in them is unknown. The bytes agree with the
-//!   published types: a message field and a byte string are the same on the wire.
-//! - [`Encoded`] is an answer that was encoded at the tablet and is not looked into again.
+//! - every byte string is a [`Bytes`](bytes::Bytes), a slice of the bytes from the socket;
+//! - filters, mutations and rules *inside a request* stay encoded. The front inspects them for limits only; the tablet
+//!   decodes them, after [`crate::convert`] has checked that they have no unknown fields. The encoding matches the published
+//!   types: a message field and a byte string are the same on the wire.
+//! - [`Encoded`] is a response that was encoded at the tablet and is not decoded again.
 //!
-//! Names and tags are those of the API, whose documentation is not repeated. Tests compare each type with the
-//! published one. Messages that are rarely used are the published crate's own.
+//! Names and tags are those of the API, whose documentation is not repeated. Tests compare each type with the published
+//! one. Rarely used messages are the published crate's own.
 
 mod encoded;
 mod filters;

@@ -1,6 +1,6 @@
-//! Our own protos as `prost` and `tonic` write them. Their documentation stands in `ebla/*.proto`.
+//! Code that `prost` and `tonic` generate from our own protos. Their documentation is in `ebla/*.proto`.
 //!
-//! The lints of this workspace speak to people; what a machine writes is excused here, once, with the reason.
+//! The workspace's lints are for hand-written code; generated code is exempt here, with the reason.
 
 macro_rules! generated {
     ($($kind:ident $name:ident: $doc:literal $(+ $lint:path)*;)*) => {$(
@@ -19,7 +19,7 @@ macro_rules! generated {
         #[expect(
             clippy::allow_attributes,
             clippy::allow_attributes_without_reason,
-            reason = "generated: tonic excuses its own code by `allow`"
+            reason = "generated: tonic uses `allow` in its own code"
         )]
         pub mod $name {
             include!(concat!(env!("OUT_DIR"), "/", $package, ".rs"));
@@ -28,14 +28,14 @@ macro_rules! generated {
 }
 
 generated! {
-    messages record: "What is kept: values of Chubby's files, of METADATA cells and of a replica's own keys.";
-    messages command: "What stands in a tablet's Raft log." + clippy::large_enum_variant + clippy::module_inception;
+    messages record: "Stored records: values of Chubby's files, of METADATA cells and of a replica's meta keys.";
+    messages command: "Commands of a tablet's Raft log." + clippy::large_enum_variant + clippy::module_inception;
     service tablet: "From a front or a direct client to the leader of a tablet.";
     service raft: "Between replicas of a tablet.";
-    service control: "From the master in office to tablet servers.";
-    service locate: "What any tablet server tells anyone who looks for the cluster.";
-    service operate: "What an operator asks of the cluster.";
+    service control: "From the active master to tablet servers.";
+    service locate: "Cluster discovery through any tablet server.";
+    service operate: "Requests of operators to the cluster.";
 }
 
-// A tenant: its package is its own.
+// A tenant with a package outside `ebla`.
 generated!(@service mounttable "mounttable.v1", "A hierarchical name service." []);

@@ -1,23 +1,23 @@
-//! The wire: every message that leaves a process or is kept, and how it becomes a value of the model.
+//! Messages: everything that is sent between processes or stored, and its conversion to values of the model.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`data`] | the public data API's messages, hand-written so that bytes are never copied and no field is missing |
+//! | [`data`] | the public data API's messages, hand-written: bytes are never copied and no field is missing |
 //! | [`admin`] | the public admin API's messages, from published crates |
 //! | [`services`] | servers and clients of the public services |
 //! | [`record`] [`command`] [`tablet`] [`raft`] [`control`] [`locate`] [`operate`] | our own protos, generated |
-//! | [`mounttable`] | the messages of the tenant of that name, generated |
-//! | [`convert`] | messages to model and back; what is malformed or unknown is refused here |
-//! | [`raw`] | messages that are handed on unread |
-//! | [`belonging`] | which cluster a message comes from, so that a stranger's is refused |
-//! | [`status`] | the one table between `model::Error` and gRPC's codes |
+//! | [`mounttable`] | the messages of the mounttable, generated |
+//! | [`convert`] | conversion between messages and the model; refuses malformed and unknown content |
+//! | [`raw`] | messages that are forwarded without decoding |
+//! | [`cluster_guard`] | the sender's cluster id in requests, so that requests of another cluster are refused |
+//! | [`status`] | the one mapping between `model::Error` and gRPC status codes |
 //!
-//! Invariants: gRPC codes are chosen in [`status`] alone. A message that this release does not fully understand is
-//! refused where ignoring a part of it could change an answer (filters, mutations, rules, commands, records).
+//! Invariants: only [`status`] chooses gRPC codes. A message that this release does not fully understand is refused where
+//! ignoring a part of it could change a result (filters, mutations, rules, commands, records).
 
 mod action;
 pub mod admin;
-pub mod belonging;
+pub mod cluster_guard;
 pub mod convert;
 pub mod data;
 mod generated;

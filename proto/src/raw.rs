@@ -1,10 +1,10 @@
-//! Messages that nobody reads: handed on as the bytes they are.
+//! Messages that are forwarded as bytes, without decoding.
 
 use bytes::{Buf, BufMut, Bytes};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// A codec that leaves messages as they are.
+/// A codec that does not encode or decode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Raw;
 

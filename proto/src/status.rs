@@ -1,11 +1,11 @@
-//! The one table between `model::Error` and gRPC.
+//! The one mapping between `model::Error` and gRPC.
 //!
-//! A status carries the reason by name and what to do about it (`google.rpc.ErrorInfo`), for internal errors what the server knows about the
-//! tablet ([`TabletError`]), and for what may be retried a pause (`google.rpc.RetryInfo`). The way back reads the name,
-//! so that a reason survives any number of hops; codes alone are read only from servers that are not ours.
+//! A status has the reason's name and an action (`google.rpc.ErrorInfo`), for internal errors the server's information about
+//! the tablet ([`TabletError`]), and for retryable errors a delay (`google.rpc.RetryInfo`). The conversion back reads the
+//! name, so a reason survives any number of hops; codes alone are used only for foreign servers.
 //!
-//! UNAVAILABLE is the one code that every client retries, writes included. It is given only where the request was
-//! surely not carried out; an outcome that nobody knows is DEADLINE_EXCEEDED, one that can never be known is UNKNOWN.
+//! UNAVAILABLE is the one code that every client retries, also for writes. It is used only if the request was certainly not
+//! applied; an unknown outcome is DEADLINE_EXCEEDED, an outcome that can never be known is UNKNOWN.
 
 use std::{error::Error as _, time::Duration};
 
@@ -20,16 +20,17 @@ use crate::{action::action, admin::rpc, tablet::TabletError};
 /// `ErrorInfo.domain` of our own errors.
 pub const DOMAIN: &str = "ebla";
 
-/// The key in `ErrorInfo.metadata` under which stands what to do, in words.
+/// The key of the action in `ErrorInfo.metadata`, in words.
 pub const ACTION: &str = "action";
 
-/// Details travel in a header, and peers refuse header lists above 16 KiB. What is larger goes without hints.
+/// Maximum size of details, in bytes. They are sent in a header, and peers refuse header lists above 16 KiB. Larger details
+/// are sent without tablet hints.
 const DETAILS_BYTES_MAX: usize = 6 * 1024;
 
-/// Longest message, in bytes, for the same reason: each may become three in the header.
+/// Longest message, in bytes, for the same reason: each byte may become three in the header.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// The pause asked of public clients when nothing better is known.
+/// Default retry delay for public clients.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 const TYPE_PREFIX: &str = "type.googleapis.com/";
@@ -64,22 +65,22 @@ pub const fn code(reason: Reason) -> Code {
     }
 }
 
-/// Whether a caller is told UNAVAILABLE: the one code that every client sends a call again for.
+/// Whether the code is UNAVAILABLE: the one code for which every client retries a call.
 pub fn is_unavailable(reason: Reason) -> bool {
     code(reason) == Code::Unavailable
 }
 
 /// The status of an error.
 pub fn to_status(error: &Error) -> Status {
-    assemble(error, None)
+    build_status(error, None)
 }
 
-/// The status of an error, with what the server knows of the tablet. Hints that do not fit into a header are left out.
+/// The status of an error, with the server's information about the tablet. Hints that do not fit into a header are omitted.
 pub fn to_status_with(error: &Error, detail: &TabletError) -> Status {
-    assemble(error, Some(detail))
+    build_status(error, Some(detail))
 }
 
-/// The same as a message, for answers that hold many outcomes.
+/// The same as a message, for responses with many results.
 pub fn to_rpc_status(error: &Error) -> rpc::Status {
     rpc::Status {
         code: code(error.reason).into(),
@@ -88,9 +89,9 @@ pub fn to_rpc_status(error: &Error) -> rpc::Status {
     }
 }
 
-/// The refusal of a call that this release does not serve. `instead`: what to do.
+/// The status of a call that this release does not serve. `instead`: the alternative.
 ///
-/// What generated servers answer for methods that nobody implements.
+/// Generated servers return it for methods without an implementation.
 pub fn not_served(method: &str, instead: Option<&str>) -> Status {
     let action = instead.unwrap_or_else(|| action(Reason::Unimplemented));
     let message = match instead {
@@ -103,11 +104,10 @@ pub fn not_served(method: &str, instead: Option<&str>) -> Status {
     Status::with_details(code, message, status.encode_to_vec().into())
 }
 
-/// The status of a tenant's error: its own reason by name, under its own domain, with the code of the reason of ours that
-/// is most like it.
+/// The status of a tenant's error: its own reason and domain, with the code of our most similar reason.
 pub fn to_tenant_status(domain: &str, reason: &str, like: Reason, message: &str) -> Status {
     let code = code(like);
-    let message = shortened(message);
+    let message = truncated(message);
     let info = rpc::ErrorInfo { reason: reason.to_owned(), domain: domain.to_owned(), ..Default::default() };
     let mut details = vec![any(ERROR_INFO, &info)];
     if code == Code::Unavailable {
@@ -117,39 +117,38 @@ pub fn to_tenant_status(domain: &str, reason: &str, like: Reason, message: &str)
     Status::with_details(code, message, status.encode_to_vec().into())
 }
 
-/// The reason of a tenant's error by its name, if the status tells one of that domain.
+/// The reason's name of a tenant's error, if the status has this domain.
 pub fn tenant_reason(status: &Status, domain: &str) -> Option<String> {
     let details = rpc::Status::decode(status.details()).map(|status| status.details).unwrap_or_default();
     let info = find::<rpc::ErrorInfo>(&details, ERROR_INFO)?;
     (info.domain == domain).then_some(info.reason)
 }
 
-/// The error that a status tells, and the tablet's detail when there is one.
+/// The error of a status, and the tablet's detail when there is one.
 ///
-/// A status without our [`DOMAIN`] comes from the connection or from another maker's server. A connection that broke
-/// says nothing about what the other side did: its reason is `OutcomeUnknown`, though one may try elsewhere. A
-/// connection that was never made is `Unavailable`.
+/// A status without our [`DOMAIN`] comes from the connection or from a foreign server. After a broken connection the outcome
+/// is unknown: the reason is `OutcomeUnknown`, with a retry elsewhere. A failed connect is `Unavailable`.
 pub fn from_status(status: &Status) -> (Error, Option<TabletError>) {
     let details = rpc::Status::decode(status.details()).map(|status| status.details).unwrap_or_default();
     let detail = find::<TabletError>(&details, TABLET_ERROR);
     let error = match own_reason(&details) {
         Some(reason) => Error::new(reason, status.message()),
-        None => foreign(status),
+        None => from_foreign_status(status),
     };
     (error, detail)
 }
 
-/// The error that a status within an answer tells. Code 0 tells none: ask before calling this.
+/// The error of a status within a response. Code 0 means no error: check it before the call.
 pub fn from_rpc_status(status: &rpc::Status) -> Error {
     match own_reason(&status.details) {
         Some(reason) => Error::new(reason, &*status.message),
-        None => foreign(&Status::new(Code::from_i32(status.code), &*status.message)),
+        None => from_foreign_status(&Status::new(Code::from_i32(status.code), &*status.message)),
     }
 }
 
-fn assemble(error: &Error, detail: Option<&TabletError>) -> Status {
+fn build_status(error: &Error, detail: Option<&TabletError>) -> Status {
     let code = code(error.reason);
-    let message = shortened(&error.message);
+    let message = truncated(&error.message);
     let mut details = vec![error_info(error.reason, action(error.reason))];
     if code == Code::Unavailable {
         details.push(retry_info(detail));
@@ -158,7 +157,7 @@ fn assemble(error: &Error, detail: Option<&TabletError>) -> Status {
     Status::with_details(code, message, with_hints(status, detail))
 }
 
-/// The encoded status, with the tablet's detail as far as it fits.
+/// The encoded status, with as much of the tablet's detail as fits.
 fn with_hints(status: rpc::Status, detail: Option<&TabletError>) -> Bytes {
     let candidates = detail.into_iter().flat_map(|full| {
         let lean = TabletError { descriptors: Vec::new(), ..full.clone() };
@@ -195,14 +194,14 @@ fn find<M: Message + Default>(details: &[Any], name: &str) -> Option<M> {
         .and_then(|any| M::decode(any.value.as_slice()).ok())
 }
 
-/// The reason by its name. A name of a newer release is an internal error rather than a guess.
+/// The reason by its name. An unknown name, of a newer release, is an internal error.
 fn own_reason(details: &[Any]) -> Option<Reason> {
     let info = find::<rpc::ErrorInfo>(details, ERROR_INFO)?;
     (info.domain == DOMAIN).then(|| Reason::from_name(&info.reason).unwrap_or(Reason::Internal))
 }
 
-/// What a status means that did not come from one of our servers.
-fn foreign(status: &Status) -> Error {
+/// The error of a status that did not come from one of our servers.
+fn from_foreign_status(status: &Status) -> Error {
     if status.source().is_some() {
         return broken_connection(status);
     }
@@ -231,33 +230,33 @@ fn broken_connection(status: &Status) -> Error {
         if error.is::<tonic::ConnectError>() {
             return Error::new(Reason::Unavailable, format!("cannot connect: {}", status.message()));
         }
-        if is_untaken(error) {
-            return Error::new(Reason::Unavailable, format!("the server takes no more requests: {}", status.message()));
+        if is_unprocessed(error) {
+            return Error::new(Reason::Unavailable, format!("server is shutting down: {}", status.message()));
         }
         if error.is::<tonic::TimeoutExpired>() {
-            return Error::new(Reason::Deadline, "no answer in time");
+            return Error::new(Reason::Deadline, "request timed out");
         }
         cause = error.source();
     }
-    let message = format!("connection broke: {}", status.message());
+    let message = format!("connection lost: {}", status.message());
     Error { kind: ErrorKind::RetryElsewhere, reason: Reason::OutcomeUnknown, message }
 }
 
-/// Whether the request surely was not looked at: it never left, or came behind the last one that a server at its end
-/// takes. RFC 9113, 6.8 and 8.7: such a request may be sent again, whatever it asks for.
-fn is_untaken(error: &(dyn std::error::Error + 'static)) -> bool {
+/// Whether the request was certainly not processed: it was never sent, or the server has refused it in its shutdown. RFC
+/// 9113, 6.8 and 8.7: any such request can be retried.
+fn is_unprocessed(error: &(dyn std::error::Error + 'static)) -> bool {
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
         return error.is_canceled() || error.is_closed();
     }
     let Some(error) = error.downcast_ref::<h2::Error>() else { return false };
-    // Requests up to the last one taken are answered; only later ones hear of a farewell without an error.
-    let farewell = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+    // Only requests after the last accepted one get a GOAWAY without an error.
+    let graceful_shutdown = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
     let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-    error.is_remote() && (farewell || refused)
+    error.is_remote() && (graceful_shutdown || refused)
 }
 
-/// As much of a message as a header should carry.
-fn shortened(message: &str) -> &str {
+/// The message, truncated for a header.
+fn truncated(message: &str) -> &str {
     let end = (0..=MESSAGE_BYTES_MAX.min(message.len())).rev().find(|&end| message.is_char_boundary(end));
     end.and_then(|end| message.get(..end)).unwrap_or_default()
 }
@@ -296,7 +295,7 @@ mod tests {
         assert_eq!(from_rpc_status(&foreign).reason, Reason::NotFound);
     }
 
-    /// What `ErrorInfo` of a status says: reason, domain, what to do.
+    /// `ErrorInfo` of a status: reason, domain, action.
     fn info(status: &Status) -> (String, String, String) {
         let details = rpc::Status::decode(status.details()).unwrap().details;
         let info: rpc::ErrorInfo = find(&details, ERROR_INFO).unwrap();
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn every_status_says_why_and_what_to_do() {
+    fn every_status_has_a_reason_and_an_action() {
         for &reason in Reason::ALL {
             let expected = (reason.name().to_owned(), DOMAIN.to_owned(), action(reason).to_owned());
             assert_eq!(info(&to_status(&Error::new(reason, "said so"))), expected);
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_says_what_to_do_instead() {
+    fn a_call_that_is_not_served_names_the_alternative() {
         let refused = not_served("a.B/C", Some("do D"));
         assert_eq!(
             (refused.code(), refused.message()),
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn unavailable_is_said_only_when_nothing_was_done() {
+    fn unavailable_is_used_only_when_nothing_was_applied() {
         for &reason in Reason::ALL {
             if code(reason) == Code::Unavailable {
                 assert!(!matches!(reason, Reason::OutcomeUnknown | Reason::SessionForgotten), "{reason:?}");

@@ -1,6 +1,6 @@
-//! The functions of `fuzz/targets.rs` on random bytes, and on examples of what they take with some bytes changed.
+//! The functions of `fuzz/targets.rs` on random bytes, and on valid examples with some bytes changed.
 //!
-//! `cargo fuzz` goes deeper; this keeps the functions themselves true and needs no unstable compiler flags.
+//! `cargo fuzz` searches deeper; this test keeps the functions correct and needs no unstable compiler flags.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
@@ -24,9 +24,9 @@ use prost::Message;
 #[expect(clippy::expect_used, reason = "a target fails by a panic")]
 mod targets;
 
-use targets::{Met, TARGETS};
+use targets::{InputOutcome, TARGETS};
 
-/// What a target takes for sense, with its name.
+/// Valid inputs of the targets, by name.
 fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let filter = convert::filter_to_bytes(&filter());
     let rows = data::RowSet {
@@ -57,7 +57,7 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
     };
     let range = KeyRange::new(RowKey::new("a"), Some(RowKey::new("m"))).unwrap();
     let servers = [1, 2, 3].map(ServerId::new);
-    let descriptor = TabletDescriptor::fresh(TableId::new(3), TabletId::new(4), range.clone(), &servers);
+    let descriptor = TabletDescriptor::initial(TableId::new(3), TabletId::new(4), range.clone(), &servers);
     let split = Command {
         time: Micros::new(5_000),
         kind: CommandKind::Split { at: RowKey::new("g"), child: TabletId::new(9) },
@@ -90,7 +90,7 @@ fn filter() -> Filter {
     ])
 }
 
-fn target(name: &str) -> fn(&[u8]) -> Met {
+fn target(name: &str) -> fn(&[u8]) -> InputOutcome {
     TARGETS.iter().find(|(it, _)| *it == name).unwrap().1
 }
 
@@ -111,7 +111,7 @@ fn changed(mut bytes: Vec<u8>, changes: &[(Index, u8, u8)]) -> Vec<u8> {
 #[test]
 fn examples_make_sense_and_every_target_has_one() {
     for (name, bytes) in examples() {
-        assert_eq!(target(name)(&bytes), Met::Sense, "{name}: {}", bytes.escape_ascii());
+        assert_eq!(target(name)(&bytes), InputOutcome::Accepted, "{name}: {}", bytes.escape_ascii());
     }
     for (name, target) in TARGETS {
         assert!(examples().iter().any(|(it, _)| *it == name), "{name} has no example");

@@ -1,7 +1,7 @@
-//! Bounded pools of threads for calls that wait for a disk, so that they never hold up the async workers.
+//! Bounded thread pools for calls that wait for a disk, so that they never block the async workers.
 //!
-//! A call costs a queue push, at most one wake-up and a oneshot channel. A full queue refuses at once: the caller
-//! decides whether to wait or to push back. In simulation [`Blocking::inline`] runs the call where it stands.
+//! A call costs a queue push, at most one wake-up and a oneshot channel. A full queue rejects a call immediately: the caller
+//! decides whether to wait or to push back. In simulation [`Blocking::inline`] runs the call on the caller's thread.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,23 +10,24 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// Why a call was not run to its end.
+/// Why a call was not completed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum BlockingError {
-    /// The queue is full: push back, or try again later.
-    #[error("the queue of the pool is full")]
+    /// The queue is full: push back, or retry later.
+    #[error("thread pool queue is full; retry later")]
     Full,
     /// The pool has been stopped.
-    #[error("the pool has stopped")]
+    #[error("thread pool has stopped")]
     Stopped,
     /// The call panicked; the thread survived.
-    #[error("the call panicked")]
+    #[error("call panicked in the thread pool")]
     Panicked,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A pool of named threads, or the caller's own thread; clones share the pool. Its threads end when the last clone goes.
+/// A pool of named threads, or the caller's own thread; clones share the pool. Its threads stop when the last clone is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Blocking(Kind);
 
@@ -36,7 +37,7 @@ enum Kind {
     Pool(Arc<Pool>),
 }
 
-/// Held by the users of a pool; its end is the signal for the threads, which hold `Shared` only.
+/// Owned by the users of a pool. Dropping it stops the threads, which own `Shared` only.
 #[derive(Debug)]
 struct Pool {
     shared: Arc<Shared>,
@@ -64,16 +65,16 @@ impl std::fmt::Debug for State {
 }
 
 impl Blocking {
-    /// Runs each call where it stands: for simulation, where there is one thread.
+    /// Runs each call on the caller's thread: for simulation, which has one thread.
     #[must_use]
     pub fn inline() -> Self {
         Self(Kind::Inline)
     }
 
-    /// `threads` threads named `name` (at least one), and at most `queue_max` calls that wait for one.
+    /// A pool of `threads` threads named `name` (at least one), with a queue of at most `queue_max` calls.
     ///
     /// # Errors
-    /// When the system refuses a thread.
+    /// When the system cannot create a thread.
     pub fn pool(name: &str, threads: usize, queue_max: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared { state: Mutex::default(), wake: Condvar::new() });
         let pool = Pool { shared: Arc::clone(&shared), queue_max };
@@ -86,10 +87,10 @@ impl Blocking {
 
     /// Runs `call` on a thread of the pool and returns its result.
     ///
-    /// Cancel-safe in this sense: a call that has been queued runs even if the future is dropped.
+    /// If the future is dropped, a queued call still runs.
     ///
     /// # Errors
-    /// `Full` at once when the queue is; `Stopped` and `Panicked` as they say.
+    /// `Full` immediately when the queue is full; `Stopped`, `Panicked`.
     pub async fn run<T, F>(&self, call: F) -> Result<T, BlockingError>
     where
         T: Send + 'static,
@@ -98,7 +99,7 @@ impl Blocking {
         let Kind::Pool(pool) = &self.0 else { return Ok(call()) };
         let (sender, receiver) = oneshot::channel();
         pool.push(Box::new(move || {
-            // The receiver may have been dropped: nobody waits any more.
+            // The receiver may have been dropped.
             let _unwanted = sender.send(call());
         }))?;
         receiver.await.map_err(|_gone| BlockingError::Panicked)
@@ -121,19 +122,19 @@ impl Blocking {
         }
     }
 
-    /// Calls that wait for a thread now.
+    /// Number of queued calls.
     #[must_use]
     pub fn queued(&self) -> usize {
         match &self.0 {
             Kind::Inline => 0,
-            Kind::Pool(pool) => pool.shared.held().jobs.len(),
+            Kind::Pool(pool) => pool.shared.lock().jobs.len(),
         }
     }
 }
 
 impl Pool {
     fn push(&self, job: Job) -> Result<(), BlockingError> {
-        let mut state = self.shared.held();
+        let mut state = self.shared.lock();
         if state.stopped {
             return Err(BlockingError::Stopped);
         }
@@ -153,26 +154,26 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.held().stopped = true;
+        self.shared.lock().stopped = true;
         self.shared.wake.notify_all();
     }
 }
 
 impl Shared {
-    fn held(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a thread does until the pool is dropped; jobs that were queued by then still run.
+    /// The loop of a thread until the pool is dropped; queued jobs still run.
     fn work(&self) {
         while let Some(job) = self.next() {
-            // The caller learns of the panic because its channel is dropped; in production the hook ends the process.
+            // The dropped channel reports the panic to the caller; in production the panic hook aborts the process.
             let _panicked = catch_unwind(AssertUnwindSafe(job));
         }
     }
 
     fn next(&self) -> Option<Job> {
-        let mut state = self.held();
+        let mut state = self.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 return Some(job);
@@ -187,12 +188,12 @@ impl Shared {
     }
 }
 
-/// A thread of its own, joined by who started it.
+/// A dedicated thread. Its owner joins it.
 #[derive(Debug)]
 pub struct Thread(std::thread::JoinHandle<()>);
 
 impl Thread {
-    /// Waits for the end of the thread. A panic in it has been reported by the panic hook.
+    /// Waits for the end of the thread. The panic hook has already reported a panic in it.
     pub fn join(self) {
         let _panicked = self.0.join();
     }
@@ -204,10 +205,10 @@ impl Thread {
     }
 }
 
-/// Starts a thread that lives as long as a component, such as the log writer. The system shows the first 15 bytes of `name`.
+/// Starts a thread for the lifetime of a component, such as the log writer. The system shows the first 15 bytes of `name`.
 ///
 /// # Errors
-/// When the system refuses a thread.
+/// When the system cannot create a thread.
 pub fn spawn_thread<F>(name: &str, run: F) -> std::io::Result<Thread>
 where
     F: FnOnce() + Send + 'static,
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_told_and_the_thread_survives() {
+    async fn a_panic_is_reported_and_the_thread_survives() {
         let pool = Blocking::pool("test", 1, 4).unwrap();
         assert_eq!(pool.run(|| panic!("planned by the test")).await, Err::<(), _>(BlockingError::Panicked));
         assert_eq!(pool.run(|| 1).await, Ok(1));

@@ -1,10 +1,10 @@
-//! Wall time and time since boot, as values.
+//! Clocks: wall time and time since boot.
 //!
-//! Wall time orders what people see (cell timestamps, logs) and may jump. Time since boot never goes back and counts
-//! while the machine sleeps (`CLOCK_BOOTTIME`), so leases are judged by it alone.
+//! Wall time is for users (cell timestamps, logs) and may jump. Time since boot never goes back and advances while the
+//! machine sleeps (`CLOCK_BOOTTIME`), so leases use only it.
 //!
-//! A simulation brings its own [`Time`]: one for each host through [`Clock::custom`], and one for the whole process through
-//! [`replace_machine`], which is what [`Clock::system`] then tells, to code that can be handed no clock.
+//! A simulation has its own [`TimeSource`]s: one for each host through [`Clock::custom`], and one for the whole process through
+//! [`replace_system_clock`], which [`Clock::system`] then returns to code that cannot be given a clock.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,21 +13,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ebla_model::time::Micros;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where time comes from, when not from the machine.
-pub trait Time: Send + Sync + fmt::Debug {
+/// A source of time other than the machine.
+pub trait TimeSource: Send + Sync + fmt::Debug {
     /// Microseconds since the Unix epoch; may jump either way.
     fn wall(&self) -> Micros;
     /// Time since boot; never goes back.
     fn monotonic(&self) -> Duration;
 }
 
-/// What stands for the machine's clocks in this process.
-static MACHINE: OnceLock<Arc<dyn Time>> = OnceLock::new();
+/// Replaces the machine's clocks in this process, if set.
+static SYSTEM_OVERRIDE: OnceLock<Arc<dyn TimeSource>> = OnceLock::new();
 
-/// Lets `time` stand for the machine's clocks from here on, for all of this process: for a simulation, before anything
-/// else is started. Only the first call counts; whether this one did.
-pub fn replace_machine(time: Arc<dyn Time>) -> bool {
-    MACHINE.set(time).is_ok()
+/// Replaces the machine's clocks by `time` in the whole process: for a simulation, before anything else is started. Only
+/// the first call has an effect; returns whether this one did.
+pub fn replace_system_clock(time: Arc<dyn TimeSource>) -> bool {
+    SYSTEM_OVERRIDE.set(time).is_ok()
 }
 
 /// A source of time; cheap to clone, and clones of a manual clock move together.
@@ -37,8 +37,8 @@ pub struct Clock(Source);
 #[derive(Clone, Debug)]
 enum Source {
     System,
-    Custom(Arc<dyn Time>),
-    /// Guards two numbers, never held over a call.
+    Custom(Arc<dyn TimeSource>),
+    /// Guards two numbers; never locked during a call.
     Manual(Arc<Mutex<ManualTime>>),
 }
 
@@ -60,11 +60,11 @@ impl Clock {
 
     /// Any other clock, such as that of a simulated host.
     #[must_use]
-    pub fn custom(time: Arc<dyn Time>) -> Self {
+    pub fn custom(time: Arc<dyn TimeSource>) -> Self {
         Self(Source::Custom(time))
     }
 
-    /// A clock that stands still until [`Clock::advance`] moves it.
+    /// A clock that advances only by [`Clock::advance`].
     #[must_use]
     pub fn manual() -> Self {
         let start = ManualTime { wall: MANUAL_START, monotonic: Duration::from_secs(1_000) };
@@ -75,9 +75,9 @@ impl Clock {
     #[must_use]
     pub fn wall(&self) -> Micros {
         match &self.0 {
-            Source::System => MACHINE.get().map_or_else(system_wall, |time| time.wall()),
+            Source::System => SYSTEM_OVERRIDE.get().map_or_else(system_wall, |time| time.wall()),
             Source::Custom(time) => time.wall(),
-            Source::Manual(time) => held(time).wall,
+            Source::Manual(time) => lock(time).wall,
         }
     }
 
@@ -85,36 +85,35 @@ impl Clock {
     #[must_use]
     pub fn monotonic(&self) -> Duration {
         match &self.0 {
-            Source::System => MACHINE.get().map_or_else(system_monotonic, |time| time.monotonic()),
+            Source::System => SYSTEM_OVERRIDE.get().map_or_else(system_monotonic, |time| time.monotonic()),
             Source::Custom(time) => time.monotonic(),
-            Source::Manual(time) => held(time).monotonic,
+            Source::Manual(time) => lock(time).monotonic,
         }
     }
 
-    /// Moves both times of a manual clock; without effect on the system's.
+    /// Advances both times of a manual clock; no effect on other clocks.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(time) = &self.0 {
-            let mut time = held(time);
+            let mut time = lock(time);
             time.wall = time.wall.plus(by);
             time.monotonic = time.monotonic.saturating_add(by);
         }
     }
 
-    /// Sets the wall time of a manual clock, as an administrator may; time since boot stays. Without effect on the
-    /// system's clock.
+    /// Sets the wall time of a manual clock, as an administrator may; time since boot stays. No effect on other clocks.
     pub fn set_wall(&self, wall: Micros) {
         if let Source::Manual(time) = &self.0 {
-            held(time).wall = wall;
+            lock(time).wall = wall;
         }
     }
 }
 
-fn held(time: &Mutex<ManualTime>) -> MutexGuard<'_, ManualTime> {
+fn lock(time: &Mutex<ManualTime>) -> MutexGuard<'_, ManualTime> {
     time.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn system_wall() -> Micros {
-    #[expect(clippy::disallowed_methods, reason = "this is the seam that reads the wall clock for everyone")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the wall clock")]
     let now = SystemTime::now();
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     Micros::new(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
@@ -132,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_only_when_told_and_with_its_clones() {
+    fn a_manual_clock_advances_on_request_and_with_its_clones() {
         let clock = Clock::manual();
         let other = clock.clone();
         let (wall, monotonic) = (clock.wall(), clock.monotonic());

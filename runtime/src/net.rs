@@ -1,7 +1,7 @@
-//! Listening and connecting, as a seam: TCP here, a simulated network through the same [`Network`] trait.
+//! The network interface: TCP here, a simulated network through the same [`Network`] trait.
 //!
 //! Addresses are `host:port` text, resolved by the network at each connect. A [`Connection`] is a boxed byte stream: one
-//! virtual call a read or write, far below the cost of the system call under it.
+//! virtual call per read or write, far below the cost of the system call.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -21,9 +21,10 @@ use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint};
 use tracing::warn;
 
-/// A connect attempt is given up after this.
+/// Timeout of a connect attempt.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A silent connection is probed this often, and closed when a probe has no answer in [`KEEP_ALIVE_TIMEOUT`].
+/// Interval of keep-alive probes on an idle connection, which is closed if a probe has no response within
+/// [`KEEP_ALIVE_TIMEOUT`].
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// See [`KEEP_ALIVE_INTERVAL`].
 pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -32,15 +33,15 @@ pub const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 /// See [`STREAM_WINDOW_BYTES`]; shared by all streams of a connection.
 pub const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 
-/// A byte stream that a [`Network`] made.
+/// A byte stream of a [`Network`].
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// How listeners and connections are made. One implementation is TCP; a simulation brings its own.
+/// Creates listeners and connections. One implementation is TCP; a simulation has its own.
 pub trait Network: Send + Sync + fmt::Debug {
     /// Binds `address` (`host:port`, port 0: any free one).
     fn listen(&self, address: String) -> BoxFuture<'_, io::Result<Listener>>;
-    /// Opens a connection to `address`. No deadline of its own: callers bound it.
+    /// Opens a connection to `address`. It has no timeout: callers must set one.
     fn connect(&self, address: String) -> BoxFuture<'_, io::Result<Connection>>;
 }
 
@@ -64,7 +65,7 @@ impl Net {
     /// Binds `address` (`host:port`, port 0: any free one).
     ///
     /// # Errors
-    /// What the network says, such as an address in use.
+    /// The network's error, such as an address in use.
     pub async fn listen(&self, address: &str) -> io::Result<Listener> {
         self.0.listen(address.to_owned()).await
     }
@@ -72,7 +73,7 @@ impl Net {
     /// Opens a connection to `address` (`host:port`).
     ///
     /// # Errors
-    /// What the network says; `TimedOut` after [`CONNECT_TIMEOUT`].
+    /// The network's error; `TimedOut` after [`CONNECT_TIMEOUT`].
     pub async fn connect(&self, address: &str) -> io::Result<Connection> {
         let attempt = self.0.connect(address.to_owned());
         tokio::time::timeout(CONNECT_TIMEOUT, attempt)
@@ -80,14 +81,14 @@ impl Net {
             .unwrap_or_else(|_elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")))
     }
 
-    /// A gRPC channel to `address` that connects at its first call and again after a loss.
+    /// A gRPC channel to `address` that connects at its first call and reconnects after a disconnect.
     ///
-    /// An address that is no `host:port` gives a channel whose every call fails as unavailable: addresses come from the
-    /// wire, and a bad one is the same to the caller as a server that is gone.
+    /// If `address` is not `host:port`, every call of the channel fails as unavailable: addresses come from the wire, and a
+    /// bad one looks like an unavailable server to the caller.
     #[must_use]
     pub fn channel(&self, address: &str) -> Channel {
         let connector = Connector { net: self.clone(), address: address.to_owned() };
-        // The connector goes to `address` whatever the URI says; the URI is only the `:authority` of requests.
+        // The connector ignores the URI and uses `address`; the URI is only the `:authority` of requests.
         Endpoint::from_shared(format!("http://{address}"))
             .unwrap_or_else(|_invalid| Endpoint::from_static("http://invalid.invalid"))
             .connect_timeout(CONNECT_TIMEOUT)
@@ -101,7 +102,7 @@ impl Net {
     }
 }
 
-/// What tonic calls to get a connection.
+/// Opens connections for tonic.
 struct Connector {
     net: Net,
     address: String,
@@ -129,13 +130,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Wraps what a network made; `peer` is for logs.
+    /// Wraps a network's stream; `peer` is for logs.
     #[must_use]
     pub fn new(stream: impl ByteStream + 'static, peer: Option<SocketAddr>) -> Self {
         Self { stream: Box::pin(stream), peer }
     }
 
-    /// The other side, where the network knows it.
+    /// The peer's address, if the network knows it.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
@@ -188,20 +189,20 @@ impl Connected for Connection {
     }
 }
 
-/// A bound address and the connections that arrive at it: a stream that never ends and never fails.
+/// A bound address with its incoming connections: a stream that never ends and never fails.
 pub struct Listener {
     address: SocketAddr,
     incoming: Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>,
 }
 
 impl Listener {
-    /// Wraps what a network made. `incoming` deals with failed accepts itself.
+    /// Wraps a network's listener. `incoming` must handle failed accepts itself.
     #[must_use]
     pub fn new(address: SocketAddr, incoming: impl Stream<Item = io::Result<Connection>> + Send + 'static) -> Self {
         Self { address, incoming: Box::pin(incoming) }
     }
 
-    /// The bound address, with the port that was chosen.
+    /// The bound address with the actual port.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
@@ -244,15 +245,15 @@ impl Network for Tcp {
     }
 }
 
-/// The next connection. Failures (a peer that left already, no file descriptors) are waited out: a server that stops
-/// accepting for ever because of one bad moment helps nobody.
+/// Accepts the next connection. Failures (a peer that has already disconnected, no file descriptors) are retried after a
+/// pause, so that a server does not stop accepting after a temporary failure.
 async fn accepted(listener: &TcpListener) -> Connection {
     const PAUSE: Duration = Duration::from_millis(50);
     loop {
         match listener.accept().await.and_then(|(stream, _peer)| of_tcp(stream)) {
             Ok(connection) => return connection,
             Err(error) => {
-                warn!(%error, "accept failed");
+                warn!(%error, "accept failed; retrying");
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -260,7 +261,7 @@ async fn accepted(listener: &TcpListener) -> Connection {
 }
 
 fn of_tcp(stream: TcpStream) -> io::Result<Connection> {
-    // Small requests must not wait for the acknowledgement of the one before.
+    // Small requests must not wait for the TCP acknowledgement of the previous one.
     stream.set_nodelay(true)?;
     let peer = stream.peer_addr().ok();
     Ok(Connection::new(stream, peer))
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_channel_to_nonsense_is_made_and_fails_when_used() {
+    async fn a_channel_to_an_invalid_address_is_created_and_fails_when_used() {
         let _channel = Net::tcp().channel("no address at all");
         assert!(Net::tcp().connect("127.0.0.1:1").await.is_err());
     }

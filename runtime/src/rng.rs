@@ -1,4 +1,4 @@
-//! Random numbers as a value: from the system in production, from a seed in tests and simulation.
+//! Random numbers: from the system in production, from a seed in tests and simulation.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng};
 
-/// A shared generator; clones draw from the same stream.
+/// A shared generator; clones use the same stream.
 #[derive(Clone, Debug)]
 pub struct Rng {
-    /// Held for one draw.
+    /// Locked for one draw.
     state: Arc<Mutex<StdRng>>,
 }
 
@@ -36,7 +36,7 @@ impl Rng {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).next_u64()
     }
 
-    /// 128 random bits: enough for ids that must never meet.
+    /// 128 random bits: enough for unique ids.
     #[must_use]
     pub fn u128(&self) -> u128 {
         (u128::from(self.u64()) << 64) | u128::from(self.u64())
@@ -49,14 +49,14 @@ impl Rng {
         u64::try_from(product >> 64).unwrap_or(0)
     }
 
-    /// `around` times a factor in `[0.5, 1.5)`: keeps many who wait from waking together.
+    /// `around` times a random factor in `[0.5, 1.5)`, so that many waiters do not wake up at once.
     #[must_use]
     pub fn jitter(&self, around: Duration) -> Duration {
         let span = u64::try_from(around.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos((span / 2).saturating_add(self.below(span)))
     }
 
-    /// A generator of its own, seeded from this one: what it draws does not depend on who else draws.
+    /// A separate generator, seeded from this one: its numbers do not depend on other users.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::seeded(self.u64())

@@ -1,7 +1,7 @@
-//! A server of gRPC, or of anything else over HTTP, on a listener, owned by a group of tasks.
+//! A gRPC or HTTP server on a listener, owned by a task group.
 //!
-//! When the group is told to end, the server takes no new connections and lets running calls finish. When its grace is
-//! over, connections are cut, so that a server stopped without warning looks like one that lost its power.
+//! When the group is stopped, the server accepts no new connections and completes running calls. After the grace period
+//! it closes all connections, so a server that is stopped without grace looks like a power failure to its clients.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -17,32 +17,32 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tracing::warn;
 
-use crate::meter::Meter;
 use crate::net::{
     CONNECTION_WINDOW_BYTES, Connection, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, Listener, STREAM_WINDOW_BYTES,
 };
+use crate::resource_counter::ResourceCounter;
 use crate::tasks::Tasks;
 
-/// What connections may speak.
+/// HTTP versions that a server accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Protocol {
-    /// HTTP/2 from its first byte, as gRPC does.
+    /// HTTP/2 only, with prior knowledge, as gRPC uses it.
     #[default]
     Http2,
-    /// HTTP/1.1 too, as scripts and browsers do without TLS.
-    Http1Too,
+    /// HTTP/1.1 too, as scripts and browsers use it without TLS.
+    Http1AndHttp2,
 }
 
-/// How a server treats its connections.
+/// Connection options of a server.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Calls at once on one connection; more wait.
+    /// Maximum number of concurrent calls on one connection; more wait.
     pub concurrent_streams_max: u32,
-    /// What it understands.
+    /// Accepted HTTP versions.
     pub protocol: Protocol,
-    /// A silent connection is probed this often.
+    /// Interval of keep-alive probes on an idle connection.
     pub keep_alive_interval: Duration,
-    /// A probe without an answer closes the connection after this.
+    /// Time without a response to a probe after which the connection is closed.
     pub keep_alive_timeout: Duration,
 }
 
@@ -57,12 +57,12 @@ impl Default for ServeOptions {
     }
 }
 
-/// Serves `routes` on `listener` until `tasks` is told to end; returns at once.
+/// Serves `routes` on `listener` until `tasks` is stopped; returns immediately.
 pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOptions) {
     let (token, killed) = (tasks.token(), tasks.killed());
-    let incoming = listener.map(move |connection| connection.map(|it| Guarded::new(it, killed.clone())));
+    let incoming = listener.map(move |connection| connection.map(|it| KillableConnection::new(it, killed.clone())));
     let server = Server::builder()
-        .accept_http1(options.protocol == Protocol::Http1Too)
+        .accept_http1(options.protocol == Protocol::Http1AndHttp2)
         .max_concurrent_streams(options.concurrent_streams_max)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -72,41 +72,41 @@ pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOp
         .serve_with_incoming_shutdown(incoming, token.cancelled_owned());
     tasks.spawn("serve", async move {
         if let Err(error) = server.await {
-            warn!(%error, "server ended");
+            warn!(%error, "server stopped with an error");
         }
     });
 }
 
-/// Where a request came in: stands in the extensions of each.
+/// The connection of a request, in the extensions of each request.
 #[derive(Clone, Debug, Default)]
-pub struct Origin {
-    /// The address of the other side, for logs.
+pub struct ConnectionInfo {
+    /// The peer's address, for logs.
     pub peer: Option<SocketAddr>,
-    /// What the requests of this connection hold; who counts what is up to the services.
-    pub held: Meter,
+    /// Resources that the requests of this connection use. The services define the unit.
+    pub usage: ResourceCounter,
 }
 
-/// A connection that breaks when the server is killed: tonic's own tasks hold it, and nobody else can end them.
-struct Guarded {
+/// A connection that fails when the server is killed: tonic's own tasks own it, and nothing else can stop them.
+struct KillableConnection {
     connection: Connection,
     killed: Pin<Box<WaitForCancellationFutureOwned>>,
     token: CancellationToken,
-    held: Meter,
+    usage: ResourceCounter,
 }
 
-impl Guarded {
+impl KillableConnection {
     fn new(connection: Connection, token: CancellationToken) -> Self {
-        Self { connection, killed: Box::pin(token.clone().cancelled_owned()), token, held: Meter::default() }
+        Self { connection, killed: Box::pin(token.clone().cancelled_owned()), token, usage: ResourceCounter::default() }
     }
 
     fn broken() -> io::Error {
-        io::Error::new(io::ErrorKind::ConnectionReset, "the server was stopped")
+        io::Error::new(io::ErrorKind::ConnectionReset, "server stopped")
     }
 }
 
-impl AsyncRead for Guarded {
+impl AsyncRead for KillableConnection {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // A connection always waits to read, so this is where it is woken by the kill.
+        // A connection always waits to read, so the kill wakes it up here.
         if self.killed.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(Self::broken()));
         }
@@ -114,7 +114,7 @@ impl AsyncRead for Guarded {
     }
 }
 
-impl AsyncWrite for Guarded {
+impl AsyncWrite for KillableConnection {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.token.is_cancelled() {
             return Poll::Ready(Err(Self::broken()));
@@ -146,11 +146,11 @@ impl AsyncWrite for Guarded {
     }
 }
 
-impl Connected for Guarded {
-    type ConnectInfo = Origin;
+impl Connected for KillableConnection {
+    type ConnectInfo = ConnectionInfo;
 
-    fn connect_info(&self) -> Origin {
-        Origin { peer: self.connection.connect_info(), held: self.held.clone() }
+    fn connect_info(&self) -> ConnectionInfo {
+        ConnectionInfo { peer: self.connection.connect_info(), usage: self.usage.clone() }
     }
 }
 
@@ -162,13 +162,13 @@ mod tests {
     use crate::net::Net;
 
     #[tokio::test]
-    async fn a_killed_server_cuts_its_connections() {
+    async fn a_killed_server_closes_its_connections() {
         let tasks = Tasks::new("test");
         let listener = Net::tcp().listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().to_string();
         serve(&tasks, listener, Routes::default(), ServeOptions::default());
         let mut connection = Net::tcp().connect(&address).await.unwrap();
-        // The server speaks first in HTTP/2 only after the client's preface; a read just waits for the cut.
+        // The server sends nothing before the client's HTTP/2 preface, so the read waits for the disconnect.
         tasks.stop(Duration::ZERO).await;
         let mut seen = Vec::new();
         let _cut = connection.read_to_end(&mut seen).await;

@@ -1,7 +1,7 @@
-//! A tree of tasks: each has a name, an owner that joins it, and a token that tells it to end.
+//! A tree of tasks: each has a name, an owner that joins it, and a cancellation token.
 //!
-//! Stopping happens in two steps. First the token is cancelled: a task sees it, finishes what it must and returns.
-//! What has not returned when the grace is over is dropped at its next `await`. Children stop with their parent.
+//! A stop has two steps. First the token is cancelled: a task observes it, completes its work and returns. Tasks that are
+//! still running after the grace period are dropped at their next `await`. Children stop with their parent.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -20,19 +20,19 @@ pub struct Tasks(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     name: String,
-    /// Cancelled first: end soon.
+    /// Cancelled first: graceful stop.
     token: CancellationToken,
-    /// Cancelled when the grace is over: futures are dropped.
+    /// Cancelled after the grace period: futures are dropped.
     killed: CancellationToken,
     tracker: TaskTracker,
-    /// Where tasks run; without it, on the runtime of whoever spawns.
+    /// The runtime of the tasks; `None`: the runtime of the caller that spawns.
     handle: Option<Handle>,
-    /// Only to wait for them; a child that nobody holds has been joined or has nothing left to join.
+    /// Only to wait for them. A child without references has no tasks left.
     children: Mutex<Vec<Weak<Inner>>>,
 }
 
 impl Tasks {
-    /// The root of a tree, on the runtime of the caller (or of the spawner, when there is none yet).
+    /// The root of a tree, on the runtime of the caller (or of each spawning caller, when there is none yet).
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self::with(name.to_owned(), CancellationToken::new(), CancellationToken::new(), Handle::try_current().ok())
@@ -49,13 +49,13 @@ impl Tasks {
         Self(Arc::new(Inner { name, token, killed, tracker, handle, children: Mutex::new(Vec::new()) }))
     }
 
-    /// A group that stops with this one and can be stopped alone.
+    /// A child group: it stops with this one and can be stopped alone.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
         self.child_of(name, self.0.handle.clone())
     }
 
-    /// As [`Tasks::child`], but its tasks run on another runtime: so that load on one cannot starve the other.
+    /// As [`Tasks::child`], but its tasks run on another runtime, so that load on one cannot starve the other.
     #[must_use]
     pub fn child_on(&self, handle: Handle, name: &str) -> Self {
         self.child_of(name, Some(handle))
@@ -76,40 +76,40 @@ impl Tasks {
         &self.0.name
     }
 
-    /// Cancelled when the group is told to end. A task that holds something waits for it beside its work.
+    /// Cancelled when the group is stopped. A task that must clean up selects on it besides its work.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         self.0.token.clone()
     }
 
-    /// Cancelled when the grace of [`Tasks::stop`] is over: what still holds on must let go.
+    /// Cancelled after the grace period of [`Tasks::stop`]: tasks must release everything immediately.
     #[must_use]
     pub fn killed(&self) -> CancellationToken {
         self.0.killed.clone()
     }
 
-    /// Starts a task that watches [`Tasks::token`] itself and ends in its own time.
+    /// Spawns a task that observes [`Tasks::token`] itself.
     ///
     /// # Panics
-    /// When the group has no runtime and the caller is on none.
+    /// When neither the group nor the caller has a runtime.
     pub fn spawn<F>(&self, name: &'static str, future: F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let run = self.own(name, future);
+        let run = self.track(name, future);
         match &self.0.handle {
             Some(handle) => drop(handle.spawn(run)),
             None => drop(Handle::current().spawn(run)),
         }
     }
 
-    /// The future as a task of this group, to be run by whoever takes it: the group waits for it as for its other tasks,
-    /// and ends it when its grace is over.
-    pub fn own<F>(&self, name: &'static str, future: F) -> impl Future<Output = ()> + Send + use<F>
+    /// Wraps the future as a task of this group that the caller polls: the group waits for it as for its other tasks, and
+    /// drops it after the grace period.
+    pub fn track<F>(&self, name: &'static str, future: F) -> impl Future<Output = ()> + Send + use<F>
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        // The group is held, so that a parent still finds it while it has tasks.
+        // Keep a reference, so that a parent finds the group while it has tasks.
         let group = self.clone();
         let killed = self.0.killed.clone();
         let run = async move {
@@ -120,7 +120,7 @@ impl Tasks {
         self.0.tracker.track_future(run.instrument(debug_span!("task", name)))
     }
 
-    /// Starts a task that may be dropped at any `await` once the group is told to end.
+    /// Spawns a task that may be dropped at any `await` once the group is stopped.
     ///
     /// # Panics
     /// As [`Tasks::spawn`].
@@ -134,8 +134,8 @@ impl Tasks {
         });
     }
 
-    /// As [`Tasks::spawn`], for work with an outcome: it goes on when nobody waits for that any more. The receiver fails
-    /// when the work was dropped.
+    /// As [`Tasks::spawn`], for work with a result. The work continues when the receiver is dropped. The receiver fails when
+    /// the work is dropped.
     ///
     /// # Panics
     /// As [`Tasks::spawn`].
@@ -148,7 +148,7 @@ impl Tasks {
         outcome
     }
 
-    /// As [`Tasks::spawn_until_stopped`], with an outcome as in [`Tasks::start`].
+    /// As [`Tasks::spawn_until_stopped`], with a result as in [`Tasks::start`].
     ///
     /// # Panics
     /// As [`Tasks::spawn`].
@@ -161,29 +161,29 @@ impl Tasks {
         outcome
     }
 
-    /// Tells all tasks to end without waiting for them.
+    /// Cancels the token of the group without waiting for its tasks.
     pub fn cancel(&self) {
         self.0.token.cancel();
     }
 
-    /// Tells all tasks of this group and its children to end and waits for them; drops those that are not done after
-    /// `grace`. Without grace nobody is told, as in a crash: no task says goodbye. Cancel-safe; may be called again.
+    /// Stops all tasks of this group and its children and waits for them; drops those that are still running after `grace`.
+    /// With a grace of zero tasks are dropped without cancelling the token, as in a crash. Cancel-safe; may be called again.
     pub async fn stop(&self, grace: Duration) {
         if grace.is_zero() {
             self.0.killed.cancel();
-            self.joined().await;
+            self.join().await;
             return self.0.token.cancel();
         }
         self.0.token.cancel();
-        if tokio::time::timeout(grace, self.joined()).await.is_err() {
-            warn!(group = self.name(), ?grace, "tasks did not end in time");
+        if tokio::time::timeout(grace, self.join()).await.is_err() {
+            warn!(group = self.name(), ?grace, "tasks did not stop within the grace period; dropping them");
             self.0.killed.cancel();
-            self.joined().await;
+            self.join().await;
         }
         self.0.killed.cancel();
     }
 
-    async fn joined(&self) {
+    async fn join(&self) {
         let mut waiting = vec![self.clone()];
         while let Some(group) = waiting.pop() {
             group.0.tracker.close();
@@ -197,7 +197,7 @@ impl Tasks {
 fn with_outcome<F: Future>(work: F) -> (impl Future<Output = ()>, oneshot::Receiver<F::Output>) {
     let (sender, outcome) = oneshot::channel();
     let task = async move {
-        // Nobody may be left to hear of it.
+        // The receiver may have been dropped.
         drop(sender.send(work.await));
     };
     (task, outcome)
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_does_not_listen_is_dropped_after_the_grace() {
+    async fn a_task_that_ignores_its_token_is_dropped_after_the_grace_period() {
         let tasks = Tasks::new("root");
         tasks.spawn("deaf", std::future::pending());
         tasks.stop(Duration::ZERO).await;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn without_grace_no_task_says_goodbye() {
+    async fn without_grace_no_task_observes_the_stop() {
         for _ in 0..100 {
             let tasks = Tasks::new("root");
             let said = Arc::new(AtomicUsize::new(0));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_goes_on_when_nobody_waits() {
+    async fn work_continues_when_the_receiver_is_dropped() {
         let tasks = Tasks::new("root");
         let (go, told) = oneshot::channel::<()>();
         let (says, said) = oneshot::channel();

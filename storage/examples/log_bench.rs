@@ -1,7 +1,7 @@
-//! What an append to the commit log costs, beside the disk itself and RocksDB's log in the same run.
+//! Benchmark of commit log appends, compared with the raw disk and RocksDB's WAL in the same run.
 //!
 //! Writers append entries of 1,000 bytes and wait for each to be durable. The floor is one thread that overwrites a file
-//! with `O_DSYNC`, as many entries at a time as there are writers: nothing that groups commits can be faster. Targets:
+//! with `O_DSYNC`, as many entries at a time as there are writers: no group commit can be faster. Targets:
 //! 60,000 appends/s at 16 writers and 8,000 at one on a quiet disk. Absolute figures depend on the machine, ratios less.
 //!
 //! `cargo run --release -p ebla-storage --example log_bench [-- FOLDER [SECONDS]]`
@@ -18,29 +18,29 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ebla_model::id::{LogId, ReplicaId, TabletId};
 use ebla_storage::disk::{Disk, Durability, RealDisk};
-use ebla_storage::log::{CommitLog, GroupId, LogError, LogOptions, MemoryWitness, Record};
+use ebla_storage::log::{CommitLog, GroupId, LogError, LogOptions, MemoryManifest, Record};
 use rocksdb::statistics::Ticker;
 use rocksdb::{DB, Options, WriteOptions};
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const RECORD_BYTES: usize = 1000;
 const WRITERS: [u64; 3] = [1, 16, 256];
-/// How many entries a writer leaves in the log before it purges.
-const KEPT: u64 = 1000;
+/// Number of entries that a writer appends before it purges the log.
+const RETAINED_ENTRIES: u64 = 1000;
 const BLOCK: usize = 4096;
 
-/// What was measured of one way to append.
+/// Measurements of one way to append.
 struct Figure {
     name: &'static str,
     appends_per_second: f64,
-    /// Waits for the disk for each append, if known.
+    /// Disk syncs per append, if known.
     syncs_per_append: Option<f64>,
     /// Sorted.
     latencies: Vec<Duration>,
 }
 
-fn main() -> Outcome<()> {
+fn main() -> BenchResult<()> {
     let mut arguments = std::env::args().skip(1);
     let dir = arguments.next().map_or_else(|| std::env::temp_dir().join("ebla-log-bench"), PathBuf::from);
     let seconds = arguments.next().map_or(Ok(2.0), |text| text.parse())?;
@@ -84,7 +84,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> u128 {
 }
 
 /// One thread, one write and one sync for the entries of all writers.
-fn floor(dir: &Path, writers: u64, span: Duration, durability: Durability) -> Outcome<Figure> {
+fn floor(dir: &Path, writers: u64, span: Duration, durability: Durability) -> BenchResult<Figure> {
     let disk = RealDisk::open(&dir.join("floor"))?;
     let batch = vec![7_u8; (usize::try_from(writers)? * RECORD_BYTES).next_multiple_of(BLOCK)];
     let (name, label) = match durability {
@@ -135,20 +135,20 @@ fn figure(
 enum Files {
     /// The log's first segments: files grow.
     Fresh,
-    /// As in long use: segments move into files that were written before.
+    /// As in long use: segments reuse files that were written before.
     Recycled,
 }
 
-fn commit_log(dir: &Path, writers: u64, span: Duration, files: Files) -> Outcome<Figure> {
+fn commit_log(dir: &Path, writers: u64, span: Duration, files: Files) -> BenchResult<Figure> {
     let (name, folder) = match files {
         Files::Fresh => ("commit log, new files", "fresh"),
-        Files::Recycled => ("commit log, recycled files", "worn"),
+        Files::Recycled => ("commit log, recycled files", "recycled"),
     };
     let disk = Arc::new(RealDisk::open(&dir.join(folder))?);
-    let (log, _recovered) = CommitLog::open(disk, Arc::new(MemoryWitness::default()), LogOptions::default())?;
+    let (log, _recovered) = CommitLog::open(disk, Arc::new(MemoryManifest::default()), LogOptions::default())?;
     log.start_writer()?;
     if matches!(files, Files::Recycled) {
-        wear(&log)?;
+        fill_and_purge(&log)?;
     }
     let before = log.stats();
     let started = Instant::now();
@@ -174,7 +174,7 @@ fn group(tablet: u64) -> GroupId {
 }
 
 /// Fills segments and purges them, until the log has files to recycle.
-fn wear(log: &CommitLog) -> Outcome<()> {
+fn fill_and_purge(log: &CommitLog) -> BenchResult<()> {
     let group = group(0);
     log.add_group(group)?;
     for index in 1..=330 {
@@ -183,7 +183,7 @@ fn wear(log: &CommitLog) -> Outcome<()> {
     }
     wait(log, vec![Record::Purge { group, upto: LogId { term: 1, index: 330 } }])?;
     wait(log, vec![Record::Vote { group, vote: Bytes::new() }])?;
-    // A segment may go when a durable batch has said so: the next batch but one finds it released.
+    // A segment is released after a durable batch has recorded it as not needed: two batches later.
     wait(
         log,
         vec![Record::Entry { group, id: LogId { term: 1, index: 331 }, payload: Bytes::from(vec![1; 60 << 20]) }],
@@ -191,28 +191,28 @@ fn wear(log: &CommitLog) -> Outcome<()> {
     wait(log, vec![Record::Purge { group, upto: LogId { term: 1, index: 331 } }])
 }
 
-fn append(log: &CommitLog, group: GroupId, index: u64) -> Outcome<()> {
+fn append(log: &CommitLog, group: GroupId, index: u64) -> BenchResult<()> {
     let payload = Bytes::from(vec![7; RECORD_BYTES]);
     let mut records = vec![Record::Entry { group, id: LogId { term: 1, index }, payload }];
-    if index.is_multiple_of(KEPT) {
+    if index.is_multiple_of(RETAINED_ENTRIES) {
         records.push(Record::Purge { group, upto: LogId { term: 1, index } });
     }
     wait(log, records)
 }
 
 /// Submits and waits until it is durable.
-fn wait(log: &CommitLog, records: Vec<Record>) -> Outcome<()> {
+fn wait(log: &CommitLog, records: Vec<Record>) -> BenchResult<()> {
     let (sender, receiver) = mpsc::sync_channel(1);
     log.submit(
         records,
-        Box::new(move |told: Result<(), LogError>| {
-            let _the_writer_waits = sender.send(told);
+        Box::new(move |result: Result<(), LogError>| {
+            let _receiver_waits = sender.send(result);
         }),
     );
     Ok(receiver.recv()??)
 }
 
-fn rocksdb_log(dir: &Path, writers: u64, span: Duration) -> Outcome<Figure> {
+fn rocksdb_log(dir: &Path, writers: u64, span: Duration) -> BenchResult<Figure> {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.enable_statistics();
@@ -235,8 +235,8 @@ fn rocksdb_log(dir: &Path, writers: u64, span: Duration) -> Outcome<Figure> {
     Ok(figure("RocksDB, log synced", appends, took, Some(syncs), latencies))
 }
 
-/// Runs `work` until it is told to end: how long each turn took.
-fn timed(ends: &AtomicBool, mut work: impl FnMut() -> Outcome<()>) -> Outcome<Vec<Duration>> {
+/// Repeats `work` until `ends` is set. Returns the latency of each call.
+fn timed(ends: &AtomicBool, mut work: impl FnMut() -> BenchResult<()>) -> BenchResult<Vec<Duration>> {
     let mut latencies = Vec::new();
     while !ends.load(Ordering::Relaxed) {
         let begun = Instant::now();
@@ -246,12 +246,12 @@ fn timed(ends: &AtomicBool, mut work: impl FnMut() -> Outcome<()>) -> Outcome<Ve
     Ok(latencies)
 }
 
-/// Runs `work` on as many threads, each with its number, for `span`.
+/// Runs `work` on this many threads, each with its number, for `span`.
 fn in_parallel(
     threads: u64,
     span: Duration,
-    work: impl Fn(u64, &AtomicBool) -> Outcome<Vec<Duration>> + Sync,
-) -> Outcome<Vec<Duration>> {
+    work: impl Fn(u64, &AtomicBool) -> BenchResult<Vec<Duration>> + Sync,
+) -> BenchResult<Vec<Duration>> {
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..threads)

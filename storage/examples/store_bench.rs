@@ -1,6 +1,6 @@
-//! What the tablet store costs, beside RocksDB used directly in the same run.
+//! Benchmark of the tablet store, compared with direct use of RocksDB in the same run.
 //!
-//! Targets (docs of the store): 250,000 cells/s from one thread into 12 tablets without the engine's log, a cached row
+//! Targets (docs of the store): 250,000 cells/s from one thread into 12 tablets without RocksDB's WAL, a cached row
 //! read below 12 us, a scan above 1,300 MB/s of 1 KB cells. Absolute figures depend on the machine, the ratios do not.
 //!
 //! `cargo run --release -p ebla-storage --example store_bench [-- FOLDER]`
@@ -17,10 +17,10 @@ use ebla_model::id::{FamilyId, LogId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::time::Micros;
 use ebla_storage::tablet::layout::encode_log_id;
-use ebla_storage::tablet::{Batch, Direction, MetaKey, Shared, StoreOptions, TabletStore};
+use ebla_storage::tablet::{Batch, Direction, MetaKey, SharedResources, StoreOptions, TabletStore};
 use rocksdb::{BlockBasedOptions, Cache, DB, Options, ReadOptions, WriteBatch, WriteOptions};
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type BenchResult<T> = Result<T, Box<dyn Error>>;
 
 const TABLETS: usize = 12;
 const CELLS: u64 = 240_000;
@@ -29,11 +29,11 @@ const BATCH: u64 = 16;
 const READS: u64 = 100_000;
 const FAMILY: FamilyId = FamilyId::new(1);
 
-fn main() -> Outcome<()> {
+fn main() -> BenchResult<()> {
     let dir = std::env::args().nth(1).map_or_else(|| std::env::temp_dir().join("ebla-store-bench"), PathBuf::from);
     let _absent_is_fine = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir)?;
-    // One machine, one cache that holds all: what is measured is code, not the disk.
+    // The cache holds all data, so the benchmark measures code, not the disk.
     let options = StoreOptions { cache_bytes: 512 << 20, memtable_bytes: 512 << 20, ..StoreOptions::up() };
     println!("{:<44}{:>14}{:>14}{:>8}", "", "store", "raw RocksDB", "ratio");
     load_twelve(&dir, &options)?;
@@ -42,13 +42,13 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Small cells over twelve tablets: what each one costs in code.
-fn load_twelve(dir: &Path, options: &StoreOptions) -> Outcome<()> {
-    let shared = Shared::new(options.clone())?;
+/// Load of small cells into twelve tablets.
+fn load_twelve(dir: &Path, options: &StoreOptions) -> BenchResult<()> {
+    let shared = SharedResources::new(options.clone())?;
     let stores = (0..TABLETS)
         .map(|n| TabletStore::create(&dir.join(format!("store{n}")), &shared))
         .collect::<Result<Vec<_>, _>>()?;
-    let raws = (0..TABLETS).map(|n| raw(&dir.join(format!("raw{n}")), options)).collect::<Outcome<Vec<_>>>()?;
+    let raws = (0..TABLETS).map(|n| raw(&dir.join(format!("raw{n}")), options)).collect::<BenchResult<Vec<_>>>()?;
     for value_bytes in [50, VALUE_BYTES] {
         let value = noise(value_bytes);
         let started = Instant::now();
@@ -66,9 +66,9 @@ fn load_twelve(dir: &Path, options: &StoreOptions) -> Outcome<()> {
     Ok(())
 }
 
-/// One tablet of 1 KB rows, all of it cached.
-fn read_and_scan(dir: &Path, options: &StoreOptions) -> Outcome<()> {
-    let shared = Shared::new(options.clone())?;
+/// Reads of one tablet of 1 KB rows, all cached.
+fn read_and_scan(dir: &Path, options: &StoreOptions) -> BenchResult<()> {
+    let shared = SharedResources::new(options.clone())?;
     let store = TabletStore::create(&dir.join("one"), &shared)?;
     let raw = raw(&dir.join("raw-one"), options)?;
     let value = noise(VALUE_BYTES);
@@ -80,7 +80,7 @@ fn read_and_scan(dir: &Path, options: &StoreOptions) -> Outcome<()> {
     raw.flush()?;
     store.compact()?;
     raw.compact_range(None::<&[u8]>, None::<&[u8]>);
-    for _warm in 0..2 {
+    for _warm_up in 0..2 {
         scan(&store, &raw, Report::Silent)?;
     }
     scan(&store, &raw, Report::Printed)?;
@@ -93,7 +93,7 @@ enum Report {
     Silent,
 }
 
-fn scan(store: &TabletStore, raw: &DB, report: Report) -> Outcome<()> {
+fn scan(store: &TabletStore, raw: &DB, report: Report) -> BenchResult<()> {
     for direction in [Direction::Forward, Direction::Reverse] {
         let started = Instant::now();
         let (mut bytes, mut cells) = (0, 0);
@@ -126,7 +126,7 @@ fn scan(store: &TabletStore, raw: &DB, report: Report) -> Outcome<()> {
     Ok(())
 }
 
-fn point_reads(store: &TabletStore, raw: &DB) -> Outcome<()> {
+fn point_reads(store: &TabletStore, raw: &DB) -> BenchResult<()> {
     let rows: Vec<RowKey> = (0..READS).map(|n| row(n * 7919 % (CELLS / 2))).collect();
 
     let started = Instant::now();
@@ -166,8 +166,8 @@ fn point_reads(store: &TabletStore, raw: &DB) -> Outcome<()> {
     Ok(())
 }
 
-/// How many cells lie there, each of them copied.
-fn cells_between(store: &TabletStore, (lower, upper): (Vec<u8>, Option<Vec<u8>>)) -> Outcome<usize> {
+/// Number of cells between the bounds; copies each cell.
+fn cells_between(store: &TabletStore, (lower, upper): (Vec<u8>, Option<Vec<u8>>)) -> BenchResult<usize> {
     let view = store.view();
     let cells: Vec<_> = view.cells(&lower, upper.as_deref(), Direction::Forward)?.collect::<Result<_, _>>()?;
     Ok(cells.len())
@@ -203,7 +203,7 @@ fn no_log() -> WriteOptions {
     options
 }
 
-fn raw(dir: &Path, options: &StoreOptions) -> Outcome<DB> {
+fn raw(dir: &Path, options: &StoreOptions) -> BenchResult<DB> {
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(&Cache::new_lru_cache(options.cache_bytes));
     blocks.set_block_size(options.block_bytes);
@@ -217,7 +217,7 @@ fn raw(dir: &Path, options: &StoreOptions) -> Outcome<DB> {
     Ok(DB::open(&database, dir)?)
 }
 
-/// Bytes that no compression shrinks.
+/// Incompressible bytes.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = std::iter::repeat_with(|| {

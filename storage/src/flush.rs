@@ -1,18 +1,18 @@
-//! When which tablet is flushed: decided for the whole server, because RocksDB cannot.
+//! The flush scheduler. It decides for the whole server which tablets to flush, because RocksDB cannot.
 //!
-//! The engine's write buffer manager flushes only the store that is being written, never the idle ones that hold the
-//! memory: with 500 tablets and 10 hot ones that was 17,000 cells/s against 1,010,000 with this scheduler. Four causes:
+//! RocksDB's write buffer manager flushes only the store that is being written, never the idle ones that hold the memory:
+//! with 500 tablets, 10 of them hot, that gave 17,000 cells/s against 1,010,000 with this scheduler. Four causes:
 //!
-//! | cause | who goes | until |
+//! | cause | tablets flushed | until |
 //! |---|---|---|
-//! | memtables above their budget | the largest first | three quarters of the budget would be left |
-//! | commit log above its budget | those that pin the oldest segments | the excess would be released |
+//! | memtables above their budget | the largest first | usage falls to three quarters of the budget |
+//! | commit log above its budget | those that pin the oldest segments | the excess can be released |
 //! | more than 1000 range tombstones unflushed | each such tablet | |
-//! | no write for 10 s, and more than 256 KiB unflushed | each such tablet: it gives its memory back | |
+//! | no write for 10 s, and more than 256 KiB unflushed | each such tablet, to free its memory | |
 //!
-//! [`decide`] and [`pressure`] are pure. [`FlushScheduler`] adds the memory of what is being flushed right now; its owner
-//! gathers the [`Picture`] (a few times a second, and when writes wait), carries the flushes out on threads that may
-//! block, and tells [`FlushScheduler::finished`].
+//! [`choose_flushes`] and [`write_stall`] are pure. [`FlushScheduler`] adds the set of flushes in progress. Its owner collects
+//! the [`FlushInputs`] (a few times a second, and when writes wait), runs the flushes on threads that may block, and calls
+//! [`FlushScheduler::finished`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -24,15 +24,15 @@ use ebla_model::id::TabletId;
 /// (13 us with none, 1.5 ms with 10,000).
 pub const RANGE_TOMBSTONES_MAX: u64 = 1000;
 
-/// A tablet that was not written for so long is idle.
+/// A tablet without writes for this time is idle.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
-/// What an idle tablet may keep in memory: a file for less is not worth it.
+/// Unflushed bytes that an idle tablet may hold: a smaller file is not worth a flush.
 const IDLE_BYTES: u64 = 256 << 10;
 
-/// What one tablet holds in memory.
+/// Memory use of one tablet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TabletLoad {
-    /// Which one.
+    /// The tablet.
     pub tablet: TabletId,
     /// Keys and values since its last flush.
     pub unflushed_bytes: u64,
@@ -40,71 +40,71 @@ pub struct TabletLoad {
     pub range_tombstones: u64,
 }
 
-/// A tablet that keeps the commit log from releasing its oldest segments.
+/// A tablet that pins the oldest segments of the commit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPin {
-    /// Which one.
+    /// The tablet.
     pub tablet: TabletId,
     /// Bytes of the log that would be released if it, and all before it in the list, were flushed.
     pub bytes: u64,
 }
 
-/// How much the server may hold.
+/// Memory and disk budgets of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budgets {
     /// Memory of memtables, all tablets together.
     pub memtable_bytes: u64,
-    /// The commit log on disk.
+    /// Size of the commit log on disk.
     pub log_bytes: u64,
 }
 
-/// The server as it is now.
+/// Current usage of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Picture {
+pub struct FlushInputs {
     /// Memory that memtables really use ([`crate::tablet::SharedUsage`]): about twice their payload.
     pub memtable_bytes: u64,
-    /// Every tablet that holds something.
+    /// Every tablet with unflushed data.
     pub tablets: Vec<TabletLoad>,
-    /// The commit log on disk.
+    /// Size of the commit log on disk.
     pub log_bytes: u64,
-    /// Who pins the log, oldest segment first.
+    /// The tablets that pin the log, oldest segment first.
     pub log_pins: Vec<LogPin>,
-    /// Tablets that hold memory and are not written any more.
+    /// Idle tablets with unflushed data.
     pub idle: BTreeSet<TabletId>,
-    /// Whose flush is under way: what they hold counts as good as flushed.
+    /// Tablets whose flush is in progress: their data counts as flushed.
     pub flushing: BTreeSet<TabletId>,
 }
 
-/// Whether writes may go on.
+/// Whether writes must stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pressure {
-    /// They may.
+pub enum WriteStall {
+    /// Writes proceed.
     None,
     /// New writes wait until flushes have caught up.
-    Wait,
+    Stopped,
 }
 
-/// The tablets to flush now, each once, most urgent first. Those being flushed are not named again.
+/// The tablets to flush now, each once, most urgent first. Tablets whose flush is in progress are not chosen again.
 #[must_use]
-pub fn decide(picture: &Picture, budgets: Budgets) -> Vec<TabletId> {
-    let mut chosen = Chosen { order: Vec::new(), taken: picture.flushing.clone() };
-    chosen.add_for_tombstones(picture);
-    chosen.add_for_memory(picture, budgets.memtable_bytes);
-    chosen.add_for_log(picture, budgets.log_bytes);
-    picture.idle.iter().for_each(|tablet| chosen.add(*tablet));
+pub fn choose_flushes(inputs: &FlushInputs, budgets: Budgets) -> Vec<TabletId> {
+    let mut chosen = FlushSelection { order: Vec::new(), taken: inputs.flushing.clone() };
+    chosen.add_for_tombstones(inputs);
+    chosen.add_for_memory(inputs, budgets.memtable_bytes);
+    chosen.add_for_log(inputs, budgets.log_bytes);
+    inputs.idle.iter().for_each(|tablet| chosen.add(*tablet));
     chosen.order
 }
 
-/// Finds out which tablets are idle from what they hold at one look after the other. Pure: the time is an argument.
+/// Detects idle tablets by comparing samples of their unflushed bytes. Pure: the time is an argument.
 #[derive(Clone, Debug, Default)]
 pub struct IdleTablets {
-    /// What each tablet held when that last changed, and when that was, in time since boot.
+    /// The unflushed bytes of each tablet and the time of their last change, in time since boot.
     seen: BTreeMap<TabletId, (u64, Duration)>,
 }
 
 impl IdleTablets {
-    /// Takes in what all tablets hold at `now`; the idle ones.
-    pub fn look(&mut self, now: Duration, loads: &[TabletLoad]) -> BTreeSet<TabletId> {
+    /// Records a sample of all tablets at `now` and returns the idle ones.
+    pub fn update(&mut self, now: Duration, loads: &[TabletLoad]) -> BTreeSet<TabletId> {
         let seen = loads.iter().map(|load| match self.seen.get(&load.tablet) {
             Some((bytes, since)) if *bytes == load.unflushed_bytes => (load.tablet, (*bytes, *since)),
             _ => (load.tablet, (load.unflushed_bytes, now)),
@@ -116,48 +116,48 @@ impl IdleTablets {
     }
 }
 
-/// Whether memtables have grown so far above their budget that writes must wait: half as much again.
+/// Whether memtables have grown so far above their budget (one and a half times) that writes must stall.
 ///
-/// The engine's own limit stands at twice the budget; it must not be reached, because it acts on the wrong store.
+/// RocksDB's own limit is twice the budget. It must not be reached, because it acts on the wrong store.
 #[must_use]
-pub fn pressure(memtable_bytes: u64, budgets: Budgets) -> Pressure {
+pub fn write_stall(memtable_bytes: u64, budgets: Budgets) -> WriteStall {
     let limit = budgets.memtable_bytes.saturating_add(budgets.memtable_bytes / 2);
-    if memtable_bytes > limit { Pressure::Wait } else { Pressure::None }
+    if memtable_bytes > limit { WriteStall::Stopped } else { WriteStall::None }
 }
 
-struct Chosen {
+struct FlushSelection {
     order: Vec<TabletId>,
-    /// The chosen ones and those under way.
+    /// The chosen tablets and those whose flush is in progress.
     taken: BTreeSet<TabletId>,
 }
 
-impl Chosen {
+impl FlushSelection {
     fn add(&mut self, tablet: TabletId) {
         if self.taken.insert(tablet) {
             self.order.push(tablet);
         }
     }
 
-    fn add_for_tombstones(&mut self, picture: &Picture) {
-        let slow = picture.tablets.iter().filter(|load| load.range_tombstones > RANGE_TOMBSTONES_MAX);
+    fn add_for_tombstones(&mut self, inputs: &FlushInputs) {
+        let slow = inputs.tablets.iter().filter(|load| load.range_tombstones > RANGE_TOMBSTONES_MAX);
         slow.for_each(|load| self.add(load.tablet));
     }
 
-    fn add_for_memory(&mut self, picture: &Picture, budget_bytes: u64) {
-        if picture.memtable_bytes <= budget_bytes {
+    fn add_for_memory(&mut self, inputs: &FlushInputs, budget_bytes: u64) {
+        if inputs.memtable_bytes <= budget_bytes {
             return;
         }
-        // Payload undershoots real use: what a flush frees is taken as the tablet's share of what is used.
-        let payload: u64 = picture.tablets.iter().map(|load| load.unflushed_bytes).sum();
+        // Payload is less than real use: a flush is assumed to free the tablet's share of the memory in use.
+        let payload: u64 = inputs.tablets.iter().map(|load| load.unflushed_bytes).sum();
         let share = |load: &TabletLoad| {
-            let used = u128::from(picture.memtable_bytes) * u128::from(load.unflushed_bytes);
+            let used = u128::from(inputs.memtable_bytes) * u128::from(load.unflushed_bytes);
             u64::try_from(used / u128::from(payload.max(1))).unwrap_or(u64::MAX)
         };
         let is_taken = |load: &&TabletLoad| self.taken.contains(&load.tablet);
-        let leaving: u64 = picture.tablets.iter().filter(is_taken).map(&share).sum();
-        let mut left = picture.memtable_bytes.saturating_sub(leaving);
+        let leaving: u64 = inputs.tablets.iter().filter(is_taken).map(&share).sum();
+        let mut left = inputs.memtable_bytes.saturating_sub(leaving);
 
-        let mut loads: Vec<_> = picture.tablets.iter().filter(|load| load.unflushed_bytes > 0).collect();
+        let mut loads: Vec<_> = inputs.tablets.iter().filter(|load| load.unflushed_bytes > 0).collect();
         loads.sort_by_key(|load| (std::cmp::Reverse(load.unflushed_bytes), load.tablet));
         for load in loads {
             // Below the budget by a quarter, so that the next write does not cause the next flush.
@@ -171,10 +171,10 @@ impl Chosen {
         }
     }
 
-    fn add_for_log(&mut self, picture: &Picture, budget_bytes: u64) {
-        let excess = picture.log_bytes.saturating_sub(budget_bytes);
+    fn add_for_log(&mut self, inputs: &FlushInputs, budget_bytes: u64) {
+        let excess = inputs.log_bytes.saturating_sub(budget_bytes);
         let mut released = 0;
-        for pin in &picture.log_pins {
+        for pin in &inputs.log_pins {
             if released >= excess {
                 break;
             }
@@ -184,7 +184,7 @@ impl Chosen {
     }
 }
 
-/// Keeps account of flushes under way. Cheap calls, none blocks.
+/// Tracks the flushes in progress. Calls are cheap and never block.
 pub struct FlushScheduler {
     budgets: Budgets,
     /// Held for a lookup or an insert only.
@@ -198,14 +198,14 @@ impl FlushScheduler {
         Self { budgets, flushing: Mutex::new(BTreeSet::new()) }
     }
 
-    /// Which tablets to flush now. The caller flushes each and then calls [`Self::finished`], whatever came of it.
+    /// Chooses the tablets to flush now. The caller flushes each and then calls [`Self::finished`], also after a failure.
     ///
-    /// The picture's own `flushing` is replaced by what is known here.
+    /// Replaces `flushing` of the inputs by the scheduler's own set.
     #[must_use]
-    pub fn begin(&self, mut picture: Picture) -> Vec<TabletId> {
+    pub fn begin(&self, mut inputs: FlushInputs) -> Vec<TabletId> {
         let mut flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        picture.flushing = flushing.clone();
-        let chosen = decide(&picture, self.budgets);
+        inputs.flushing = flushing.clone();
+        let chosen = choose_flushes(&inputs, self.budgets);
         flushing.extend(chosen.iter().copied());
         chosen
     }
@@ -215,10 +215,10 @@ impl FlushScheduler {
         self.flushing.lock().unwrap_or_else(PoisonError::into_inner).remove(&tablet);
     }
 
-    /// Whether writes may go on with memtables of this size.
+    /// Whether writes must stall with memtables of this size.
     #[must_use]
-    pub fn pressure(&self, memtable_bytes: u64) -> Pressure {
-        pressure(memtable_bytes, self.budgets)
+    pub fn write_stall(&self, memtable_bytes: u64) -> WriteStall {
+        write_stall(memtable_bytes, self.budgets)
     }
 }
 
@@ -238,90 +238,96 @@ mod tests {
 
     #[test]
     fn nothing_is_flushed_within_the_budgets() {
-        let picture =
-            Picture { memtable_bytes: 100, tablets: vec![load(1, 50)], log_bytes: 1000, ..Picture::default() };
-        assert!(decide(&picture, BUDGETS).is_empty());
+        let inputs =
+            FlushInputs { memtable_bytes: 100, tablets: vec![load(1, 50)], log_bytes: 1000, ..FlushInputs::default() };
+        assert!(choose_flushes(&inputs, BUDGETS).is_empty());
     }
 
     #[test]
     fn the_largest_go_until_three_quarters_are_left() {
         // Real use is twice the payload: each byte of payload frees two.
         let tablets = vec![load(1, 5), load(2, 20), load(3, 20), load(4, 15)];
-        let picture = Picture { memtable_bytes: 120, tablets, ..Picture::default() };
-        assert_eq!(decide(&picture, BUDGETS), ids(&[2, 3]));
+        let inputs = FlushInputs { memtable_bytes: 120, tablets, ..FlushInputs::default() };
+        assert_eq!(choose_flushes(&inputs, BUDGETS), ids(&[2, 3]));
     }
 
     #[test]
     fn what_is_being_flushed_counts_as_flushed() {
         let tablets = vec![load(1, 30), load(2, 20), load(3, 10)];
         let flushing = BTreeSet::from([TabletId::new(1)]);
-        let picture = Picture { memtable_bytes: 120, tablets, flushing, ..Picture::default() };
-        assert!(decide(&picture, BUDGETS).is_empty());
+        let inputs = FlushInputs { memtable_bytes: 120, tablets, flushing, ..FlushInputs::default() };
+        assert!(choose_flushes(&inputs, BUDGETS).is_empty());
     }
 
     #[test]
     fn a_full_log_flushes_those_that_pin_its_oldest_segments() {
         let pin = |tablet, bytes| LogPin { tablet: TabletId::new(tablet), bytes };
         let log_pins = vec![pin(7, 64), pin(3, 128), pin(9, 512)];
-        let picture = Picture { log_bytes: 1100, log_pins, ..Picture::default() };
-        assert_eq!(decide(&picture, BUDGETS), ids(&[7, 3]));
+        let inputs = FlushInputs { log_bytes: 1100, log_pins, ..FlushInputs::default() };
+        assert_eq!(choose_flushes(&inputs, BUDGETS), ids(&[7, 3]));
     }
 
     #[test]
     fn many_range_tombstones_cause_a_flush_of_their_own() {
         let mut slow = load(5, 1);
         slow.range_tombstones = RANGE_TOMBSTONES_MAX + 1;
-        let picture = Picture { memtable_bytes: 1, tablets: vec![load(1, 9), slow], ..Picture::default() };
-        assert_eq!(decide(&picture, BUDGETS), ids(&[5]));
+        let inputs = FlushInputs { memtable_bytes: 1, tablets: vec![load(1, 9), slow], ..FlushInputs::default() };
+        assert_eq!(choose_flushes(&inputs, BUDGETS), ids(&[5]));
     }
 
     #[test]
     fn a_tablet_is_idle_when_nothing_was_written_to_it_for_ten_seconds() {
         let mut idle = IdleTablets::default();
-        let mut look = |seconds, loads: &[TabletLoad]| {
-            let found = idle.look(Duration::from_secs(seconds), loads);
+        let mut update = |seconds, loads: &[TabletLoad]| {
+            let found = idle.update(Duration::from_secs(seconds), loads);
             found.into_iter().map(TabletId::get).collect::<Vec<_>>()
         };
         let (small, large) = (IDLE_BYTES, IDLE_BYTES + 1);
-        assert!(look(0, &[load(1, large), load(2, large), load(3, small)]).is_empty());
-        assert!(look(9, &[load(1, large), load(2, large + 1), load(3, small)]).is_empty());
-        assert_eq!(look(10, &[load(1, large), load(2, large + 1), load(3, small)]), [1]);
-        assert_eq!(look(19, &[load(1, 0), load(2, large + 1)]), [2], "one that was flushed is not idle");
-        assert!(look(30, &[]).is_empty());
-        assert!(look(31, &[load(2, large + 1)]).is_empty(), "one that came back begins anew");
+        assert!(update(0, &[load(1, large), load(2, large), load(3, small)]).is_empty());
+        assert!(update(9, &[load(1, large), load(2, large + 1), load(3, small)]).is_empty());
+        assert_eq!(update(10, &[load(1, large), load(2, large + 1), load(3, small)]), [1]);
+        assert_eq!(update(19, &[load(1, 0), load(2, large + 1)]), [2], "one that was flushed is not idle");
+        assert!(update(30, &[]).is_empty());
+        assert!(update(31, &[load(2, large + 1)]).is_empty(), "a tablet that returns starts again");
     }
 
     #[test]
     fn idle_tablets_are_flushed_although_the_budget_is_kept() {
         let idle = BTreeSet::from([TabletId::new(2)]);
-        let picture = Picture { memtable_bytes: 50, tablets: vec![load(1, 9), load(2, 9)], idle, ..Picture::default() };
-        assert_eq!(decide(&picture, BUDGETS), ids(&[2]));
+        let inputs =
+            FlushInputs { memtable_bytes: 50, tablets: vec![load(1, 9), load(2, 9)], idle, ..FlushInputs::default() };
+        assert_eq!(choose_flushes(&inputs, BUDGETS), ids(&[2]));
     }
 
     #[test]
-    fn a_tablet_is_named_once_whatever_the_causes() {
+    fn a_tablet_is_chosen_once_for_several_causes() {
         let mut all = load(5, 60);
         all.range_tombstones = RANGE_TOMBSTONES_MAX + 1;
         let log_pins = vec![LogPin { tablet: TabletId::new(5), bytes: 500 }];
-        let picture =
-            Picture { memtable_bytes: 150, tablets: vec![all], log_bytes: 1200, log_pins, ..Picture::default() };
-        assert_eq!(decide(&picture, BUDGETS), ids(&[5]));
+        let inputs = FlushInputs {
+            memtable_bytes: 150,
+            tablets: vec![all],
+            log_bytes: 1200,
+            log_pins,
+            ..FlushInputs::default()
+        };
+        assert_eq!(choose_flushes(&inputs, BUDGETS), ids(&[5]));
     }
 
     #[test]
     fn a_flush_is_begun_once_until_it_has_ended() {
         let scheduler = FlushScheduler::new(BUDGETS);
-        let picture = Picture { memtable_bytes: 120, tablets: vec![load(1, 60)], ..Picture::default() };
-        assert_eq!(scheduler.begin(picture.clone()), ids(&[1]));
-        assert!(scheduler.begin(picture.clone()).is_empty());
+        let inputs = FlushInputs { memtable_bytes: 120, tablets: vec![load(1, 60)], ..FlushInputs::default() };
+        assert_eq!(scheduler.begin(inputs.clone()), ids(&[1]));
+        assert!(scheduler.begin(inputs.clone()).is_empty());
         scheduler.finished(TabletId::new(1));
-        assert_eq!(scheduler.begin(picture), ids(&[1]));
+        assert_eq!(scheduler.begin(inputs), ids(&[1]));
     }
 
     #[test]
     fn writes_wait_when_memory_is_half_above_the_budget() {
         let scheduler = FlushScheduler::new(BUDGETS);
-        assert_eq!(scheduler.pressure(150), Pressure::None);
-        assert_eq!(scheduler.pressure(151), Pressure::Wait);
+        assert_eq!(scheduler.write_stall(150), WriteStall::None);
+        assert_eq!(scheduler.write_stall(151), WriteStall::Stopped);
     }
 }

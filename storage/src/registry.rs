@@ -1,21 +1,21 @@
-//! What lives in a server's data folder: who the server is, which replicas it has, which it had.
+//! The registry of a server's data folder: the server's identity, its replicas, and the tombstones of removed replicas.
 //!
 //! ```text
-//!   <data>/LOCK         held while the folder is in use
+//!   <data>/LOCK         locked while the folder is in use
 //!   <data>/registry     this file: text, one checksum (state.rs)
 //!   <data>/tablets/     a folder for each replica, `t<tablet>-r<replica>`
-//!   <data>/set-aside/   folders that were found and not known
-//!   <data>/log/         the commit log's own
+//!   <data>/set-aside/   lost and found: folders that the registry does not know
+//!   <data>/log/         the commit log
 //! ```
 //!
-//! The registry is rewritten as a whole with each change: written beside, synced, renamed, folder synced. Changes are
-//! rare (a replica comes or goes, a log segment begins). They are ordered with the renames of folders so that a crash at
-//! any point is repaired at the next start (repair.rs).
+//! Each change rewrites the whole file: write a temporary file, sync, rename, sync the folder. Changes are rare (a replica
+//! is created or removed, a log segment is started). They are ordered with the renames of folders so that the next start
+//! repairs a crash at any point (repair.rs).
 //!
-//! A registry that cannot be read ends the server's life under its name: without it nobody knows what its replicas have
-//! acknowledged. It then starts again with an empty folder, as a new server.
+//! If the registry cannot be read, the server cannot continue under its id: what its replicas have acknowledged is unknown.
+//! It must start with an empty folder, as a new server.
 //!
-//! One lock orders changes and is held over their IO; reads take a copy of the last state and never wait for it.
+//! One lock serialises changes and is held during their IO. Reads take a copy of the last state and never wait for it.
 
 mod repair;
 mod state;
@@ -36,15 +36,15 @@ use self::repair::{Repair, TEMPORARY};
 use self::state::State;
 pub use self::state::{Identity, ReplicaRecord, ReplicaState};
 use crate::folder;
-use crate::log::{GroupId, SegmentWitness};
+use crate::log::{GroupId, SegmentManifest};
 
-/// What the registry refuses or fails with.
+/// Errors of the registry.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// The file is not what was written.
+    /// The file does not have the bytes that were written.
     #[error(
-        "registry {}: {message}. What this server's replicas have acknowledged is not known any more: \
-         move the data folder away and start with an empty one, as a new server",
+        "read registry {}: {message}. What this server's replicas have acknowledged is unknown: \
+        move the data folder away and start with an empty one, as a new server",
         path.display()
     )]
     Damaged {
@@ -54,39 +54,39 @@ pub enum RegistryError {
         message: String,
     },
     /// Another process (or another server of this one) uses the folder.
-    #[error("data folder {} is in use", .0.display())]
+    #[error("data folder {} is in use by another process", .0.display())]
     InUse(PathBuf),
     /// The folder belongs to another cluster or server.
-    #[error("this data folder belongs to server {} of cluster {}", .0.server, .0.cluster)]
+    #[error("data folder belongs to server {} of cluster {}; start with an empty data folder", .0.server, .0.cluster)]
     Foreign(Identity),
-    /// The order comes from a master whose time is over.
-    #[error("order of master epoch {got}, but {seen} was seen")]
+    /// The request comes from an earlier master.
+    #[error("stale master epoch {got}: this server has seen epoch {seen}")]
     StaleEpoch {
-        /// The order's.
+        /// The request's epoch.
         got: MasterEpoch,
-        /// The highest seen.
+        /// The highest epoch seen.
         seen: MasterEpoch,
     },
-    /// The replica was removed here; its id never lives again.
+    /// The replica was removed here; its id is never used again.
     #[error("replica {0} was removed from this server")]
     Removed(GroupId),
-    /// The replica lives here already.
-    #[error("replica {0} is on this server already")]
+    /// The replica exists here.
+    #[error("replica {0} already exists on this server")]
     Exists(GroupId),
-    /// No such replica is here in the state that the call needs.
+    /// The replica does not exist here in the state that the call needs.
     #[error("replica {0} is not on this server")]
     Unknown(GroupId),
-    /// An earlier change could not be written; nothing is known since. The process must end.
-    #[error("the registry failed earlier")]
+    /// An earlier change could not be written; the state on disk is unknown. The process must exit.
+    #[error("registry unavailable after an earlier write failure; restart the server")]
     Failed,
-    /// The file system failed. The process must end.
+    /// The file system failed. The process must exit.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -124,36 +124,36 @@ impl From<RegistryError> for Error {
 /// The registry of one data folder. Share it in an `Arc`; changes block on the disk.
 pub struct Registry {
     dir: PathBuf,
-    /// The last state that is on disk. Held to copy or swap the pointer only.
+    /// The last durable state. Locked only to copy or swap the pointer.
     current: RwLock<Arc<State>>,
-    /// Orders changes; held over their IO.
+    /// Serialises changes; held during their IO.
     changes: Mutex<Health>,
-    /// Keeps other processes out for as long as it is open.
+    /// Excludes other processes while it is open.
     _lock: File,
 }
 
 /// Whether changes can still be written.
 enum Health {
     Good,
-    /// A write or sync failed: what is on disk is not known, and a second try proves nothing.
+    /// A write or sync failed: the state on disk is unknown, and a retry proves nothing.
     Failed,
 }
 
 impl Registry {
-    /// Opens the data folder, making it when there is none, and repairs what a crash left.
+    /// Opens the data folder, creating it when it is missing, and repairs what a crash left.
     ///
     /// # Errors
     /// [`RegistryError::InUse`], [`RegistryError::Damaged`]; else when the file system fails.
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
-        fs::create_dir_all(dir.join(TABLETS)).map_err(RegistryError::io("make", dir))?;
+        fs::create_dir_all(dir.join(TABLETS)).map_err(RegistryError::io("create", dir))?;
         folder::sync_parent(dir).map_err(RegistryError::io("sync folder of", dir))?;
-        let lock = take_lock(dir)?;
+        let lock = lock_folder(dir)?;
         let recorded = read_state(dir)?;
         let repair = repair::plan(&recorded, &folder_names(&dir.join(TABLETS))?);
-        carry_out(dir, &repair)?;
+        apply_repair(dir, &repair)?;
         let current = RwLock::new(Arc::new(repair.state));
         let registry = Self { dir: dir.to_owned(), current, changes: Mutex::new(Health::Good), _lock: lock };
-        // Written also when nothing changed: a folder that was ever used has a registry, so its absence is damage.
+        // Written even without a change: a folder that was ever used has a registry, so a missing one means damage.
         registry.change(|_| Ok(()))?;
         Ok(registry)
     }
@@ -164,17 +164,17 @@ impl Registry {
         &self.dir
     }
 
-    /// Who this server is; `None` before its first start is done.
+    /// The server's identity; `None` before its first registration.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         self.state().identity
     }
 
-    /// Makes this folder the one of that server. The same identity again is no change.
+    /// Sets the identity of this folder. Setting the same identity again has no effect.
     ///
     /// # Errors
-    /// [`RegistryError::Foreign`] when it is another's.
-    pub fn adopt(&self, identity: Identity) -> Result<(), RegistryError> {
+    /// [`RegistryError::Foreign`] when the folder has another identity.
+    pub fn set_identity(&self, identity: Identity) -> Result<(), RegistryError> {
         match self.identity() {
             Some(known) if known == identity => Ok(()),
             _ => self.change(|state| match state.identity {
@@ -193,10 +193,10 @@ impl Registry {
         self.state().epoch
     }
 
-    /// Accepts an order of this epoch: remembers a higher one, durably, before the order is carried out.
+    /// Accepts a request of this master epoch. A higher epoch is stored durably before the request is carried out.
     ///
     /// # Errors
-    /// [`RegistryError::StaleEpoch`]: refuse the order.
+    /// [`RegistryError::StaleEpoch`]: reject the request.
     pub fn accept_epoch(&self, epoch: MasterEpoch) -> Result<(), RegistryError> {
         if self.epoch() == epoch {
             return Ok(());
@@ -210,34 +210,34 @@ impl Registry {
         })
     }
 
-    /// All replicas here, whatever their state.
+    /// All replicas, in any state.
     #[must_use]
     pub fn replicas(&self) -> Vec<(GroupId, ReplicaRecord)> {
         self.state().replicas.iter().map(|(group, record)| (*group, record.clone())).collect()
     }
 
-    /// One replica; `None` when it is not here.
+    /// One replica; `None` when it does not exist.
     #[must_use]
     pub fn replica(&self, group: GroupId) -> Option<ReplicaRecord> {
         self.state().replicas.get(&group).cloned()
     }
 
-    /// Where a replica's folder is; `None` when it is not here.
+    /// The path of a replica's folder; `None` when the replica does not exist.
     #[must_use]
     pub fn path(&self, group: GroupId) -> Option<PathBuf> {
         self.replica(group).map(|record| self.folder(&record.folder))
     }
 
-    /// Whether the replica was removed here (then it must not be made again).
+    /// Whether the replica was removed here (then it must not be created again).
     #[must_use]
     pub fn is_removed(&self, group: GroupId) -> bool {
         self.state().is_removed(group)
     }
 
-    /// Notes that a replica is being made, and gives the folder to make it in (which does not exist).
+    /// Records that a replica is being created. Returns the folder to create it in, which does not exist.
     ///
-    /// Then: make the store there, flush and close it, and call [`Self::finish_create`]. After a crash in between the
-    /// replica is not here and may be made again.
+    /// Then create the store there, flush and close it, and call [`Self::finish_create`]. After a crash in between the
+    /// replica does not exist and may be created again.
     ///
     /// # Errors
     /// [`RegistryError::Removed`], [`RegistryError::Exists`]; else when the file system fails.
@@ -260,19 +260,19 @@ impl Registry {
         Ok(temporary)
     }
 
-    /// Makes the replica live with what [`Self::begin_create`]'s folder now holds, and says where it is.
+    /// Makes the replica live with the content of [`Self::begin_create`]'s folder. Returns its final path.
     ///
     /// # Errors
-    /// [`RegistryError::Unknown`] when it was not begun; else when the file system fails.
+    /// [`RegistryError::Unknown`] without a preceding [`Self::begin_create`]; else when the file system fails.
     pub fn finish_create(&self, group: GroupId) -> Result<PathBuf, RegistryError> {
         let record = self.replica(group).filter(|record| record.state == ReplicaState::Creating);
         let folder = record.ok_or(RegistryError::Unknown(group))?.folder;
-        let path = self.settle(&folder)?;
+        let path = self.publish_folder(&folder)?;
         self.set_state(group, ReplicaState::Live)?;
         Ok(path)
     }
 
-    /// Gives a folder (which does not exist) to receive a snapshot for a replica in.
+    /// Returns a folder, which does not exist, to receive a snapshot for a replica.
     ///
     /// # Errors
     /// [`RegistryError::Unknown`]; else when the file system fails.
@@ -283,7 +283,7 @@ impl Registry {
         Ok(temporary)
     }
 
-    /// Replaces the replica's folder by what [`Self::begin_install`]'s now holds, and says where it is.
+    /// Replaces the replica's folder by [`Self::begin_install`]'s. Returns its final path.
     ///
     /// Its files must be synced and its old store closed. `last` is the last entry in the snapshot.
     ///
@@ -292,7 +292,7 @@ impl Registry {
     pub fn finish_install(&self, group: GroupId, last: LogId) -> Result<PathBuf, RegistryError> {
         let old = self.replica(group).ok_or(RegistryError::Unknown(group))?.folder;
         let new = next_folder(group, &old);
-        let path = self.settle(&new)?;
+        let path = self.publish_folder(&new)?;
         self.change(|state| {
             let record = state.replicas.get_mut(&group).ok_or(RegistryError::Unknown(group))?;
             record.folder = new;
@@ -309,7 +309,7 @@ impl Registry {
         Ok(path)
     }
 
-    /// Notes that the replica may have lost what it acknowledged. It stays so until it is removed.
+    /// Quarantines a replica that may have lost acknowledged data. It stays quarantined until it is removed.
     ///
     /// # Errors
     /// [`RegistryError::Unknown`]; else when the file system fails.
@@ -317,10 +317,11 @@ impl Registry {
         self.set_state(group, ReplicaState::Quarantined)
     }
 
-    /// Deletes a replica's folder and leaves a tombstone; also for one that never was here. Its store must be closed.
+    /// Deletes a replica's folder and leaves a tombstone, also for a replica that never existed here. Its store must be
+    /// closed.
     ///
     /// # Errors
-    /// When the file system fails. After a crash in between it is finished at the next start.
+    /// When the file system fails. After a crash in between the next start completes the removal.
     pub fn remove(&self, group: GroupId) -> Result<(), RegistryError> {
         if let Some(path) = self.path(group) {
             self.set_state(group, ReplicaState::Removing)?;
@@ -330,22 +331,22 @@ impl Registry {
             return Ok(());
         }
         self.change(|state| {
-            state.bury(group);
+            state.add_tombstone(group);
             Ok(())
         })
     }
 
-    /// The last segment of the commit log that was begun; 0: none.
+    /// The last segment of the commit log that was started; 0: none.
     #[must_use]
     pub fn last_segment(&self) -> u64 {
         self.state().segment
     }
 
-    /// Notes that a segment of the commit log begins, before anything is written to it but its header.
+    /// Records the start of a commit log segment, before anything but its header is written to it.
     ///
     /// # Errors
     /// When the file system fails.
-    pub fn note_segment(&self, segment: u64) -> Result<(), RegistryError> {
+    pub fn record_segment(&self, segment: u64) -> Result<(), RegistryError> {
         self.change(|state| {
             state.segment = state.segment.max(segment);
             Ok(())
@@ -359,8 +360,8 @@ impl Registry {
         })
     }
 
-    /// Gives a finished folder its name.
-    fn settle(&self, folder: &str) -> Result<PathBuf, RegistryError> {
+    /// Publishes a finished folder: renames it to its final name.
+    fn publish_folder(&self, folder: &str) -> Result<PathBuf, RegistryError> {
         let (from, to) = (self.folder(&format!("{folder}{TEMPORARY}")), self.folder(folder));
         folder::sync(&from).map_err(RegistryError::io("sync", &from))?;
         folder::rename(&from, &to).map_err(RegistryError::io("rename", &from))?;
@@ -375,7 +376,7 @@ impl Registry {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes a copy, writes it, and only then lets it be seen.
+    /// Changes a copy, writes it, and only then publishes it to readers.
     fn change(&self, edit: impl FnOnce(&mut State) -> Result<(), RegistryError>) -> Result<(), RegistryError> {
         let mut health: MutexGuard<'_, Health> = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*health, Health::Failed) {
@@ -393,35 +394,36 @@ impl Registry {
     }
 }
 
-/// The commit log's memory of its last segment.
-impl SegmentWitness for Registry {
+/// The registry is the commit log's manifest.
+impl SegmentManifest for Registry {
     fn highest(&self) -> u64 {
         self.last_segment()
     }
 
     fn record(&self, sequence: u64) -> io::Result<()> {
-        self.note_segment(sequence).map_err(io::Error::other)
+        self.record_segment(sequence).map_err(io::Error::other)
     }
 }
 
 const FILE: &str = "registry";
 const LOCK: &str = "LOCK";
 const TABLETS: &str = "tablets";
-const SET_ASIDE: &str = "set-aside";
-/// The commit log's folder: when it holds something, there must be a registry.
+/// Lost and found: unknown folders are moved here.
+const LOST_AND_FOUND: &str = "set-aside";
+/// The commit log's folder: when it is not empty, there must be a registry.
 const LOG: &str = "log";
 
 fn first_folder(group: GroupId) -> String {
     format!("t{}-r{}", group.tablet, group.replica)
 }
 
-/// A name that the replica's folder has not had: the number after the point grows by one.
+/// A name that the replica's folder never had: the number after the point grows by one.
 fn next_folder(group: GroupId, current: &str) -> String {
     let number = current.rsplit_once('.').and_then(|(_, number)| number.parse::<u64>().ok()).unwrap_or(0);
     format!("{}.{}", first_folder(group), number + 1)
 }
 
-fn take_lock(dir: &Path) -> Result<File, RegistryError> {
+fn lock_folder(dir: &Path) -> Result<File, RegistryError> {
     use rustix::fs::{FlockOperation, flock};
     let path = dir.join(LOCK);
     let file = File::create(&path).map_err(RegistryError::io("open", &path))?;
@@ -436,17 +438,20 @@ fn read_state(dir: &Path) -> Result<State, RegistryError> {
     let path = dir.join(FILE);
     match fs::read(&path) {
         Ok(bytes) => State::decode(&bytes).map_err(|message| RegistryError::Damaged { path, message }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => fresh(dir, path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => initial_state(dir, path),
         Err(error) => Err(RegistryError::io("read", path)(error)),
     }
 }
 
-/// No registry is right only where nothing ever was.
-fn fresh(dir: &Path, path: PathBuf) -> Result<State, RegistryError> {
+/// The state without a registry file, which is valid only in a folder without data.
+fn initial_state(dir: &Path, path: PathBuf) -> Result<State, RegistryError> {
     let log = dir.join(LOG);
     let is_used = !folder_names(&dir.join(TABLETS))?.is_empty() || (log.is_dir() && !folder_names(&log)?.is_empty());
     if is_used {
-        return Err(RegistryError::Damaged { path, message: "it is missing, but there is data".to_owned() });
+        return Err(RegistryError::Damaged {
+            path,
+            message: "the file is missing, but the folder has data".to_owned(),
+        });
     }
     Ok(State::default())
 }
@@ -460,26 +465,26 @@ fn folder_names(dir: &Path) -> Result<BTreeSet<String>, RegistryError> {
     Ok(names)
 }
 
-fn carry_out(dir: &Path, repair: &Repair) -> Result<(), RegistryError> {
+fn apply_repair(dir: &Path, repair: &Repair) -> Result<(), RegistryError> {
     let tablets = dir.join(TABLETS);
     for name in &repair.delete {
         let path = tablets.join(name);
         folder::remove(&path).map_err(RegistryError::io("delete", &path))?;
     }
-    for name in &repair.move_aside {
-        let to = unused_name(&dir.join(SET_ASIDE), name)?;
-        warn!(folder = %name, to = %to.display(), "unknown folder moved aside");
-        folder::rename(&tablets.join(name), &to).map_err(RegistryError::io("move aside", &to))?;
+    for name in &repair.unknown {
+        let to = unused_name(&dir.join(LOST_AND_FOUND), name)?;
+        warn!(folder = %name, to = %to.display(), "unknown replica folder moved to lost and found");
+        folder::rename(&tablets.join(name), &to).map_err(RegistryError::io("move unknown folder to", &to))?;
         folder::sync(&tablets).map_err(RegistryError::io("sync", &tablets))?;
     }
     for name in &repair.lost {
-        warn!(folder = %name, "replica has lost its folder and is quarantined");
+        warn!(folder = %name, "replica folder is missing; replica quarantined");
     }
     Ok(())
 }
 
 fn unused_name(dir: &Path, name: &str) -> Result<PathBuf, RegistryError> {
-    fs::create_dir_all(dir).map_err(RegistryError::io("make", dir))?;
+    fs::create_dir_all(dir).map_err(RegistryError::io("create", dir))?;
     let taken = folder_names(dir)?;
     let mut candidates = (0u64..).map(|number| format!("{name}.{number}"));
     let free = candidates.find(|candidate| !taken.contains(candidate)).unwrap_or_else(|| name.to_owned());

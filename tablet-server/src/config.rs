@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_runtime::config::ByteSize;
+use ebla_runtime::units::ByteSize;
 use ebla_storage::disk::{Disk, RealDisk};
 use ebla_storage::tablet::{BlockCache, StoreOptions};
 

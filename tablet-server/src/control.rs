@@ -57,7 +57,7 @@ impl ControlService {
         }
         let registry = Arc::clone(registry);
         let accept = move || -> Result<(), Error> {
-            registry.adopt(identity)?;
+            registry.set_identity(identity)?;
             Ok(registry.accept_epoch(epoch)?)
         };
         let outcome = self.manager.maintenance().run(accept).await;

@@ -13,7 +13,7 @@ use ebla_model::id::ClusterId;
 use ebla_proto::{convert, record};
 use ebla_routing::ChubbyDirectory;
 use ebla_runtime::{Blocking, Runtime};
-use ebla_storage::kept::KeptFile;
+use ebla_storage::hint_file::HintFile;
 use tracing::{info, warn};
 
 /// The file in the data folder.
@@ -24,7 +24,7 @@ const WRITE_DELAY: Duration = Duration::from_secs(1);
 /// The file and its content.
 #[derive(Debug)]
 pub(crate) struct DirectoryCache {
-    file: KeptFile,
+    file: HintFile,
     cached: record::DirectoryCopy,
 }
 
@@ -32,7 +32,7 @@ impl DirectoryCache {
     /// Loads the copy from this data folder if it belongs to `cluster`; `None`: the server does not know its cluster yet.
     /// Blocking.
     pub(crate) fn load(data_dir: &Path, cluster: Option<ClusterId>) -> Self {
-        let file = KeptFile::new(&data_dir.join(FILE_NAME));
+        let file = HintFile::new(&data_dir.join(FILE_NAME));
         let cached = read(&file).unwrap_or_else(|error| {
             warn!(%error, "cannot read cached cluster directory; starting without it");
             None
@@ -81,7 +81,7 @@ impl DirectoryCache {
     }
 }
 
-fn read(file: &KeptFile) -> Result<Option<record::DirectoryCopy>, Error> {
+fn read(file: &HintFile) -> Result<Option<record::DirectoryCopy>, Error> {
     let bytes = file.read().map_err(|error| Error::damaged(error.to_string()))?;
     bytes.map(|bytes| convert::decode_record(bytes.as_slice())).transpose()
 }
@@ -115,9 +115,9 @@ mod tests {
         record::DirectoryCopy { version: convert::VERSION, servers: vec![server], ..empty_copy(OURS) }
     }
 
-    fn folder() -> (tempfile::TempDir, KeptFile) {
+    fn folder() -> (tempfile::TempDir, HintFile) {
         let folder = tempfile::tempdir().unwrap();
-        let file = KeptFile::new(&folder.path().join(FILE_NAME));
+        let file = HintFile::new(&folder.path().join(FILE_NAME));
         (folder, file)
     }
 

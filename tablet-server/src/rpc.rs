@@ -8,7 +8,7 @@ use ebla_model::error::Error;
 use ebla_proto::locate::locate_server::Locate;
 use ebla_proto::locate::{ClusterReply, ClusterRequest, CountersReply, CountersRequest, TableName};
 use ebla_proto::tablet::tablets_server::Tablets;
-use ebla_proto::{belonging, convert, record, status, tablet as wire};
+use ebla_proto::{cluster_guard, convert, record, status, tablet as wire};
 use ebla_routing::ActiveMaster;
 use ebla_routing::ChubbyDirectory;
 use ebla_storage::log::CommitLog;
@@ -37,7 +37,8 @@ impl TabletService {
 
     /// The message and its sender's timeout. Fails when the sender names another cluster.
     fn parts<T>(&self, request: Request<T>) -> Result<(T, Duration), Status> {
-        belonging::admit(request.metadata(), self.directory.cluster()).map_err(|error| status::to_status(&error))?;
+        cluster_guard::check_cluster_id(request.metadata(), self.directory.cluster())
+            .map_err(|error| status::to_status(&error))?;
         let timeout = timeout(request.metadata());
         Ok((request.into_inner(), timeout))
     }
@@ -134,7 +135,7 @@ impl Locate for LocateService {
         Ok(Response::new(CountersReply {
             log_syncs: stats.syncs,
             log_batches: stats.batches,
-            log_marks: stats.marks,
+            log_marks: stats.commit_markers,
             log_records: stats.records,
             log_bytes: stats.bytes,
         }))

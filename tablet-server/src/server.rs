@@ -24,11 +24,11 @@ use ebla_proto::control::control_server::ControlServer;
 use ebla_proto::locate::locate_server::LocateServer;
 use ebla_proto::tablet::tablets_server::TabletsServer;
 use ebla_routing::ChubbyDirectory;
-use ebla_runtime::config::ByteSize;
+use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Blocking, Listener, Rng, Runtime, ServeOptions, serve};
-use ebla_storage::log::{CommitLog, LogError, LogOptions, Record, Recovered, SegmentWitness, Step};
+use ebla_storage::log::{CommitLog, LogError, LogOptions, LogStep, Record, Recovered, SegmentManifest};
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
-use ebla_storage::tablet::Shared;
+use ebla_storage::tablet::SharedResources;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, watch};
@@ -120,8 +120,8 @@ impl TabletServer {
             let directory = directory_cache.directory(Arc::clone(&chubby), &background);
             let store = config.options.store.clone();
             let shared = match &config.options.block_cache {
-                Some(cache) => Shared::with_cache(store, cache.clone())?,
-                None => Shared::new(store)?,
+                Some(cache) => SharedResources::with_cache(store, cache.clone())?,
+                None => SharedResources::new(store)?,
             };
             let scratch = config.data_dir.join("scratch");
             let network = Network::new(
@@ -309,7 +309,7 @@ impl TabletServer {
             self.manager.abort().await;
             self.replication.tasks.stop(Duration::ZERO).await;
             let log = self.log.clone();
-            let _ended = self.manager.maintenance().run(move || log.abandon()).await;
+            let _ended = self.manager.maintenance().run(move || log.abort()).await;
         })
     }
 }
@@ -368,7 +368,7 @@ fn persist_cluster_id(manager: &Arc<TabletManager>, directory: &ChubbyDirectory,
             if let Some(cluster) = directory.cluster() {
                 let identity = Identity { cluster, server: manager.server() };
                 let registry = Arc::clone(manager.registry());
-                let adopted = manager.maintenance().run(move || registry.adopt(identity)).await;
+                let adopted = manager.maintenance().run(move || registry.set_identity(identity)).await;
                 if let Ok(Err(error)) = adopted {
                     error!(%error, "cannot persist the cluster id in the registry");
                     return;
@@ -440,7 +440,7 @@ fn open_disk_now(config: &ServerConfig, rng: Rng) -> Result<OpenedDisk, Error> {
     let to_usize = |size: ByteSize| usize::try_from(size.bytes()).unwrap_or(usize::MAX);
     let (segment_bytes, cache_bytes) = (to_usize(config.options.segment_bytes), to_usize(config.options.log_cache));
     let options = LogOptions { segment_bytes, cache_bytes, rng, ..LogOptions::default() };
-    let (log, recovered) = CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentWitness>, options)
+    let (log, recovered) = CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentManifest>, options)
         .map_err(|error| Error::damaged(format!("open the commit log: {error}")))?;
     remove_deleted_groups(&log, &registry, &recovered);
     let quarantined = find_damaged(&registry, &recovered);
@@ -466,7 +466,7 @@ fn start_log_writer(log: &CommitLog, threads: Threads, runtime: &Runtime) -> Res
     };
     let (queued, work) = (Arc::new(Notify::new()), log.clone());
     let signal = Arc::clone(&queued);
-    log.wake_by(move || signal.notify_one());
+    log.set_wake_callback(move || signal.notify_one());
     // For records that were queued before the task could be woken.
     queued.notify_one();
     let rng = runtime.rng.fork();
@@ -480,13 +480,15 @@ fn start_log_writer(log: &CommitLog, threads: Threads, runtime: &Runtime) -> Res
 
 /// The loop of the log's writer, with a pause before each batch that stands for the disk's latency.
 async fn write_batches(log: &CommitLog, queued: &Notify, sync: Duration, rng: &Rng) -> Result<(), LogError> {
-    let mark_after = LogOptions::default().mark_after;
+    let commit_marker_delay = LogOptions::default().commit_marker_delay;
     loop {
         queued.notified().await;
         loop {
             tokio::time::sleep(rng.jitter(sync)).await;
-            if log.step()? == Step::Idle && tokio::time::timeout(mark_after, queued.notified()).await.is_err() {
-                log.mark()?;
+            if log.step()? == LogStep::Idle
+                && tokio::time::timeout(commit_marker_delay, queued.notified()).await.is_err()
+            {
+                log.write_commit_marker()?;
                 break;
             }
         }

@@ -21,7 +21,7 @@ const SERVER: ServerId = ServerId::new(3);
 /// The data folder of a server of our cluster.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    Registry::open(folder.path()).unwrap().adopt(Identity { cluster: OURS, server: SERVER }).unwrap();
+    Registry::open(folder.path()).unwrap().set_identity(Identity { cluster: OURS, server: SERVER }).unwrap();
     folder
 }
 

@@ -3,27 +3,27 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use ebla_runtime::{Bug, Clock};
+use ebla_runtime::{Clock, Failpoint};
 
 use crate::process::{Ran, side_by_side, start};
 
 /// A fault, and the plan that is apt to find it. Not here: `SplitForgetsSessions` and `ScanSkipsRest`, which no seed has
 /// found yet.
-const CATALOGUE: [(Bug, &str); 14] = [
-    (Bug::VoteAfterRestart, "votes"),
-    (Bug::AckBeforeSync, "outage"),
-    (Bug::VoteNotSaved, "votes"),
-    (Bug::LogTailLost, "power"),
-    (Bug::ReadWithoutLease, "alone"),
-    (Bug::LeaseTooLong, "parts"),
-    (Bug::AnswerBeforeCommit, "parts"),
-    (Bug::AppliedTwice, "parts"),
-    (Bug::RetryUnderNewNumber, "parts"),
-    (Bug::TimeGoesBack, "clocks"),
-    (Bug::DecisionUnlatched, "parts"),
-    (Bug::GenerationUnchecked, "parts"),
-    (Bug::UnsentReportedWritten, "parts"),
-    (Bug::ApplyReadsClock, "power"),
+const CATALOGUE: [(Failpoint, &str); 14] = [
+    (Failpoint::VoteAfterRestart, "votes"),
+    (Failpoint::AckBeforeSync, "outage"),
+    (Failpoint::VoteNotSaved, "votes"),
+    (Failpoint::LogTailLost, "power"),
+    (Failpoint::ReadWithoutLease, "alone"),
+    (Failpoint::LeaseTooLong, "parts"),
+    (Failpoint::AnswerBeforeCommit, "parts"),
+    (Failpoint::AppliedTwice, "parts"),
+    (Failpoint::RetryUnderNewNumber, "parts"),
+    (Failpoint::TimeGoesBack, "clocks"),
+    (Failpoint::DecisionUnlatched, "parts"),
+    (Failpoint::GenerationUnchecked, "parts"),
+    (Failpoint::UnsentReportedWritten, "parts"),
+    (Failpoint::ApplyReadsClock, "power"),
 ];
 
 /// Tried in turn until one finds the fault: which one does changes with every change of the code.
@@ -31,7 +31,7 @@ const SEEDS: RangeInclusive<u64> = 1..=24;
 
 /// One thing to try: a fault, or, without one, that the plan's first seed is clean.
 struct Trial {
-    bug: Option<Bug>,
+    bug: Option<Failpoint>,
     plan: &'static str,
 }
 

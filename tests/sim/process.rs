@@ -5,8 +5,7 @@ use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use ebla_runtime::planted::plant;
-use ebla_runtime::{Bug, spawn_thread};
+use ebla_runtime::{Failpoint, spawn_thread};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -31,12 +30,12 @@ pub(crate) fn one(seed: u64) -> ExitCode {
         std::process::exit(PANICKED);
     }));
     let folder = own_folder();
-    assert!(ebla_runtime::clock::replace_machine(Arc::new(HostTime::default())));
+    assert!(ebla_runtime::clock::replace_system_clock(Arc::new(HostTime::default())));
     let _clocks = mad_turmoil::time::SimClocksGuard::init();
     // Always: whether there are logs must not make a difference to what draws random numbers.
-    ebla_runtime::telemetry::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_| "off".to_owned()));
+    ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_| "off".to_owned()));
     if let Some(bug) = chosen_bug() {
-        plant(bug);
+        bug.enable();
     }
     let plan = Plan::named(&std::env::var("EBLA_SIM_PLAN").unwrap_or_default(), seed);
     let trace = Trace::new(std::env::var("EBLA_SIM_TRACE").ok().as_deref());
@@ -49,9 +48,9 @@ pub(crate) fn one(seed: u64) -> ExitCode {
 }
 
 /// The fault that this run is to have; none when the variable is absent or empty.
-fn chosen_bug() -> Option<Bug> {
+fn chosen_bug() -> Option<Failpoint> {
     let name = std::env::var("EBLA_PLANTED_BUG").ok().filter(|name| !name.is_empty())?;
-    let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+    let bug = Failpoint::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
     assert!(bug.is_some(), "EBLA_PLANTED_BUG={name}: no planted fault has this name");
     bug
 }

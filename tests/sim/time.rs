@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ebla_model::time::Micros;
 use ebla_runtime::Clock;
-use ebla_runtime::clock::Time;
+use ebla_runtime::clock::TimeSource;
 
 /// The simulation begins when every host has been up for so long.
 pub(crate) const UP_BEFORE: Duration = Duration::from_secs(1_000);
@@ -46,7 +46,7 @@ impl HostTime {
     }
 }
 
-impl Time for HostTime {
+impl TimeSource for HostTime {
     fn wall(&self) -> Micros {
         let since = i64::try_from(elapsed().as_micros()).unwrap_or(i64::MAX);
         Micros::new(EPOCH_MICROS + since + self.off_micros.load(Ordering::Relaxed))

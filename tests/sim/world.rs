@@ -9,7 +9,7 @@ use std::time::Duration;
 use ebla_chubby::embedded::Embedded;
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::Error;
-use ebla_runtime::config::ByteSize;
+use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Net, Rng, Runtime, Tasks};
 use ebla_storage::disk::SimDisk;
 use ebla_storage::tablet::StoreOptions;

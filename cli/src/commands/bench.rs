@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ebla_runtime::Runtime;
-use ebla_runtime::config::ByteSize;
+use ebla_runtime::units::ByteSize;
 use serde_json::json;
 
 use super::Place;

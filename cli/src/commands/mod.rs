@@ -33,8 +33,8 @@ use ebla_client::{Admin, Client};
 use ebla_model::error::{Error, Reason};
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
-use ebla_runtime::config::Span;
-use ebla_runtime::telemetry::{InvalidLogFilter, LogFilter};
+use ebla_runtime::logging::{InvalidLogFilter, LogFilter};
+use ebla_runtime::units::HumanDuration;
 use futures::future::LocalBoxFuture;
 
 use crate::address::Addresses;
@@ -56,7 +56,7 @@ pub struct Arguments {
     /// How long a command that talks to a cluster may take, such as 500ms, 10s or 5m [default: 60s a read or write, 2m a
     /// change of tables]
     #[arg(long, global = true, env = "EBLA_TIMEOUT", value_name = "DURATION", value_parser = time_limit)]
-    pub timeout: Option<Span>,
+    pub timeout: Option<HumanDuration>,
 }
 
 /// Warnings, and what the master tells operators: servers that are lost and come back, replicas that are missing and repaired.
@@ -67,8 +67,8 @@ fn log_filter(text: &str) -> Result<LogFilter, InvalidLogFilter> {
     if text.is_empty() { DEFAULT_LOG } else { text }.parse()
 }
 
-fn time_limit(text: &str) -> Result<Span, String> {
-    match text.parse::<Span>() {
+fn time_limit(text: &str) -> Result<HumanDuration, String> {
+    match text.parse::<HumanDuration>() {
         Ok(span) if !span.get().is_zero() => Ok(span),
         Ok(_zero) => Err("a command needs some time; example: 10s".to_owned()),
         Err(error) => Err(format!("{error}; examples: 500ms, 10s, 5m")),
@@ -236,7 +236,7 @@ pub fn run(arguments: Arguments) -> LocalBoxFuture<'static, Result<(), Failure>>
 
 async fn dispatch(arguments: Arguments) -> Result<(), Failure> {
     let runtime = Runtime::system("ebla");
-    match arguments.timeout.map(Span::get) {
+    match arguments.timeout.map(HumanDuration::get) {
         Some(timeout) if !arguments.command.serves() => {
             let command = TIMEOUT.scope(timeout, Box::pin(carry_out(arguments.command, runtime)));
             tokio::time::timeout(timeout, command).await.unwrap_or_else(|_elapsed| Err(late(timeout)))

@@ -65,7 +65,7 @@ impl Role {
         process::check_free(&[Listen { option: "--listen", address: &self.listen }]).await?;
         let etcd = Etcd::new(&self.etcd, runtime).map_err(|error| Failure::usage(Error::from(error).message))?;
         // A broken invariant must not be served on.
-        ebla_runtime::telemetry::abort_on_panic();
+        ebla_runtime::panic_hook::abort_on_panic();
         Ok(etcd.shared())
     }
 

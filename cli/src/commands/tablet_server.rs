@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ebla_mounttable_namespace::Publisher;
 use ebla_runtime::Runtime;
-use ebla_runtime::config::ByteSize;
+use ebla_runtime::units::ByteSize;
 use ebla_tablet_server::{ServerConfig, ServerOptions};
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebla_master::health::Health;
 use ebla_mounttable::server::Server;
 use ebla_runtime::Runtime;
-use ebla_runtime::config::ByteSize;
+use ebla_runtime::units::ByteSize;
 use serde_json::{Value, json};
 
 use super::DEFAULT_ADDRESS;

@@ -114,7 +114,7 @@ impl Cluster {
             let tablet = TabletId::new(self.next_tablet);
             let leader = 1 + (self.next_tablet - 10) % 3;
             self.next_tablet += 1;
-            self.add(TabletDescriptor::fresh(table, tablet, range, &servers(&["1", "2", "3"])), leader);
+            self.add(TabletDescriptor::initial(table, tablet, range, &servers(&["1", "2", "3"])), leader);
             start = end.unwrap_or_default();
         }
     }
@@ -134,7 +134,7 @@ impl Cluster {
     fn move_replicas(&mut self, tablet: TabletId, to: &[&str]) {
         let state = self.tablets.get_mut(&tablet).unwrap();
         let to = servers(to);
-        state.descriptor.membership = Membership::fresh(&to);
+        state.descriptor.membership = Membership::initial(&to);
         state.descriptor.membership_log_id.index += 1;
         state.leader = to[0];
         state.term += 1;
@@ -386,7 +386,7 @@ fn golden_scripts() {
 fn a_tablet_with_unknown_replicas_is_looked_up_again() {
     let [old, new] = [1, 4].map(ServerId::new);
     let position = Position::at(TableId::new(5), key("k"));
-    let descriptor = Arc::new(TabletDescriptor::fresh(TableId::new(5), TabletId::new(10), KeyRange::all(), &[old]));
+    let descriptor = Arc::new(TabletDescriptor::initial(TableId::new(5), TabletId::new(10), KeyRange::all(), &[old]));
     let failure = |leader: Option<u64>, descriptors| CallFailure {
         source: FailureSource::Response,
         error: Error::new(Reason::NotLeader, "this replica does not lead"),
@@ -411,6 +411,6 @@ fn a_tablet_with_unknown_replicas_is_looked_up_again() {
     // The next round reaches a leader that is among the known replicas.
     let mut peer = rejected;
     peer.descriptor =
-        Arc::new(TabletDescriptor::fresh(TableId::new(5), TabletId::new(10), KeyRange::all(), &[old, new]));
+        Arc::new(TabletDescriptor::initial(TableId::new(5), TabletId::new(10), KeyRange::all(), &[old, new]));
     assert!(!peer.is_superseded_by(LeaderHint { server: new, term: 2 }));
 }

@@ -115,7 +115,7 @@ impl Fake {
         for (number, end) in cuts.iter().map(|cut| Some(key(cut))).chain([None]).enumerate() {
             let tablet = state.new_tablet();
             let range = KeyRange::new(start, end.clone()).unwrap();
-            state.add(TabletDescriptor::fresh(TABLE, tablet, range, &servers), 1 + number as u64 % 3);
+            state.add(TabletDescriptor::initial(TABLE, tablet, range, &servers), 1 + number as u64 % 3);
             start = end.unwrap_or_default();
         }
         drop(state);
@@ -225,7 +225,7 @@ impl ClusterState {
             ClusterEvent::Move { key } => {
                 let servers: Vec<ServerId> = (4..=6).map(ServerId::new).collect();
                 let tablet = self.holder(TABLE, key);
-                tablet.descriptor.membership = Membership::fresh(&servers);
+                tablet.descriptor.membership = Membership::initial(&servers);
                 tablet.descriptor.membership_log_id.index += 1;
                 tablet.leader = servers.first().copied();
                 tablet.term += 1;

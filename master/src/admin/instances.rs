@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use ebla_model::app_profile::AppProfileName;
+use ebla_model::admin::app_profile::AppProfileName;
+use ebla_model::admin::instance::{Instance, InstanceName, Instances as Parent, ProjectName};
 use ebla_model::error::{Error, Reason};
-use ebla_model::instance::{Instance, InstanceName, Instances as Parent, ProjectName};
 use ebla_proto::admin::{self, longrunning};
 use ebla_proto::convert::app_profile::app_profile_from_admin;
 use ebla_proto::convert::instance::{

@@ -1,10 +1,10 @@
 //! Table admin requests, validated and converted to values of the model. Pure.
 
+use ebla_model::admin::instance::InstanceName;
 use ebla_model::aggregate::Aggregator;
 use ebla_model::cell::FamilyName;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::TableId;
-use ebla_model::instance::InstanceName;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::schema::{FamilyChange, NewFamily, TableName};
 use ebla_proto::admin::modify_column_families_request::{Modification, modification::Mod};

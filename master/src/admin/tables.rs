@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ebla_model::admin::instance::InstanceName;
 use ebla_model::error::Error;
-use ebla_model::instance::InstanceName;
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::admin::{self, longrunning};
 use ebla_proto::convert::admin::{TableView, table_to_admin};

@@ -126,7 +126,7 @@ async fn plan_tablets(
     let servers = assign(&loads, ranges.len(), master.replicas());
     let ids = next_ids(master.chubby(), Counter::Tablets, ranges.len() as u64).await?;
     let tablets = ids.map(TabletId::new).zip(ranges).zip(servers);
-    Ok(tablets.map(|((tablet, range), servers)| TabletDescriptor::fresh(table, tablet, range, &servers)).collect())
+    Ok(tablets.map(|((tablet, range), servers)| TabletDescriptor::initial(table, tablet, range, &servers)).collect())
 }
 
 /// The ranges between the split keys, which ascend.
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_majority_is_more_than_half() {
         let servers: Vec<_> = (1..=3).map(ServerId::new).collect();
-        let tablet = TabletDescriptor::fresh(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
+        let tablet = TabletDescriptor::initial(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
         let left = |count: u64| -> Vec<_> {
             let replica = |n| Replica { replica: ReplicaId::new(n), server: ServerId::new(n) };
             (1..=count).map(|n| (&tablet, replica(n))).collect()

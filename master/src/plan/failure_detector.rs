@@ -111,7 +111,7 @@ mod tests {
     /// Servers 1 and 2 with their replicas of a tablet that also has one on server 3, which is missing.
     fn snapshot(heard: &[u64]) -> ClusterSnapshot {
         let servers = [1, 2, 3].map(ServerId::new);
-        let descriptor = TabletDescriptor::fresh(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
+        let descriptor = TabletDescriptor::initial(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
         let mut cluster = ClusterSnapshot::default();
         for (number, role) in [(1, Role::Leader), (2, Role::Follower)] {
             let replica = ReplicaReport {

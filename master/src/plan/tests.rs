@@ -66,7 +66,7 @@ impl<'a> Words<'a> {
         let table = TableId::new(self.number("table").unwrap_or(0));
         let tablet = TabletId::new(self.number("tablet").unwrap_or(1));
         let range = if tablet == TabletId::ROOT { root_range() } else { self.range() };
-        let fresh = TabletDescriptor::fresh(table, tablet, range, &[]);
+        let fresh = TabletDescriptor::initial(table, tablet, range, &[]);
         let (before, learners) = (self.members("was"), self.members("learners"));
         let mut membership = fresh.membership.clone();
         membership.voters = [&before, &voters].into_iter().filter(|set| !set.is_empty()).map(|set| ids(set)).collect();

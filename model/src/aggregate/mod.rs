@@ -1,14 +1,14 @@
-//! Aggregate families: cells that hold what all that was added to them comes to.
+//! Aggregate families: each cell holds the aggregate of all inputs that were added to it.
 //!
-//! A cell's content is its state; a reader sees just these bytes. Of a sum, a least or a greatest it is a signed integer
-//! of 8 bytes, big endian; of an approximate count of different inputs a [`Sketch`]. Cells of different timestamps
-//! aggregate apart from each other. What follows a delete begins anew, in the same request too.
+//! A cell's content is its encoded state; readers see these bytes. The state of a sum, minimum or maximum is a signed
+//! 8-byte integer, big endian; that of an approximate distinct count is a [`Sketch`]. Cells with different timestamps
+//! aggregate separately. After a delete a cell starts empty, also within one request.
 //!
-//! The leader turns additions into plain writes of the new state while it holds the row ([`Resolution::settle`]), so
-//! nothing is added up when a log is applied: replicas cannot differ, and a log that is read again comes to the same.
+//! The leader converts additions to plain writes of the new state under the row latch ([`Resolution::merge`]), so applying
+//! a log involves no arithmetic: replicas cannot differ, and a replayed log gives the same result.
 
-mod fingerprint;
-mod settle;
+mod fingerprint2011;
+mod merge;
 mod sketch;
 mod sparse;
 mod wire;
@@ -19,38 +19,38 @@ use bytes::Bytes;
 
 use crate::error::Error;
 
-pub(crate) use self::settle::Step;
-pub use self::settle::{Resolution, SKETCHES_MAX};
+pub(crate) use self::merge::ResolvedMutation;
+pub use self::merge::{Resolution, SKETCHES_MAX};
 pub use self::sketch::{InputKind, SKETCH_BYTES_MAX, Sketch};
 pub use self::wire::SketchError;
 
-/// How the cells of an aggregate family bring two states together.
+/// How the cells of an aggregate family merge two states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Aggregator {
-    /// Their sum, wrapping around.
+    /// The sum, wrapping around.
     Sum,
-    /// The lesser.
+    /// The minimum.
     Min,
-    /// The greater.
+    /// The maximum.
     Max,
-    /// About how many different inputs there were.
+    /// The approximate number of distinct inputs.
     UniqueCount(InputType),
 }
 
-/// What the inputs of an approximate count are.
+/// Type of the inputs of an approximate distinct count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InputType {
     /// Signed integers of 64 bits.
     Int64,
     /// Bytes.
     Bytes,
-    /// Text, which counts as its UTF-8.
+    /// Text, hashed as its UTF-8 bytes.
     String,
 }
 
-/// What a request adds to a cell.
+/// An input that a request adds to a cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Input {
+pub enum AggregateInput {
     /// An integer.
     Int64(i64),
     /// Bytes.
@@ -59,32 +59,36 @@ pub enum Input {
     String(String),
 }
 
-/// What a cell of an aggregate family holds. All of a family's are of one kind.
+/// The state of a cell of an aggregate family. All states of a family are of one kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum State {
-    /// A sum, the least or the greatest.
+pub enum AggregateState {
+    /// A sum, minimum or maximum.
     Integer(i64),
-    /// An approximate count.
+    /// An approximate distinct count.
     Sketch(Sketch),
 }
 
 impl Aggregator {
-    /// Whether its states are sketches, which are large beside their inputs.
+    /// Whether its states are sketches, which are much larger than their inputs.
     pub const fn is_sketch(self) -> bool {
         matches!(self, Self::UniqueCount(_))
     }
 
-    /// The state of one input alone.
+    /// The state of a single input.
     ///
     /// # Errors
-    /// `InvalidArgument` when the family takes inputs of another type.
-    pub fn state_of(self, input: &Input) -> Result<State, Error> {
+    /// `InvalidArgument` when the family has another type of inputs.
+    pub fn state_of(self, input: &AggregateInput) -> Result<AggregateState, Error> {
         match (self, input) {
-            (Self::Sum | Self::Min | Self::Max, Input::Int64(input)) => Ok(State::Integer(*input)),
-            (Self::UniqueCount(InputType::Int64), Input::Int64(input)) => Ok(State::Sketch(Sketch::of_integer(*input))),
-            (Self::UniqueCount(InputType::Bytes), Input::Bytes(input)) => Ok(State::Sketch(Sketch::of_bytes(input))),
-            (Self::UniqueCount(InputType::String), Input::String(input)) => {
-                Ok(State::Sketch(Sketch::of_bytes(input.as_bytes())))
+            (Self::Sum | Self::Min | Self::Max, AggregateInput::Int64(input)) => Ok(AggregateState::Integer(*input)),
+            (Self::UniqueCount(InputType::Int64), AggregateInput::Int64(input)) => {
+                Ok(AggregateState::Sketch(Sketch::of_integer(*input)))
+            }
+            (Self::UniqueCount(InputType::Bytes), AggregateInput::Bytes(input)) => {
+                Ok(AggregateState::Sketch(Sketch::of_bytes(input)))
+            }
+            (Self::UniqueCount(InputType::String), AggregateInput::String(input)) => {
+                Ok(AggregateState::Sketch(Sketch::of_bytes(input.as_bytes())))
             }
             (Self::UniqueCount(InputType::Bytes), _) => Err(wrong_input("a bytes_value or a raw_value")),
             (Self::UniqueCount(InputType::String), _) => Err(wrong_input("a string_value")),
@@ -92,28 +96,29 @@ impl Aggregator {
         }
     }
 
-    /// The state of these bytes.
+    /// Decodes a state.
     ///
     /// # Errors
-    /// Why they are none, as the rest of a sentence that begins with the bytes.
-    pub fn decode(self, bytes: &[u8]) -> Result<State, String> {
+    /// What is wrong with the bytes, as a predicate whose subject is the bytes.
+    pub fn decode(self, bytes: &[u8]) -> Result<AggregateState, String> {
         let kind = match self {
             Self::Sum | Self::Min | Self::Max => {
-                let state = decode_state(bytes).map(State::Integer);
+                let state = decode_state(bytes).map(AggregateState::Integer);
                 return state
-                    .ok_or_else(|| format!("has {} bytes: it is a big-endian integer of 8 bytes", bytes.len()));
+                    .ok_or_else(|| format!("has {} bytes: expected a big-endian integer of 8 bytes", bytes.len()));
             }
             Self::UniqueCount(InputType::Int64) => InputKind::Integers,
             Self::UniqueCount(InputType::Bytes | InputType::String) => InputKind::Strings,
         };
-        Sketch::decode(bytes, kind).map(State::Sketch).map_err(|error| format!("is no sketch of this family: {error}"))
+        Sketch::decode(bytes, kind)
+            .map(AggregateState::Sketch)
+            .map_err(|error| format!("is not a sketch of this family: {error}"))
     }
 
-    /// Brings `other` into `state`. In which order states are brought together does not matter. Whether this changes
-    /// `state`.
-    pub fn merge(self, state: &mut State, other: &State) -> bool {
+    /// Merges `other` into `state`; the order of merges does not matter. Returns whether `state` changed.
+    pub fn merge(self, state: &mut AggregateState, other: &AggregateState) -> bool {
         match (state, other) {
-            (State::Integer(state), State::Integer(other)) => {
+            (AggregateState::Integer(state), AggregateState::Integer(other)) => {
                 let before = *state;
                 *state = match self {
                     Self::Sum => before.wrapping_add(*other),
@@ -123,9 +128,10 @@ impl Aggregator {
                 };
                 *state != before
             }
-            (State::Sketch(state), State::Sketch(other)) => state.merge(other),
-            // Never: both were made by this aggregator.
-            (State::Integer(_), State::Sketch(_)) | (State::Sketch(_), State::Integer(_)) => false,
+            (AggregateState::Sketch(state), AggregateState::Sketch(other)) => state.merge(other),
+            // Unreachable: both states come from this aggregator.
+            (AggregateState::Integer(_), AggregateState::Sketch(_))
+            | (AggregateState::Sketch(_), AggregateState::Integer(_)) => false,
         }
     }
 }
@@ -145,8 +151,8 @@ impl fmt::Display for Aggregator {
     }
 }
 
-impl State {
-    /// Its bytes.
+impl AggregateState {
+    /// The encoded state.
     pub fn encode(&self) -> Bytes {
         match self {
             Self::Integer(state) => encode_state(*state),
@@ -155,12 +161,12 @@ impl State {
     }
 }
 
-/// The bytes of a sum, a least or a greatest.
+/// Encodes a sum, minimum or maximum.
 pub fn encode_state(state: i64) -> Bytes {
     Bytes::copy_from_slice(&state.to_be_bytes())
 }
 
-/// The sum, least or greatest of these bytes, `None` when they are not 8.
+/// Decodes a sum, minimum or maximum; `None` unless there are 8 bytes.
 pub fn decode_state(bytes: &[u8]) -> Option<i64> {
     bytes.try_into().ok().map(i64::from_be_bytes)
 }

@@ -1,27 +1,27 @@
-//! HyperLogLog++ sketches: how many different inputs there were, in at most 32 KiB.
+//! HyperLogLog++ sketches: the approximate number of distinct inputs, in at most 32 KiB.
 //!
-//! A sketch is a function of the set of its inputs. It does not tell in which order they came, how often, or in which
-//! parts they were merged, so merging is commutative, associative and idempotent, down to the bytes. Sparse while the
-//! inputs are few ([`super::sparse`]), then 2^15 registers of one byte, each with the greatest rank that it met.
+//! A sketch is a function of the set of its inputs. It does not depend on their order or frequency, nor on the order of
+//! merges, so merging is commutative, associative and idempotent, down to the bytes. It is sparse while the inputs are few
+//! ([`super::sparse`]), then it has 2^15 registers of one byte, each with the highest rank of its inputs.
 //! Heule, Nunkesser, Hall: "HyperLogLog in Practice", 2013; the bytes are ZetaSketch's (`super::wire`).
 
 use bytes::Bytes;
 
-use super::fingerprint::fingerprint;
+use super::fingerprint2011::fingerprint2011;
 use super::sparse::Sparse;
 use super::wire::{self, SketchError};
 
-/// Bits of a hash that name a register.
+/// Bits of a hash that select a register.
 pub(super) const REGISTER_BITS: u32 = 15;
-/// How many registers there are.
+/// Number of registers.
 pub(super) const REGISTERS: usize = 1 << REGISTER_BITS;
-/// The rank of 49 bits, none of which is set.
+/// The rank of 49 zero bits.
 pub(super) const RANK_MAX: u8 = 50;
-/// The most that a sketch takes, in bytes.
+/// Maximum encoded size of a sketch, in bytes.
 pub const SKETCH_BYTES_MAX: usize = 32_791;
 const _: () = assert!(RANK_MAX as u32 == 64 - REGISTER_BITS + 1);
 
-/// What the inputs of a sketch are, which decides how they are hashed. Sketches of different kinds do not merge.
+/// Kind of the inputs of a sketch, which decides how they are hashed. Sketches of different kinds cannot be merged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InputKind {
     /// Integers of 64 bits, hashed as 8 bytes, little endian.
@@ -30,7 +30,7 @@ pub enum InputKind {
     Strings,
 }
 
-/// What a sketch holds.
+/// Representation of a sketch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     Sparse(Sparse),
@@ -38,7 +38,7 @@ pub(super) enum Form {
     Normal(Vec<u8>),
 }
 
-/// An approximate count of different inputs.
+/// An approximate count of distinct inputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sketch {
     kind: InputKind,
@@ -48,15 +48,15 @@ pub struct Sketch {
 impl Sketch {
     /// The sketch of one integer.
     pub fn of_integer(input: i64) -> Self {
-        Self { kind: InputKind::Integers, form: Form::Sparse(Sparse::of(fingerprint(&input.to_le_bytes()))) }
+        Self { kind: InputKind::Integers, form: Form::Sparse(Sparse::of(fingerprint2011(&input.to_le_bytes()))) }
     }
 
     /// The sketch of one byte string.
     pub fn of_bytes(input: &[u8]) -> Self {
-        Self { kind: InputKind::Strings, form: Form::Sparse(Sparse::of(fingerprint(input))) }
+        Self { kind: InputKind::Strings, form: Form::Sparse(Sparse::of(fingerprint2011(input))) }
     }
 
-    /// Takes in all inputs of the other, which must be of the same kind. Whether this changes anything.
+    /// Merges another sketch of the same kind. Returns whether this one changed.
     pub fn merge(&mut self, other: &Self) -> bool {
         debug_assert_eq!(self.kind, other.kind, "they are hashed differently");
         match (&mut self.form, &other.form) {
@@ -76,7 +76,7 @@ impl Sketch {
         }
     }
 
-    /// About how many different inputs there were.
+    /// The approximate number of distinct inputs.
     ///
     /// The standard error is 1.04 / sqrt(2^15), 0.6 %, and far less while the sketch is sparse: then empty buckets are
     /// counted (Whang et al., "A linear-time probabilistic counting algorithm", 1990). Of registers it is the improved
@@ -92,15 +92,15 @@ impl Sketch {
         }
     }
 
-    /// The bytes, the same for the same inputs; at most [`SKETCH_BYTES_MAX`].
+    /// Encodes the sketch: equal sets of inputs give equal bytes; at most [`SKETCH_BYTES_MAX`].
     pub fn encode(&self) -> Bytes {
         wire::encode(self.kind, &self.form).into()
     }
 
-    /// The sketch of these bytes, which may come from elsewhere.
+    /// Decodes a sketch, which may come from another system.
     ///
     /// # Errors
-    /// When they are no such sketch, are damaged, or have another precision or kind of inputs.
+    /// When the bytes are not a sketch, are damaged, or have another precision or kind of inputs.
     pub fn decode(bytes: &[u8], kind: InputKind) -> Result<Self, SketchError> {
         let mut form = wire::decode(kind, bytes)?;
         form.shorten();
@@ -109,7 +109,7 @@ impl Sketch {
 }
 
 impl Form {
-    /// Turns a list that has become too long into registers.
+    /// Converts a sparse list that has become too long to registers.
     fn shorten(&mut self) {
         if let Self::Sparse(sparse) = self
             && sparse.is_long()
@@ -121,7 +121,7 @@ impl Form {
     }
 }
 
-/// Raises registers to these ranks where they are lower. Whether any was.
+/// Raises registers to these ranks where they are lower. Returns whether any changed.
 fn raise(registers: &mut [u8], ranks: impl Iterator<Item = (usize, u8)>) -> bool {
     let mut is_raised = false;
     for (at, rank) in ranks {
@@ -147,7 +147,7 @@ fn estimate(registers: &[u8]) -> f64 {
     all * all / (2.0 * std::f64::consts::LN_2 * (sum + all * sigma(empty / all)))
 }
 
-/// x + sum over k of x^(2^k) 2^(k-1): what registers that are still empty add. Infinite for 1: nothing was met at all.
+/// x + sum over k of x^(2^k) 2^(k-1): the contribution of empty registers. Infinite for 1: all are empty.
 fn sigma(mut x: f64) -> f64 {
     let (mut sum, mut weight) = (x, 1.0);
     if x >= 1.0 {
@@ -163,7 +163,7 @@ fn sigma(mut x: f64) -> f64 {
     }
 }
 
-/// (1 - x - sum over k of (1 - x^(1/2^k))^2 / 2^k) / 3: what registers that can rise no further add.
+/// (1 - x - sum over k of (1 - x^(1/2^k))^2 / 2^k) / 3: the contribution of saturated registers.
 fn tau(mut x: f64) -> f64 {
     let (mut sum, mut weight) = (1.0 - x, 1.0);
     if x <= 0.0 || x >= 1.0 {

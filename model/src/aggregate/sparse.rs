@@ -1,4 +1,4 @@
-//! A sketch of few inputs: which of 2^20 buckets they fell into.
+//! Sparse sketches: the non-empty ones of 2^20 buckets.
 //!
 //! ```text
 //!   hash       15 bits: register | 5 bits | 44 bits
@@ -6,14 +6,14 @@
 //!              bit 21 set:   register << 6 | rank of the 44 bits, where the 5 bits are zero
 //! ```
 //!
-//! The *rank* of some bits is the place of the first that is set, counted from 1, or one more than there are. A bucket
-//! keeps the greatest rank that it met. Values ascend, each bucket has one, and the bytes are the differences as
+//! The *rank* of some bits is the position of the first set bit, counted from 1, or one more than their number. A bucket
+//! stores the highest rank of its inputs. Values ascend, each bucket has one, and the encoding is the differences as
 //! varints.
 //!
-//! The list gives way to registers when its buckets are many. That must hang on the buckets alone and only ever grow with
-//! them: were it judged by the bytes, a rank that rises could shorten a difference, and whether a list has ever been
-//! too long would depend on the order of the inputs. So the length is taken with all ranks as zero. Adding a bucket
-//! parts a difference in two, which are never shorter together than the whole was.
+//! The list is converted to registers when it is too long. This must depend on the buckets alone and be monotonic: with the
+//! real encoded length, a rising rank could shorten a difference, and whether a list has ever been too long would depend on
+//! the order of the inputs. So the length is computed with all ranks as zero. Adding a bucket divides a difference in two,
+//! which together are never shorter than the original.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
@@ -21,25 +21,25 @@ use std::iter::Peekable;
 use super::sketch::REGISTERS;
 use super::wire::{put_varint, varint_bytes};
 
-/// Bits of a hash that name a bucket.
+/// Bits of a hash that select a bucket.
 pub(super) const BUCKET_BITS: u32 = 20;
 /// Bits of a bucket behind its register's.
 const BELOW_BITS: u32 = 5;
-/// Set in a value that brings its rank.
+/// Flag of a value that includes its rank.
 const RANKED: u32 = 1 << 21;
-/// Where a value that brings a rank has it.
+/// Bits of the rank in such a value.
 const RANK_BITS: u32 = 6;
 const RANK: u32 = (1 << RANK_BITS) - 1;
-/// The rank of 44 bits, none of which is set.
+/// The rank of 44 zero bits.
 const RANK_MAX: u32 = 64 - BUCKET_BITS + 1;
-/// A list this long is given up: three quarters of what the registers take, as elsewhere.
+/// Length at which a list is converted: three quarters of the registers' size, as in other implementations.
 const BYTES_MAX: u64 = REGISTERS as u64 * 3 / 4;
 
-/// Buckets with the greatest rank that each met.
+/// Buckets with the highest rank of each.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Sparse {
     values: Vec<u32>,
-    /// What the list would take with all ranks zero.
+    /// Encoded length of the list with all ranks zero.
     bytes: u64,
 }
 
@@ -57,23 +57,23 @@ impl Sparse {
         sparse
     }
 
-    /// How many buckets met an input.
+    /// Number of non-empty buckets.
     pub(super) const fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// How many buckets there are, and how many of them met nothing.
+    /// Number of all buckets, and of the empty ones.
     pub(super) fn buckets(&self) -> (f64, f64) {
         let all = f64::from(1_u32 << BUCKET_BITS);
         (all, all - u32::try_from(self.len()).map_or(all, f64::from))
     }
 
-    /// Whether it takes so much that registers are better.
+    /// Whether the list must be converted to registers.
     pub(super) const fn is_long(&self) -> bool {
         self.bytes >= BYTES_MAX
     }
 
-    /// Takes in what the other met. Whether anything is new.
+    /// Merges another list. Returns whether this one changed.
     pub(super) fn merge(&mut self, other: &Self) -> bool {
         let mut both = Self { values: Vec::with_capacity(self.len() + other.len()), bytes: 0 };
         let mut is_new = false;
@@ -86,7 +86,7 @@ impl Sparse {
         is_new
     }
 
-    /// The register of each value, and the rank that it brings there.
+    /// The register and rank of each value.
     pub(super) fn registers(&self) -> impl Iterator<Item = (usize, u8)> {
         self.values.iter().map(|value| {
             let (register, rank) = if value & RANKED == 0 {
@@ -110,7 +110,7 @@ impl Sparse {
         bytes
     }
 
-    /// The list of these differences; `None` when they give a value that no hash has, or do not ascend.
+    /// Decodes a list of differences; `None` when they give an impossible value, or do not ascend.
     pub(super) fn decode(differences: impl Iterator<Item = u64>) -> Option<Self> {
         let mut sparse = Self::default();
         for difference in differences {
@@ -129,7 +129,7 @@ impl Sparse {
         Some(sparse)
     }
 
-    /// Puts a value behind all others.
+    /// Appends a value.
     fn push(&mut self, value: u32) {
         let last = self.values.last().map_or(0, |last| place(*last));
         self.bytes += varint_bytes(u64::from(place(value) - last));
@@ -137,7 +137,7 @@ impl Sparse {
     }
 }
 
-/// The next value of two lists together, and whether it is news for the first.
+/// The next value of two lists together, and whether it is new to the first.
 fn next<'a>(
     ours: &mut Peekable<impl Iterator<Item = &'a u32>>,
     theirs: &mut Peekable<impl Iterator<Item = &'a u32>>,

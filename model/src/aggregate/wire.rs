@@ -1,4 +1,4 @@
-//! The bytes of a sketch: ZetaSketch's messages, as BigQuery and Bigtable exchange them.
+//! Encoding of a sketch: ZetaSketch's messages, as BigQuery and Bigtable exchange them.
 //!
 //! ```text
 //!   1  algorithm        112, HyperLogLog++
@@ -13,9 +13,9 @@
 //!      6  differences of a sparse sketch
 //! ```
 //!
-//! Fields are written in this order. How many inputs there were is not known to a function of their set; what stands
-//! there is how many buckets or registers met one, which is as many as there were when none came twice and no two met.
-//! Nobody needs it for an estimate, and it is not read.
+//! Fields are written in this order. A function of the set of inputs cannot know their number, so the field has the number
+//! of non-empty buckets or registers, which is equal if there were no duplicates and no collisions. Estimates do not use
+//! the field, and it is not read.
 
 use super::sketch::{Form, InputKind, RANK_MAX, REGISTER_BITS, REGISTERS};
 use super::sparse::{BUCKET_BITS, Sparse};
@@ -24,20 +24,20 @@ const ALGORITHM: u64 = 112;
 const ENCODING: u64 = 2;
 const INTEGERS: u64 = 8;
 const STRINGS: u64 = 11;
-/// The first bits of a field of bytes, behind its number.
+/// Wire type of a field of bytes.
 const LENGTH_DELIMITED: u64 = 2;
 
-/// Why some bytes are no sketch that can be merged.
+/// Why bytes are not a sketch that can be merged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SketchError {
-    /// They end inside of something.
-    #[error("it ends too early")]
+    /// The bytes end inside a field.
+    #[error("it is truncated")]
     Truncated,
     /// A number of more than 64 bits.
-    #[error("it holds a number of more than 64 bits")]
+    #[error("it has a number of more than 64 bits")]
     LongNumber,
     /// A field that a sketch does not have, or of another type.
-    #[error("it has a field {0} that is not of a sketch")]
+    #[error("it has the unknown field {0}")]
     Field(u64),
     /// Another algorithm, or none.
     #[error("its algorithm is {0}, not HyperLogLog++ (112)")]
@@ -46,9 +46,9 @@ pub enum SketchError {
     #[error("its encoding has version {0}, not 2")]
     Encoding(u64),
     /// Another kind of inputs than the family's.
-    #[error("its inputs are of type {found}, the family's of type {expected}")]
+    #[error("its input type is {found}, the family's is {expected}")]
     Inputs {
-        /// What it says.
+        /// The sketch's.
         found: u64,
         /// The family's.
         expected: u64,
@@ -62,23 +62,23 @@ pub enum SketchError {
         sparse: u64,
     },
     /// Registers and differences.
-    #[error("it is sparse and normal at once")]
+    #[error("it is both sparse and normal")]
     BothForms,
     /// Not as many registers as its precision says.
     #[error("it has {0} registers, not 32768")]
     Registers(usize),
-    /// A register that no hash leads to.
-    #[error("it has a register of {0}, of which 50 is the greatest")]
+    /// An impossible register.
+    #[error("it has a register of {0}, the maximum is 50")]
     Register(u8),
-    /// Differences that no sketch has.
+    /// Impossible differences.
     #[error("its sparse data is damaged")]
     SparseData,
-    /// Not as many buckets as it says.
-    #[error("it has {found} buckets and says {said}")]
+    /// The number of buckets does not match the field.
+    #[error("it has {found} buckets but declares {said}")]
     Buckets {
-        /// How many there are.
+        /// Actual number.
         found: usize,
-        /// How many it says.
+        /// Declared number.
         said: u64,
     },
 }
@@ -109,7 +109,7 @@ pub(super) fn encode(kind: InputKind, form: &Form) -> Vec<u8> {
     bytes
 }
 
-/// The fields of a sketch as they stand there, zero where they do not. Of a field that comes twice the last counts.
+/// The fields of a sketch; zero where absent. The last occurrence of a field counts.
 #[derive(Default)]
 struct Fields<'a> {
     algorithm: u64,
@@ -142,7 +142,7 @@ pub(super) fn decode(kind: InputKind, bytes: &[u8]) -> Result<Form, SketchError>
 }
 
 fn sparse_form(differences: &[u8], said: u64) -> Result<Form, SketchError> {
-    // A longer one is against the format, and would cost more than it can hold.
+    // A longer one violates the format.
     if differences.len() > REGISTERS {
         return Err(SketchError::SparseData);
     }
@@ -201,13 +201,13 @@ fn read_inner<'a>(bytes: &'a [u8], fields: &mut Fields<'a>) -> Result<(), Sketch
     Ok(())
 }
 
-/// What a field holds.
+/// Content of a field.
 enum Part<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// Bytes that are yet to be read.
+/// The rest of the input.
 struct Reader<'a> {
     bytes: &'a [u8],
 }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn sketches_of_bigquery_are_read_and_made() {
+    fn sketches_of_bigquery_are_decoded_and_encoded() {
         let texts: [&[u8]; 3] = [b"customer_id_1", b"customer_id_2", b"customer_id_3"];
         let mut all = Sketch::of_bytes(texts[0]);
         for text in texts {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_and_lists_come_to_the_same_estimate() {
+    fn registers_and_lists_give_the_same_estimate() {
         let mut normal = sketch(&OUTER, &INNER, &[(5, &[0; REGISTERS])]).unwrap();
         for n in 0..1000 {
             normal.merge(&Sketch::of_integer(n));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sketch_is_refused_with_the_reason() {
+    fn invalid_sketches_are_refused_with_the_reason() {
         let with =
             |number: u64, value: u64| OUTER.map(|(field, old)| (field, if field == number { value } else { old }));
         let differing = |field, value| sketch(&with(field, value), &INNER, &[]);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_that_no_inputs_lead_to_are_refused() {
+    fn impossible_differences_are_refused() {
         assert!(of_differences(2, &[1, 1]).is_ok());
         // Twice the same bucket, a bucket whose rank is missing, one beyond the last.
         assert_eq!(of_differences(2, &[1, 0]), Err(SketchError::SparseData));

@@ -1,8 +1,8 @@
-//! Classes of bytes, as patterns use them, written so that the engine cannot read them in another way.
+//! Byte classes of patterns, written in a form that is unambiguous for the regex engine.
 //!
-//! Bytes are Latin-1 here, as RE2 reads patterns in its byte mode. So case folds beyond ASCII too: 0xe9 (é) with 0xc9 (É).
+//! Bytes are Latin-1, as in RE2's byte mode. So case folding includes non-ASCII letters: 0xe9 (é) with 0xc9 (É).
 
-/// What separates a small letter from its capital, in ASCII and in Latin-1.
+/// Distance between a lower-case letter and its upper case, in ASCII and in Latin-1.
 const CASE_STEP: u8 = 0x20;
 
 /// A set of bytes.
@@ -40,7 +40,7 @@ impl ByteSet {
         Self::from_fn(|byte| !self.contains(byte))
     }
 
-    /// With each letter in both cases.
+    /// The set with each letter in both cases.
     pub(super) fn folded(&self) -> Self {
         Self::from_fn(|byte| self.contains(byte) || other_case(byte).is_some_and(|other| self.contains(other)))
     }
@@ -53,7 +53,7 @@ impl ByteSet {
         set
     }
 
-    /// Its members in the engine's syntax, and how many ranges that takes. An empty set matches nothing.
+    /// Writes the set in the engine's syntax and returns the number of ranges. An empty set matches nothing.
     pub(super) fn write(&self, out: &mut String) -> usize {
         let ranges = self.ranges();
         out.push_str(if ranges.is_empty() { r"[^\x00-\xff" } else { "[" });
@@ -112,7 +112,7 @@ pub(super) fn posix_class(name: &[u8]) -> Option<ByteSet> {
     Some(ByteSet::of_ranges(ranges))
 }
 
-/// What `\d`, `\s` and `\w` stand for.
+/// The classes `\d`, `\s` and `\w`.
 pub(super) fn perl_class(letter: u8) -> Option<ByteSet> {
     match letter {
         b'd' => posix_class(b"digit"),

@@ -1,8 +1,8 @@
-//! From the tree of a request to the program that runs on rows.
+//! Compiles the filter tree of a request to a program that runs on rows.
 //!
-//! Compiling does all that need not be done for each row: patterns, numbers, and the parts of the tree that do nothing.
-//! What comes out has no `Chain` directly inside a `Chain`, no `PassAll` inside one, nothing behind a `BlockAll`, and no
-//! branch that is absent.
+//! Compilation does all work that is independent of rows: patterns, numbers, and removal of tree nodes without effect. The
+//! program has no `Chain` directly inside a `Chain`, no `PassAll` inside a chain, nothing after a `BlockAll`, and no absent
+//! branch.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,30 +11,30 @@ use bytes::Bytes;
 
 use crate::cell::Row;
 use crate::error::Error;
-use crate::filter::hint::{Ask, Stretch};
-use crate::filter::regex::{Matcher, Weighed};
+use crate::filter::pushdown::{ColumnRange, FilterUse};
+use crate::filter::regex::{Matcher, ParsedPattern};
 use crate::filter::sample::Sample;
-use crate::filter::{Filter, eval, hint};
+use crate::filter::{Filter, eval, pushdown};
 use crate::time::Micros;
 
-/// All patterns of a filter together may weigh so much, in instructions of their programs before they are built. More than
-/// a filter of legal size can hold without counted repetitions.
-const PATTERNS_WEIGHT_MAX: usize = 1 << 16;
+/// Maximum size of all patterns of a filter, in instructions of their programs, estimated before compilation. More than a
+/// filter of legal size can reach without counted repetitions.
+const PROGRAM_SIZE_MAX: usize = 1 << 16;
 
-/// A filter that is ready to run on rows. Cheap to clone; may be used by several threads.
+/// A compiled filter. Cheap to clone; can be shared by threads.
 #[derive(Clone, Debug)]
 pub struct CompiledFilter {
     program: Arc<Program>,
 }
 
-/// What runs.
+/// The compiled program.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) root: Node,
     pub(super) has_sink: bool,
 }
 
-/// A step of the program.
+/// A node of the program.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
     Leaf(Leaf),
@@ -43,7 +43,7 @@ pub(super) enum Node {
     Condition { predicate: Box<Node>, then: Box<Node>, otherwise: Box<Node> },
 }
 
-/// A step that has no steps inside.
+/// A node without children.
 #[derive(Clone, Debug)]
 pub(super) enum Leaf {
     PassAll,
@@ -57,16 +57,16 @@ pub(super) enum Leaf {
     Value(Matcher),
     Values { bounds: (Bound<Bytes>, Bound<Bytes>) },
     Bits(Bytes),
-    RowOffset(usize),
-    RowLimit(usize),
-    ColumnLimit(usize),
+    CellsPerRowOffset(usize),
+    CellsPerRowLimit(usize),
+    CellsPerColumnLimit(usize),
     StripValue,
     Label(Arc<str>),
     Sink,
 }
 
 impl Node {
-    /// Whether it or any step inside it is a sink.
+    /// Whether it contains a sink.
     pub(super) fn has_sink(&self) -> bool {
         match self {
             Self::Leaf(leaf) => matches!(leaf, Leaf::Sink),
@@ -83,16 +83,16 @@ impl Node {
 }
 
 impl CompiledFilter {
-    /// Checks a filter and makes it ready.
+    /// Validates and compiles a filter.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is wrong with it, patterns included.
+    /// `InvalidArgument` when the filter or a pattern is invalid.
     pub fn compile(filter: Filter) -> Result<Self, Error> {
         filter.validate()?;
         Ok(Self::new(Compiler::default().compile(&filter)?))
     }
 
-    /// The filter that lets everything pass.
+    /// The filter that passes every cell.
     pub fn pass_all() -> Self {
         Self::new(Node::Leaf(Leaf::PassAll))
     }
@@ -102,48 +102,48 @@ impl CompiledFilter {
         Self { program: Arc::new(Program { root, has_sink }) }
     }
 
-    /// What it lets pass of `row`, whose cells must stand in the order of [`crate::cell::Cell::order`]; maybe nothing.
+    /// Applies the filter to `row`, whose cells must be in the order of [`crate::cell::Cell::order`]. The result may be empty.
     ///
-    /// `is_late` is asked now and then whether the request's time is over.
+    /// `deadline_passed` is called periodically.
     ///
     /// # Errors
-    /// `Deadline` when it is; `FailedPrecondition` when interleaves make too many copies of the row's cells.
-    pub fn apply(&self, row: Row, is_late: &dyn Fn() -> bool) -> Result<Row, Error> {
-        eval::apply(&self.program, row, is_late)
+    /// `Deadline` when it returns true; `FailedPrecondition` when interleaves make too many copies of the row's cells.
+    pub fn apply(&self, row: Row, deadline_passed: &dyn Fn() -> bool) -> Result<Row, Error> {
+        eval::apply(&self.program, row, deadline_passed)
     }
 
-    /// Whether it lets any cell of `row` pass.
+    /// Whether it passes any cell of `row`.
     ///
     /// # Errors
     /// As [`CompiledFilter::apply`].
-    pub fn matches(&self, row: &Row, is_late: &dyn Fn() -> bool) -> Result<bool, Error> {
-        eval::matches(&self.program, row, is_late)
+    pub fn matches(&self, row: &Row, deadline_passed: &dyn Fn() -> bool) -> Result<bool, Error> {
+        eval::matches(&self.program, row, deadline_passed)
     }
 
-    /// Whether it may let anything of the row with this key pass. If not, the row need not be read.
-    pub fn needs_row(&self, key: &[u8]) -> bool {
-        hint::needs_row(&self.program.root, key)
+    /// Filter push-down for rows: whether any cell of the row with this key may pass. If not, the row need not be read.
+    pub fn may_pass_row(&self, key: &[u8]) -> bool {
+        pushdown::may_pass_row(&self.program.root, key)
     }
 
-    /// The columns of a family that [`CompiledFilter::apply`] depends on, in order and apart. Cells outside of them, and
-    /// columns and versions beyond what they say, may be left out of the row.
-    pub fn needs(&self, family: &str) -> Vec<Stretch> {
-        Stretch::in_order(hint::stretches(&self.program.root, family, Ask::Which))
+    /// Filter push-down for columns: the column ranges of a family that [`CompiledFilter::apply`] depends on, ascending and
+    /// disjoint. Cells outside of them, and columns and versions beyond their limits, need not be read.
+    pub fn needed_columns(&self, family: &str) -> Vec<ColumnRange> {
+        ColumnRange::merge_overlapping(pushdown::column_ranges(&self.program.root, family, FilterUse::Apply))
     }
 
-    /// The same for [`CompiledFilter::matches`], which mostly takes less.
-    pub fn needs_to_match(&self, family: &str) -> Vec<Stretch> {
-        Stretch::in_order(hint::stretches(&self.program.root, family, Ask::Any))
+    /// The same for [`CompiledFilter::matches`], which usually needs fewer columns.
+    pub fn needed_columns_to_match(&self, family: &str) -> Vec<ColumnRange> {
+        ColumnRange::merge_overlapping(pushdown::column_ranges(&self.program.root, family, FilterUse::Match))
     }
 }
 
-/// What compiling needs to remember from leaf to leaf.
+/// State of a compilation.
 #[derive(Default)]
 struct Compiler {
-    /// Samples met so far.
+    /// Number of samples so far.
     samples: u64,
-    /// What the patterns so far weigh.
-    weight: usize,
+    /// Size of the patterns so far.
+    program_size: usize,
 }
 
 impl Compiler {
@@ -168,20 +168,20 @@ impl Compiler {
     }
 
     fn sample(&mut self, share: f64) -> Sample {
-        let place = self.samples;
+        let position = self.samples;
         self.samples += 1;
-        Sample::new(share, place)
+        Sample::new(share, position)
     }
 
     fn matcher(&mut self, field: &str, pattern: &[u8], leaf: fn(Matcher) -> Leaf) -> Result<Node, Error> {
-        let weighed = Weighed::new(field, pattern)?;
-        self.weight = self.weight.saturating_add(weighed.weight());
-        if self.weight > PATTERNS_WEIGHT_MAX {
+        let parsed = ParsedPattern::new(field, pattern)?;
+        self.program_size = self.program_size.saturating_add(parsed.program_size());
+        if self.program_size > PROGRAM_SIZE_MAX {
             return Err(Error::invalid(
-                "Row filter holds too large or too many patterns, counted repetitions multiplied",
+                "Row filter has too many or too large patterns (counted repetitions are expanded)",
             ));
         }
-        Ok(Node::Leaf(leaf(weighed.compile()?)))
+        Ok(Node::Leaf(leaf(parsed.compile()?)))
     }
 
     fn compile_all(&mut self, filters: &[Filter]) -> Result<Vec<Node>, Error> {
@@ -193,7 +193,7 @@ impl Compiler {
     }
 }
 
-/// A chain without members that do nothing, without chains inside, and without what no cell reaches.
+/// A chain without members that have no effect, without nested chains, and without unreachable members.
 fn chain(members: Vec<Node>) -> Node {
     let mut flat = Vec::with_capacity(members.len());
     for member in members {
@@ -205,7 +205,7 @@ fn chain(members: Vec<Node>) -> Node {
     }
     if let Some(block) = flat.iter().position(Node::is_block_all) {
         flat.truncate(block + 1);
-        // What a sink took before still goes out.
+        // Cells that a sink took before are still part of the result.
         if !flat.iter().any(Node::has_sink) {
             return Node::Leaf(Leaf::BlockAll);
         }
@@ -213,13 +213,13 @@ fn chain(members: Vec<Node>) -> Node {
     only_member(flat, Leaf::PassAll, Node::Chain)
 }
 
-/// An interleave without members that let nothing pass.
+/// An interleave without members that pass nothing.
 fn interleave(mut members: Vec<Node>) -> Node {
     members.retain(|member| !member.is_block_all());
     only_member(members, Leaf::BlockAll, Node::Interleave)
 }
 
-/// The only one of `members`, or `none` when there is none, or all of them joined.
+/// The only member; `none` without members; else all members joined.
 fn only_member(mut members: Vec<Node>, none: Leaf, join: impl FnOnce(Vec<Node>) -> Node) -> Node {
     match members.pop() {
         None => Node::Leaf(none),
@@ -231,7 +231,7 @@ fn only_member(mut members: Vec<Node>, none: Leaf, join: impl FnOnce(Vec<Node>) 
     }
 }
 
-/// A leaf that needs nothing but its own arguments.
+/// A leaf that depends only on its own arguments.
 fn compile_simple(filter: &Filter) -> Result<Leaf, Error> {
     Ok(match filter {
         Filter::PassAll => Leaf::PassAll,
@@ -242,9 +242,9 @@ fn compile_simple(filter: &Filter) -> Result<Leaf, Error> {
         Filter::TimestampRange { start, end } => Leaf::Timestamps { start: *start, end: *end },
         Filter::ValueRange { start, end } => Leaf::Values { bounds: (start.clone(), end.clone()) },
         Filter::ValueBitmask(mask) => Leaf::Bits(mask.clone()),
-        Filter::CellsPerRowOffset(count) => Leaf::RowOffset(count_of(*count)?),
-        Filter::CellsPerRowLimit(count) => Leaf::RowLimit(count_of(*count)?),
-        Filter::CellsPerColumnLimit(count) => Leaf::ColumnLimit(count_of(*count)?),
+        Filter::CellsPerRowOffset(count) => Leaf::CellsPerRowOffset(count_of(*count)?),
+        Filter::CellsPerRowLimit(count) => Leaf::CellsPerRowLimit(count_of(*count)?),
+        Filter::CellsPerColumnLimit(count) => Leaf::CellsPerColumnLimit(count_of(*count)?),
         Filter::StripValue => Leaf::StripValue,
         Filter::Sink => Leaf::Sink,
         Filter::ApplyLabel(label) => Leaf::Label(label.as_str().into()),
@@ -262,5 +262,5 @@ fn count_of(count: i32) -> Result<usize, Error> {
 }
 
 fn not_simple() -> Error {
-    Error::internal("compile filter: this one is compiled with what came before it")
+    Error::internal("compile filter: this node is not a simple leaf")
 }

@@ -1,11 +1,11 @@
-//! Running a filter on a row. This is on the path of every read.
+//! Evaluates a filter on a row. Every filtered read runs this code.
 //!
-//! Leaves sift the row's own vector of cells in place, chains and conditions pass it on. Only an interleave needs its
-//! input several times: inside one, cells are [`Pick`]s, three words each, and what comes out in the end is cloned; a
-//! clone shares the bytes. A predicate stops at the first cell that passes.
+//! Leaves filter the row's own vector of cells in place, chains and conditions pass it on. Only an interleave needs its
+//! input several times: inside one, cells are [`Pick`]s, three words each, and the final ones are cloned; a clone shares the
+//! bytes. A predicate stops at the first cell that passes.
 //!
-//! A sink takes cells out of the tree, past all that comes after it, into the answer. A program that has one runs on
-//! picks throughout. No predicate has one.
+//! A sink moves cells directly to the output, past all later nodes. A program with a sink runs on picks throughout. No
+//! predicate has one.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -14,78 +14,78 @@ use bytes::Bytes;
 
 use crate::cell::{Cell, FamilyName, Row};
 use crate::error::Error;
+use crate::filter::budget::FilterBudget;
 use crate::filter::compile::{Leaf, Node, Program};
-use crate::filter::effort::Effort;
 use crate::filter::regex::Matcher;
 
-/// What `program` lets pass of `row`.
-pub(super) fn apply(program: &Program, row: Row, is_late: &dyn Fn() -> bool) -> Result<Row, Error> {
-    let effort = Effort::new(row.cells.len(), is_late);
+/// The cells of `row` that pass `program`.
+pub(super) fn apply(program: &Program, row: Row, deadline_passed: &dyn Fn() -> bool) -> Result<Row, Error> {
+    let budget = FilterBudget::new(row.cells.len(), deadline_passed);
     let row = if program.has_sink {
-        apply_to_picks(&program.root, row, &effort)
+        apply_to_picks(&program.root, row, &budget)
     } else {
-        apply_in_place(&program.root, row, &effort)
+        apply_in_place(&program.root, row, &budget)
     };
-    effort.finish(row)
+    budget.finish(row)
 }
 
-/// Whether `program` lets any cell of `row` pass.
-pub(super) fn matches(program: &Program, row: &Row, is_late: &dyn Fn() -> bool) -> Result<bool, Error> {
-    let effort = Effort::new(row.cells.len(), is_late);
+/// Whether any cell of `row` passes `program`.
+pub(super) fn matches(program: &Program, row: &Row, deadline_passed: &dyn Fn() -> bool) -> Result<bool, Error> {
+    let budget = FilterBudget::new(row.cells.len(), deadline_passed);
     let matches = if program.has_sink {
-        !passing(&program.root, row, &effort).is_empty()
+        !passing_cells(&program.root, row, &budget).is_empty()
     } else {
-        yields(&program.root, row, &effort)
+        matches_any(&program.root, row, &budget)
     };
-    effort.finish(matches)
+    budget.finish(matches)
 }
 
 /// For a node without sinks.
-fn apply_in_place(node: &Node, mut row: Row, effort: &Effort<'_>) -> Row {
-    if row.cells.is_empty() || effort.is_over() {
+fn apply_in_place(node: &Node, mut row: Row, budget: &FilterBudget<'_>) -> Row {
+    if row.cells.is_empty() || budget.is_exhausted() {
         return row;
     }
     match node {
         Node::Leaf(leaf) => {
-            Run::new(row.key.as_bytes(), effort).sift(leaf, &mut row.cells);
+            Run::new(row.key.as_bytes(), budget).filter_cells(leaf, &mut row.cells);
             row
         }
-        Node::Chain(members) => members.iter().fold(row, |row, member| apply_in_place(member, row, effort)),
-        Node::Interleave(_) => apply_to_picks(node, row, effort),
+        Node::Chain(members) => members.iter().fold(row, |row, member| apply_in_place(member, row, budget)),
+        Node::Interleave(_) => apply_to_picks(node, row, budget),
         Node::Condition { predicate, then, otherwise } => {
-            let way = if yields(predicate, &row, effort) { then } else { otherwise };
-            apply_in_place(way, row, effort)
+            let branch = if matches_any(predicate, &row, budget) { then } else { otherwise };
+            apply_in_place(branch, row, budget)
         }
     }
 }
 
-fn apply_to_picks(node: &Node, row: Row, effort: &Effort<'_>) -> Row {
-    let picks = passing(node, &row, effort);
-    if effort.is_over() {
+fn apply_to_picks(node: &Node, row: Row, budget: &FilterBudget<'_>) -> Row {
+    let picks = passing_cells(node, &row, budget);
+    if budget.is_exhausted() {
         return Row::empty(row.key);
     }
     let cells = picks.into_iter().map(Pick::into_cell).collect();
     Row { key: row.key, cells }
 }
 
-/// What `node` lets pass of `row`, with what its sinks took, in order.
-fn passing<'a>(node: &'a Node, row: &'a Row, effort: &'a Effort<'a>) -> Vec<Pick<'a>> {
-    let mut run = Run::new(row.key.as_bytes(), effort);
+/// The cells of `row` that pass `node` and those that its sinks took, in order.
+fn passing_cells<'a>(node: &'a Node, row: &'a Row, budget: &'a FilterBudget<'a>) -> Vec<Pick<'a>> {
+    let mut run = Run::new(row.key.as_bytes(), budget);
     let mut picks = row.cells.iter().map(Pick::new).collect();
     run.pass(node, &mut picks);
-    run.answer(picks)
+    run.into_output(picks)
 }
 
-/// Whether `node`, which has no sinks, lets any cell of `row` pass.
-fn yields(node: &Node, row: &Row, effort: &Effort<'_>) -> bool {
+/// Whether any cell of `row` passes `node`, which has no sinks.
+fn matches_any(node: &Node, row: &Row, budget: &FilterBudget<'_>) -> bool {
     let key = row.key.as_bytes();
     match node {
-        Node::Leaf(leaf) => Run::new(key, effort).any(leaf, &row.cells),
-        _ => Run::new(key, effort).yields(node, &row.cells.iter().map(Pick::new).collect::<Vec<_>>()),
+        Node::Leaf(leaf) => Run::new(key, budget).any(leaf, &row.cells),
+        _ => Run::new(key, budget).matches_any(node, &row.cells.iter().map(Pick::new).collect::<Vec<_>>()),
     }
 }
 
-/// A cell on its way through a filter that lives as long as `'a`.
+/// A cell inside a filter that lives as long as `'a`.
 trait Candidate<'a>: Clone {
     fn cell(&self) -> &Cell;
     fn value(&self) -> &[u8];
@@ -111,7 +111,7 @@ impl<'a> Candidate<'a> for Cell {
     }
 }
 
-/// A cell of the row that the filter runs on, whether it has lost its value, and the label that it got.
+/// A reference to a cell of the row, whether its value is stripped, and its label.
 #[derive(Clone, Copy)]
 struct Pick<'a> {
     cell: &'a Cell,
@@ -170,19 +170,19 @@ impl<'a> Candidate<'a> for Pick<'a> {
 struct Run<'a, C> {
     /// The row's key.
     key: &'a [u8],
-    /// What sinks took.
+    /// Cells that sinks took.
     sunk: Vec<C>,
-    /// What it may take. Once that is over, what comes out means nothing.
-    effort: &'a Effort<'a>,
+    /// Once it is exhausted, the output is meaningless.
+    budget: &'a FilterBudget<'a>,
 }
 
 impl<'a, C: Candidate<'a>> Run<'a, C> {
-    const fn new(key: &'a [u8], effort: &'a Effort<'a>) -> Self {
-        Self { key, sunk: Vec::new(), effort }
+    const fn new(key: &'a [u8], budget: &'a FilterBudget<'a>) -> Self {
+        Self { key, sunk: Vec::new(), budget }
     }
 
-    /// What came through the program, and what its sinks took, in order.
-    fn answer(self, mut passed: Vec<C>) -> Vec<C> {
+    /// The cells that passed and those that sinks took, in order.
+    fn into_output(self, mut passed: Vec<C>) -> Vec<C> {
         if !self.sunk.is_empty() {
             passed.extend(self.sunk);
             sort(&mut passed);
@@ -190,34 +190,34 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
         passed
     }
 
-    /// Leaves in `cells` what `node` lets pass of them.
+    /// Retains the cells that pass `node`.
     fn pass(&mut self, node: &'a Node, cells: &mut Vec<C>) {
-        if cells.is_empty() || self.effort.is_over() {
+        if cells.is_empty() || self.budget.is_exhausted() {
             return;
         }
         match node {
-            Node::Leaf(leaf) => self.sift(leaf, cells),
+            Node::Leaf(leaf) => self.filter_cells(leaf, cells),
             Node::Chain(members) => members.iter().for_each(|member| self.pass(member, cells)),
-            Node::Interleave(members) => self.pool(members, cells),
+            Node::Interleave(members) => self.interleave(members, cells),
             Node::Condition { predicate, then, otherwise } => {
-                let way = if self.yields(predicate, cells) { then } else { otherwise };
-                self.pass(way, cells);
+                let branch = if self.matches_any(predicate, cells) { then } else { otherwise };
+                self.pass(branch, cells);
             }
         }
     }
 
-    /// Leaves in `cells` what each member lets pass of them, together and in order. A cell that several let pass
-    /// stands there several times.
-    fn pool(&mut self, members: &'a [Node], cells: &mut Vec<C>) {
+    /// Replaces `cells` by the outputs of all members on them, in order. A cell that passes several members occurs several
+    /// times.
+    fn interleave(&mut self, members: &'a [Node], cells: &mut Vec<C>) {
         let input = std::mem::take(cells);
         let mut outputs = 0;
         for member in members {
-            if !self.effort.looks_at(input.len()) {
+            if !self.budget.charge_cells(input.len()) {
                 return;
             }
             let mut part = input.clone();
             self.pass(member, &mut part);
-            if !self.effort.holds(cells.len() + part.len() + self.sunk.len()) {
+            if !self.budget.check_cells(cells.len() + part.len() + self.sunk.len()) {
                 return;
             }
             outputs += usize::from(!part.is_empty());
@@ -232,20 +232,20 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
         }
     }
 
-    /// Whether `node`, which has no sinks, lets any of `cells` pass.
-    fn yields(&mut self, node: &'a Node, cells: &[C]) -> bool {
+    /// Whether any of `cells` passes `node`, which has no sinks.
+    fn matches_any(&mut self, node: &'a Node, cells: &[C]) -> bool {
         match node {
             Node::Leaf(leaf) => self.any(leaf, cells),
-            Node::Chain(members) => self.chain_yields(members, cells),
-            Node::Interleave(members) => members.iter().any(|member| self.yields(member, cells)),
+            Node::Chain(members) => self.chain_matches_any(members, cells),
+            Node::Interleave(members) => members.iter().any(|member| self.matches_any(member, cells)),
             Node::Condition { predicate, then, otherwise } => {
-                let way = if self.yields(predicate, cells) { then } else { otherwise };
-                self.yields(way, cells)
+                let branch = if self.matches_any(predicate, cells) { then } else { otherwise };
+                self.matches_any(branch, cells)
             }
         }
     }
 
-    fn chain_yields(&mut self, members: &'a [Node], cells: &[C]) -> bool {
+    fn chain_matches_any(&mut self, members: &'a [Node], cells: &[C]) -> bool {
         let is_local = |member: &Node| matches!(member, Node::Leaf(leaf) if leaf.is_local());
         if members.iter().all(is_local) {
             let passes =
@@ -257,38 +257,38 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
         for member in first {
             self.pass(member, &mut cells);
         }
-        self.yields(last, &cells)
+        self.matches_any(last, &cells)
     }
 
-    /// Whether a leaf lets any of `cells` pass.
+    /// Whether any of `cells` passes a leaf.
     fn any(&self, leaf: &Leaf, cells: &[C]) -> bool {
         match leaf {
             Leaf::BlockAll => false,
             Leaf::PassAll
-            | Leaf::RowLimit(_)
-            | Leaf::ColumnLimit(_)
+            | Leaf::CellsPerRowLimit(_)
+            | Leaf::CellsPerColumnLimit(_)
             | Leaf::StripValue
             | Leaf::Label(_)
             | Leaf::Sink => !cells.is_empty(),
-            Leaf::RowOffset(count) => cells.len() > *count,
+            Leaf::CellsPerRowOffset(count) => cells.len() > *count,
             Leaf::RowKey(pattern) => !cells.is_empty() && pattern.is_match(self.key),
-            Leaf::Sample(sample) => !cells.is_empty() && sample.holds(self.key),
+            Leaf::Sample(sample) => !cells.is_empty() && sample.includes(self.key),
             _ => cells.iter().any(|cell| self.passes(leaf, cell)),
         }
     }
 
-    /// Whether a leaf that judges each cell by itself lets this one pass.
+    /// Whether this cell passes a leaf that decides on each cell separately.
     fn passes(&self, leaf: &Leaf, cell: &C) -> bool {
-        let goes_on = match leaf {
-            Leaf::Value(_) => self.effort.reads(cell.value().len()),
-            _ => self.effort.looks_at(1),
+        let continues = match leaf {
+            Leaf::Value(_) => self.budget.charge_value(cell.value().len()),
+            _ => self.budget.charge_cells(1),
         };
-        goes_on && leaf.passes(cell)
+        continues && leaf.passes(cell)
     }
 
-    /// Leaves in `cells` what a leaf lets pass of them.
-    fn sift(&mut self, leaf: &'a Leaf, cells: &mut Vec<C>) {
-        if !leaf.is_local() && !self.effort.looks_at(cells.len()) {
+    /// Retains the cells that pass a leaf.
+    fn filter_cells(&mut self, leaf: &'a Leaf, cells: &mut Vec<C>) {
+        if !leaf.is_local() && !self.budget.charge_cells(cells.len()) {
             return;
         }
         match leaf {
@@ -300,19 +300,19 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
                 }
             }
             Leaf::Sample(sample) => {
-                if !sample.holds(self.key) {
+                if !sample.includes(self.key) {
                     cells.clear();
                 }
             }
-            Leaf::Family(pattern) => self.sift_families(pattern, cells),
-            Leaf::RowOffset(count) => drop(cells.drain(..cells.len().min(*count))),
-            Leaf::RowLimit(count) => cells.truncate(*count),
-            Leaf::ColumnLimit(count) => limit_columns(*count, cells),
+            Leaf::Family(pattern) => self.filter_families(pattern, cells),
+            Leaf::CellsPerRowOffset(count) => drop(cells.drain(..cells.len().min(*count))),
+            Leaf::CellsPerRowLimit(count) => cells.truncate(*count),
+            Leaf::CellsPerColumnLimit(count) => limit_columns(*count, cells),
             Leaf::StripValue => cells.iter_mut().for_each(Candidate::strip),
             Leaf::Label(label) => cells.iter_mut().for_each(|cell| cell.label(label)),
             Leaf::Sink => {
                 self.sunk.append(cells);
-                self.effort.holds(self.sunk.len());
+                self.budget.check_cells(self.sunk.len());
             }
             Leaf::Qualifier(_)
             | Leaf::Columns { .. }
@@ -324,18 +324,18 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
     }
 
     /// Matches each family's name once, not once per cell.
-    fn sift_families(&self, pattern: &Matcher, cells: &mut Vec<C>) {
-        if !self.effort.looks_at(cells.len()) {
+    fn filter_families(&self, pattern: &Matcher, cells: &mut Vec<C>) {
+        if !self.budget.charge_cells(cells.len()) {
             return;
         }
-        let mut judged: Option<(FamilyName, bool)> = None;
+        let mut last_family: Option<(FamilyName, bool)> = None;
         cells.retain(|cell| {
             let family = &cell.cell().family;
-            match &judged {
+            match &last_family {
                 Some((last, passes)) if last.is_same(family) => *passes,
                 _ => {
                     let passes = pattern.is_match(family.as_str().as_bytes());
-                    judged = Some((family.clone(), passes));
+                    last_family = Some((family.clone(), passes));
                     passes
                 }
             }
@@ -343,15 +343,15 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
     }
 }
 
-/// Puts cells of several sources in order. Stable, and quick on what is sorted in runs.
+/// Sorts cells of several sources. Stable, and fast on sorted runs.
 fn sort<'a, C: Candidate<'a>>(cells: &mut [C]) {
     cells.sort_by(|a, b| a.cell().order(b.cell()));
 }
 
-/// Keeps the first so many, at least one, of each run of cells of one column.
+/// Retains the first `count` cells, at least one, of each column.
 fn limit_columns<'a, C: Candidate<'a>>(count: usize, cells: &mut Vec<C>) {
     let mut kept = 1;
-    // The second argument is the last cell that stayed: its column is that of the cell before.
+    // The second argument is the last retained cell: it has the column of the cell before.
     cells.dedup_by(|cell, last| {
         if !cell.cell().is_same_column(last.cell()) {
             kept = 1;
@@ -363,7 +363,7 @@ fn limit_columns<'a, C: Candidate<'a>>(count: usize, cells: &mut Vec<C>) {
 }
 
 impl Leaf {
-    /// Whether it judges each cell by itself.
+    /// Whether it decides on each cell separately.
     const fn is_local(&self) -> bool {
         matches!(
             self,
@@ -377,7 +377,7 @@ impl Leaf {
         )
     }
 
-    /// Whether it lets this cell pass, for those that judge each cell by itself; the others let it.
+    /// Whether this cell passes, for leaves that decide on each cell separately; true for the others.
     fn passes<'a, C: Candidate<'a>>(&self, candidate: &C) -> bool {
         let cell = candidate.cell();
         match self {
@@ -394,9 +394,9 @@ impl Leaf {
             | Self::BlockAll
             | Self::RowKey(_)
             | Self::Sample(_)
-            | Self::RowOffset(_)
-            | Self::RowLimit(_)
-            | Self::ColumnLimit(_)
+            | Self::CellsPerRowOffset(_)
+            | Self::CellsPerRowLimit(_)
+            | Self::CellsPerColumnLimit(_)
             | Self::StripValue
             | Self::Label(_)
             | Self::Sink => true,

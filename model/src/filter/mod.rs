@@ -1,15 +1,15 @@
-//! Filters: what of a row a read wants to see.
+//! Row filters.
 //!
-//! A [`Filter`] is the tree that a request carries. [`Filter::validate`] checks all of it before any row is read;
-//! [`CompiledFilter::compile`] makes of it what runs. Leaves let cells pass or not; `Chain` feeds one filter's output
-//! to the next; `Interleave` pools the outputs of several; `Condition` takes one of two ways; `Sink` sends cells past all
-//! that comes after it into the answer.
+//! A [`Filter`] is the tree of a request. [`Filter::validate`] checks all of it before any row is read;
+//! [`CompiledFilter::compile`] converts it to a program. Leaves pass or drop cells; `Chain` feeds one filter's output to the
+//! next; `Interleave` combines the outputs of several; `Condition` takes one of two branches; `Sink` moves cells directly to
+//! the output. Push-down (`pushdown.rs`) tells a reader which rows and columns a filter needs.
 
+mod budget;
 mod byte_set;
 mod compile;
-mod effort;
 mod eval;
-mod hint;
+mod pushdown;
 mod regex;
 mod sample;
 mod translate;
@@ -19,42 +19,41 @@ use std::ops::Bound;
 use bytes::Bytes;
 
 pub use self::compile::CompiledFilter;
-pub use self::hint::Stretch;
+pub use self::pushdown::ColumnRange;
 
 use crate::error::Error;
 use crate::time::Micros;
 
-/// Largest encoded filter that the public API takes, in bytes.
+/// Maximum size of an encoded filter in the public API, in bytes.
 pub const FILTER_BYTES_MAX: usize = 20_480;
-/// Deepest nesting of filters; a filter alone has depth 1.
+/// Maximum nesting of filters; a filter without children has depth 1.
 pub const FILTER_DEPTH_MAX: usize = 20;
 
-/// A filter as a request states it.
+/// A filter of a request.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Filter {
-    /// Lets every cell pass.
+    /// Passes every cell.
     PassAll,
-    /// Lets none pass.
+    /// Passes no cell.
     BlockAll,
     /// Applies its members one after the other; at least two, of which at most one holds an `ApplyLabel`.
     Chain(Vec<Self>),
-    /// Applies each member to the same input and pools what they let pass, duplicates included; at least two.
+    /// Applies each member to the same input and combines their outputs, duplicates included; at least two.
     Interleave(Vec<Self>),
-    /// Applies `then` to the row if the predicate lets any cell of it pass, else `otherwise`. A missing branch lets
-    /// nothing pass.
+    /// Applies `then` to the row if any cell of it passes the predicate, else `otherwise`. A missing branch passes nothing.
     Condition {
-        /// Decides.
+        /// The predicate.
         predicate: Box<Self>,
-        /// When it lets a cell pass.
+        /// Applied when a cell passes the predicate.
         then: Option<Box<Self>>,
-        /// When it lets none pass.
+        /// Applied when no cell passes it.
         otherwise: Option<Box<Self>>,
     },
-    /// Sends cells straight to the final output and lets none pass to what comes after it. Not inside a `Condition`.
+    /// Moves cells directly to the final output and passes none to later filters. Not inside a `Condition`.
     Sink,
     /// All cells of rows whose key matches as a whole; not empty.
     RowKeyRegex(Bytes),
-    /// All cells of a part of the rows, always the same ones, as if drawn with this probability: more than 0, less than 1.
+    /// All cells of a deterministic sample of the rows with this probability: more than 0, less than 1.
     RowSample(f64),
     /// Cells whose family's name matches as a whole.
     FamilyNameRegex(Bytes),
@@ -85,27 +84,27 @@ pub enum Filter {
         /// The upper bound.
         end: Bound<Bytes>,
     },
-    /// Cells whose value has the mask's length and all of its bits set. An empty mask is met by empty values only.
+    /// Cells whose value has the mask's length and all of its bits set. An empty mask matches empty values only.
     ValueBitmask(Bytes),
-    /// All but the first so many cells of the row.
+    /// All cells of the row but this many, from the first.
     CellsPerRowOffset(i32),
-    /// The first so many cells of the row; positive.
+    /// Only this many cells of the row, from the first; positive.
     CellsPerRowLimit(i32),
-    /// The newest so many cells of each column; positive.
+    /// Only this many cells of each column, the newest; positive.
     CellsPerColumnLimit(i32),
     /// Every cell, with an empty value.
     StripValue,
-    /// Every cell, with this label only: 1 to 15 of `a-z`, `0-9` and `-`.
+    /// Every cell, with this label only: 1 to 15 characters of `a-z`, `0-9` and `-`.
     ApplyLabel(String),
 }
 
 impl Filter {
-    /// Checks the whole tree: depth, numbers of members, arguments of leaves.
+    /// Validates the whole tree: depth, numbers of members, arguments of leaves.
     ///
-    /// Patterns are checked when compiled.
+    /// Patterns are validated by compilation.
     ///
     /// # Errors
-    /// `InvalidArgument`, with what is wrong.
+    /// `InvalidArgument`.
     pub fn validate(&self) -> Result<(), Error> {
         self.validate_at(1)
     }
@@ -160,13 +159,13 @@ impl Filter {
                 Err(Error::invalid("cells_per_column_limit_filter must be positive"))
             }
             Self::ApplyLabel(label) if !is_legal_label(label) => {
-                Err(Error::invalid(format!("invalid label {label:?}: 1 to 15 of a-z, 0-9 and -")))
+                Err(Error::invalid(format!("invalid label {label:?}: expected 1 to 15 characters of a-z, 0-9 and -")))
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether it or any filter inside it is such a one.
+    /// Whether the predicate is true for it or for any filter inside it.
     fn contains(&self, is_such: fn(&Self) -> bool) -> bool {
         match self {
             Self::Chain(members) | Self::Interleave(members) => members.iter().any(|member| member.contains(is_such)),
@@ -194,7 +193,7 @@ fn validate_members(name: &str, members: &[Filter], depth: usize) -> Result<(), 
     members.iter().try_for_each(|member| member.validate_at(depth + 1))
 }
 
-/// No cell meets two labels: an interleave gives each of its members copies of their own, a chain would not.
+/// Ensures that no cell gets two labels: the members of an interleave have separate copies, those of a chain do not.
 fn validate_labels(chain: &[Filter]) -> Result<(), Error> {
     if chain.iter().filter(|member| member.contains(Filter::is_label)).count() > 1 {
         return Err(Error::invalid("Chain must not contain more than one filter that applies a label"));
@@ -202,7 +201,7 @@ fn validate_labels(chain: &[Filter]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a range that is inverted. One that is merely empty lets nothing pass.
+/// Refuses an inverted range. An empty range is valid and passes nothing.
 fn validate_bounds(name: &str, start: &Bound<Bytes>, end: &Bound<Bytes>) -> Result<(), Error> {
     let key = |bound: &Bound<Bytes>| match bound {
         Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),

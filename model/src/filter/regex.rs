@@ -1,46 +1,46 @@
 //! Patterns of filters: compiled once, matched against whole byte strings.
 //!
-//! The engine is `regex::bytes` with Unicode off, fed with what [`crate::filter::translate`] makes of RE2's language. A
-//! pattern that turns out to be one literal, however quoted, is compared instead of matched. That is most of them:
-//! clients name families and columns this way.
+//! The engine is `regex::bytes` with Unicode off; [`crate::filter::translate`] translates RE2's syntax for it. A pattern that
+//! is a single literal, in any quoting, is compared instead of matched. Most patterns are, because clients select families
+//! and columns this way.
 
 use bytes::Bytes;
 use regex::bytes::{Regex, RegexBuilder};
 
 use crate::error::Error;
-use crate::filter::translate::{Refused, Translated, translate};
+use crate::filter::translate::{PatternError, Translated, translate};
 
-/// Largest compiled pattern, in bytes, and largest cache of its matching: what a request of a few kilobytes may cost.
+/// Maximum size of a compiled pattern and of its matching cache, in bytes: bounds the cost of a small request.
 const COMPILED_BYTES_MAX: usize = 256 << 10;
 
-/// Decides whether a string matches a pattern as a whole.
+/// Matches whole strings against a pattern.
 #[derive(Clone, Debug)]
 pub(super) enum Matcher {
-    /// The pattern is this string, quoted.
+    /// The pattern is this literal.
     Literal(Bytes),
     /// Any other pattern.
     Pattern(Regex),
 }
 
-/// A pattern that was read, and not built yet.
-pub(super) struct Weighed<'a> {
+/// A parsed pattern that is not compiled yet.
+pub(super) struct ParsedPattern<'a> {
     field: &'a str,
     pattern: &'a [u8],
     translated: Translated,
 }
 
-impl<'a> Weighed<'a> {
-    /// Reads `pattern`; `field` is what a person calls it.
+impl<'a> ParsedPattern<'a> {
+    /// Parses `pattern`; `field` is its name in the API.
     pub(super) fn new(field: &'a str, pattern: &'a [u8]) -> Result<Self, Error> {
         match translate(pattern) {
             Ok(translated) => Ok(Self { field, pattern, translated }),
-            Err(Refused(why)) => Err(refuse(field, pattern, &why)),
+            Err(PatternError(why)) => Err(refuse(field, pattern, &why)),
         }
     }
 
-    /// About how many instructions it will take.
-    pub(super) const fn weight(&self) -> usize {
-        self.translated.weight
+    /// Estimated number of instructions.
+    pub(super) const fn program_size(&self) -> usize {
+        self.translated.program_size
     }
 
     pub(super) fn compile(self) -> Result<Matcher, Error> {
@@ -52,7 +52,7 @@ impl<'a> Weighed<'a> {
         let mut builder = RegexBuilder::new(&whole);
         builder.unicode(false).size_limit(COMPILED_BYTES_MAX).dfa_size_limit(COMPILED_BYTES_MAX);
         builder.build().map(Matcher::Pattern).map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => refuse(field, pattern, "it is too large when compiled"),
+            regex::Error::CompiledTooBig(_) => refuse(field, pattern, "the compiled pattern is too large"),
             other => refuse(field, pattern, &last_line(&other)),
         })
     }
@@ -72,7 +72,7 @@ impl Matcher {
     }
 }
 
-/// The engine's errors draw the translated pattern over several lines; the last says what is wrong.
+/// The engine's error messages have several lines; the last says what is wrong.
 fn last_line(error: &regex::Error) -> String {
     error.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }

@@ -1,30 +1,30 @@
-//! Which rows a sample holds.
+//! Deterministic row samples.
 //!
-//! A row is drawn by a hash of its key, not by dice. So every tablet, every batch and every retry of a read, and every
-//! replica, sees the same sample, a larger share holds all rows of a smaller one, and nothing random is needed here.
-//! Several samples in one filter draw independently: the place of each among them is hashed along.
+//! A row is selected by a hash of its key. So every tablet, batch, retry and replica has the same sample, and a larger
+//! sample includes all rows of a smaller one. Several samples in one filter are independent: the position of each is part
+//! of the hash.
 
 /// A share of all rows.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     /// More than 0, less than 1.
     share: f64,
-    /// How many samples stand before this one in the filter.
-    place: u64,
+    /// Number of samples before this one in the filter.
+    position: u64,
 }
 
 impl Sample {
-    pub(super) const fn new(share: f64, place: u64) -> Self {
-        Self { share, place }
+    pub(super) const fn new(share: f64, position: u64) -> Self {
+        Self { share, position }
     }
 
-    /// Whether it holds the row with this key.
-    pub(super) fn holds(&self, key: &[u8]) -> bool {
-        fraction(mix(hash(key) ^ mix(self.place))) < self.share
+    /// Whether it includes the row with this key.
+    pub(super) fn includes(&self, key: &[u8]) -> bool {
+        fraction(mix(hash(key) ^ mix(self.position))) < self.share
     }
 }
 
-/// FNV-1a: what it lacks in evenness is made up for by [`mix`].
+/// FNV-1a; [`mix`] improves its distribution.
 fn hash(key: &[u8]) -> u64 {
     key.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -37,7 +37,7 @@ const fn mix(bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// The bits behind a binary point: at least 0, less than 1, as finely as a share can be told.
+/// The bits as a binary fraction: at least 0, less than 1, with the precision of a share.
 fn fraction(bits: u64) -> f64 {
     const SCALE: f64 = 1.0 / 4_294_967_296.0;
     let [a, b, c, d, e, f, g, _] = bits.to_be_bytes();
@@ -56,30 +56,30 @@ mod tests {
         (0..ROWS).map(|row| u32::from(holds(key(row).as_bytes()))).sum()
     }
 
-    /// Whether so many rows are about this share: the margin is six standard deviations of the widest kind.
+    /// Whether `count` is close to this share: within six standard deviations of the worst case.
     fn is_about(count: u32, share: f64) -> bool {
         (f64::from(count) - share * f64::from(ROWS)).abs() < 6.0 * (f64::from(ROWS) / 4.0).sqrt()
     }
 
     #[test]
-    fn a_sample_holds_its_share() {
+    fn a_sample_includes_its_share() {
         for share in [0.01, 0.1, 0.5, 0.9, 0.99] {
-            let held = count(|key| Sample::new(share, 0).holds(key));
-            assert!(is_about(held, share), "{share}: {held} of {ROWS}");
+            let included = count(|key| Sample::new(share, 0).includes(key));
+            assert!(is_about(included, share), "{share}: {included} of {ROWS}");
         }
     }
 
     #[test]
     fn samples_of_one_filter_are_independent() {
         let (first, second) = (Sample::new(0.5, 0), Sample::new(0.5, 1));
-        assert!(is_about(count(|key| first.holds(key) && second.holds(key)), 0.25));
-        assert!(is_about(count(|key| first.holds(key) || second.holds(key)), 0.75));
+        assert!(is_about(count(|key| first.includes(key) && second.includes(key)), 0.25));
+        assert!(is_about(count(|key| first.includes(key) || second.includes(key)), 0.75));
     }
 
     #[test]
-    fn a_larger_share_holds_what_a_smaller_one_holds() {
+    fn a_larger_sample_includes_a_smaller_one() {
         let (small, large) = (Sample::new(0.2, 0), Sample::new(0.6, 0));
-        assert_eq!(count(|key| small.holds(key) && !large.holds(key)), 0);
+        assert_eq!(count(|key| small.includes(key) && !large.includes(key)), 0);
     }
 
     #[test]

@@ -1,53 +1,53 @@
-//! From RE2's syntax over bytes to that of `regex::bytes` with Unicode off.
+//! Translates RE2's byte syntax to that of `regex::bytes` with Unicode off.
 //!
-//! The two are close and not the same, so a pattern is read byte for byte and written anew in a form that means the same
-//! to both: every literal becomes `\xHH`, every group loses its number (nothing captures), every class is rebuilt. What
-//! this reader does not know is refused; nothing is handed through in the hope that it means the same.
+//! The two are similar but not equal, so a pattern is parsed byte by byte and rewritten in a form that has the same meaning
+//! in both: every literal becomes `\xHH`, every group becomes non-capturing, every class is rebuilt. Unknown syntax is
+//! refused and never passed through.
 //!
-//! Refused though RE2 takes it: Unicode classes (`\p`).
+//! Refused although RE2 accepts it: Unicode classes (`\p`).
 //!
-//! A counted repetition multiplies the program, so a pattern's weight is reckoned before anything is built.
+//! A counted repetition multiplies the program, so the program's size is estimated before compilation.
 
 use crate::filter::byte_set::{ByteSet, perl_class, posix_class, push_byte};
 
-/// RE2's bound on counted repetition, also on the product of counts that are nested.
+/// RE2's limit of counted repetitions, also for the product of nested counts.
 const REPEAT_MAX: u32 = 1000;
 
 /// A pattern in the engine's syntax.
 pub(super) struct Translated {
-    /// To be matched as a whole.
+    /// Must be matched against the whole string.
     pub(super) pattern: String,
-    /// What the pattern spells, if it holds nothing but literals.
+    /// The literal, if the pattern has only literals.
     pub(super) literal: Option<Vec<u8>>,
-    /// About how many instructions it takes.
-    pub(super) weight: usize,
+    /// Estimated number of instructions.
+    pub(super) program_size: usize,
 }
 
-/// Translates a pattern, or says why not.
-pub(super) fn translate(pattern: &[u8]) -> Result<Translated, Refused> {
+/// Translates a pattern.
+pub(super) fn translate(pattern: &[u8]) -> Result<Translated, PatternError> {
     let Translator { out, literal, scope, .. } = Translator::new(pattern).run()?;
-    Ok(Translated { pattern: out, literal, weight: scope.whole.weight })
+    Ok(Translated { pattern: out, literal, program_size: scope.whole.program_size })
 }
 
-/// Why a pattern is not taken.
-pub(super) struct Refused(pub(super) String);
+/// Why a pattern is refused.
+pub(super) struct PatternError(pub(super) String);
 
-fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused(why.into()))
+fn fail<T>(why: impl Into<String>) -> Result<T, PatternError> {
+    Err(PatternError(why.into()))
 }
 
-/// Reads RE2 from `rest`, writes the engine's syntax to `out`.
+/// Parses RE2 from `rest`, writes the engine's syntax to `out`.
 struct Translator<'a> {
     rest: &'a [u8],
     out: String,
-    /// What the pattern spells, as long as it holds nothing but literals.
+    /// The literal so far, as long as the pattern has only literals.
     literal: Option<Vec<u8>>,
-    /// The innermost group that is open.
+    /// The innermost open group.
     scope: Scope,
     /// The groups around it.
     outer: Vec<Scope>,
-    /// What was read last.
-    last: Last,
+    /// The item that was parsed last.
+    last: LastItem,
 }
 
 /// A group, or the whole pattern.
@@ -55,36 +55,36 @@ struct Translator<'a> {
 struct Scope {
     case: Case,
     /// All of it so far.
-    whole: Piece,
-    /// What a repetition would repeat.
-    atom: Piece,
+    whole: Part,
+    /// The operand of a repetition.
+    atom: Part,
 }
 
-/// Whether letters match in both cases.
+/// Case sensitivity.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Case {
     #[default]
-    Told,
-    Folded,
+    Sensitive,
+    Insensitive,
 }
 
-/// How a part of a pattern grows.
+/// Size of a part of a pattern.
 #[derive(Clone, Copy, Default)]
-struct Piece {
-    /// About how many instructions it takes.
-    weight: usize,
+struct Part {
+    /// Estimated number of instructions.
+    program_size: usize,
     /// The largest product of nested counts inside.
     count: u32,
 }
 
-/// RE2 takes no repetition of a repetition, as in `a**`; the engine would.
+/// RE2 refuses a repetition of a repetition, as in `a**`; the engine accepts it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Last {
+enum LastItem {
     Repetition,
     Other,
 }
 
-/// What an escape stands for.
+/// Meaning of an escape.
 enum Escape {
     Byte(u8),
     /// `\d`, `\s` and `\w`, or with a capital letter their complements.
@@ -100,16 +100,16 @@ impl<'a> Translator<'a> {
             literal: Some(Vec::new()),
             scope: Scope::default(),
             outer: Vec::new(),
-            last: Last::Other,
+            last: LastItem::Other,
         }
     }
 
-    fn run(mut self) -> Result<Self, Refused> {
+    fn run(mut self) -> Result<Self, PatternError> {
         while let Some(byte) = self.next() {
             self.step(byte)?;
         }
         if !self.outer.is_empty() {
-            return refused("missing closing )");
+            return fail("missing closing )");
         }
         Ok(self)
     }
@@ -120,7 +120,7 @@ impl<'a> Translator<'a> {
         Some(byte)
     }
 
-    /// Steps over `prefix` if it comes next.
+    /// Skips `prefix` if it is next.
     fn skip(&mut self, prefix: &[u8]) -> bool {
         match self.rest.strip_prefix(prefix) {
             Some(rest) => {
@@ -131,14 +131,14 @@ impl<'a> Translator<'a> {
         }
     }
 
-    fn step(&mut self, byte: u8) -> Result<(), Refused> {
-        let last = std::mem::replace(&mut self.last, Last::Other);
+    fn step(&mut self, byte: u8) -> Result<(), PatternError> {
+        let last = std::mem::replace(&mut self.last, LastItem::Other);
         match byte {
             b'\\' => self.escape(),
             b'[' => self.class(),
             b'(' => self.group(),
             b')' => {
-                let outer = self.outer.pop().ok_or_else(|| Refused("unexpected )".into()))?;
+                let outer = self.outer.pop().ok_or_else(|| PatternError("unexpected )".into()))?;
                 let group = std::mem::replace(&mut self.scope, outer).whole;
                 self.syntax(")");
                 self.atom(group);
@@ -151,7 +151,7 @@ impl<'a> Translator<'a> {
             b'.' | b'|' | b'^' | b'$' => {
                 self.literal = None;
                 self.out.push(char::from(byte));
-                self.atom(Piece::ONE);
+                self.atom(Part::ONE);
                 Ok(())
             }
             _ => {
@@ -161,46 +161,46 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Writes what is not a literal.
+    /// Writes syntax that is not a literal.
     fn syntax(&mut self, text: &str) {
         self.literal = None;
         self.out.push_str(text);
     }
 
-    /// Counts what was written and may be repeated now.
-    fn atom(&mut self, piece: Piece) {
+    /// Records an atom, which a repetition may follow.
+    fn atom(&mut self, piece: Part) {
         self.scope.atom = piece;
         self.scope.whole = self.scope.whole.and(piece);
     }
 
-    /// Writes a byte that stands for itself.
+    /// Writes a literal byte.
     fn byte(&mut self, byte: u8) {
-        if self.scope.case == Case::Folded {
+        if self.scope.case == Case::Insensitive {
             return self.set(&ByteSet::of(byte).folded());
         }
         push_byte(&mut self.out, byte);
         if let Some(literal) = &mut self.literal {
             literal.push(byte);
         }
-        self.atom(Piece::ONE);
+        self.atom(Part::ONE);
     }
 
     /// Writes a class.
     fn set(&mut self, set: &ByteSet) {
         self.literal = None;
         let ranges = set.write(&mut self.out);
-        self.atom(Piece { weight: ranges.max(1), ..Piece::ONE });
+        self.atom(Part { program_size: ranges.max(1), ..Part::ONE });
     }
 
-    /// `set` as the present flags read it.
+    /// `set` with the current case flag applied.
     fn cased(&self, set: ByteSet) -> ByteSet {
         match self.scope.case {
-            Case::Told => set,
-            Case::Folded => set.folded(),
+            Case::Sensitive => set,
+            Case::Insensitive => set.folded(),
         }
     }
 
-    fn escape(&mut self) -> Result<(), Refused> {
+    fn escape(&mut self) -> Result<(), PatternError> {
         match self.escaped()? {
             Escape::Byte(byte) => self.byte(byte),
             Escape::Class(set) => self.set(&set),
@@ -209,19 +209,19 @@ impl<'a> Translator<'a> {
                 self.syntax(match other {
                     b'A' => r"(?:\A)",
                     b'z' => r"(?:\z)",
-                    // In a group of its own, or the engine would read `\b{...}` as a word boundary of another kind.
+                    // In a separate group, or the engine would parse `\b{...}` as another kind of word boundary.
                     b'b' => r"(?:\b)",
                     b'B' => r"(?:\B)",
                     b'C' => "(?s:.)",
                     _ => return bad_escape(other),
                 });
-                self.atom(Piece::ONE);
+                self.atom(Part::ONE);
             }
         }
         Ok(())
     }
 
-    /// `\Q` up to `\E` or the end: all of it literal.
+    /// `\Q` up to `\E` or the end: all literal.
     fn quoted(&mut self) {
         while !self.rest.is_empty() && !self.skip(br"\E") {
             if let Some(byte) = self.next() {
@@ -230,9 +230,9 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// What follows a backslash, inside a class or not.
-    fn escaped(&mut self) -> Result<Escape, Refused> {
-        let Some(byte) = self.next() else { return refused("trailing \\") };
+    /// Parses an escape after its backslash, inside a class or not.
+    fn escaped(&mut self) -> Result<Escape, PatternError> {
+        let Some(byte) = self.next() else { return fail("trailing \\") };
         Ok(match byte {
             b'a' => Escape::Byte(0x07),
             b'f' => Escape::Byte(0x0c),
@@ -246,7 +246,7 @@ impl<'a> Translator<'a> {
             }
             b'x' => Escape::Byte(self.hexadecimal()?),
             b'0'..=b'7' => Escape::Byte(self.octal(byte)?),
-            b'p' | b'P' => return refused("Unicode classes (\\p) are not supported"),
+            b'p' | b'P' => return fail("Unicode classes (\\p) are not supported"),
             _ if byte.is_ascii_alphabetic() => Escape::Other(byte),
             _ if byte.is_ascii() && !byte.is_ascii_digit() => Escape::Byte(byte),
             _ => return bad_escape(byte),
@@ -254,11 +254,11 @@ impl<'a> Translator<'a> {
     }
 
     /// `HH` or `{H...}` after `\x`.
-    fn hexadecimal(&mut self) -> Result<u8, Refused> {
+    fn hexadecimal(&mut self) -> Result<u8, PatternError> {
         let digits = if self.skip(b"{") {
             let end = self.rest.iter().position(|byte| *byte == b'}');
             let Some((digits, rest)) = end.and_then(|at| self.rest.split_at_checked(at)) else {
-                return refused("missing } after \\x{");
+                return fail("missing } after \\x{");
             };
             self.rest = rest;
             self.skip(b"}");
@@ -274,11 +274,11 @@ impl<'a> Translator<'a> {
         let value = digits.iter().try_fold(0_u8, |value, digit| {
             value.checked_mul(16)?.checked_add(u8::try_from(char::from(*digit).to_digit(16)?).ok()?)
         });
-        value.ok_or_else(|| Refused("\\x{...} beyond one byte is not supported".into()))
+        value.ok_or_else(|| PatternError("\\x{...} beyond one byte is not supported".into()))
     }
 
-    /// Up to three octal digits, of which `first` has been read. One digit other than 0 would be a back reference.
-    fn octal(&mut self, first: u8) -> Result<u8, Refused> {
+    /// Up to three octal digits, of which `first` is consumed. A single digit other than 0 would be a back reference.
+    fn octal(&mut self, first: u8) -> Result<u8, PatternError> {
         let mut value = u32::from(first - b'0');
         let mut digits = 1;
         while let [digit @ b'0'..=b'7', rest @ ..] = self.rest
@@ -289,13 +289,13 @@ impl<'a> Translator<'a> {
             digits += 1;
         }
         if digits == 1 && first != b'0' {
-            return refused(format!("back reference \\{}", char::from(first)));
+            return fail(format!("back reference \\{}", char::from(first)));
         }
-        u8::try_from(value).map_err(|_| Refused("octal escape beyond one byte is not supported".into()))
+        u8::try_from(value).map_err(|_| PatternError("octal escape beyond one byte is not supported".into()))
     }
 
-    /// A group, whose `(` has been read, or flags.
-    fn group(&mut self) -> Result<(), Refused> {
+    /// A group or flags, after the `(`.
+    fn group(&mut self) -> Result<(), PatternError> {
         if !self.skip(b"?") {
             self.open(self.scope.case, "(?:");
             return Ok(());
@@ -303,7 +303,7 @@ impl<'a> Translator<'a> {
         if self.skip(b"P<") || self.skip(b"<") {
             let name = self.take_while(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
             if name.is_empty() || !self.skip(b">") {
-                return refused("look-behind and malformed group names are not supported");
+                return fail("look-behind and malformed group names are not supported");
             }
             self.open(self.scope.case, "(?:");
             return Ok(());
@@ -316,7 +316,7 @@ impl<'a> Translator<'a> {
                 self.scope.case = case;
                 self.syntax(&if text.is_empty() { String::new() } else { format!("(?{text})") });
             }
-            _ => return refused("invalid or unsupported syntax after (?"),
+            _ => return fail("invalid or unsupported syntax after (?"),
         }
         Ok(())
     }
@@ -333,12 +333,12 @@ impl<'a> Translator<'a> {
         taken
     }
 
-    /// A repetition that has been read, and the `?` that makes it lazy.
-    fn repetition(&mut self, operator: &str, last: Last) -> Result<(), Refused> {
-        if last == Last::Repetition {
-            return refused(format!("bad repetition operator {operator}"));
+    /// A repetition that is consumed, and the `?` that makes it lazy.
+    fn repetition(&mut self, operator: &str, last: LastItem) -> Result<(), PatternError> {
+        if last == LastItem::Repetition {
+            return fail(format!("bad repetition operator {operator}"));
         }
-        self.last = Last::Repetition;
+        self.last = LastItem::Repetition;
         self.syntax(operator);
         if self.skip(b"?") {
             self.out.push('?');
@@ -346,8 +346,8 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    /// `{n}`, `{n,}` or `{n,m}`, whose `{` has been read. Anything else is a literal brace.
-    fn brace(&mut self, last: Last) -> Result<(), Refused> {
+    /// `{n}`, `{n,}` or `{n,m}`, after the `{`. Anything else is a literal brace.
+    fn brace(&mut self, last: LastItem) -> Result<(), PatternError> {
         let Some((inside, rest)) = counts(self.rest) else {
             self.byte(b'{');
             return Ok(());
@@ -356,20 +356,20 @@ impl<'a> Translator<'a> {
             if count.parse::<u32>().is_ok_and(|count| count <= REPEAT_MAX) {
                 continue;
             }
-            return refused(format!("invalid repetition {{{inside}}}: at most {REPEAT_MAX}"));
+            return fail(format!("invalid repetition {{{inside}}}: the limit is {REPEAT_MAX}"));
         }
         self.rest = rest;
         let counts = inside.split(',').filter_map(|count| count.parse().ok());
         let piece = self.scope.atom.times(counts.max().unwrap_or(1));
         if piece.count > REPEAT_MAX {
-            return refused(format!("invalid repetition {{{inside}}}: with those inside it more than {REPEAT_MAX}"));
+            return fail(format!("invalid repetition {{{inside}}}: nested repetitions exceed {REPEAT_MAX}"));
         }
         self.atom(piece);
         self.repetition(&format!("{{{inside}}}"), last)
     }
 
-    /// A class, whose `[` has been read.
-    fn class(&mut self) -> Result<(), Refused> {
+    /// A class, after the `[`.
+    fn class(&mut self) -> Result<(), PatternError> {
         let is_negated = self.skip(b"^");
         let mut set = ByteSet::EMPTY;
         let mut is_first = true;
@@ -385,14 +385,14 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    /// `[:name:]` or `[:^name:]`, if that comes next.
-    fn named_class(&mut self) -> Result<Option<ByteSet>, Refused> {
+    /// `[:name:]` or `[:^name:]`, if it is next.
+    fn named_class(&mut self) -> Result<Option<ByteSet>, PatternError> {
         let Some(inside) = self.rest.strip_prefix(b"[:") else { return Ok(None) };
         let Some(end) = inside.windows(2).position(|pair| pair == b":]") else { return Ok(None) };
         let Some((name, rest)) = inside.split_at_checked(end) else { return Ok(None) };
         let plain = name.strip_prefix(b"^").unwrap_or(name);
         let Some(set) = posix_class(plain) else {
-            return refused(format!("invalid character class [:{}:]", name.escape_ascii()));
+            return fail(format!("invalid character class [:{}:]", name.escape_ascii()));
         };
         self.rest = rest.strip_prefix(b":]").unwrap_or(rest);
         let set = self.cased(set);
@@ -400,64 +400,64 @@ impl<'a> Translator<'a> {
     }
 
     /// One byte, one range or one escaped class.
-    fn class_item(&mut self) -> Result<ByteSet, Refused> {
+    fn class_item(&mut self) -> Result<ByteSet, PatternError> {
         let low = match self.class_byte()? {
             Escape::Byte(low) => low,
             Escape::Class(set) => return Ok(*set),
             Escape::Other(other) => return bad_escape(other),
         };
         let high = match self.rest {
-            // A hyphen before the end stands for itself.
+            // A hyphen before the end is a literal.
             [b'-', next, ..] if *next != b']' => {
                 self.skip(b"-");
-                let Escape::Byte(high) = self.class_byte()? else { return refused("invalid character class range") };
+                let Escape::Byte(high) = self.class_byte()? else { return fail("invalid character class range") };
                 high
             }
             _ => low,
         };
         if high < low {
-            return refused("invalid character class range");
+            return fail("invalid character class range");
         }
         Ok(self.cased(ByteSet::of_ranges(&[(low, high)])))
     }
 
-    fn class_byte(&mut self) -> Result<Escape, Refused> {
+    fn class_byte(&mut self) -> Result<Escape, PatternError> {
         match self.next() {
             Some(b'\\') => self.escaped(),
             Some(byte) => Ok(Escape::Byte(byte)),
-            None => refused("missing closing ]"),
+            None => fail("missing closing ]"),
         }
     }
 }
 
-impl Piece {
-    const ONE: Self = Self { weight: 1, count: 1 };
+impl Part {
+    const ONE: Self = Self { program_size: 1, count: 1 };
 
     fn and(self, next: Self) -> Self {
-        Self { weight: self.weight.saturating_add(next.weight), count: self.count.max(next.count) }
+        Self { program_size: self.program_size.saturating_add(next.program_size), count: self.count.max(next.count) }
     }
 
     fn times(self, count: u32) -> Self {
-        // None at all still has to be written.
+        // A repetition of zero still has to be written.
         let count = count.max(1);
-        let weight = usize::try_from(count).map_or(usize::MAX, |count| self.weight.saturating_mul(count));
-        Self { weight, count: self.count.max(1).saturating_mul(count) }
+        let program_size = usize::try_from(count).map_or(usize::MAX, |count| self.program_size.saturating_mul(count));
+        Self { program_size, count: self.count.max(1).saturating_mul(count) }
     }
 }
 
-/// What flags say to the engine, each once, and what they make of `case`. The engine never hears of case: it folds ASCII
-/// letters only, and complements too.
-fn flags_of(flags: &[u8], case: Case) -> Result<(String, Case), Refused> {
+/// The flags for the engine, each once, and the new `case`. The engine gets no case flag: it folds ASCII letters only, and
+/// it folds complements too.
+fn flags_of(flags: &[u8], case: Case) -> Result<(String, Case), PatternError> {
     let (on, off) = match flags.split(|byte| *byte == b'-').collect::<Vec<_>>().as_slice() {
         [on] => (*on, b"".as_slice()),
         [on, off] if !off.is_empty() => (*on, *off),
-        _ => return refused("invalid or unsupported syntax after (?"),
+        _ => return fail("invalid or unsupported syntax after (?"),
     };
-    // What is both set and cleared is cleared: that comes later.
+    // A flag that is both set and cleared is cleared: the later one wins.
     let is_on = |flag: &u8| on.contains(flag) && !off.contains(flag);
     let case = match (is_on(&b'i'), off.contains(&b'i')) {
-        (true, _) => Case::Folded,
-        (_, true) => Case::Told,
+        (true, _) => Case::Insensitive,
+        (_, true) => Case::Sensitive,
         _ => case,
     };
     let text = |is: &dyn Fn(&u8) -> bool| b"msU".iter().filter(|flag| is(flag)).map(|flag| char::from(*flag)).collect();
@@ -465,18 +465,18 @@ fn flags_of(flags: &[u8], case: Case) -> Result<(String, Case), Refused> {
     Ok((if off.is_empty() { on } else { format!("{on}-{off}") }, case))
 }
 
-/// The inside of `{n}`, `{n,}` or `{n,m}`, whose brace has been read, and what follows it.
+/// The inside of `{n}`, `{n,}` or `{n,m}`, after the brace, and the rest.
 fn counts(text: &[u8]) -> Option<(&str, &[u8])> {
     let end = text.iter().position(|byte| *byte == b'}')?;
     let (inside, rest) = text.split_at_checked(end)?;
     let inside = std::str::from_utf8(inside).ok()?;
     let (low, high) = inside.split_once(',').unwrap_or((inside, ""));
-    // With a zero in front it is no number to RE2.
+    // RE2 accepts no leading zero.
     let is_number =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && !(text.len() > 1 && text.starts_with('0'));
     (!low.is_empty() && is_number(low) && is_number(high)).then_some((inside, rest.strip_prefix(b"}")?))
 }
 
-fn bad_escape<T>(byte: u8) -> Result<T, Refused> {
-    refused(format!("invalid escape \\{}", byte.escape_ascii()))
+fn bad_escape<T>(byte: u8) -> Result<T, PatternError> {
+    fail(format!("invalid escape \\{}", byte.escape_ascii()))
 }

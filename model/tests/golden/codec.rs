@@ -1,4 +1,4 @@
-//! The bytes themselves: what stands here may never change while a release can still read it.
+//! The encoded bytes: they must never change while a supported release reads them.
 
 use bytes::Bytes;
 use ebla_model::codec::{

@@ -1,4 +1,4 @@
-//! `row KEY CELL...`, then filters, one a line: the cells each lets pass.
+//! `row KEY CELL...`, then filters, one per line: the cells that pass each.
 
 use ebla_model::cell::Row;
 use ebla_model::filter::CompiledFilter;

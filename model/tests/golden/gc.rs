@@ -1,4 +1,4 @@
-//! `gc RULE now=T`, then `cells T...` newest first, in milliseconds: what is kept, and the age floor.
+//! `gc RULE now=T`, then `cells T...` newest first, in milliseconds: the live versions, and the age floor.
 
 use ebla_model::gc::{age_floor, visible};
 use ebla_model::time::Micros;

@@ -1,7 +1,7 @@
-//! Golden scripts: `model/testdata/<subject>/*.txt`, read as transcripts of what the model decides.
+//! Golden scripts: `model/testdata/<subject>/*.txt`, transcripts of the model's decisions.
 //!
-//! A case is a few lines of input, `---`, and what came out; an empty line ends it, `#` begins a comment.
-//! `UPDATE=1 cargo test -p ebla-model --test golden` writes what comes out now; the change is reviewed as code.
+//! A case is a few lines of input, `---`, and the output; an empty line ends it, `#` begins a comment.
+//! `UPDATE=1 cargo test -p ebla-model --test golden` writes the current output; the change is reviewed as code.
 
 #![expect(
     clippy::unwrap_used,

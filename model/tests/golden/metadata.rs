@@ -31,8 +31,12 @@ fn step(tablet: &mut Option<TabletDescriptor>, line: &str) -> Vec<String> {
         ["first", servers @ ..] => first_tablets(&ids(servers)).iter().map(tablet_text).collect(),
         ["tablet", number, start, end, servers @ ..] => {
             let range = KeyRange::new(key(start), bound(end)).unwrap();
-            let made =
-                TabletDescriptor::fresh(TableId::new(7), TabletId::new(number.parse().unwrap()), range, &ids(servers));
+            let made = TabletDescriptor::initial(
+                TableId::new(7),
+                TabletId::new(number.parse().unwrap()),
+                range,
+                &ids(servers),
+            );
             let text = tablet_text(&made);
             *tablet = Some(made);
             vec![text]

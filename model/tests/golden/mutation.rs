@@ -1,9 +1,9 @@
 //! `table FAMILY...`, `row KEY`, `now T`, `holds CELL...` (states as numbers), then mutations as a request has them: the
-//! changes as the log has them. An input is a number, `bytes(...)` or `string(...)`. `many FAMILY COUNT` adds to so many
-//! columns. The sketches of some numbers are written `sketch(1,2,3)`, in what comes out too.
+//! changes as the log has them. An input is a number, `bytes(...)` or `string(...)`. `many FAMILY COUNT` adds to COUNT
+//! columns. A sketch of some numbers is written `sketch(1,2,3)`, also in the output.
 
 use bytes::Bytes;
-use ebla_model::aggregate::{Input, InputKind, Sketch, encode_state};
+use ebla_model::aggregate::{AggregateInput, InputKind, Sketch, encode_state};
 use ebla_model::cell::Row;
 use ebla_model::mutation::{Change, Mutation, WriteTime, resolve, validate};
 use ebla_model::time::Micros;
@@ -36,7 +36,7 @@ fn mutations_resolve() {
         }
         let current = Row { key: row.clone(), cells };
         let resolved = validate(&row, &mutations).and_then(|()| resolve(&schema, &mutations, now));
-        let resolved = resolved.and_then(|resolution| resolution.settle(&schema, &current));
+        let resolved = resolved.and_then(|resolution| resolution.merge(&schema, &current));
         match resolved {
             Ok(changes) => changes.iter().map(change_text).collect(),
             Err(error) => vec![error_text(&error)],
@@ -61,12 +61,12 @@ fn add(line: &str) -> Mutation {
     Mutation::AddToCell { family, qualifier, timestamp: millis(time), input: input_of(input) }
 }
 
-fn input_of(text: &str) -> Input {
+fn input_of(text: &str) -> AggregateInput {
     let inside = |word: &str| text.strip_prefix(word).and_then(|rest| rest.strip_suffix(')'));
     match (inside("bytes("), inside("string(")) {
-        (Some(text), _) => Input::Bytes(bytes(text)),
-        (_, Some(text)) => Input::String(text.to_owned()),
-        _ => Input::Int64(text.parse().unwrap()),
+        (Some(text), _) => AggregateInput::Bytes(bytes(text)),
+        (_, Some(text)) => AggregateInput::String(text.to_owned()),
+        _ => AggregateInput::Int64(text.parse().unwrap()),
     }
 }
 
@@ -78,11 +78,11 @@ fn many(line: &str) -> impl Iterator<Item = Mutation> {
         family: family.to_owned(),
         qualifier: n.to_be_bytes().to_vec().into(),
         timestamp: Micros::ZERO,
-        input: Input::Int64(n.into()),
+        input: AggregateInput::Int64(n.into()),
     })
 }
 
-/// A number or the sketch of some as the bytes of a state; other bytes as they are.
+/// The bytes of a state for a number or a sketch; other bytes unchanged.
 fn state_of(text: &str) -> Bytes {
     match text.strip_prefix("sketch(").and_then(|rest| rest.strip_suffix(')')) {
         Some(numbers) => sketch(numbers.split(',').map(|number| number.parse().unwrap())).encode(),
@@ -107,7 +107,7 @@ fn merge(line: &str) -> Mutation {
     Mutation::MergeToCell { family, qualifier, timestamp: millis(time), state }
 }
 
-/// A cell whose value is a state, where it is one.
+/// A cell with its value as a state, if it is one.
 fn holds(text: &str) -> ebla_model::Cell {
     let mut cell = cell(text);
     cell.value = state_of(std::str::from_utf8(&cell.value).unwrap());
@@ -143,7 +143,7 @@ pub(crate) fn change_text(change: &Change) -> String {
     }
 }
 
-/// A sketch of numbers from 0 to 99 as these, other bytes as they are.
+/// A sketch of numbers from 0 to 99 as these numbers, other bytes unchanged.
 fn value_text(value: &Bytes) -> String {
     let Ok(whole) = Sketch::decode(value, InputKind::Integers) else { return text(value) };
     let is_in = |number: &i64| !whole.clone().merge(&Sketch::of_integer(*number));

@@ -1,4 +1,4 @@
-//! How scripts write values: byte strings with `\xHH`, cells as `family:qualifier@millis=value#label`.
+//! Notation of values in scripts: byte strings with `\xHH`, cells as `family:qualifier@millis=value#label`.
 
 use bytes::Bytes;
 use ebla_model::aggregate::{Aggregator, InputType};
@@ -26,7 +26,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     RowKey::copy_from_slice(bytes).to_string()
 }
 
-/// Milliseconds, to three places where they are not whole.
+/// Milliseconds, with three decimals if they are not whole.
 pub(crate) fn millis(text: &str) -> Micros {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let micros = format!("{whole}{part:0<3}");
@@ -73,7 +73,7 @@ pub(crate) fn error_text(error: &Error) -> String {
     format!("{}: {}", error.reason, error.message)
 }
 
-/// A table with families of these names and no rules; `name:sum`, `name:min`, `name:max`, and counts of different inputs
+/// A table with families of these names and no rules; `name:sum`, `name:min`, `name:max`, and counts of distinct inputs
 /// (`name:integers`, `name:bytes`, `name:strings`) are aggregates.
 pub(crate) fn table(families: &str) -> TableSchema {
     let name = TableName::from_parts("p", "i", "t").unwrap();

@@ -1,4 +1,4 @@
-//! `table FAMILY...`, `row CELL...` as it is, `now T`, then rules: the writes for the log, and the answer.
+//! `table FAMILY...`, the current `row CELL...`, `now T`, then rules: the writes for the log, and the response.
 
 use ebla_model::cell::Row;
 use ebla_model::rmw::{Operation, Rule, evaluate, validate};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Runs every script of `subject`: `run` makes of a case's input lines what stands below its `---`.
+/// Runs every script of `subject`: `run` computes the output of a case from its input lines.
 pub(crate) fn run(subject: &str, run: impl Fn(&[&str]) -> Vec<String>) {
     let scripts = scripts(subject);
     assert!(!scripts.is_empty(), "no scripts in testdata/{subject}");
@@ -17,7 +17,7 @@ fn scripts(subject: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Runs a script; the difference, if there is one and it is not to be written.
+/// Runs a script. Returns the difference, unless it is written.
 fn check(path: &Path, run: &impl Fn(&[&str]) -> Vec<String>) -> Option<String> {
     let expected = std::fs::read_to_string(path).unwrap();
     let actual = transcript(&expected, run);
@@ -34,7 +34,7 @@ fn check(path: &Path, run: &impl Fn(&[&str]) -> Vec<String>) -> Option<String> {
     Some(format!("{}:{}\n  expected {expected}\n  came out {actual}", path.display(), at + 1))
 }
 
-/// The script with each case's outcome as it is now.
+/// The script with the current output of each case.
 fn transcript(script: &str, run: &impl Fn(&[&str]) -> Vec<String>) -> String {
     let mut out = String::new();
     let mut input = Vec::new();
@@ -49,7 +49,7 @@ fn transcript(script: &str, run: &impl Fn(&[&str]) -> Vec<String>) -> String {
                 out.push('\n');
             }
             input.clear();
-            // What stood there before is skipped, up to the empty line that ends the case.
+            // The old output is skipped, up to the empty line that ends the case.
             if lines.by_ref().find(|line| line.is_empty()).is_some() {
                 out.push('\n');
             }

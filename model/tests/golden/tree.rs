@@ -1,6 +1,6 @@
-//! How scripts write filters, and ranges.
+//! Notation of filters and ranges in scripts.
 //!
-//! A filter is `name` or `name(argument, ...)`; patterns and strings stand in `'...'`, in which nothing is escaped, but
+//! A filter is `name` or `name(argument, ...)`; patterns and strings are in `'...'`, in which nothing is escaped, but
 //! `\xHH` in bounds and masks; bounds are `['a', 'b')`, `-` where open; times are milliseconds; `-` is an absent branch of
 //! `if`.
 
@@ -11,7 +11,7 @@ use ebla_model::filter::Filter;
 
 use super::notation::{bytes, millis};
 
-/// The filter that a line states.
+/// The filter of a line.
 pub(crate) fn parse(line: &str) -> Filter {
     let mut parser = Parser { rest: line };
     let filter = parser.filter();

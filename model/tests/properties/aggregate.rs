@@ -1,9 +1,9 @@
-//! Aggregates against a definition: every mutation acts on the cells that the ones before it left, one by one.
+//! Aggregates against a definition: mutations act one by one on the cells after the previous ones.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use ebla_model::aggregate::{Aggregator, Input, decode_state, encode_state};
+use ebla_model::aggregate::{AggregateInput, Aggregator, decode_state, encode_state};
 use ebla_model::cell::{Cell, FamilyName, Row};
 use ebla_model::id::{FamilyId, TableId};
 use ebla_model::key::RowKey;
@@ -41,7 +41,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
             family: family(at),
             qualifier: qualifier(byte),
             timestamp: Micros::from_millis(time),
-            input: Input::Int64(input),
+            input: AggregateInput::Int64(input),
         }),
         2 => (place(), option::of(number())).prop_map(move |((at, byte, time), state)| Mutation::MergeToCell {
             family: family(at),
@@ -78,7 +78,7 @@ fn act(cells: &mut Cells, mutation: &Mutation) {
     };
     match mutation {
         Mutation::AddToCell { family, qualifier, timestamp, input } => {
-            let Input::Int64(input) = input else { unreachable!("only integers are added") };
+            let AggregateInput::Int64(input) = input else { unreachable!("only integers are added") };
             merge(place(family, qualifier, *timestamp), *input);
         }
         Mutation::MergeToCell { family, qualifier, timestamp, state: Some(state) } => {
@@ -98,7 +98,7 @@ fn act(cells: &mut Cells, mutation: &Mutation) {
     }
 }
 
-/// What a store does: plain writes and deletes.
+/// A store: plain writes and deletes.
 fn store(cells: &mut Cells, change: &Change) {
     let index = |family: &FamilyId| usize::try_from(family.get()).unwrap() - 1;
     match change {
@@ -127,8 +127,8 @@ fn row(cells: &Cells, wanted: impl Fn(usize, u8) -> bool) -> Row {
 }
 
 proptest! {
-    /// However mutations are cut into requests, what is stored is what the definition says; and a request needs to know
-    /// no more of the row than the columns that it names itself.
+    /// For any division of mutations into requests the stored cells match the definition, and a request needs only the
+    /// columns that it names.
     #[test]
     fn requests_add_up_to_what_their_mutations_do_one_by_one(requests in vec(vec(mutation(), 1..8), 1..6)) {
         let schema = schema();
@@ -142,7 +142,7 @@ proptest! {
                 columns.contains(&(family, Bytes::copy_from_slice(&[byte])))
             };
             let current = row(&stored, is_named);
-            for change in resolution.settle(&schema, &current).unwrap() {
+            for change in resolution.merge(&schema, &current).unwrap() {
                 store(&mut stored, &change);
             }
             prop_assert_eq!(&stored, &defined);

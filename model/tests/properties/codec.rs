@@ -1,4 +1,4 @@
-//! Cell keys: order kept, round trips, contiguous rows, and no panic on damage.
+//! Cell keys: order, round trips, contiguous rows, and no panic on damage.
 
 use std::cmp::Reverse;
 

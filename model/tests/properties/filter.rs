@@ -1,18 +1,18 @@
-//! Filters: the compiled program against the definition written down naively, the laws of the tree, the hints.
+//! Filters: the compiled program against a naive definition, the laws of the tree, push-down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
 
 use bytes::Bytes;
 use ebla_model::cell::{Cell, Row};
-use ebla_model::filter::{CompiledFilter, Filter, Stretch};
+use ebla_model::filter::{ColumnRange, CompiledFilter, Filter};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_assume, prop_oneof, proptest};
 use proptest::sample::select;
 
 use crate::values::{row, text, time};
 
-/// A sample of so little holds no row that a test meets, one of so much holds each.
+/// The smallest sample includes no row of a test, the largest includes each.
 const NEARLY_NONE: f64 = 1e-15;
 const NEARLY_ALL: f64 = 1.0 - 1e-15;
 
@@ -72,7 +72,7 @@ fn filter() -> impl Strategy<Value = Filter> {
     })
 }
 
-/// Whether these may stand in one chain: at most one of them labels.
+/// Whether these are valid members of one chain: at most one of them labels.
 fn is_legal(chain: &[Filter]) -> bool {
     chain.iter().filter(|member| labels(member)).count() < 2
 }
@@ -88,7 +88,7 @@ fn labels(filter: &Filter) -> bool {
     }
 }
 
-/// A filter that may stand in a condition.
+/// A filter that is valid in a condition.
 fn dry_filter() -> impl Strategy<Value = Filter> {
     filter().prop_filter("a sink in a condition", |filter| !sinks(filter))
 }
@@ -97,12 +97,12 @@ fn sinks(filter: &Filter) -> bool {
     match filter {
         Filter::Sink => true,
         Filter::Chain(members) | Filter::Interleave(members) => members.iter().any(sinks),
-        // None was made with a sink.
+        // None was generated with a sink.
         _ => false,
     }
 }
 
-/// The definition: what passes, and what sinks took, in the order of cells.
+/// The definition: the cells that pass and those that sinks took, in order.
 fn definition(filter: &Filter, key: &[u8], cells: Vec<Cell>) -> Vec<Cell> {
     let mut sunk = Vec::new();
     let mut all = naive(filter, key, cells, &mut sunk);
@@ -111,7 +111,7 @@ fn definition(filter: &Filter, key: &[u8], cells: Vec<Cell>) -> Vec<Cell> {
     all
 }
 
-/// Each filter a function from cells to cells, which adds to what was `sunk`.
+/// Each filter is a function from cells to cells, which may add cells to `sunk`.
 fn naive(filter: &Filter, key: &[u8], cells: Vec<Cell>, sunk: &mut Vec<Cell>) -> Vec<Cell> {
     let only = |passes: &dyn Fn(&Cell) -> bool| cells.iter().filter(|cell| passes(cell)).cloned().collect();
     match filter {
@@ -160,7 +160,7 @@ fn naive(filter: &Filter, key: &[u8], cells: Vec<Cell>, sunk: &mut Vec<Cell>) ->
     }
 }
 
-/// Bytes as one number, for there are few.
+/// Bytes as one number: there are only few.
 fn bits(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
 }
@@ -175,14 +175,14 @@ fn first_of_columns(cells: Vec<Cell>, count: usize) -> Vec<Cell> {
     cells.into_iter().filter(keep).collect()
 }
 
-/// The cells that lie in the stretches of their family, and within what these allow.
-fn needed(cells: Vec<Cell>, stretches: impl Fn(&str) -> Vec<Stretch>) -> Vec<Cell> {
+/// The cells in the ranges of their family and within the ranges' limits.
+fn needed(cells: Vec<Cell>, ranges: impl Fn(&str) -> Vec<ColumnRange>) -> Vec<Cell> {
     let mut kept = Vec::new();
     for family in ["f", "g", "h"] {
         let of_family = || cells.iter().filter(|cell| cell.family.as_str() == family).cloned();
-        let stretches = stretches(family);
-        assert!(stretches.is_sorted_by(|a, b| a.end.as_ref().is_some_and(|end| *end <= b.start)), "{stretches:?}");
-        for Stretch { start, end, columns, versions } in stretches {
+        let ranges = ranges(family);
+        assert!(ranges.is_sorted_by(|a, b| a.end.as_ref().is_some_and(|end| *end <= b.start)), "{ranges:?}");
+        for ColumnRange { start, end, columns, versions } in ranges {
             let inside = |cell: &Cell| cell.qualifier >= start && end.as_ref().is_none_or(|end| cell.qualifier < *end);
             let mut seen = BTreeSet::new();
             let cells = of_family().filter(inside).filter(|cell| {
@@ -279,8 +279,8 @@ proptest! {
     fn what_a_filter_does_not_need_changes_nothing(filter in filter(), row in row()) {
         let compiled = CompiledFilter::compile(filter).unwrap();
         let mut less = row.clone();
-        less.cells = needed(less.cells, |family| compiled.needs(family));
-        if !compiled.needs_row(row.key.as_bytes()) {
+        less.cells = needed(less.cells, |family| compiled.needed_columns(family));
+        if !compiled.may_pass_row(row.key.as_bytes()) {
             less.cells.clear();
         }
         prop_assert_eq!(run(&compiled, &less).cells, run(&compiled, &row).cells);
@@ -289,7 +289,7 @@ proptest! {
     #[test]
     fn what_it_does_not_need_to_match_changes_nothing(filter in filter(), row in row()) {
         let compiled = CompiledFilter::compile(filter).unwrap();
-        let less = Row { cells: needed(row.cells.clone(), |family| compiled.needs_to_match(family)), ..row.clone() };
+        let less = Row { cells: needed(row.cells.clone(), |family| compiled.needed_columns_to_match(family)), ..row.clone() };
         prop_assert_eq!(matches(&compiled, &less), matches(&compiled, &row));
     }
 
@@ -312,7 +312,7 @@ proptest! {
     }
 }
 
-/// As Google's clients quote: a backslash before what is neither a letter, a digit, `_` nor beyond ASCII; NUL as `\x00`.
+/// Quoting of Google's clients: a backslash before ASCII bytes except letters, digits and `_`; NUL as `\x00`.
 fn quote(literal: &[u8]) -> Vec<u8> {
     literal
         .iter()

@@ -1,4 +1,4 @@
-//! Garbage collection: what is seen does not depend on how far collection has come.
+//! Garbage collection: visible cells do not depend on the progress of garbage collection.
 
 use std::time::Duration;
 

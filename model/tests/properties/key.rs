@@ -1,4 +1,4 @@
-//! Ranges and sets of rows against the naive model: a set is what its `contains` says of every short key.
+//! Ranges and sets of rows against a naive model: the result of `contains` for every short key.
 
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use proptest::collection::vec;

@@ -1,4 +1,4 @@
-//! Property tests: what holds for every value, tried on many. A failure prints the smallest value that fails.
+//! Property tests on random values. A failure prints the smallest value that fails.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 

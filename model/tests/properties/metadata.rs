@@ -12,7 +12,7 @@ use crate::values::key;
 
 /// The tablets of a table that was split at these keys, one after the other.
 fn split_at(table: TableId, keys: &[RowKey]) -> Vec<TabletDescriptor> {
-    let first = TabletDescriptor::fresh(table, TabletId::new(100), KeyRange::all(), &[ServerId::new(1)]);
+    let first = TabletDescriptor::initial(table, TabletId::new(100), KeyRange::all(), &[ServerId::new(1)]);
     let mut tablets = vec![first];
     for (key, child) in keys.iter().zip(101..) {
         let halves = |tablet: &TabletDescriptor| tablet.split(key, TabletId::new(child));

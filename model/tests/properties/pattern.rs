@@ -1,7 +1,7 @@
-//! Patterns: what the engine makes of RE2's syntax against a matcher of a few lines that knows nothing but definitions.
+//! Patterns: the translated RE2 syntax in the engine against a short matcher that implements the definitions.
 //!
-//! A pattern is made as a tree. Written down, in any of the ways that RE2 takes, it goes through the filter; the tree
-//! itself is matched by following all ways at once. Bytes are Latin-1, and so is the meaning of case.
+//! A pattern is generated as a tree. Its text, in any form that RE2 accepts, goes through the filter; the tree itself is
+//! matched by following all alternatives at once. Bytes are Latin-1, also for case folding.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ enum Item {
     Posix { name: &'static str, negated: bool },
 }
 
-/// The flags that hold at a place.
+/// The flags at a position.
 #[derive(Clone, Copy, Default)]
 struct Flags {
     fold: bool,
@@ -143,7 +143,7 @@ fn write(pattern: &Pattern, out: &mut Vec<u8>) {
             };
             out.extend(format!("){counts}{}", if *lazy { "?" } else { "" }).bytes());
         }
-        // Half of them as a flag inside a group, half as a group with a flag.
+        // Half are written as a flag inside a group, half as a group with a flag.
         Pattern::Flagged { inner, flag, on } => {
             let sign = if *on { "" } else { "-" };
             let open = if *flag == 'i' { format!("(?{sign}{flag}:") } else { format!("((?{sign}{flag})") };
@@ -163,7 +163,7 @@ fn write_item(item: &Item, out: &mut Vec<u8>) {
     }
 }
 
-/// Where a match of `pattern` may end that begins at `at`.
+/// The possible ends of a match of `pattern` that starts at `at`.
 fn ends(pattern: &Pattern, text: &[u8], at: usize, flags: Flags) -> BTreeSet<usize> {
     let one = |matches: &dyn Fn(u8) -> bool| {
         text.get(at).filter(|byte| matches(**byte)).map(|_| at + 1).into_iter().collect()
@@ -189,7 +189,7 @@ fn ends(pattern: &Pattern, text: &[u8], at: usize, flags: Flags) -> BTreeSet<usi
             };
             let mut reached = (0..*least).fold(BTreeSet::from([at]), |starts, _| step(starts));
             let mut all = reached.clone();
-            // So many more times that nothing new can come.
+            // Repeat until nothing new can appear.
             for _ in 0..most.map_or(text.len() + 1, |most| (most - least) as usize) {
                 reached = step(reached);
                 all.extend(&reached);
@@ -201,7 +201,7 @@ fn ends(pattern: &Pattern, text: &[u8], at: usize, flags: Flags) -> BTreeSet<usi
     }
 }
 
-/// A byte, and as a letter of Latin-1 in its other case where that counts.
+/// A byte, with its other case if case is ignored.
 fn cases(byte: u8, flags: Flags) -> BTreeSet<u8> {
     let letter = char::from(byte);
     let others = letter.to_lowercase().chain(letter.to_uppercase()).filter_map(|other| u8::try_from(other).ok());

@@ -1,24 +1,24 @@
-//! Sessions: a client that sends each write any number of times, in any order, has it applied once.
+//! Sessions: each write of a client is applied once, for any number of sends in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use ebla_model::id::Sequence;
-use ebla_model::session::{SessionWindow, Verdict};
+use ebla_model::session::{SequenceCheck, SessionWindow};
 use ebla_model::time::Micros;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
-/// What happens next.
+/// The next event.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The client takes a number and sends its write.
+    /// The client takes a sequence number and sends its write.
     Send,
-    /// The client sends a write again for which it has no answer: that at this place among them.
+    /// The client retries the outstanding write at this position.
     Again(usize),
-    /// A message that is on its way arrives: that at this place. It may have been overtaken long ago.
+    /// The message in flight at this position arrives, possibly out of order.
     Arrive(usize),
-    /// The client takes note of the answer to the write at this place.
+    /// The client receives the response to the write at this position.
     Answer(usize),
 }
 
@@ -37,7 +37,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct History {
     next: u64,
     outstanding: BTreeSet<u64>,
-    /// Messages on their way: number, and the lowest outstanding when it was sent.
+    /// Messages in flight: number, and the lowest outstanding at its send.
     messages: Vec<(u64, u64)>,
     window: SessionWindow,
     /// How often each was applied.
@@ -53,16 +53,16 @@ impl History {
         self.messages.push((number, self.lowest()));
     }
 
-    /// Delivers a message; the answer that apply gives.
-    fn arrive(&mut self, at: usize) -> Option<(u64, Verdict)> {
+    /// Delivers a message. Returns apply's response.
+    fn arrive(&mut self, at: usize) -> Option<(u64, SequenceCheck)> {
         let at = at.checked_rem(self.messages.len())?;
         let (number, lowest) = self.messages[at];
-        // Messages may arrive twice: this one stays on its way every other time.
+        // Messages may arrive twice: every other one stays in flight.
         if number % 2 == 0 {
             self.messages.remove(at);
         }
-        let verdict = self.window.judge(Sequence::new(number));
-        if verdict == Verdict::Fresh {
+        let verdict = self.window.check(Sequence::new(number));
+        if verdict == SequenceCheck::New {
             *self.applied.entry(number).or_default() += 1;
             let result = Bytes::copy_from_slice(&number.to_be_bytes());
             self.window.record(Sequence::new(number), Sequence::new(lowest), Some(result), Micros::ZERO);
@@ -88,7 +88,7 @@ proptest! {
                     number.into_iter().for_each(|number| history.send(number));
                 }
                 Step::Answer(at) => {
-                    // Only what was applied can have been answered.
+                    // Only an applied write can have a response.
                     let number = history.outstanding.iter().nth(at).copied();
                     if let Some(number) = number.filter(|number| history.applied.contains_key(number)) {
                         history.outstanding.remove(&number);
@@ -97,11 +97,11 @@ proptest! {
                 Step::Arrive(at) => {
                     let Some((number, verdict)) = history.arrive(at) else { continue };
                     match verdict {
-                        Verdict::Fresh => prop_assert_eq!(history.applied[&number], 1),
-                        Verdict::Duplicate(result) => {
+                        SequenceCheck::New => prop_assert_eq!(history.applied[&number], 1),
+                        SequenceCheck::Duplicate(result) => {
                             prop_assert_eq!(result.unwrap().to_vec(), number.to_be_bytes());
                         }
-                        Verdict::Forgotten => prop_assert!(!history.outstanding.contains(&number)),
+                        SequenceCheck::Acknowledged => prop_assert!(!history.outstanding.contains(&number)),
                     }
                 }
             }

@@ -1,5 +1,4 @@
-//! Sketches: the same bytes for the same inputs, in whatever order and parts they came; good estimates; no trust in
-//! bytes from elsewhere.
+//! Sketches: the same bytes for the same inputs, in any order and division; good estimates; validation of untrusted bytes.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// How often proptest tries what takes a while.
+/// Number of cases of slow tests.
 const FEW: u32 = 24;
 
 fn sketch(inputs: impl IntoIterator<Item = i64>) -> Sketch {
@@ -19,7 +18,7 @@ fn sketch(inputs: impl IntoIterator<Item = i64>) -> Sketch {
     all.unwrap()
 }
 
-/// A sketch of very many inputs, made from parts that cost little each.
+/// A sketch of very many inputs, merged from cheap parts.
 fn large(from: i64, count: i64) -> Sketch {
     let part = |at: i64| sketch(at..(at + 64).min(from + count));
     let parts = (from..from + count).step_by(64).map(part);
@@ -36,7 +35,7 @@ fn inputs() -> impl Strategy<Value = Vec<i64>> {
 }
 
 proptest! {
-    /// Order, repetition and parts do not show.
+    /// Order, repetition and division have no effect.
     #[test]
     fn a_sketch_is_a_function_of_the_set_of_inputs(inputs in inputs(), cuts in vec(any::<Index>(), 0..5)) {
         let whole = sketch(inputs.iter().copied());
@@ -53,8 +52,8 @@ proptest! {
         prop_assert_eq!(Sketch::decode(&whole.encode(), InputKind::Integers), Ok(whole));
     }
 
-    /// Random bytes are no sketch, and good ones with some changed are another one or none. What is taken comes back as
-    /// it is, merges, and never estimates nonsense.
+    /// Random bytes are not a sketch, and valid ones with some bytes changed are another sketch or invalid. An accepted
+    /// sketch round-trips, merges, and has a finite estimate.
     #[test]
     fn any_bytes_are_a_sketch_or_an_error(
         inputs in inputs(),
@@ -89,7 +88,7 @@ fn option() -> impl Strategy<Value = Option<Index>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(FEW))]
 
-    /// The same around the size at which a list gives way to registers, where an order could show.
+    /// The same around the size at which a list is converted to registers, where the order could have an effect.
     #[test]
     fn large_parts_merge_in_any_order(
         parts in vec((0..60_000_i64, 1..9_000_i64), 2..5),
@@ -134,8 +133,8 @@ fn full() -> bytes::Bytes {
     FULL.get_or_init(|| large(0, 40_000).encode()).clone()
 }
 
-/// How far the estimates of counts may be off: three standard errors, 1.04 / sqrt(2^15) each while there are registers. A
-/// list counts among 2^20 buckets; its error is that of linear counting.
+/// Tolerance of the estimates: three standard errors, 1.04 / sqrt(2^15) each for registers. A list counts 2^20 buckets; its
+/// error is that of linear counting.
 #[test]
 fn estimates_are_within_three_standard_errors() {
     let registers = 3.0 * 1.04 / f64::from(1 << 15).sqrt();
@@ -156,7 +155,7 @@ fn estimates_are_within_three_standard_errors() {
     }
 }
 
-/// Ten sketches of other inputs each: their mean is off by less than one of them may be.
+/// Ten sketches of different inputs: the error of their mean is below the tolerance of one.
 #[test]
 fn estimates_lean_to_no_side() {
     for count in [30_000, 80_000, 160_000_i64] {

@@ -1,4 +1,4 @@
-//! Small values that meet often: few bytes, among them those that codecs treat specially.
+//! Small values that collide often: few bytes, including those that codecs treat specially.
 
 use bytes::Bytes;
 use ebla_model::cell::{Cell, FamilyName, Row};
@@ -25,12 +25,12 @@ pub(crate) fn range() -> impl Strategy<Value = KeyRange> {
     })
 }
 
-/// Milliseconds from a small past.
+/// Milliseconds in a small range.
 pub(crate) fn time() -> impl Strategy<Value = Micros> {
     (0_i64..6).prop_map(Micros::from_millis)
 }
 
-/// A row as a reader makes it: in order, each version once, families sharing their names.
+/// A row as a reader builds it: ordered, each version once, cells of a family share its name.
 pub(crate) fn row() -> impl Strategy<Value = Row> {
     let names = ["f", "g", "h"].map(|name| FamilyName::new(name).unwrap());
     let cell = (select(names.to_vec()), text(), time(), text())

@@ -1,4 +1,4 @@
-//! Tables, families and garbage collection rules as the public admin API shows them.
+//! Tables, families and garbage collection rules of the public admin API.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -8,10 +8,11 @@ use prost::Message;
 use super::value_type::value_type_to_admin;
 use crate::admin::{self, gc_rule::Rule as Wire, table};
 
-/// The longest age that a message can tell, in seconds: about 10,000 years (google/protobuf/duration.proto).
+/// The longest age in a message, in seconds: about 10,000 years (google/protobuf/duration.proto).
 const AGE_SECONDS_MAX: u64 = 315_576_000_000;
 
-/// A rule that a request sets. An empty rule is no rule: everything is kept. Ages are cut to microseconds, as the API says.
+/// A rule of a request. An empty rule is no rule: all cells are retained. Ages are truncated to microseconds, as the API
+/// specifies.
 ///
 /// # Errors
 /// `InvalidArgument` when it is too large, a count is not positive, an age is under a millisecond or over 10,000 years, or a
@@ -19,8 +20,7 @@ const AGE_SECONDS_MAX: u64 = 315_576_000_000;
 pub fn gc_rule_from_admin(rule: &admin::GcRule) -> Result<Option<GcRule>, Error> {
     let size = rule.encoded_len();
     if size > GC_RULE_BYTES_MAX {
-        let message =
-            format!("garbage collection rule has {size} bytes, of which at most {GC_RULE_BYTES_MAX} are allowed");
+        let message = format!("garbage collection rule has {size} bytes, the limit is {GC_RULE_BYTES_MAX}");
         return Err(Error::invalid(message));
     }
     let Some(wire) = &rule.rule else { return Ok(None) };
@@ -55,7 +55,7 @@ fn members(rules: &[admin::GcRule]) -> Result<Vec<GcRule>, Error> {
     rules.iter().map(member).collect()
 }
 
-/// A rule as it is shown.
+/// A rule as a message.
 pub fn gc_rule_to_admin(rule: &GcRule) -> admin::GcRule {
     let members = |rules: &[GcRule]| rules.iter().map(gc_rule_to_admin).collect();
     let wire = match rule {
@@ -67,37 +67,37 @@ pub fn gc_rule_to_admin(rule: &GcRule) -> admin::GcRule {
     admin::GcRule { rule: Some(wire) }
 }
 
-/// A family as it is shown. A family without a rule shows an empty one, as the service does.
+/// A family as a message. A family without a rule has an empty one, as in Google's service.
 pub fn family_to_admin(family: &Family) -> admin::ColumnFamily {
     let gc_rule = family.gc.as_ref().map_or_else(admin::GcRule::default, gc_rule_to_admin);
     admin::ColumnFamily { gc_rule: Some(gc_rule), value_type: family.aggregator.map(value_type_to_admin) }
 }
 
-/// What of a table is shown. `google.bigtable.admin.v2.Table.View`.
+/// The parts of a table in a response. `google.bigtable.admin.v2.Table.View`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TableView {
     /// Its name.
     Name,
     /// Families, granularity, protection.
     Schema,
-    /// Where it is served.
+    /// Its replication state.
     Replication,
-    /// How it is encrypted at rest.
+    /// Its encryption at rest.
     Encryption,
-    /// Families, with statistics where they are kept: nowhere yet.
+    /// Families with statistics, which are not collected yet.
     Stats,
     /// All of it.
     Full,
 }
 
 impl TableView {
-    /// The number of the view of statistics, which the published messages do not name.
+    /// The number of the statistics view, which the published messages do not have.
     const STATS: i32 = 6;
 
     /// The view of this number; `unspecified` for zero.
     ///
     /// # Errors
-    /// `InvalidArgument` for a number that stands for nothing.
+    /// `InvalidArgument` for an unknown number.
     pub fn from_number(number: i32, unspecified: Self) -> Result<Self, Error> {
         use table::View;
         if number == Self::STATS {
@@ -117,7 +117,7 @@ impl TableView {
 
 /// A table in the given view. `cluster`: the name of the instance's one cluster.
 ///
-/// Nothing is encrypted at rest, so the view of encryption names the cluster and says nothing of a key.
+/// Nothing is encrypted at rest, so the encryption view names the cluster without a key.
 pub fn table_to_admin(schema: &TableSchema, view: TableView, cluster: &str) -> admin::Table {
     let mut shown = admin::Table { name: schema.name.to_string(), ..Default::default() };
     if matches!(view, TableView::Schema | TableView::Stats | TableView::Full) {

@@ -1,9 +1,9 @@
-//! App profiles as the public admin API shows them, as it changes them, and as they are kept.
+//! App profiles: messages of the public admin API, updates, and stored records.
 
 use bytes::{Buf, Bytes};
 use ebla_model::{
     AppProfile, AppProfileName, Error,
-    app_profile::{Affinity, Priority, Routing, Transactions},
+    admin::app_profile::{Affinity, Priority, Routing, Transactions},
 };
 
 use super::{
@@ -15,7 +15,7 @@ use crate::{
     record,
 };
 
-/// The profile that a request describes, under this name.
+/// The profile of a request, with this name.
 ///
 /// # Errors
 /// `InvalidArgument` when it names no routing, or breaks a rule of [`AppProfile::validate`]; `Unimplemented` for Data Boost.
@@ -42,13 +42,13 @@ fn routing(profile: &admin::AppProfile) -> Result<Routing, Error> {
             Ok(Routing::Single { cluster: single.cluster_id.clone(), transactions })
         }
         None => Err(Error::invalid(
-            "an app profile needs a routing policy: single_cluster_routing or multi_cluster_routing_use_any",
+            "an app profile requires a routing policy: single_cluster_routing or multi_cluster_routing_use_any",
         )),
     }
 }
 
-/// A profile that says nothing has the highest priority, as in the service.
-#[expect(deprecated, reason = "older clients set the field, and the API says what it means")]
+/// The default priority is high, as in Google's service.
+#[expect(deprecated, reason = "older clients set the field, and the API defines it")]
 fn priority(profile: &admin::AppProfile) -> Result<Priority, Error> {
     let number = match profile.isolation {
         None => return Ok(Priority::High),
@@ -66,7 +66,7 @@ fn priority(profile: &admin::AppProfile) -> Result<Priority, Error> {
     }
 }
 
-/// A profile as it is shown. `etag`: names this version of it.
+/// A profile as a message. `etag` identifies its version.
 pub fn app_profile_to_admin(profile: &AppProfile, etag: String) -> admin::AppProfile {
     let routing = match &profile.routing {
         Routing::Any { clusters, affinity } => {
@@ -99,7 +99,7 @@ pub fn app_profile_to_admin(profile: &AppProfile, etag: String) -> admin::AppPro
     }
 }
 
-/// The profile after an update: the fields that `mask` names come from `update`; all of them when it names none.
+/// The profile after an update: the fields in `mask` come from `update`; all of them when the mask is empty.
 ///
 /// # Errors
 /// `InvalidArgument` for a field that does not exist or cannot be updated; else as [`app_profile_from_admin`].
@@ -118,7 +118,7 @@ pub fn update_app_profile(
             "standard_isolation" | "standard_isolation.priority" | "priority" | "data_boost_isolation_read_only" => {
                 next.priority = priority(update)?;
             }
-            // Compared wherever it is given, never set.
+            // Compared if present, never set.
             "etag" => {}
             path => next.routing = merged(path, routing(update)?, next.routing)?,
         }
@@ -127,7 +127,7 @@ pub fn update_app_profile(
     Ok(next)
 }
 
-/// The routing with the part that `path` names taken from `update`.
+/// The routing with the field `path` from `update`.
 fn merged(path: &str, update: Routing, present: Routing) -> Result<Routing, Error> {
     match (path, update, present) {
         ("single_cluster_routing", update @ Routing::Single { .. }, _)
@@ -149,12 +149,12 @@ fn merged(path: &str, update: Routing, present: Routing) -> Result<Routing, Erro
             Routing::Any { clusters, .. },
         ) => Ok(Routing::Any { clusters, affinity }),
         _ => Err(Error::invalid(format!(
-            "the mask names {path:?}, which cannot be updated, or which the update or the app profile does not have"
+            "update_mask names {path:?}: it cannot be updated, or the update or the app profile does not have it"
         ))),
     }
 }
 
-/// A profile, as Chubby keeps it.
+/// A profile as stored in Chubby.
 pub fn app_profile_to_bytes(profile: &AppProfile) -> Bytes {
     use record::app_profile::Routing as Kept;
     let routing = match &profile.routing {
@@ -180,10 +180,10 @@ pub fn app_profile_to_bytes(profile: &AppProfile) -> Bytes {
     })
 }
 
-/// A profile, as Chubby keeps it.
+/// A profile as stored in Chubby.
 ///
 /// # Errors
-/// `DataDamaged` when a part is missing or not legal, or the version is another.
+/// `DataDamaged` when a part is missing or invalid, or the version is unknown.
 pub fn app_profile_from_bytes(bytes: impl Buf) -> Result<AppProfile, Error> {
     use record::app_profile::Routing as Kept;
     let message: record::AppProfile = decode_record(bytes)?;

@@ -1,7 +1,7 @@
-//! Commands of a tablet's log and what apply answers.
+//! Commands of a tablet's log and the results of applying them.
 //!
-//! A command that this release does not fully know stops the replica that meets it: it is an error here, never
-//! skipped. Decoding from [`Bytes`] shares keys and values with the entry instead of copying them.
+//! A command with unknown content is an error and never skipped: the replica must stop. Decoding from [`Bytes`] shares keys
+//! and values with the entry instead of copying them.
 
 use bytes::{Buf, Bytes};
 use ebla_model::{
@@ -22,10 +22,10 @@ use super::{
 };
 use crate::command as wire;
 
-/// The version of a command with an idempotency token in it.
+/// The version of a command with an idempotency token.
 const TOKENS_VERSION: u32 = 2;
 
-/// The bytes of a command, as they stand in the log.
+/// Encodes a command for the log.
 pub fn encode(command: &Command) -> Bytes {
     let message = wire::Command {
         version: version_of(&command.kind),
@@ -35,10 +35,10 @@ pub fn encode(command: &Command) -> Bytes {
     message.encode_to_vec().into()
 }
 
-/// The command of an entry.
+/// Decodes the command of an entry.
 ///
 /// # Errors
-/// `DataDamaged` when any of it is not known to this release. The replica must stop.
+/// `DataDamaged` when it has unknown content. The replica must stop.
 pub fn decode(bytes: impl Buf) -> Result<Command, Error> {
     let command = wire::Command::decode(bytes).map_err(|error| Error::damaged(format!("read command: {error}")))?;
     check_versions(command.version, TOKENS_VERSION, "command")?;
@@ -176,7 +176,7 @@ fn change_from_proto(change: wire::Change) -> Result<Change, Error> {
     })
 }
 
-/// The bytes of what apply answers.
+/// Encodes the result of applying a command.
 pub fn encode_reply(reply: &Reply) -> Bytes {
     use wire::reply::Kind;
     let kind = match reply {
@@ -191,7 +191,7 @@ pub fn encode_reply(reply: &Reply) -> Bytes {
     wire::Reply { kind: Some(kind) }.encode_to_vec().into()
 }
 
-/// What apply answered.
+/// Decodes the result of applying a command.
 ///
 /// # Errors
 /// `DataDamaged` when it does not decode.
@@ -248,7 +248,7 @@ fn refusal_from_proto(refusal: wire::Refusal) -> Result<Refusal, Error> {
         wire::RefusalKind::SessionForgotten => RefusalKind::SessionForgotten,
         wire::RefusalKind::NotNow => RefusalKind::NotNow,
         wire::RefusalKind::TokenOutOfTime => RefusalKind::TokenOutOfTime,
-        wire::RefusalKind::Unspecified => return Err(Error::damaged("refusal of no known kind")),
+        wire::RefusalKind::Unspecified => return Err(Error::damaged("refusal of unknown kind")),
     };
     Ok(Refusal { kind, message: refusal.message })
 }
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn replies_come_back() {
         let refusal = Refusal { kind: RefusalKind::UnknownFamily, message: "family 4 is gone".into() };
-        let tablet = TabletDescriptor::fresh(TableId::new(1), TabletId::new(2), KeyRange::all(), &[ServerId::new(3)]);
+        let tablet = TabletDescriptor::initial(TableId::new(1), TabletId::new(2), KeyRange::all(), &[ServerId::new(3)]);
         let replies = [
             Reply::Write(vec![
                 RowReply::Applied,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ebla_model::{Error, Filter, Micros, filter::FILTER_BYTES_MAX};
 use prost::Message;
 
-use super::known;
+use super::unknown_fields;
 use crate::data::{
     self,
     column_range::{EndQualifier, StartQualifier},
@@ -14,13 +14,13 @@ use crate::data::{
     value_range::{EndValue, StartValue},
 };
 
-/// The filter of an encoded `RowFilter`, checked as a whole: size, nothing unknown, legal.
+/// Decodes and validates a `RowFilter`.
 ///
 /// # Errors
-/// `Unimplemented` when it holds a field that this release does not know, `InvalidArgument` when it is not legal.
+/// `Unimplemented` when it has an unknown field, `InvalidArgument` when it is invalid.
 pub fn filter_from_bytes(bytes: &Bytes) -> Result<Filter, Error> {
     check_filter_size(bytes)?;
-    known::check(&known::ROW_FILTER, bytes)?;
+    unknown_fields::check(&unknown_fields::ROW_FILTER, bytes)?;
     let message = data::RowFilter::decode(bytes.clone())
         .map_err(|error| Error::invalid(format!("row filter does not decode: {error}")))?;
     let filter = filter_from_proto(message)?;
@@ -28,16 +28,16 @@ pub fn filter_from_bytes(bytes: &Bytes) -> Result<Filter, Error> {
     Ok(filter)
 }
 
-/// Checks the one thing about a filter that needs no decoding.
+/// Checks the size of an encoded filter.
 ///
 /// # Errors
-/// `InvalidArgument` when it is larger than a filter may be.
+/// `InvalidArgument` when it is too large.
 pub fn check_filter_size(bytes: &[u8]) -> Result<(), Error> {
     if bytes.len() <= FILTER_BYTES_MAX {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "Row filter exceeds maximum size: {} bytes, of which at most {FILTER_BYTES_MAX} are allowed",
+        "Row filter exceeds maximum size: {} bytes, the limit is {FILTER_BYTES_MAX}",
         bytes.len()
     )))
 }
@@ -47,8 +47,7 @@ pub fn filter_to_bytes(filter: &Filter) -> Bytes {
     filter_to_proto(filter).encode_to_vec().into()
 }
 
-/// The filter of a message that was decoded. Unknown fields are lost by then: for what comes from a client, use
-/// [`filter_from_bytes`].
+/// The filter of a decoded message. Decoding drops unknown fields: for requests of clients use [`filter_from_bytes`].
 ///
 /// # Errors
 /// `InvalidArgument` when a flag is false or a condition has no predicate. The rest is left to `Filter::validate`.
@@ -94,7 +93,7 @@ pub fn filter_to_proto(filter: &Filter) -> data::RowFilter {
         Filter::Sink => Wire::Sink(true),
         Filter::RowKeyRegex(pattern) => Wire::RowKeyRegexFilter(pattern.clone()),
         Filter::RowSample(share) => Wire::RowSampleFilter(*share),
-        // The message wants a string. A pattern with raw bytes above ASCII cannot have come from one.
+        // The message has a string. A pattern with non-ASCII raw bytes cannot come from one.
         Filter::FamilyNameRegex(pattern) => Wire::FamilyNameRegexFilter(String::from_utf8_lossy(pattern).into_owned()),
         Filter::ColumnQualifierRegex(pattern) => Wire::ColumnQualifierRegexFilter(pattern.clone()),
         Filter::ColumnRange { family, start, end } => Wire::ColumnRangeFilter(data::ColumnRange {
@@ -125,7 +124,7 @@ fn members(filters: Vec<data::RowFilter>) -> Result<Vec<Filter>, Error> {
     filters.into_iter().map(filter_from_proto).collect()
 }
 
-/// A flag stands for its filter; as `false` it would stand for nothing.
+/// A flag selects its filter; `false` is invalid.
 fn flag(set: bool, name: &str, filter: Filter) -> Result<Filter, Error> {
     if set { Ok(filter) } else { Err(Error::invalid(format!("{name} must be true if set"))) }
 }
@@ -180,7 +179,7 @@ fn timestamp_range_from_proto(range: data::TimestampRange) -> Filter {
     }
 }
 
-/// An end of 0 means that there is none.
+/// An end of 0 means unbounded.
 pub(super) const fn open_end(micros: i64) -> Option<Micros> {
     if micros == 0 { None } else { Some(Micros::new(micros)) }
 }
@@ -291,7 +290,7 @@ mod tests {
 
     #[test]
     fn nesting_beyond_any_decoder_is_refused() {
-        // Written from the inside out, because encoders call themselves.
+        // Encoded from the inside out, because encoders are recursive.
         let mut deep = filter_to_bytes(&Filter::PassAll).to_vec();
         for _ in 0..2000 {
             let chain = field(1, &field(1, &deep));

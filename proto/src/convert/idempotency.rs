@@ -4,10 +4,10 @@ use ebla_model::{Error, Micros, idempotency::IdempotencyToken};
 
 use crate::data;
 
-/// The token of a request or an entry. The API's zero start time is as good as none.
+/// The token of a request or an entry. A start time of zero means none.
 ///
 /// # Errors
-/// `InvalidArgument` when the token is too short or too long, or its time is before the epoch or beyond all times.
+/// `InvalidArgument` when the token is too short or too long, or its time is before the epoch or out of range.
 pub fn idempotency_from_proto(idempotency: data::Idempotency) -> Result<IdempotencyToken, Error> {
     let data::Idempotency { token, start_time } = idempotency;
     let micros = start_time

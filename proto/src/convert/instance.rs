@@ -1,11 +1,11 @@
-//! Instances and clusters as the public admin API shows them, and as they are kept.
+//! Instances and clusters: messages of the public admin API, and stored records.
 
 use std::collections::BTreeMap;
 
 use bytes::{Buf, Bytes};
 use ebla_model::{
     Error, Instance, InstanceName, Micros,
-    instance::{ClusterDescription, InstanceKind, StorageKind},
+    admin::instance::{ClusterDescription, InstanceKind, StorageKind},
 };
 
 use super::{
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::{admin, record};
 
-/// The name of a cluster that nobody named.
+/// The default name of a cluster.
 pub const CLUSTER_NAME: &str = "ebla";
 
-/// The instance that a request creates, checked.
+/// The validated instance of a create request.
 ///
 /// # Errors
-/// `InvalidArgument` when a name or a label is not legal, or no cluster is described; `Unimplemented` for more than one
-/// cluster, for keys of the caller's own, and for clusters that change their size by themselves.
+/// `InvalidArgument` when a name or a label is invalid, or there is no cluster; `Unimplemented` for more than one cluster,
+/// customer-managed keys, and autoscaling.
 pub fn instance_from_admin(
     request: &admin::CreateInstanceRequest,
     name: InstanceName,
@@ -34,11 +34,11 @@ pub fn instance_from_admin(
     let mut clusters = request.clusters.iter();
     let cluster = match (clusters.next(), clusters.next()) {
         (Some((id, cluster)), None) => cluster_from_admin(id, cluster)?,
-        (None, _) => return Err(Error::invalid("an instance needs a cluster")),
+        (None, _) => return Err(Error::invalid("an instance requires a cluster")),
         (Some(_), Some(_)) => {
             return Err(Error::unimplemented(
-                "instances of several clusters are not served by this release: name one; each tablet has several \
-                 replicas in it",
+                "instances with several clusters are not served by this release: use one cluster, which stores several \
+                replicas of each tablet",
             ));
         }
     };
@@ -78,7 +78,7 @@ fn serve_nodes(cluster: &admin::Cluster) -> Result<u32, Error> {
     u32::try_from(cluster.serve_nodes).map_err(|_negative| Error::invalid("serve_nodes must not be negative"))
 }
 
-/// What an instance is for, if it was said.
+/// The type of an instance, if specified.
 fn kind_from_admin(instance: &admin::Instance) -> Result<Option<InstanceKind>, Error> {
     match admin::instance::Type::try_from(instance.r#type) {
         Ok(admin::instance::Type::Unspecified) => Ok(None),
@@ -88,11 +88,11 @@ fn kind_from_admin(instance: &admin::Instance) -> Result<Option<InstanceKind>, E
     }
 }
 
-/// The instance after an update: the fields that `mask` names come from `update`.
+/// The instance after an update: the fields in `mask` come from `update`.
 ///
 /// # Errors
-/// `InvalidArgument` for a mask that names nothing, what is no field or no caller's to set, and a production instance that
-/// is to be one for development; `Unimplemented` for what this release does not keep.
+/// `InvalidArgument` for an empty mask, an unknown or read-only field, and a change from production to development;
+/// `Unimplemented` for fields that this release does not support.
 pub fn update_instance(present: &Instance, update: &admin::Instance, mask: &[String]) -> Result<Instance, Error> {
     named(mask, "display_name")?;
     let mut next = present.clone();
@@ -108,7 +108,9 @@ pub fn update_instance(present: &Instance, update: &admin::Instance, mask: &[Str
         }
     }
     if (present.kind, next.kind) == (InstanceKind::Production, InstanceKind::Development) {
-        return Err(Error::invalid("a production instance does not become a development one: create another"));
+        return Err(Error::invalid(
+            "a production instance cannot be changed to a development one: create another instance",
+        ));
     }
     next.validate()?;
     Ok(next)
@@ -117,7 +119,7 @@ pub fn update_instance(present: &Instance, update: &admin::Instance, mask: &[Str
 /// The instance after an update of its cluster, as [`update_instance`].
 ///
 /// # Errors
-/// As there; `InvalidArgument` also when no servers are wanted.
+/// As there; `InvalidArgument` also for `serve_nodes` of 0.
 pub fn update_cluster(present: &Instance, update: &admin::Cluster, mask: &[String]) -> Result<Instance, Error> {
     named(mask, "serve_nodes")?;
     let mut next = present.clone();
@@ -145,7 +147,7 @@ fn named(mask: &[String], example: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// An instance that somebody created.
+/// A created instance as a message.
 pub fn instance_to_admin(instance: &Instance) -> admin::Instance {
     let kind = match instance.kind {
         InstanceKind::Production => admin::instance::Type::Production,
@@ -160,7 +162,7 @@ pub fn instance_to_admin(instance: &Instance) -> admin::Instance {
     }
 }
 
-/// An instance of which nobody said anything: it is there and serves.
+/// An instance that was never created, as a message: it exists and serves.
 pub fn unsaid_instance_to_admin(name: &InstanceName) -> admin::Instance {
     admin::Instance {
         name: name.to_string(),
@@ -171,7 +173,7 @@ pub fn unsaid_instance_to_admin(name: &InstanceName) -> admin::Instance {
     }
 }
 
-/// A cluster of this instance, as it was described.
+/// A cluster of this instance as a message.
 pub fn cluster_to_admin(instance: &InstanceName, cluster: &ClusterDescription) -> admin::Cluster {
     let storage = match cluster.storage {
         StorageKind::Unspecified => admin::StorageType::Unspecified,
@@ -194,7 +196,7 @@ pub fn timestamp(time: Micros) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: time.get().div_euclid(1_000_000), nanos }
 }
 
-/// An instance, as Chubby keeps it.
+/// An instance as stored in Chubby.
 pub fn instance_to_bytes(instance: &Instance) -> Bytes {
     let label = |(key, value): (&String, &String)| record::Label { key: key.clone(), value: value.clone() };
     let kind = match instance.kind {
@@ -222,10 +224,10 @@ pub fn instance_to_bytes(instance: &Instance) -> Bytes {
     })
 }
 
-/// An instance, as Chubby keeps it.
+/// An instance as stored in Chubby.
 ///
 /// # Errors
-/// `DataDamaged` when a part is missing or not legal, or the version is another.
+/// `DataDamaged` when a part is missing or invalid, or the version is unknown.
 pub fn instance_from_bytes(bytes: impl Buf) -> Result<Instance, Error> {
     let message: record::Instance = decode_record(bytes)?;
     let kind = match message.kind() {

@@ -1,14 +1,14 @@
-//! Rows divided into messages of ReadRows. Pure.
+//! Divides rows into ReadRows messages. Pure.
 //!
 //! ```text
 //!   a message   whole rows, or a part of one row that is too large for a message
-//!   a part      its first chunk names the row; a cell that begins in it names family and qualifier too
+//!   a part      its first chunk names the row; a cell that starts in it names family and qualifier too
 //!   a value     in pieces: each but the last has the whole value's size in `value_size`, only the first has a timestamp
 //!               and labels
 //!   a row       ends with `commit_row` on its last chunk, whatever the number of messages
 //! ```
 //!
-//! The form of a part is what Google's clients read: the Python client refuses a message whose first chunk does not name
+//! The form of a part suits Google's clients: the Python client refuses a message whose first chunk does not name
 //! the row, the Java client refuses a later piece that names a column or another size. The Go client refuses every
 //! message that does not end with a row, so large rows stay whole for it.
 
@@ -24,47 +24,47 @@ use crate::data::{
     read_rows_response::{CellChunk, cell_chunk::RowStatus},
 };
 
-/// About how many bytes a chunk takes beside names, labels and value.
+/// Approximate size of a chunk without names, labels and value, in bytes.
 const CHUNK_BYTES: usize = 64;
 
-/// What becomes of a row that is too large for a message.
+/// How to send a row that is too large for a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LargeRows {
-    /// It is a message of its own, however large.
+    /// As one message of any size.
     #[default]
     Whole,
-    /// It goes over several messages.
+    /// In several messages.
     Split,
 }
 
-/// How large messages are.
+/// Sizes of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageSizes {
-    /// The most bytes, roughly, of a message of whole rows. A row with more is large.
+    /// Approximate maximum size of a message of whole rows, in bytes. A larger row is a large row.
     pub rows_max: usize,
-    /// The bytes, roughly, of each part of a row that is split.
+    /// Approximate size of each part of a split row, in bytes.
     pub part: usize,
 }
 
 impl MessageSizes {
-    /// What every client takes: most refuse messages of more than 4 MiB unless told otherwise.
+    /// Sizes that every client accepts: by default most refuse messages above 4 MiB.
     pub const STANDARD: Self = Self { rows_max: 3 << 20, part: 1 << 20 };
 }
 
-/// A message, and which rows end in it.
+/// A message, and the rows that end in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowMessage {
     /// An encoded `ReadRowsResponse`.
     pub response: Bytes,
-    /// Rows that end in it.
+    /// Number of rows that end in it.
     pub rows: u64,
     /// The last of them.
     pub last_row: Option<RowKey>,
-    /// It ends inside a row, which goes on in the next message.
+    /// It ends inside a row, which continues in the next message.
     pub is_open: bool,
 }
 
-/// Rows as messages, each made when it is asked for. Rows without cells are left out: the API has no way to show them.
+/// An iterator over the messages of rows. Rows without cells are omitted: the API cannot represent them.
 #[derive(Debug)]
 pub struct RowMessages {
     rows: Peekable<vec::IntoIter<Row>>,
@@ -81,7 +81,7 @@ impl RowMessages {
         Self { rows: rows.into_iter().peekable(), open: None, large, sizes }
     }
 
-    /// Whether all messages were made.
+    /// Whether all messages were produced.
     pub fn is_done(&self) -> bool {
         self.open.is_none() && self.rows.len() == 0
     }
@@ -90,7 +90,7 @@ impl RowMessages {
         encoded_bytes(row) > self.sizes.rows_max
     }
 
-    /// As many whole rows as there is room for, and at least one.
+    /// As many whole rows as fit, at least one.
     fn whole_rows(&mut self, first: Row) -> RowMessage {
         let mut chunks = Vec::with_capacity(first.cells.len());
         let mut size_bytes = encoded_bytes(&first);
@@ -131,19 +131,19 @@ impl Iterator for RowMessages {
     }
 }
 
-/// The chunk that makes the parts of an open row void.
+/// A message that discards the parts of an open row.
 pub fn reset_row() -> data::ReadRowsResponse {
     let chunk = CellChunk { row_status: Some(RowStatus::ResetRow(true)), ..CellChunk::default() };
     data::ReadRowsResponse { chunks: vec![chunk], ..Default::default() }
 }
 
-/// A row of which parts were sent.
+/// A partially sent row.
 #[derive(Debug)]
 struct OpenRow {
     row: Row,
-    /// The cell that comes next.
+    /// The next cell.
     cell: usize,
-    /// The bytes of its value that were sent.
+    /// The bytes of its value that are already sent.
     offset: usize,
 }
 
@@ -152,7 +152,7 @@ impl OpenRow {
         self.cell >= self.row.cells.len()
     }
 
-    /// The next chunks, of about `size` bytes together, and at least one.
+    /// The next chunks, of about `size` bytes together, at least one.
     fn part(&mut self, size: usize) -> Vec<CellChunk> {
         let mut chunks: Vec<CellChunk> = Vec::new();
         let mut used = 0;
@@ -160,7 +160,7 @@ impl OpenRow {
             let left = cell.value.len().saturating_sub(self.offset);
             let names = chunk_bytes(cell).saturating_sub(cell.value.len());
             let room = size.saturating_sub(used + names);
-            // A value that fits into one part is not cut for the sake of the room that is left in this one.
+            // A value that fits into one part is not divided to fill the rest of this part.
             let fits_elsewhere = self.offset == 0 && names + left <= size;
             if !chunks.is_empty() && (room == 0 || left > room && fits_elsewhere) {
                 break;
@@ -201,7 +201,7 @@ fn encode(chunks: Vec<CellChunk>) -> Bytes {
     data::ReadRowsResponse { chunks, ..Default::default() }.encode_to_vec().into()
 }
 
-/// About how many bytes a row takes in a message, rather more than less.
+/// Estimated size of a row in a message, an upper bound.
 fn encoded_bytes(row: &Row) -> usize {
     row.size_bytes() + row.cells.len() * CHUNK_BYTES
 }
@@ -225,7 +225,7 @@ mod tests {
         Row { key: RowKey::new(key), cells }
     }
 
-    /// One line a message: what each of its chunks names and holds, and what the message says of rows.
+    /// One line per message: names and values of its chunks, and its row count.
     fn transcript(rows: Vec<Row>, large: LargeRows, sizes: MessageSizes) -> Vec<String> {
         let line = |message: RowMessage| {
             let response = data::ReadRowsResponse::decode(message.response).unwrap();

@@ -1,16 +1,16 @@
-//! From messages to the model and back.
+//! Conversion between messages and the model.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`record`] | what is kept: descriptors, schemas, sessions; checks versions |
-//! | [`command`] | what stands in a tablet's log, and what apply answers |
-//! | [`filter`] [`mutation`] [`idempotency`] | what public requests ask for; refuses what this release does not know |
-//! | [`rows`] | row sets of requests, rows of answers |
-//! | [`messages`] | rows divided into messages |
-//! | [`admin`] [`value_type`] [`instance`] [`app_profile`] [`operation`] | what the public admin API shows and asks for, and how it is kept |
+//! | [`record`] | stored records: descriptors, schemas, sessions; checks versions |
+//! | [`command`] | commands of a tablet's log, and their results |
+//! | [`filter`] [`mutation`] [`idempotency`] | content of public requests; refuses unknown fields |
+//! | [`rows`] | row sets of requests, rows of responses |
+//! | [`messages`] | ReadRows messages of rows |
+//! | [`admin`] [`value_type`] [`instance`] [`app_profile`] [`operation`] | the public admin API, and its stored records |
 //!
-//! Each pair is `x_to_proto` and `x_from_proto`, and the way back gives what went in. What comes from the wire or from
-//! disk is checked here once; afterwards the model's type is the proof.
+//! Each pair is `x_to_proto` and `x_from_proto`; the round trip is lossless. Input from the wire or from disk is validated
+//! here once; afterwards the model's type guarantees validity.
 
 pub mod admin;
 pub mod app_profile;
@@ -18,12 +18,12 @@ pub mod command;
 pub mod filter;
 pub mod idempotency;
 pub mod instance;
-mod known;
 pub mod messages;
 pub mod mutation;
 pub mod operation;
 pub mod record;
 pub mod rows;
+mod unknown_fields;
 pub mod value_type;
 
 use ebla_model::Error;
@@ -39,18 +39,18 @@ pub use self::{
     record::{
         Record, decode_record, descriptor_from_bytes, descriptor_from_proto, descriptor_to_bytes, descriptor_to_proto,
         encode_record, gc_rule_from_proto, gc_rule_to_proto, key_range_from_proto, key_range_to_proto,
-        log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto, remembered_from_bytes,
-        remembered_to_bytes, schema_from_bytes, schema_from_proto, schema_to_bytes, schema_to_proto,
-        session_from_proto, session_to_proto,
+        log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto, schema_from_bytes,
+        schema_from_proto, schema_to_bytes, schema_to_proto, session_from_proto, session_to_proto,
+        token_record_from_bytes, token_record_to_bytes,
     },
     rows::{row_from_proto, row_range_from_proto, row_set_from_proto, row_to_proto, rows_to_response},
 };
 
-/// The version of records and commands. The few that have more than one say so where they are converted: what needs a
-/// later one is written with it, so that an older release stops instead of overlooking it.
+/// The version of records and commands. The few with more than one version define it where they are converted: content that
+/// needs a later version is written with it, so that an older release stops instead of ignoring the content.
 pub const VERSION: u32 = 1;
 
-/// A part that every writer sets.
+/// A required part.
 fn required<T>(part: Option<T>, name: &str) -> Result<T, Error> {
     part.ok_or_else(|| Error::damaged(format!("{name} is missing")))
 }
@@ -59,5 +59,5 @@ fn check_versions(version: u32, newest: u32, name: &str) -> Result<(), Error> {
     if (VERSION..=newest).contains(&version) {
         return Ok(());
     }
-    Err(Error::damaged(format!("{name} has version {version}, and this release reads up to version {newest}")))
+    Err(Error::damaged(format!("{name} has version {version}, this release supports versions up to {newest}")))
 }

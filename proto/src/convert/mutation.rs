@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use ebla_model::{
     Error, Micros,
-    aggregate::{Input, encode_state},
+    aggregate::{AggregateInput, encode_state},
     mutation::{Mutation, WriteTime},
     rmw::{Operation, Rule},
 };
 use prost::Message;
 
-use super::{filter::open_end, known};
+use super::{filter::open_end, unknown_fields};
 use crate::data::{
     self, Value,
     mutation::{Mutation as Wire, TimestampOrigin},
@@ -20,13 +20,12 @@ use crate::data::{
 /// Timestamp of a cell whose time the server sets.
 const SERVER_TIME: i64 = -1;
 
-/// The mutation of an encoded `Mutation`. Limits are left to the model's `validate`.
+/// Decodes a `Mutation`. The model's `validate` checks limits.
 ///
 /// # Errors
-/// `Unimplemented` when it holds anything that this release does not know or serve, `InvalidArgument` when it is not
-/// legal.
+/// `Unimplemented` when it has unknown or unsupported content, `InvalidArgument` when it is invalid.
 pub fn mutation_from_bytes(bytes: &Bytes) -> Result<Mutation, Error> {
-    known::check(&known::MUTATION, bytes)?;
+    unknown_fields::check(&unknown_fields::MUTATION, bytes)?;
     let message = data::Mutation::decode(bytes.clone())
         .map_err(|error| Error::invalid(format!("mutation does not decode: {error}")))?;
     mutation_from_proto(message)
@@ -37,14 +36,13 @@ pub fn mutation_to_bytes(mutation: &Mutation) -> Bytes {
     mutation_to_proto(mutation).encode_to_vec().into()
 }
 
-/// The mutation of a message that was decoded. Unknown fields are lost by then: for what comes from a client, use
-/// [`mutation_from_bytes`].
+/// The mutation of a decoded message. Decoding drops unknown fields: for requests of clients use [`mutation_from_bytes`].
 ///
 /// # Errors
 /// As [`mutation_from_bytes`].
 pub fn mutation_from_proto(message: data::Mutation) -> Result<Mutation, Error> {
     let origin = TimestampOrigin::try_from(message.timestamp_origin).map_err(|_| {
-        Error::unimplemented(format!("timestamp_origin {} is not known to this release", message.timestamp_origin))
+        Error::unimplemented(format!("timestamp_origin {} is not supported by this release", message.timestamp_origin))
     })?;
     Ok(match message.mutation.ok_or_else(|| Error::invalid("mutation is not set"))? {
         Wire::SetCell(set) => Mutation::SetCell {
@@ -123,8 +121,8 @@ pub fn mutation_to_proto(mutation: &Mutation) -> data::Mutation {
     data::Mutation { mutation: Some(mutation), timestamp_origin: TimestampOrigin::Unspecified.into() }
 }
 
-/// A client library's own clock runs in microseconds; what it stamped is cut to the table's milliseconds. A user's
-/// timestamp is left as it is, for validation to refuse when it is too fine.
+/// Client libraries generate timestamps in microseconds, which are truncated to the table's milliseconds. A user's timestamp
+/// is not changed: validation refuses it if it is not a whole millisecond.
 fn write_time(micros: i64, origin: TimestampOrigin) -> WriteTime {
     match (micros, origin) {
         (SERVER_TIME, _) => WriteTime::Server,
@@ -146,7 +144,7 @@ fn aggregate_qualifier(qualifier: Option<Value>) -> Result<Bytes, Error> {
     }
 }
 
-/// The server's clock is none of the choices: which cell is added to must not depend on when the request arrives.
+/// The server's clock is not allowed: the cell of an addition must not depend on the time of the request.
 fn aggregate_timestamp(timestamp: Option<Value>, origin: TimestampOrigin) -> Result<Micros, Error> {
     match timestamp {
         Some(Value { r#type: None, kind: Some(Kind::RawTimestampMicros(micros)) }) => Ok(given_time(micros, origin)),
@@ -154,27 +152,27 @@ fn aggregate_timestamp(timestamp: Option<Value>, origin: TimestampOrigin) -> Res
     }
 }
 
-/// Which of these a family takes is told when the family is known.
-fn added(input: Option<Value>) -> Result<Input, Error> {
+/// The type is checked when the family is known.
+fn added(input: Option<Value>) -> Result<AggregateInput, Error> {
     match input.and_then(|input| input.kind) {
-        Some(Kind::IntValue(input)) => Ok(Input::Int64(input)),
-        Some(Kind::BytesValue(input) | Kind::RawValue(input)) => Ok(Input::Bytes(input)),
-        Some(Kind::StringValue(input)) => Ok(Input::String(input)),
+        Some(Kind::IntValue(input)) => Ok(AggregateInput::Int64(input)),
+        Some(Kind::BytesValue(input) | Kind::RawValue(input)) => Ok(AggregateInput::Bytes(input)),
+        Some(Kind::StringValue(input)) => Ok(AggregateInput::String(input)),
         _ => {
             Err(Error::invalid("input of AddToCell must be an int_value, a bytes_value, a raw_value or a string_value"))
         }
     }
 }
 
-fn input_value(input: &Input) -> Kind {
+fn input_value(input: &AggregateInput) -> Kind {
     match input {
-        Input::Int64(input) => Kind::IntValue(*input),
-        Input::Bytes(input) => Kind::BytesValue(input.clone()),
-        Input::String(input) => Kind::StringValue(input.clone()),
+        AggregateInput::Int64(input) => Kind::IntValue(*input),
+        AggregateInput::Bytes(input) => Kind::BytesValue(input.clone()),
+        AggregateInput::String(input) => Kind::StringValue(input.clone()),
     }
 }
 
-/// A state comes as bytes, typed or not, as clients differ in; as the integer that it encodes; or as NULL.
+/// A state is bytes, with or without a type, depending on the client; the integer that it encodes; or NULL.
 fn merged(input: Option<Value>) -> Result<Option<Bytes>, Error> {
     match input.and_then(|input| input.kind) {
         None => Ok(None),
@@ -188,12 +186,12 @@ const fn value(kind: Kind) -> Value {
     Value { r#type: None, kind: Some(kind) }
 }
 
-/// The rule of an encoded `ReadModifyWriteRule`. Limits are left to the model's `validate`.
+/// Decodes a `ReadModifyWriteRule`. The model's `validate` checks limits.
 ///
 /// # Errors
-/// `Unimplemented` when it holds anything that this release does not know, `InvalidArgument` when it is not legal.
+/// `Unimplemented` when it has unknown content, `InvalidArgument` when it is invalid.
 pub fn rule_from_bytes(bytes: &Bytes) -> Result<Rule, Error> {
-    known::check(&known::READ_MODIFY_WRITE_RULE, bytes)?;
+    unknown_fields::check(&unknown_fields::READ_MODIFY_WRITE_RULE, bytes)?;
     let message = data::ReadModifyWriteRule::decode(bytes.clone())
         .map_err(|error| Error::invalid(format!("read-modify-write rule does not decode: {error}")))?;
     rule_from_proto(message)
@@ -204,7 +202,7 @@ pub fn rule_to_bytes(rule: &Rule) -> Bytes {
     rule_to_proto(rule).encode_to_vec().into()
 }
 
-/// The rule of a message that was decoded; for what comes from a client, use [`rule_from_bytes`].
+/// The rule of a decoded message; for requests of clients use [`rule_from_bytes`].
 ///
 /// # Errors
 /// `InvalidArgument` when the rule is not set.

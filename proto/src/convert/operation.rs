@@ -1,4 +1,4 @@
-//! Long-running operations of the public admin API: here they have run when they are answered.
+//! Long-running operations of the public admin API: here they are complete when they are returned.
 
 use bytes::{Buf, Bytes};
 use ebla_model::Error;
@@ -14,7 +14,7 @@ use crate::{
     record,
 };
 
-/// A message that stands in an operation, where its name goes with it.
+/// A message that can be part of an operation, together with its name.
 pub trait InOperation: Message {
     /// Its full name.
     const NAME: &'static str;
@@ -41,7 +41,7 @@ in_operations!(
     UpdateTableMetadata
 );
 
-/// An operation that is done.
+/// A completed operation.
 pub fn finished_operation(name: String, metadata: &impl InOperation, response: &impl InOperation) -> Operation {
     Operation {
         name,
@@ -55,15 +55,15 @@ fn any<M: InOperation>(message: &M) -> Any {
     Any { type_url: format!("type.googleapis.com/{}", M::NAME), value: message.encode_to_vec() }
 }
 
-/// An operation that is done, as Chubby keeps it.
+/// A completed operation as stored in Chubby.
 pub fn finished_operation_to_bytes(operation: &Operation) -> Bytes {
     encode_record(record::FinishedOperation { operation: operation.encode_to_vec().into(), ..Default::default() })
 }
 
-/// An operation that is done, as Chubby keeps it.
+/// A completed operation as stored in Chubby.
 ///
 /// # Errors
-/// `DataDamaged` when it does not decode or the version is another.
+/// `DataDamaged` when it does not decode or the version is unknown.
 pub fn finished_operation_from_bytes(bytes: impl Buf) -> Result<Operation, Error> {
     let kept: record::FinishedOperation = decode_record(bytes)?;
     Operation::decode(kept.operation).map_err(|error| Error::damaged(format!("read finished operation: {error}")))

@@ -1,7 +1,7 @@
-//! Records: what Chubby, METADATA and the replicas keep.
+//! Records: stored in Chubby, METADATA and the replicas.
 //!
-//! A record is believed only after its version was checked. What does not decode is `DataDamaged`: no release of ours
-//! wrote it.
+//! The version of a record is checked before its content is used. A record that does not decode is `DataDamaged`: no release
+//! has written it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use ebla_model::{
     Aggregator, Error, Family, FamilyId, FamilyName, GcRule, Generation, KeyRange, LogId, Membership, Micros,
     ReplicaId, RowKey, SchemaVersion, Sequence, ServerId, TableId, TableSchema, TabletDescriptor, TabletId,
-    aggregate::InputType, idempotency::Remembered, schema::TableState, session::SessionWindow,
+    aggregate::InputType, idempotency::TokenRecord, schema::TableState, session::SessionWindow,
 };
 use prost::Message;
 
@@ -19,18 +19,18 @@ use crate::record;
 /// The version of a table schema that has an aggregate family.
 const AGGREGATES_VERSION: u32 = 2;
 
-/// A message that is kept by itself and so carries a version.
+/// A message that is stored by itself and has a version.
 pub trait Record: Message + Default {
-    /// What to call it in an error.
+    /// Its name in errors.
     const NAME: &'static str;
 
-    /// The last version that this release reads, from the first on.
+    /// The latest version that this release supports.
     const VERSION_MAX: u32 = VERSION;
 
     /// The version that its writer set.
     fn version(&self) -> u32;
 
-    /// The place of the version.
+    /// The version field.
     fn version_mut(&mut self) -> &mut u32;
 }
 
@@ -67,8 +67,7 @@ records! {
     FinishedOperation = "finished operation";
 }
 
-/// Encodes a record with the first version, whatever stood in its place. Records that have several are encoded by the
-/// functions of their own below.
+/// Encodes a record and sets the first version. Records with several versions have separate functions below.
 pub fn encode_record<R: Record>(mut record: R) -> Bytes {
     *record.version_mut() = VERSION;
     record.encode_to_vec().into()
@@ -77,7 +76,7 @@ pub fn encode_record<R: Record>(mut record: R) -> Bytes {
 /// Decodes a record and checks its version.
 ///
 /// # Errors
-/// `DataDamaged` when it does not decode or has another version.
+/// `DataDamaged` when it does not decode or has an unknown version.
 pub fn decode_record<R: Record>(bytes: impl Buf) -> Result<R, Error> {
     let record = R::decode(bytes).map_err(|error| Error::damaged(format!("read {}: {error}", R::NAME)))?;
     check_record::<R>(record.version())?;
@@ -106,13 +105,13 @@ pub fn key_range_to_proto(range: &KeyRange) -> record::KeyRange {
 /// A range of keys.
 ///
 /// # Errors
-/// `DataDamaged` when it holds no key.
+/// `DataDamaged` when it is empty.
 pub fn key_range_from_proto(range: &record::KeyRange) -> Result<KeyRange, Error> {
     KeyRange::new(RowKey::new(range.start.clone()), range.end.clone().map(RowKey::new))
         .ok_or_else(|| Error::damaged("key range is empty"))
 }
 
-/// Who votes and who listens.
+/// Voters and learners.
 pub fn membership_to_proto(membership: &Membership) -> record::Membership {
     record::Membership {
         voters: membership
@@ -127,7 +126,7 @@ pub fn membership_to_proto(membership: &Membership) -> record::Membership {
     }
 }
 
-/// Who votes and who listens.
+/// Voters and learners.
 pub fn membership_from_proto(membership: &record::Membership) -> Membership {
     let set = |set: &record::VoterSet| set.replicas.iter().copied().map(ReplicaId::new).collect();
     Membership {
@@ -172,12 +171,12 @@ pub fn descriptor_from_proto(descriptor: &record::TabletDescriptor) -> Result<Ta
     })
 }
 
-/// A tablet, as METADATA and replicas keep it.
+/// A tablet descriptor as stored in METADATA and replicas.
 pub fn descriptor_to_bytes(descriptor: &TabletDescriptor) -> Bytes {
     descriptor_to_proto(descriptor).encode_to_vec().into()
 }
 
-/// A tablet, as METADATA and replicas keep it.
+/// A tablet descriptor as stored in METADATA and replicas.
 ///
 /// # Errors
 /// As [`descriptor_from_proto`].
@@ -201,7 +200,7 @@ pub fn gc_rule_to_proto(rule: &GcRule) -> record::GcRule {
 /// A garbage collection rule.
 ///
 /// # Errors
-/// `DataDamaged` when it is of no known kind or its age is negative.
+/// `DataDamaged` when its kind is unknown or its age is negative.
 pub fn gc_rule_from_proto(rule: &record::GcRule) -> Result<GcRule, Error> {
     use record::gc_rule::Rule;
     let members = |rules: &record::GcRules| rules.rules.iter().map(gc_rule_from_proto).collect::<Result<Vec<_>, _>>();
@@ -231,7 +230,7 @@ pub fn schema_to_proto(schema: &TableSchema) -> record::TableSchema {
     }
 }
 
-/// A table. METADATA's schema is built in: of it, only the table id is read.
+/// A table schema. METADATA's schema is built in: only its table id is read.
 ///
 /// # Errors
 /// `DataDamaged` when a part is missing or not legal, or the version is another.
@@ -252,12 +251,12 @@ pub fn schema_from_proto(schema: &record::TableSchema) -> Result<TableSchema, Er
     })
 }
 
-/// A table, as Chubby and replicas keep it.
+/// A table schema as stored in Chubby and replicas.
 pub fn schema_to_bytes(schema: &TableSchema) -> Bytes {
     schema_to_proto(schema).encode_to_vec().into()
 }
 
-/// A table, as Chubby and replicas keep it.
+/// A table schema as stored in Chubby and replicas.
 ///
 /// # Errors
 /// As [`schema_from_proto`].
@@ -297,7 +296,7 @@ const fn value_type_to_proto(aggregator: Option<Aggregator>) -> record::ValueTyp
     }
 }
 
-/// A number that this release does not know must not be taken for plain cells.
+/// An unknown number must not be treated as plain cells.
 fn value_type_from_proto(number: i32) -> Result<Option<Aggregator>, Error> {
     match record::ValueType::try_from(number) {
         Ok(record::ValueType::Plain) => Ok(None),
@@ -328,7 +327,7 @@ fn state_from_proto(state: record::TableState) -> Result<TableState, Error> {
     }
 }
 
-/// What a tablet remembers of a session.
+/// A session as stored in a tablet.
 pub fn session_to_proto(session: &SessionWindow) -> record::Session {
     let entry = |(sequence, result): (&Sequence, &Option<Bytes>)| record::SessionEntry {
         sequence: sequence.get(),
@@ -342,7 +341,7 @@ pub fn session_to_proto(session: &SessionWindow) -> record::Session {
     }
 }
 
-/// What a tablet remembers of a session.
+/// A session as stored in a tablet.
 ///
 /// # Errors
 /// `DataDamaged` when the version is another.
@@ -355,25 +354,25 @@ pub fn session_from_proto(session: &record::Session) -> Result<SessionWindow, Er
     })
 }
 
-/// What a tablet remembers of a write with a token.
-pub fn remembered_to_bytes(remembered: &Remembered) -> Bytes {
+/// The record of a write with an idempotency token.
+pub fn token_record_to_bytes(token: &TokenRecord) -> Bytes {
     encode_record(record::IdempotencyToken {
         version: VERSION,
-        until_micros: remembered.until.get(),
-        result: remembered.result.clone(),
+        until_micros: token.expires_at.get(),
+        result: token.result.clone(),
     })
 }
 
-/// What a tablet remembers of a write with a token.
+/// The record of a write with an idempotency token.
 ///
 /// # Errors
 /// `DataDamaged` when it does not decode or the version is another.
-pub fn remembered_from_bytes(bytes: impl Buf) -> Result<Remembered, Error> {
+pub fn token_record_from_bytes(bytes: impl Buf) -> Result<TokenRecord, Error> {
     let token = decode_record::<record::IdempotencyToken>(bytes)?;
-    Ok(Remembered { until: Micros::new(token.until_micros), result: token.result })
+    Ok(TokenRecord { expires_at: Micros::new(token.until_micros), result: token.result })
 }
 
-/// A value that was legal when it was written and is not when it is read.
+/// A stored value that is invalid.
 fn damaged(part: &str, error: &Error) -> Error {
     Error::damaged(format!("{part}: {error}"))
 }
@@ -387,7 +386,7 @@ mod tests {
     fn descriptor() -> TabletDescriptor {
         let range = KeyRange::new(RowKey::new("a"), Some(RowKey::new("m"))).unwrap();
         let servers = [1, 2, 3].map(ServerId::new);
-        TabletDescriptor::fresh(TableId::new(7), TabletId::new(9), range, &servers)
+        TabletDescriptor::initial(TableId::new(7), TabletId::new(9), range, &servers)
     }
 
     fn schema() -> TableSchema {
@@ -412,7 +411,7 @@ mod tests {
 
     #[test]
     fn joint_memberships_come_back() {
-        let mut membership = Membership::fresh(&[1, 2, 3].map(ServerId::new));
+        let mut membership = Membership::initial(&[1, 2, 3].map(ServerId::new));
         membership.voters.push([ReplicaId::new(2), ReplicaId::new(4)].into());
         membership.replicas.insert(ReplicaId::new(4), ServerId::new(8));
         assert_eq!(membership_from_proto(&membership_to_proto(&membership)), membership);
@@ -462,12 +461,12 @@ mod tests {
     }
 
     #[test]
-    fn remembered_tokens_come_back() {
+    fn token_records_round_trip() {
         for result in [None, Some(Bytes::new()), Some(Bytes::from("answer"))] {
-            let sent = Remembered { until: Micros::new(50), result };
-            assert_eq!(remembered_from_bytes(remembered_to_bytes(&sent)), Ok(sent));
+            let sent = TokenRecord { expires_at: Micros::new(50), result };
+            assert_eq!(token_record_from_bytes(token_record_to_bytes(&sent)), Ok(sent));
         }
-        assert!(remembered_from_bytes(&b""[..]).is_err(), "no version at all");
+        assert!(token_record_from_bytes(&b""[..]).is_err(), "no version at all");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Row sets of requests, and rows of answers.
+//! Row sets of requests, and rows of responses.
 //!
-//! A row's first chunk names row, family and qualifier; later chunks name what has changed, a new family its qualifier
-//! too; the last one commits the row. How rows are divided into messages: `messages.rs`.
+//! A row's first chunk names row, family and qualifier; later chunks name only changes, a new family with its qualifier;
+//! the last one commits the row. `messages.rs` divides rows into messages.
 
 use bytes::Bytes;
 use ebla_model::{Cell, Error, FamilyName, KeyRange, Micros, Row, RowKey, RowSet, mutation::validate_row_key};
@@ -12,10 +12,10 @@ use crate::data::{
     row_range::{EndKey, StartKey},
 };
 
-/// The rows that a request asks for. No keys and no ranges mean all rows.
+/// The row set of a request. No keys and no ranges mean all rows.
 ///
 /// # Errors
-/// `InvalidArgument` when a key is empty or too long, or a range holds no key.
+/// `InvalidArgument` when a key is empty or too long, or a range is empty.
 pub fn row_set_from_proto(rows: Option<&data::RowSet>) -> Result<RowSet, Error> {
     let Some(rows) = rows.filter(|rows| !rows.row_keys.is_empty() || !rows.row_ranges.is_empty()) else {
         return Ok(RowSet::all());
@@ -29,10 +29,10 @@ pub fn row_set_from_proto(rows: Option<&data::RowSet>) -> Result<RowSet, Error> 
     keys.chain(ranges).collect::<Result<Vec<_>, Error>>().map(RowSet::from_ranges)
 }
 
-/// A range of rows. An end that is absent or empty leaves it open.
+/// A row range. Without an end, or with an empty one, it is unbounded.
 ///
 /// # Errors
-/// `InvalidArgument` when it holds no key.
+/// `InvalidArgument` when it is empty.
 pub fn row_range_from_proto(range: &data::RowRange) -> Result<KeyRange, Error> {
     let start = match &range.start_key {
         None => RowKey::EMPTY,
@@ -48,7 +48,7 @@ pub fn row_range_from_proto(range: &data::RowRange) -> Result<KeyRange, Error> {
     KeyRange::new(start, end).ok_or_else(|| Error::invalid("start_key must be less than end_key"))
 }
 
-/// The answer that holds these rows. Rows without cells are left out: the API has no way to show them.
+/// The response with these rows. Rows without cells are omitted: the API cannot represent them.
 pub fn rows_to_response(rows: &[Row]) -> data::ReadRowsResponse {
     let mut chunks = Vec::with_capacity(rows.iter().map(|row| row.cells.len()).sum());
     for row in rows {
@@ -68,7 +68,7 @@ pub(super) fn push_row(chunks: &mut Vec<CellChunk>, row: &Row) {
     }
 }
 
-/// The chunk of a cell that comes after `previous` in its row.
+/// The chunk of a cell that follows `previous` in its row.
 pub(super) fn chunk(row: &Row, previous: Option<&Cell>, cell: &Cell) -> CellChunk {
     let same_family = previous.is_some_and(|previous| previous.family.is_same(&cell.family));
     let same_column = previous.is_some_and(|previous| previous.is_same_column(cell));
@@ -84,7 +84,7 @@ pub(super) fn chunk(row: &Row, previous: Option<&Cell>, cell: &Cell) -> CellChun
     }
 }
 
-/// A row as ReadModifyWriteRow answers it.
+/// A row of a ReadModifyWriteRow response.
 pub fn row_to_proto(row: &Row) -> data::Row {
     let families = row
         .cells
@@ -115,10 +115,10 @@ fn cell_to_proto(cell: &Cell) -> data::Cell {
     }
 }
 
-/// A row of an answer, its cells in the model's order whatever the server's.
+/// A row of a response, with its cells sorted in the model's order.
 ///
 /// # Errors
-/// `InvalidArgument` when a family's name is not legal.
+/// `InvalidArgument` when a family's name is invalid.
 pub fn row_from_proto(row: &data::Row) -> Result<Row, Error> {
     let mut cells = Vec::new();
     for family in &row.families {
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// One line a chunk, as a client would meet it.
+    /// One line per chunk, as a client reads it.
     fn transcript(response: &data::ReadRowsResponse) -> Vec<String> {
         response
             .chunks

@@ -1,4 +1,4 @@
-//! Types of column families as the public admin API shows them: which aggregate, of which inputs.
+//! Types of column families in the public admin API: aggregator and input type.
 
 use ebla_model::{Aggregator, Error, aggregate::InputType};
 
@@ -11,12 +11,11 @@ use crate::admin::{
     },
 };
 
-/// How the cells of a family of this type aggregate. An empty type is none: cells hold what is written. The type of the
-/// state follows from the rest; one that is sent is not read, as the API says.
+/// The aggregator of a family of this type. An empty type means a plain family. The state type follows from the rest and is
+/// ignored in requests, as the API specifies.
 ///
 /// # Errors
-/// `InvalidArgument` for a type that is no aggregate, without an aggregator, or of inputs that the aggregator does not
-/// take.
+/// `InvalidArgument` for a type that is not an aggregate, without an aggregator, or with an unsupported input type.
 pub fn value_type_from_admin(value_type: &Type) -> Result<Option<Aggregator>, Error> {
     let aggregate = match &value_type.kind {
         None => return Ok(None),
@@ -41,12 +40,11 @@ pub fn value_type_from_admin(value_type: &Type) -> Result<Option<Aggregator>, Er
                  string_type, or not set",
             )),
         },
-        None => Err(Error::invalid("an aggregate needs an aggregator: sum, min, max or hllpp_unique_count")),
+        None => Err(Error::invalid("an aggregate requires an aggregator: sum, min, max or hllpp_unique_count")),
     }
 }
 
-/// The inputs that are meant, where we take them. Clients leave out encodings of which there is but one that can be meant; a
-/// type that is there and empty means bytes.
+/// The input type, if supported. Clients omit an encoding when there is only one; an empty type means bytes.
 fn input_type(input: &Type) -> Option<InputType> {
     match &input.kind {
         None | Some(Kind::BytesType(_)) => Some(InputType::Bytes),
@@ -59,7 +57,7 @@ fn input_type(input: &Type) -> Option<InputType> {
     }
 }
 
-/// A value type as it is shown, with the state that it leads to.
+/// A value type as a message, with its state type.
 pub(super) fn value_type_to_admin(aggregator: Aggregator) -> Type {
     let (input, state, aggregator) = match aggregator {
         Aggregator::Sum => (integer(), integer(), Wire::Sum(Sum {})),
@@ -130,7 +128,7 @@ mod tests {
         assert_eq!(value_type_from_admin(&Type::default()), Ok(None));
     }
 
-    /// What cbt's `intsum` and `inthll`, Java's `Type.int64Hll()` and a request without an input type mean.
+    /// The types of cbt's `intsum` and `inthll`, Java's `Type.int64Hll()` and of a request without an input type.
     #[test]
     fn what_clients_leave_out_is_filled_in() {
         let counts = |input| value_type_from_admin(&aggregate(input, Some(COUNT))).unwrap().unwrap();

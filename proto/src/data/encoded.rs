@@ -1,4 +1,4 @@
-//! Answers that are encoded elsewhere and only handed on.
+//! Responses that are encoded elsewhere and only forwarded.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use prost::{
 
 /// A message that is already encoded: written to the wire as it is.
 ///
-/// Only for what is sent. Decoding one is an error, so that nobody mistakes it for a checked message.
+/// Only for sending. Decoding one is an error, so that it cannot be mistaken for a validated message.
 #[derive(Clone, Debug)]
 pub struct Encoded<M> {
     bytes: Bytes,
@@ -23,7 +23,7 @@ impl<M: Message> Encoded<M> {
         Self::from_bytes(message.encode_to_vec().into())
     }
 
-    /// Takes `bytes` as the encoding of an `M`; they are not looked at.
+    /// Wraps `bytes` as the encoding of an `M`, without validation.
     pub fn from_bytes(bytes: Bytes) -> Self {
         Self { bytes, kind: PhantomData }
     }

@@ -9,10 +9,10 @@ pub struct ColumnRange {
     /// The family.
     #[prost(string, tag = "1")]
     pub family_name: String,
-    /// Where it starts; absent: at the first column.
+    /// The start; absent: the first column.
     #[prost(oneof = "column_range::StartQualifier", tags = "2, 3")]
     pub start_qualifier: Option<column_range::StartQualifier>,
-    /// Where it ends; absent: after the last column.
+    /// The end; absent: after the last column.
     #[prost(oneof = "column_range::EndQualifier", tags = "4, 5")]
     pub end_qualifier: Option<column_range::EndQualifier>,
 }
@@ -44,7 +44,7 @@ pub mod column_range {
     }
 }
 
-/// Timestamps from start (inclusive) to end (exclusive); 0 leaves a side open.
+/// Timestamps from start (inclusive) to end (exclusive); 0: unbounded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct TimestampRange {
     /// Inclusive lower bound.
@@ -58,10 +58,10 @@ pub struct TimestampRange {
 /// Values between two bounds.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct ValueRange {
-    /// Where it starts; absent: at the empty value.
+    /// The start; absent: the empty value.
     #[prost(oneof = "value_range::StartValue", tags = "1, 2")]
     pub start_value: Option<value_range::StartValue>,
-    /// Where it ends; absent: nowhere.
+    /// The end; absent: unbounded.
     #[prost(oneof = "value_range::EndValue", tags = "3, 4")]
     pub end_value: Option<value_range::EndValue>,
 }
@@ -104,7 +104,7 @@ pub struct ValueBitmask {
 /// A filter; unset passes everything.
 #[derive(Clone, PartialEq, Message)]
 pub struct RowFilter {
-    /// Which one.
+    /// The filter.
     #[prost(
         oneof = "row_filter::Filter",
         tags = "1, 2, 3, 16, 17, 18, 4, 14, 5, 6, 7, 8, 9, 15, 10, 11, 12, 13, 19, 20"
@@ -118,7 +118,7 @@ pub mod row_filter {
 
     use super::{ColumnRange, RowFilter, TimestampRange, ValueBitmask, ValueRange};
 
-    /// One filter after another.
+    /// A chain of filters.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Chain {
         /// In order; at least two.
@@ -126,7 +126,7 @@ pub mod row_filter {
         pub filters: Vec<RowFilter>,
     }
 
-    /// Filters side by side, their outputs pooled.
+    /// Filters on the same input, with combined outputs.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Interleave {
         /// At least two.
@@ -134,10 +134,10 @@ pub mod row_filter {
         pub filters: Vec<RowFilter>,
     }
 
-    /// One of two filters, as a third decides.
+    /// One of two filters, selected by a predicate.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Condition {
-        /// Yields a cell: true.
+        /// The predicate: true if a cell passes.
         #[prost(message, optional, boxed, tag = "1")]
         pub predicate_filter: Option<Box<RowFilter>>,
         /// Applied when true; absent: nothing passes.
@@ -151,16 +151,16 @@ pub mod row_filter {
     /// The filter itself.
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Filter {
-        /// One after another.
+        /// A chain.
         #[prost(message, tag = "1")]
         Chain(Chain),
-        /// Side by side.
+        /// An interleave.
         #[prost(message, tag = "2")]
         Interleave(Interleave),
-        /// One of two.
+        /// A condition.
         #[prost(message, tag = "3")]
         Condition(Box<Condition>),
-        /// Straight to the final output.
+        /// A sink: directly to the final output.
         #[prost(bool, tag = "16")]
         Sink(bool),
         /// Everything.
@@ -172,7 +172,7 @@ pub mod row_filter {
         /// Rows whose key matches.
         #[prost(bytes, tag = "4")]
         RowKeyRegexFilter(Bytes),
-        /// Rows at random, with this probability.
+        /// A sample of rows with this probability.
         #[prost(double, tag = "14")]
         RowSampleFilter(f64),
         /// Families whose name matches.
@@ -190,7 +190,7 @@ pub mod row_filter {
         /// Cells whose value matches.
         #[prost(bytes, tag = "9")]
         ValueRegexFilter(Bytes),
-        /// Cells whose value lies in a range.
+        /// Cells whose value is in a range.
         #[prost(message, tag = "15")]
         ValueRangeFilter(ValueRange),
         /// All but the first cells of the row.

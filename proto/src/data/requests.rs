@@ -1,4 +1,4 @@
-//! Requests and answers. What a request carries for the tablet stays encoded in it.
+//! Requests and responses. Content of a request for the tablet stays encoded.
 
 use bytes::Bytes;
 use prost::Message;
@@ -6,7 +6,7 @@ use prost::Message;
 use super::{Idempotency, RateLimitInfo, RequestStats, Row, RowRange, RowSet, published};
 use crate::admin::rpc;
 
-/// What to read.
+/// A read of rows.
 #[derive(Clone, PartialEq, Message)]
 pub struct ReadRowsRequest {
     /// The table; or one of the two views.
@@ -21,16 +21,16 @@ pub struct ReadRowsRequest {
     /// The app profile; empty: the default one.
     #[prost(string, tag = "5")]
     pub app_profile_id: String,
-    /// Which rows; absent: all.
+    /// The row set; absent: all rows.
     #[prost(message, optional, tag = "2")]
     pub rows: Option<RowSet>,
     /// An encoded [`RowFilter`](crate::data::RowFilter).
     #[prost(bytes = "bytes", optional, tag = "3")]
     pub filter: Option<Bytes>,
-    /// Rows that come out of the filter; 0: no limit.
+    /// Row limit: rows after the filter; 0: no limit.
     #[prost(int64, tag = "4")]
     pub rows_limit: i64,
-    /// Which statistics to answer.
+    /// Requested statistics.
     #[prost(enumeration = "read_rows_request::RequestStatsView", tag = "6")]
     pub request_stats_view: i32,
     /// From the last row to the first.
@@ -46,7 +46,7 @@ pub struct ReadRowsResponse {
     /// Cells in order.
     #[prost(message, repeated, tag = "1")]
     pub chunks: Vec<read_rows_response::CellChunk>,
-    /// How far the server has looked, when that is beyond the last row sent.
+    /// The last scanned row, if it is after the last row sent.
     #[prost(bytes = "bytes", tag = "2")]
     pub last_scanned_row_key: Bytes,
     /// Statistics, in the last message.
@@ -64,10 +64,10 @@ pub mod read_rows_response {
         /// The row, in its first chunk; later empty.
         #[prost(bytes = "bytes", tag = "1")]
         pub row_key: Bytes,
-        /// The family, when it is another than before.
+        /// The family, if it has changed.
         #[prost(message, optional, tag = "2")]
         pub family_name: Option<StringValue>,
-        /// The qualifier, when it or the family is another than before.
+        /// The qualifier, if it or the family has changed.
         #[prost(message, optional, tag = "3")]
         pub qualifier: Option<BytesValue>,
         /// Microseconds.
@@ -89,19 +89,19 @@ pub mod read_rows_response {
 
     /// The end of a row.
     pub mod cell_chunk {
-        /// What becomes of the chunks since the last end.
+        /// What to do with the chunks since the last end.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Oneof)]
         pub enum RowStatus {
-            /// Forget them.
+            /// Discard them.
             #[prost(bool, tag = "8")]
             ResetRow(bool),
-            /// They are a row.
+            /// Commit them as a row.
             #[prost(bool, tag = "9")]
             CommitRow(bool),
         }
     }
 
-    /// `google.protobuf.StringValue`, as a message of our own: presence matters.
+    /// `google.protobuf.StringValue`, as our own message: presence matters.
     #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
     pub struct StringValue {
         /// The string.
@@ -118,7 +118,7 @@ pub mod read_rows_response {
     }
 }
 
-/// Where a table could be cut.
+/// Possible split points of a table.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct SampleRowKeysRequest {
     /// The table; or one of the two views.
@@ -138,13 +138,13 @@ pub struct SampleRowKeysRequest {
     pub row_range: Option<RowRange>,
 }
 
-/// One key that could cut a table.
+/// A possible split point.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct SampleRowKeysResponse {
-    /// The key, exclusive end of what comes before; empty: the table's end.
+    /// The key, the exclusive end of the rows before; empty: the table's end.
     #[prost(bytes = "bytes", tag = "1")]
     pub row_key: Bytes,
-    /// Bytes of the table before the key, about.
+    /// Approximate bytes of the table before the key.
     #[prost(int64, tag = "2")]
     pub offset_bytes: i64,
 }
@@ -167,7 +167,7 @@ pub struct MutateRowRequest {
     /// Encoded [`Mutation`](crate::data::Mutation)s, in order.
     #[prost(bytes = "bytes", repeated, tag = "3")]
     pub mutations: Vec<Bytes>,
-    /// Makes a repeated request count once.
+    /// Idempotency token of the request.
     #[prost(message, optional, tag = "8")]
     pub idempotency: Option<Idempotency>,
 }
@@ -176,7 +176,7 @@ pub struct MutateRowRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct MutateRowResponse {}
 
-/// Changes to many rows, each row for itself.
+/// Changes to many rows, each row atomically.
 #[derive(Clone, PartialEq, Message)]
 pub struct MutateRowsRequest {
     /// The table, or the view.
@@ -208,19 +208,19 @@ pub mod mutate_rows_request {
         /// Encoded [`Mutation`](crate::data::Mutation)s, in order.
         #[prost(bytes = "bytes", repeated, tag = "2")]
         pub mutations: Vec<Bytes>,
-        /// Makes a repeated entry count once.
+        /// Idempotency token of the entry.
         #[prost(message, optional, tag = "3")]
         pub idempotency: Option<Idempotency>,
     }
 }
 
-/// What became of some entries.
+/// Results of some entries.
 #[derive(Clone, PartialEq, Message)]
 pub struct MutateRowsResponse {
     /// Each index of the request once in the whole stream.
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<mutate_rows_response::Entry>,
-    /// How to pace, for clients that asked.
+    /// Rate limit, for clients that requested it.
     #[prost(message, optional, tag = "3")]
     pub rate_limit_info: Option<RateLimitInfo>,
 }
@@ -229,10 +229,10 @@ pub struct MutateRowsResponse {
 pub mod mutate_rows_response {
     use super::rpc;
 
-    /// What became of one entry.
+    /// The result of one entry.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Entry {
-        /// Its place in the request.
+        /// Its index in the request.
         #[prost(int64, tag = "1")]
         pub index: i64,
         /// Code 0: applied.
@@ -241,7 +241,7 @@ pub mod mutate_rows_response {
     }
 }
 
-/// Changes that depend on what the row holds.
+/// Changes that depend on a condition on the row.
 #[derive(Clone, PartialEq, Message)]
 pub struct CheckAndMutateRowRequest {
     /// The table, or the view.
@@ -256,7 +256,7 @@ pub struct CheckAndMutateRowRequest {
     /// The row.
     #[prost(bytes = "bytes", tag = "2")]
     pub row_key: Bytes,
-    /// An encoded [`RowFilter`](crate::data::RowFilter); absent: does the row exist.
+    /// An encoded [`RowFilter`](crate::data::RowFilter); absent: the condition is that the row exists.
     #[prost(bytes = "bytes", optional, tag = "6")]
     pub predicate_filter: Option<Bytes>,
     /// Encoded [`Mutation`](crate::data::Mutation)s when the filter yields a cell.
@@ -275,7 +275,7 @@ pub struct CheckAndMutateRowResponse {
     pub predicate_matched: bool,
 }
 
-/// Changes computed from what the row holds.
+/// Changes computed from the row.
 #[derive(Clone, PartialEq, Message)]
 pub struct ReadModifyWriteRowRequest {
     /// The table, or the view.
@@ -298,7 +298,7 @@ pub struct ReadModifyWriteRowRequest {
 /// The cells that were written.
 #[derive(Clone, PartialEq, Message)]
 pub struct ReadModifyWriteRowResponse {
-    /// Each touched cell once.
+    /// Each changed cell once.
     #[prost(message, optional, tag = "1")]
     pub row: Option<Row>,
 }

@@ -1,15 +1,15 @@
-//! Rows as answers hold them, and the sets of rows that requests ask for.
+//! Rows of responses, and row sets of requests.
 
 use bytes::Bytes;
 use prost::Message;
 
-/// A row with its cells, as ReadModifyWriteRow answers.
+/// A row with its cells, of a ReadModifyWriteRow response.
 #[derive(Clone, PartialEq, Message)]
 pub struct Row {
     /// The row's key.
     #[prost(bytes = "bytes", tag = "1")]
     pub key: Bytes,
-    /// Families, in an order that is stable.
+    /// Families, in a stable order.
     #[prost(message, repeated, tag = "2")]
     pub families: Vec<Family>,
 }
@@ -53,10 +53,10 @@ pub struct Cell {
 /// Rows between two bounds, each closed, open or absent.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct RowRange {
-    /// Where it starts; absent: at the first row.
+    /// The start; absent: the first row.
     #[prost(oneof = "row_range::StartKey", tags = "1, 2")]
     pub start_key: Option<row_range::StartKey>,
-    /// Where it ends; absent or empty: after the last row.
+    /// The end; absent or empty: after the last row.
     #[prost(oneof = "row_range::EndKey", tags = "3, 4")]
     pub end_key: Option<row_range::EndKey>,
 }

@@ -1,4 +1,4 @@
-//! Each hand-written message against the published one: what either writes, the other reads as the same.
+//! Each hand-written message against the published one: each decodes the other's encoding to the same message.
 
 use std::fmt::Debug;
 
@@ -8,7 +8,7 @@ use prost::Message;
 use super::*;
 use crate::admin::rpc;
 
-/// `ours` and `theirs` encode to the same bytes, and each decodes what the other wrote.
+/// Asserts that `ours` and `theirs` have the same encoding.
 fn same<O, T>(ours: &O, theirs: &T)
 where
     O: Message + Default + PartialEq + Debug,

@@ -1,4 +1,4 @@
-//! The folder on the machine's own file system.
+//! A folder on the machine's file system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,22 +10,22 @@ use rustix::fs::OFlags;
 
 use super::{Disk, DiskFile, Durability};
 
-/// Name of the file whose lock keeps a second process out. It is not listed.
+/// Name of the lock file that excludes a second process. It is not listed.
 const LOCK: &str = "LOCK";
 
-/// A folder of the file system. While it lives it holds a lock on the folder: two writers would destroy the log.
+/// A folder of the file system. It holds a lock on the folder until it is dropped: two writers would destroy the log.
 #[derive(Debug)]
 pub struct RealDisk {
     folder: PathBuf,
-    /// Locked until it is dropped; never read.
+    /// Locked until dropped; never read.
     _lock: File,
 }
 
 impl RealDisk {
-    /// Opens `folder`, making it (and its parents) when it is missing, and locks it.
+    /// Opens `folder`, creating it (and its parents) when it is missing, and locks it.
     ///
     /// # Errors
-    /// `WouldBlock` when another process, or another `RealDisk` of this one, has it open; else what the system says.
+    /// `WouldBlock` when another process, or another `RealDisk` of this one, has it open; else the system's error.
     pub fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(LOCK))?;
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_opened_by_one_at_a_time() {
+    fn a_folder_has_one_owner_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let first = RealDisk::open(dir.path()).unwrap();
         assert_eq!(RealDisk::open(dir.path()).unwrap_err().kind(), io::ErrorKind::WouldBlock);

@@ -1,13 +1,13 @@
 //! A disk in memory that fails like a real one, for tests and simulation.
 //!
-//! Every file has two contents: what a reader sees (the page cache) and what is on the medium. A write changes the first;
-//! a sync carries it to the second, sector by sector of 512 bytes. At a [power cut](SimDisk::power_cut) each sector that
-//! was not synced is, by chance, kept, lost, or garbage, whatever its order; of the names changed since the folder was
-//! synced a prefix is kept (a journal keeps order). A [failed sync](Fault::SyncFails) behaves as on Linux: the pages stay
-//! readable, count as clean, and never reach the medium. [`SimDisk::flip`] lets a synced sector rot.
+//! Every file has two contents: the one that readers see (the page cache) and the one on the medium. A write changes the
+//! first; a sync copies it to the second, in sectors of 512 bytes. At a [power cut](SimDisk::power_cut) each unsynced sector
+//! is randomly kept, lost, or replaced by garbage, in any order. Of the names changed since the last sync of the folder a
+//! prefix survives (a journal keeps order). A [failed sync](Fault::SyncFails) behaves as on Linux: the pages stay readable,
+//! count as clean, and never reach the medium. [`SimDisk::flip_bit`] corrupts a synced sector.
 //!
-//! A fault is armed in advance, as a number of operations from now, so that it strikes in the middle of what the tested
-//! code does. After a power cut handles of the time before are dead.
+//! A fault is armed in advance, as a number of operations from now, so that it strikes in the middle of the tested code.
+//! After a power cut all older handles fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,28 +18,28 @@ use ebla_runtime::Rng;
 
 use super::{Disk, DiskFile, Durability};
 
-/// The unit that is kept or lost as a whole, in bytes.
+/// The atomic unit of a write, in bytes.
 pub const SECTOR: usize = 512;
 
-/// What happens when the armed number of operations has run.
+/// An injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The power goes in the middle of the operation: it fails, and so does everything after it.
+    /// A power cut in the middle of the operation: it fails, and so do all later ones.
     PowerFails,
-    /// The next write-through or sync reports an error and loses what it should have made durable.
+    /// The next write-through or sync returns an error and loses the data that it should have made durable.
     SyncFails,
 }
 
-/// What becomes of sectors that were not synced when the power goes.
+/// What a power cut does to unsynced sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// All are lost.
     All,
     /// None is lost.
     Nothing,
-    /// Each is kept or lost by chance.
+    /// Each is kept or lost at random.
     Some,
-    /// Each is kept, lost or garbage by chance.
+    /// Each is kept, lost or replaced by garbage at random.
     Garbage,
 }
 
@@ -59,8 +59,8 @@ struct State {
     /// Changes of names since the folder was last synced, in order.
     name_changes: Vec<NameChange>,
     next_file: u64,
-    /// Grows with each power cut or restart; handles of an earlier one are dead.
-    era: u64,
+    /// Grows with each power cut or restart; handles of an earlier incarnation fail.
+    incarnation: u64,
     armed: Option<(u64, Fault)>,
     power_is_out: bool,
 }
@@ -69,7 +69,7 @@ struct State {
 struct Content {
     seen: Vec<u8>,
     durable: Vec<u8>,
-    /// Sectors in which the two differ and that a sync would carry over.
+    /// Sectors that a sync would copy to the medium.
     dirty: BTreeSet<usize>,
 }
 
@@ -80,9 +80,9 @@ enum NameChange {
     Removed(String),
 }
 
-/// What an operation has to do once its fault, if any, is known.
+/// The outcome of an operation with its fault, if any.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum OperationOutcome {
     Succeeds,
     PowerFails,
     SyncFails,
@@ -112,16 +112,16 @@ impl Content {
         self.dirty.extend(offset / SECTOR..end.div_ceil(SECTOR));
     }
 
-    /// Carries the sectors of `range` that are dirty to the medium.
-    fn settle(&mut self, range: Range<usize>) {
+    /// Copies the dirty sectors of `range` to the medium.
+    fn make_durable(&mut self, range: Range<usize>) {
         let sectors: Vec<usize> = self.dirty.range(range).copied().collect();
         for sector in sectors {
             self.dirty.remove(&sector);
-            self.keep(sector);
+            self.copy_to_medium(sector);
         }
     }
 
-    fn keep(&mut self, sector: usize) {
+    fn copy_to_medium(&mut self, sector: usize) {
         let from = sector * SECTOR;
         let to = (from + SECTOR).min(self.seen.len());
         let Some(bytes) = self.seen.get(from..to) else { return };
@@ -133,7 +133,7 @@ impl Content {
         }
     }
 
-    fn spoil(&mut self, sector: usize, rng: &Rng) {
+    fn fill_with_garbage(&mut self, sector: usize, rng: &Rng) {
         let from = sector * SECTOR;
         let to = (from + SECTOR).min(self.durable.len());
         if let Some(target) = self.durable.get_mut(from..to) {
@@ -152,10 +152,10 @@ impl Content {
                 Loss::Garbage => rng.below(3),
             };
             if dice > 0 {
-                self.keep(sector);
+                self.copy_to_medium(sector);
             }
             if dice > 1 {
-                self.spoil(sector, rng);
+                self.fill_with_garbage(sector, rng);
             }
         }
         self.seen.clone_from(&self.durable);
@@ -163,35 +163,35 @@ impl Content {
 }
 
 impl State {
-    /// Counts an operation and says how it ends.
-    fn begin(&mut self, syncs: bool) -> io::Result<Fate> {
+    /// Counts an operation and returns its outcome.
+    fn begin(&mut self, syncs: bool) -> io::Result<OperationOutcome> {
         if self.power_is_out {
             return Err(power_is_out());
         }
-        let Some((left, fault)) = self.armed else { return Ok(Fate::Succeeds) };
+        let Some((left, fault)) = self.armed else { return Ok(OperationOutcome::Succeeds) };
         if left > 1 {
             self.armed = Some((left - 1, fault));
-            return Ok(Fate::Succeeds);
+            return Ok(OperationOutcome::Succeeds);
         }
         match fault {
-            Fault::SyncFails if !syncs => Ok(Fate::Succeeds),
+            Fault::SyncFails if !syncs => Ok(OperationOutcome::Succeeds),
             Fault::SyncFails => {
                 self.armed = None;
-                Ok(Fate::SyncFails)
+                Ok(OperationOutcome::SyncFails)
             }
             Fault::PowerFails => {
                 self.armed = None;
                 self.power_is_out = true;
-                Ok(Fate::PowerFails)
+                Ok(OperationOutcome::PowerFails)
             }
         }
     }
 
     fn change_name(&mut self, change: NameChange) -> io::Result<()> {
-        let fate = self.begin(false)?;
+        let outcome = self.begin(false)?;
         apply_name_change(&mut self.names, &change);
         self.name_changes.push(change);
-        if fate == Fate::Succeeds { Ok(()) } else { Err(power_is_out()) }
+        if outcome == OperationOutcome::Succeeds { Ok(()) } else { Err(power_is_out()) }
     }
 
     fn file(&self, name: &str) -> io::Result<u64> {
@@ -239,70 +239,70 @@ impl SimDisk {
         Self::default()
     }
 
-    fn held(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `fault` strike at the `after`-th operation from now that changes something (1 is the next).
+    /// Injects `fault` into the `after`-th mutating operation from now (1 is the next).
     pub fn arm(&self, after: u64, fault: Fault) {
-        self.held().armed = Some((after.max(1), fault));
+        self.lock().armed = Some((after.max(1), fault));
     }
 
-    /// Counts as an operation: lets a neighbour of the disk (a registry) fail with the same power.
+    /// Counts as an operation, so that another component (a registry) can fail with the same power cut.
     ///
     /// # Errors
-    /// When the power is out, or goes out now.
-    pub fn spend(&self) -> io::Result<()> {
-        match self.held().begin(false)? {
-            Fate::Succeeds => Ok(()),
-            Fate::PowerFails | Fate::SyncFails => Err(power_is_out()),
+    /// When the power is out, or fails now.
+    pub fn count_operation(&self) -> io::Result<()> {
+        match self.lock().begin(false)? {
+            OperationOutcome::Succeeds => Ok(()),
+            OperationOutcome::PowerFails | OperationOutcome::SyncFails => Err(power_is_out()),
         }
     }
 
-    /// Cuts the power and turns it on again: what was not synced meets `loss`.
+    /// Cuts the power and turns it on again: `loss` applies to unsynced sectors.
     pub fn power_cut(&self, loss: Loss, rng: &Rng) {
-        let mut state = self.held();
+        let mut state = self.lock();
         state.lose_power(loss, rng);
         state.restart();
     }
 
-    /// Ends the process but not the machine: what was written stays readable and unsynced.
+    /// Restarts the process but not the machine: unsynced writes stay readable and unsynced.
     pub fn restart(&self) {
-        self.held().restart();
+        self.lock().restart();
     }
 
-    /// Spoils one durable sector of `name`, as rot would. `false` when the file has no such sector.
-    pub fn flip(&self, name: &str, sector: usize, rng: &Rng) -> bool {
-        let mut state = self.held();
+    /// Flips one bit of a sector of `name`, like bit rot. Returns `false` when the file has no such sector.
+    pub fn flip_bit(&self, name: &str, sector: usize, rng: &Rng) -> bool {
+        let mut state = self.lock();
         let Some(file) = state.names.get(name).copied() else { return false };
         let Some(content) = state.files.get_mut(&file) else { return false };
         let at = sector * SECTOR + to_offset(rng.below(SECTOR as u64));
         let mask = 1_u8 << rng.below(8);
-        let mut spoilt = false;
+        let mut flipped = false;
         for side in [&mut content.seen, &mut content.durable] {
             if let Some(byte) = side.get_mut(at) {
                 *byte ^= mask;
-                spoilt = true;
+                flipped = true;
             }
         }
-        spoilt
+        flipped
     }
 
     /// The readable bytes of `name`.
     #[must_use]
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
-        let state = self.held();
+        let state = self.lock();
         state.names.get(name).and_then(|file| state.files.get(file)).map(|content| content.seen.clone())
     }
 
-    fn handle(&self, file: u64, durability: Durability, era: u64) -> Arc<dyn DiskFile> {
-        Arc::new(SimFile { disk: self.clone(), file, durability, era })
+    fn handle(&self, file: u64, durability: Durability, incarnation: u64) -> Arc<dyn DiskFile> {
+        Arc::new(SimFile { disk: self.clone(), file, durability, incarnation })
     }
 }
 
 impl State {
     fn restart(&mut self) {
-        self.era += 1;
+        self.incarnation += 1;
         self.armed = None;
         self.power_is_out = false;
     }
@@ -310,7 +310,7 @@ impl State {
 
 impl Disk for SimDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let mut state = self.held();
+        let mut state = self.lock();
         if state.names.contains_key(name) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, name.to_owned()));
         }
@@ -318,48 +318,48 @@ impl Disk for SimDisk {
         state.next_file += 1;
         state.files.insert(file, Content::default());
         state.change_name(NameChange::Set(name.to_owned(), file))?;
-        let era = state.era;
+        let incarnation = state.incarnation;
         drop(state);
-        Ok(self.handle(file, Durability::OnSync, era))
+        Ok(self.handle(file, Durability::OnSync, incarnation))
     }
 
     fn open(&self, name: &str, durability: Durability) -> io::Result<Arc<dyn DiskFile>> {
-        let state = self.held();
+        let state = self.lock();
         if state.power_is_out {
             return Err(power_is_out());
         }
-        let (file, era) = (state.file(name)?, state.era);
+        let (file, incarnation) = (state.file(name)?, state.incarnation);
         drop(state);
-        Ok(self.handle(file, durability, era))
+        Ok(self.handle(file, durability, incarnation))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut state = self.held();
+        let mut state = self.lock();
         state.file(from)?;
         state.change_name(NameChange::Moved(from.to_owned(), to.to_owned()))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let mut state = self.held();
+        let mut state = self.lock();
         state.file(name)?;
         state.change_name(NameChange::Removed(name.to_owned()))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        let state = self.held();
+        let state = self.lock();
         if state.power_is_out { Err(power_is_out()) } else { Ok(state.names.keys().cloned().collect()) }
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        let mut state = self.held();
+        let mut state = self.lock();
         match state.begin(true)? {
-            Fate::Succeeds => {
+            OperationOutcome::Succeeds => {
                 state.durable_names = state.names.clone();
                 state.name_changes.clear();
                 Ok(())
             }
-            Fate::PowerFails => Err(power_is_out()),
-            Fate::SyncFails => Err(sync_failed()),
+            OperationOutcome::PowerFails => Err(power_is_out()),
+            OperationOutcome::SyncFails => Err(sync_failed()),
         }
     }
 }
@@ -369,13 +369,13 @@ struct SimFile {
     disk: SimDisk,
     file: u64,
     durability: Durability,
-    era: u64,
+    incarnation: u64,
 }
 
 impl SimFile {
     fn with<T>(&self, run: impl FnOnce(&mut State, u64) -> io::Result<T>) -> io::Result<T> {
-        let mut state = self.disk.held();
-        if state.era != self.era || state.power_is_out {
+        let mut state = self.disk.lock();
+        if state.incarnation != self.incarnation || state.power_is_out {
             return Err(power_is_out());
         }
         run(&mut state, self.file)
@@ -390,16 +390,16 @@ impl DiskFile for SimFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let through = self.durability == Durability::OnWrite;
         self.with(|state, file| {
-            let fate = state.begin(through)?;
+            let outcome = state.begin(through)?;
             let content = content(state, file)?;
             let offset = to_offset(offset);
             content.write(offset, bytes);
             let sectors = offset / SECTOR..(offset + bytes.len()).div_ceil(SECTOR);
-            match fate {
-                Fate::Succeeds if through => content.settle(sectors),
-                Fate::Succeeds => {}
-                Fate::PowerFails => return Err(power_is_out()),
-                Fate::SyncFails => {
+            match outcome {
+                OperationOutcome::Succeeds if through => content.make_durable(sectors),
+                OperationOutcome::Succeeds => {}
+                OperationOutcome::PowerFails => return Err(power_is_out()),
+                OperationOutcome::SyncFails => {
                     content.dirty.retain(|sector| !sectors.contains(sector));
                     return Err(sync_failed());
                 }
@@ -422,12 +422,12 @@ impl DiskFile for SimFile {
 
     fn sync(&self) -> io::Result<()> {
         self.with(|state, file| {
-            let fate = state.begin(true)?;
+            let outcome = state.begin(true)?;
             let content = content(state, file)?;
-            match fate {
-                Fate::Succeeds => content.settle(0..usize::MAX),
-                Fate::PowerFails => return Err(power_is_out()),
-                Fate::SyncFails => {
+            match outcome {
+                OperationOutcome::Succeeds => content.make_durable(0..usize::MAX),
+                OperationOutcome::PowerFails => return Err(power_is_out()),
+                OperationOutcome::SyncFails => {
                     content.dirty.clear();
                     return Err(sync_failed());
                 }
@@ -462,7 +462,7 @@ mod tests {
         disk.power_cut(Loss::All, &rng);
         assert_eq!(disk.content("a").unwrap(), [1; 4 * SECTOR]);
         assert_eq!(disk.content("b"), None);
-        assert!(file.sync().is_err(), "a handle of the time before is dead");
+        assert!(file.sync().is_err(), "a handle from before the power cut fails");
     }
 
     #[test]
@@ -520,8 +520,8 @@ mod tests {
     fn a_flip_changes_one_bit_of_the_sector() {
         let (disk, rng) = (SimDisk::new(), Rng::seeded(1));
         written(&disk, "a", 0).sync().unwrap();
-        assert!(disk.flip("a", 2, &rng));
-        assert!(!disk.flip("a", 9, &rng));
+        assert!(disk.flip_bit("a", 2, &rng));
+        assert!(!disk.flip_bit("a", 9, &rng));
         let ones: Vec<u32> = disk.content("a").unwrap().chunks(SECTOR).map(ones_in).collect();
         assert_eq!(ones, [0, 0, 1, 0]);
     }

@@ -1,11 +1,11 @@
 //! A batch: the unit that is written with one write and made durable with one sync.
 //!
 //! It starts on a block boundary and never shares a block with another, so no write touches a block that holds synced
-//! data (a torn rewrite would destroy acknowledged bytes). Its header has a CRC of its own and says more than how to
-//! read the batch: who is touched by it, so that damage to the payload is known by name; the *stored* CRC of the batch
-//! before, so that the chain can be followed past a batch whose payload is gone; and which batch was known to be synced
-//! when this one was written, so that a reader who meets a bad batch learns from a later header whether it had been
-//! durable. Together these tell a torn tail from damage.
+//! data (a torn rewrite would destroy acknowledged bytes). Its header has its own CRC and holds three facts for recovery:
+//! the groups that have records in the batch, so that damage to the payload can be attributed; the *stored* CRC of the
+//! batch before, so that the chain continues past a batch whose payload is lost; and the last batch that was durable when
+//! this one was written, so that a later header shows whether a bad batch had been durable. Together they distinguish a
+//! torn tail from damage.
 //!
 //! The CRC of a batch, as the next one stores it, is that of its header, which covers the payload's.
 
@@ -15,14 +15,14 @@ use bytes::{Buf, BufMut, Bytes};
 
 use super::record::{GroupId, Record, get_group, put_group};
 
-/// Alignment of batches and segment headers, in bytes: what disks and file systems write as one.
+/// Alignment of batches and segment headers, in bytes: the block size of disks and file systems.
 pub(crate) const BLOCK: usize = 4096;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"EbB1");
 /// Length of a header that names no group.
 const FIXED_BYTES: usize = 72;
 const GROUP_BYTES: usize = 16;
-/// What precedes the bytes that the header's CRC covers: magic and the CRC itself.
+/// Bytes before those that the header's CRC covers: magic and the CRC itself.
 const UNCOVERED: usize = 8;
 
 /// `bytes` rounded up to whole blocks.
@@ -30,12 +30,12 @@ pub(crate) const fn blocks(bytes: usize) -> usize {
     bytes.div_ceil(BLOCK) * BLOCK
 }
 
-/// Where a batch stands in the log and what it knows of the log before it.
+/// Where a batch is in the log, and the facts it records about the log before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// Sequence of the segment that holds it.
+    /// Sequence number of its segment.
     pub(crate) segment: u64,
-    /// The segment's random number: bytes of a user cannot pose as a batch.
+    /// The segment's random number: user data cannot be mistaken for a batch.
     pub(crate) salt: u64,
     /// Its number; the next one has one more.
     pub(crate) number: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Position {
     pub(crate) previous: u32,
     /// The last batch known to be durable when this one was written.
     pub(crate) synced: u64,
-    /// The first segment that is still needed, as far as durable records say.
+    /// The oldest needed segment, according to durable records.
     pub(crate) oldest: u64,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct EncodedBatch {
     pub(crate) starts: Vec<usize>,
 }
 
-/// What a batch of these records will look like: enough to know whether it fits.
+/// The layout of a batch of these records: enough to compute its size.
 #[derive(Debug)]
 pub(crate) struct BatchPlan {
     groups: BTreeSet<GroupId>,
@@ -78,12 +78,12 @@ pub(crate) struct BatchPlan {
 }
 
 impl BatchPlan {
-    /// The plan of an empty batch: one that carries only the mark for the last one.
+    /// The plan of an empty batch: a commit marker.
     pub(crate) fn new() -> Self {
         Self { groups: BTreeSet::new(), payload_len: 0 }
     }
 
-    /// Counts a record in.
+    /// Adds a record.
     pub(crate) fn add(&mut self, record: &Record) {
         self.groups.insert(record.group());
         self.payload_len += record.encoded_len();
@@ -98,7 +98,7 @@ impl BatchPlan {
         blocks(self.header_len() + self.payload_len)
     }
 
-    /// Writes the batch. `records` are those that were counted, in the same order.
+    /// Encodes the batch. `records` are those that were added, in the same order.
     pub(crate) fn encode<'a>(&self, position: Position, records: impl Iterator<Item = &'a Record>) -> EncodedBatch {
         let header_len = self.header_len();
         let mut bytes = Vec::with_capacity(self.len());
@@ -119,8 +119,8 @@ impl BatchPlan {
 
     fn encode_header(&self, position: Position, payload_crc: u32) -> (Vec<u8>, u32) {
         let mut covered = Vec::with_capacity(self.header_len());
-        covered.put_u32_le(size(self.header_len()));
-        covered.put_u32_le(size(self.payload_len));
+        covered.put_u32_le(to_u32(self.header_len()));
+        covered.put_u32_le(to_u32(self.payload_len));
         covered.put_u32_le(payload_crc);
         covered.put_u32_le(position.previous);
         covered.put_u64_le(position.segment);
@@ -128,7 +128,7 @@ impl BatchPlan {
         covered.put_u64_le(position.number);
         covered.put_u64_le(position.synced);
         covered.put_u64_le(position.oldest);
-        covered.put_u32_le(size(self.groups.len()));
+        covered.put_u32_le(to_u32(self.groups.len()));
         covered.put_u32_le(0);
         for group in &self.groups {
             put_group(&mut covered, *group);
@@ -142,8 +142,8 @@ impl BatchPlan {
     }
 }
 
-/// A length within a batch; the bound of a submission keeps it below 2^32.
-fn size(length: usize) -> u32 {
+/// A length or offset within a batch or a segment. [`super::SUBMISSION_MAX_BYTES`] keeps all of them below 2^32.
+pub(crate) fn to_u32(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
@@ -188,7 +188,7 @@ impl BatchHeader {
         self.header_len()
     }
 
-    /// The records' bytes out of `batch`, which starts with this header; `None` when they are cut short or damaged.
+    /// The records' bytes out of `batch`, which starts with this header; `None` when they are truncated or damaged.
     pub(crate) fn payload(&self, batch: &Bytes) -> Option<Bytes> {
         let range = self.header_len()..self.header_len() + self.payload_len;
         (range.end <= batch.len()).then(|| batch.slice(range)).filter(|bytes| crc32c::crc32c(bytes) == self.payload_crc)
@@ -261,17 +261,17 @@ mod tests {
     }
 
     #[test]
-    fn one_bit_of_rot_is_seen_and_told_apart() {
+    fn every_flipped_bit_is_detected_in_header_or_payload() {
         let encoded = encode(&records(20));
         let header = BatchHeader::decode(&encoded.bytes).unwrap();
         let end = header.header_len() + header.payload_len;
         for at in 0..end {
-            let mut spoilt = encoded.bytes.to_vec();
-            spoilt[at] ^= 16;
-            let spoilt = Bytes::from(spoilt);
-            let read = BatchHeader::decode(&spoilt);
+            let mut corrupted = encoded.bytes.to_vec();
+            corrupted[at] ^= 16;
+            let corrupted = Bytes::from(corrupted);
+            let read = BatchHeader::decode(&corrupted);
             assert_eq!(read.is_none(), at < header.header_len(), "byte {at}");
-            assert!(read.is_none_or(|read| read.payload(&spoilt).is_none()), "byte {at}");
+            assert!(read.is_none_or(|read| read.payload(&corrupted).is_none()), "byte {at}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The batches written last, kept in memory so that followers are served without reading the disk.
+//! The most recent batches in memory, so that followers are served without disk reads.
 //!
-//! Whole batches, as they were written: what an entry costs is what its batch holds, and dropping the oldest batch is all
-//! the policy there is (batches have ascending places). An entry handed out shares the memory of its batch.
+//! The cache stores whole batches as they were written and evicts the oldest first (batches have ascending locations). A
+//! returned entry shares the memory of its batch.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::index::Place;
+use super::index::RecordLocation;
 
 /// See the module.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl BatchCache {
         Self { batches: BTreeMap::new(), bytes: 0, bytes_max }
     }
 
-    /// Takes in a batch that was written at `offset` of `segment`, later than all others.
+    /// Adds a batch that was written at `offset` of `segment`, later than all others.
     pub(crate) fn insert(&mut self, segment: u64, offset: u32, batch: Bytes) {
         self.bytes += batch.len();
         self.batches.insert((segment, offset), batch);
@@ -32,21 +32,21 @@ impl BatchCache {
         }
     }
 
-    /// Forgets the batches of segments before `oldest`.
+    /// Evicts the batches of segments before `oldest`.
     pub(crate) fn release(&mut self, oldest: u64) {
         while self.batches.first_key_value().is_some_and(|((segment, _), _)| *segment < oldest) {
             self.drop_first();
         }
     }
 
-    /// The bytes at `place`, if their batch is here.
-    pub(crate) fn get(&self, place: Place) -> Option<Bytes> {
-        let ((segment, offset), batch) = self.batches.range(..=(place.segment, place.offset)).next_back()?;
-        if *segment != place.segment {
+    /// The bytes at `location`, if their batch is cached.
+    pub(crate) fn get(&self, location: RecordLocation) -> Option<Bytes> {
+        let ((segment, offset), batch) = self.batches.range(..=(location.segment, location.offset)).next_back()?;
+        if *segment != location.segment {
             return None;
         }
-        let start = usize::try_from(place.offset - offset).ok()?;
-        let end = start.checked_add(usize::try_from(place.len).ok()?)?;
+        let start = usize::try_from(location.offset - offset).ok()?;
+        let end = start.checked_add(usize::try_from(location.len).ok()?)?;
         (end <= batch.len()).then(|| batch.slice(start..end))
     }
 
@@ -67,8 +67,8 @@ impl BatchCache {
 mod tests {
     use super::*;
 
-    fn place(segment: u64, offset: u32, len: u32) -> Place {
-        Place { segment, offset, len }
+    fn location(segment: u64, offset: u32, len: u32) -> RecordLocation {
+        RecordLocation { segment, offset, len }
     }
 
     #[test]
@@ -76,11 +76,11 @@ mod tests {
         let mut cache = BatchCache::new(100);
         cache.insert(1, 10, Bytes::from_static(b"0123456789"));
         cache.insert(1, 20, Bytes::from_static(b"abcdefghij"));
-        assert_eq!(cache.get(place(1, 12, 3)).unwrap(), "234");
-        assert_eq!(cache.get(place(1, 29, 1)).unwrap(), "j");
-        assert_eq!(cache.get(place(1, 29, 2)), None);
-        assert_eq!(cache.get(place(1, 9, 1)), None);
-        assert_eq!(cache.get(place(2, 12, 1)), None);
+        assert_eq!(cache.get(location(1, 12, 3)).unwrap(), "234");
+        assert_eq!(cache.get(location(1, 29, 1)).unwrap(), "j");
+        assert_eq!(cache.get(location(1, 29, 2)), None);
+        assert_eq!(cache.get(location(1, 9, 1)), None);
+        assert_eq!(cache.get(location(2, 12, 1)), None);
     }
 
     #[test]
@@ -90,9 +90,9 @@ mod tests {
             cache.insert(segment, offset, Bytes::from_static(b"0123456789"));
         }
         assert_eq!(cache.bytes(), 20);
-        assert_eq!(cache.get(place(1, 0, 1)), None);
+        assert_eq!(cache.get(location(1, 0, 1)), None);
         cache.insert(3, 0, vec![0; 50].into());
-        assert_eq!(cache.bytes(), 50, "one that is too large travels alone");
+        assert_eq!(cache.bytes(), 50, "a batch above the limit is cached alone");
         cache.release(4);
         assert_eq!(cache.bytes(), 0);
     }

@@ -1,4 +1,4 @@
-//! What the commit log can refuse or fail with.
+//! Errors of the commit log.
 
 use std::io;
 use std::sync::Arc;
@@ -7,50 +7,50 @@ use ebla_model::error::ErrorKind;
 
 use super::record::GroupId;
 
-/// Why the log did not do what was asked.
+/// Why the log rejected or failed a call.
 ///
-/// Cloneable, because a failed disk is told to everyone who waits and to everyone who comes later.
+/// Cloneable, because a disk failure is reported to every waiting submission and to every later call.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LogError {
-    /// The disk failed. A failed write is final: nothing is known of what was written last, nothing more is accepted, and
-    /// the process must end. A failed read is told to who asked.
+    /// The disk failed. A failed write is final: the state of the last write is unknown, the log accepts nothing more, and
+    /// the process must exit. A failed read is returned to its caller only.
     #[error("commit log: {action}: {message}")]
     Disk {
-        /// What was being done.
+        /// The operation that failed.
         action: &'static str,
-        /// What the system said, as a kind.
+        /// Kind of the system's error.
         kind: io::ErrorKind,
-        /// What the system said.
+        /// Message of the system's error.
         message: Arc<str>,
     },
     /// The log has been stopped.
     #[error("the commit log has stopped")]
     Stopped,
-    /// The group was never added, or was removed.
+    /// The group was never added, or it was removed.
     #[error("group {0} is not in the commit log")]
     UnknownGroup(GroupId),
-    /// What the log holds of this group is damaged: the replica must be replaced under a new id.
-    #[error("group {0} is quarantined: its log is damaged")]
+    /// The group's part of the log is damaged: the replica must be replaced under a new id.
+    #[error("group {0} is quarantined: its log is damaged; replace the replica")]
     Quarantined(GroupId),
-    /// The record does not follow what the group has: a mistake of the caller. Nothing of the submission was accepted.
+    /// The record does not follow the group's log: a bug of the caller. Nothing of the submission was accepted.
     #[error("record of group {group} does not follow its log: expected {expected}, got {got}")]
     OutOfOrder {
-        /// Whose record.
+        /// The record's group.
         group: GroupId,
-        /// The index that could come next, or the least that could be kept.
+        /// The next valid index, or the lowest index that a truncation may keep.
         expected: u64,
-        /// The index that came.
+        /// The index of the record.
         got: u64,
     },
-    /// A submission above the bound of one batch ([`super::SUBMISSION_MAX_BYTES`]).
-    #[error("submission of {0} bytes is too large")]
+    /// A submission above [`super::SUBMISSION_MAX_BYTES`].
+    #[error("submission of {0} bytes exceeds the limit of 512 MiB")]
     TooLarge(usize),
-    /// An old entry could not be read back as it was written: the segment has rotted. The replica must be replaced.
+    /// An old entry does not have the bytes that were written: the segment is corrupted. The replica must be replaced.
     #[error("entry {index} of group {group} is damaged in the commit log")]
     Damaged {
-        /// Whose entry.
+        /// The entry's group.
         group: GroupId,
-        /// Which.
+        /// The entry's index.
         index: u64,
     },
 }
@@ -61,7 +61,7 @@ impl LogError {
         move |error| Self::Disk { action, kind: error.kind(), message: error.to_string().into() }
     }
 
-    /// What the caller should do. None of them is cured by asking here again.
+    /// What the caller should do. Repeating the call here never helps.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -1,9 +1,9 @@
-//! The files of the log: begin a segment (in a recycled file when there is one), read one back, let old ones go.
+//! The files of the log: starts a segment (in a recycled file when there is one), reads segments, releases old ones.
 //!
-//! Overwriting blocks that were written before needs no journal of the file system and costs half of an append, so a
-//! segment that is no longer needed becomes a *spare* and a later segment moves in: rename, write and sync the header,
-//! sync the folder, tell the witness, and only then the first batch. Whoever finds a file of a sequence that the witness
-//! does not know may throw it away: it can hold nothing that anybody was promised.
+//! Overwriting existing blocks needs no file system journal and costs half of an append, so a segment that is no longer
+//! needed becomes a *spare* that a later segment reuses: rename, write and sync the header, sync the folder, record it in
+//! the manifest, and only then write the first batch. A file with a sequence number above the manifest's can be deleted:
+//! none of its content was acknowledged.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -14,25 +14,25 @@ use tracing::warn;
 
 use super::batch::BLOCK;
 use super::error::LogError;
+use super::manifest::SegmentManifest;
 use super::segment::{SegmentHeader, file_name, parse_file_name, parse_spare_name, spare_name};
-use super::witness::SegmentWitness;
 use crate::disk::{Disk, DiskFile, Durability};
 
-/// How much is read with one call when a segment is read whole.
+/// Bytes per read call when a whole segment is read.
 const READ_BYTES: usize = 1 << 20;
 
 /// See the module.
 pub(crate) struct Files {
     disk: Arc<dyn Disk>,
-    witness: Arc<dyn SegmentWitness>,
+    manifest: Arc<dyn SegmentManifest>,
     segment_bytes: usize,
     spares_max: usize,
     spares: VecDeque<String>,
     next_spare: u64,
-    /// The segments that are needed.
+    /// The needed segments.
     live: BTreeMap<u64, Segment>,
-    /// Files of segments that are not, or not yet known to be.
-    others: BTreeMap<u64, String>,
+    /// Segment files that are not needed, or not yet known to be.
+    unclaimed: BTreeMap<u64, String>,
 }
 
 struct Segment {
@@ -40,19 +40,19 @@ struct Segment {
     bytes: usize,
 }
 
-/// The segment that is written to.
-pub(crate) struct Active {
+/// The segment that the writer appends to.
+pub(crate) struct ActiveSegment {
     pub(crate) sequence: u64,
     pub(crate) salt: u64,
     pub(crate) file: Arc<dyn DiskFile>,
     durability: Durability,
-    /// Where the next batch goes, in bytes.
+    /// Offset of the next batch, in bytes.
     pub(crate) end: usize,
-    /// Where the segment is full.
+    /// Offset at which the segment is full.
     limit: usize,
 }
 
-impl Active {
+impl ActiveSegment {
     /// Whether a batch of this length can be written here.
     pub(crate) fn has_room(&self, length: usize) -> bool {
         self.end + length <= self.limit
@@ -69,66 +69,66 @@ impl Active {
     }
 }
 
-/// How a segment in the folder looks from outside.
-pub(crate) enum Opened {
-    /// Its header and where its batches begin.
-    Segment(SegmentHeader, usize),
+/// Result of opening a segment.
+pub(crate) enum OpenedSegment {
+    /// Its header and the offset of its first batch.
+    Valid(SegmentHeader, usize),
     /// The file is missing, or both copies of its header are bad.
     Damaged,
 }
 
 impl Files {
-    /// Looks at the folder. Nothing is changed yet.
+    /// Lists the folder. Changes nothing.
     ///
     /// # Errors
     /// When it cannot be listed.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
-        witness: Arc<dyn SegmentWitness>,
+        manifest: Arc<dyn SegmentManifest>,
         segment_bytes: usize,
         spares_max: usize,
     ) -> Result<Self, LogError> {
         let names = disk.list().map_err(LogError::disk("list segments"))?;
-        let others = names.iter().filter_map(|name| Some((parse_file_name(name)?, name.clone()))).collect();
+        let unclaimed = names.iter().filter_map(|name| Some((parse_file_name(name)?, name.clone()))).collect();
         let spares: VecDeque<String> = names.iter().filter(|name| parse_spare_name(name).is_some()).cloned().collect();
         let next_spare = spares.iter().filter_map(|name| parse_spare_name(name)).max().map_or(1, |last| last + 1);
-        Ok(Self { disk, witness, segment_bytes, spares_max, spares, next_spare, live: BTreeMap::new(), others })
+        Ok(Self { disk, manifest, segment_bytes, spares_max, spares, next_spare, live: BTreeMap::new(), unclaimed })
     }
 
-    /// The last segment that was begun, 0 when none was.
-    pub(crate) fn registered(&self) -> u64 {
-        self.witness.highest()
+    /// The last segment that was started, 0 when there is none.
+    pub(crate) fn last_registered(&self) -> u64 {
+        self.manifest.highest()
     }
 
-    /// A sequence that no file ever had.
+    /// A sequence number that no file ever had.
     pub(crate) fn next_sequence(&self) -> u64 {
-        let here = self.others.keys().chain(self.live.keys()).max().copied().unwrap_or(0);
-        here.max(self.witness.highest()) + 1
+        let here = self.unclaimed.keys().chain(self.live.keys()).max().copied().unwrap_or(0);
+        here.max(self.manifest.highest()) + 1
     }
 
-    /// Opens a segment that is needed and reads its header.
+    /// Opens a needed segment and reads its header.
     ///
     /// # Errors
     /// When the system refuses for a reason other than a missing file.
-    pub(crate) fn load(&mut self, sequence: u64) -> Result<Opened, LogError> {
-        let Some(name) = self.others.get(&sequence) else { return Ok(Opened::Damaged) };
+    pub(crate) fn load(&mut self, sequence: u64) -> Result<OpenedSegment, LogError> {
+        let Some(name) = self.unclaimed.get(&sequence) else { return Ok(OpenedSegment::Damaged) };
         let file = self.disk.open(name, Durability::OnSync).map_err(LogError::disk("open segment"))?;
         let front = read_front(file.as_ref());
         let found = match SegmentHeader::find(&front, sequence) {
             Some(found) => Some(found),
             None => SegmentHeader::find(&read_whole(file.as_ref())?, sequence),
         };
-        let Some((header, start)) = found else { return Ok(Opened::Damaged) };
+        let Some((header, start)) = found else { return Ok(OpenedSegment::Damaged) };
         let bytes = usize::try_from(file.len().map_err(LogError::disk("measure segment"))?).unwrap_or(usize::MAX);
         self.live.insert(sequence, Segment { file, bytes });
-        self.others.remove(&sequence);
-        Ok(Opened::Segment(header, start))
+        self.unclaimed.remove(&sequence);
+        Ok(OpenedSegment::Valid(header, start))
     }
 
     /// All bytes of a segment that was loaded.
     ///
     /// # Errors
-    /// When its length cannot be had. What cannot be read is zeros: damage, as the checksums will say.
+    /// When its length cannot be read. Unreadable blocks are returned as zeros; the checksums then report damage.
     pub(crate) fn read(&self, sequence: u64) -> Result<Bytes, LogError> {
         match self.live.get(&sequence) {
             Some(segment) => read_whole(segment.file.as_ref()),
@@ -136,12 +136,17 @@ impl Files {
         }
     }
 
-    /// Begins the segment of `header`, with `content` as its first batches and room for at least `room` bytes more.
-    /// All of it is durable and registered on return.
+    /// Starts the segment of `header`, with `content` as its first batches and room for at least `room` bytes more.
+    /// All of it is durable and recorded in the manifest on return.
     ///
     /// # Errors
-    /// When a step fails. The log must end.
-    pub(crate) fn begin(&mut self, header: &SegmentHeader, content: &[u8], room: usize) -> Result<Active, LogError> {
+    /// When a step fails. The log must close.
+    pub(crate) fn start(
+        &mut self,
+        header: &SegmentHeader,
+        content: &[u8],
+        room: usize,
+    ) -> Result<ActiveSegment, LogError> {
         let name = file_name(header.sequence);
         let (file, durability) = self.take_file(&name)?;
         let mut front = header.encode();
@@ -151,11 +156,11 @@ impl Files {
             file.sync().map_err(LogError::disk("sync segment header"))?;
         }
         self.disk.sync_dir().map_err(LogError::disk("sync folder"))?;
-        self.witness.record(header.sequence).map_err(LogError::disk("register segment"))?;
+        self.manifest.record(header.sequence).map_err(LogError::disk("record segment in manifest"))?;
         let end = front.len();
         self.live.insert(header.sequence, Segment { file: Arc::clone(&file), bytes: end });
         let limit = self.segment_bytes.max(end + room);
-        Ok(Active { sequence: header.sequence, salt: header.salt, file, durability, end, limit })
+        Ok(ActiveSegment { sequence: header.sequence, salt: header.salt, file, durability, end, limit })
     }
 
     fn take_file(&mut self, name: &str) -> Result<(Arc<dyn DiskFile>, Durability), LogError> {
@@ -168,8 +173,8 @@ impl Files {
         Ok((file, Durability::OnWrite))
     }
 
-    /// Notes how much of the active segment is used.
-    pub(crate) fn note_end(&mut self, active: &Active) {
+    /// Updates the used size of the active segment.
+    pub(crate) fn note_end(&mut self, active: &ActiveSegment) {
         if let Some(segment) = self.live.get_mut(&active.sequence) {
             segment.bytes = active.end;
         }
@@ -190,38 +195,38 @@ impl Files {
         self.live.iter().map(|(sequence, segment)| (*sequence, Arc::clone(&segment.file))).collect()
     }
 
-    /// Lets the segments before `oldest` go, the oldest first.
+    /// Releases the segments before `oldest`, the oldest first.
     ///
     /// # Errors
-    /// When a file cannot be renamed or removed. The log must end.
+    /// When a file cannot be renamed or removed. The log must close.
     pub(crate) fn release(&mut self, oldest: u64) -> Result<(), LogError> {
         while let Some((sequence, segment)) = self.live.pop_first() {
             if sequence >= oldest {
                 self.live.insert(sequence, segment);
                 break;
             }
-            self.let_go(&file_name(sequence), segment.bytes)?;
+            self.retire(&file_name(sequence), segment.bytes)?;
         }
         Ok(())
     }
 
-    /// The segments between `previous` and `begun` are not needed: `begun` has replaced them.
-    pub(crate) fn replaced(&mut self, previous: u64, begun: u64) {
-        let replaced: Vec<u64> = self.live.keys().copied().filter(|at| *at > previous && *at < begun).collect();
+    /// Marks the segments between `previous` and `started` as not needed: `started` has replaced them.
+    pub(crate) fn mark_replaced(&mut self, previous: u64, started: u64) {
+        let replaced: Vec<u64> = self.live.keys().copied().filter(|at| *at > previous && *at < started).collect();
         for sequence in replaced {
             self.live.remove(&sequence);
-            self.others.insert(sequence, file_name(sequence));
+            self.unclaimed.insert(sequence, file_name(sequence));
         }
     }
 
-    /// Lets everything go that was found in the folder and is not needed.
+    /// Releases all files in the folder that are not needed.
     ///
     /// # Errors
     /// When a file cannot be renamed or removed.
-    pub(crate) fn release_others(&mut self) -> Result<(), LogError> {
-        for name in std::mem::take(&mut self.others).into_values() {
+    pub(crate) fn release_unclaimed(&mut self) -> Result<(), LogError> {
+        for name in std::mem::take(&mut self.unclaimed).into_values() {
             let length = self.disk.open(&name, Durability::OnSync).and_then(|file| file.len()).unwrap_or(u64::MAX);
-            self.let_go(&name, usize::try_from(length).unwrap_or(usize::MAX))?;
+            self.retire(&name, usize::try_from(length).unwrap_or(usize::MAX))?;
         }
         while self.spares.len() > self.spares_max
             && let Some(spare) = self.spares.pop_back()
@@ -231,7 +236,7 @@ impl Files {
         Ok(())
     }
 
-    fn let_go(&mut self, name: &str, bytes: usize) -> Result<(), LogError> {
+    fn retire(&mut self, name: &str, bytes: usize) -> Result<(), LogError> {
         if self.spares.len() >= self.spares_max || bytes > self.segment_bytes {
             return self.disk.remove(name).map_err(LogError::disk("remove segment"));
         }
@@ -243,27 +248,27 @@ impl Files {
     }
 }
 
-/// The front of a file: as much as its first block says that both copies of the header take.
+/// The front of a file: both copies of the header, according to the length in the first block.
 fn read_front(file: &dyn DiskFile) -> Vec<u8> {
     let mut front = vec![0; BLOCK];
     let read = file.read_at(0, &mut front).unwrap_or(0);
     front.truncate(read);
     let both = SegmentHeader::copy_len(&front).map_or(BLOCK, |length| 2 * length.div_ceil(BLOCK) * BLOCK);
-    // The length has not been checked yet: a spoilt one must not make us allocate without bound.
+    // The length is not verified yet: a damaged one must not cause an unbounded allocation.
     let mut front = vec![0; both.min(READ_BYTES * 64)];
     let read = file.read_at(0, &mut front).unwrap_or(0);
     front.truncate(read);
     front
 }
 
-/// All bytes of a file. A block that the disk refuses to give is left as zeros, so one bad sector does not hide the rest.
+/// All bytes of a file. An unreadable block is returned as zeros, so one bad sector does not hide the rest.
 fn read_whole(file: &dyn DiskFile) -> Result<Bytes, LogError> {
     let length = file.len().map_err(LogError::disk("measure segment"))?;
     let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
     let mut offset = 0;
     for part in bytes.chunks_mut(READ_BYTES) {
         if let Err(error) = read_part(file, offset, part) {
-            warn!(%error, offset, "segment is read block by block");
+            warn!(%error, offset, "segment read failed; retrying block by block");
             read_blocks(file, offset, part);
         }
         offset += part.len() as u64;
@@ -278,7 +283,7 @@ fn read_part(file: &dyn DiskFile, offset: u64, part: &mut [u8]) -> io::Result<()
 fn read_blocks(file: &dyn DiskFile, mut offset: u64, part: &mut [u8]) {
     for block in part.chunks_mut(BLOCK) {
         if let Err(error) = file.read_at(offset, block) {
-            warn!(%error, offset, "block of a segment cannot be read");
+            warn!(%error, offset, "segment block is unreadable; treating it as zeros");
             block.fill(0);
         }
         offset += block.len() as u64;

@@ -1,9 +1,8 @@
-//! What the log holds of each group, as it was *accepted*: readable the moment a submission returns, whether or not it
-//! has reached the disk.
+//! The index of each group's accepted records. They are readable as soon as a submission returns, durable or not.
 //!
-//! The entries of a group are one run of indexes. The front of the run is *placed*: written, synced, known by its place.
-//! The rest is *pending*: still in memory because it is on its way. When a batch is durable its entries move from
-//! pending to placed; one that was truncated in the meantime is recognised by its serial number and left alone.
+//! The entries of a group are one run of indexes. The front of the run is *durable*: written, synced, with a known location
+//! on disk. The rest is *pending*: in memory, waiting to be written. When a batch is durable its entries move from pending
+//! to durable. An entry that was truncated in the meantime is recognised by its serial number and skipped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -14,9 +13,9 @@ use ebla_model::id::LogId;
 use super::error::LogError;
 use super::record::{ENTRY_OVERHEAD, GroupId, Record};
 
-/// Where a record lies on disk.
+/// The location of a record on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordLocation {
     pub(crate) segment: u64,
     /// Bytes from the start of the segment.
     pub(crate) offset: u32,
@@ -24,13 +23,13 @@ pub(crate) struct Place {
     pub(crate) len: u32,
 }
 
-/// An entry that is asked for.
+/// An entry of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// Not yet on disk: here it is.
+pub(crate) enum IndexEntry {
+    /// Not durable yet: its payload.
     Pending(LogId, Bytes),
-    /// On disk, there.
-    Placed(LogId, Place),
+    /// On disk, at this location.
+    Durable(LogId, RecordLocation),
 }
 
 /// All groups.
@@ -41,38 +40,38 @@ pub(crate) struct Index {
 
 #[derive(Debug)]
 enum Group {
-    Live(Live),
+    Live(LiveGroup),
     Quarantined,
 }
 
 #[derive(Debug, Default)]
-struct Live {
+struct LiveGroup {
     vote: Option<Bytes>,
     purged: Option<LogId>,
-    /// Index of the first entry, placed or pending.
+    /// Index of the first entry, durable or pending.
     first: u64,
-    placed: VecDeque<Placed>,
-    pending: VecDeque<Pending>,
-    /// Bytes of the placed records.
-    placed_bytes: u64,
-    /// In recovery: entries up to this index lay in segments that have gone. A record that follows must purge them.
-    absent: Option<u64>,
+    durable: VecDeque<DurableEntry>,
+    pending: VecDeque<PendingEntry>,
+    /// Bytes of the durable records.
+    durable_bytes: u64,
+    /// In recovery: entries up to this index were in released segments. A later record must purge them.
+    missing_upto: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Placed {
+struct DurableEntry {
     term: u64,
-    place: Place,
+    location: RecordLocation,
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingEntry {
     term: u64,
     payload: Bytes,
     serial: u64,
 }
 
-/// Bounds of a group's entries: all that decides whether a record can follow.
+/// Bounds of a group's entries: they decide whether a record can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
     purged: Option<u64>,
@@ -106,9 +105,9 @@ impl Bounds {
     }
 }
 
-impl Live {
+impl LiveGroup {
     fn len(&self) -> u64 {
-        (self.placed.len() + self.pending.len()) as u64
+        (self.durable.len() + self.pending.len()) as u64
     }
 
     fn end(&self) -> u64 {
@@ -116,21 +115,21 @@ impl Live {
     }
 
     fn bounds(&self) -> Bounds {
-        let last = (self.len() > 0).then(|| self.end() - 1).or(self.absent);
+        let last = (self.len() > 0).then(|| self.end() - 1).or(self.missing_upto);
         Bounds { purged: self.purged.map(|id| id.index), last }
     }
 
     fn last(&self) -> Option<LogId> {
         let pending = self.pending.back().map(|entry| entry.term);
-        match pending.or_else(|| self.placed.back().map(|entry| entry.term)) {
+        match pending.or_else(|| self.durable.back().map(|entry| entry.term)) {
             Some(term) => Some(LogId { term, index: self.end() - 1 }),
             None => self.purged,
         }
     }
 
     fn synced(&self) -> Option<LogId> {
-        match self.placed.back() {
-            Some(entry) => Some(LogId { term: entry.term, index: self.first + self.placed.len() as u64 - 1 }),
+        match self.durable.back() {
+            Some(entry) => Some(LogId { term: entry.term, index: self.first + self.durable.len() as u64 - 1 }),
             None => self.purged,
         }
     }
@@ -139,76 +138,77 @@ impl Live {
         if self.len() == 0 {
             self.first = id.index;
         }
-        self.pending.push_back(Pending { term: id.term, payload, serial });
+        self.pending.push_back(PendingEntry { term: id.term, payload, serial });
     }
 
-    fn place(&mut self, serial: u64, place: Place) {
+    fn mark_durable(&mut self, serial: u64, location: RecordLocation) {
         if let Some(entry) = self.pending.pop_front_if(|entry| entry.serial == serial) {
-            self.placed_bytes += u64::from(place.len);
-            self.placed.push_back(Placed { term: entry.term, place });
+            self.durable_bytes += u64::from(location.len);
+            self.durable.push_back(DurableEntry { term: entry.term, location });
         }
     }
 
     fn truncate(&mut self, after: u64) {
         while self.len() > 0 && self.end() > after.saturating_add(1) {
             if self.pending.pop_back().is_none()
-                && let Some(entry) = self.placed.pop_back()
+                && let Some(entry) = self.durable.pop_back()
             {
-                self.placed_bytes -= u64::from(entry.place.len);
+                self.durable_bytes -= u64::from(entry.location.len);
             }
         }
         let purged = self.purged.map_or(0, |purged| purged.index);
-        self.absent = self.absent.map(|absent| absent.min(after)).filter(|absent| *absent > purged);
+        self.missing_upto =
+            self.missing_upto.map(|missing_upto| missing_upto.min(after)).filter(|missing_upto| *missing_upto > purged);
     }
 
     fn purge(&mut self, upto: LogId) {
         self.purged = self.purged.max(Some(upto));
-        self.absent = self.absent.filter(|absent| *absent > upto.index);
+        self.missing_upto = self.missing_upto.filter(|missing_upto| *missing_upto > upto.index);
         while self.len() > 0 && self.first <= upto.index {
-            match self.placed.pop_front() {
-                Some(entry) => self.placed_bytes -= u64::from(entry.place.len),
+            match self.durable.pop_front() {
+                Some(entry) => self.durable_bytes -= u64::from(entry.location.len),
                 None => drop(self.pending.pop_front()),
             }
             self.first += 1;
         }
     }
 
-    fn find(&self, index: u64) -> Option<Found> {
+    fn find(&self, index: u64) -> Option<IndexEntry> {
         let at = usize::try_from(index.checked_sub(self.first)?).ok()?;
-        if let Some(entry) = self.placed.get(at) {
-            return Some(Found::Placed(LogId { term: entry.term, index }, entry.place));
+        if let Some(entry) = self.durable.get(at) {
+            return Some(IndexEntry::Durable(LogId { term: entry.term, index }, entry.location));
         }
-        let entry = self.pending.get(at - self.placed.len())?;
-        Some(Found::Pending(LogId { term: entry.term, index }, entry.payload.clone()))
+        let entry = self.pending.get(at - self.durable.len())?;
+        Some(IndexEntry::Pending(LogId { term: entry.term, index }, entry.payload.clone()))
     }
 }
 
-impl Found {
+impl IndexEntry {
     fn payload_len(&self) -> u64 {
         match self {
             Self::Pending(_, payload) => payload.len() as u64,
-            Self::Placed(_, place) => u64::from(place.len) - ENTRY_OVERHEAD as u64,
+            Self::Durable(_, location) => u64::from(location.len) - ENTRY_OVERHEAD as u64,
         }
     }
 }
 
 impl Index {
-    /// Makes an empty group unless it is there.
+    /// Adds an empty group unless it exists.
     ///
     /// # Errors
     /// When the group is quarantined.
     pub(crate) fn add(&mut self, group: GroupId) -> Result<(), LogError> {
-        match self.groups.entry(group).or_insert_with(|| Group::Live(Live::default())) {
+        match self.groups.entry(group).or_insert_with(|| Group::Live(LiveGroup::default())) {
             Group::Live(_) => Ok(()),
             Group::Quarantined => Err(LogError::Quarantined(group)),
         }
     }
 
-    /// Takes over a group as the header of a segment carries it: `last` is the index of its last entry above `purged`.
+    /// Loads a group from the header of a segment: `last` is the index of its last entry above `purged`.
     ///
     /// # Errors
-    /// When the group is known and its last entry is another: something is missing.
-    pub(crate) fn adopt(
+    /// When the group is known and has another last entry: entries are missing.
+    pub(crate) fn load_header_group(
         &mut self,
         group: GroupId,
         vote: Option<Bytes>,
@@ -216,7 +216,7 @@ impl Index {
         last: Option<u64>,
     ) -> Result<(), LogError> {
         let known = self.groups.contains_key(&group);
-        let Group::Live(live) = self.groups.entry(group).or_insert_with(|| Group::Live(Live::default())) else {
+        let Group::Live(live) = self.groups.entry(group).or_insert_with(|| Group::Live(LiveGroup::default())) else {
             return Ok(());
         };
         live.vote = vote;
@@ -224,7 +224,7 @@ impl Index {
             live.purge(purged);
         }
         if !known {
-            live.absent = last;
+            live.missing_upto = last;
         }
         let found = live.bounds().last.filter(|last| *last > 0);
         if found == last.filter(|last| *last > 0) {
@@ -233,18 +233,18 @@ impl Index {
         Err(LogError::OutOfOrder { group, expected: last.unwrap_or(0), got: found.unwrap_or(0) })
     }
 
-    /// The groups that lack entries which nothing has purged.
+    /// The groups with missing entries that no record has purged.
     pub(crate) fn incomplete(&self) -> Vec<GroupId> {
-        let lacks = |state: &Group| matches!(state, Group::Live(live) if live.absent.is_some());
+        let lacks = |state: &Group| matches!(state, Group::Live(live) if live.missing_upto.is_some());
         self.groups.iter().filter(|(_, state)| lacks(state)).map(|(group, _)| *group).collect()
     }
 
-    /// Forgets what is known of the group: it is damaged.
+    /// Quarantines a damaged group and drops its entries.
     pub(crate) fn quarantine(&mut self, group: GroupId) {
         self.groups.insert(group, Group::Quarantined);
     }
 
-    /// Forgets every group for which `stays` says no.
+    /// Drops every group for which `stays` is false.
     pub(crate) fn retain(&mut self, stays: impl Fn(GroupId) -> bool) {
         self.groups.retain(|group, _| stays(*group));
     }
@@ -252,7 +252,7 @@ impl Index {
     /// Whether all of `records` can follow, in order.
     ///
     /// # Errors
-    /// The first that cannot; nothing has been changed.
+    /// The first that cannot; nothing is changed.
     pub(crate) fn check(&self, records: &[Record]) -> Result<(), LogError> {
         let mut seen: BTreeMap<GroupId, Option<Bounds>> = BTreeMap::new();
         for record in records {
@@ -271,7 +271,7 @@ impl Index {
         Ok(())
     }
 
-    /// The bounds that `record` meets; `None` for a quarantined group, which can only be removed.
+    /// The bounds before `record`; `None` for a quarantined group, which can only be removed.
     fn bounds(&self, record: &Record) -> Result<Option<Bounds>, LogError> {
         let group = record.group();
         match (self.groups.get(&group), record) {
@@ -282,7 +282,7 @@ impl Index {
         }
     }
 
-    /// Takes in a record that was checked. `serial` names it until it is placed.
+    /// Accepts a checked record. `serial` identifies it until it is durable.
     pub(crate) fn accept(&mut self, record: &Record, serial: u64) {
         if let Record::Removed { group } = record {
             self.groups.remove(group);
@@ -298,14 +298,14 @@ impl Index {
         }
     }
 
-    /// The entry that came in as `serial` is durable at `place`.
-    pub(crate) fn place(&mut self, group: GroupId, serial: u64, place: Place) {
+    /// Marks the entry with this `serial` as durable at `location`.
+    pub(crate) fn mark_durable(&mut self, group: GroupId, serial: u64, location: RecordLocation) {
         if let Some(Group::Live(live)) = self.groups.get_mut(&group) {
-            live.place(serial, place);
+            live.mark_durable(serial, location);
         }
     }
 
-    fn live(&self, group: GroupId) -> Result<&Live, LogError> {
+    fn live(&self, group: GroupId) -> Result<&LiveGroup, LogError> {
         match self.groups.get(&group) {
             Some(Group::Live(live)) => Ok(live),
             Some(Group::Quarantined) => Err(LogError::Quarantined(group)),
@@ -313,11 +313,11 @@ impl Index {
         }
     }
 
-    /// The entries of `range` that exist, from the first on, until their payloads exceed `bytes_max`; at least one.
+    /// The existing entries of `range`, from the first on, until their payloads exceed `bytes_max`; at least one.
     ///
     /// # Errors
     /// When the group is unknown or quarantined.
-    pub(crate) fn find(&self, group: GroupId, range: Range<u64>, bytes_max: u64) -> Result<Vec<Found>, LogError> {
+    pub(crate) fn find(&self, group: GroupId, range: Range<u64>, bytes_max: u64) -> Result<Vec<IndexEntry>, LogError> {
         let live = self.live(group)?;
         let (mut found, mut bytes) = (Vec::new(), 0);
         for index in range.start.max(live.first)..range.end.min(live.end()) {
@@ -336,7 +336,7 @@ impl Index {
         self.live(group).ok()?.last()
     }
 
-    /// The id up to which all is durable.
+    /// The id up to which all entries are durable.
     pub(crate) fn synced(&self, group: GroupId) -> Option<LogId> {
         self.live(group).ok()?.synced()
     }
@@ -356,11 +356,11 @@ impl Index {
         self.groups.iter().filter(|(_, group)| matches!(group, Group::Live(_))).map(|(group, _)| *group)
     }
 
-    /// The groups whose first entry lies in `segment` or before, with the bytes of all their entries; the largest first.
+    /// The groups whose first entry is in `segment` or before, with the bytes of all their entries; the largest first.
     pub(crate) fn pins(&self, segment: u64) -> Vec<(GroupId, u64)> {
         let pin = |(group, state): (&GroupId, &Group)| match state {
-            Group::Live(live) if live.placed.front().is_some_and(|entry| entry.place.segment <= segment) => {
-                Some((*group, live.placed_bytes))
+            Group::Live(live) if live.durable.front().is_some_and(|entry| entry.location.segment <= segment) => {
+                Some((*group, live.durable_bytes))
             }
             Group::Live(_) | Group::Quarantined => None,
         };
@@ -391,11 +391,11 @@ mod tests {
         Record::Purge { group: group(1, 1), upto: id(index) }
     }
 
-    fn place(index: u64) -> Place {
-        Place { segment: 1, offset: u32::try_from(index).unwrap() * 100, len: 51 }
+    fn location(index: u64) -> RecordLocation {
+        RecordLocation { segment: 1, offset: u32::try_from(index).unwrap() * 100, len: 51 }
     }
 
-    /// Entries 1 to 4 with serials 1 to 4; the first two placed.
+    /// Entries 1 to 4 with serials 1 to 4; the first two are durable.
     fn filled() -> Index {
         let mut index = Index::default();
         index.add(group(1, 1)).unwrap();
@@ -403,40 +403,40 @@ mod tests {
             index.check(&[entry(n)]).unwrap();
             index.accept(&entry(n), n);
         }
-        index.place(group(1, 1), 1, place(1));
-        index.place(group(1, 1), 2, place(2));
+        index.mark_durable(group(1, 1), 1, location(1));
+        index.mark_durable(group(1, 1), 2, location(2));
         index
     }
 
     fn found(index: &Index, range: Range<u64>, bytes_max: u64) -> Vec<(u64, bool)> {
-        let told = |found| match found {
-            Found::Pending(id, _) => (id.index, false),
-            Found::Placed(id, _) => (id.index, true),
+        let describe = |found| match found {
+            IndexEntry::Pending(id, _) => (id.index, false),
+            IndexEntry::Durable(id, _) => (id.index, true),
         };
-        index.find(group(1, 1), range, bytes_max).unwrap().into_iter().map(told).collect()
+        index.find(group(1, 1), range, bytes_max).unwrap().into_iter().map(describe).collect()
     }
 
     #[test]
-    fn entries_are_found_placed_or_pending() {
+    fn entries_are_found_durable_or_pending() {
         let index = filled();
         assert_eq!(found(&index, 0..9, 1000), [(1, true), (2, true), (3, false), (4, false)]);
         assert_eq!(found(&index, 2..4, 1000), [(2, true), (3, false)]);
-        assert_eq!(found(&index, 2..4, 5), [(2, true)], "one travels alone");
+        assert_eq!(found(&index, 2..4, 5), [(2, true)], "at least one is returned");
         assert_eq!(found(&index, 1..9, 20), [(1, true), (2, true)]);
         assert_eq!(found(&index, 7..9, 1000), []);
         assert_eq!((index.last(group(1, 1)), index.synced(group(1, 1))), (Some(id(4)), Some(id(2))));
     }
 
     #[test]
-    fn a_truncated_entry_is_not_placed_when_its_batch_lands() {
+    fn a_truncated_entry_stays_truncated_when_its_batch_becomes_durable() {
         let mut index = filled();
         index.accept(&truncate(2), 5);
         let again = Record::Entry { group: group(1, 1), id: LogId { term: 2, index: 3 }, payload: Bytes::new() };
         index.accept(&again, 6);
-        index.place(group(1, 1), 3, place(3));
-        index.place(group(1, 1), 4, place(4));
+        index.mark_durable(group(1, 1), 3, location(3));
+        index.mark_durable(group(1, 1), 4, location(4));
         assert_eq!(found(&index, 0..9, 1000), [(1, true), (2, true), (3, false)]);
-        index.place(group(1, 1), 6, place(6));
+        index.mark_durable(group(1, 1), 6, location(6));
         assert_eq!(index.synced(group(1, 1)), Some(LogId { term: 2, index: 3 }));
     }
 
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn pins_name_who_holds_a_segment() {
+    fn pins_name_the_groups_that_hold_a_segment() {
         let index = filled();
         assert_eq!(index.pins(1), [(group(1, 1), 102)]);
         assert_eq!(index.pins(0), []);

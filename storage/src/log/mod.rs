@@ -1,42 +1,48 @@
-//! The commit log: one a server, shared by the Raft logs of all its tablets (paper, section 6, "Commit-log
-//! implementation": one log per tablet would mean many files and small groups of commits).
+//! The commit log: one write-ahead log per server, shared by the Raft logs of all its tablets, with group commit (paper,
+//! section 6, "Commit-log implementation": one log per tablet would mean many files and small commit groups).
 //!
 //! ```text
-//!   submit ─► index (readable now) ─► queue ─► writer: one batch, one write, one sync ─► done
+//!   submit ─► index (readable now) ─► queue ─► writer: one batch, one write, one sync ─► completion
 //!                                                 │
-//!            segment 7: header header │ batch 41 │ batch 42 │ mark │ batch 44 │ …    64 MiB, then recycled
+//!            segment 7: header header │ batch 41 │ batch 42 │ marker │ batch 44 │ …    64 MiB, then recycled
 //! ```
 //!
-//! - Whatever is queued while the disk is busy goes into the next batch: one sync for all groups that wrote.
-//! - A batch names the one known to be durable before it. So recovery can tell a torn tail, which is cut, from damage,
-//!   whose groups are *quarantined*: they never vote or acknowledge again under their id.
-//! - After [`LogOptions::mark_after`] without work the writer adds an empty batch, the mark for the last one. What remains
-//!   exposed: rot of the last batch before its mark, followed by a crash, is taken for a torn tail.
-//! - A failed write or sync is final: everything waiting is told, nothing more is accepted, and the process should end.
+//! - Group commit: all submissions that are queued while the disk is busy go into the next batch, with one sync.
+//! - Each batch names the last batch that was durable before it. Recovery uses this to distinguish a torn tail, which it
+//!   truncates, from damage (corruption). Groups with damage are *quarantined*: they never vote or acknowledge again under
+//!   their id.
+//! - After [`LogOptions::commit_marker_delay`] without work the writer appends an empty batch: the commit marker of the last
+//!   batch. One case remains: if the last batch is corrupted before its commit marker is written, and the server then
+//!   crashes, recovery treats the damage as a torn tail.
+//! - Log compaction: a [`Record::Purge`] discards the entries that a replica has applied and flushed. A segment without
+//!   live entries is recycled.
+//! - A failed write or sync is final: all waiting submissions fail, the log accepts nothing more, and the process should
+//!   exit.
 //!
-//! Files of this folder, from bytes to behaviour: `record`, `batch`, `segment` (formats, see `docs/reference/formats.md`), `scan`
-//! (what the bytes of a segment mean), `files` (recycling), `ledger` (what is written), `index` and `cache` (what can be
-//! read), `shared` (index, cache and queue under one lock), `writer`, `recover`, `witness`, `options`.
+//! Files of this folder, from bytes to behaviour: `record`, `batch`, `segment` (formats, see `docs/reference/formats.md`),
+//! `scan` (segment validation), `files` (segment files and recycling), `durable_state` (each group as written), `index` and
+//! `cache` (each group as readable), `state` (index, cache and queue under one lock), `writer`, `recover`, `manifest`,
+//! `options`.
 //!
-//! Absent on purpose: Raft (terms are opaque numbers here), async, retries.
+//! This module knows no Raft (terms are opaque numbers), no async code and no retries.
 
 mod batch;
 mod cache;
+mod durable_state;
 mod error;
 mod files;
 mod index;
-mod ledger;
+mod manifest;
 mod options;
 mod record;
 mod recover;
 mod scan;
 mod segment;
-mod shared;
-mod witness;
+mod state;
 mod writer;
 
 #[cfg(test)]
-mod damage;
+mod power_cut_tests;
 #[cfg(test)]
 mod tests;
 
@@ -45,35 +51,35 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use ebla_model::id::LogId;
-use ebla_runtime::{Bug, Thread, planted, spawn_thread};
+use ebla_runtime::{Failpoint, Thread, spawn_thread};
 
 pub use self::error::LogError;
+pub use self::manifest::{MemoryManifest, SegmentManifest};
 pub use self::options::{LogOptions, LogStats, OnFailure, Recovered, RecoveredGroup};
 pub use self::record::{GroupId, Record};
-use self::shared::{Planned, Shared, State, Submission};
-pub use self::witness::{MemoryWitness, SegmentWitness};
+use self::state::{LogPhase, LogState, PlannedRead, Submission};
 use self::writer::Writer;
 use crate::disk::Disk;
 
-/// The most that one submission may hold, in bytes of encoded records. Keeps places and lengths within 32 bits.
+/// Maximum size of one submission, in bytes of encoded records. Keeps offsets and lengths within 32 bits.
 pub const SUBMISSION_MAX_BYTES: usize = 512 << 20;
 
-/// Called once with the fate of a submission, on the thread that writes (or that of the caller when it is refused).
-/// It must be short and must not call [`CommitLog::step`]; it may submit.
-pub type Done = Box<dyn FnOnce(Result<(), LogError>) + Send>;
+/// Called once with the result of a submission: on the writer's thread, or on the caller's thread when the submission is
+/// rejected. It must be short and must not call [`CommitLog::step`]. It may submit.
+pub type Completion = Box<dyn FnOnce(Result<(), LogError>) + Send>;
 
-/// Tells at once what is not true yet; in place of `done`.
-fn told_now(done: Done) -> Done {
+/// Failpoint: reports success before the records are durable. Returns a completion that does nothing.
+fn complete_early(done: Completion) -> Completion {
     done(Ok(()));
     Box::new(|_too_late| ())
 }
 
-/// What [`CommitLog::step`] did.
+/// Result of [`CommitLog::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A batch is durable and its submissions are done.
+pub enum LogStep {
+    /// A batch is durable and its submissions are complete.
     Wrote,
-    /// There was nothing to do.
+    /// Nothing was queued.
     Idle,
 }
 
@@ -85,47 +91,48 @@ pub struct CommitLog {
 
 struct Inner {
     options: LogOptions,
-    /// Guards what can be read and what is queued. Never held while the disk is waited for.
-    shared: Mutex<Shared>,
-    /// Signalled when the writer's thread sleeps and should not.
+    /// Guards the index, the cache and the queue. Never held during disk IO.
+    state: Mutex<LogState>,
+    /// Wakes the writer's thread.
     work: Condvar,
-    /// Held while a batch is written. Gone when the log has stopped, and with it the folder's lock: another may open it.
+    /// Held while a batch is written. `None` after the log has stopped: the folder's lock is released, and another log may
+    /// open the folder.
     writer: Mutex<Option<Writer>>,
     thread: Mutex<Option<Thread>>,
-    /// Called when something is queued, for who drives the log without a thread.
-    wake: OnceLock<Wake>,
+    /// Called when a submission is queued, when the log runs without its own thread.
+    wake: OnceLock<WakeCallback>,
 }
 
-/// See [`CommitLog::wake_by`].
-type Wake = Box<dyn Fn() + Send + Sync>;
+/// See [`CommitLog::set_wake_callback`].
+type WakeCallback = Box<dyn Fn() + Send + Sync>;
 
-/// Why the writer's thread woke.
-enum Woken {
+/// Why the writer's thread woke up.
+enum WakeReason {
     Work,
     Idle,
     Stop,
 }
 
-fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CommitLog {
-    /// Opens the log in the folder of `disk`, recovers what it holds and begins its next segment. Blocking: reads every
-    /// segment once.
+    /// Opens the log in the folder of `disk`, recovers its content and starts its next segment. Blocking: reads every segment
+    /// once.
     ///
     /// # Errors
-    /// When the disk or the witness fails. Damage is not an error, it is told in [`Recovered`].
+    /// When the disk or the manifest fails. Damage is not an error: it is reported in [`Recovered`].
     pub fn open(
         disk: Arc<dyn Disk>,
-        witness: Arc<dyn SegmentWitness>,
+        manifest: Arc<dyn SegmentManifest>,
         options: LogOptions,
     ) -> Result<(Self, Recovered), LogError> {
-        let rebuilt = recover::recover(disk, witness, &options)?;
-        let shared = Shared::new(rebuilt.index, options.cache_bytes, &rebuilt.writer);
+        let rebuilt = recover::recover(disk, manifest, &options)?;
+        let state = LogState::new(rebuilt.index, options.cache_bytes, &rebuilt.writer);
         let inner = Inner {
             options,
-            shared: Mutex::new(shared),
+            state: Mutex::new(state),
             work: Condvar::new(),
             writer: Mutex::new(Some(rebuilt.writer)),
             thread: Mutex::new(None),
@@ -134,65 +141,64 @@ impl CommitLog {
         Ok((Self { inner: Arc::new(inner) }, rebuilt.recovered))
     }
 
-    /// Makes room for a new group; nothing happens when it is there. Not durable: its first record is. Never for a
-    /// replica that lived here before and is missing in [`Recovered::groups`]: that one has lost its vote.
+    /// Adds a group; no effect when it exists. The addition itself is not durable, its first record is. Never call it for a
+    /// replica that existed on this server before and is missing in [`Recovered::groups`]: that replica has lost its vote.
     ///
     /// # Errors
     /// When the group is quarantined.
     pub fn add_group(&self, group: GroupId) -> Result<(), LogError> {
-        hold(&self.inner.shared).index.add(group)
+        lock(&self.inner.state).index.add(group)
     }
 
-    /// Takes `records` in, all or none. On return they can be read; they are durable when `done` is called with `Ok`.
-    /// Submissions become durable in order: when one is, so are all before it. Never waits for the disk.
+    /// Submits `records`, all or none. They are readable on return and durable when `done` is called with `Ok`. Submissions
+    /// become durable in order: when one is, so are all before it. Never waits for the disk.
     ///
-    /// `done` gets an error when the records do not follow what the group has (nothing was accepted), or when the log
-    /// has ended.
-    pub fn submit(&self, records: Vec<Record>, done: Done) {
-        let mut shared = hold(&self.inner.shared);
-        match shared.admit(&records) {
+    /// `done` gets an error when the records do not follow the group's log (nothing was accepted) or when the log is closed.
+    pub fn submit(&self, records: Vec<Record>, done: Completion) {
+        let mut state = lock(&self.inner.state);
+        match state.admit(&records) {
             Ok((first_serial, bytes)) => {
-                let done = if planted(Bug::AckBeforeSync) { told_now(done) } else { done };
-                shared.queue.push_back(Submission { records, first_serial, bytes, done });
-                if std::mem::take(&mut shared.writer_sleeps) {
+                let done = if Failpoint::AckBeforeSync.is_enabled() { complete_early(done) } else { done };
+                state.queue.push_back(Submission { records, first_serial, bytes, done });
+                if std::mem::take(&mut state.is_writer_asleep) {
                     self.inner.work.notify_one();
                 }
-                drop(shared);
+                drop(state);
                 if let Some(wake) = self.inner.wake.get() {
                     wake();
                 }
             }
             Err(reason) => {
-                drop(shared);
+                drop(state);
                 done(Err(reason));
             }
         }
     }
 
-    /// As [`Self::submit`], and returns when the records are durable. Blocking; must not be called from a completion. Where
-    /// no thread writes the log, it is written here.
+    /// As [`Self::submit`], and returns when the records are durable. Blocking; must not be called from a completion. If the
+    /// log has no writer thread, this call writes it.
     ///
     /// # Errors
-    /// When the records do not follow what the group has, or the log has ended.
+    /// When the records do not follow the group's log, or the log is closed.
     pub fn submit_and_wait(&self, records: Vec<Record>) -> Result<(), LogError> {
         let (sender, durable) = std::sync::mpsc::sync_channel(1);
         let done = Box::new(move |outcome| {
             let _unwanted = sender.send(outcome);
         });
         self.submit(records, done);
-        if hold(&self.inner.thread).is_none() {
-            while self.step()? == Step::Wrote {}
+        if lock(&self.inner.thread).is_none() {
+            while self.step()? == LogStep::Wrote {}
         }
         durable.recv().unwrap_or(Err(LogError::Stopped))
     }
 
-    /// The entries of `range` (indexes) that exist, from the first on, until their payloads exceed `bytes_max`; at least
-    /// one if there is one. What is not in memory is read from its segment: blocking.
+    /// The existing entries of `range` (indexes), from the first on, until their payloads exceed `bytes_max`; at least one if
+    /// there is one. Entries that are not in memory are read from their segment: blocking.
     ///
     /// # Errors
-    /// When the group is unknown or quarantined, when the disk cannot be read, or when what it gives is damaged.
+    /// When the group is unknown or quarantined, when the disk cannot be read, or when an entry is damaged.
     pub fn entries(&self, group: GroupId, range: Range<u64>, bytes_max: u64) -> Result<Vec<(LogId, Bytes)>, LogError> {
-        let planned = hold(&self.inner.shared).plan(group, range, bytes_max)?;
+        let planned = lock(&self.inner.state).plan_reads(group, range, bytes_max)?;
         let fetched = planned.into_iter().map(|entry| self.fetch(group, entry));
         fetched.filter_map(Result::transpose).collect()
     }
@@ -200,46 +206,46 @@ impl CommitLog {
     /// The last entry's id, or the last purged one when there is no entry.
     #[must_use]
     pub fn last(&self, group: GroupId) -> Option<LogId> {
-        hold(&self.inner.shared).index.last(group)
+        lock(&self.inner.state).index.last(group)
     }
 
     /// The last purged id.
     #[must_use]
     pub fn purged(&self, group: GroupId) -> Option<LogId> {
-        hold(&self.inner.shared).index.purged(group)
+        lock(&self.inner.state).index.purged(group)
     }
 
     /// The last vote that was submitted.
     #[must_use]
     pub fn vote(&self, group: GroupId) -> Option<Bytes> {
-        hold(&self.inner.shared).index.vote(group)
+        lock(&self.inner.state).index.vote(group)
     }
 
     /// The id up to which the group's log is durable. Apply must not run ahead of it.
     #[must_use]
     pub fn synced(&self, group: GroupId) -> Option<LogId> {
-        hold(&self.inner.shared).index.synced(group)
+        lock(&self.inner.state).index.synced(group)
     }
 
     /// Bytes of all segments that are needed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        hold(&self.inner.shared).disk_bytes
+        lock(&self.inner.state).disk_bytes
     }
 
-    /// Bytes of the submissions that wait for the writer: what admission should look at.
+    /// Bytes of the submissions that wait for the writer. Admission control should use this number.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
-        hold(&self.inner.shared).queued_bytes
+        lock(&self.inner.state).queued_bytes
     }
 
-    /// The groups that keep the oldest segment from being released, with the bytes of all their entries, the largest
-    /// first. Empty when the oldest segment is the one being written.
+    /// The groups that pin the oldest segment, with the bytes of all their entries, the largest first. Empty when the oldest
+    /// segment is the active one.
     #[must_use]
     pub fn oldest_pins(&self) -> Vec<(GroupId, u64)> {
-        let shared = hold(&self.inner.shared);
-        match shared.files.keys().next() {
-            Some(oldest) if shared.files.len() > 1 => shared.index.pins(*oldest),
+        let state = lock(&self.inner.state);
+        match state.files.keys().next() {
+            Some(oldest) if state.files.len() > 1 => state.index.pins(*oldest),
             _ => Vec::new(),
         }
     }
@@ -247,182 +253,185 @@ impl CommitLog {
     /// Counters since the log was opened.
     #[must_use]
     pub fn stats(&self) -> LogStats {
-        hold(&self.inner.shared).stats
+        lock(&self.inner.state).stats
     }
 
-    /// Writes one batch of what is queued and completes it. For who drives the log without a thread.
+    /// Writes one batch of the queued submissions and completes them. For callers that run the log without its own thread.
     ///
     /// # Errors
-    /// When the log has ended, by the disk or by [`Self::stop`].
-    pub fn step(&self) -> Result<Step, LogError> {
+    /// When the log is closed, by a disk failure or by [`Self::stop`].
+    pub fn step(&self) -> Result<LogStep, LogError> {
         let taken = {
-            let mut shared = hold(&self.inner.shared);
-            shared.take(self.inner.options.batch_bytes)?
+            let mut state = lock(&self.inner.state);
+            state.take_batch(self.inner.options.batch_bytes)?
         };
-        if taken.is_empty() { Ok(Step::Idle) } else { self.write(taken) }
+        if taken.is_empty() { Ok(LogStep::Idle) } else { self.write(taken) }
     }
 
-    /// Writes the mark for the last batch, unless it has one. Called after [`LogOptions::mark_after`] without work.
+    /// Writes the commit marker of the last batch, unless it has one. Called after [`LogOptions::commit_marker_delay`] without
+    /// work.
     ///
     /// # Errors
     /// As [`Self::step`].
-    pub fn mark(&self) -> Result<Step, LogError> {
+    pub fn write_commit_marker(&self) -> Result<LogStep, LogError> {
         let is_due = {
-            let shared = hold(&self.inner.shared);
-            shared.alive()?;
-            shared.unmarked
+            let state = lock(&self.inner.state);
+            state.check_open()?;
+            state.needs_commit_marker
         };
-        if is_due { self.write(Vec::new()) } else { Ok(Step::Idle) }
+        if is_due { self.write(Vec::new()) } else { Ok(LogStep::Idle) }
     }
 
-    /// Has `wake` called whenever something is queued, for who drives the log without a thread: it then calls
-    /// [`Self::step`] until that is idle, and [`Self::mark`] after [`LogOptions::mark_after`]. `wake` must not block. Only
-    /// the first call counts.
-    pub fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) {
+    /// Registers `wake`, which the log calls whenever a submission is queued. For callers that run the log without its own
+    /// thread: after a wake-up they call [`Self::step`] until it is idle, and [`Self::write_commit_marker`] after
+    /// [`LogOptions::commit_marker_delay`]. `wake` must not block. Only the first registration has an effect.
+    pub fn set_wake_callback(&self, wake: impl Fn() + Send + Sync + 'static) {
         let _first_stays = self.inner.wake.set(Box::new(wake));
     }
 
-    /// Starts the thread that drives the log.
+    /// Starts the writer's thread.
     ///
     /// # Errors
     /// When the system refuses a thread.
     pub fn start_writer(&self) -> std::io::Result<()> {
         let log = self.clone();
         let thread = spawn_thread("commit-log", move || log.run())?;
-        *hold(&self.inner.thread) = Some(thread);
+        *lock(&self.inner.thread) = Some(thread);
         Ok(())
     }
 
-    /// Refuses what is new, writes what is queued and the last mark, ends the thread and lets the folder go. Entries can
-    /// still be read. Blocking; must not be called from a completion.
+    /// Graceful stop: rejects new submissions, writes the queued ones and the last commit marker, stops the thread and
+    /// releases the folder. Entries can still be read. Blocking; must not be called from a completion.
     pub fn stop(&self) {
-        hold(&self.inner.shared).stop();
+        lock(&self.inner.state).stop();
         self.inner.work.notify_one();
-        let thread = hold(&self.inner.thread).take();
+        let thread = lock(&self.inner.thread).take();
         match thread {
             Some(thread) => thread.join(),
             None => self.drain(),
         }
-        self.end(LogError::Stopped, Vec::new());
-        *hold(&self.inner.writer) = None;
+        self.close(LogError::Stopped, Vec::new());
+        *lock(&self.inner.writer) = None;
     }
 
-    /// Ends at once, as a crash would: what is queued is told that the log has stopped and is not written. Otherwise as
+    /// Stops immediately, like a crash: queued submissions are not written and fail with [`LogError::Stopped`]. Otherwise as
     /// [`Self::stop`].
-    pub fn abandon(&self) {
-        self.end(LogError::Stopped, Vec::new());
+    pub fn abort(&self) {
+        self.close(LogError::Stopped, Vec::new());
         self.inner.work.notify_one();
-        let thread = hold(&self.inner.thread).take();
+        let thread = lock(&self.inner.thread).take();
         if let Some(thread) = thread {
             thread.join();
         }
-        *hold(&self.inner.writer) = None;
+        *lock(&self.inner.writer) = None;
     }
 
-    fn write(&self, taken: Vec<Submission>) -> Result<Step, LogError> {
-        let mut guard = hold(&self.inner.writer);
+    fn write(&self, taken: Vec<Submission>) -> Result<LogStep, LogError> {
+        let mut guard = lock(&self.inner.writer);
         let Some(writer) = guard.as_mut() else {
             drop(guard);
-            self.end(LogError::Stopped, taken);
+            self.close(LogError::Stopped, taken);
             return Err(LogError::Stopped);
         };
         let records = taken.iter().flat_map(|submission| &submission.records);
         match writer.write(records) {
             Ok(written) => {
-                hold(&self.inner.shared).land(writer, &taken, written);
+                lock(&self.inner.state).publish(writer, &taken, written);
                 drop(guard);
                 taken.into_iter().for_each(|submission| (submission.done)(Ok(())));
-                Ok(Step::Wrote)
+                Ok(LogStep::Wrote)
             }
             Err(failure) => {
                 drop(guard);
-                self.end(failure.clone(), taken);
+                self.close(failure.clone(), taken);
                 Err(failure)
             }
         }
     }
 
-    /// Nothing is accepted from here on; `taken` and all that is queued learn why.
-    fn end(&self, reason: LogError, taken: Vec<Submission>) {
+    /// Closes the log: `taken` and all queued submissions fail with `reason`.
+    fn close(&self, reason: LogError, taken: Vec<Submission>) {
         let queued = {
-            let mut shared = hold(&self.inner.shared);
-            if !matches!(shared.state, State::Ended(_)) {
-                shared.state = State::Ended(reason.clone());
+            let mut state = lock(&self.inner.state);
+            if !matches!(state.phase, LogPhase::Closed(_)) {
+                state.phase = LogPhase::Closed(reason.clone());
             }
-            shared.queued_bytes = 0;
-            std::mem::take(&mut shared.queue)
+            state.queued_bytes = 0;
+            std::mem::take(&mut state.queue)
         };
         taken.into_iter().chain(queued).for_each(|submission| (submission.done)(Err(reason.clone())));
     }
 
     fn run(&self) {
         let failure = loop {
-            match self.turn() {
-                Ok(Woken::Stop) => return,
-                Ok(Woken::Work | Woken::Idle) => {}
+            match self.run_once() {
+                Ok(WakeReason::Stop) => return,
+                Ok(WakeReason::Work | WakeReason::Idle) => {}
                 Err(failure) => break failure,
             }
         };
         if matches!(failure, LogError::Disk { .. }) {
-            tracing::error!(%failure, "the commit log has failed");
-            if self.inner.options.on_failure == OnFailure::EndProcess {
+            tracing::error!(error = %failure, "commit log failed");
+            if self.inner.options.on_failure == OnFailure::AbortProcess {
                 std::process::abort();
             }
         }
     }
 
-    fn turn(&self) -> Result<Woken, LogError> {
-        while self.step()? == Step::Wrote {}
-        let woken = self.sleep();
-        if !matches!(woken, Woken::Work) {
-            self.mark()?;
+    fn run_once(&self) -> Result<WakeReason, LogError> {
+        while self.step()? == LogStep::Wrote {}
+        let reason = self.sleep();
+        if !matches!(reason, WakeReason::Work) {
+            self.write_commit_marker()?;
         }
-        Ok(woken)
+        Ok(reason)
     }
 
-    /// Waits for work, for the time of a mark, or for the end.
-    fn sleep(&self) -> Woken {
-        let mut shared = hold(&self.inner.shared);
+    /// Waits for work, for the delay of a commit marker, or for the stop.
+    fn sleep(&self) -> WakeReason {
+        let mut state = lock(&self.inner.state);
         loop {
-            if !shared.queue.is_empty() {
-                return Woken::Work;
+            if !state.queue.is_empty() {
+                return WakeReason::Work;
             }
-            if !matches!(shared.state, State::Open) {
-                return Woken::Stop;
+            if !matches!(state.phase, LogPhase::Open) {
+                return WakeReason::Stop;
             }
-            shared.writer_sleeps = true;
-            if shared.unmarked {
-                let waited = self.inner.work.wait_timeout(shared, self.inner.options.mark_after);
+            state.is_writer_asleep = true;
+            if state.needs_commit_marker {
+                let waited = self.inner.work.wait_timeout(state, self.inner.options.commit_marker_delay);
                 let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                shared = guard;
-                if timeout.timed_out() && shared.queue.is_empty() {
-                    return Woken::Idle;
+                state = guard;
+                if timeout.timed_out() && state.queue.is_empty() {
+                    return WakeReason::Idle;
                 }
             } else {
-                shared = self.inner.work.wait(shared).unwrap_or_else(PoisonError::into_inner);
+                state = self.inner.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
     }
 
-    /// What the thread would do before it ends, for a log that has none. A failure has been told to those who wait.
+    /// The thread's last work, for a log without a thread. Failures are reported to the submitters.
     fn drain(&self) {
-        while self.step().is_ok_and(|step| step == Step::Wrote) {}
-        let _told = self.mark();
+        while self.step().is_ok_and(|step| step == LogStep::Wrote) {}
+        let _reported = self.write_commit_marker();
     }
 
     /// The entry's payload; `None` when it was purged while it was being read.
-    fn fetch(&self, group: GroupId, entry: Planned) -> Result<Option<(LogId, Bytes)>, LogError> {
-        let (id, place, file) = match entry {
-            Planned::Ready(id, payload) => return Ok(Some((id, payload))),
-            Planned::Stored(id, place, file) => (id, place, file),
+    fn fetch(&self, group: GroupId, entry: PlannedRead) -> Result<Option<(LogId, Bytes)>, LogError> {
+        let (id, location, file) = match entry {
+            PlannedRead::Ready(id, payload) => return Ok(Some((id, payload))),
+            PlannedRead::OnDisk(id, location, file) => (id, location, file),
         };
-        let mut bytes = vec![0; usize::try_from(place.len).unwrap_or(usize::MAX)];
-        file.read_at(u64::from(place.offset), &mut bytes).map_err(LogError::disk("read entry"))?;
+        let mut bytes = vec![0; usize::try_from(location.len).unwrap_or(usize::MAX)];
+        file.read_at(u64::from(location.offset), &mut bytes).map_err(LogError::disk("read entry"))?;
         match Record::decode(&mut Bytes::from(bytes)) {
             Some(Record::Entry { group: of, id: read, payload }) if (of, read) == (group, id) => {
                 Ok(Some((id, payload)))
             }
-            _ if hold(&self.inner.shared).is_at(group, id, place) => Err(LogError::Damaged { group, index: id.index }),
+            _ if lock(&self.inner.state).is_at(group, id, location) => {
+                Err(LogError::Damaged { group, index: id.index })
+            }
             _ => Ok(None),
         }
     }

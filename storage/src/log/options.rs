@@ -1,4 +1,4 @@
-//! What the log is told when it is opened, and what it tells: settings, what was recovered, counters.
+//! Settings of the log, the result of recovery, and counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,19 +12,19 @@ use super::record::GroupId;
 /// Settings of the log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// Size at which a segment is full, in bytes. A larger batch gets a segment of its own.
+    /// Size at which a segment is full, in bytes. A larger batch gets its own segment.
     pub segment_bytes: usize,
-    /// The writer stops gathering when a batch holds this many bytes.
+    /// The writer stops filling a batch at this size, in bytes.
     pub batch_bytes: usize,
-    /// Memory for the batches written last, in bytes.
+    /// Memory for the most recent batches, in bytes.
     pub cache_bytes: usize,
-    /// How many files wait to be recycled; more are removed.
+    /// Maximum number of files that wait to be recycled; more are removed.
     pub spares_max: usize,
-    /// Idle time after which the mark for the last batch is written.
-    pub mark_after: Duration,
-    /// What the writer's thread does when the disk has failed.
+    /// Idle time after which the commit marker of the last batch is written.
+    pub commit_marker_delay: Duration,
+    /// What the writer's thread does after a disk failure.
     pub on_failure: OnFailure,
-    /// Where the salts of segments come from.
+    /// Source of the segments' salts.
     pub rng: Rng,
 }
 
@@ -35,37 +35,37 @@ impl Default for LogOptions {
             batch_bytes: 4 << 20,
             cache_bytes: 64 << 20,
             spares_max: 4,
-            mark_after: Duration::from_millis(20),
-            on_failure: OnFailure::EndProcess,
+            commit_marker_delay: Duration::from_millis(20),
+            on_failure: OnFailure::AbortProcess,
             rng: Rng::from_entropy(),
         }
     }
 }
 
-/// What the writer's thread does when the disk has failed.
+/// What the writer's thread does after a disk failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// Ends the process: nothing in it may go on as if the log were durable.
-    EndProcess,
-    /// Only tells those who wait. For tests, which are the process.
+    /// Aborts the process: nothing in it may continue as if the log were durable.
+    AbortProcess,
+    /// Only fails the waiting submissions. For tests, which share the process.
     Report,
 }
 
-/// What was found when the log was opened.
+/// The result of recovery when the log was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// The groups whose log is whole. A live replica that is missing here has lost its log: treat it as quarantined.
+    /// The groups whose log is intact. A live replica that is missing here has lost its log: treat it as quarantined.
     pub groups: BTreeMap<GroupId, RecoveredGroup>,
-    /// The groups known to have lost something. Each must be replaced under a new id, and then removed here.
+    /// The groups that are known to have lost records. Each must be replaced under a new id, and then removed here.
     pub quarantined: BTreeSet<GroupId>,
-    /// Damage was met, now or at an earlier start, that could not be given to groups: every group that is not in
+    /// Recovery found damage, now or at an earlier start, that it could not attribute to groups: every group that is not in
     /// `groups` is quarantined. `quarantined` may name some that had been removed.
     pub all_quarantined: bool,
-    /// Bytes of a torn batch that was cut. It had been promised to nobody.
+    /// Bytes of a torn batch that recovery truncated. No submitter had been told that it was durable.
     pub cut_bytes: u64,
 }
 
-/// What the log has of one group.
+/// State of one group after recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveredGroup {
     /// The last vote.
@@ -79,16 +79,16 @@ pub struct RecoveredGroup {
 /// Counters since the log was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// Batches written, marks included.
+    /// Batches written, commit markers included.
     pub batches: u64,
-    /// Batches without records.
-    pub marks: u64,
-    /// Times the disk was waited for to make something durable: one for each batch, two for each new segment.
+    /// Batches without records: commit markers.
+    pub commit_markers: u64,
+    /// Disk syncs: one for each batch, two for each new segment.
     pub syncs: u64,
     /// Records written.
     pub records: u64,
     /// Bytes of batches, whole blocks.
     pub bytes: u64,
-    /// Segments begun.
+    /// Segments started.
     pub segments: u64,
 }

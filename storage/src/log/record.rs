@@ -1,14 +1,15 @@
-//! What stands in the log, and its bytes.
+//! Records of the log and their encoding.
 //!
-//! A record names its group by (tablet, replica), so a replica that comes again under a new id meets nothing of its
-//! ancestor. Integers are little endian. The layout is in `docs/reference/formats.md`, "Commit log"; kinds are never reused.
+//! A record names its group by (tablet, replica), so a replica that returns under a new id never reads records of its
+//! predecessor. Integers are little endian. The layout is in `docs/reference/formats.md`, "Commit log"; kinds are never
+//! reused.
 
 use std::fmt;
 
 use bytes::{Buf, BufMut, Bytes};
 use ebla_model::id::{LogId, ReplicaId, TabletId};
 
-/// Whose records: one replica of one tablet.
+/// One replica of one tablet, as the owner of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId {
     /// The tablet.
@@ -23,12 +24,12 @@ impl fmt::Display for GroupId {
     }
 }
 
-/// One thing to be remembered for one group.
+/// A record of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// An entry; its index follows that of the group's last one.
     Entry {
-        /// Whose.
+        /// The record's group.
         group: GroupId,
         /// Term and index.
         id: LogId,
@@ -37,28 +38,28 @@ pub enum Record {
     },
     /// The group's vote, replacing the one before.
     Vote {
-        /// Whose.
+        /// The record's group.
         group: GroupId,
         /// Opaque to the log.
         vote: Bytes,
     },
-    /// Forgets the entries above an index.
+    /// Removes the entries above an index.
     Truncate {
-        /// Whose.
+        /// The record's group.
         group: GroupId,
-        /// The last index that is kept.
+        /// The last index that remains.
         after: u64,
     },
-    /// Forgets the entries up to and including an id; what follows goes on from there even if there was no such entry.
+    /// Log compaction: removes the entries up to and including an id. The next entry follows that id, even if no entry had it.
     Purge {
-        /// Whose.
+        /// The record's group.
         group: GroupId,
-        /// The last id that is forgotten.
+        /// The last id that is removed.
         upto: LogId,
     },
-    /// Forgets the group.
+    /// Removes the group.
     Removed {
-        /// Whose.
+        /// The record's group.
         group: GroupId,
     },
 }
@@ -71,7 +72,7 @@ const REMOVED: u8 = 5;
 
 /// Kind and group.
 const PREFIX_BYTES: usize = 17;
-/// What an entry needs beyond its payload: prefix, term, index, CRC, length.
+/// Encoded size of an entry without its payload: prefix, term, index, CRC, length.
 pub(crate) const ENTRY_OVERHEAD: usize = PREFIX_BYTES + 16 + 8;
 
 impl Record {
@@ -87,7 +88,7 @@ impl Record {
         }
     }
 
-    /// How many bytes [`encode`](Self::encode) appends.
+    /// Number of bytes that [`encode`](Self::encode) appends.
     pub(crate) fn encoded_len(&self) -> usize {
         match self {
             Self::Entry { payload, .. } => ENTRY_OVERHEAD + payload.len(),
@@ -123,7 +124,7 @@ impl Record {
         }
     }
 
-    /// Takes one record from the front of `input`; `None` when the bytes are none.
+    /// Takes one record from the front of `input`; `None` when the bytes are not a record.
     pub(crate) fn decode(input: &mut Bytes) -> Option<Self> {
         let kind = input.try_get_u8().ok()?;
         let group = get_group(input)?;
@@ -159,7 +160,7 @@ fn entry_prefix(group: GroupId, id: LogId) -> Vec<u8> {
     prefix
 }
 
-/// An entry has a CRC of its own: it is read back alone, without the batch that holds it.
+/// An entry has its own CRC because it is read alone, without its batch.
 fn entry_crc(prefix: &[u8], payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(prefix), payload)
 }
@@ -265,14 +266,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_rotten_entry_is_refused_wherever_the_bit_is() {
+    fn an_entry_with_any_flipped_bit_is_refused() {
         let mut out = Vec::new();
         samples()[0].encode(&mut out);
         for at in 0..out.len() {
             let mut spoilt = out.clone();
             spoilt[at] ^= 4;
             let back = Record::decode(&mut Bytes::from(spoilt));
-            assert!(!matches!(back, Some(Record::Entry { .. })), "bit in byte {at} was not seen");
+            assert!(!matches!(back, Some(Record::Entry { .. })), "flipped bit in byte {at} was not detected");
         }
     }
 }

@@ -1,15 +1,16 @@
-//! What the bytes of one segment say: batches, damage, and where it ends. A pure function of bytes.
+//! Segment validation: reads the bytes of one segment into batches, damage and the end. A pure function of bytes.
 //!
-//! The rule: batches are expected in order. Where the expected one cannot be read, either the power went while it was
-//! written, or it was durable and has been damaged since. One batch is in flight at a time, so:
+//! The rule: batches are expected in order. When the expected one cannot be read, either a power cut interrupted its write,
+//! or it was durable and was corrupted later. One batch is in flight at a time, so:
 //!
-//! - a later segment says where this one ended: everything before that end was durable;
-//! - a later batch (found at a block boundary by its own header) says which batch was durable when it was written;
-//! - the segment's header says up to where a recovery had written and synced it.
+//! - a later segment records where this one ended: everything before that end was durable;
+//! - a later batch (found at a block boundary by its own header) records which batch was durable when it was written;
+//! - the segment's header records up to which batch a recovery had written and synced it.
 //!
-//! If one of them covers the bad batch it is *damage*: the groups that its header names have lost something, or any group
-//! when the header cannot be read either. If none does it is a *torn tail*: nobody was told that it was durable, and it is
-//! cut. What remains exposed is the last batch until the mark for it is written: rot there looks like a torn tail.
+//! If one of them covers the bad batch it is *damage* (corruption): the groups that its header names have lost records, or
+//! any group when the header cannot be read either. If none does it is a *torn tail*: no submitter was told that it was
+//! durable, and it is truncated. One case remains: corruption of the last batch before its commit marker is written looks
+//! like a torn tail.
 
 use bytes::Bytes;
 
@@ -17,68 +18,68 @@ use super::batch::{BLOCK, BatchHeader};
 use super::record::GroupId;
 use super::segment::SegmentHeader;
 
-/// What is known of a segment's end.
+/// The end of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// A later segment tells: all batches below this number were durable, and there are no more.
-    Closed(u64),
+pub(crate) enum Tail {
+    /// According to a later segment, all batches below this number were durable, and there are no more.
+    Sealed(u64),
     /// It is the last segment.
     Open,
 }
 
 /// A batch that can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FoundBatch {
-    /// Its place in the segment, in bytes.
+pub(crate) struct ScannedBatch {
+    /// Its offset in the segment, in bytes.
     pub(crate) offset: usize,
     pub(crate) header: BatchHeader,
     /// The bytes of its records.
     pub(crate) payload: Bytes,
-    /// Where the payload begins in the segment.
+    /// Offset of the payload in the segment.
     pub(crate) payload_offset: usize,
 }
 
-/// Something durable that can no longer be read.
+/// Durable batches that can no longer be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Damage {
     /// The first batch that is lost.
     pub(crate) batch: u64,
-    /// Who has lost something; `None` when it could be anyone.
+    /// The groups that lost records; `None` when it may be any group.
     pub(crate) groups: Option<Vec<GroupId>>,
 }
 
-/// One thing met in a segment, in order.
+/// A batch or damage, in the order of the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
-    Batch(FoundBatch),
+pub(crate) enum ScanItem {
+    Batch(ScannedBatch),
     Damage(Damage),
 }
 
-/// All that was met.
+/// Result of the scan.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scan {
-    pub(crate) findings: Vec<Finding>,
-    /// Bytes of a torn batch whose header can be read. A tail that lost its header too counts nothing.
+pub(crate) struct SegmentScan {
+    pub(crate) items: Vec<ScanItem>,
+    /// Bytes of a torn batch whose header can be read. A torn batch without a readable header counts 0.
     pub(crate) cut_bytes: usize,
-    /// The number that the next batch would have.
+    /// Number of the next batch.
     pub(crate) next: u64,
-    /// The CRC that the next batch would store as that of its predecessor.
+    /// The CRC that the next batch stores as that of its predecessor.
     pub(crate) chain: u32,
 }
 
-impl Scan {
+impl SegmentScan {
     /// The batches that can be read, in order.
-    pub(crate) fn batches(&self) -> impl Iterator<Item = &FoundBatch> {
-        self.findings.iter().filter_map(|finding| match finding {
-            Finding::Batch(batch) => Some(batch),
-            Finding::Damage(_) => None,
+    pub(crate) fn batches(&self) -> impl Iterator<Item = &ScannedBatch> {
+        self.items.iter().filter_map(|item| match item {
+            ScanItem::Batch(batch) => Some(batch),
+            ScanItem::Damage(_) => None,
         })
     }
 
-    /// Forgets the last batch that holds records: a fault to be planted.
-    pub(crate) fn forget_last(&mut self) {
-        while let Some(finding) = self.findings.pop() {
-            if matches!(finding, Finding::Batch(batch) if !batch.payload.is_empty()) {
+    /// Failpoint: drops the last batch that holds records.
+    pub(crate) fn drop_last_batch(&mut self) {
+        while let Some(item) = self.items.pop() {
+            if matches!(item, ScanItem::Batch(batch) if !batch.payload.is_empty()) {
                 return;
             }
         }
@@ -86,53 +87,53 @@ impl Scan {
 }
 
 /// Reads a segment from `start`, where its batches begin.
-pub(crate) fn scan(segment: &Bytes, header: &SegmentHeader, start: usize, ending: Ending) -> Scan {
-    let mut walk = Walk {
+pub(crate) fn scan(segment: &Bytes, header: &SegmentHeader, start: usize, tail: Tail) -> SegmentScan {
+    let mut scanner = SegmentScanner {
         segment,
         header,
         at: start,
         expected: header.first_batch,
         chain: Some(header.chain),
-        scan: Scan::default(),
+        scan: SegmentScan::default(),
     };
-    let end = match ending {
-        Ending::Closed(end) => end,
-        Ending::Open => u64::MAX,
+    let end = match tail {
+        Tail::Sealed(end) => end,
+        Tail::Open => u64::MAX,
     };
-    while walk.expected < end && walk.step(ending) == Step::Goes {}
-    Scan { next: walk.expected, chain: walk.chain.unwrap_or(0), ..walk.scan }
+    while scanner.expected < end && scanner.step(tail) == Progress::Continue {}
+    SegmentScan { next: scanner.expected, chain: scanner.chain.unwrap_or(0), ..scanner.scan }
 }
 
 #[derive(PartialEq, Eq)]
-enum Step {
-    Goes,
-    Ends,
+enum Progress {
+    Continue,
+    Stop,
 }
 
-struct Walk<'a> {
+struct SegmentScanner<'a> {
     segment: &'a Bytes,
     header: &'a SegmentHeader,
     at: usize,
     expected: u64,
-    /// What the expected batch must store of the one before; `None` after a gap.
+    /// The CRC that the expected batch must store for the one before; `None` after a gap.
     chain: Option<u32>,
-    scan: Scan,
+    scan: SegmentScan,
 }
 
-impl Walk<'_> {
-    fn step(&mut self, ending: Ending) -> Step {
+impl SegmentScanner<'_> {
+    fn step(&mut self, tail: Tail) -> Progress {
         let header = self.header_at(self.at).filter(|header| self.is_expected(header));
         let payload = header.as_ref().and_then(|header| header.payload(&self.segment.slice(self.at..)));
         match (header, payload) {
             (Some(header), Some(payload)) => {
                 self.accept(header, payload);
-                Step::Goes
+                Progress::Continue
             }
-            (header, _) => self.judge(header, ending),
+            (header, _) => self.classify(header, tail),
         }
     }
 
-    /// A batch header of this life of the segment.
+    /// A batch header of this segment, and not of an earlier use of the file.
     fn header_at(&self, at: usize) -> Option<BatchHeader> {
         BatchHeader::decode(self.segment.get(at..)?).filter(|header| {
             header.position.segment == self.header.sequence && header.position.salt == self.header.salt
@@ -149,44 +150,44 @@ impl Walk<'_> {
         self.at += header.len();
         self.expected += 1;
         self.chain = Some(header.crc);
-        self.scan.findings.push(Finding::Batch(FoundBatch { offset, header, payload, payload_offset }));
+        self.scan.items.push(ScanItem::Batch(ScannedBatch { offset, header, payload, payload_offset }));
     }
 
-    /// The expected batch is not here, or not whole: torn or damaged?
-    fn judge(&mut self, header: Option<BatchHeader>, ending: Ending) -> Step {
+    /// Classifies an expected batch that is missing or incomplete: torn tail or damage.
+    fn classify(&mut self, header: Option<BatchHeader>, tail: Tail) -> Progress {
         let length = header.as_ref().map_or(BLOCK, BatchHeader::len);
         let later = self.later(self.at + length);
-        let durable = self.durable(&later, ending);
+        let durable = self.durable(&later, tail);
         if self.expected > durable {
             self.scan.cut_bytes = header.as_ref().map_or(0, BatchHeader::len);
-            return Step::Ends;
+            return Progress::Stop;
         }
         let lost_to = later.first().map_or(durable + 1, |(_, next)| next.position.number);
         let alone = lost_to == self.expected + 1;
         let groups = header.as_ref().filter(|_| alone).map(|header| header.groups.clone());
-        self.scan.findings.push(Finding::Damage(Damage { batch: self.expected, groups }));
+        self.scan.items.push(ScanItem::Damage(Damage { batch: self.expected, groups }));
         self.chain = header.filter(|_| alone).map(|header| header.crc);
         self.expected = lost_to;
         match later.first() {
             Some((offset, _)) => {
                 self.at = *offset;
-                Step::Goes
+                Progress::Continue
             }
-            None => Step::Ends,
+            None => Progress::Stop,
         }
     }
 
-    /// The last batch that somebody knew to be durable.
-    fn durable(&self, later: &[(usize, BatchHeader)], ending: Ending) -> u64 {
-        let told_here = later.iter().map(|(_, header)| header.position.synced).max().unwrap_or(0);
-        let told_by_next = match ending {
-            Ending::Closed(end) => end.saturating_sub(1),
-            Ending::Open => 0,
+    /// The last batch that is known to have been durable.
+    fn durable(&self, later: &[(usize, BatchHeader)], tail: Tail) -> u64 {
+        let synced_here = later.iter().map(|(_, header)| header.position.synced).max().unwrap_or(0);
+        let synced_by_next = match tail {
+            Tail::Sealed(end) => end.saturating_sub(1),
+            Tail::Open => 0,
         };
-        told_here.max(told_by_next).max(self.header.synced)
+        synced_here.max(synced_by_next).max(self.header.synced)
     }
 
-    /// The headers of later batches from `at` on. Found batches are stepped over, so their content is never taken for one.
+    /// The headers of later batches from `at` on. The scan skips the payload of each, so user data is never treated as a batch.
     fn later(&self, mut at: usize) -> Vec<(usize, BatchHeader)> {
         let mut found = Vec::new();
         while at < self.segment.len() {
@@ -249,16 +250,16 @@ mod tests {
         2 * BLOCK + BLOCK * (number - 10) + if number > 12 { BLOCK } else { 0 }
     }
 
-    /// "10 11 !12[3] 13 cut 4096": numbers read, damage with its groups, bytes cut.
-    fn told(bytes: Vec<u8>, synced: u64, ending: Ending) -> String {
-        let scan = scan(&bytes.into(), &header(synced), 2 * BLOCK, ending);
+    /// "10 11 !12[3] 13 cut 4096": batches read, damage with its groups, bytes truncated.
+    fn describe(bytes: Vec<u8>, synced: u64, tail: Tail) -> String {
+        let scan = scan(&bytes.into(), &header(synced), 2 * BLOCK, tail);
         let mut words: Vec<String> = scan
-            .findings
+            .items
             .iter()
-            .map(|finding| match finding {
-                Finding::Batch(batch) => batch.header.position.number.to_string(),
-                Finding::Damage(Damage { batch, groups: None }) => format!("!{batch}[all]"),
-                Finding::Damage(Damage { batch, groups: Some(groups) }) => {
+            .map(|item| match item {
+                ScanItem::Batch(batch) => batch.header.position.number.to_string(),
+                ScanItem::Damage(Damage { batch, groups: None }) => format!("!{batch}[all]"),
+                ScanItem::Damage(Damage { batch, groups: Some(groups) }) => {
                     let groups: Vec<u64> = groups.iter().map(|group| group.tablet.get()).collect();
                     format!("!{batch}{groups:?}")
                 }
@@ -270,7 +271,7 @@ mod tests {
         words.join(" ")
     }
 
-    fn spoilt(count: u64, places: &[usize]) -> Vec<u8> {
+    fn corrupted(count: u64, places: &[usize]) -> Vec<u8> {
         let mut bytes = segment(count);
         for at in places {
             bytes[*at] ^= 1;
@@ -283,55 +284,55 @@ mod tests {
 
     #[test]
     fn a_whole_segment_is_read_whole() {
-        assert_eq!(told(segment(4), 0, Ending::Open), "10 11 12 13");
-        assert_eq!(told(segment(0), 0, Ending::Open), "");
-        assert_eq!(told(segment(4), 0, Ending::Closed(14)), "10 11 12 13");
+        assert_eq!(describe(segment(4), 0, Tail::Open), "10 11 12 13");
+        assert_eq!(describe(segment(0), 0, Tail::Open), "");
+        assert_eq!(describe(segment(4), 0, Tail::Sealed(14)), "10 11 12 13");
     }
 
     #[test]
     fn a_bad_last_batch_is_a_torn_tail() {
-        assert_eq!(told(spoilt(3, &[place(12) + PAYLOAD]), 0, Ending::Open), "10 11 cut 8192");
-        assert_eq!(told(spoilt(3, &[place(12) + HEADER]), 0, Ending::Open), "10 11");
+        assert_eq!(describe(corrupted(3, &[place(12) + PAYLOAD]), 0, Tail::Open), "10 11 cut 8192");
+        assert_eq!(describe(corrupted(3, &[place(12) + HEADER]), 0, Tail::Open), "10 11");
         let mut short = segment(3);
         short.truncate(place(12) + BLOCK);
-        assert_eq!(told(short, 0, Ending::Open), "10 11 cut 8192");
+        assert_eq!(describe(short, 0, Tail::Open), "10 11 cut 8192");
     }
 
     #[test]
-    fn a_bad_batch_below_a_mark_is_damage_to_those_it_names() {
-        assert_eq!(told(spoilt(4, &[place(11) + PAYLOAD]), 0, Ending::Open), "10 !11[2] 12 13");
-        assert_eq!(told(spoilt(4, &[place(12) + PAYLOAD]), 0, Ending::Open), "10 11 !12[3] 13");
-        let two = spoilt(4, &[place(10) + PAYLOAD, place(12) + PAYLOAD]);
-        assert_eq!(told(two, 0, Ending::Open), "!10[1] 11 !12[3] 13");
+    fn a_bad_batch_below_a_commit_marker_is_damage_to_the_groups_it_names() {
+        assert_eq!(describe(corrupted(4, &[place(11) + PAYLOAD]), 0, Tail::Open), "10 !11[2] 12 13");
+        assert_eq!(describe(corrupted(4, &[place(12) + PAYLOAD]), 0, Tail::Open), "10 11 !12[3] 13");
+        let two = corrupted(4, &[place(10) + PAYLOAD, place(12) + PAYLOAD]);
+        assert_eq!(describe(two, 0, Tail::Open), "!10[1] 11 !12[3] 13");
     }
 
     #[test]
-    fn a_lost_header_below_a_mark_is_damage_to_all() {
-        assert_eq!(told(spoilt(4, &[place(11) + HEADER]), 0, Ending::Open), "10 !11[all] 12 13");
-        let two = spoilt(4, &[place(11) + PAYLOAD, place(12) + HEADER]);
-        assert_eq!(told(two, 0, Ending::Open), "10 !11[all] 13");
+    fn a_lost_header_below_a_commit_marker_is_damage_to_all() {
+        assert_eq!(describe(corrupted(4, &[place(11) + HEADER]), 0, Tail::Open), "10 !11[all] 12 13");
+        let two = corrupted(4, &[place(11) + PAYLOAD, place(12) + HEADER]);
+        assert_eq!(describe(two, 0, Tail::Open), "10 !11[all] 13");
     }
 
     #[test]
-    fn what_is_told_elsewhere_counts_as_a_mark() {
-        let bad_last = || spoilt(3, &[place(12) + PAYLOAD]);
-        assert_eq!(told(bad_last(), 12, Ending::Open), "10 11 !12[3]");
-        assert_eq!(told(bad_last(), 11, Ending::Open), "10 11 cut 8192");
-        assert_eq!(told(bad_last(), 0, Ending::Closed(13)), "10 11 !12[3]");
-        assert_eq!(told(segment(3), 0, Ending::Closed(15)), "10 11 12 !13[all]");
+    fn a_header_or_a_later_segment_counts_as_a_commit_marker() {
+        let bad_last = || corrupted(3, &[place(12) + PAYLOAD]);
+        assert_eq!(describe(bad_last(), 12, Tail::Open), "10 11 !12[3]");
+        assert_eq!(describe(bad_last(), 11, Tail::Open), "10 11 cut 8192");
+        assert_eq!(describe(bad_last(), 0, Tail::Sealed(13)), "10 11 !12[3]");
+        assert_eq!(describe(segment(3), 0, Tail::Sealed(15)), "10 11 12 !13[all]");
     }
 
     #[test]
-    fn batches_of_another_life_are_not_seen() {
+    fn batches_of_an_earlier_use_of_the_file_are_ignored() {
         let old = segment(4);
         let mut bytes = segment(1);
         bytes.extend_from_slice(&old[place(11)..]);
         let other = SegmentHeader { salt: 8, ..header(0) };
-        assert_eq!(scan(&bytes.into(), &other, 2 * BLOCK, Ending::Open).findings, []);
+        assert_eq!(scan(&bytes.into(), &other, 2 * BLOCK, Tail::Open).items, []);
     }
 
     #[test]
-    fn a_batch_inside_the_payload_of_another_is_not_taken_for_one() {
+    fn a_batch_inside_the_payload_of_another_is_ignored() {
         let inner = segment(4).split_off(place(13));
         let mut payload = vec![0; BLOCK - 72 - 16 - 41];
         payload.extend(inner);
@@ -342,9 +343,9 @@ mod tests {
         let position = Position { segment: 3, salt: 9, number: 10, previous: 1, synced: 9, oldest: 3 };
         let mut bytes = vec![0; 2 * BLOCK];
         bytes.extend_from_slice(&plan.encode(position, std::iter::once(&record)).bytes);
-        assert_eq!(told(bytes.clone(), 0, Ending::Open), "10");
+        assert_eq!(describe(bytes.clone(), 0, Tail::Open), "10");
         let end = bytes.len() - BLOCK - 1;
         bytes[3 * BLOCK - 1] ^= 1;
-        assert_eq!(told(bytes, 0, Ending::Open), format!("cut {}", end + 1 - BLOCK));
+        assert_eq!(describe(bytes, 0, Tail::Open), format!("cut {}", end + 1 - BLOCK));
     }
 }

@@ -1,12 +1,12 @@
 //! A segment: one file of the log. It begins with a header in two copies; batches follow.
 //!
-//! The header *carries* what later records build on: vote, last purged id and last index of every group alive when the segment was
-//! begun, and which groups are quarantined. So an older segment can go as soon as none of its entries is needed. It also
-//! names the segment before it and where that one ended, so a reader knows exactly what must be there: a missing file or
-//! a short segment is damage, not an accident of names.
+//! The header holds the state that later records build on: vote, last purged id and last index of every group that existed
+//! when the segment was started, and the quarantined groups. So an older segment can be released as soon as none of its
+//! entries is needed. The header also names the segment before it and where that one ended, so a reader knows exactly which
+//! segments must exist: a missing file or a short segment is damage.
 //!
-//! Files are recycled: the bytes after the last batch are those of an earlier life. They cannot be mistaken for this one,
-//! because each batch repeats the segment's sequence and its random salt.
+//! Files are recycled: the bytes after the last batch are those of an earlier segment. They cannot be mistaken for this
+//! one, because each batch repeats the segment's sequence number and its random salt.
 
 use bytes::{Buf, BufMut, Bytes};
 use ebla_model::id::LogId;
@@ -16,9 +16,9 @@ use super::record::{GroupId, get_group, get_log_id, put_group, put_log_id};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"EbS1");
 const FORMAT: u16 = 1;
-/// Length of a header that carries no group.
+/// Length of a header without groups.
 const FIXED_BYTES: usize = 80;
-/// What precedes the bytes that the CRC covers: magic and the CRC itself.
+/// Bytes before those that the CRC covers: magic and the CRC itself.
 const UNCOVERED: usize = 8;
 
 const ALL_QUARANTINED: u8 = 1;
@@ -27,20 +27,20 @@ const HAS_VOTE: u8 = 2;
 const HAS_PURGED: u8 = 4;
 const HAS_LAST: u8 = 8;
 
-/// What the header of a segment carries of one group.
+/// One group in the header of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CarriedGroup {
+pub(crate) struct HeaderGroup {
     pub(crate) group: GroupId,
-    pub(crate) state: CarriedState,
+    pub(crate) state: HeaderGroupState,
 }
 
-/// See [`CarriedGroup`].
+/// See [`HeaderGroup`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum CarriedState {
+pub(crate) enum HeaderGroupState {
     Live {
         vote: Option<Bytes>,
         purged: Option<LogId>,
-        /// Index of the last entry above `purged`, if there is one. It may lie in a segment that has gone since.
+        /// Index of the last entry above `purged`, if there is one. Its segment may have been released since.
         last: Option<u64>,
     },
     Quarantined,
@@ -55,20 +55,20 @@ pub(crate) struct SegmentHeader {
     pub(crate) salt: u64,
     /// The segment before, 0 when there is none.
     pub(crate) previous: u64,
-    /// One past the number of the last batch of `previous`: all of these were synced before this segment was begun.
+    /// One past the number of the last batch of `previous`: all of these were synced before this segment was started.
     pub(crate) previous_end: u64,
     /// Number of the first batch here.
     pub(crate) first_batch: u64,
     /// The CRC that the first batch stores as that of its predecessor.
     pub(crate) chain: u32,
-    /// Batches here up to this number were synced before the segment was registered (a recovery wrote them). 0: none.
+    /// Batches here up to this number were synced before the segment was added to the manifest (recovery wrote them). 0: none.
     pub(crate) synced: u64,
-    /// The first segment that is still needed.
+    /// The oldest segment that is still needed.
     pub(crate) oldest: u64,
-    /// A damage has been met that cannot be given to groups: every group of before that is not carried here is suspect.
+    /// Damage was found that cannot be attributed to groups: every earlier group that is not in this header is suspect.
     pub(crate) all_quarantined: bool,
     /// Ascending by group.
-    pub(crate) groups: Vec<CarriedGroup>,
+    pub(crate) groups: Vec<HeaderGroup>,
 }
 
 /// The name of the file that holds segment `sequence`.
@@ -76,7 +76,7 @@ pub(crate) fn file_name(sequence: u64) -> String {
     format!("{sequence:016x}.log")
 }
 
-/// The sequence in a segment's file name.
+/// The sequence number in a segment's file name.
 pub(crate) fn parse_file_name(name: &str) -> Option<u64> {
     name.strip_suffix(".log")
         .filter(|digits| digits.len() == 16)
@@ -129,9 +129,9 @@ impl SegmentHeader {
 
     fn encode_groups(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        for CarriedGroup { group, state } in &self.groups {
+        for HeaderGroup { group, state } in &self.groups {
             put_group(&mut out, *group);
-            let CarriedState::Live { vote, purged, last } = state else {
+            let HeaderGroupState::Live { vote, purged, last } = state else {
                 out.put_u8(QUARANTINED);
                 continue;
             };
@@ -151,8 +151,8 @@ impl SegmentHeader {
         out
     }
 
-    /// Reads the header of segment `sequence` from its bytes: the first copy, or else the second, wherever it stands.
-    /// With it, where the batches begin. `None` when neither copy is whole.
+    /// Reads the header of segment `sequence` from its bytes: the first copy, or else the second. Also returns the offset of
+    /// the first batch. `None` when neither copy is valid.
     pub(crate) fn find(segment: &[u8], sequence: u64) -> Option<(Self, usize)> {
         let copy_at = |at: usize| {
             let (header, copy, length) = Self::decode_copy(segment.get(at..)?)?;
@@ -162,7 +162,7 @@ impl SegmentHeader {
         (0..segment.len()).step_by(BLOCK).find_map(copy_at)
     }
 
-    /// How many bytes of a segment's front hold the first copy, told from its first block. `None` when that is none.
+    /// Length of the first copy according to the first block of the segment. `None` when the block is not a header.
     pub(crate) fn copy_len(block: &[u8]) -> Option<usize> {
         let mut input = block;
         if input.try_get_u32_le().ok()? != MAGIC {
@@ -190,7 +190,7 @@ impl SegmentHeader {
         let (first_batch, synced, oldest) = (next()?, next()?, next()?);
         let chain = input.try_get_u32_le().ok()?;
         let count = input.try_get_u32_le().ok()?;
-        let groups: Option<Vec<CarriedGroup>> = (0..count).map(|_| decode_group(&mut input)).collect();
+        let groups: Option<Vec<HeaderGroup>> = (0..count).map(|_| decode_group(&mut input)).collect();
         let header = Self {
             sequence,
             salt,
@@ -207,16 +207,16 @@ impl SegmentHeader {
     }
 }
 
-fn decode_group(input: &mut &[u8]) -> Option<CarriedGroup> {
+fn decode_group(input: &mut &[u8]) -> Option<HeaderGroup> {
     let group = get_group(input)?;
     let flags = input.try_get_u8().ok()?;
     if flags & QUARANTINED != 0 {
-        return Some(CarriedGroup { group, state: CarriedState::Quarantined });
+        return Some(HeaderGroup { group, state: HeaderGroupState::Quarantined });
     }
     let vote = if flags & HAS_VOTE == 0 { None } else { Some(decode_vote(input)?) };
     let purged = if flags & HAS_PURGED == 0 { None } else { Some(get_log_id(input)?) };
     let last = if flags & HAS_LAST == 0 { None } else { Some(input.try_get_u64_le().ok()?) };
-    Some(CarriedGroup { group, state: CarriedState::Live { vote, purged, last } })
+    Some(HeaderGroup { group, state: HeaderGroupState::Live { vote, purged, last } })
 }
 
 fn decode_vote(input: &mut &[u8]) -> Option<Bytes> {
@@ -233,9 +233,9 @@ mod tests {
 
     fn header(groups: u64) -> SegmentHeader {
         let state = |n: u64| match n % 3 {
-            0 => CarriedState::Quarantined,
-            1 => CarriedState::Live { vote: None, purged: None, last: Some(n) },
-            _ => CarriedState::Live {
+            0 => HeaderGroupState::Quarantined,
+            1 => HeaderGroupState::Live { vote: None, purged: None, last: Some(n) },
+            _ => HeaderGroupState::Live {
                 vote: Some(Bytes::from_static(b"vote")),
                 purged: Some(LogId { term: 2, index: n }),
                 last: None,
@@ -251,7 +251,7 @@ mod tests {
             synced: 43,
             oldest: 3,
             all_quarantined: true,
-            groups: (0..groups).map(|n| CarriedGroup { group: group(n, 1), state: state(n) }).collect(),
+            groups: (0..groups).map(|n| HeaderGroup { group: group(n, 1), state: state(n) }).collect(),
         }
     }
 
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_another_life_or_with_both_copies_bad_is_none() {
+    fn a_header_of_another_segment_or_with_both_copies_bad_is_none() {
         let mut whole = header(4).encode();
         assert_eq!(SegmentHeader::find(&whole, 7), None, "the name says 7, the header 6");
         whole[20] ^= 1;

@@ -1,34 +1,34 @@
-//! Writes batches, one at a time, and turns to a new segment when one is full.
+//! Writes batches, one at a time, and starts a new segment when one is full.
 //!
-//! The writer works for [`super::CommitLog`], which gathers submissions while the disk is busy. It owns the ledger,
-//! because only what is written may decide what a header carries and which segment can go.
+//! [`super::CommitLog`] collects submissions while the disk is busy (group commit) and hands them over here. The writer owns
+//! the [`DurableState`]: only written records may decide the content of a segment header and which segment is released.
 
 use ebla_runtime::Rng;
 
 use bytes::Bytes;
 
-use super::batch::{BatchPlan, Position};
+use super::batch::{BatchPlan, Position, to_u32};
+use super::durable_state::DurableState;
 use super::error::LogError;
-use super::files::{Active, Files};
-use super::index::Place;
-use super::ledger::Ledger;
+use super::files::{ActiveSegment, Files};
+use super::index::RecordLocation;
 use super::record::Record;
 use super::segment::SegmentHeader;
 
 /// See the module.
 pub(crate) struct Writer {
     pub(crate) files: Files,
-    pub(crate) ledger: Ledger,
-    pub(crate) active: Active,
+    pub(crate) durable_state: DurableState,
+    pub(crate) active: ActiveSegment,
     pub(crate) rng: Rng,
     /// Number of the next batch.
     pub(crate) next: u64,
     /// Stored CRC of the last batch.
     pub(crate) chain: u32,
-    /// The first needed segment, as the last durable batch or header says.
-    pub(crate) told_oldest: u64,
-    /// Whether a batch with records has no mark yet that it is durable.
-    pub(crate) unmarked: bool,
+    /// The oldest needed segment that the last durable batch or header has recorded.
+    pub(crate) oldest_recorded: u64,
+    /// Whether the last batch has records and no commit marker yet.
+    pub(crate) needs_commit_marker: bool,
 }
 
 /// A batch that is durable.
@@ -39,50 +39,48 @@ pub(crate) struct Written {
     /// Where each record starts, from the start of the batch.
     starts: Vec<usize>,
     /// Whether it is the first of its segment.
-    pub(crate) begins_segment: bool,
+    pub(crate) starts_segment: bool,
 }
 
 impl Written {
-    /// The places of the records, which must be those that were written.
-    pub(crate) fn places<'a>(&'a self, records: impl Iterator<Item = &'a Record>) -> impl Iterator<Item = Place> {
-        self.starts.iter().zip(records).map(|(start, record)| Place {
+    /// The locations of the records, which must be those that were written.
+    pub(crate) fn locations<'a>(
+        &'a self,
+        records: impl Iterator<Item = &'a Record>,
+    ) -> impl Iterator<Item = RecordLocation> {
+        self.starts.iter().zip(records).map(|(start, record)| RecordLocation {
             segment: self.segment,
-            offset: self.offset.saturating_add(small(*start)),
-            len: small(record.encoded_len()),
+            offset: self.offset.saturating_add(to_u32(*start)),
+            len: to_u32(record.encoded_len()),
         })
     }
 }
 
-/// A length or offset within a segment. Both stay below 2^32: see [`super::SUBMISSION_MAX_BYTES`].
-pub(crate) fn small(length: usize) -> u32 {
-    u32::try_from(length).unwrap_or(u32::MAX)
-}
-
 impl Writer {
-    /// Writes one batch of `records` (none: only the mark for the batch before); durable on return.
+    /// Writes one batch of `records` (none: the commit marker of the batch before); durable on return.
     ///
     /// # Errors
-    /// When the disk or the witness fails. The writer must not be used again.
+    /// When the disk or the manifest fails. The writer must not be used again.
     pub(crate) fn write<'a>(&mut self, records: impl Iterator<Item = &'a Record> + Clone) -> Result<Written, LogError> {
-        self.files.release(self.told_oldest)?;
+        self.files.release(self.oldest_recorded)?;
         let mut plan = BatchPlan::new();
         records.clone().for_each(|record| plan.add(record));
-        let begins_segment = !self.active.has_room(plan.len());
-        if begins_segment {
-            self.turn_over(plan.len())?;
+        let starts_segment = !self.active.has_room(plan.len());
+        if starts_segment {
+            self.start_segment(plan.len())?;
         }
         let position = self.position();
         let encoded = plan.encode(position, records.clone());
-        let offset = small(self.active.end);
+        let offset = to_u32(self.active.end);
         self.active.append(&encoded.bytes)?;
         self.files.note_end(&self.active);
         self.chain = encoded.crc;
         self.next += 1;
-        self.told_oldest = position.oldest;
-        self.unmarked = !encoded.starts.is_empty();
+        self.oldest_recorded = position.oldest;
+        self.needs_commit_marker = !encoded.starts.is_empty();
         let segment = self.active.sequence;
-        records.for_each(|record| self.ledger.apply(record, segment));
-        Ok(Written { segment, offset, bytes: encoded.bytes, starts: encoded.starts, begins_segment })
+        records.for_each(|record| self.durable_state.apply(record, segment));
+        Ok(Written { segment, offset, bytes: encoded.bytes, starts: encoded.starts, starts_segment })
     }
 
     fn position(&mut self) -> Position {
@@ -93,12 +91,12 @@ impl Writer {
             previous: self.chain,
             // One batch is in flight at a time, so all before this one are durable.
             synced: self.next - 1,
-            oldest: self.ledger.oldest(self.active.sequence),
+            oldest: self.durable_state.oldest(self.active.sequence),
         }
     }
 
-    /// Begins a new segment with room for at least `room` bytes. All batches before are durable by now.
-    fn turn_over(&mut self, room: usize) -> Result<(), LogError> {
+    /// Starts a new segment with room for at least `room` bytes. All batches before are durable by now.
+    fn start_segment(&mut self, room: usize) -> Result<(), LogError> {
         let sequence = self.files.next_sequence();
         let header = SegmentHeader {
             sequence,
@@ -108,12 +106,12 @@ impl Writer {
             first_batch: self.next,
             chain: self.chain,
             synced: 0,
-            oldest: self.ledger.oldest(sequence),
-            all_quarantined: self.ledger.all_quarantined,
-            groups: self.ledger.carried(),
+            oldest: self.durable_state.oldest(sequence),
+            all_quarantined: self.durable_state.all_quarantined,
+            groups: self.durable_state.header_groups(),
         };
-        self.active = self.files.begin(&header, &[], room)?;
-        self.told_oldest = header.oldest;
+        self.active = self.files.start(&header, &[], room)?;
+        self.oldest_recorded = header.oldest;
         Ok(())
     }
 }

@@ -1,37 +1,38 @@
-//! What a crash left between the registry and the folders, and what to do about it at start. Pure.
+//! Repair at start: compares the registry with the folders after a crash and decides what to do. Pure.
 //!
-//! Changes are ordered so that each interrupted one shows:
+//! Changes are ordered so that each interrupted one can be recognised:
 //!
 //! | change | order | a crash leaves | repair |
 //! |---|---|---|---|
-//! | create | record `creating`; make `x.tmp`; rename to `x`; record `live` | `x.tmp` | delete it, forget the record |
+//! | create | record `creating`; create `x.tmp`; rename to `x`; record `live` | `x.tmp` | delete it and the record |
 //! | | | `x` | record `live` |
-//! | install | make `y.tmp`; rename to `y`; record folder `y`, discard `x`; delete `x` | `y.tmp` | delete it |
-//! | | | `y` not recorded | move it aside: the leader sends again |
+//! | install | create `y.tmp`; rename to `y`; record folder `y`, discard `x`; delete `x` | `y.tmp` | delete it |
+//! | | | `y` not recorded | move it to lost and found: the leader sends it again |
 //! | | | `x` discarded | delete it |
 //! | remove | record `removing`; delete `x`; record the tombstone | `x` or not | delete it, record the tombstone |
 //!
-//! A live replica without its folder has lost what it acknowledged: quarantined. A folder that nobody knows is moved
-//! aside for a person to look at.
+//! A live replica without its folder has lost acknowledged data: it is quarantined. An unknown folder is moved to lost and
+//! found, where an operator can inspect it.
 
 use std::collections::BTreeSet;
 
 use super::state::{ReplicaState, State};
 
-/// What a folder that is not finished ends with.
+/// Suffix of an unfinished folder.
 pub(super) const TEMPORARY: &str = ".tmp";
 
-/// What to do, folders first and the record last: a crash in between repeats the same repair.
+/// The repair: folders first, the registry last, so that a crash in between repeats the same repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Repair {
     pub(super) delete: BTreeSet<String>,
-    pub(super) move_aside: BTreeSet<String>,
-    /// Replicas whose folder is gone.
+    /// Folders to move to lost and found.
+    pub(super) unknown: BTreeSet<String>,
+    /// Live replicas whose folder is missing.
     pub(super) lost: BTreeSet<String>,
     pub(super) state: State,
 }
 
-/// The repair for this record and these folders.
+/// The repair for this registry and these folders.
 pub(super) fn plan(recorded: &State, folders: &BTreeSet<String>) -> Repair {
     let mut repair = Repair { state: recorded.clone(), ..Repair::default() };
     for (group, record) in &recorded.replicas {
@@ -46,11 +47,11 @@ pub(super) fn plan(recorded: &State, folders: &BTreeSet<String>) -> Repair {
                 repair.set(*group, ReplicaState::Quarantined);
             }
             (ReplicaState::Live | ReplicaState::Quarantined, _) => {}
-            (ReplicaState::Removing, _) => repair.state.bury(*group),
+            (ReplicaState::Removing, _) => repair.state.add_tombstone(*group),
         }
     }
     repair.state.discards.clear();
-    repair.sort_folders(recorded, folders);
+    repair.classify_folders(recorded, folders);
     repair
 }
 
@@ -61,18 +62,18 @@ impl Repair {
         }
     }
 
-    fn sort_folders(&mut self, recorded: &State, folders: &BTreeSet<String>) {
+    fn classify_folders(&mut self, recorded: &State, folders: &BTreeSet<String>) {
         let kept: BTreeSet<_> = self.state.replicas.values().map(|record| &record.folder).collect();
         let removing = recorded.replicas.values().filter(|record| record.state == ReplicaState::Removing);
-        let condemned: BTreeSet<_> = removing.map(|record| &record.folder).chain(&recorded.discards).collect();
+        let discarded: BTreeSet<_> = removing.map(|record| &record.folder).chain(&recorded.discards).collect();
         for folder in folders {
             if kept.contains(folder) {
                 continue;
             }
-            if condemned.contains(folder) || folder.ends_with(TEMPORARY) {
+            if discarded.contains(folder) || folder.ends_with(TEMPORARY) {
                 self.delete.insert(folder.clone());
             } else {
-                self.move_aside.insert(folder.clone());
+                self.unknown.insert(folder.clone());
             }
         }
     }
@@ -99,18 +100,18 @@ mod tests {
     }
 
     #[test]
-    fn a_creation_that_was_not_renamed_is_forgotten() {
+    fn a_creation_that_was_not_renamed_is_undone() {
         let repair = plan(&recorded(ReplicaState::Creating), &names(&["x.tmp"]));
         assert_eq!(state_after(&repair), None);
         assert_eq!(repair.delete, names(&["x.tmp"]));
-        assert!(!repair.state.is_removed(group(5, 1)), "it may be made again");
+        assert!(!repair.state.is_removed(group(5, 1)), "it may be created again");
     }
 
     #[test]
     fn a_creation_that_was_renamed_is_live() {
         let repair = plan(&recorded(ReplicaState::Creating), &names(&["x"]));
         assert_eq!(state_after(&repair), Some(ReplicaState::Live));
-        assert!(repair.delete.is_empty() && repair.move_aside.is_empty());
+        assert!(repair.delete.is_empty() && repair.unknown.is_empty());
     }
 
     #[test]
@@ -130,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn discarded_folders_go_and_unknown_ones_are_moved_aside() {
+    fn discarded_folders_are_deleted_and_unknown_ones_are_moved() {
         let mut before = recorded(ReplicaState::Live);
         before.discards.insert("old".to_owned());
-        let repair = plan(&before, &names(&["x", "old", "stranger"]));
+        let repair = plan(&before, &names(&["x", "old", "unknown"]));
         assert_eq!(repair.delete, names(&["old"]));
-        assert_eq!(repair.move_aside, names(&["stranger"]));
+        assert_eq!(repair.unknown, names(&["unknown"]));
         assert!(repair.state.discards.is_empty());
         assert_eq!(state_after(&repair), Some(ReplicaState::Live));
     }

@@ -1,4 +1,4 @@
-//! What the registry says, and how it is written: text that a person can read, under one checksum.
+//! Content of the registry and its encoding: readable text with one checksum.
 //!
 //! ```text
 //!   ebla-registry 1
@@ -13,10 +13,10 @@
 //!   crc32c 8a2b01ff
 //! ```
 //!
-//! `replica`: tablet, replica, state, folder, and where its data came by snapshot, the log id of the last one (term,
-//! index). `tombstone`: tablet and the highest replica id that was removed here; ids only grow, so lower ones are dead
-//! too. `discard`: a folder that an installation has replaced and that may be deleted. The last line is the CRC-32C of
-//! all bytes before it. Lines come in this order, sorted, so equal states are equal bytes.
+//! `replica`: tablet, replica, state, folder, and the log id (term, index) of its last installed snapshot, if any.
+//! `tombstone`: tablet and the highest replica id that was removed here; ids only grow, so lower ones are removed too.
+//! `discard`: a folder that an installation has replaced and that may be deleted. The last line is the CRC-32C of all
+//! bytes before it. Lines are in this order, sorted, so equal states have equal bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -28,23 +28,23 @@ use crate::log::GroupId;
 const HEADER: &str = "ebla-registry 1\n";
 const CHECKSUM: &str = "crc32c ";
 
-/// Who this server is. Given once, for as long as its data folder exists.
+/// Identity of the server. Fixed for the lifetime of its data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The cluster it belongs to.
     pub cluster: ClusterId,
-    /// Its number there.
+    /// Its id in the cluster.
     pub server: ServerId,
 }
 
-/// How far along a replica's folder is.
+/// Lifecycle state of a replica's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaState {
-    /// Its folder is being made.
+    /// Its folder is being created.
     Creating,
     /// It takes part in its group.
     Live,
-    /// What it has may be less than what it acknowledged. It takes no part and waits to be replaced under another id.
+    /// It may have lost acknowledged data. It takes no part in its group until it is replaced under another id.
     Quarantined,
     /// Its folder is being deleted.
     Removing,
@@ -63,18 +63,18 @@ impl ReplicaState {
     }
 }
 
-/// One replica that lives here.
+/// One replica of this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaRecord {
-    /// Name of its folder among the tablets' folders.
+    /// Name of its folder in `tablets/`.
     pub folder: String,
-    /// How far along it is.
+    /// Its lifecycle state.
     pub state: ReplicaState,
-    /// Where its data came from a leader's snapshot: the last entry in the last one. The log may end below it.
+    /// The last entry of the last snapshot that was installed, if any. The log may end below it.
     pub installed: Option<LogId>,
 }
 
-/// All that the registry says.
+/// Content of the registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) identity: Option<Identity>,
@@ -91,7 +91,7 @@ impl State {
         below && !self.replicas.contains_key(&group)
     }
 
-    pub(super) fn bury(&mut self, group: GroupId) {
+    pub(super) fn add_tombstone(&mut self, group: GroupId) {
         self.replicas.remove(&group);
         let highest = self.tombstones.entry(group.tablet).or_insert(group.replica);
         *highest = group.replica.max(*highest);
@@ -128,16 +128,16 @@ impl State {
         Ok(())
     }
 
-    /// Reads what [`Self::encode`] wrote, else says what is wrong with it.
+    /// Reads what [`Self::encode`] wrote; the error says what is wrong with it.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let text = std::str::from_utf8(bytes).map_err(|_| "it is no text".to_owned())?;
+        let text = std::str::from_utf8(bytes).map_err(|_| "the file is not text".to_owned())?;
         let body = checked_body(text)?;
-        let lines = body.strip_prefix(HEADER).ok_or("it has another version or none")?;
+        let lines = body.strip_prefix(HEADER).ok_or("the file has an unknown version or none")?;
         let mut state = Self::default();
         let mut cluster = None;
         for line in lines.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            state.read_line(&words, &mut cluster).ok_or_else(|| format!("no such line is written: {line:?}"))?;
+            state.read_line(&words, &mut cluster).ok_or_else(|| format!("invalid line {line:?}"))?;
         }
         Ok(state)
     }
@@ -172,14 +172,14 @@ impl State {
 
 /// The text before the last line, which must be its checksum.
 fn checked_body(text: &str) -> Result<&str, String> {
-    let at = text.rfind(CHECKSUM).ok_or("its checksum is missing")?;
+    let at = text.rfind(CHECKSUM).ok_or("the checksum is missing")?;
     let (body, last) = text.split_at(at);
     let written = last.strip_prefix(CHECKSUM).and_then(|rest| rest.strip_suffix('\n'));
     let written = written.filter(|digits| digits.len() == 8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
     match written {
         Some(checksum) if checksum == crc32c::crc32c(body.as_bytes()) => Ok(body),
-        Some(_) => Err("its checksum does not match".to_owned()),
-        None => Err("its end is torn".to_owned()),
+        Some(_) => Err("the checksum does not match".to_owned()),
+        None => Err("the file is truncated".to_owned()),
     }
 }
 
@@ -210,14 +210,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         for state in [State::default(), full()] {
             assert_eq!(State::decode(&state.encode()), Ok(state));
         }
     }
 
     #[test]
-    fn every_flipped_bit_and_every_torn_end_is_seen() {
+    fn every_flipped_bit_and_every_truncation_is_detected() {
         let bytes = full().encode();
         for at in 0..bytes.len() {
             for bit in 0..8 {
@@ -238,13 +238,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_buried_replica_and_all_before_it_are_removed() {
+    fn a_tombstone_covers_its_replica_and_all_before_it() {
         let mut state = full();
-        state.bury(group(5, 3));
-        state.bury(group(5, 2));
+        state.add_tombstone(group(5, 3));
+        state.add_tombstone(group(5, 2));
         assert!(state.is_removed(group(5, 3)));
         assert!(state.is_removed(group(5, 2)));
-        assert!(!state.is_removed(group(5, 1)), "it lives here");
+        assert!(!state.is_removed(group(5, 1)), "it exists here");
         assert!(!state.is_removed(group(5, 4)));
     }
 }

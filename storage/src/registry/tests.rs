@@ -1,4 +1,4 @@
-//! The registry on a real folder: what it says after a crash at each point, and what it refuses.
+//! The registry on a real folder: its state after a crash at each point, and the calls that it rejects.
 
 use ebla_model::id::{ClusterId, ServerId};
 use tempfile::TempDir;
@@ -25,10 +25,10 @@ fn everything_is_there_after_a_restart() {
     let dir = TempDir::new().unwrap();
     let path = {
         let registry = Registry::open(dir.path()).unwrap();
-        registry.adopt(identity(3)).unwrap();
+        registry.set_identity(identity(3)).unwrap();
         registry.accept_epoch(MasterEpoch::new(9)).unwrap();
-        registry.note_segment(4).unwrap();
-        registry.note_segment(2).unwrap();
+        registry.record_segment(4).unwrap();
+        registry.record_segment(2).unwrap();
         create(&registry, 5, 1)
     };
     let registry = Registry::open(dir.path()).unwrap();
@@ -44,13 +44,13 @@ fn a_folder_has_one_user_and_one_identity() {
     let dir = TempDir::new().unwrap();
     let registry = Registry::open(dir.path()).unwrap();
     assert!(matches!(Registry::open(dir.path()), Err(RegistryError::InUse(_))));
-    registry.adopt(identity(3)).unwrap();
-    registry.adopt(identity(3)).unwrap();
-    assert!(matches!(registry.adopt(identity(4)), Err(RegistryError::Foreign(_))));
+    registry.set_identity(identity(3)).unwrap();
+    registry.set_identity(identity(3)).unwrap();
+    assert!(matches!(registry.set_identity(identity(4)), Err(RegistryError::Foreign(_))));
 }
 
 #[test]
-fn orders_of_an_earlier_master_are_refused() {
+fn requests_of_an_earlier_master_are_refused() {
     let dir = TempDir::new().unwrap();
     let registry = Registry::open(dir.path()).unwrap();
     registry.accept_epoch(MasterEpoch::new(9)).unwrap();
@@ -78,7 +78,7 @@ fn a_removed_replica_never_lives_again() {
 }
 
 #[test]
-fn one_that_never_was_here_can_be_removed() {
+fn a_replica_that_never_existed_can_be_removed() {
     let dir = TempDir::new().unwrap();
     let registry = Registry::open(dir.path()).unwrap();
     registry.remove(group(8, 2)).unwrap();
@@ -86,7 +86,7 @@ fn one_that_never_was_here_can_be_removed() {
 }
 
 #[test]
-fn a_creation_interrupted_before_its_rename_is_forgotten() {
+fn a_creation_interrupted_before_its_rename_is_undone() {
     let dir = TempDir::new().unwrap();
     let temporary = {
         let registry = Registry::open(dir.path()).unwrap();
@@ -107,7 +107,7 @@ fn a_creation_interrupted_after_its_rename_is_live() {
         let registry = Registry::open(dir.path()).unwrap();
         let temporary = registry.begin_create(group(5, 1)).unwrap();
         make_folder(&temporary);
-        registry.settle("t5-r1").unwrap();
+        registry.publish_folder("t5-r1").unwrap();
     }
     let registry = Registry::open(dir.path()).unwrap();
     assert_eq!(registry.replica(group(5, 1)).unwrap().state, ReplicaState::Live);
@@ -140,22 +140,22 @@ fn an_installation_interrupted_before_it_was_recorded_leaves_the_old_folder() {
         let registry = Registry::open(dir.path()).unwrap();
         let old = create(&registry, 5, 1);
         make_folder(&registry.begin_install(group(5, 1)).unwrap());
-        registry.settle("t5-r1.1").unwrap();
+        registry.publish_folder("t5-r1.1").unwrap();
         old
     };
     let registry = Registry::open(dir.path()).unwrap();
     assert_eq!(registry.path(group(5, 1)), Some(old));
-    assert!(dir.path().join(SET_ASIDE).join("t5-r1.1.0").join("data").is_file());
+    assert!(dir.path().join(LOST_AND_FOUND).join("t5-r1.1.0").join("data").is_file());
 }
 
 #[test]
-fn unknown_folders_are_moved_aside_and_not_deleted() {
+fn unknown_folders_are_moved_to_lost_and_found_and_not_deleted() {
     let dir = TempDir::new().unwrap();
     drop(Registry::open(dir.path()).unwrap());
     for round in 0..2 {
-        make_folder(&dir.path().join(TABLETS).join("stranger"));
+        make_folder(&dir.path().join(TABLETS).join("unknown"));
         drop(Registry::open(dir.path()).unwrap());
-        let aside = dir.path().join(SET_ASIDE).join(format!("stranger.{round}"));
+        let aside = dir.path().join(LOST_AND_FOUND).join(format!("unknown.{round}"));
         assert!(aside.join("data").is_file());
     }
 }
@@ -170,7 +170,7 @@ fn a_live_replica_without_its_folder_is_quarantined() {
 }
 
 #[test]
-fn a_damaged_registry_says_that_the_server_must_be_a_new_one() {
+fn the_error_of_a_damaged_registry_asks_for_a_new_server() {
     let dir = TempDir::new().unwrap();
     drop(Registry::open(dir.path()).unwrap());
     let path = dir.path().join(FILE);
@@ -196,8 +196,8 @@ fn after_a_failed_write_nothing_more_is_accepted() {
     let registry = Registry::open(dir.path()).unwrap();
     // A folder where the new file would be written makes the write fail.
     fs::create_dir(dir.path().join("registry.new")).unwrap();
-    assert!(matches!(registry.note_segment(1), Err(RegistryError::Io { .. })));
+    assert!(matches!(registry.record_segment(1), Err(RegistryError::Io { .. })));
     fs::remove_dir(dir.path().join("registry.new")).unwrap();
-    assert!(matches!(registry.note_segment(1), Err(RegistryError::Failed)));
+    assert!(matches!(registry.record_segment(1), Err(RegistryError::Failed)));
     assert_eq!(registry.last_segment(), 0);
 }

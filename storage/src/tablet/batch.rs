@@ -1,7 +1,7 @@
-//! What is to be written in one step: cells and meta keys together, all or nothing.
+//! An atomic write batch: cells and meta keys together, all or nothing.
 //!
 //! A batch is a plain value and knows no store, so the rules that decide what to write (`tablet::apply`) stay pure and
-//! are tested without a disk. It turns into the engine's form when it is written.
+//! are tested without a disk. It is converted to RocksDB's write batch when it is written.
 
 use bytes::Bytes;
 
@@ -41,15 +41,15 @@ impl Batch {
         self.changes.push(Change::Put { key, value });
     }
 
-    /// Deletes the cell at an encoded cell key, if it is there.
+    /// Deletes the cell at an encoded cell key, if it exists.
     pub fn delete(&mut self, key: Vec<u8>) {
         self.count(key.len());
         self.changes.push(Change::Delete { key });
     }
 
-    /// Deletes all cells with `from <= key < to` (without `to`: all from `from` on). An empty range is no change.
+    /// Deletes all cells with `from <= key < to` (without `to`: all from `from` on). An empty range has no effect.
     ///
-    /// For many cells only: each one slows the next read of a memtable, see [`super::cells::probe`].
+    /// For many cells only: each one slows the next read of a memtable, see [`super::cells::plan_delete`].
     pub fn delete_range(&mut self, from: Vec<u8>, to: Option<Vec<u8>>) {
         let to = to.unwrap_or_else(end_of_keys);
         if from >= to {
@@ -67,7 +67,7 @@ impl Batch {
         self.changes.push(Change::PutMeta { key, value });
     }
 
-    /// Deletes a meta key, if it is there.
+    /// Deletes a meta key, if it exists.
     pub fn delete_meta(&mut self, key: MetaKey) {
         let key = key.encode();
         self.count(key.len());
@@ -87,7 +87,7 @@ impl Batch {
         self.changes.is_empty()
     }
 
-    /// How many changes it holds.
+    /// Number of changes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.changes.len()
@@ -99,7 +99,7 @@ impl Batch {
         self.payload_bytes
     }
 
-    /// How many range deletes it holds.
+    /// Number of range deletes.
     #[must_use]
     pub fn range_tombstones(&self) -> u64 {
         self.range_tombstones
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_range_is_no_change() {
+    fn an_empty_range_has_no_effect() {
         let mut batch = Batch::new();
         batch.delete_range(b"b".to_vec(), Some(b"a".to_vec()));
         batch.delete_range(b"b".to_vec(), Some(b"b".to_vec()));

@@ -1,9 +1,8 @@
-//! What a tablet asks of a store in terms of cells: what a delete has to delete, where a column's versions lie, how large rows
-//! are.
+//! Cell-level operations on a store: how to delete a range of cells, the bounds of a column's versions, the sizes of rows.
 //!
 //! A cell's key is `row, family id, qualifier, inverted timestamp` (`ebla_model::codec`), so a row, a family of it and a
-//! column each are one contiguous range, newest version first within a column. Reading rows, and judging what garbage
-//! rules hide, is the tablet's.
+//! column each are one contiguous range, newest version first within a column. The tablet layer assembles rows and applies
+//! garbage collection rules to reads.
 
 use ebla_model::codec::{self, CodecError};
 use ebla_model::id::FamilyId;
@@ -14,49 +13,49 @@ use super::TabletStore;
 use super::error::StoreError;
 use super::scan::{ScanPlan, View};
 
-/// What a delete finds where it is to delete.
+/// How to delete a range of cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Probe {
-    /// So few cells that each one is deleted by its key.
-    Few(Vec<Vec<u8>>),
-    /// Too many, or too many deleted ones between them: one range tombstone is cheaper, now and for later reads.
-    Many,
+pub enum DeletePlan {
+    /// Few cells: delete each by its key.
+    Keys(Vec<Vec<u8>>),
+    /// Many cells, or many deleted ones between them: one range tombstone is cheaper, now and for later reads.
+    Range,
 }
 
 /// Above this many cells a delete writes a range tombstone.
 pub const SINGLE_DELETES_MAX: usize = 16;
-/// How many deleted keys a probe passes before it gives up counting.
-const PROBE_SKIPS_MAX: u64 = 64;
+/// Number of deleted keys that [`plan_delete`] skips before it chooses a range tombstone.
+const DELETED_KEYS_MAX: u64 = 64;
 
-/// How best to delete the cells with `lower <= key < upper`: reads at most one key more than [`SINGLE_DELETES_MAX`].
+/// Plans the deletion of the cells with `lower <= key < upper`. Reads at most one key more than [`SINGLE_DELETES_MAX`].
 ///
-/// Replicas may answer differently (their compactions differ) and still end with the same cells.
+/// Replicas may choose differently (their compactions differ) and still end with the same cells.
 ///
 /// # Errors
 /// [`StoreError::Expired`]: take a new view. Else when the store cannot be read.
-pub fn probe(view: &View<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<Probe, StoreError> {
-    match probe_keys(view, lower, upper) {
-        Err(StoreError::TooManySkipped) => Ok(Probe::Many),
+pub fn plan_delete(view: &View<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<DeletePlan, StoreError> {
+    match live_keys(view, lower, upper) {
+        Err(StoreError::TooManySkipped) => Ok(DeletePlan::Range),
         other => other,
     }
 }
 
-fn probe_keys(view: &View<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<Probe, StoreError> {
-    let mut scan = view.scan(&ScanPlan::new(lower, upper).skipping_at_most(PROBE_SKIPS_MAX))?;
+fn live_keys(view: &View<'_>, lower: &[u8], upper: Option<&[u8]>) -> Result<DeletePlan, StoreError> {
+    let mut scan = view.scan(&ScanPlan::new(lower, upper).skipping_at_most(DELETED_KEYS_MAX))?;
     let mut keys = Vec::new();
     while let Some((key, _)) = scan.entry() {
         if keys.len() == SINGLE_DELETES_MAX {
-            return Ok(Probe::Many);
+            return Ok(DeletePlan::Range);
         }
         keys.push(key.to_vec());
         scan.step()?;
     }
-    Ok(Probe::Few(keys))
+    Ok(DeletePlan::Keys(keys))
 }
 
 /// The bounds of the versions of a column with `start <= timestamp < end` (without `end`: all from `start` on).
 ///
-/// They cross when there are none. Timestamps are inverted in keys: the newest version has the least key.
+/// The bounds cross when the range is empty. Timestamps are inverted in keys: the newest version has the lowest key.
 #[must_use]
 pub fn version_bounds(
     row: &RowKey,
@@ -65,7 +64,7 @@ pub fn version_bounds(
     end: Option<Micros>,
 ) -> (Vec<u8>, Vec<u8>) {
     let at = |time: Micros| codec::encode_parts(row.as_bytes(), family, qualifier, time);
-    // The key of `end` itself is excluded and lies below all wanted ones: what follows it directly is the bound.
+    // The key of `end` itself is excluded and is below all wanted ones: its direct successor is the bound.
     let lower = match end {
         Some(end) => successor(at(end)),
         None => codec::column_prefix(row, family, qualifier),
@@ -77,7 +76,7 @@ impl TabletStore {
     /// [`TabletStore::sizes`] by rows: first row of each piece and the piece's bytes. Pieces within one row are joined.
     ///
     /// # Errors
-    /// When the store cannot be read or holds what is no cell.
+    /// When the store cannot be read or holds an invalid cell key.
     pub fn row_sizes(&self, range: &KeyRange) -> Result<Vec<(RowKey, u64)>, StoreError> {
         let (lower, upper) = codec::range_bounds(range);
         let mut rows: Vec<(RowKey, u64)> = Vec::new();
@@ -91,10 +90,10 @@ impl TabletStore {
         Ok(rows)
     }
 
-    /// About how many bytes the rows of `range` take in files. What is not flushed is not counted.
+    /// Approximate size of the rows of `range` in files. Unflushed data is not counted.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be read.
     pub fn row_range_bytes(&self, range: &KeyRange) -> Result<u64, StoreError> {
         let (lower, upper) = codec::range_bounds(range);
         self.range_bytes(&lower, upper.as_deref())

@@ -1,8 +1,8 @@
-//! A second store with the same content, made by hard links: what a split and a Raft snapshot begin with.
+//! Checkpoints: a second store with the same content, created by hard links. Splits and Raft snapshots start with one.
 //!
-//! 16 to 33 ms whatever the size, no disk space of its own; it stays whole while the parent goes on and after the parent
-//! is removed. The engine's call that skips the flush ("log size") is not used: with its log off, the copy would lack what
-//! is in memtables.
+//! A checkpoint takes 16 to 33 ms at any size and no disk space. It stays intact while the parent changes and after the
+//! parent is removed. RocksDB's variant that skips the flush (`log_size_for_flush`) is not used: with the WAL off, the copy
+//! would lack the content of the memtables.
 
 use std::path::Path;
 
@@ -14,26 +14,26 @@ use super::{GcRules, TabletStore};
 use crate::folder;
 
 impl TabletStore {
-    /// Makes `dir`, which must not exist, a store that holds all that was written here before the call; durable.
+    /// Creates `dir`, which must not exist, as a durable store with all writes before the call.
     ///
-    /// What is written meanwhile may be in it or not: the copy's own `applied` tells.
+    /// Concurrent writes may be in it or not: the copy's own `applied` says which.
     ///
     /// # Errors
-    /// When the flush fails (the replica must stop) or the folder cannot be made.
+    /// When the flush fails (the replica must stop) or the folder cannot be created.
     pub fn checkpoint(&self, dir: &Path) -> Result<(), StoreError> {
         self.flush()?;
-        let checkpoint = Checkpoint::new(self.database()).map_err(StoreError::engine("begin checkpoint"))?;
-        checkpoint.create_checkpoint(dir).map_err(StoreError::engine("make checkpoint"))?;
+        let checkpoint = Checkpoint::new(self.database()).map_err(StoreError::engine("prepare checkpoint"))?;
+        checkpoint.create_checkpoint(dir).map_err(StoreError::engine("create checkpoint"))?;
         folder::sync(dir).map_err(StoreError::io("sync", dir))?;
         folder::sync_parent(dir).map_err(StoreError::io("sync folder of", dir))
     }
 
-    /// Sets the rules after the tablet's range was cut, and drops the files that lie wholly outside at once.
+    /// Sets the rules after a split has reduced the tablet's range, and drops the files that are entirely outside.
     ///
-    /// What remains outside goes at later compactions. Nothing depends on either: reads keep to the range.
+    /// Later compactions drop the remaining cells outside the range. Correctness depends on neither: reads respect the range.
     ///
     /// # Errors
-    /// When the engine fails to.
+    /// When RocksDB fails.
     pub fn drop_outside(&self, rules: GcRules) -> Result<(), StoreError> {
         let (lower, upper) = (rules.lower().to_vec(), rules.upper().map(<[u8]>::to_vec));
         self.set_gc_rules(rules);

@@ -1,17 +1,17 @@
-//! Garbage that compactions drop, and the rules they drop it by.
+//! Garbage collection in compactions: the compaction filter and its rules.
 //!
-//! A compaction filter runs *before* range tombstones are looked at and ignores snapshots: it sees a value without the
-//! tombstone above it. So it may only decide on what one key alone says, and only what every replica has agreed on:
+//! A compaction filter runs *before* range tombstones are applied and ignores snapshots: it sees a value without the
+//! tombstone above it. So its decisions use one key alone, and only rules that every replica has agreed on:
 //!
-//! - the cell's family is gone from the schema;
-//! - the cell lies outside the tablet's range (a split left it here);
-//! - its timestamp lies below the family's age floor, which is replicated and never falls.
+//! - the cell's family was removed from the schema;
+//! - the cell is outside the tablet's range (a split left it here);
+//! - its timestamp is below the family's age floor, which is replicated and never falls.
 //!
-//! What counts versions is never decided here: `Collect` entries delete those on every replica alike.
+//! Rules that count versions are not applied here: `Collect` log entries delete those cells on every replica alike.
 //!
-//! The engine takes plain functions and passes no arguments, so a store and its filters share one value, which is
-//! swapped whole. Each swap raises an epoch; a view taken at an older epoch makes no further iterators
-//! ([`super::scan::View`]), because a compaction under newer rules may have dropped what the view should see.
+//! A store and its compaction filters share one value, which is replaced as a whole. Each replacement raises an epoch. A
+//! view of an older epoch creates no further iterators ([`super::scan::View`]), because a compaction under newer rules may
+//! have dropped cells that the view should see.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -28,7 +28,7 @@ use rocksdb::compaction_filter_factory::{CompactionFilterContext, CompactionFilt
 
 use super::scan::row_prefix_of;
 
-/// What of a tablet's cells is garbage by the key alone.
+/// Rules that identify garbage cells by their key alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GcRules {
     families: BTreeSet<FamilyId>,
@@ -41,8 +41,8 @@ pub struct GcRules {
 impl GcRules {
     /// The rules of a tablet with this range and schema.
     ///
-    /// `families` are alive; ids from `next_family` on are yet unknown to the schema and kept, so that a compaction under
-    /// rules a moment old cannot touch a family that was just made. `floors`: cells older than this are garbage.
+    /// `families` exist. Cells with ids from `next_family` on are retained, so that a compaction under slightly older rules
+    /// cannot drop cells of a family that was just created. `floors`: cells older than this are garbage.
     pub fn new(
         range: &KeyRange,
         families: impl IntoIterator<Item = FamilyId>,
@@ -53,7 +53,7 @@ impl GcRules {
         Self { families: families.into_iter().collect(), next_family, lower, upper, floors }
     }
 
-    /// Whether the cell at this key may go. Bytes that are no cell key are kept: what is not understood is not deleted.
+    /// Whether the cell at this key is garbage. Bytes that are not a cell key are retained.
     #[must_use]
     pub fn is_garbage(&self, key: &[u8]) -> bool {
         let Some((family, timestamp)) = family_and_time(key) else { return false };
@@ -62,12 +62,12 @@ impl GcRules {
             || self.floors.get(&family).is_some_and(|floor| timestamp < *floor)
     }
 
-    /// The key where the tablet's cells begin.
+    /// Lower bound of the tablet's cells.
     pub(super) fn lower(&self) -> &[u8] {
         &self.lower
     }
 
-    /// The key where they end; none: nowhere.
+    /// Upper bound of the tablet's cells; none: unbounded.
     pub(super) fn upper(&self) -> Option<&[u8]> {
         self.upper.as_deref()
     }
@@ -90,18 +90,18 @@ fn family_and_time(key: &[u8]) -> Option<(FamilyId, Micros)> {
     Some((FamilyId::new(u32::from_be_bytes(*family)), Micros::new(micros)))
 }
 
-/// The rules of one open store, shared with its compactions.
+/// The current rules of one open store, shared with its compactions.
 #[derive(Default)]
-pub(super) struct SharedRules {
-    /// Held to copy or swap the pointer, never longer. None until the tablet has told its rules: all is kept.
+pub(super) struct CurrentGcRules {
+    /// Locked only to copy or swap the pointer. `None` until the tablet has set its rules: all cells are retained.
     current: Mutex<Option<Arc<GcRules>>>,
     epoch: AtomicU64,
 }
 
-impl SharedRules {
+impl CurrentGcRules {
     pub(super) fn set(&self, rules: GcRules) {
-        // First the epoch: a view that still sees the old one was made, and its iterators too, before any compaction
-        // could act by the new rules.
+        // The epoch first: a view that still sees the old one was created, with its iterators, before any compaction could
+        // apply the new rules.
         self.epoch.fetch_add(1, Ordering::SeqCst);
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(rules));
     }
@@ -115,22 +115,22 @@ impl SharedRules {
     }
 }
 
-/// Makes a [`Collector`] for each compaction of one store.
-pub(super) struct CollectorFactory {
-    rules: Arc<SharedRules>,
+/// Creates a [`GcFilter`] for each compaction of one store.
+pub(super) struct GcFilterFactory {
+    rules: Arc<CurrentGcRules>,
 }
 
-impl CollectorFactory {
-    pub(super) fn new(rules: Arc<SharedRules>) -> Self {
+impl GcFilterFactory {
+    pub(super) fn new(rules: Arc<CurrentGcRules>) -> Self {
         Self { rules }
     }
 }
 
-impl CompactionFilterFactory for CollectorFactory {
-    type Filter = Collector;
+impl CompactionFilterFactory for GcFilterFactory {
+    type Filter = GcFilter;
 
-    fn create(&mut self, _context: CompactionFilterContext) -> Collector {
-        Collector { rules: self.rules.current() }
+    fn create(&mut self, _context: CompactionFilterContext) -> GcFilter {
+        GcFilter { rules: self.rules.current() }
     }
 
     fn name(&self) -> &CStr {
@@ -139,11 +139,11 @@ impl CompactionFilterFactory for CollectorFactory {
 }
 
 /// One compaction's filter. The rules are those of its start: newer ones wait for the next compaction.
-pub(super) struct Collector {
+pub(super) struct GcFilter {
     rules: Option<Arc<GcRules>>,
 }
 
-impl CompactionFilter for Collector {
+impl CompactionFilter for GcFilter {
     fn filter(&mut self, _level: u32, key: &[u8], _value: &[u8]) -> CompactionDecision {
         match &self.rules {
             Some(rules) if rules.is_garbage(key) => CompactionDecision::Remove,
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_the_range_goes() {
+    fn cells_outside_the_range_are_garbage() {
         let rules = rules();
         assert!(rules.is_garbage(&key("a", 1, 5)));
         assert!(!rules.is_garbage(&key("b", 1, 5)), "the start belongs to the tablet");
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_a_dropped_family_goes_and_of_an_unknown_one_stays() {
+    fn cells_of_a_removed_family_are_garbage_and_of_an_unknown_one_are_not() {
         let rules = rules();
         assert!(rules.is_garbage(&key("c", 3, 5)));
         assert!(!rules.is_garbage(&key("c", 4, 5)));
     }
 
     #[test]
-    fn what_is_below_the_age_floor_goes() {
+    fn cells_below_the_age_floor_are_garbage() {
         let rules = rules();
         assert!(rules.is_garbage(&key("c", 2, 99)));
         assert!(!rules.is_garbage(&key("c", 2, 100)));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cell_key_stays() {
+    fn invalid_cell_keys_are_retained() {
         let rules = rules();
         assert!(!rules.is_garbage(b"zzz"));
         assert!(!rules.is_garbage(b"z\0\x01"));

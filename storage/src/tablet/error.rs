@@ -1,4 +1,4 @@
-//! What can go wrong in a tablet store, told as what the caller should do.
+//! Errors of a tablet store.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,49 +8,49 @@ use ebla_model::error::{Error, ErrorKind, Reason};
 /// An error of a tablet store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Bytes on disk are not what was written. The replica must stop and be replaced.
+    /// The bytes on disk are corrupted. The replica must stop and be replaced.
     #[error("{context}: data is damaged: {message}")]
     Damaged {
-        /// What was being done.
+        /// The operation that failed.
         context: &'static str,
-        /// What the engine or the decoder said.
+        /// Message of RocksDB or of the decoder.
         message: String,
     },
-    /// The engine failed otherwise (disk full, IO error). The replica stops serving; nothing is retried.
+    /// RocksDB failed otherwise (disk full, IO error). The replica stops serving; nothing is retried.
     #[error("{context}: {message}")]
     Engine {
-        /// What was being done.
+        /// The operation that failed.
         context: &'static str,
-        /// What the engine said.
+        /// RocksDB's message.
         message: String,
     },
-    /// Another open store holds this folder.
-    #[error("open tablet store {}: it is open elsewhere", .0.display())]
+    /// The folder is locked by another open store.
+    #[error("open tablet store {}: it is already open", .0.display())]
     Locked(PathBuf),
-    /// There is no store in this folder.
-    #[error("open tablet store {}: there is none", .0.display())]
+    /// The folder has no store.
+    #[error("open tablet store {}: it does not exist", .0.display())]
     Missing(PathBuf),
-    /// There is a store in this folder already.
-    #[error("create tablet store {}: there is one already", .0.display())]
+    /// The folder already has a store.
+    #[error("create tablet store {}: it already exists", .0.display())]
     Exists(PathBuf),
-    /// The rules of garbage collection changed after the view was taken and before its iterators were made, so the view
-    /// may miss cells. Take a new view.
-    #[error("the view is older than the tablet's collection rules")]
+    /// The garbage collection rules changed after the view was taken and before its iterators were created, so the view may
+    /// miss cells. Take a new view.
+    #[error("read view expired: garbage collection rules have changed; take a new view")]
     Expired,
-    /// A read that may not touch the disk met a block that is not cached. Read again from where reads may block.
-    #[error("not in the cache")]
+    /// A cache-only read needs a block that is not cached. Repeat the read where it may block.
+    #[error("block is not in the cache")]
     NotCached,
-    /// A bounded scan met more deleted keys than its bound.
-    #[error("more deleted keys than the bound")]
+    /// A bounded scan skipped more deleted keys than its limit.
+    #[error("scan skipped too many deleted keys")]
     TooManySkipped,
     /// The file system failed.
     #[error("{context} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         context: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -81,7 +81,7 @@ impl StoreError {
         move |source| Self::Io { context, path, source }
     }
 
-    /// Classes what the engine says; `context` is imperative ("read cell").
+    /// Classifies an error of RocksDB; `context` is imperative ("read cell").
     pub(crate) fn engine(context: &'static str) -> impl Fn(rocksdb::Error) -> Self {
         move |error| {
             let kind = error.kind();

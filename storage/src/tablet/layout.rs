@@ -1,4 +1,4 @@
-//! The keys of a tablet's `default` column family: everything a replica knows besides its cells.
+//! Meta keys: the keys of a tablet's `default` column family, all replica state besides the cells.
 //!
 //! | key | value |
 //! |---|---|
@@ -7,14 +7,14 @@
 //! | `applied` | version 1, term (u64 BE), index (u64 BE): the last log entry whose effect is in this store |
 //! | `last_time` | version 1, microseconds (i64 BE): the greatest log time applied |
 //! | `gc_time` | version 1, microseconds (i64 BE): the time at which reads judge garbage |
-//! | `leapt` | version 1, microseconds (i64 BE): what of the log's time was leaps; absent: none |
+//! | `leapt` | version 1, microseconds (i64 BE): how much of the log's time were leaps; absent: none |
 //! | `floors` | version 1, then per family in rising order: id (u32 BE), microseconds (i64 BE) |
 //! | `sessions/` + 16 bytes | `ebla.record.Session`, opaque here |
-//! | `operations/` + u64 BE | the answer of an applied admin operation, opaque here |
+//! | `operations/` + u64 BE | the response of an applied admin operation, opaque here |
 //! | `tokens/` + escaped row, kind of call, token | `ebla.record.IdempotencyToken`, opaque here |
 //!
-//! `applied` travels in the same write batch as the data it covers, and families are only flushed together, so after any
-//! crash it tells exactly what the cells hold. Keys are ASCII so that a dump can be read. No name is a prefix of another.
+//! `applied` is written in the same batch as the data it covers, and column families are only flushed together, so after
+//! any crash it matches the cells exactly. Keys are ASCII so that a dump is readable. No name is a prefix of another.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use ebla_model::time::Micros;
 
 use super::error::StoreError;
 
-/// Every value whose layout this file owns begins with it.
+/// First byte of every value whose layout is defined in this file.
 const VERSION: u8 = 1;
 
 /// A key of the `default` column family.
@@ -44,20 +44,20 @@ pub enum MetaKey {
     Floors,
     /// `leapt`: [`encode_micros`].
     Leapt,
-    /// `sessions/<id>`: what a session has done here; `ebla.record.Session`.
+    /// `sessions/<id>`: the applied writes of a session; `ebla.record.Session`.
     Session(SessionId),
-    /// `operations/<id>`: an admin operation that was applied, with its answer.
+    /// `operations/<id>`: an applied admin operation, with its response.
     Operation(OperationId),
-    /// `tokens/<row, kind of call, token>`: a write that came with an idempotency token; `ebla.record.IdempotencyToken`.
+    /// `tokens/<row, kind of call, token>`: a write with an idempotency token; `ebla.record.IdempotencyToken`.
     Token(Bytes),
 }
 
 impl MetaKey {
-    /// What all session keys begin with.
+    /// Prefix of all session keys.
     pub const SESSIONS: &'static [u8] = b"sessions/";
-    /// What all operation keys begin with.
+    /// Prefix of all operation keys.
     pub const OPERATIONS: &'static [u8] = b"operations/";
-    /// What all keys of idempotency tokens begin with.
+    /// Prefix of all keys of idempotency tokens.
     pub const TOKENS: &'static [u8] = b"tokens/";
 
     /// The key's bytes.
@@ -171,15 +171,15 @@ pub fn decode_floors(value: &[u8]) -> Result<BTreeMap<FamilyId, Micros>, StoreEr
 fn body<'v>(value: &'v [u8], context: &'static str) -> Result<&'v [u8], StoreError> {
     match value.split_first() {
         Some((&VERSION, rest)) => Ok(rest),
-        Some((version, _)) => Err(StoreError::damaged(context, format!("version {version} is not known"))),
-        None => Err(StoreError::damaged(context, "it is empty")),
+        Some((version, _)) => Err(StoreError::damaged(context, format!("unknown version {version}"))),
+        None => Err(StoreError::damaged(context, "the value is empty")),
     }
 }
 
 fn whole<T>(read: Option<T>, rest: &[u8], context: &'static str) -> Result<T, StoreError> {
     match read {
         Some(read) if rest.is_empty() => Ok(read),
-        _ => Err(StoreError::damaged(context, "its length is wrong")),
+        _ => Err(StoreError::damaged(context, "the value has the wrong length")),
     }
 }
 

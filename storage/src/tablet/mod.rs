@@ -1,19 +1,19 @@
 //! The tablet store: one RocksDB directory for each tablet replica.
 //!
 //! ```text
-//!   Shared ----- cache, memtable account, threads, limits: one for the server
+//!   SharedResources ----- block cache, write buffer manager, threads, limits: one for the server
 //!     TabletStore ----- one folder: create, open, destroy (open.rs)
-//!       Batch ---- written in one step, cells and applied index together (batch.rs)
-//!       View  ---- one snapshot; Scan goes through its cells (scan.rs), rows and columns above it (cells.rs)
-//!       flush, checkpoint (checkpoint.rs), sizes (sizes.rs), collection rules (compaction.rs)
+//!       Batch ---- an atomic write, cells and applied index together (batch.rs)
+//!       View  ---- one snapshot; Scan iterates over its cells (scan.rs), rows and columns above it (cells.rs)
+//!       flush, checkpoint (checkpoint.rs), sizes (sizes.rs), garbage collection rules (compaction.rs)
 //! ```
 //!
-//! The server's commit log is the log, so the engine's own is off: what is not flushed is lost in a crash and applied
-//! again from the commit log. That is right only because two things hold. The applied index is written in the same batch
-//! as the data it covers, and families are only ever flushed together (`atomic_flush`, [`TabletStore::flush`]), so what
-//! a crash leaves is a state that existed, with its own index.
+//! The server's commit log replaces RocksDB's WAL, which is off: a crash loses unflushed data, and the replica applies it
+//! again from the commit log. This is correct for two reasons. The applied index is written in the same batch as the data
+//! it covers, and column families are only flushed together (`atomic_flush`, [`TabletStore::flush`]), so a crash leaves a
+//! state that existed, with its own index.
 //!
-//! What is absent: ranges, schemas and garbage rules as meaning. This layer keeps bytes; who may read them is decided above.
+//! This layer stores bytes. The layers above interpret ranges, schemas and garbage collection rules.
 
 pub mod batch;
 pub mod cells;
@@ -34,21 +34,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use rocksdb::{
-    ColumnFamily, DB, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, ReadOptions, ReadTier, WriteBatch, WriteOptions,
-    properties,
+    ColumnFamily, DB, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, ReadOptions, WriteBatch, WriteOptions, properties,
 };
 
 pub use self::batch::Batch;
 pub use self::compaction::GcRules;
 pub use self::error::StoreError;
 pub use self::layout::MetaKey;
-pub use self::options::{BlockCache, Shared, SharedUsage, StoreOptions};
-pub use self::scan::{Direction, Reach, Scan, ScanPlan, View};
+pub use self::options::{BlockCache, MemoryUsage, SharedResources, StoreOptions};
+pub use self::scan::{Direction, ReadTier, Scan, ScanPlan, View};
 
 use self::batch::Change;
-use self::compaction::SharedRules;
+use self::compaction::CurrentGcRules;
 
-/// The family that holds the cells of locality group 0, which is the only one so far.
+/// The column family of locality group 0, the only one so far.
 const CELLS: &str = "lg0";
 
 /// How often [`TabletStore::with_view`] takes a new view when the collection rules keep changing.
@@ -56,46 +55,46 @@ const VIEWS_MAX: usize = 8;
 
 /// The data of one tablet replica. All calls block; share it in an `Arc`.
 ///
-/// Dropping it flushes and closes. After an error of a write or flush the replica must stop: the engine refuses further
-/// writes, and what it holds in memory is behind the commit log.
+/// Dropping it flushes and closes. After a failed write or flush the replica must stop: RocksDB rejects further writes, and
+/// its memory is behind the commit log.
 pub struct TabletStore {
     dir: PathBuf,
-    // Before `shared`: fields drop in this order, and the database uses what is shared.
+    // Before `_shared`: fields drop in this order, and the database uses the shared resources.
     database: DB,
-    rules: Arc<SharedRules>,
+    rules: Arc<CurrentGcRules>,
     unflushed: Unflushed,
-    brake: Brake,
-    /// Held over a flush: two at once would take the same bytes off the count.
+    stall_check: WriteStallCheck,
+    /// Held during a flush: two at once would subtract the same bytes twice.
     flushing: Mutex<()>,
-    _shared: Arc<Shared>,
+    _shared: Arc<SharedResources>,
 }
 
-/// What was written since the last flush that we asked for.
+/// Writes since the last requested flush.
 #[derive(Default)]
 struct Unflushed {
     payload_bytes: AtomicU64,
     range_tombstones: AtomicU64,
 }
 
-/// Whether the engine held up writers when it was asked last.
+/// Cached result of the last write stall query.
 #[derive(Default)]
-struct Brake {
+struct WriteStallCheck {
     is_on: AtomicBool,
     calls: AtomicU32,
 }
 
-/// While the engine holds nobody up it is asked at each of so many calls only: asking costs as much as a small write, and a
-/// write that has to wait after all waits for milliseconds.
-const BRAKE_CALLS: u32 = 32;
+/// Without a write stall RocksDB is queried only once per this number of calls: a query costs as much as a small write, and
+/// an undetected stall delays a write by milliseconds only.
+const STALL_CHECK_INTERVAL: u32 = 32;
 
 impl TabletStore {
-    fn assemble(dir: PathBuf, database: DB, rules: Arc<SharedRules>, shared: Arc<Shared>) -> Self {
+    fn assemble(dir: PathBuf, database: DB, rules: Arc<CurrentGcRules>, shared: Arc<SharedResources>) -> Self {
         Self {
             dir,
             database,
             rules,
             unflushed: Unflushed::default(),
-            brake: Brake::default(),
+            stall_check: WriteStallCheck::default(),
             flushing: Mutex::new(()),
             _shared: shared,
         }
@@ -107,16 +106,16 @@ impl TabletStore {
         &self.dir
     }
 
-    /// The store as it is now. See [`View`] for what may be done with it, and when.
+    /// A read view of the current state. See [`View`] for its rules.
     #[must_use]
     pub fn view(&self) -> View<'_> {
         View::new(self)
     }
 
-    /// Reads through a view, and again through a new one while the collection rules change under it.
+    /// Reads through a view, and repeats the read with a new view if the garbage collection rules change.
     ///
     /// # Errors
-    /// What `read` returns; [`StoreError::Expired`] only when the rules changed many times in a row.
+    /// Errors of `read`; [`StoreError::Expired`] only when the rules changed many times in a row.
     pub fn with_view<T>(&self, mut read: impl FnMut(&View<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
         for _ in 1..VIEWS_MAX {
             match read(&self.view()) {
@@ -127,10 +126,10 @@ impl TabletStore {
         read(&self.view())
     }
 
-    /// Makes all changes of `batch` take effect together; not durable until flushed (the commit log has them).
+    /// Applies all changes of `batch` atomically; not durable until flushed (the commit log has them).
     ///
     /// # Errors
-    /// When the engine refuses. The replica must then stop: nothing is retried.
+    /// When RocksDB fails. The replica must then stop: nothing is retried.
     pub fn write(&self, batch: &Batch) -> Result<(), StoreError> {
         if batch.is_empty() {
             return Ok(());
@@ -144,42 +143,42 @@ impl TabletStore {
         Ok(())
     }
 
-    /// Whether the engine makes writers wait, until flushes or compactions have caught up; may be some calls old.
+    /// Whether RocksDB stalls writes until flushes or compactions have caught up. The result may be some calls old.
     #[must_use]
-    pub fn holds_up_writers(&self) -> bool {
-        let call = self.brake.calls.fetch_add(1, Ordering::Relaxed);
-        if !self.brake.is_on.load(Ordering::Relaxed) && !call.is_multiple_of(BRAKE_CALLS) {
+    pub fn is_write_stalled(&self) -> bool {
+        let call = self.stall_check.calls.fetch_add(1, Ordering::Relaxed);
+        if !self.stall_check.is_on.load(Ordering::Relaxed) && !call.is_multiple_of(STALL_CHECK_INTERVAL) {
             return false;
         }
-        let is_on = self.engine_holds_up_writers();
-        self.brake.is_on.store(is_on, Ordering::Relaxed);
+        let is_on = self.query_write_stall();
+        self.stall_check.is_on.store(is_on, Ordering::Relaxed);
         is_on
     }
 
-    fn engine_holds_up_writers(&self) -> bool {
+    fn query_write_stall(&self) -> bool {
         let says = |property| self.database.property_int_value(property).ok().flatten().is_none_or(|value| value > 0);
         says(properties::IS_WRITE_STOPPED) || says(properties::ACTUAL_DELAYED_WRITE_RATE)
     }
 
-    /// The value of a meta key now.
+    /// The current value of a meta key.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub fn meta(&self, key: MetaKey) -> Result<Option<Bytes>, StoreError> {
-        self.meta_at(key, ReadTier::All)
+        self.meta_at(key, rocksdb::ReadTier::All)
     }
 
-    /// The value of a meta key as a crash at this moment would leave it: memtables are not looked at.
+    /// The persisted value of a meta key: memtables are ignored, as after a crash.
     ///
-    /// The commit log may be purged by this and by nothing weaker ("a flush was asked for" proves nothing).
+    /// Log compaction (the purge of the commit log) must use this value and nothing weaker: a requested flush proves nothing.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub fn persisted_meta(&self, key: MetaKey) -> Result<Option<Bytes>, StoreError> {
-        self.meta_at(key, ReadTier::Persisted)
+        self.meta_at(key, rocksdb::ReadTier::Persisted)
     }
 
-    /// All meta keys that begin with `prefix`, rising, with their values.
+    /// All meta keys with this prefix, ascending, with their values.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -187,10 +186,10 @@ impl TabletStore {
         self.view().metas(prefix)
     }
 
-    /// Makes all that was written so far durable: all families together, one after the other never.
+    /// Makes all writes so far durable: all column families in one atomic flush.
     ///
     /// # Errors
-    /// When the engine fails to. The replica must then stop.
+    /// When RocksDB fails. The replica must then stop.
     pub fn flush(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let payload_bytes = self.unflushed.payload_bytes.load(Ordering::Relaxed);
@@ -198,48 +197,48 @@ impl TabletStore {
         let families = [self.meta_family()?, self.cell_family()?];
         let [meta, cells] = &families;
         self.database.flush_cfs_opt(&[meta, cells], &FlushOptions::default()).map_err(StoreError::engine("flush"))?;
-        // What was written during the flush stays counted.
+        // Writes during the flush stay counted.
         self.unflushed.payload_bytes.fetch_sub(payload_bytes, Ordering::Relaxed);
         self.unflushed.range_tombstones.fetch_sub(range_tombstones, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Bytes of keys and values that a crash would lose now (and the commit log would bring back). An estimate from above.
+    /// Bytes of keys and values that a crash would lose now (the commit log would restore them). An upper bound.
     ///
-    /// The engine uses about twice as much memory for them.
+    /// RocksDB uses about twice as much memory for them.
     ///
     /// # Errors
-    /// When the engine does not tell.
+    /// When RocksDB does not return its memory use.
     pub fn unflushed_bytes(&self) -> Result<u64, StoreError> {
-        // The engine also flushes by itself, when a memtable is full; its memory then falls below our count.
+        // RocksDB also flushes by itself, when a memtable is full; its memory then falls below our count.
         let counted = self.unflushed.payload_bytes.load(Ordering::Relaxed);
         Ok(counted.min(self.memtable_bytes()?))
     }
 
-    /// Range deletes since the last flush. Each one makes the next read rebuild a list: above 1000, flush.
+    /// Range deletes since the last flush. Each one makes the next read rebuild a list: flush above 1000.
     #[must_use]
     pub fn unflushed_range_tombstones(&self) -> u64 {
         self.unflushed.range_tombstones.load(Ordering::Relaxed)
     }
 
-    /// Sets what compactions may drop, from now on. Until the first call they drop nothing.
+    /// Sets the garbage collection rules of compactions. Until the first call they drop nothing.
     ///
-    /// Call it after the batch that made it true was written, and before any write that relies on it (a new family).
+    /// Call it after the batch that changed the rules, and before any write that depends on them (a new family).
     pub fn set_gc_rules(&self, rules: GcRules) {
         self.rules.set(rules);
     }
 
-    /// Compacts everything now; blocks as long as that takes.
+    /// Compacts the whole store; blocks until it is done.
     ///
     /// # Errors
-    /// When the store lacks a family.
+    /// When the store lacks a column family.
     pub fn compact(&self) -> Result<(), StoreError> {
         let cells = self.cell_family()?;
         self.database.compact_range_cf(cells, None::<&[u8]>, None::<&[u8]>);
         Ok(())
     }
 
-    fn meta_at(&self, key: MetaKey, tier: ReadTier) -> Result<Option<Bytes>, StoreError> {
+    fn meta_at(&self, key: MetaKey, tier: rocksdb::ReadTier) -> Result<Option<Bytes>, StoreError> {
         let mut options = ReadOptions::default();
         options.set_read_tier(tier);
         let value = self.database.get_cf_opt(self.meta_family()?, key.encode(), &options);
@@ -267,7 +266,7 @@ impl TabletStore {
         let mut bytes = 0;
         for family in [self.meta_family()?, self.cell_family()?] {
             let used = self.database.property_int_value_cf(family, properties::CUR_SIZE_ALL_MEM_TABLES);
-            bytes += used.map_err(StoreError::engine("ask for memtable size"))?.unwrap_or(u64::MAX / 2);
+            bytes += used.map_err(StoreError::engine("read memtable size"))?.unwrap_or(u64::MAX / 2);
         }
         Ok(bytes)
     }
@@ -276,7 +275,7 @@ impl TabletStore {
         &self.database
     }
 
-    fn rules(&self) -> &SharedRules {
+    fn rules(&self) -> &CurrentGcRules {
         &self.rules
     }
 
@@ -291,6 +290,6 @@ impl TabletStore {
     fn family(&self, name: &str) -> Result<&ColumnFamily, StoreError> {
         self.database
             .cf_handle(name)
-            .ok_or_else(|| StoreError::damaged("open column family", format!("there is no {name}")))
+            .ok_or_else(|| StoreError::damaged("open column family", format!("column family {name} is missing")))
     }
 }

@@ -1,13 +1,13 @@
-//! A store's folder: making, opening and destroying it.
+//! A store's folder: create, open and destroy.
 //!
 //! ```text
 //!   <folder>/   one RocksDB database:  family `default`  meta keys (layout.rs)
 //!                                      family `lg0`      cells of locality group 0 (cells.rs)
 //! ```
 //!
-//! Both families are always named when it is opened, `default` too, or the engine would give it its own defaults (a 1 MB
-//! arena, a cache of its own). A second open for writing fails on the engine's lock, a second open for reading would not:
-//! the registry sees to it that a folder has one owner.
+//! Each open names both families, `default` too, or RocksDB would use its own defaults for it (a 1 MB arena, a separate
+//! cache). A second open for writing fails on RocksDB's lock, a second open for reading would not: the registry ensures that
+//! a folder has one owner.
 
 use std::io;
 use std::path::Path;
@@ -15,18 +15,18 @@ use std::sync::Arc;
 
 use rocksdb::{ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Options};
 
-use super::compaction::SharedRules;
+use super::compaction::CurrentGcRules;
 use super::error::StoreError;
-use super::options::Shared;
+use super::options::SharedResources;
 use super::{CELLS, TabletStore};
 use crate::folder;
 
 impl TabletStore {
-    /// Makes an empty store in `dir`, which must not hold one.
+    /// Creates an empty store in `dir`, which must not have one.
     ///
     /// # Errors
-    /// [`StoreError::Exists`]; else when the folder cannot be made.
-    pub fn create(dir: &Path, shared: &Arc<Shared>) -> Result<Self, StoreError> {
+    /// [`StoreError::Exists`]; else when the folder cannot be created.
+    pub fn create(dir: &Path, shared: &Arc<SharedResources>) -> Result<Self, StoreError> {
         if holds_store(dir) {
             return Err(StoreError::Exists(dir.to_owned()));
         }
@@ -42,39 +42,39 @@ impl TabletStore {
     /// Opens the store in `dir`.
     ///
     /// # Errors
-    /// [`StoreError::Missing`], [`StoreError::Locked`]; [`StoreError::Damaged`] when its files are not what was written.
-    pub fn open(dir: &Path, shared: &Arc<Shared>) -> Result<Self, StoreError> {
+    /// [`StoreError::Missing`], [`StoreError::Locked`]; [`StoreError::Damaged`] when its files are corrupted.
+    pub fn open(dir: &Path, shared: &Arc<SharedResources>) -> Result<Self, StoreError> {
         if !holds_store(dir) {
             return Err(StoreError::Missing(dir.to_owned()));
         }
         open_with(shared.database(), dir, shared)
     }
 
-    /// Deletes the store in `dir` with all its files. One that is not there is well destroyed.
+    /// Deletes the store in `dir` with all its files. A missing store is not an error.
     ///
     /// # Errors
     /// [`StoreError::Locked`] when it is open; else when files cannot be deleted.
     pub fn destroy(dir: &Path) -> Result<(), StoreError> {
         if holds_store(dir) {
-            // The engine's own call takes the lock, so an open store is not pulled from under its owner.
+            // RocksDB's own call takes the lock, so an open store is not deleted.
             DB::destroy(&Options::default(), dir)
                 .map_err(|error| lock_or_engine(error, dir, "destroy tablet store"))?;
         }
         match dir.try_exists() {
             Ok(false) => Ok(()),
             Ok(true) => folder::remove(dir).map_err(StoreError::io("delete", dir)),
-            Err(error) => Err(StoreError::io("look at", dir)(error)),
+            Err(error) => Err(StoreError::io("stat", dir)(error)),
         }
     }
 }
 
-/// A database has a file that names its manifest.
+/// Whether the folder has a database: `CURRENT` names its manifest.
 fn holds_store(dir: &Path) -> bool {
     dir.join("CURRENT").is_file()
 }
 
-fn open_with(options: &Options, dir: &Path, shared: &Arc<Shared>) -> Result<TabletStore, StoreError> {
-    let rules = Arc::new(SharedRules::default());
+fn open_with(options: &Options, dir: &Path, shared: &Arc<SharedResources>) -> Result<TabletStore, StoreError> {
+    let rules = Arc::new(CurrentGcRules::default());
     let families = [
         ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, shared.meta_family()),
         ColumnFamilyDescriptor::new(CELLS, shared.cell_family(Arc::clone(&rules))),

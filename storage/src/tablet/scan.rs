@@ -1,99 +1,99 @@
-//! Reads: a view of a store at one moment, and the one iterator that everything reads cells through.
+//! Reads: a consistent view of a store, and the cell iterator that all reads use.
 //!
-//! A [`View`] is one snapshot of the engine. All iterators of one read are made together, right after the view:
-//! compactions that drop garbage ignore snapshots, so an iterator made later could miss cells that the view should see.
-//! A view therefore remembers the epoch of the collection rules and refuses ([`StoreError::Expired`]) when they have
-//! changed; what an iterator saw when it was made stays pinned as long as it lives.
+//! A [`View`] is one RocksDB snapshot. All iterators of one read are created together, right after the view: compactions
+//! that drop garbage ignore snapshots, so an iterator that is created later could miss cells that the view should see. A
+//! view therefore stores the epoch of the garbage collection rules and returns [`StoreError::Expired`] when they have
+//! changed. An existing iterator keeps its data pinned.
 //!
-//! The engine's iterator says "not valid" at the end *and* on an error. [`Scan`] is the only place that steps one, and it
-//! asks for the status each time, so a damaged block is an error and never an early end.
+//! RocksDB's iterator is "not valid" at the end *and* on an error. [`Scan`] is the only code that advances one, and it checks
+//! the status each time, so a damaged block is an error and never an early end.
 
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use rocksdb::{DB, DBRawIteratorWithThreadMode, ReadOptions, ReadTier, SnapshotWithThreadMode};
+use rocksdb::{DB, DBRawIteratorWithThreadMode, ReadOptions, SnapshotWithThreadMode};
 
 use super::TabletStore;
 use super::error::StoreError;
 use super::layout::MetaKey;
 
-/// Which way to go through keys.
+/// Direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Rising keys.
+    /// Ascending keys.
     Forward,
-    /// Falling keys.
+    /// Descending keys.
     Reverse,
 }
 
-/// How far a read may go for a block.
+/// Where a read may look for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// To the disk.
-    Disk,
-    /// Memtables and block cache only; what lies beyond errs with [`StoreError::NotCached`].
-    Cache,
+pub enum ReadTier {
+    /// Memtables, block cache and disk.
+    All,
+    /// Memtables and block cache only; an uncached block is the error [`StoreError::NotCached`].
+    BlockCache,
 }
 
-/// Which keys a [`Scan`] goes through, and how.
+/// Bounds and options of a [`Scan`].
 #[derive(Clone, Copy, Debug)]
 pub struct ScanPlan<'k> {
     lower: &'k [u8],
     upper: Option<&'k [u8]>,
     direction: Direction,
-    reach: Reach,
+    read_tier: ReadTier,
     skips_max: Option<u64>,
-    blocks: Blocks,
+    fill_cache: FillCache,
 }
 
-/// What becomes of the blocks that a scan reads from the disk.
+/// Whether a scan adds the blocks that it reads from disk to the block cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Blocks {
-    Cached,
-    Forgotten,
+enum FillCache {
+    Yes,
+    No,
 }
 
 impl<'k> ScanPlan<'k> {
-    /// The keys from `lower` up to but not including `upper` (none: to the end), rising, from disk.
+    /// The keys with `lower <= key < upper` (none: to the end), ascending, from all tiers.
     #[must_use]
     pub fn new(lower: &'k [u8], upper: Option<&'k [u8]>) -> Self {
         Self {
             lower,
             upper,
             direction: Direction::Forward,
-            reach: Reach::Disk,
+            read_tier: ReadTier::All,
             skips_max: None,
-            blocks: Blocks::Cached,
+            fill_cache: FillCache::Yes,
         }
     }
 
-    /// The same keys in this direction.
+    /// Sets the direction.
     #[must_use]
-    pub fn toward(self, direction: Direction) -> Self {
+    pub fn in_direction(self, direction: Direction) -> Self {
         Self { direction, ..self }
     }
 
-    /// Read no further than this.
+    /// Sets the read tier.
     #[must_use]
-    pub fn within(self, reach: Reach) -> Self {
-        Self { reach, ..self }
+    pub fn with_read_tier(self, read_tier: ReadTier) -> Self {
+        Self { read_tier, ..self }
     }
 
-    /// Err with [`StoreError::TooManySkipped`] when one step meets more deleted keys than this.
+    /// Makes the scan return [`StoreError::TooManySkipped`] when one step skips more deleted keys than this.
     #[must_use]
     pub fn skipping_at_most(self, keys: u64) -> Self {
         Self { skips_max: Some(keys), ..self }
     }
 
-    /// Leave the block cache to others: what this reads is not read again soon.
+    /// Does not add blocks to the block cache: for data that is not read again soon.
     #[must_use]
-    pub fn once(self) -> Self {
-        Self { blocks: Blocks::Forgotten, ..self }
+    pub fn without_filling_cache(self) -> Self {
+        Self { fill_cache: FillCache::No, ..self }
     }
 
-    /// Whether all its keys belong to one row, so that the filter on rows may be asked.
+    /// Whether all keys belong to one row, so that the bloom filter of rows can be used.
     ///
-    /// Falling scans position themselves by the upper bound, which belongs to the next row: not for them.
+    /// Never for descending scans: they start at the upper bound, which belongs to the next row.
     fn is_one_row(&self) -> bool {
         let Some((upper, row)) = self.upper.zip(row_prefix_of(self.lower)) else { return false };
         self.direction == Direction::Forward && !is_after_row(row, upper)
@@ -105,17 +105,17 @@ impl<'k> ScanPlan<'k> {
         if let Some(upper) = self.upper {
             options.set_iterate_upper_bound(upper);
         }
-        // With a prefix extractor the engine's default is a mixture whose result past the first row is undefined: say
-        // which of the two is meant.
+        // With a prefix extractor RocksDB's default has undefined results past the first row: choose one of the two modes
+        // explicitly.
         if self.is_one_row() {
             options.set_prefix_same_as_start(true);
         } else {
             options.set_total_order_seek(true);
         }
-        if self.reach == Reach::Cache {
-            options.set_read_tier(ReadTier::BlockCache);
+        if self.read_tier == ReadTier::BlockCache {
+            options.set_read_tier(rocksdb::ReadTier::BlockCache);
         }
-        if self.blocks == Blocks::Forgotten {
+        if self.fill_cache == FillCache::No {
             options.fill_cache(false);
         }
         if let Some(skips) = self.skips_max {
@@ -125,9 +125,9 @@ impl<'k> ScanPlan<'k> {
     }
 }
 
-/// A store as it is at one moment. Many reads may hold one each; writes go on meanwhile.
+/// A consistent view (snapshot) of a store. Many can exist at once, concurrently with writes.
 ///
-/// Take it, make the iterators, read; do not keep it: it holds back the space of what is deleted.
+/// Take it, create the iterators, read, and drop it: a view retains the space of deleted data.
 pub struct View<'s> {
     store: &'s TabletStore,
     snapshot: SnapshotWithThreadMode<'s, DB>,
@@ -136,7 +136,7 @@ pub struct View<'s> {
 
 impl<'s> View<'s> {
     pub(super) fn new(store: &'s TabletStore) -> Self {
-        // The epoch first: rules that change in between make the view expire for nothing, never the reverse.
+        // The epoch first: rules that change in between make the view expire without need, never the reverse.
         let epoch = store.rules().epoch();
         Self { store, snapshot: store.database().snapshot(), epoch }
     }
@@ -150,7 +150,7 @@ impl<'s> View<'s> {
         Ok(value.map_err(StoreError::engine("read meta key"))?.map(Bytes::from))
     }
 
-    /// All meta keys that begin with `prefix`, rising, with their values.
+    /// All meta keys with this prefix, ascending, with their values.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -170,13 +170,13 @@ impl<'s> View<'s> {
     /// # Errors
     /// [`StoreError::Expired`]: take a new view. Else when the store cannot be read.
     pub fn cells(&self, lower: &[u8], upper: Option<&[u8]>, direction: Direction) -> Result<Scan<'_>, StoreError> {
-        self.scan(&ScanPlan::new(lower, upper).toward(direction))
+        self.scan(&ScanPlan::new(lower, upper).in_direction(direction))
     }
 
     /// The cells of this plan.
     ///
     /// # Errors
-    /// As [`Self::cells`], and those that the plan asks for.
+    /// As [`Self::cells`], and the errors that the plan's options cause.
     pub fn scan(&self, plan: &ScanPlan<'_>) -> Result<Scan<'_>, StoreError> {
         if plan.upper.is_some_and(|upper| upper <= plan.lower) {
             return Ok(Scan { raw: None, direction: plan.direction, failed: None });
@@ -196,15 +196,15 @@ impl<'s> View<'s> {
         Ok(value.map_err(StoreError::engine("read cell"))?.map(Bytes::from))
     }
 
-    /// The iterator (or value) was pinned before this check, so rules that come later cannot have touched it.
+    /// The iterator (or value) was pinned before this check, so later rules cannot affect it.
     fn check_epoch(&self) -> Result<(), StoreError> {
         if self.store.rules().epoch() == self.epoch { Ok(()) } else { Err(StoreError::Expired) }
     }
 }
 
-/// An iterator over cells that tells an error from the end.
+/// An iterator over cells that distinguishes an error from the end.
 ///
-/// As a cursor: [`Self::entry`] borrows what it stands on, [`Self::step`] goes on. As an [`Iterator`]: copies.
+/// As a cursor: [`Self::entry`] borrows the current entry, [`Self::step`] advances. As an [`Iterator`] it copies.
 pub struct Scan<'v> {
     raw: Option<DBRawIteratorWithThreadMode<'v, DB>>,
     direction: Direction,
@@ -217,16 +217,16 @@ impl<'v> Scan<'v> {
             Direction::Forward => raw.seek_to_first(),
             Direction::Reverse => raw.seek_to_last(),
         }
-        settled(Self { raw: Some(raw), direction, failed: None })
+        checked(Self { raw: Some(raw), direction, failed: None })
     }
 
-    /// Key and value it stands on; `None` at the end.
+    /// Key and value of the current entry; `None` at the end.
     #[must_use]
     pub fn entry(&self) -> Option<(&[u8], &[u8])> {
         self.raw.as_ref()?.item()
     }
 
-    /// Goes to the next entry in its direction.
+    /// Advances to the next entry in its direction.
     ///
     /// # Errors
     /// When it cannot be read. [`Self::entry`] is then `None`, which is *not* the end.
@@ -239,7 +239,7 @@ impl<'v> Scan<'v> {
         check(raw)
     }
 
-    /// Goes to the first entry at or beyond `key` in its direction, within its bounds.
+    /// Seeks to the first entry at or beyond `key` in its direction, within its bounds.
     ///
     /// # Errors
     /// As [`Self::step`].
@@ -252,7 +252,7 @@ impl<'v> Scan<'v> {
         check(raw)
     }
 
-    /// Ends it where it stands.
+    /// Ends the scan.
     pub fn end(&mut self) {
         self.raw = None;
     }
@@ -263,7 +263,7 @@ impl Iterator for Scan<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(error) = self.failed.take() {
-            // Nothing follows an error: a caller that goes on must not take the rest for all.
+            // Nothing follows an error: a caller that continues must not treat the rest as complete.
             self.raw = None;
             return Some(Err(error));
         }
@@ -276,40 +276,40 @@ impl Iterator for Scan<'_> {
     }
 }
 
-fn settled(scan: Scan<'_>) -> Result<Scan<'_>, StoreError> {
+fn checked(scan: Scan<'_>) -> Result<Scan<'_>, StoreError> {
     if let Some(raw) = &scan.raw {
         check(raw)?;
     }
     Ok(scan)
 }
 
-/// Not valid may be the end or an error: ask.
+/// Returns the error of an iterator that is not valid, unless it is at the end.
 fn check(raw: &DBRawIteratorWithThreadMode<'_, DB>) -> Result<(), StoreError> {
     if raw.valid() {
         return Ok(());
     }
     raw.status().map_err(|error| match error.kind() {
-        // The engine has one word for both; only the message tells which limit was met.
+        // RocksDB has one code for both; only the message says which limit was reached.
         rocksdb::ErrorKind::Incomplete if error.as_ref().contains("skipped") => StoreError::TooManySkipped,
         rocksdb::ErrorKind::Incomplete => StoreError::NotCached,
         _ => StoreError::engine("scan cells")(error),
     })
 }
 
-/// What all keys of the row begin with that this key belongs to, its terminator included; `None` when it holds none.
+/// The common prefix of all keys of this key's row, with its terminator; `None` when the key has no row.
 ///
-/// Escaped text holds no 00 01 but its terminator, because a zero byte in it is always followed by FF.
+/// Escaped text contains 00 01 only as its terminator, because FF always follows a zero byte in it.
 pub(super) fn row_prefix_of(key: &[u8]) -> Option<&[u8]> {
     let end = key.windows(2).position(|pair| pair == [0x00, 0x01])?;
     key.get(..end + 2)
 }
 
-/// A key after that of every cell: rows have at most 4 KiB, METADATA's begin with a table id.
+/// A key after every cell's: rows have at most 4 KiB, METADATA's begin with a table id.
 pub(super) fn end_of_keys() -> Vec<u8> {
     vec![0xff; 4096 + 1]
 }
 
-/// Whether `bound` lets in keys after the row with this prefix. The first such key is that of `row + 00`.
+/// Whether `bound` includes keys after the row with this prefix. The first such key is that of `row + 00`.
 fn is_after_row(row: &[u8], bound: &[u8]) -> bool {
     let Some((_, stem)) = row.split_last() else { return true };
     match bound.strip_prefix(stem) {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn one_row_is_told_from_more() {
+    fn a_plan_for_one_row_is_recognised() {
         let row = RowKey::new("ab");
         let family = FamilyId::new(1);
         let is_one = |lower: &[u8], upper: Option<&[u8]>| ScanPlan::new(lower, upper).is_one_row();
@@ -351,7 +351,7 @@ mod tests {
         assert!(!is_one(&lower, upper.as_deref()));
         assert!(!is_one(&prefix, None));
         assert!(!is_one(b"ab", Some(b"ac")), "a bound that is no key of a row");
-        assert!(!ScanPlan::new(&prefix, upper.as_deref()).toward(Direction::Reverse).is_one_row());
+        assert!(!ScanPlan::new(&prefix, upper.as_deref()).in_direction(Direction::Reverse).is_one_row());
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! How many bytes lie where: what a split point is chosen by.
+//! Size distribution of a tablet's keys, from which a split point is chosen.
 //!
-//! The engine estimates the bytes of a key range from its files' indexes without reading data. What it lacks are keys to
-//! cut at, so we halve: take the key in the middle between two that exist, ask for the sizes of both sides, and go on with
-//! the larger pieces. A store with little on disk is scanned instead, which also sees what is not flushed.
+//! RocksDB estimates the bytes of a key range from its files' indexes without reading data. It has no list of keys to split
+//! at, so this module bisects: it takes the key in the middle between two existing ones, queries the sizes of both sides,
+//! and continues with the larger pieces. A store with little on disk is scanned instead, including its unflushed data.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use super::TabletStore;
 use super::error::StoreError;
 use super::scan::{Direction, Scan, end_of_keys};
 
-/// Below this many bytes in files, the cells are read and counted. At most this and the memtables are read, once.
+/// Below this many bytes in files the cells are scanned: at most this and the memtables are read, once.
 const SCANNED_BYTES: u64 = 4 << 20;
-/// About how many pieces a range is cut into.
+/// Approximate number of pieces of a range.
 const PIECES: u64 = 64;
-/// How often a range is halved at most: each halving costs two seeks.
+/// Maximum number of bisections of a range: each costs two seeks.
 const HALVINGS_MAX: usize = 512;
 
-/// The cells from `first` to `last`, both of which exist, and their bytes in files.
+/// The cells from `first` to `last` (both exist) and their bytes in files.
 struct Piece {
     first: Vec<u8>,
     last: Vec<u8>,
@@ -28,9 +28,9 @@ struct Piece {
 }
 
 impl TabletStore {
-    /// Bytes of all files of this store, what lies outside its tablet's range included.
+    /// Bytes of all files of this store, including cells outside its tablet's range.
     ///
-    /// After a split both halves count the shared files: for "is this tablet too large" ask [`Self::range_bytes`].
+    /// After a split both children count the shared files: use [`Self::range_bytes`] to decide whether a tablet is too large.
     ///
     /// # Errors
     /// When the store lacks a family.
@@ -40,7 +40,7 @@ impl TabletStore {
         Ok(meta.size + cells.size)
     }
 
-    /// About how many bytes the cells with `lower <= key < upper` take in files. What is not flushed is not counted.
+    /// Approximate size of the cells with `lower <= key < upper` in files. Unflushed data is not counted.
     ///
     /// # Errors
     /// When the store lacks a family.
@@ -53,8 +53,8 @@ impl TabletStore {
         Ok(sizes.first().copied().unwrap_or(0))
     }
 
-    /// The cells with `lower <= key < upper` in some tens of pieces of like size: each piece's first key, rising, and its
-    /// bytes (on disk, or of keys and values when little is on disk). Empty when there are no cells.
+    /// Divides the cells with `lower <= key < upper` into some tens of pieces of similar size. Returns each piece's first key,
+    /// ascending, and its bytes (on disk, or of keys and values when little is on disk). Empty when there are no cells.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -81,7 +81,7 @@ impl TabletStore {
         let mut open = VecDeque::from([whole]);
         let mut done = Vec::new();
         let mut halvings = 0;
-        // Breadth first: when the bound is met, all of the range has been cut about equally.
+        // Breadth first: when the limit is reached, the whole range is divided about equally.
         while let Some(piece) = open.pop_front() {
             let is_large = piece.bytes > enough && halvings < HALVINGS_MAX;
             let cut = if is_large { self.cut((forward, backward), &piece)? } else { None };
@@ -95,12 +95,12 @@ impl TabletStore {
         Ok(done)
     }
 
-    /// Both halves of a piece, cut at a key that exists; `None` when it has no second key.
+    /// Both halves of a piece, divided at an existing key; `None` when it has only one key.
     fn cut(&self, (forward, backward): Both<'_, '_>, piece: &Piece) -> Result<Option<(Piece, Piece)>, StoreError> {
         let Some(middle) = between(&piece.first, &piece.last) else { return Ok(None) };
         forward.seek(&middle)?;
         let Some((middle, _)) = forward.entry() else { return Ok(None) };
-        // The last key before it. With ends that exist each cut tells keys apart, however they cluster.
+        // The last key before it. With existing keys as ends each bisection makes progress, also on clustered keys.
         backward.seek(middle)?;
         backward.step()?;
         let Some((left_last, _)) = backward.entry() else { return Ok(None) };
@@ -127,7 +127,7 @@ fn between(first: &[u8], last: &[u8]) -> Option<Vec<u8>> {
     while key.len() > common && key.last() == Some(&0) {
         key.pop();
     }
-    // Eight bytes may not tell them apart (00s against nothing): then the last key itself is the cut.
+    // Eight bytes may not distinguish them (00s against nothing): then use the last key itself.
     Some(if key.as_slice() > first && key.as_slice() <= last { key } else { last.to_vec() })
 }
 
@@ -139,7 +139,7 @@ fn eight_bytes(key: &[u8], from: usize) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// Counts what there is, then joins neighbours until about [`PIECES`] are left.
+/// Scans and counts all cells, and joins adjacent pieces until about [`PIECES`] are left.
 fn scanned(mut scan: Scan<'_>) -> Result<Vec<(Bytes, u64)>, StoreError> {
     let mut pieces: Vec<(Bytes, u64)> = Vec::new();
     let mut enough = 1;

@@ -1,4 +1,4 @@
-//! The store as a whole: what a crash leaves, what a checkpoint holds, what a damaged file does.
+//! The store as a whole: crashes, checkpoints, damaged files.
 
 mod crash;
 mod garbage;
@@ -17,8 +17,8 @@ use tempfile::TempDir;
 use super::layout::{decode_log_id, encode_log_id};
 use super::*;
 
-fn shared() -> Arc<Shared> {
-    Shared::new(StoreOptions { cache_bytes: 4 << 20, ..StoreOptions::up() }).unwrap()
+fn shared() -> Arc<SharedResources> {
+    SharedResources::new(StoreOptions { cache_bytes: 4 << 20, ..StoreOptions::up() }).unwrap()
 }
 
 fn new_store(dir: &TempDir) -> TabletStore {
@@ -165,9 +165,9 @@ fn flushes_at_once_count_once() {
 }
 
 #[test]
-fn what_the_engine_flushed_by_itself_is_not_counted_for_ever() {
+fn automatic_flushes_of_rocksdb_reduce_the_count() {
     let dir = TempDir::new().unwrap();
-    let small = Shared::new(StoreOptions { write_buffer_bytes: 256 << 10, ..StoreOptions::up() }).unwrap();
+    let small = SharedResources::new(StoreOptions { write_buffer_bytes: 256 << 10, ..StoreOptions::up() }).unwrap();
     let store = TabletStore::create(&dir.path().join("store"), &small).unwrap();
     for index in 1..=400 {
         store.write(&numbered(index, &[7; 10_000])).unwrap();
@@ -192,7 +192,7 @@ fn an_idle_store_charges_little_to_the_memtables() {
 mod sizes {
     use super::*;
 
-    /// Bytes that no compression shrinks.
+    /// Incompressible bytes.
     fn noise(seed: u64, length: usize) -> Vec<u8> {
         let mut state = seed.wrapping_mul(2) + 1;
         let words = std::iter::repeat_with(|| {

@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use ebla_model::{Error, Reason};
 use ebla_proto::status::to_status;
-use ebla_runtime::{Held, Meter, Origin};
+use ebla_runtime::{ConnectionInfo, Reservation, ResourceCounter};
 use hyper::body::{Body, Frame};
 use tonic::{
     Status,
@@ -53,23 +53,23 @@ impl Default for RequestBytes {
 #[derive(Clone, Debug)]
 pub(super) struct RequestBudget {
     bounds: RequestBytes,
-    used: Meter,
+    used: ResourceCounter,
 }
 
 /// The bytes charged for one message, until it is dropped.
 #[derive(Debug)]
 struct Charge {
-    _total: Held,
-    _connection: Held,
+    _total: Reservation,
+    _connection: Reservation,
 }
 
 impl RequestBudget {
     /// An unused budget.
     pub(super) fn new(bounds: RequestBytes) -> Self {
-        Self { bounds, used: Meter::default() }
+        Self { bounds, used: ResourceCounter::default() }
     }
 
-    fn charge(&self, connection: &Meter, bytes: usize) -> Result<Charge, Error> {
+    fn charge(&self, connection: &ResourceCounter, bytes: usize) -> Result<Charge, Error> {
         let RequestBytes { total, connection: each } = self.bounds;
         let bound = if bytes <= SMALL_BYTES { total } else { total - total / RESERVED_FRACTION };
         let full = |scope: &str| {
@@ -77,8 +77,8 @@ impl RequestBudget {
             Error::new(Reason::ResourceExhausted, message)
         };
         Ok(Charge {
-            _connection: connection.take(bytes, each).ok_or_else(|| full("this connection"))?,
-            _total: self.used.take(bytes, bound).ok_or_else(|| full("this server"))?,
+            _connection: connection.try_reserve(bytes, each).ok_or_else(|| full("this connection"))?,
+            _total: self.used.try_reserve(bytes, bound).ok_or_else(|| full("this server"))?,
         })
     }
 }
@@ -119,7 +119,8 @@ where
     }
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        let connection = request.extensions().get::<Origin>().map(|origin| origin.held.clone()).unwrap_or_default();
+        let connection =
+            request.extensions().get::<ConnectionInfo>().map(|origin| origin.usage.clone()).unwrap_or_default();
         let charges = Charges { budget: self.budget.clone(), connection, used: Arc::default() };
         let until_response = Arc::clone(&charges.used);
         let counted = |body| tonic::body::Body::new(CountedBody { body, reader: MessageReader::default(), charges });
@@ -135,7 +136,7 @@ where
 /// The charges of one call.
 struct Charges {
     budget: RequestBudget,
-    connection: Meter,
+    connection: ResourceCounter,
     /// Guards a list: one message except in client streams. Shared by the body, which adds to it and ends early, and the
     /// call, which ends when it is answered.
     used: Arc<Mutex<Vec<Charge>>>,

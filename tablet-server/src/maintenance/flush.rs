@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ebla_runtime::Runtime;
-use ebla_storage::flush::{Budgets, FlushScheduler, IdleTablets, LogPin, Picture, Pressure, TabletLoad};
+use ebla_storage::flush::{Budgets, FlushInputs, FlushScheduler, IdleTablets, LogPin, TabletLoad, WriteStall};
 use tracing::{error, warn};
 
 use super::MaintenanceLimits;
@@ -41,18 +41,18 @@ impl Flusher {
     /// Opens or closes the admission gate (write stall), and starts the flushes that are due.
     pub(super) fn apply(&mut self, tablets: &[Arc<Tablet>], loads: Vec<TabletLoad>) {
         let memtable_bytes = self.manager.shared().usage().memtable_bytes as u64;
-        let gate = match self.scheduler.pressure(memtable_bytes) {
-            Pressure::None => Gate::Open,
-            Pressure::Wait => Gate::Closed,
+        let gate = match self.scheduler.write_stall(memtable_bytes) {
+            WriteStall::None => Gate::Open,
+            WriteStall::Stopped => Gate::Closed,
         };
         self.manager.admission().set_gate(gate);
-        let inputs = Picture {
+        let inputs = FlushInputs {
             memtable_bytes,
-            idle: self.idle.look(self.runtime.clock.monotonic(), &loads),
+            idle: self.idle.update(self.runtime.clock.monotonic(), &loads),
             tablets: loads,
             log_bytes: self.manager.log().bytes(),
             log_pins: self.log_pins(),
-            ..Picture::default()
+            ..FlushInputs::default()
         };
         for id in self.scheduler.begin(inputs) {
             match tablets.iter().find(|tablet| tablet.id() == id) {

@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn the_transfer_candidate_is_the_voter_with_the_longest_log_that_may_lead() {
         let servers: Vec<_> = (1..=4).map(ServerId::new).collect();
-        let mut membership = Membership::fresh(&servers);
+        let mut membership = Membership::initial(&servers);
         // The fourth is a learner.
         membership.voters.iter_mut().for_each(|set| set.retain(|replica| replica.get() < 4));
         let at = |index| Some(LogId { term: 2, index });

@@ -139,7 +139,7 @@ async fn a_leader_whose_connection_breaks_is_replaced_when_the_promise_to_it_end
 /// The batches with records that each server has written: those besides commit markers and new segments.
 fn batches(cluster: &Cluster) -> Vec<u64> {
     let stats = cluster.nodes().map(|node| node.log.stats());
-    stats.map(|stats| stats.batches - stats.marks).collect()
+    stats.map(|stats| stats.batches - stats.commit_markers).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

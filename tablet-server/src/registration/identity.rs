@@ -41,7 +41,7 @@ async fn new_id(registry: &Registry, chubby: &SharedChubby) -> Result<ServerId, 
     let ids = next_ids(chubby.as_ref(), Counter::Servers, 1).await?;
     let server = ServerId::new(ids.start);
     if let Some(cluster) = cluster {
-        registry.adopt(Identity { cluster, server })?;
+        registry.set_identity(Identity { cluster, server })?;
     }
     Ok(server)
 }

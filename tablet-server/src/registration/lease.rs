@@ -147,7 +147,7 @@ mod tests {
 
         fn registry(&self, cluster: ClusterId) -> Arc<Registry> {
             let registry = Registry::open(self.folder.path()).unwrap();
-            registry.adopt(Identity { cluster, server: SERVER }).unwrap();
+            registry.set_identity(Identity { cluster, server: SERVER }).unwrap();
             Arc::new(registry)
         }
 

@@ -70,7 +70,7 @@ impl Fixture {
 
     pub(crate) async fn start_at(split_bytes: u32, advertise: Option<String>) -> Self {
         if let Ok(filter) = std::env::var("EBLA_LOG") {
-            ebla_runtime::telemetry::init(&filter);
+            ebla_runtime::logging::init(&filter);
         }
         let tasks = Tasks::new("fixture");
         let chubby = Embedded::in_memory(Clock::system(), &tasks);
@@ -95,7 +95,7 @@ impl Fixture {
         let options = ServerOptions {
             timings: TIMINGS,
             restart: RestartScope::Server,
-            split_bytes: ebla_runtime::config::ByteSize::new(u64::from(split_kib) * 1024),
+            split_bytes: ebla_runtime::units::ByteSize::new(u64::from(split_kib) * 1024),
             ..ServerOptions::up(self.local_servers.clone())
         };
         let advertise = self.advertise.clone();
@@ -144,7 +144,7 @@ impl Fixture {
         for server in self.servers.iter().flatten() {
             until("the cluster known", || server.tablet_manager().registry().identity().is_some()).await;
         }
-        let user = TabletDescriptor::fresh(TABLE, TABLET, KeyRange::all(), &ids);
+        let user = TabletDescriptor::initial(TABLE, TABLET, KeyRange::all(), &ids);
         for (descriptor, schema) in [(root, TableSchema::metadata()), (rest, TableSchema::metadata()), (user, schema())]
         {
             for server in self.servers.iter().flatten() {

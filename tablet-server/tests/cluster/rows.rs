@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ebla_client::{Cluster, Modify, Read, RowWrite};
 use ebla_model::Micros;
-use ebla_model::aggregate::{Input, decode_state};
+use ebla_model::aggregate::{AggregateInput, decode_state};
 use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::{RowKey, RowSet};
 use ebla_model::mutation::{Mutation, WriteTime};
@@ -32,7 +32,7 @@ pub(crate) fn add(input: i64) -> Bytes {
         family: "sum".to_owned(),
         qualifier: Bytes::from_static(b"q"),
         timestamp: Micros::ZERO,
-        input: Input::Int64(input),
+        input: AggregateInput::Int64(input),
     })
 }
 

@@ -37,7 +37,7 @@ fn every_mutation_comes_back() {
             family: family.clone(),
             qualifier: qualifier.clone(),
             timestamp: Micros::new(7000),
-            input: Input::Int64(-1),
+            input: AggregateInput::Int64(-1),
         },
         Mutation::MergeToCell {
             family: family.clone(),
@@ -122,7 +122,7 @@ fn additions_say_where_when_and_how_much() {
     let (qualifier, time, input) =
         (Some(Kind::RawValue("q".into())), Some(Kind::RawTimestampMicros(1_234_567)), Some(Kind::IntValue(5)));
     let micros = |mutation| match mutation {
-        Ok(Mutation::AddToCell { timestamp, input: Input::Int64(5), .. }) => timestamp.get(),
+        Ok(Mutation::AddToCell { timestamp, input: AggregateInput::Int64(5), .. }) => timestamp.get(),
         other => panic!("not an addition: {other:?}"),
     };
     let by = |origin| add(qualifier.clone(), time.clone(), input.clone(), origin);
@@ -150,10 +150,10 @@ fn inputs_come_as_integers_bytes_or_text() {
             other => panic!("not an addition: {other:?}"),
         }
     };
-    assert_eq!(sent(Kind::IntValue(-5)), Input::Int64(-5));
-    assert_eq!(sent(Kind::BytesValue("5".into())), Input::Bytes("5".into()));
-    assert_eq!(sent(Kind::RawValue("5".into())), Input::Bytes("5".into()));
-    assert_eq!(sent(Kind::StringValue("5".into())), Input::String("5".into()));
+    assert_eq!(sent(Kind::IntValue(-5)), AggregateInput::Int64(-5));
+    assert_eq!(sent(Kind::BytesValue("5".into())), AggregateInput::Bytes("5".into()));
+    assert_eq!(sent(Kind::RawValue("5".into())), AggregateInput::Bytes("5".into()));
+    assert_eq!(sent(Kind::StringValue("5".into())), AggregateInput::String("5".into()));
 }
 
 #[test]

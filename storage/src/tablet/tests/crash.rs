@@ -10,7 +10,7 @@ fn crashed_copy(store: &TabletStore, to: &Path) -> TabletStore {
     names.sort_by_key(|name| !name.to_string_lossy().starts_with("MANIFEST"));
     for name in names.iter().filter(|name| *name != "LOCK") {
         match fs::copy(store.dir().join(name), to.join(name)) {
-            // The engine renames its temporary files, and ends what it had begun to remove. What the manifest names and is
+            // RocksDB renames its temporary files, and ends what it had begun to remove. What the manifest names and is
             // not there is missed when the copy is opened.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             copied => drop(copied.unwrap()),
@@ -31,8 +31,8 @@ fn assert_agrees(store: &TabletStore) -> u64 {
 #[test]
 fn after_a_crash_data_and_applied_index_agree() {
     let dir = TempDir::new().unwrap();
-    // Small memtables: the engine flushes by itself too, in the middle of everything.
-    let small = Shared::new(StoreOptions { write_buffer_bytes: 128 << 10, ..StoreOptions::up() }).unwrap();
+    // Small memtables: RocksDB flushes by itself too, in the middle of everything.
+    let small = SharedResources::new(StoreOptions { write_buffer_bytes: 128 << 10, ..StoreOptions::up() }).unwrap();
     let store = TabletStore::create(&dir.path().join("store"), &small).unwrap();
     let mut lasts = Vec::new();
     for index in 1..=600 {
@@ -82,7 +82,7 @@ fn a_checkpoint_outlives_its_parent() {
     (101..=200).for_each(|index| store.write(&numbered(index, &[1; 500])).unwrap());
     let child_dir = dir.path().join("child");
     store.checkpoint(&child_dir).unwrap();
-    // The parent goes on, compacts its files away, and goes.
+    // The parent changes, compacts its files, and is deleted.
     (201..=300).for_each(|index| store.write(&numbered(index, &[1; 500])).unwrap());
     store.compact().unwrap();
     let child = TabletStore::open(&child_dir, &shared()).unwrap();

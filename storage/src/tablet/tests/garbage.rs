@@ -1,4 +1,4 @@
-//! What compactions drop, and that no read is told half of it.
+//! Garbage collection by compactions, and that reads never see part of it.
 
 use super::*;
 

@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 
 use proptest::prelude::*;
 
-use super::super::cells::{Probe, SINGLE_DELETES_MAX, probe, version_bounds};
+use super::super::cells::{DeletePlan, SINGLE_DELETES_MAX, plan_delete, version_bounds};
 use super::*;
 
 /// Row, family, qualifier and timestamp, inverted, so that the map's order is the store's.
 type Place = (Vec<u8>, u32, Vec<u8>, Reverse<i64>);
-/// What was written where.
+/// The expected cells.
 type Model = BTreeMap<Place, Vec<u8>>;
 
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ enum Step {
     Flush,
 }
 
-/// Names that are prefixes of each other and hold what the escape is about.
+/// Names that are prefixes of each other and contain bytes that need escapes.
 fn name() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(0xff), Just(b'a'), Just(b'b')], 1..4)
 }
@@ -75,7 +75,7 @@ fn found(store: &TabletStore, (lower, upper): &Bounds, direction: Direction) -> 
 /// As `codec::range_bounds` gives them.
 type Bounds = (Vec<u8>, Option<Vec<u8>>);
 
-/// Of all that begins like this.
+/// Bounds of all keys with this prefix.
 fn below(prefix: Vec<u8>) -> Bounds {
     let end = codec::prefix_end(&prefix);
     (prefix, end)
@@ -124,10 +124,10 @@ proptest! {
 }
 
 /// The cells of one row, where the reach lets them be read.
-fn read_row(store: &TabletStore, row: &str, reach: Reach) -> Result<usize, StoreError> {
+fn read_row(store: &TabletStore, row: &str, reach: ReadTier) -> Result<usize, StoreError> {
     let (lower, upper) = codec::range_bounds(&KeyRange::single(RowKey::copy_from_slice(row.as_bytes())));
     let view = store.view();
-    let cells: Result<Vec<_>, _> = view.scan(&ScanPlan::new(&lower, upper.as_deref()).within(reach))?.collect();
+    let cells: Result<Vec<_>, _> = view.scan(&ScanPlan::new(&lower, upper.as_deref()).with_read_tier(reach))?.collect();
     cells.map(|cells| cells.len())
 }
 
@@ -138,9 +138,9 @@ fn a_row_that_does_not_exist_is_empty() {
     (1..=50).for_each(|index| store.write(&numbered(index, b"v")).unwrap());
     store.flush().unwrap();
     for name in ["row", "row0000000", "row000000011", "zzz", "row00000001\0"] {
-        assert_eq!(read_row(&store, name, Reach::Disk).unwrap(), 0, "{name:?}");
+        assert_eq!(read_row(&store, name, ReadTier::All).unwrap(), 0, "{name:?}");
     }
-    assert_eq!(read_row(&store, "row00000007", Reach::Disk).unwrap(), 1);
+    assert_eq!(read_row(&store, "row00000007", ReadTier::All).unwrap(), 1);
 }
 
 #[test]
@@ -164,11 +164,11 @@ fn few_cells_are_named_and_many_are_not() {
     store.write(&batch).unwrap();
     let probe_row = |row: &'static str| {
         let prefix = codec::row_prefix(&RowKey::new(row));
-        probe(&store.view(), &prefix, codec::prefix_end(&prefix).as_deref()).unwrap()
+        plan_delete(&store.view(), &prefix, codec::prefix_end(&prefix).as_deref()).unwrap()
     };
-    assert_eq!(probe_row("many"), Probe::Many);
-    assert_eq!(probe_row("none"), Probe::Few(Vec::new()));
-    let Probe::Few(keys) = probe_row("some") else { panic!("sixteen are few") };
+    assert_eq!(probe_row("many"), DeletePlan::Range);
+    assert_eq!(probe_row("none"), DeletePlan::Keys(Vec::new()));
+    let DeletePlan::Keys(keys) = probe_row("some") else { panic!("sixteen are few") };
     assert_eq!(keys.len(), SINGLE_DELETES_MAX);
 }
 
@@ -184,7 +184,7 @@ fn a_probe_does_not_wade_through_deleted_cells() {
     keys.iter().for_each(|key| batch.delete(key.clone()));
     store.write(&batch).unwrap();
     let prefix = codec::row_prefix(&RowKey::new("row"));
-    assert_eq!(probe(&store.view(), &prefix, codec::prefix_end(&prefix).as_deref()).unwrap(), Probe::Many);
+    assert_eq!(plan_delete(&store.view(), &prefix, codec::prefix_end(&prefix).as_deref()).unwrap(), DeletePlan::Range);
 }
 
 #[test]
@@ -204,23 +204,23 @@ fn version_bounds_hold_what_a_delete_of_a_column_means() {
 }
 
 #[test]
-fn a_read_within_the_cache_says_when_it_is_not_there() {
+fn a_cache_only_read_of_an_uncached_block_is_an_error() {
     let dir = TempDir::new().unwrap();
     let store = new_store(&dir);
     (1..=200).for_each(|index| store.write(&numbered(index, &[9; 1000])).unwrap());
     let row = "row00000100";
-    assert_eq!(read_row(&store, row, Reach::Cache).unwrap(), 1, "a memtable is memory");
+    assert_eq!(read_row(&store, row, ReadTier::BlockCache).unwrap(), 1, "a memtable is memory");
     let store = reopened(store);
-    assert!(matches!(read_row(&store, row, Reach::Cache), Err(StoreError::NotCached)));
-    assert_eq!(read_row(&store, row, Reach::Disk).unwrap(), 1);
-    assert_eq!(read_row(&store, row, Reach::Cache).unwrap(), 1, "now it is cached");
+    assert!(matches!(read_row(&store, row, ReadTier::BlockCache), Err(StoreError::NotCached)));
+    assert_eq!(read_row(&store, row, ReadTier::All).unwrap(), 1);
+    assert_eq!(read_row(&store, row, ReadTier::BlockCache).unwrap(), 1, "now it is cached");
 }
 
 #[test]
 fn servers_share_a_block_cache_and_a_scan_made_once_leaves_it_alone() {
     let dir = tempfile::tempdir().unwrap();
     let cache = BlockCache::new(8 << 20);
-    let server = || Shared::with_cache(StoreOptions::up(), cache.clone()).unwrap();
+    let server = || SharedResources::with_cache(StoreOptions::up(), cache.clone()).unwrap();
     let (used, other) = (server(), server());
     let store = TabletStore::create(&dir.path().join("store"), &used).unwrap();
     for index in 0..1_000 {
@@ -233,7 +233,7 @@ fn servers_share_a_block_cache_and_a_scan_made_once_leaves_it_alone() {
         assert_eq!(cells, 1_000);
         other.usage().cache_bytes - before
     };
-    let (once, kept) = (read(ScanPlan::new(b"", None).once()), read(ScanPlan::new(b"", None)));
+    let (once, kept) = (read(ScanPlan::new(b"", None).without_filling_cache()), read(ScanPlan::new(b"", None)));
     assert!(once < 100_000 && kept > 900_000, "{once} and {kept} bytes");
     assert_eq!(used.usage().cache_bytes, other.usage().cache_bytes);
 }

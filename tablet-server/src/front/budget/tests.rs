@@ -31,15 +31,15 @@ fn messages_are_counted_when_their_length_is_known_however_they_are_cut() {
 #[test]
 fn large_messages_leave_room_for_small_ones() {
     let budget = RequestBudget::new(RequestBytes { total: 80 << 20, connection: usize::MAX });
-    let connection = Meter::default();
+    let connection = ResourceCounter::default();
     let large = budget.charge(&connection, 70 << 20).unwrap();
     let refused = budget.charge(&connection, SMALL_BYTES + 1).unwrap_err();
     assert_eq!(refused.reason, Reason::ResourceExhausted);
-    assert_eq!(connection.held(), 70 << 20, "a refused message is not charged");
+    assert_eq!(connection.in_use(), 70 << 20, "a refused message is not charged");
     let small: Vec<_> = (0..160).map(|_| budget.charge(&connection, SMALL_BYTES).unwrap()).collect();
     assert!(budget.charge(&connection, 1).is_err(), "the total limits small messages, too");
     drop((large, small));
-    assert_eq!((budget.used.held(), connection.held()), (0, 0));
+    assert_eq!((budget.used.in_use(), connection.in_use()), (0, 0));
 }
 
 /// A MutateRow that is answered when there is a permit for it.
@@ -113,7 +113,7 @@ impl Fixture {
 
     async fn until_budget_is_free(&self) {
         let free = async {
-            while self.budget.used.held() > 0 {
+            while self.budget.used.in_use() > 0 {
                 tokio::task::yield_now().await;
             }
         };
@@ -141,7 +141,7 @@ async fn large_requests_beyond_the_budget_are_refused() {
         let refused = timely(answers.next()).await.unwrap().unwrap_err();
         assert_eq!(from_status(&refused).0.reason, Reason::ResourceExhausted, "{refused}");
     }
-    assert!((6 * MIB..8 * MIB).contains(&fixture.budget.used.held()), "{} bytes", fixture.budget.used.held());
+    assert!((6 * MIB..8 * MIB).contains(&fixture.budget.used.in_use()), "{} bytes", fixture.budget.used.in_use());
     fixture.slow.answers.add_permits(7);
     for _ in 0..6 {
         timely(answers.next()).await.unwrap().unwrap();

@@ -62,7 +62,7 @@ impl Fake {
                     None => (whole, None),
                 };
                 rest = remaining;
-                state.tablets.push(TabletDescriptor::fresh(table, TabletId::new(tablet), range, &[SERVER]));
+                state.tablets.push(TabletDescriptor::initial(table, TabletId::new(tablet), range, &[SERVER]));
             }
         }
         Arc::new(fake)
@@ -315,7 +315,7 @@ async fn a_recreated_table_is_resolved_again() {
     write(&service, "a", "f").await.unwrap();
     {
         let mut state = fake.state.lock().unwrap();
-        state.tablets = vec![TabletDescriptor::fresh(TableId::new(6), TabletId::new(20), KeyRange::all(), &[SERVER])];
+        state.tablets = vec![TabletDescriptor::initial(TableId::new(6), TabletId::new(20), KeyRange::all(), &[SERVER])];
         state.fresh = Some(TableId::new(6));
     }
     write(&service, "b", "f").await.unwrap();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ebla_runtime::{Bug, planted};
+use ebla_runtime::Failpoint;
 
 /// The share of the lease time that is used: numerator and denominator.
 const LEASE_SHARE: (u32, u32) = (3, 4);
@@ -37,7 +37,7 @@ impl LeaderLease {
         if self.applied_term != Some(self.term) {
             return false;
         }
-        let share = if planted(Bug::LeaseTooLong) { (20, 1) } else { LEASE_SHARE };
+        let share = if Failpoint::LeaseTooLong.is_enabled() { (20, 1) } else { LEASE_SHARE };
         let lease = election_max * share.0 / share.1;
         self.acknowledged.is_some_and(|sent| now < sent.saturating_add(lease))
     }

@@ -20,7 +20,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use ebla_model::id::LogId;
 use ebla_proto::convert;
 use ebla_proto::record;
-use ebla_runtime::{Bug, planted};
+use ebla_runtime::Failpoint;
 use ebla_storage::log::{CommitLog, GroupId, Record};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use openraft::OptionalSend;
@@ -142,7 +142,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &RaftVote) -> io::Result<()> {
-        if planted(Bug::VoteNotSaved) {
+        if Failpoint::VoteNotSaved.is_enabled() {
             return Ok(());
         }
         let (sender, synced) = oneshot::channel();
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn payloads_survive_a_round_trip() {
         let id = LogId { term: 2, index: 11 };
-        let members = ebla_model::metadata::Membership::fresh(&[ebla_model::id::ServerId::new(4)]);
+        let members = ebla_model::metadata::Membership::initial(&[ebla_model::id::ServerId::new(4)]);
         let payloads = [
             EntryPayload::Blank,
             EntryPayload::Normal(Command(Bytes::from_static(b"x"))),

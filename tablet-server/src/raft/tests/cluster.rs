@@ -13,7 +13,7 @@ use ebla_model::id::{ClusterId, LogId, ReplicaId, ServerId, TabletId};
 use ebla_model::metadata::{Membership, Replica};
 use ebla_runtime::{Blocking, Clock, Runtime, ServeOptions, serve};
 use ebla_storage::disk::RealDisk;
-use ebla_storage::log::{CommitLog, LogOptions, MemoryWitness, OnFailure};
+use ebla_storage::log::{CommitLog, LogOptions, MemoryManifest, OnFailure};
 use tempfile::TempDir;
 use tonic::service::Routes;
 
@@ -66,7 +66,7 @@ impl List {
     }
 
     fn seeded(servers: &[ServerId]) -> Self {
-        let membership = (Some(LogId::SEED), Membership::fresh(servers));
+        let membership = (Some(LogId::SEED), Membership::initial(servers));
         Self::with(AppliedPosition { last: Some(LogId::SEED), membership })
     }
 
@@ -196,7 +196,7 @@ pub(super) enum FirstElection {
 /// The durable state of a server, which survives while the server is down.
 struct Durable {
     folder: TempDir,
-    witness: MemoryWitness,
+    witness: MemoryManifest,
     machine: Arc<List>,
     /// Blocks the disk of its log.
     blocker: WriteBlocker,
@@ -235,7 +235,7 @@ impl Cluster {
 
     fn create(&mut self, server: ServerId, machine: List) {
         let folder = tempfile::tempdir().unwrap();
-        let (witness, blocker) = (MemoryWitness::default(), WriteBlocker::default());
+        let (witness, blocker) = (MemoryManifest::default(), WriteBlocker::default());
         self.durable.insert(server, Durable { folder, witness, machine: Arc::new(machine), blocker });
     }
 
@@ -296,7 +296,7 @@ impl Cluster {
         let node = self.nodes.remove(&server).unwrap();
         node.network.abort();
         *node.directory.0.lock().unwrap() = None;
-        tokio::task::block_in_place(|| node.log.abandon());
+        tokio::task::block_in_place(|| node.log.abort());
         node.group.stop().await;
         node.runtime.tasks.stop(Duration::ZERO).await;
         self.durable.get_mut(&server).unwrap().machine = Arc::new(node.machine.after_crash());

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use ebla_model::id::TabletId;
-use ebla_proto::belonging::admit;
+use ebla_proto::cluster_guard::check_cluster_id;
 use ebla_proto::raft::raft_server::{Raft, RaftServer};
 use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
 use ebla_proto::status::to_status;
@@ -53,7 +53,7 @@ impl Service {
     /// The message of a request, unless a server of another cluster sent it.
     fn admit<T>(&self, request: Request<T>) -> Result<T, Status> {
         let own = self.network.options().addresses.cluster();
-        admit(request.metadata(), own).map_err(|error| to_status(&error))?;
+        check_cluster_id(request.metadata(), own).map_err(|error| to_status(&error))?;
         Ok(request.into_inner())
     }
 }

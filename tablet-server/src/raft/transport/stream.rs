@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebla_model::id::ServerId;
-use ebla_proto::belonging::from_cluster;
+use ebla_proto::cluster_guard::with_cluster_id;
 use ebla_proto::raft::raft_client::RaftClient;
 use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
 use ebla_runtime::Runtime;
@@ -69,7 +69,7 @@ impl Endpoint {
 
     /// Adds the cluster id to a message: the address may belong to a server of another cluster by now, which then refuses it.
     fn request<T>(&self, message: T) -> tonic::Request<T> {
-        from_cluster(tonic::Request::new(message), self.addresses.cluster())
+        with_cluster_id(tonic::Request::new(message), self.addresses.cluster())
     }
 
     fn unreachable(&self, reason: impl std::fmt::Display) -> Unreachable {

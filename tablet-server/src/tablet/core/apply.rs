@@ -20,16 +20,16 @@ use std::collections::{BTreeSet, HashSet};
 use ebla_model::codec::{self, CellKey};
 use ebla_model::command::{Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
 use ebla_model::error::Error;
-use ebla_model::gc::Judge;
+use ebla_model::gc::VersionGc;
 use ebla_model::id::{FamilyId, TabletId};
 use ebla_model::idempotency;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::mutation::Change;
 use ebla_model::schema::TableSchema;
-use ebla_model::session::Verdict;
+use ebla_model::session::SequenceCheck;
 use ebla_model::time::Micros;
-use ebla_runtime::{Bug, planted};
+use ebla_runtime::Failpoint;
 
 use crate::tablet::core::state::TabletState;
 
@@ -222,14 +222,14 @@ impl<'a, C: CellReader> Applier<'a, C> {
             return Some(RowReply::Refused(refusal(RefusalKind::NotNow, "too many sessions write to this tablet")));
         }
         let window = self.state.session(write.session);
-        match window.judge(write.sequence) {
-            Verdict::Duplicate(_) if planted(Bug::AppliedTwice) => {}
-            Verdict::Duplicate(result) => return Some(RowReply::Duplicate(result)),
-            Verdict::Forgotten => {
+        match window.check(write.sequence) {
+            SequenceCheck::Duplicate(_) if Failpoint::AppliedTwice.is_enabled() => {}
+            SequenceCheck::Duplicate(result) => return Some(RowReply::Duplicate(result)),
+            SequenceCheck::Acknowledged => {
                 let message = "duplicate check impossible: sequence already acknowledged by client";
                 return Some(RowReply::Refused(refusal(RefusalKind::SessionForgotten, message)));
             }
-            Verdict::Fresh => {}
+            SequenceCheck::New => {}
         }
         if window.applied.len() >= OUTSTANDING_MAX {
             return Some(RowReply::Refused(refusal(
@@ -249,22 +249,22 @@ impl<'a, C: CellReader> Applier<'a, C> {
     fn token_reply(&mut self, write: &RowWrite) -> Option<RowReply> {
         let token = write.token.as_ref()?;
         let key = token.key(&write.row);
-        match self.state.tokens.judge(&key, token.token.started, self.state.time) {
-            idempotency::Verdict::Duplicate(result) => Some(RowReply::Duplicate(result)),
-            idempotency::Verdict::Late => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, LATE))),
-            idempotency::Verdict::Early => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, EARLY))),
-            idempotency::Verdict::Fresh if !self.state.has_room_for_token(&key, write.result.as_ref()) => {
+        match self.state.tokens.check(&key, token.token.started, self.state.time) {
+            idempotency::TokenCheck::Duplicate(result) => Some(RowReply::Duplicate(result)),
+            idempotency::TokenCheck::Expired => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, LATE))),
+            idempotency::TokenCheck::FromFuture => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, EARLY))),
+            idempotency::TokenCheck::New if !self.state.has_room_for_token(&key, write.result.as_ref()) => {
                 let message = "the tablet's memory for idempotency tokens is full";
                 Some(RowReply::Refused(refusal(RefusalKind::NotNow, message)))
             }
-            idempotency::Verdict::Fresh => None,
+            idempotency::TokenCheck::New => None,
         }
     }
 
     fn change(&mut self, row: &RowKey, change: Change) -> Result<(), Error> {
         match change {
             Change::SetCell { family, qualifier, timestamp, value } => {
-                let timestamp = if planted(Bug::ApplyReadsClock) {
+                let timestamp = if Failpoint::ApplyReadsClock.is_enabled() {
                     ebla_runtime::Clock::system().wall().truncate_to_millis()
                 } else {
                     timestamp
@@ -314,13 +314,13 @@ impl<'a, C: CellReader> Applier<'a, C> {
     fn delete_dead(&mut self, row: &RowKey, family: FamilyId, prefix: &[u8]) -> Result<(), Error> {
         let schema = std::sync::Arc::clone(&self.state.schema);
         let rule = schema.family_by_id(family).and_then(|family| family.gc.as_ref());
-        let Some(rule) = rule.filter(|rule| rule.counts()) else { return Ok(()) };
+        let Some(rule) = rule.filter(|rule| rule.counts_versions()) else { return Ok(()) };
         let upper = codec::prefix_end(prefix);
         let versions = self.current_keys(prefix, upper.as_deref())?;
-        let mut judge = Judge::new(Some(rule), self.state.gc_time);
+        let mut judge = VersionGc::new(Some(rule), self.state.gc_time);
         for key in versions {
             let timestamp = CellKey::decode(&key)?.timestamp;
-            if !judge.keeps(timestamp) {
+            if !judge.is_live(timestamp) {
                 // The versions from here to the end of the column are dead.
                 return self.delete(row, key, upper);
             }
@@ -368,7 +368,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
         let Some(range) = self.state.descriptor.range.intersect(range) else { return Ok(()) };
         let (lower, upper) = codec::range_bounds(&range);
         let schema = std::sync::Arc::clone(&self.state.schema);
-        let mut column: Option<(CellKey, Judge<'_>)> = None;
+        let mut column: Option<(CellKey, VersionGc<'_>)> = None;
         for key in self.cells.keys(&lower, upper.as_deref())? {
             let cell = CellKey::decode(&key)?;
             let known = schema.family_by_id(cell.family);
@@ -377,11 +377,11 @@ impl<'a, C: CellReader> Applier<'a, C> {
                 Some((_, judge)) if !fresh => judge,
                 slot => {
                     let rule = known.and_then(|family| family.gc.as_ref());
-                    &mut slot.insert((cell.clone(), Judge::new(rule, time))).1
+                    &mut slot.insert((cell.clone(), VersionGc::new(rule, time))).1
                 }
             };
             let below_floor = self.state.floors.get(&cell.family).is_some_and(|floor| cell.timestamp < *floor);
-            if known.is_none() || below_floor || !judge.keeps(cell.timestamp) {
+            if known.is_none() || below_floor || !judge.is_live(cell.timestamp) {
                 self.edits.push(CellEdit::Delete(key));
             }
         }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use ebla_model::error::Error;
 use ebla_model::gc::age_floor;
 use ebla_model::id::{FamilyId, Generation, LogId, OperationId, SessionId, TableId, TabletId};
-use ebla_model::idempotency::TokenMemory;
+use ebla_model::idempotency::TokenTable;
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{Membership, TabletDescriptor};
 use ebla_model::schema::{Family, TableSchema};
@@ -66,7 +66,7 @@ pub struct TabletState {
     /// The sum of the forward jumps of the log's time: see [`TabletState::session_time`].
     pub jumped: Duration,
     /// The recently applied writes with an idempotency token.
-    pub tokens: TokenMemory,
+    pub tokens: TokenTable,
     /// The applied operations, so that repeating one has no effect.
     pub operations: BTreeSet<OperationId>,
     /// The operation that dropped this tablet.
@@ -103,7 +103,7 @@ impl TabletState {
             floors: BTreeMap::new(),
             sessions: BTreeMap::new(),
             jumped: Duration::ZERO,
-            tokens: TokenMemory::default(),
+            tokens: TokenTable::default(),
             operations: BTreeSet::new(),
             dropped: None,
             floors_raised_at: Micros::ZERO,
@@ -271,7 +271,7 @@ impl TabletState {
         self.dirty.sessions.insert(id);
         let time = self.session_time();
         let window = self.sessions.entry(id).or_default();
-        if window.expired(time) {
+        if window.is_expired(time) {
             *window = SessionWindow::default();
         }
         window
@@ -304,7 +304,7 @@ impl TabletState {
     }
 
     fn forget_tokens(&mut self) {
-        self.dirty.tokens.extend(self.tokens.forget(self.time));
+        self.dirty.tokens.extend(self.tokens.expire(self.time));
     }
 
     /// Removes expired sessions. Which expired ones are still stored is never visible: see
@@ -313,7 +313,7 @@ impl TabletState {
         let time = self.session_time();
         let dirty = &mut self.dirty.sessions;
         self.sessions.retain(|id, window| {
-            let idle = window.expired(time);
+            let idle = window.is_expired(time);
             if idle {
                 dirty.insert(*id);
             }
@@ -356,7 +356,7 @@ impl TabletState {
     }
 
     fn token_edit(&self, key: Bytes) -> MetaEdit {
-        match self.tokens.get(&key).map(convert::remembered_to_bytes) {
+        match self.tokens.get(&key).map(convert::token_record_to_bytes) {
             Some(value) => MetaEdit::Put(MetaKey::Token(key), value),
             None => MetaEdit::Delete(MetaKey::Token(key)),
         }
@@ -383,7 +383,7 @@ struct StateLoader {
     floors: BTreeMap<FamilyId, Micros>,
     sessions: BTreeMap<SessionId, SessionWindow>,
     jumped: Duration,
-    tokens: TokenMemory,
+    tokens: TokenTable,
     operations: BTreeSet<OperationId>,
     dropped: Option<OperationId>,
 }
@@ -403,7 +403,7 @@ impl StateLoader {
                 let session = convert::decode_record::<record::Session>(value.clone())?;
                 self.sessions.insert(id, convert::session_from_proto(&session)?);
             }
-            MetaKey::Token(key) => self.tokens.restore(key, convert::remembered_from_bytes(value.clone())?),
+            MetaKey::Token(key) => self.tokens.restore(key, convert::token_record_from_bytes(value.clone())?),
             MetaKey::Operation(id) => {
                 self.operations.insert(id);
                 if value.as_ref() == DROPPED_MARKER {

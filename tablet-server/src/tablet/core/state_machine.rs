@@ -22,12 +22,12 @@ use ebla_model::id::{LogId, TabletId};
 use ebla_model::idempotency;
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{Membership, TabletDescriptor};
-use ebla_model::session::Verdict;
+use ebla_model::session::SequenceCheck;
 use ebla_model::time::Micros;
-use ebla_runtime::{Bug, planted};
-use ebla_storage::tablet::cells::{self, Probe};
+use ebla_runtime::Failpoint;
+use ebla_storage::tablet::cells::{self, DeletePlan};
 use ebla_storage::tablet::layout::{self, MetaKey};
-use ebla_storage::tablet::{Batch, Direction, GcRules, Shared, StoreError, TabletStore};
+use ebla_storage::tablet::{Batch, Direction, GcRules, SharedResources, StoreError, TabletStore};
 use tracing::info;
 
 use crate::raft::{AppliedPosition, CommittedEntry, Fault, GroupId, StateMachine};
@@ -67,7 +67,7 @@ pub trait ReplicaFactory: Send + Sync + 'static {
 /// The state machine of one replica.
 pub struct TabletStateMachine {
     id: GroupId,
-    shared: Arc<Shared>,
+    shared: Arc<SharedResources>,
     factory: Arc<dyn ReplicaFactory>,
     /// The state as of the last applied entry. Locked for the whole of an apply, a checkpoint and a snapshot installation:
     /// they exclude each other. Readers do not lock it.
@@ -104,7 +104,7 @@ impl TabletStateMachine {
     pub fn open(
         id: GroupId,
         store: TabletStore,
-        shared: Arc<Shared>,
+        shared: Arc<SharedResources>,
         factory: Arc<dyn ReplicaFactory>,
     ) -> Result<Self, Error> {
         let state = TabletState::load(store.meta_scan(&[])?)?;
@@ -142,22 +142,22 @@ impl TabletStateMachine {
 
     /// Whether this write was applied before, as far as this replica has applied. Blocking: waits for an apply.
     #[must_use]
-    pub fn check_duplicate(&self, id: &WriteId) -> Verdict {
+    pub fn check_duplicate(&self, id: &WriteId) -> SequenceCheck {
         let state = self.state();
         match state.sessions.get(&id.session) {
-            Some(window) if !window.expired(state.session_time()) && !planted(Bug::AppliedTwice) => {
-                window.judge(id.sequence)
+            Some(window) if !window.is_expired(state.session_time()) && !Failpoint::AppliedTwice.is_enabled() => {
+                window.check(id.sequence)
             }
-            _ => Verdict::Fresh,
+            _ => SequenceCheck::New,
         }
     }
 
     /// Whether a write with this token was applied before, as far as this replica has applied; evaluated at `now`, or at the
     /// log's time if that is later. Blocking: waits for an apply.
     #[must_use]
-    pub fn check_token(&self, row: &RowKey, token: &CallToken, now: Micros) -> idempotency::Verdict {
+    pub fn check_token(&self, row: &RowKey, token: &CallToken, now: Micros) -> idempotency::TokenCheck {
         let state = self.state();
-        state.tokens.judge(&token.key(row), token.token.started, state.time.max(now))
+        state.tokens.check(&token.key(row), token.token.started, state.time.max(now))
     }
 
     /// Flushes all applied entries to the store's disk. Blocking.
@@ -248,7 +248,7 @@ impl TabletStateMachine {
         store.checkpoint(folder)?;
         let child = TabletStore::open(folder, &self.shared)?;
         initialize_store(&child, state)?;
-        if planted(Bug::SplitForgetsSessions) {
+        if Failpoint::SplitForgetsSessions.is_enabled() {
             let mut batch = Batch::new();
             state.sessions.keys().for_each(|id| batch.delete_meta(MetaKey::Session(*id)));
             child.write(&batch)?;
@@ -342,7 +342,7 @@ impl StateMachine for TabletStateMachine {
             Ok(entries) => entries,
             Err(error) => return Some(Err(fault("apply")(error))),
         };
-        if !entries.iter().all(DecodedEntry::is_put_only) || self.store().holds_up_writers() {
+        if !entries.iter().all(DecodedEntry::is_put_only) || self.store().is_write_stalled() {
             return None;
         }
         Some(self.apply_entries(&mut state, entries).map_err(fault("apply")))
@@ -374,10 +374,10 @@ struct StoredCells<'a> {
 
 impl CellReader for StoredCells<'_> {
     fn keys_if_few(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Option<Vec<Vec<u8>>>, Error> {
-        let plan = self.store.with_view(|view| cells::probe(view, lower, upper))?;
+        let plan = self.store.with_view(|view| cells::plan_delete(view, lower, upper))?;
         Ok(match plan {
-            Probe::Few(keys) => Some(keys),
-            Probe::Many => None,
+            DeletePlan::Keys(keys) => Some(keys),
+            DeletePlan::Range => None,
         })
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ebla_model::codec::{self, ColumnKey};
 use ebla_model::command::CommandKind;
 use ebla_model::error::Error;
-use ebla_model::gc::Judge;
+use ebla_model::gc::VersionGc;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::time::Micros;
 use ebla_storage::tablet::{ScanPlan, StoreError, View};
@@ -117,7 +117,7 @@ fn scan_range(
 ) -> Result<Result<Option<GcRange>, Error>, StoreError> {
     let (lower, upper) = codec::range_bounds(&range);
     // A pass scans the whole tablet: it must not evict the hot blocks from the cache.
-    let mut scan = view.scan(&ScanPlan::new(&lower, upper.as_deref()).once())?;
+    let mut scan = view.scan(&ScanPlan::new(&lower, upper.as_deref()).without_filling_cache())?;
     let mut counter =
         DeadCellCounter { families, time, row: Vec::new(), column: Vec::new(), judge: None, cells: 0, dead: 0 };
     while let Some((key, _value)) = scan.entry() {
@@ -142,7 +142,7 @@ struct DeadCellCounter<'a> {
     /// The key of the current column, without a timestamp.
     column: Vec<u8>,
     /// `None` if the column's rule does not count versions.
-    judge: Option<Judge<'a>>,
+    judge: Option<VersionGc<'a>>,
     cells: u64,
     dead: u64,
 }
@@ -166,10 +166,10 @@ impl DeadCellCounter<'_> {
         let column = codec::without_timestamp(key);
         if self.column != column {
             self.column = column.to_vec();
-            self.judge = self.families.counting_rule(cell.family).map(|rule| Judge::new(Some(rule), self.time));
+            self.judge = self.families.counting_rule(cell.family).map(|rule| VersionGc::new(Some(rule), self.time));
         }
         self.cells += 1;
-        if self.judge.as_mut().is_some_and(|judge| !judge.keeps(cell.timestamp)) {
+        if self.judge.as_mut().is_some_and(|judge| !judge.is_live(cell.timestamp)) {
             self.dead += 1;
         }
         Ok(CountStep::Continue)

@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_request_has_started_when_its_replica_is_a_member_on_its_server() {
-        let mut membership = Membership::fresh(&[1, 2, 3].map(ServerId::new));
+        let mut membership = Membership::initial(&[1, 2, 3].map(ServerId::new));
         let request = change(Some((1001, 4)), Some(2));
         assert!(!request.has_started(&membership));
         membership.replicas.insert(ReplicaId::new(1001), ServerId::new(5));
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn only_ids_above_all_members_are_new() {
-        let membership = Membership::fresh(&[1, 2, 3].map(ServerId::new));
+        let membership = Membership::initial(&[1, 2, 3].map(ServerId::new));
         assert!(check_id_is_new(ReplicaId::new(3), &membership).is_err());
         assert!(check_id_is_new(ReplicaId::new(4), &membership).is_ok());
     }

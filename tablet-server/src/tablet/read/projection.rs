@@ -2,14 +2,14 @@
 //!
 //! A row may have a million columns and a read may need one of them. A [`Projection`] lists the column ranges in each row
 //! that a filter, or a read-modify-write, depends on; [`RowProjector`] goes through one row and decides for each cell whether
-//! to read it or where to seek next. Skipping cells never changes a result (`ebla_model::filter::Stretch`); the filter still
+//! to read it or where to seek next. Skipping cells never changes a result (`ebla_model::filter::ColumnRange`); the filter still
 //! runs on the cells that were read.
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use ebla_model::codec;
-use ebla_model::filter::{CompiledFilter, Stretch};
+use ebla_model::filter::{ColumnRange, CompiledFilter};
 use ebla_model::id::FamilyId;
 
 use crate::tablet::read::row_assembler::{CellOrder, Families};
@@ -37,7 +37,7 @@ impl Projection {
 
     /// The cells that a filter's result depends on.
     pub(in crate::tablet) fn for_filter(filter: Option<&CompiledFilter>, families: &Families) -> Self {
-        filter.map_or(Self::ALL, |filter| Self::of(families, |_, name| filter.needs(name)))
+        filter.map_or(Self::ALL, |filter| Self::of(families, |_, name| filter.needed_columns(name)))
     }
 
     /// The cells that decide whether a predicate matches (or, without one, whether any cell exists), plus some columns.
@@ -46,11 +46,11 @@ impl Projection {
         columns: &BTreeSet<(FamilyId, Bytes)>,
         families: &Families,
     ) -> Self {
-        let any = || vec![Stretch { columns: 1, versions: 1, ..Stretch::whole() }];
+        let any = || vec![ColumnRange { columns: 1, versions: 1, ..ColumnRange::whole() }];
         Self::of(families, |id, name| {
-            let mut stretches = predicate.map_or_else(any, |predicate| predicate.needs_to_match(name));
+            let mut stretches = predicate.map_or_else(any, |predicate| predicate.needed_columns_to_match(name));
             stretches.extend(columns_of(id, columns));
-            Stretch::in_order(stretches)
+            ColumnRange::merge_overlapping(stretches)
         })
     }
 
@@ -59,7 +59,7 @@ impl Projection {
         Self::of(families, |id, _| columns_of(id, columns).collect())
     }
 
-    fn of(families: &Families, stretches: impl Fn(FamilyId, &str) -> Vec<Stretch>) -> Self {
+    fn of(families: &Families, stretches: impl Fn(FamilyId, &str) -> Vec<ColumnRange>) -> Self {
         let ranges = families.names().flat_map(|(id, name)| {
             stretches(id, name.as_str()).into_iter().map(move |stretch| EncodedRange::new(id, &stretch))
         });
@@ -67,13 +67,13 @@ impl Projection {
     }
 }
 
-fn columns_of(family: FamilyId, columns: &BTreeSet<(FamilyId, Bytes)>) -> impl Iterator<Item = Stretch> {
+fn columns_of(family: FamilyId, columns: &BTreeSet<(FamilyId, Bytes)>) -> impl Iterator<Item = ColumnRange> {
     let from = (family, Bytes::new());
-    columns.range(from..).take_while(move |(id, _)| *id == family).map(|(_, name)| Stretch::column(name.clone()))
+    columns.range(from..).take_while(move |(id, _)| *id == family).map(|(_, name)| ColumnRange::column(name.clone()))
 }
 
 impl EncodedRange {
-    fn new(family: FamilyId, stretch: &Stretch) -> Self {
+    fn new(family: FamilyId, stretch: &ColumnRange) -> Self {
         let encode = |qualifier: &[u8]| codec::column_part(family, qualifier);
         let end = match &stretch.end {
             Some(end) => Some(encode(end)),

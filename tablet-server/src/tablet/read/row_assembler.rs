@@ -12,7 +12,7 @@ use bytes::Bytes;
 use ebla_model::cell::{Cell, FamilyName, Row};
 use ebla_model::codec::{self, ColumnKey};
 use ebla_model::error::Error;
-use ebla_model::gc::{GcRule, Judge};
+use ebla_model::gc::{GcRule, VersionGc};
 use ebla_model::id::FamilyId;
 use ebla_model::key::RowKey;
 use ebla_model::schema::TableSchema;
@@ -63,13 +63,13 @@ impl Families {
     /// The rule of a family, if any part of it counts versions.
     #[must_use]
     pub fn counting_rule(&self, id: FamilyId) -> Option<&GcRule> {
-        self.get(id)?.rule.as_ref().filter(|rule| rule.counts())
+        self.get(id)?.rule.as_ref().filter(|rule| rule.counts_versions())
     }
 
     /// Whether any rule counts versions, so that dead versions must be removed by log entries.
     #[must_use]
     pub fn has_version_limits(&self) -> bool {
-        self.by_id.iter().any(|family| family.rule.as_ref().is_some_and(GcRule::counts))
+        self.by_id.iter().any(|family| family.rule.as_ref().is_some_and(GcRule::counts_versions))
     }
 
     /// Whether any rule depends on ages, so that the tablet's time matters to readers.
@@ -108,7 +108,7 @@ pub struct RowAssembler<'a> {
     /// In a descending scan cells wait here for newer versions, which decide whether they are visible.
     waiting: Vec<Stored>,
     /// The column whose versions are being evaluated.
-    column: Option<(FamilyId, Bytes, Judge<'a>)>,
+    column: Option<(FamilyId, Bytes, VersionGc<'a>)>,
     visible: Vec<Cell>,
 }
 
@@ -198,12 +198,12 @@ impl<'a> RowAssembler<'a> {
         let judge = match &mut self.column {
             Some((_, _, judge)) if same => judge,
             column => {
-                let judge = Judge::new(family.rule.as_ref(), self.gc_time);
+                let judge = VersionGc::new(family.rule.as_ref(), self.gc_time);
                 &mut column.insert((cell.family, cell.qualifier.clone(), judge)).2
             }
         };
         let above_floor = family.floor.is_none_or(|floor| cell.timestamp >= floor);
-        let is_visible = judge.keeps(cell.timestamp) && above_floor;
+        let is_visible = judge.is_live(cell.timestamp) && above_floor;
         if is_visible {
             let value = codec::decode_value(Bytes::copy_from_slice(value))?;
             self.visible.push(Cell::new(family.name.clone(), cell.qualifier, cell.timestamp, value));

@@ -93,7 +93,7 @@ impl<'a, 'v> RowIterator<'a, 'v> {
     pub(super) fn next_row(&mut self) -> Result<Option<ScannedRow>, ScanError> {
         let Some((key, _)) = self.scan.entry() else { return Ok(None) };
         let row = self.assembler.start_row(key)?;
-        let projection = if self.filter.is_none_or(|filter| filter.needs_row(row.as_bytes())) {
+        let projection = if self.filter.is_none_or(|filter| filter.may_pass_row(row.as_bytes())) {
             self.projection
         } else {
             &Projection::NOTHING

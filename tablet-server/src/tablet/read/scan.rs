@@ -22,8 +22,8 @@ use ebla_model::error::Error;
 use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::time::Micros;
-use ebla_runtime::{BlockingError, Bug, Clock, planted};
-use ebla_storage::tablet::{Direction, Reach, ScanPlan, StoreError, View};
+use ebla_runtime::{BlockingError, Clock, Failpoint};
+use ebla_storage::tablet::{Direction, ReadTier, ScanPlan, StoreError, View};
 
 use crate::raft::ReadIndexError;
 use crate::tablet::core::applied_state::TabletMetadata;
@@ -87,7 +87,7 @@ impl Tablet {
         let state_machine = Arc::clone(&self.state_machine);
         let clock = self.runtime.clock.clone();
         let read = move || {
-            read_batch(&state_machine, &clock, &request, &position, ReadBudget { reach: Reach::Disk, deadline })
+            read_batch(&state_machine, &clock, &request, &position, ReadBudget { reach: ReadTier::All, deadline })
         };
         let read = self.reads.run(read).await.map_err(pool_failure)??;
         read.ok_or_else(|| Failure::new(Reason::Internal, "a read from disk stopped at the cache"))
@@ -97,7 +97,7 @@ impl Tablet {
     fn read_inline(&self, request: &ReadRequest, position: &ReadPosition) -> Result<Option<ReadBatch>, Failure> {
         let clock = &self.runtime.clock;
         let deadline = clock.monotonic().saturating_add(FILTER_TIME_INLINE);
-        read_batch(&self.state_machine, clock, request, position, ReadBudget { reach: Reach::Cache, deadline })
+        read_batch(&self.state_machine, clock, request, position, ReadBudget { reach: ReadTier::BlockCache, deadline })
     }
 
     /// The key of the last row that has cells here, visible or not. Any replica may be used.
@@ -120,7 +120,7 @@ impl Tablet {
     /// Returns when this replica may serve a read that arrived before the call.
     pub(crate) async fn confirm_leadership(&self, timeout: Duration) -> Result<(), Failure> {
         let now = self.runtime.clock.monotonic();
-        if planted(Bug::ReadWithoutLease) && self.group.status().is_leader {
+        if Failpoint::ReadWithoutLease.is_enabled() && self.group.status().is_leader {
             return Ok(());
         }
         if self.group.can_lease_read(now) {
@@ -204,7 +204,7 @@ fn is_single(range: &KeyRange) -> bool {
 /// How long and how deep a batch may make its thread wait.
 #[derive(Clone, Copy)]
 struct ReadBudget {
-    reach: Reach,
+    reach: ReadTier,
     /// The deadline of filters, on the monotonic clock.
     deadline: Duration,
 }
@@ -247,8 +247,10 @@ fn read_batch(
             // Without progress the caller would repeat the same rows: pin a new view at once.
             Err(ScanError::Store(StoreError::Expired)) if reader.out.last_row.is_none() => {}
             Err(ScanError::Store(StoreError::Expired)) => return Ok(Some(reader.out)),
-            Err(ScanError::Store(StoreError::NotCached)) if budget.reach == Reach::Cache => return Ok(None),
-            Err(ScanError::Other(error)) if budget.reach == Reach::Cache && error.reason == Reason::Deadline => {
+            Err(ScanError::Store(StoreError::NotCached)) if budget.reach == ReadTier::BlockCache => return Ok(None),
+            Err(ScanError::Other(error))
+                if budget.reach == ReadTier::BlockCache && error.reason == Reason::Deadline =>
+            {
                 return Ok(None);
             }
             Err(ScanError::Store(error)) => return Err(Error::from(error).into()),
@@ -263,7 +265,7 @@ fn check_request(metadata: &TabletMetadata, request: &ReadRequest) -> Result<(),
     if metadata.dropped {
         return Err(Failure::new(Reason::TabletDropped, "the tablet was dropped"));
     }
-    if metadata.descriptor.generation != request.generation && !planted(Bug::GenerationUnchecked) {
+    if metadata.descriptor.generation != request.generation && !Failpoint::GenerationUnchecked.is_enabled() {
         return Err(Failure::wrong_tablet(metadata.descriptor.clone()));
     }
     Ok(())
@@ -327,7 +329,7 @@ impl BatchReader<'_, '_> {
     fn fill_range(&mut self, range: &KeyRange) -> Result<BatchStatus, ScanError> {
         let (lower, upper) = codec::range_bounds(range);
         let direction = if self.request.reversed { Direction::Reverse } else { Direction::Forward };
-        let plan = ScanPlan::new(&lower, upper.as_deref()).toward(direction).within(self.budget.reach);
+        let plan = ScanPlan::new(&lower, upper.as_deref()).in_direction(direction).with_read_tier(self.budget.reach);
         let assembler = RowAssembler::new(self.families, self.gc_time, cell_order(self.request));
         let mut iterator = RowIterator::new(self.view.scan(&plan)?, assembler, self.projection)
             .with_row_filter(self.request.filter.as_ref())

@@ -198,7 +198,7 @@ impl Tablet {
         let mut pending = self.queue.lock_pending();
         let now = pending.assign_timestamp(self.runtime.clock.wall(), applied_state.time);
         let schema = &applied_state.metadata.schema;
-        let changes = mutation::resolve(schema, &row.mutations, now)?.settle(schema, &Row::empty(row.row.clone()))?;
+        let changes = mutation::resolve(schema, &row.mutations, now)?.merge(schema, &Row::empty(row.row.clone()))?;
         let write = row_command(row.id, row.row, ResolvedWrite { changes, result: None }, None);
         Ok(self.enqueue(pending, term, write, guards))
     }
@@ -303,7 +303,7 @@ fn sketch_bytes(mutations: &[Mutation], schema: &TableSchema) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::aggregate::{Input, InputType};
+    use ebla_model::aggregate::{AggregateInput, InputType};
     use ebla_model::cell::FamilyName;
     use ebla_model::id::TableId;
     use ebla_model::schema::{NewFamily, TableName};
@@ -315,7 +315,7 @@ mod tests {
             family: family.to_owned(),
             qualifier: Bytes::from_static(b"q"),
             timestamp: ebla_model::Micros::ZERO,
-            input: Input::Int64(1),
+            input: AggregateInput::Int64(1),
         }
     }
 

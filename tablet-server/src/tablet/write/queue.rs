@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ebla_model::Reason;
 use ebla_model::command::{Command, CommandKind, Reply, RowReply, RowWrite};
 use ebla_model::time::Micros;
-use ebla_runtime::{Bug, planted};
+use ebla_runtime::Failpoint;
 use tokio::sync::{Notify, oneshot};
 
 use crate::raft::ProposeError;
@@ -71,7 +71,7 @@ impl PendingWrites {
     /// Assigns a timestamp: whole milliseconds, not below the last one nor below `applied`.
     pub(super) fn assign_timestamp(&mut self, wall: Micros, applied: Micros) -> Micros {
         self.last_timestamp = wall.truncate_to_millis().max(self.last_timestamp).max(applied);
-        if planted(Bug::TimeGoesBack) {
+        if Failpoint::TimeGoesBack.is_enabled() {
             self.last_timestamp = wall.truncate_to_millis();
         }
         self.last_timestamp
@@ -194,7 +194,7 @@ impl Tablet {
 /// Starts the batcher; it lives as long as the tablet's tasks.
 pub(crate) fn start_batcher(tablet: &Arc<Tablet>) {
     let worker = Arc::clone(tablet);
-    let work = tablet.runtime.tasks.own("batcher", async move { worker.propose_writes().await });
+    let work = tablet.runtime.tasks.track("batcher", async move { worker.propose_writes().await });
     tablet.group.spawn(work);
 }
 

@@ -17,10 +17,10 @@ use ebla_model::idempotency::{self, CallKind, IdempotencyToken};
 use ebla_model::key::RowKey;
 use ebla_model::mutation::{self, Change, Mutation};
 use ebla_model::rmw::{self, Operation, Rule};
-use ebla_model::session::Verdict;
+use ebla_model::session::SequenceCheck;
 use ebla_model::time::Micros;
 use ebla_proto::{convert, data};
-use ebla_runtime::{Bug, planted};
+use ebla_runtime::Failpoint;
 use prost::Message;
 use tokio::sync::oneshot;
 
@@ -146,14 +146,15 @@ impl Tablet {
         E: FnOnce(&TabletStateMachine, &AppliedState, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
     {
         let permit = Arc::new(self.admission.admit(bytes + 256, timeout).await?);
-        let mode = if planted(Bug::DecisionUnlatched) { LatchMode::Shared } else { LatchMode::Exclusive };
+        let mode =
+            if Failpoint::DecisionUnlatched.is_enabled() { LatchMode::Shared } else { LatchMode::Exclusive };
         let latch = self.latches.acquire(&write.row, mode).await;
         let guards = WriteGuards::new(latch, permit);
         let (reply, result) = match self.submit_conditional(write, guards, evaluate).await? {
             Submission::AlreadyApplied(result) => return Ok(result.unwrap_or_default()),
             Submission::Queued(reply, result) => (reply, result.unwrap_or_default()),
         };
-        if planted(Bug::AnswerBeforeCommit) {
+        if Failpoint::AnswerBeforeCommit.is_enabled() {
             return Ok(result);
         }
         match reply.await.unwrap_or_else(|_gone| Err(outcome_unknown()))? {
@@ -183,9 +184,9 @@ impl Tablet {
         let state_machine = Arc::clone(&self.state_machine);
         let row_and_token = token.clone().map(|token| (row.clone(), token));
         let work = move || match state_machine.check_duplicate(&id) {
-            Verdict::Duplicate(result) => Ok(Evaluation::AlreadyApplied(result)),
-            Verdict::Forgotten => Err(already_acknowledged()),
-            Verdict::Fresh => {
+            SequenceCheck::Duplicate(result) => Ok(Evaluation::AlreadyApplied(result)),
+            SequenceCheck::Acknowledged => Err(already_acknowledged()),
+            SequenceCheck::New => {
                 if let Some((row, token)) = &row_and_token
                     && let Some(result) = stored_result(state_machine.check_token(row, token, now))?
                 {
@@ -233,7 +234,7 @@ fn evaluate_check(
         read_row(state_machine, &request.row, |families| Projection::for_predicate(predicate, &columns, families))?;
     let matched = predicate.map_or_else(|| Ok(!row.is_empty()), |predicate| predicate.matches(&row, is_late))?;
     let (branch, result) = if matched { (then, MATCHED) } else { (otherwise, NOT_MATCHED) };
-    Ok(ResolvedWrite { changes: branch.settle(schema, &row)?, result: Some(Bytes::copy_from_slice(&[result])) })
+    Ok(ResolvedWrite { changes: branch.merge(schema, &row)?, result: Some(Bytes::copy_from_slice(&[result])) })
 }
 
 /// Resolves mutations that add to the row's aggregates.
@@ -247,7 +248,7 @@ pub(super) fn evaluate_mutations(
     let resolution = mutation::resolve(schema, mutations, now)?;
     let columns = resolution.columns();
     let current = read_row(state_machine, row, |families| Projection::for_columns(&columns, families))?;
-    Ok(ResolvedWrite { changes: resolution.settle(schema, &current)?, result: None })
+    Ok(ResolvedWrite { changes: resolution.merge(schema, &current)?, result: None })
 }
 
 fn evaluate_modify(
@@ -273,12 +274,12 @@ pub(super) fn call_token(kind: CallKind, token: Option<IdempotencyToken>) -> Opt
 }
 
 /// The stored result of a write that was applied before with the same token; `None` when it was not.
-fn stored_result(verdict: idempotency::Verdict) -> Result<Option<Option<Bytes>>, Error> {
+fn stored_result(verdict: idempotency::TokenCheck) -> Result<Option<Option<Bytes>>, Error> {
     match verdict {
-        idempotency::Verdict::Fresh => Ok(None),
-        idempotency::Verdict::Duplicate(result) => Ok(Some(result)),
-        idempotency::Verdict::Late => Err(Error::new(Reason::FailedPrecondition, LATE)),
-        idempotency::Verdict::Early => Err(Error::new(Reason::FailedPrecondition, EARLY)),
+        idempotency::TokenCheck::New => Ok(None),
+        idempotency::TokenCheck::Duplicate(result) => Ok(Some(result)),
+        idempotency::TokenCheck::Expired => Err(Error::new(Reason::FailedPrecondition, LATE)),
+        idempotency::TokenCheck::FromFuture => Err(Error::new(Reason::FailedPrecondition, EARLY)),
     }
 }
 

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use ebla_model::cell::FamilyName;
 use ebla_model::command::CallToken;
 use ebla_model::gc::GcRule;
-use ebla_model::idempotency::{CallKind, IdempotencyToken, MEMORY_BYTES_MAX};
+use ebla_model::idempotency::{CallKind, IdempotencyToken, TOKENS_BYTES_MAX};
 use ebla_model::schema::{Family, TableName, TableState};
 use ebla_model::{OperationId, SchemaVersion, Sequence, ServerId, SessionId, TableId};
 
@@ -104,7 +104,7 @@ fn key_range(from: &str, to: &str) -> KeyRange {
 impl History {
     fn new() -> Self {
         let servers = [1, 2, 3].map(ServerId::new);
-        let descriptor = TabletDescriptor::fresh(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
+        let descriptor = TabletDescriptor::initial(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
         let state = TabletState::fresh(descriptor, schema(1, &NAMES));
         let meta = BTreeMap::new();
         let mut history = Self { state, stored: Stored::default(), meta, time: Micros::ZERO };
@@ -394,7 +394,7 @@ fn tokens_are_refused_rather_than_forgotten() {
     };
     assert_eq!(refused, ["refused NotNow: the tablet's memory for idempotency tokens is full"]);
     assert_eq!(row, 64);
-    assert!(applier.state().tokens.size_bytes() <= MEMORY_BYTES_MAX);
+    assert!(applier.state().tokens.size_bytes() <= TOKENS_BYTES_MAX);
     let light = parse("write s1.100/100 other token tokentoken");
     assert_eq!(
         applier.apply(Command { time: Micros::ZERO, kind: light }).unwrap(),

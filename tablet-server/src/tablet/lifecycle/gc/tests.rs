@@ -10,7 +10,7 @@ use ebla_model::id::{FamilyId, LogId, ReplicaId, SchemaVersion, Sequence, Server
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::mutation::Change;
 use ebla_model::schema::{Family, TableName, TableSchema, TableState};
-use ebla_storage::tablet::{Shared, StoreOptions, TabletStore};
+use ebla_storage::tablet::{SharedResources, StoreOptions, TabletStore};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -82,10 +82,10 @@ struct Replica {
 impl Replica {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
-        let shared = Shared::new(StoreOptions { cache_bytes: 4 << 20, ..StoreOptions::up() }).unwrap();
+        let shared = SharedResources::new(StoreOptions { cache_bytes: 4 << 20, ..StoreOptions::up() }).unwrap();
         let store = TabletStore::create(&folder.path().join("store"), &shared).unwrap();
         let range = KeyRange::all();
-        let descriptor = TabletDescriptor::fresh(TableId::new(5), TabletId::new(7), range, &[ServerId::new(1)]);
+        let descriptor = TabletDescriptor::initial(TableId::new(5), TabletId::new(7), range, &[ServerId::new(1)]);
         initialize_store(&store, &TabletState::fresh(descriptor, schema())).unwrap();
         let id = GroupId { tablet: TabletId::new(7), replica: ReplicaId::new(1) };
         let state_machine = TabletStateMachine::open(id, store, shared, Arc::new(NoReplicas)).unwrap();

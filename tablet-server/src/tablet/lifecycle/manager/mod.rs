@@ -22,7 +22,7 @@ use ebla_model::metadata::TabletDescriptor;
 use ebla_runtime::{Blocking, Runtime};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::{Registry, ReplicaState};
-use ebla_storage::tablet::Shared;
+use ebla_storage::tablet::SharedResources;
 use futures::StreamExt as _;
 use tracing::{error, warn};
 
@@ -54,7 +54,7 @@ pub struct TabletManagerParts {
     /// The network to groups on other servers.
     pub network: Arc<Network>,
     /// Memory and threads shared by all stores.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedResources>,
     /// Threads for apply and maintenance.
     pub pools: BlockingPools,
     /// Threads for reads.
@@ -194,7 +194,7 @@ impl TabletManager {
 
     /// Memory and threads shared by all stores.
     #[must_use]
-    pub const fn shared(&self) -> &Arc<Shared> {
+    pub const fn shared(&self) -> &Arc<SharedResources> {
         &self.parts.shared
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::{LogId, ReplicaId, TableId, TabletId};
-use ebla_runtime::{Bug, Runtime, planted};
+use ebla_runtime::{Failpoint, Runtime};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::ReplicaState;
 use ebla_storage::tablet::TabletStore;
@@ -85,7 +85,7 @@ impl TabletManager {
         let mut config = GroupConfig::new(id, parts.server, parts.scratch.clone(), parts.pools.clone());
         config.timings = parts.timings;
         match mode {
-            StartMode::Restarted if parts.needs_vote_holdoff && !planted(Bug::VoteAfterRestart) => {
+            StartMode::Restarted if parts.needs_vote_holdoff && !Failpoint::VoteAfterRestart.is_enabled() => {
                 config.vote_holdoff = Some(parts.timings.election_max);
             }
             // One replica campaigns at once: no leader can be alive, so waiting for an election timeout is pointless.

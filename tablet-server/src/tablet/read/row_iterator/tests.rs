@@ -9,7 +9,7 @@ use ebla_model::filter::Filter;
 use ebla_model::gc::GcRule;
 use ebla_model::id::FamilyId;
 use ebla_model::time::Micros;
-use ebla_storage::tablet::{Batch, Direction, Shared, StoreOptions, TabletStore};
+use ebla_storage::tablet::{Batch, Direction, SharedResources, StoreOptions, TabletStore};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -35,7 +35,7 @@ struct Store {
 impl Store {
     fn new(cells: &BTreeSet<CellId>) -> Self {
         let folder = TempDir::new().unwrap();
-        let shared = Shared::new(StoreOptions { cache_bytes: 1 << 20, ..StoreOptions::up() }).unwrap();
+        let shared = SharedResources::new(StoreOptions { cache_bytes: 1 << 20, ..StoreOptions::up() }).unwrap();
         let store = TabletStore::create(&folder.path().join("store"), &shared).unwrap();
         let mut batch = Batch::new();
         for (row, family, column, version) in cells {

@@ -1,6 +1,6 @@
-//! What submitters, readers and the writer share: the index, the cache and the queue.
+//! State that submitters, readers and the writer share: the index, the cache and the queue.
 //!
-//! All of it lies under one lock, held for moments and never while the disk is waited for.
+//! One lock guards all of it. It is held briefly and never during disk IO.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -11,52 +11,52 @@ use ebla_model::id::LogId;
 
 use super::cache::BatchCache;
 use super::error::LogError;
-use super::index::{Found, Index, Place};
+use super::index::{Index, IndexEntry, RecordLocation};
 use super::options::LogStats;
 use super::record::{ENTRY_OVERHEAD, GroupId, Record};
 use super::recover::FIRST_LIVE_SERIAL;
 use super::writer::{Writer, Written};
-use super::{Done, SUBMISSION_MAX_BYTES};
+use super::{Completion, SUBMISSION_MAX_BYTES};
 use crate::disk::DiskFile;
 
 /// See the module.
-pub(super) struct Shared {
+pub(super) struct LogState {
     pub(super) index: Index,
     pub(super) cache: BatchCache,
     pub(super) files: BTreeMap<u64, Arc<dyn DiskFile>>,
-    /// Bounded by those who submit: admission counts bytes on the way in.
+    /// Bounded by the submitters: admission control counts bytes.
     pub(super) queue: VecDeque<Submission>,
     pub(super) queued_bytes: usize,
     pub(super) next_serial: u64,
-    pub(super) state: State,
+    pub(super) phase: LogPhase,
     pub(super) stats: LogStats,
     pub(super) disk_bytes: u64,
-    pub(super) unmarked: bool,
-    pub(super) writer_sleeps: bool,
+    pub(super) needs_commit_marker: bool,
+    pub(super) is_writer_asleep: bool,
 }
 
-pub(super) enum State {
+pub(super) enum LogPhase {
     Open,
-    /// Refuses; what is queued is still written.
+    /// Rejects new submissions; queued ones are still written.
     Stopping,
-    Ended(LogError),
+    Closed(LogError),
 }
 
 pub(super) struct Submission {
     pub(super) records: Vec<Record>,
     pub(super) first_serial: u64,
     pub(super) bytes: usize,
-    pub(super) done: Done,
+    pub(super) done: Completion,
 }
 
-/// An entry to be handed out.
-pub(super) enum Planned {
+/// How to read one entry.
+pub(super) enum PlannedRead {
     Ready(LogId, Bytes),
-    Stored(LogId, Place, Arc<dyn DiskFile>),
+    OnDisk(LogId, RecordLocation, Arc<dyn DiskFile>),
 }
 
-impl Shared {
-    /// Nothing accepted yet; `files` are those of the segments that recovery found needed.
+impl LogState {
+    /// The state after recovery: nothing submitted yet.
     pub(super) fn new(index: Index, cache_bytes: usize, writer: &Writer) -> Self {
         Self {
             index,
@@ -65,25 +65,25 @@ impl Shared {
             queue: VecDeque::new(),
             queued_bytes: 0,
             next_serial: FIRST_LIVE_SERIAL,
-            state: State::Open,
+            phase: LogPhase::Open,
             stats: LogStats::default(),
             disk_bytes: writer.files.bytes(),
-            unmarked: false,
-            writer_sleeps: false,
+            needs_commit_marker: false,
+            is_writer_asleep: false,
         }
     }
 
-    pub(super) fn alive(&self) -> Result<(), LogError> {
-        match &self.state {
-            State::Ended(reason) => Err(reason.clone()),
-            State::Open | State::Stopping => Ok(()),
+    pub(super) fn check_open(&self) -> Result<(), LogError> {
+        match &self.phase {
+            LogPhase::Closed(reason) => Err(reason.clone()),
+            LogPhase::Open | LogPhase::Stopping => Ok(()),
         }
     }
 
-    /// Checks and accepts a submission: its first serial number and its size.
+    /// Checks and accepts a submission. Returns its first serial number and its size.
     pub(super) fn admit(&mut self, records: &[Record]) -> Result<(u64, usize), LogError> {
-        self.alive()?;
-        if matches!(self.state, State::Stopping) {
+        self.check_open()?;
+        if matches!(self.phase, LogPhase::Stopping) {
             return Err(LogError::Stopped);
         }
         let bytes = records.iter().map(Record::encoded_len).sum();
@@ -100,9 +100,9 @@ impl Shared {
         Ok((first_serial, bytes))
     }
 
-    /// Takes submissions off the queue until a batch holds `bytes_max`; at least one if there is one.
-    pub(super) fn take(&mut self, bytes_max: usize) -> Result<Vec<Submission>, LogError> {
-        self.alive()?;
+    /// Takes submissions off the queue until the batch holds `bytes_max`; at least one if there is one.
+    pub(super) fn take_batch(&mut self, bytes_max: usize) -> Result<Vec<Submission>, LogError> {
+        self.check_open()?;
         let (mut taken, mut bytes) = (Vec::new(), 0);
         while bytes < bytes_max
             && let Some(submission) =
@@ -115,64 +115,69 @@ impl Shared {
         Ok(taken)
     }
 
-    /// A batch is durable: its entries have places now.
-    pub(super) fn land(&mut self, writer: &Writer, taken: &[Submission], written: Written) {
+    /// Publishes a durable batch: records the location of its entries.
+    pub(super) fn publish(&mut self, writer: &Writer, taken: &[Submission], written: Written) {
         let records = taken.iter().flat_map(|submission| &submission.records);
         let serials = taken.iter().flat_map(|submission| (submission.first_serial..).take(submission.records.len()));
         let mut count = 0;
-        for ((record, serial), place) in records.clone().zip(serials).zip(written.places(records)) {
-            self.index.place(record.group(), serial, place);
+        for ((record, serial), location) in records.clone().zip(serials).zip(written.locations(records)) {
+            self.index.mark_durable(record.group(), serial, location);
             count += 1;
         }
         self.count(&written, count);
-        if written.begins_segment {
+        if written.starts_segment {
             self.stats.segments += 1;
             self.stats.syncs += 2;
         }
-        // The writer released segments before it wrote this batch, and may have begun one.
-        if written.begins_segment || self.files.len() != writer.files.len() {
+        // The writer released segments before it wrote this batch, and may have started one.
+        if written.starts_segment || self.files.len() != writer.files.len() {
             self.files = writer.files.handles();
             self.cache.release(self.files.keys().next().copied().unwrap_or(0));
         }
         self.disk_bytes = writer.files.bytes();
-        self.unmarked = writer.unmarked;
+        self.needs_commit_marker = writer.needs_commit_marker;
         self.cache.insert(written.segment, written.offset, written.bytes);
     }
 
     fn count(&mut self, written: &Written, records: u64) {
         self.stats.batches += 1;
         self.stats.syncs += 1;
-        self.stats.marks += u64::from(records == 0);
+        self.stats.commit_markers += u64::from(records == 0);
         self.stats.records += records;
         self.stats.bytes += written.bytes.len() as u64;
     }
 
-    pub(super) fn plan(&self, group: GroupId, range: Range<u64>, bytes_max: u64) -> Result<Vec<Planned>, LogError> {
+    pub(super) fn plan_reads(
+        &self,
+        group: GroupId,
+        range: Range<u64>,
+        bytes_max: u64,
+    ) -> Result<Vec<PlannedRead>, LogError> {
         let found = self.index.find(group, range, bytes_max)?;
-        found.into_iter().map(|entry| self.plan_one(group, entry)).collect()
+        found.into_iter().map(|entry| self.plan_read(group, entry)).collect()
     }
 
-    fn plan_one(&self, group: GroupId, entry: Found) -> Result<Planned, LogError> {
-        let (id, place) = match entry {
-            Found::Pending(id, payload) => return Ok(Planned::Ready(id, payload)),
-            Found::Placed(id, place) => (id, place),
+    fn plan_read(&self, group: GroupId, entry: IndexEntry) -> Result<PlannedRead, LogError> {
+        let (id, location) = match entry {
+            IndexEntry::Pending(id, payload) => return Ok(PlannedRead::Ready(id, payload)),
+            IndexEntry::Durable(id, location) => (id, location),
         };
-        if let Some(record) = self.cache.get(place) {
-            return Ok(Planned::Ready(id, record.slice(ENTRY_OVERHEAD.min(record.len())..)));
+        if let Some(record) = self.cache.get(location) {
+            return Ok(PlannedRead::Ready(id, record.slice(ENTRY_OVERHEAD.min(record.len())..)));
         }
-        let file = self.files.get(&place.segment).ok_or(LogError::Damaged { group, index: id.index })?;
-        Ok(Planned::Stored(id, place, Arc::clone(file)))
+        let file = self.files.get(&location.segment).ok_or(LogError::Damaged { group, index: id.index })?;
+        Ok(PlannedRead::OnDisk(id, location, Arc::clone(file)))
     }
 
-    /// Whether the entry is still where it was.
-    pub(super) fn is_at(&self, group: GroupId, id: LogId, place: Place) -> bool {
+    /// Whether the entry is still at `location`.
+    pub(super) fn is_at(&self, group: GroupId, id: LogId, location: RecordLocation) -> bool {
         let found = self.index.find(group, id.index..id.index + 1, u64::MAX);
-        found.is_ok_and(|found| found == [Found::Placed(id, place)])
+        found.is_ok_and(|found| found == [IndexEntry::Durable(id, location)])
     }
 
     pub(super) fn stop(&mut self) {
-        if matches!(self.state, State::Open) {
-            self.state = State::Stopping;
+        if matches!(self.phase, LogPhase::Open) {
+            self.phase = LogPhase::Stopping;
         }
     }
 }

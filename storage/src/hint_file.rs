@@ -1,11 +1,11 @@
-//! A small file of what is good to know at the next start: whole, or as good as not there.
+//! A small file of hints for the next start: either intact, or ignored.
 //!
 //! ```text
 //!   file = "EblaHnt1"  CRC-32C of the content u32 little endian  content
 //! ```
 //!
-//! It is replaced in one step, and what is read back is what was once written. Unlike the registry it holds nothing that
-//! must not be forgotten: who cannot read it goes on without.
+//! It is replaced atomically, and its checksum is verified on read. Unlike the registry it holds nothing that the server
+//! needs: if it cannot be read, the server continues without it.
 
 use std::fs;
 use std::io;
@@ -15,14 +15,14 @@ use crate::folder;
 
 /// The format with its version.
 const MAGIC: &[u8; 8] = b"EblaHnt1";
-/// Length of what stands before the content.
+/// Length of the header before the content.
 const HEAD: usize = MAGIC.len() + 4;
 
-/// Why there is nothing to read although there is a file.
+/// Why an existing file cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum KeptError {
-    /// The file is not what was written.
-    #[error("{}: {message}", path.display())]
+pub enum HintFileError {
+    /// The file does not have the bytes that were written.
+    #[error("read {}: {message}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -34,42 +34,43 @@ pub enum KeptError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 /// A file of hints in a server's data folder. Calls block on the disk; writers must not overlap.
 #[derive(Clone, Debug)]
-pub struct KeptFile {
+pub struct HintFile {
     path: PathBuf,
 }
 
-impl KeptFile {
-    /// The file at `path`, which need not be there.
+impl HintFile {
+    /// The file at `path`, which need not exist.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_path_buf() }
     }
 
-    /// What was written last; `None` when nothing was.
+    /// The content that was written last; `None` when the file does not exist.
     ///
     /// # Errors
-    /// [`KeptError`]: go on as if nothing had been written, and say so.
-    pub fn read(&self) -> Result<Option<Vec<u8>>, KeptError> {
+    /// [`HintFileError`]: log it and continue as if the file did not exist.
+    pub fn read(&self) -> Result<Option<Vec<u8>>, HintFileError> {
         let bytes = match fs::read(&self.path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(KeptError::Io { path: self.path.clone(), source }),
+            Err(source) => return Err(HintFileError::Io { path: self.path.clone(), source }),
         };
-        let content = content_of(&bytes).map_err(|message| KeptError::Damaged { path: self.path.clone(), message })?;
+        let content =
+            content_of(&bytes).map_err(|message| HintFileError::Damaged { path: self.path.clone(), message })?;
         Ok(Some(content.to_vec()))
     }
 
-    /// Replaces what is there; on disk when it returns.
+    /// Replaces the content; durable on return.
     ///
     /// # Errors
-    /// When a step fails; the old or the new content is there then.
+    /// When a step fails; the file then has the old or the new content.
     pub fn write(&self, content: &[u8]) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(crc32c::crc32c(content).to_le_bytes());
@@ -78,20 +79,20 @@ impl KeptFile {
     }
 }
 
-/// What stands behind a head that is right about it.
+/// The content after a valid header.
 fn content_of(bytes: &[u8]) -> Result<&[u8], &'static str> {
-    let (head, content) = bytes.split_at_checked(HEAD).ok_or("it is too short")?;
-    let checksum = head.strip_prefix(MAGIC).ok_or("it has another version or none")?;
-    if checksum == crc32c::crc32c(content).to_le_bytes() { Ok(content) } else { Err("its checksum does not match") }
+    let (head, content) = bytes.split_at_checked(HEAD).ok_or("the file is too short")?;
+    let checksum = head.strip_prefix(MAGIC).ok_or("the file has an unknown version or none")?;
+    if checksum == crc32c::crc32c(content).to_le_bytes() { Ok(content) } else { Err("the checksum does not match") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn file() -> (tempfile::TempDir, KeptFile) {
+    fn file() -> (tempfile::TempDir, HintFile) {
         let folder = tempfile::tempdir().unwrap();
-        let file = KeptFile::new(&folder.path().join("directory"));
+        let file = HintFile::new(&folder.path().join("directory"));
         (folder, file)
     }
 
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_torn_end_is_seen_and_a_new_content_heals() {
+    fn every_flipped_bit_and_every_truncation_is_detected_and_a_new_write_repairs() {
         let (_folder, file) = file();
         file.write(b"where the others are").unwrap();
         let bytes = fs::read(&file.path).unwrap();
@@ -115,7 +116,7 @@ mod tests {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
                 fs::write(&file.path, flipped).unwrap();
-                assert!(matches!(file.read(), Err(KeptError::Damaged { .. })), "byte {at}, bit {bit}");
+                assert!(matches!(file.read(), Err(HintFileError::Damaged { .. })), "byte {at}, bit {bit}");
             }
             fs::write(&file.path, &bytes[..at]).unwrap();
             assert!(file.read().is_err(), "cut at {at}");
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_beside_it_is_no_harm() {
+    fn a_temporary_file_left_by_a_crash_is_harmless() {
         let (folder, file) = file();
         file.write(b"whole").unwrap();
         fs::write(folder.path().join("directory.new"), b"ha").unwrap();

@@ -1,29 +1,29 @@
-//! Is there anything in this message that we do not know?
+//! Detects unknown fields of messages.
 //!
-//! Decoding drops unknown fields without a word, and of an unknown filter nothing would remain: "no filter", all cells.
-//! So filters, mutations and rules are looked through field by field before they are decoded, against the tables below.
+//! Decoding silently drops unknown fields, and an unknown filter would become "no filter", which passes all cells. So the
+//! fields of filters, mutations and rules are checked against the tables below before decoding.
 
 use ebla_model::Error;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
-/// The fields that a message may have.
+/// The known fields of a message.
 pub(super) struct Shape {
     name: &'static str,
     fields: &'static [(u32, Inside)],
 }
 
-/// What a field holds.
+/// The content of a field.
 enum Inside {
-    /// Nothing to look into.
+    /// No nested message.
     Leaf,
     /// A message.
     Message(&'static Shape),
 }
 
-/// Deeper nesting than any legal filter has: each of its 20 levels is two messages.
+/// More than the nesting of any valid filter: each of its 20 levels is two messages.
 const DEPTH_MAX: usize = 50;
 
-/// Refuses `bytes` if they hold a field that `shape` does not list.
+/// Refuses `bytes` if they have a field that `shape` does not list.
 ///
 /// # Errors
 /// `Unimplemented` with the field's number; `InvalidArgument` when the bytes are not a message, or nested too deeply.
@@ -50,7 +50,7 @@ fn check_at(shape: &Shape, mut bytes: &[u8], depth: usize) -> Result<(), Error> 
     Ok(())
 }
 
-/// A length-delimited field's content, and what comes after it.
+/// A length-delimited field's content, and the rest.
 fn split_field(mut bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = decode_varint(&mut bytes).ok()?;
     bytes.split_at_checked(usize::try_from(length).ok()?)
@@ -67,10 +67,7 @@ fn malformed(shape: &Shape) -> Error {
 }
 
 fn unknown(shape: &Shape, tag: u32) -> Error {
-    Error::unimplemented(format!(
-        "{} has field {tag}, which this release of Ebla does not know and will not ignore",
-        shape.name
-    ))
+    Error::unimplemented(format!("{} has field {tag}, which this release of Ebla does not support", shape.name))
 }
 
 use Inside::{Leaf, Message};
@@ -139,7 +136,7 @@ static AGGREGATE_TO_CELL: Shape = Shape {
     fields: &[(1, Leaf), (2, Message(&VALUE)), (3, Message(&VALUE)), (4, Message(&VALUE))],
 };
 
-/// Of a value's kinds only plain ones are taken, and its type only says what they are.
+/// Only plain kinds of values are accepted; the type is not needed.
 static VALUE: Shape = Shape {
     name: "Value",
     fields: &[
@@ -205,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_invalid() {
+    fn malformed_messages_are_invalid() {
         assert_eq!(reason(&ROW_FILTER, &[0xff]), Some(Reason::InvalidArgument));
         assert_eq!(reason(&ROW_FILTER, &[0x0a, 9, 1]), Some(Reason::InvalidArgument));
         let mut deep = Vec::new();

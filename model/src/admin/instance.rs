@@ -1,7 +1,7 @@
-//! Instances and their clusters: the names that stand before a table's, and what is kept of them.
+//! Instances and their clusters: the parents of a table's name, and their stored descriptions.
 //!
-//! An instance is a name. One that nobody created exists all the same, empty: clients of a development cluster begin
-//! with tables. What is kept here is what somebody said of it.
+//! An instance is a name. An instance that was never created exists too, empty: clients of a development cluster start with
+//! tables. Only the description of a created instance is stored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,22 +10,22 @@ use std::str::FromStr;
 use crate::error::Error;
 use crate::time::Micros;
 
-/// Longest name of a project or an instance that a table may stand below, in bytes.
+/// Longest name of a project or an instance that a table may belong to, in bytes.
 const PARENT_ID_BYTES_MAX: usize = 128;
-/// Lengths of the name of an instance that is created, in bytes. Cloud Bigtable's limits.
+/// Minimum and maximum length of the id of a created instance, in bytes. Cloud Bigtable's limits.
 const INSTANCE_ID_BYTES: (usize, usize) = (6, 33);
-/// Lengths of the name of a cluster that is created, in bytes. Cloud Bigtable's documents say 30 at most; Google's own tests send it 35,
-/// because they append `-cluster` to an instance's name.
+/// Minimum and maximum length of the id of a created cluster, in bytes. Cloud Bigtable documents a maximum of 30; Google's
+/// own tests use 35, because they append `-cluster` to an instance's id.
 const CLUSTER_ID_BYTES: (usize, usize) = (6, 50);
-/// Longest text that describes an instance or an app profile, in bytes. It stands in a file of Chubby's.
+/// Longest description of an instance or an app profile, in bytes. It is stored in a Chubby file.
 pub const DESCRIPTION_BYTES_MAX: usize = 4_096;
 /// Most labels of an instance. Cloud Bigtable's limit.
 pub const LABELS_MAX: usize = 64;
 /// Longest key or value of a label, in bytes. Cloud Bigtable's limit is "under 128".
 pub const LABEL_BYTES_MAX: usize = 127;
 
-/// Whether `name` may be a project or an instance. Any name but `-`, which stands for "all" in the API: development
-/// clusters make projects and instances on first use, and clients send every kind of name.
+/// Whether `name` is a valid project or instance. Any name but `-`, which means "all" in the API: development clusters
+/// create projects and instances on first use, and clients send all kinds of names.
 pub(crate) fn is_parent_id(name: &str) -> bool {
     !name.is_empty()
         && name != "-"
@@ -33,8 +33,8 @@ pub(crate) fn is_parent_id(name: &str) -> bool {
         && !name.bytes().any(|byte| byte.is_ascii_control() || byte == b'/')
 }
 
-/// Whether `name` begins with a small letter, goes on with small letters, digits and hyphens, does not end in a hyphen, and
-/// has a length within `bytes`.
+/// Whether `name` begins with a lower-case letter, continues with lower-case letters, digits and hyphens, does not end with
+/// a hyphen, and has a length within the bounds.
 fn is_lower_id(name: &str, (min, max): (usize, usize)) -> bool {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (min..=max).contains(&name.len())
@@ -43,7 +43,7 @@ fn is_lower_id(name: &str, (min, max): (usize, usize)) -> bool {
         && !name.ends_with('-')
 }
 
-/// Whether `name` may be the last part of a table's or an app profile's name, up to its length.
+/// Whether `name` is a valid last part of a table's or an app profile's name, apart from its length.
 pub(crate) fn is_resource_id(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -86,7 +86,7 @@ pub struct InstanceName {
 }
 
 impl InstanceName {
-    /// The name made of its two parts.
+    /// Builds the name from its two parts.
     ///
     /// # Errors
     /// `InvalidArgument` when a part is empty, too long, `-`, or holds a slash or a control character.
@@ -110,17 +110,17 @@ impl InstanceName {
         &self.instance
     }
 
-    /// Checks the name of an instance that is to be created. Others may be used without being created.
+    /// Validates the id of an instance that will be created. Instances with other ids can be used without being created.
     ///
     /// # Errors
-    /// `InvalidArgument` when it is not what Cloud Bigtable allows.
+    /// `InvalidArgument` when Cloud Bigtable does not allow it.
     pub fn check_new(&self) -> Result<(), Error> {
         let (min, max) = INSTANCE_ID_BYTES;
         if is_lower_id(&self.instance, INSTANCE_ID_BYTES) {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "invalid instance id {:?}: {min} to {max} small letters, digits and hyphens, beginning with a letter and not \
+            "invalid instance id {:?}: expected {min} to {max} lower-case letters, digits and hyphens, beginning with a letter and not \
              ending with a hyphen",
             self.instance
         )))
@@ -144,12 +144,12 @@ impl fmt::Display for InstanceName {
     }
 }
 
-/// One instance, or all of a project (`projects/P/instances/-`): what a list is asked of.
+/// One instance, or all of a project (`projects/P/instances/-`): the parent of a list request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Instances {
     /// This one.
     One(InstanceName),
-    /// All that are known in the project.
+    /// All known instances of the project.
     All(ProjectName),
 }
 
@@ -174,25 +174,25 @@ impl FromStr for Instances {
     }
 }
 
-/// What somebody who created an instance said of it.
+/// The description of a created instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Instance {
     /// Its name.
     pub name: InstanceName,
     /// Its name for people.
     pub display_name: String,
-    /// Whatever its users attach to it.
+    /// Labels of its users.
     pub labels: BTreeMap<String, String>,
-    /// What it is for.
+    /// Production or development.
     pub kind: InstanceKind,
-    /// The one cluster that serves it, as it was described.
+    /// The description of the one cluster that serves it.
     pub cluster: ClusterDescription,
-    /// When.
+    /// Time of creation.
     pub created: Micros,
 }
 
 impl Instance {
-    /// Checks what Cloud Bigtable checks when an instance is created.
+    /// Validates the instance like Cloud Bigtable's CreateInstance.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -205,34 +205,33 @@ impl Instance {
             || sizes.into_iter().any(|size| size > LABEL_BYTES_MAX)
         {
             return Err(Error::invalid(format!(
-                "an instance has at most {LABELS_MAX} labels, with keys of 1 to {LABEL_BYTES_MAX} bytes and values of at most \
-                 {LABEL_BYTES_MAX}"
+                "an instance can have at most {LABELS_MAX} labels, with keys of 1 to {LABEL_BYTES_MAX} bytes and values of at most \
+                {LABEL_BYTES_MAX}"
             )));
         }
         check_description(&self.display_name)
     }
 }
 
-/// What an instance is for. Both are served alike.
+/// Type of an instance. It has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InstanceKind {
-    /// To be relied on.
+    /// Production.
     Production,
-    /// To try things.
+    /// Development.
     Development,
 }
 
-/// A cluster of an instance as whoever created it described it. It names a wish: what serves is the tablet servers that
-/// run.
+/// The description of a cluster of an instance. It is only stored: the running tablet servers serve all instances.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClusterDescription {
     /// Its name within its instance.
     pub id: String,
     /// `projects/P/locations/Z`, or empty.
     pub location: String,
-    /// How many servers; 0 when it was not said.
+    /// Number of servers; 0 when unspecified.
     pub serve_nodes: u32,
-    /// What the data are kept on.
+    /// Storage medium.
     pub storage: StorageKind,
 }
 
@@ -241,7 +240,7 @@ impl ClusterDescription {
         let (min, max) = CLUSTER_ID_BYTES;
         if !is_lower_id(&self.id, CLUSTER_ID_BYTES) {
             return Err(Error::invalid(format!(
-                "invalid cluster id {:?}: {min} to {max} small letters, digits and hyphens, beginning with a letter and not \
+                "invalid cluster id {:?}: expected {min} to {max} lower-case letters, digits and hyphens, beginning with a letter and not \
                  ending with a hyphen",
                 self.id
             )));
@@ -250,18 +249,18 @@ impl ClusterDescription {
     }
 }
 
-/// What data are said to be kept on. Nothing follows from it.
+/// Storage medium of a cluster description. It has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StorageKind {
-    /// It was not said.
+    /// Unspecified.
     Unspecified,
-    /// Flash.
+    /// SSD.
     Ssd,
-    /// Magnetic disks.
+    /// HDD.
     Hdd,
 }
 
-/// Checks the length of a text that people write.
+/// Validates the length of a description.
 ///
 /// # Errors
 /// `InvalidArgument`.
@@ -269,10 +268,7 @@ pub(crate) fn check_description(text: &str) -> Result<(), Error> {
     if text.len() <= DESCRIPTION_BYTES_MAX {
         return Ok(());
     }
-    Err(Error::invalid(format!(
-        "a description has {} bytes, of which at most {DESCRIPTION_BYTES_MAX} are allowed",
-        text.len()
-    )))
+    Err(Error::invalid(format!("description has {} bytes, the limit is {DESCRIPTION_BYTES_MAX}", text.len())))
 }
 
 #[cfg(test)]
@@ -284,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_back() {
+    fn names_round_trip() {
         for name in ["projects/p/instances/i", "projects/example.com:p/instances/Any_Name.1"] {
             assert_eq!(name.parse::<InstanceName>().unwrap().to_string(), name);
         }
@@ -292,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_stand_for_nothing_are_refused() {
+    fn invalid_names_are_refused() {
         let long = "x".repeat(PARENT_ID_BYTES_MAX + 1);
         for (project, instance) in
             [("", "i"), ("p", ""), ("-", "i"), ("p", "-"), ("p", "a\n"), ("a/b", "i"), (&*long, "i")]

@@ -1,91 +1,91 @@
-//! What running a filter on one row may take: time, and copies of cells.
+//! Cost budget of running a filter on one row: time, and copies of cells.
 //!
-//! Each step of a filter looks at each cell that reaches it once, so time grows with the filter and the row, not faster.
-//! Only copies could: interleaves in a chain double, and double again, what came out of the one before. So the cells that
-//! a filter may hold at once are bounded, and while it runs it asks, every so many cells, whether the request's time is
-//! over. Whoever finds that it has ended early throws away what there is: half of an answer is none.
+//! Each node of a filter processes each cell that reaches it once, so time is proportional to filter size times row size.
+//! Only copies can grow faster: each interleave in a chain multiplies the output of the one before. So the number of cells
+//! in memory is bounded, and the run checks the request's deadline after every few thousand cells. When the budget is
+//! exhausted, the partial result is discarded.
 
 use std::cell::Cell;
 
 use crate::error::{Error, Reason};
 
-/// Cells that any filter may hold at once.
-const CELLS_FREE: usize = 1 << 18;
-/// A filter on a large row may hold so many times the row's cells.
-const COPIES_MAX: usize = 4;
-/// It is asked for the time once in so much work.
-const WORK_PER_LOOK: usize = 4096;
-/// A pattern goes over so many bytes of a value while another step looks at one cell.
+/// Number of cells in memory that is always allowed.
+const CELLS_ALWAYS_ALLOWED: usize = 1 << 18;
+/// Maximum number of copies per cell of a large row.
+const COPIES_PER_CELL_MAX: usize = 4;
+/// Units of work between two checks of the deadline.
+const WORK_PER_CHECK: usize = 4096;
+/// Bytes of a value that count as one unit of work for a pattern.
 const BYTES_PER_WORK: usize = 64;
 
-/// The account of one run on one row. Shared by all steps of the run.
-pub(super) struct Effort<'a> {
-    is_late: &'a dyn Fn() -> bool,
+/// The budget of one run on one row. Shared by all nodes.
+pub(super) struct FilterBudget<'a> {
+    deadline_passed: &'a dyn Fn() -> bool,
     cells_max: usize,
-    /// What was done, in looks at a cell.
+    /// Work done, in cells processed.
     work: Cell<usize>,
-    next_look: Cell<usize>,
-    stop: Cell<Option<Stop>>,
+    next_check: Cell<usize>,
+    exhausted: Cell<Option<Exhausted>>,
 }
 
-/// Why a run ended early.
+/// Why a budget is exhausted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stop {
-    Late,
-    TooManyCells,
+enum Exhausted {
+    Deadline,
+    Cells,
 }
 
-impl<'a> Effort<'a> {
-    /// For a row of so many cells.
-    pub(super) fn new(cells: usize, is_late: &'a dyn Fn() -> bool) -> Self {
+impl<'a> FilterBudget<'a> {
+    /// The budget for a row with `cells` cells.
+    pub(super) fn new(cells: usize, deadline_passed: &'a dyn Fn() -> bool) -> Self {
         Self {
-            is_late,
-            cells_max: cells.saturating_mul(COPIES_MAX).max(CELLS_FREE),
+            deadline_passed,
+            cells_max: cells.saturating_mul(COPIES_PER_CELL_MAX).max(CELLS_ALWAYS_ALLOWED),
             work: Cell::new(0),
-            next_look: Cell::new(WORK_PER_LOOK),
-            stop: Cell::new(None),
+            next_check: Cell::new(WORK_PER_CHECK),
+            exhausted: Cell::new(None),
         }
     }
 
-    /// Whether the run has ended early.
-    pub(super) const fn is_over(&self) -> bool {
-        self.stop.get().is_some()
+    /// Whether the budget is exhausted.
+    pub(super) const fn is_exhausted(&self) -> bool {
+        self.exhausted.get().is_some()
     }
 
-    /// Counts a look at so many cells; whether the run goes on.
-    pub(super) fn looks_at(&self, cells: usize) -> bool {
+    /// Charges the processing of cells. Returns whether the run may continue.
+    pub(super) fn charge_cells(&self, cells: usize) -> bool {
         let work = self.work.get().saturating_add(cells);
         self.work.set(work);
-        if work >= self.next_look.get() {
-            self.next_look.set(work.saturating_add(WORK_PER_LOOK));
-            if !self.is_over() && (self.is_late)() {
-                self.stop.set(Some(Stop::Late));
+        if work >= self.next_check.get() {
+            self.next_check.set(work.saturating_add(WORK_PER_CHECK));
+            if !self.is_exhausted() && (self.deadline_passed)() {
+                self.exhausted.set(Some(Exhausted::Deadline));
             }
         }
-        !self.is_over()
+        !self.is_exhausted()
     }
 
-    /// Counts a pattern's way over a value.
-    pub(super) fn reads(&self, bytes: usize) -> bool {
-        self.looks_at(1 + bytes / BYTES_PER_WORK)
+    /// Charges a pattern match on a value. Returns whether the run may continue.
+    pub(super) fn charge_value(&self, bytes: usize) -> bool {
+        self.charge_cells(1 + bytes / BYTES_PER_WORK)
     }
 
-    /// Notes how many cells are held; whether the run goes on.
-    pub(super) fn holds(&self, cells: usize) -> bool {
+    /// Checks the number of cells in memory. Returns whether the run may continue.
+    pub(super) fn check_cells(&self, cells: usize) -> bool {
         if cells > self.cells_max {
-            self.stop.set(Some(Stop::TooManyCells));
+            self.exhausted.set(Some(Exhausted::Cells));
         }
-        !self.is_over()
+        !self.is_exhausted()
     }
 
-    /// What came out, unless the run ended early.
+    /// The result, or the error when the budget is exhausted.
     pub(super) fn finish<T>(&self, out: T) -> Result<T, Error> {
-        match self.stop.get() {
+        match self.exhausted.get() {
             None => Ok(out),
-            Some(Stop::Late) => Err(Error::new(Reason::Deadline, "the request's time ended while its filter ran")),
-            Some(Stop::TooManyCells) => Err(Error::new(
+            Some(Exhausted::Deadline) => Err(Error::new(Reason::Deadline, "deadline exceeded while the filter ran")),
+            Some(Exhausted::Cells) => Err(Error::new(
                 Reason::FailedPrecondition,
-                format!("the filter makes more than {} copies of cells of one row", self.cells_max),
+                format!("the filter makes more than {} copies of the cells of one row", self.cells_max),
             )),
         }
     }
@@ -107,7 +107,7 @@ mod tests {
         Row { key: RowKey::new("k"), cells: (0..cells).map(cell).collect() }
     }
 
-    /// Filters of each way that a run may take: in place, on picks, with sinks.
+    /// Filters for each execution mode: in place, on picks, with sinks.
     fn filters() -> Vec<Filter> {
         let leaf = || Filter::ValueRegex(Bytes::from_static(b"x|y"));
         let pool = || Filter::Interleave(vec![leaf(), Filter::StripValue]);
@@ -126,15 +126,15 @@ mod tests {
     #[test]
     fn a_run_ends_soon_after_the_request_s_time() {
         for filter in filters() {
-            let looks = Cell::new(0);
-            let is_late = || {
-                looks.set(looks.get() + 1);
-                looks.get() == 2
+            let checks = Cell::new(0);
+            let deadline_passed = || {
+                checks.set(checks.get() + 1);
+                checks.get() == 2
             };
             let compiled = CompiledFilter::compile(filter.clone()).unwrap();
-            let error = compiled.apply(row(20_000), &is_late).unwrap_err();
+            let error = compiled.apply(row(20_000), &deadline_passed).unwrap_err();
             assert_eq!(error.reason, Reason::Deadline, "{filter:?}");
-            assert_eq!(looks.get(), 2, "asked again after the end: {filter:?}");
+            assert_eq!(checks.get(), 2, "checked again after the end: {filter:?}");
         }
     }
 
@@ -160,22 +160,22 @@ mod tests {
     fn work_grows_with_filter_and_row_and_not_faster() {
         let members = vec![Filter::ValueRegex(Bytes::from_static(b"x|y")); 50];
         let compiled = CompiledFilter::compile(Filter::Chain(members)).unwrap();
-        let looks = Cell::new(0);
-        let is_late = || {
-            looks.set(looks.get() + 1);
+        let checks = Cell::new(0);
+        let deadline_passed = || {
+            checks.set(checks.get() + 1);
             false
         };
-        compiled.apply(row(10_000), &is_late).unwrap();
-        assert!((100..=50 * 10_000 / WORK_PER_LOOK).contains(&looks.get()), "{} looks", looks.get());
+        compiled.apply(row(10_000), &deadline_passed).unwrap();
+        assert!((100..=50 * 10_000 / WORK_PER_CHECK).contains(&checks.get()), "{} checks", checks.get());
     }
 
     #[test]
     fn copies_are_bounded_by_the_row_and_a_floor() {
         let doubling = || Filter::Interleave(vec![Filter::PassAll, Filter::PassAll]);
         let times = |doublings| CompiledFilter::compile(Filter::Chain(vec![doubling(); doublings])).unwrap();
-        assert_eq!(times(18).apply(row(1), &|| false).unwrap().cells.len(), CELLS_FREE);
+        assert_eq!(times(18).apply(row(1), &|| false).unwrap().cells.len(), CELLS_ALWAYS_ALLOWED);
         assert_eq!(times(19).apply(row(1), &|| false).unwrap_err().reason, Reason::FailedPrecondition);
-        // As many as a request can ask for: it must not take long to say so.
+        // As many as a request can have: the refusal must be fast.
         assert_eq!(times(1000).apply(row(1), &|| false).unwrap_err().reason, Reason::FailedPrecondition);
         assert_eq!(times(2).apply(row(100_000), &|| false).unwrap().cells.len(), 400_000);
         assert!(times(3).apply(row(100_000), &|| false).is_err());

@@ -1,8 +1,8 @@
-//! Fingerprint2011, Geoff Pike's hash of 64 bits: what a sketch knows of an input.
+//! Fingerprint2011, Geoff Pike's 64-bit hash function, which sketches apply to their inputs.
 //!
-//! It is part of what a sketch means: two sketches count together only if both hashed alike. BigQuery, Bigtable and
-//! ZetaSketch use this one, so it is kept to the bit. Three ways for three lengths of input, and a last step that all
-//! share. Words are read little endian; arithmetic wraps around.
+//! The hash function is part of a sketch's format: sketches can be merged only if both use the same one. BigQuery, Bigtable
+//! and ZetaSketch use Fingerprint2011, so this implementation is bit-exact. There are three variants for three lengths of
+//! input, and a common last step. Words are read little endian; arithmetic wraps around.
 
 use std::num::Wrapping;
 
@@ -15,7 +15,7 @@ const THIRD: Word = Wrapping(0xc47b_6e9e_3a97_0ed3);
 const MURMUR: Word = Wrapping(0xc6a4_a793_5bd1_e995);
 
 /// The fingerprint of these bytes; never 0 or 1.
-pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
+pub(super) fn fingerprint2011(bytes: &[u8]) -> u64 {
     let length = bytes.len();
     let body = match length {
         0..=32 => of_short(bytes),
@@ -66,7 +66,7 @@ fn cross([mut sum, second, third, fourth]: [Word; 4]) -> (Word, Word) {
     (sum + fourth, one + turn(sum, 31) + other)
 }
 
-/// More than 64 bytes: 56 bytes of state begin with the end of the input and take it in block by block.
+/// More than 64 bytes: 56 bytes of state start with the end of the input and absorb it block by block.
 fn of_long(bytes: &[u8]) -> Word {
     let length = bytes.len();
     let mut x = word(bytes, 0);
@@ -77,7 +77,7 @@ fn of_long(bytes: &[u8]) -> Word {
     z += mix(v.1) * SECOND;
     x = turn(z + x, 39) * SECOND;
     y = turn(y, 33) * SECOND;
-    // The last block, whole or not, was what the state began with.
+    // The state already contains the last block.
     for at in (0..length - 1).step_by(64).take((length - 1) / 64) {
         x = turn(x + y + v.0 + word(bytes, at + 16), 37) * SECOND;
         y = turn(y + v.1 + word(bytes, at + 48), 42) * SECOND;
@@ -91,7 +91,7 @@ fn of_long(bytes: &[u8]) -> Word {
     fold(fold(v.0, w.0) + mix(y) * SECOND + z, fold(v.1, w.1) + x)
 }
 
-/// Takes the 32 bytes at `at` into two words.
+/// Mixes the 32 bytes at `at` into two words.
 fn stir(bytes: &[u8], at: usize, (one, other): (Word, Word)) -> (Word, Word) {
     let (first, last) = (one + word(bytes, at), word(bytes, at + 24));
     let sum = first + word(bytes, at + 8) + word(bytes, at + 16);
@@ -129,21 +129,21 @@ mod tests {
 
     /// Values that Guava and ZetaSketch publish with their own implementations.
     #[test]
-    fn published_values_come_out() {
-        assert_eq!(fingerprint(b""), 0x23ad_7c90_4aa6_65e3);
-        assert_eq!(fingerprint(b"foobar"), 0x36a1_e57a_138e_4467);
-        assert_eq!(fingerprint(&42_i64.to_le_bytes()), 0x583b_2b9d_f8e0_eb60);
-        assert_eq!(fingerprint(&(-15_i64).to_le_bytes()), 0x5394_14f2_87f1_1e37);
-        assert_eq!(fingerprint(b"test"), 8_473_225_671_271_759_044);
-        assert_eq!(fingerprint("test".repeat(8).as_bytes()), 7_345_148_637_025_587_076);
-        assert_eq!(fingerprint("test".repeat(64).as_bytes()), 4_904_844_928_629_814_570);
+    fn the_published_values_are_computed() {
+        assert_eq!(fingerprint2011(b""), 0x23ad_7c90_4aa6_65e3);
+        assert_eq!(fingerprint2011(b"foobar"), 0x36a1_e57a_138e_4467);
+        assert_eq!(fingerprint2011(&42_i64.to_le_bytes()), 0x583b_2b9d_f8e0_eb60);
+        assert_eq!(fingerprint2011(&(-15_i64).to_le_bytes()), 0x5394_14f2_87f1_1e37);
+        assert_eq!(fingerprint2011(b"test"), 8_473_225_671_271_759_044);
+        assert_eq!(fingerprint2011("test".repeat(8).as_bytes()), 7_345_148_637_025_587_076);
+        assert_eq!(fingerprint2011("test".repeat(64).as_bytes()), 4_904_844_928_629_814_570);
     }
 
-    /// The sum was taken when this implementation agreed with Guava's checksum over inputs of 0 to 3,200 bytes.
+    /// The sum was computed when this implementation matched Guava's checksum over inputs of 0 to 3,200 bytes.
     #[test]
     fn inputs_of_every_length_keep_their_fingerprints() {
         let bytes: Vec<u8> = (0..600_u32).map(|n| (n * 7 + 3).to_le_bytes()[0]).collect();
-        let sum = (0..=bytes.len()).fold(0, |sum: u64, length| sum.rotate_left(1) ^ fingerprint(&bytes[..length]));
+        let sum = (0..=bytes.len()).fold(0, |sum: u64, length| sum.rotate_left(1) ^ fingerprint2011(&bytes[..length]));
         assert_eq!(sum, 0xdf40_9210_c4af_a7d6);
     }
 }

@@ -1,12 +1,12 @@
-//! App profiles: how the traffic of an application is to be treated.
+//! App profiles: routing settings for the traffic of an application.
 //!
-//! They are kept and shown. One cluster serves everything, so nothing follows from them yet.
+//! They are stored and returned. One cluster serves everything, so they have no effect yet.
 
 use std::fmt;
 use std::str::FromStr;
 
+use crate::admin::instance::{InstanceName, check_description, is_resource_id};
 use crate::error::Error;
-use crate::instance::{InstanceName, check_description, is_resource_id};
 
 /// Longest name of an app profile within its instance, in bytes.
 pub const APP_PROFILE_ID_BYTES_MAX: usize = 50;
@@ -22,7 +22,7 @@ impl AppProfileName {
     /// The profile that every instance has.
     pub const DEFAULT: &'static str = "default";
 
-    /// The name made of its parts.
+    /// Builds the name from its parts.
     ///
     /// # Errors
     /// `InvalidArgument` when `id` has not 1 to 50 letters, digits and `-_.`, beginning with a letter, a digit or `_`.
@@ -31,8 +31,8 @@ impl AppProfileName {
             return Ok(Self { instance, id: id.to_owned() });
         }
         Err(Error::invalid(format!(
-            "invalid app profile id {id:?}: at most {APP_PROFILE_ID_BYTES_MAX} of letters, digits and -_., beginning with a \
-             letter, a digit or _"
+            "invalid app profile id {id:?}: expected at most {APP_PROFILE_ID_BYTES_MAX} letters, digits and -_., beginning with a \
+            letter, a digit or _"
         )))
     }
 
@@ -76,7 +76,7 @@ impl fmt::Display for AppProfileName {
     }
 }
 
-/// How the traffic of an application is to be treated. Kept and shown; there is one cluster, so requests are treated alike.
+/// Routing settings for the traffic of an application. Stored and returned, without effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AppProfile {
     /// Its name.
@@ -85,12 +85,12 @@ pub struct AppProfile {
     pub description: String,
     /// Where requests go.
     pub routing: Routing,
-    /// Which requests go first.
+    /// Priority of its requests.
     pub priority: Priority,
 }
 
 impl AppProfile {
-    /// The profile of requests that name none: to the one cluster, with single-row transactions.
+    /// The profile of requests without one: routing to the single cluster, with single-row transactions.
     pub fn default_of(instance: InstanceName, cluster: &str) -> Self {
         Self {
             name: AppProfileName::default_of(instance),
@@ -100,29 +100,29 @@ impl AppProfile {
         }
     }
 
-    /// Checks what holds for every profile.
+    /// Validates the profile.
     ///
     /// # Errors
     /// `InvalidArgument` when the description is too long, or a single cluster has no name.
     pub fn validate(&self) -> Result<(), Error> {
         if matches!(&self.routing, Routing::Single { cluster, .. } if cluster.is_empty()) {
-            return Err(Error::invalid("single_cluster_routing needs a cluster_id"));
+            return Err(Error::invalid("single_cluster_routing requires a cluster_id"));
         }
         check_description(&self.description)
     }
 }
 
-/// Where requests of a profile go.
+/// Routing of the requests of a profile.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Routing {
-    /// To any of these clusters, or to any at all when none is named.
+    /// To any of these clusters, or to any cluster when the list is empty.
     Any {
         /// Their names.
         clusters: Vec<String>,
-        /// Whether the row decides which.
+        /// Whether the row key selects the cluster.
         affinity: Affinity,
     },
-    /// To one.
+    /// To one cluster.
     Single {
         /// Its name.
         cluster: String,
@@ -131,39 +131,39 @@ pub enum Routing {
     },
 }
 
-/// What decides between clusters.
+/// How a cluster is selected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Affinity {
-    /// Nothing.
+    /// Any cluster.
     None,
-    /// The row's key.
+    /// By row key.
     Row,
 }
 
 /// Whether a profile allows `CheckAndMutateRow` and `ReadModifyWriteRow`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transactions {
-    /// It does.
+    /// Allowed.
     Allowed,
-    /// It does not.
+    /// Refused.
     Refused,
 }
 
-/// Which requests go first.
+/// Priority of the requests of a profile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// Last.
+    /// Low.
     Low,
-    /// In between.
+    /// Medium.
     Medium,
-    /// First: what a profile has when nothing was said.
+    /// High, the default.
     High,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instance::DESCRIPTION_BYTES_MAX;
+    use crate::admin::instance::DESCRIPTION_BYTES_MAX;
 
     #[test]
     fn app_profiles_have_names_of_1_to_50() {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_goes_somewhere() {
+    fn single_cluster_routing_requires_a_cluster() {
         let instance = InstanceName::from_parts("p", "i").unwrap();
         let profile = AppProfile::default_of(instance, "ebla");
         assert_eq!(profile.validate(), Ok(()));

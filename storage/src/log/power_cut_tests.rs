@@ -1,16 +1,17 @@
-//! Tens of thousands of random histories on a disk that loses, tears, reorders and rots.
+//! Power-cut tests: tens of thousands of random histories on a simulated disk that loses, tears, reorders and corrupts
+//! writes.
 //!
-//! A history is a few lives of one log. In each, random submissions of a handful of groups go in and are written, until
-//! the power goes in the middle of something, a sync fails, or the process just ends; some sectors may rot while it is
-//! down; then the log is opened again (which may be interrupted too) and what it says is compared with what went in:
+//! A history is a few runs of one log. In each run, random submissions of several groups are written until a power cut
+//! interrupts an operation, a sync fails, or the process stops. Some sectors may be corrupted while it is down. Then the log
+//! is opened again (which may be interrupted too), and its content is compared with the submissions:
 //!
-//! - *nothing synced is lost, nothing is invented*: what is recovered is the state after some prefix of the submissions,
-//!   the same for all groups, that has in it every submission that was done;
-//! - *damage is told from a torn tail*: without rot nothing is quarantined; with rot, a group that lost something is
-//!   quarantined and stays so, and every other one is as after that prefix. The one exception is the documented one:
-//!   batches at the very end that have rotted before the mark for them was written.
+//! - *nothing synced is lost, nothing is invented*: the recovered state is the state after some prefix of the submissions,
+//!   the same for all groups, that includes every completed submission;
+//! - *damage is distinguished from a torn tail*: without corruption nothing is quarantined; with corruption, a group that
+//!   lost records is quarantined and stays so, and every other one has the state after that prefix. The one exception is
+//!   documented: batches at the very end that were corrupted before their commit marker was written.
 //!
-//! `EBLA_HISTORIES` sets how many, `EBLA_SEED` the first; a failure prints the seed of its history.
+//! `EBLA_HISTORIES` sets the number of histories, `EBLA_SEED` the first seed; a failure prints the seed of its history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -39,17 +40,17 @@ fn random_histories_lose_nothing_and_invent_nothing() {
                     if seed >= first + count {
                         break;
                     }
-                    let told_on_panic = Seed { seed, next: &next };
-                    hold(&tally).add(&History::new(seed).run());
-                    drop(told_on_panic);
+                    let printed_on_panic = Seed { seed, next: &next };
+                    lock(&tally).add(&History::new(seed).run());
+                    drop(printed_on_panic);
                 }
             });
         }
     });
-    let tally = *hold(&tally);
+    let tally = *lock(&tally);
     println!("{tally:?}");
     if count >= 1000 {
-        tally.assert_that_all_was_met();
+        tally.assert_all_events_occurred();
     }
 }
 
@@ -57,7 +58,7 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Prints the seed when a history panics, and lets no other begin.
+/// Prints the seed when a history panics, and stops the others.
 struct Seed<'a> {
     seed: u64,
     next: &'a AtomicU64,
@@ -72,10 +73,10 @@ impl Drop for Seed<'_> {
     }
 }
 
-/// What was met, so that the test cannot pass by testing nothing.
+/// Counts of the events that occurred, so that the test cannot pass without testing anything.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
-    lives: u64,
+    runs: u64,
     submissions: u64,
     power_cuts: u64,
     restarts: u64,
@@ -83,7 +84,7 @@ struct Tally {
     interrupted_recoveries: u64,
     torn_tails: u64,
     unacknowledged_kept: u64,
-    rotten: u64,
+    corrupted: u64,
     quarantined: u64,
     all_quarantined: u64,
     segments: u64,
@@ -94,7 +95,7 @@ struct Tally {
 impl Tally {
     fn add(&mut self, other: &Self) {
         let numbers = [
-            (&mut self.lives, other.lives),
+            (&mut self.runs, other.runs),
             (&mut self.submissions, other.submissions),
             (&mut self.power_cuts, other.power_cuts),
             (&mut self.restarts, other.restarts),
@@ -102,7 +103,7 @@ impl Tally {
             (&mut self.interrupted_recoveries, other.interrupted_recoveries),
             (&mut self.torn_tails, other.torn_tails),
             (&mut self.unacknowledged_kept, other.unacknowledged_kept),
-            (&mut self.rotten, other.rotten),
+            (&mut self.corrupted, other.corrupted),
             (&mut self.quarantined, other.quarantined),
             (&mut self.all_quarantined, other.all_quarantined),
             (&mut self.segments, other.segments),
@@ -114,18 +115,19 @@ impl Tally {
         }
     }
 
-    fn assert_that_all_was_met(&self) {
+    fn assert_all_events_occurred(&self) {
         let Self { power_cuts, restarts, failed_syncs, interrupted_recoveries, torn_tails, .. } = self;
-        let Self { unacknowledged_kept, rotten, quarantined, all_quarantined, segments, released, read_back, .. } =
-            self;
+        let Self {
+            unacknowledged_kept, corrupted, quarantined, all_quarantined, segments, released, read_back, ..
+        } = self;
         let ends =
-            [power_cuts, restarts, failed_syncs, interrupted_recoveries, torn_tails, unacknowledged_kept, rotten];
+            [power_cuts, restarts, failed_syncs, interrupted_recoveries, torn_tails, unacknowledged_kept, corrupted];
         let rest = [quarantined, all_quarantined, segments, released, read_back];
         assert!(ends.iter().chain(&rest).all(|count| **count >= 5), "{self:?}");
     }
 }
 
-/// What a group should hold.
+/// The expected state of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Expected {
     vote: Option<Bytes>,
@@ -153,7 +155,7 @@ impl Expected {
         }
     }
 
-    /// What the log says of `group`.
+    /// The state of `group` in the log.
     fn read(log: &CommitLog, group: GroupId) -> Self {
         let entries = log.entries(group, 0..u64::MAX, u64::MAX).unwrap();
         Self {
@@ -164,7 +166,7 @@ impl Expected {
     }
 }
 
-/// What all groups should hold; `None` is a group in quarantine.
+/// The expected state of all groups; `None` is a quarantined group.
 #[derive(Clone, Debug, Default)]
 struct Model(BTreeMap<GroupId, Option<Expected>>);
 
@@ -180,21 +182,21 @@ impl Model {
     }
 }
 
-/// The registry: it fails with the same power.
+/// A manifest that fails with the same power cut.
 #[derive(Clone)]
-struct SimWitness {
+struct SimManifest {
     disk: SimDisk,
-    highest: MemoryWitness,
+    highest: MemoryManifest,
     rng: Rng,
 }
 
-impl SegmentWitness for SimWitness {
+impl SegmentManifest for SimManifest {
     fn highest(&self) -> u64 {
         self.highest.highest()
     }
 
     fn record(&self, sequence: u64) -> std::io::Result<()> {
-        let outcome = self.disk.spend();
+        let outcome = self.disk.count_operation();
         if outcome.is_ok() || self.rng.below(2) == 0 {
             self.highest.record(sequence)?;
         }
@@ -202,24 +204,24 @@ impl SegmentWitness for SimWitness {
     }
 }
 
-/// A batch that was written in this life, for judging what rot may hide.
+/// A batch that was written in this run, to compute what corruption may hide.
 #[derive(Clone, Copy)]
 struct WrittenBatch {
     segment: u64,
     start: usize,
     end: usize,
-    /// How many submissions were done before it.
+    /// Number of submissions that were complete before it.
     done_before: usize,
 }
 
 struct History {
     rng: Rng,
     disk: SimDisk,
-    witness: SimWitness,
+    manifest: SimManifest,
     options: LogOptions,
-    /// The state at the start of this life.
+    /// The state at the start of this run.
     base: Model,
-    /// What went in since.
+    /// Submissions of this run.
     submitted: Vec<Vec<Record>>,
     done: Arc<AtomicUsize>,
     /// The state with all of `submitted`.
@@ -234,7 +236,7 @@ impl History {
     fn new(seed: u64) -> Self {
         let rng = Rng::seeded(seed);
         let disk = SimDisk::new();
-        let witness = SimWitness { disk: disk.clone(), highest: MemoryWitness::default(), rng: rng.clone() };
+        let manifest = SimManifest { disk: disk.clone(), highest: MemoryManifest::default(), rng: rng.clone() };
         let options = LogOptions {
             segment_bytes: usize::try_from(20 + rng.below(60)).unwrap() << 10,
             batch_bytes: usize::try_from(1 + rng.below(16)).unwrap() << 10,
@@ -246,7 +248,7 @@ impl History {
         Self {
             rng,
             disk,
-            witness,
+            manifest,
             options,
             base: Model::default(),
             submitted: Vec::new(),
@@ -266,17 +268,17 @@ impl History {
     fn run(mut self) -> Tally {
         let mut log = self.open(0).0;
         for _ in 0..2 + self.rng.below(3) {
-            self.live(&log);
-            log = self.die_and_recover(log);
+            self.run_once(&log);
+            log = self.stop_and_recover(log);
         }
         self.tally
     }
 
     fn try_open(&self) -> Result<(CommitLog, Recovered), LogError> {
-        CommitLog::open(Arc::new(self.disk.clone()), Arc::new(self.witness.clone()), self.options.clone())
+        CommitLog::open(Arc::new(self.disk.clone()), Arc::new(self.manifest.clone()), self.options.clone())
     }
 
-    /// Opens the log, after up to `interruptions` attempts that end early.
+    /// Opens the log, after up to `interruptions` attempts that fail.
     fn open(&mut self, interruptions: u64) -> (CommitLog, Recovered) {
         for _ in 0..interruptions {
             let fault = if self.chance(4) { Fault::SyncFails } else { Fault::PowerFails };
@@ -289,9 +291,9 @@ impl History {
         self.try_open().unwrap()
     }
 
-    /// One life: random submissions until something ends it.
-    fn live(&mut self, log: &CommitLog) {
-        self.tally.lives += 1;
+    /// One run: random submissions until a fault or the end.
+    fn run_once(&mut self, log: &CommitLog) {
+        self.tally.runs += 1;
         let mut fault = Fault::PowerFails;
         match self.rng.below(4) {
             0 => {}
@@ -305,8 +307,11 @@ impl History {
             for _ in 0..self.rng.below(4) {
                 self.submit(log);
             }
-            let outcome =
-                if self.chance(4) { self.step(log, CommitLog::mark) } else { self.step(log, CommitLog::step) };
+            let outcome = if self.chance(4) {
+                self.write_batch(log, CommitLog::write_commit_marker)
+            } else {
+                self.write_batch(log, CommitLog::step)
+            };
             if outcome.is_err() {
                 self.tally.failed_syncs += u64::from(fault == Fault::SyncFails);
                 break;
@@ -320,13 +325,17 @@ impl History {
         self.tally.released += u64::from(names.iter().any(|name| name.ends_with(".spare")));
     }
 
-    fn step(&mut self, log: &CommitLog, turn: impl Fn(&CommitLog) -> Result<Step, LogError>) -> Result<Step, LogError> {
+    fn write_batch(
+        &mut self,
+        log: &CommitLog,
+        turn: impl Fn(&CommitLog) -> Result<LogStep, LogError>,
+    ) -> Result<LogStep, LogError> {
         let done_before = self.done.load(Ordering::Relaxed);
         let bytes_before = log.stats().bytes;
         let outcome = turn(log)?;
-        if outcome == Step::Wrote {
+        if outcome == LogStep::Wrote {
             let length = usize::try_from(log.stats().bytes - bytes_before).unwrap();
-            let writer = hold(&log.inner.writer);
+            let writer = lock(&log.inner.writer);
             let active = &writer.as_ref().unwrap().active;
             let (segment, end) = (active.sequence, active.end);
             self.written.push(WrittenBatch { segment, start: end - length, end, done_before });
@@ -416,7 +425,7 @@ impl History {
         LogId { term: 1 + self.next_value / 50, index }
     }
 
-    /// Bytes that no other value has.
+    /// A unique value.
     fn value(&mut self, size: u64) -> Bytes {
         self.next_value += 1;
         let mut value = self.next_value.to_le_bytes().to_vec();
@@ -424,7 +433,7 @@ impl History {
         value.into()
     }
 
-    /// What was accepted can be read, wherever it is.
+    /// All accepted entries can be read, in memory or on disk.
     fn assert_readable(&mut self, log: &CommitLog) {
         for (group, expected) in &self.accepted.0 {
             if let Some(expected) = expected {
@@ -434,20 +443,20 @@ impl History {
         }
     }
 
-    fn die_and_recover(&mut self, log: CommitLog) -> CommitLog {
-        log.abandon();
+    fn stop_and_recover(&mut self, log: CommitLog) -> CommitLog {
+        log.abort();
         drop(log);
         self.go_down();
-        let rotten = self.rot();
-        let least = self.least_recovered(&rotten);
+        let corrupted = self.corrupt_sectors();
+        let least = self.least_recovered(&corrupted);
         let interruptions = if self.chance(3) { 1 + self.rng.below(2) } else { 0 };
         let (log, recovered) = self.open(interruptions);
         self.tally.torn_tails += u64::from(recovered.cut_bytes > 0);
-        self.judge(&log, &recovered, least, !rotten.is_empty());
+        self.check_recovered(&log, &recovered, least, !corrupted.is_empty());
         log
     }
 
-    /// The process ends, with the machine or alone.
+    /// Stops the process, with a power cut or alone.
     fn go_down(&mut self) {
         if self.chance(4) {
             self.tally.restarts += 1;
@@ -459,11 +468,11 @@ impl History {
         self.disk.power_cut(loss[usize::try_from(self.rng.below(4)).unwrap()], &self.rng);
     }
 
-    /// Lets a few sectors of segments rot: which.
-    fn rot(&mut self) -> Vec<(u64, usize)> {
-        let mut rotten = Vec::new();
+    /// Corrupts a few sectors of segments and returns which.
+    fn corrupt_sectors(&mut self) -> Vec<(u64, usize)> {
+        let mut corrupted = Vec::new();
         if !self.chance(4) {
-            return rotten;
+            return corrupted;
         }
         let segments: Vec<u64> = self.disk.list().unwrap().iter().filter_map(|name| parse_file_name(name)).collect();
         for _ in 0..1 + self.rng.below(3) {
@@ -473,26 +482,27 @@ impl History {
             let segment = segments[usize::try_from(self.rng.below(segments.len() as u64)).unwrap()];
             let length = self.disk.content(&file_name(segment)).map_or(0, |content| content.len());
             let sector = usize::try_from(self.rng.below((length / SECTOR) as u64 + 1)).unwrap();
-            if self.disk.flip(&file_name(segment), sector, &self.rng) {
-                rotten.push((segment, sector));
-                self.tally.rotten += 1;
+            if self.disk.flip_bit(&file_name(segment), sector, &self.rng) {
+                corrupted.push((segment, sector));
+                self.tally.corrupted += 1;
             }
         }
-        rotten
+        corrupted
     }
 
-    /// How many submissions must be found again. Rot of the last batches, with nothing sound behind them, may hide them.
-    fn least_recovered(&self, rotten: &[(u64, usize)]) -> usize {
-        let is_rotten = |batch: &WrittenBatch| {
+    /// Number of submissions that must be recovered. Corruption of the last batches, with no intact batch after them, may hide
+    /// them.
+    fn least_recovered(&self, corrupted: &[(u64, usize)]) -> usize {
+        let is_corrupted = |batch: &WrittenBatch| {
             let sectors = batch.start / SECTOR..batch.end / SECTOR;
-            rotten.iter().any(|(segment, sector)| *segment == batch.segment && sectors.contains(sector))
+            corrupted.iter().any(|(segment, sector)| *segment == batch.segment && sectors.contains(sector))
         };
-        let hidden = self.written.iter().rev().take_while(|batch| is_rotten(batch)).last();
+        let hidden = self.written.iter().rev().take_while(|batch| is_corrupted(batch)).last();
         hidden.map_or(self.done.load(Ordering::Relaxed), |batch| batch.done_before)
     }
 
-    /// Compares what was recovered with what went in, and makes it the base of the next life.
-    fn judge(&mut self, log: &CommitLog, recovered: &Recovered, least: usize, has_rot: bool) {
+    /// Compares the recovered state with the submissions, and makes it the base of the next run.
+    fn check_recovered(&mut self, log: &CommitLog, recovered: &Recovered, least: usize, has_corruption: bool) {
         self.tally.quarantined += recovered.quarantined.len() as u64;
         self.tally.all_quarantined += u64::from(recovered.all_quarantined);
         let found: BTreeMap<GroupId, Expected> =
@@ -507,18 +517,20 @@ impl History {
             if count < least {
                 continue;
             }
-            match differs(&state, &found, recovered, has_rot) {
+            match first_difference(&state, &found, recovered, has_corruption) {
                 Some((group, what)) => reasons.push((count, group, what)),
                 None => {
                     self.tally.unacknowledged_kept += u64::from(count > done);
-                    return self.begin_life(state, recovered);
+                    return self.begin_run(state, recovered);
                 }
             }
         }
-        panic!("recovered what never was (least {least}, done {done}, rot {has_rot}): {reasons:#?}\n{recovered:#?}");
+        panic!(
+            "recovered a state that never existed (least {least}, done {done}, rot {has_corruption}): {reasons:#?}\n{recovered:#?}"
+        );
     }
 
-    fn begin_life(&mut self, mut state: Model, recovered: &Recovered) {
+    fn begin_run(&mut self, mut state: Model, recovered: &Recovered) {
         for (group, expected) in &mut state.0 {
             if !recovered.groups.contains_key(group) {
                 *expected = None;
@@ -532,21 +544,21 @@ impl History {
     }
 }
 
-/// In what `found` is not what `state` says, if in anything.
-fn differs(
+/// The first difference between `found` and `state`.
+fn first_difference(
     state: &Model,
     found: &BTreeMap<GroupId, Expected>,
     recovered: &Recovered,
-    has_rot: bool,
+    has_corruption: bool,
 ) -> Option<(GroupId, &'static str)> {
     for (group, expected) in &state.0 {
-        let told = recovered.quarantined.contains(group) || recovered.all_quarantined;
+        let is_quarantined = recovered.quarantined.contains(group) || recovered.all_quarantined;
         match (expected, found.get(group)) {
             (Some(expected), Some(found)) if expected == found => {}
-            (Some(_), None) if told && has_rot => {}
-            (None, None) if told => {}
-            (Some(_), Some(_)) => return Some((*group, "holds something else")),
-            (Some(_), None) if told => return Some((*group, "is quarantined for nothing")),
+            (Some(_), None) if is_quarantined && has_corruption => {}
+            (None, None) if is_quarantined => {}
+            (Some(_), Some(_)) => return Some((*group, "has a different state")),
+            (Some(_), None) if is_quarantined => return Some((*group, "is quarantined without corruption")),
             (_, None) => return Some((*group, "is silently missing")),
             (None, Some(_)) => return Some((*group, "is out of quarantine")),
         }

@@ -1,0 +1,92 @@
+//! Failpoints: injected faults at the place of the code that they break, so that the tests can show that they find them.
+//!
+//! No failpoint is enabled unless the process calls [`Failpoint::enable`], and only the simulation (`tests/sim`) does: no
+//! variable, flag or message of the released program reaches it, and the linker leaves the call out there
+//! (`cli/tests/planted.rs` checks this). `docs/inside/testing.md` lists place, test and seeds of each failpoint.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tracing::error;
+
+/// A fault that can be injected. The names are values of `EBLA_PLANTED_BUG`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failpoint {
+    /// A restarted replica votes immediately, although it may have promised not to.
+    VoteAfterRestart,
+    /// The commit log reports that records are durable before they are.
+    AckBeforeSync,
+    /// A vote is granted and not persisted.
+    VoteNotSaved,
+    /// Recovery loses the last batch of the commit log.
+    LogTailLost,
+    /// A replica that is leader, or believes so, serves reads without a lease or a quorum check.
+    ReadWithoutLease,
+    /// A leader assumes a longer lease than its followers grant.
+    LeaseTooLong,
+    /// The response of a read-modify-write is sent before the write is committed.
+    AnswerBeforeCommit,
+    /// A retried write is applied twice.
+    AppliedTwice,
+    /// A write takes a new sequence number with each attempt.
+    RetryUnderNewNumber,
+    /// The child of a split does not inherit the sessions of its parent.
+    SplitForgetsSessions,
+    /// Timestamps follow the wall clock backwards.
+    TimeGoesBack,
+    /// Read-modify-writes of one row do not exclude each other.
+    DecisionUnlatched,
+    /// Reads are served for any tablet generation.
+    GenerationUnchecked,
+    /// A bulk write reports rows as written that were not sent.
+    UnsentReportedWritten,
+    /// Apply reads the local clock.
+    ApplyReadsClock,
+    /// A scan skips the rest of an unfinished tablet.
+    ScanSkipsRest,
+}
+
+/// Written to the log when a failpoint is enabled, and so contained in every program that can enable one.
+const MARK: &str = "EBLA-FAULT-PLANTED-ON-PURPOSE";
+
+/// Value of [`ENABLED`] in a process without a fault.
+const NONE: u8 = u8::MAX;
+
+/// The enabled failpoint of this process, as its index in [`Failpoint::ALL`].
+static ENABLED: AtomicU8 = AtomicU8::new(NONE);
+
+impl Failpoint {
+    /// All failpoints.
+    pub const ALL: [Self; 16] = [
+        Self::VoteAfterRestart,
+        Self::AckBeforeSync,
+        Self::VoteNotSaved,
+        Self::LogTailLost,
+        Self::ReadWithoutLease,
+        Self::LeaseTooLong,
+        Self::AnswerBeforeCommit,
+        Self::AppliedTwice,
+        Self::RetryUnderNewNumber,
+        Self::SplitForgetsSessions,
+        Self::TimeGoesBack,
+        Self::DecisionUnlatched,
+        Self::GenerationUnchecked,
+        Self::UnsentReportedWritten,
+        Self::ApplyReadsClock,
+        Self::ScanSkipsRest,
+    ];
+
+    /// Whether this failpoint is enabled in this process. One relaxed load of a byte that never changes in the released
+    /// program.
+    #[inline]
+    #[must_use]
+    pub fn is_enabled(self) -> bool {
+        ENABLED.load(Ordering::Relaxed) == self as u8
+    }
+
+    /// Enables this failpoint until the process exits, in place of any other. Only for tests of the tests.
+    #[inline(never)]
+    pub fn enable(self) {
+        error!(failpoint = ?self, "{MARK}");
+        ENABLED.store(self as u8, Ordering::Relaxed);
+    }
+}
