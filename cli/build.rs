@@ -1,7 +1,7 @@
 //! Tells `ebla version` which commit the program was built from, when git knows it.
 //!
 //! It runs again only when the current commit changes. A build without git may set `EBLA_COMMIT` and `EBLA_COMMIT_DATE`;
-//! what is not known stays unset, and is shown as unknown.
+//! a value that is not known stays unset and is shown as unknown.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,12 +14,12 @@ fn main() {
     for name in ["EBLA_COMMIT", "EBLA_COMMIT_DATE"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
-    // Sources in somebody else's repository are of none of its commits.
+    // Sources that are untracked in an enclosing repository do not belong to any of its commits.
     if std::env::var_os("EBLA_COMMIT").is_some() || git(&["ls-files", "--error-unmatch", "build.rs"]).is_none() {
         return;
     }
     for file in ["HEAD", "logs/HEAD"] {
-        // A file that is not there would have this run at every build.
+        // With a missing file here, cargo would run this script at every build.
         if let Some(path) = git(&["rev-parse", "--git-path", file]).filter(|path| Path::new(path).exists()) {
             println!("cargo::rerun-if-changed={path}");
         }
@@ -32,7 +32,7 @@ fn main() {
     }
 }
 
-/// What git prints, if it can be asked and has something to say.
+/// What git prints; `None` when git fails or prints nothing.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).env("TZ", "UTC").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();

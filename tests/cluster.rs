@@ -5,7 +5,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ebla_cli::verify::{Access, Load, Plan, Tally, create_table, through};
 use ebla_client::{Client, Table};
 use ebla_model::key::RowKey;
 use ebla_model::schema::TableName;
@@ -13,6 +12,7 @@ use ebla_runtime::Runtime;
 use ebla_tablet_server::TabletServer;
 use ebla_tests::cluster::{Cluster as _, Node};
 use ebla_tests::in_process::InProcess;
+use ebla_workload::verify::{Counts, Endpoint, Load, Plan, create_table, endpoints};
 
 /// Places inside the load's tablets, between its kinds of rows.
 const SPLITS: [&str; 5] = ["00/list", "00/row", "01/row", "02/list", "03/count"];
@@ -24,17 +24,17 @@ fn run(test: impl Future<Output = ()>) {
 }
 
 fn table() -> TableName {
-    TableName::from_parts("test", "test", "ledger").unwrap()
+    TableName::from_parts("test", "test", "verified").unwrap()
 }
 
-/// Three servers and a master, with the load's table; the ways to the servers `through`.
-async fn start(data: &Path, through_first: usize, runtime: &Runtime) -> (InProcess, Load, Vec<Access<Table>>) {
+/// Three servers and a master, with the load's table; the endpoints to the servers `through`.
+async fn start(data: &Path, through_first: usize, runtime: &Runtime) -> (InProcess, Load, Vec<Endpoint<Table>>) {
     let cluster = InProcess::start(1, 3, data, runtime).await.unwrap();
     let addresses = cluster.addresses();
     let plan = Plan::default();
     create_table(&addresses[0], &table(), plan.slots, runtime).await.unwrap();
-    let ways = through(&addresses[..through_first], &table(), runtime);
-    (cluster, Load::new(plan, runtime), ways)
+    let endpoints = endpoints(&addresses[..through_first], &table(), runtime);
+    (cluster, Load::new(plan, runtime), endpoints)
 }
 
 /// How many tablets a server leads.
@@ -42,23 +42,23 @@ fn led(server: &TabletServer) -> usize {
     server.tablet_manager().tablets().iter().filter(|tablet| tablet.is_leader()).count()
 }
 
-/// The load runs for so long.
-async fn round(load: &mut Load, ways: &[Access<Table>], millis: u64) -> Tally {
-    let running = load.start(ways).await.unwrap();
+/// Runs the load for this time.
+async fn round(load: &mut Load, endpoints: &[Endpoint<Table>], millis: u64) -> Counts {
+    let running = load.start(endpoints).await.unwrap();
     tokio::time::sleep(Duration::from_millis(millis)).await;
     let round = load.finish(running).await;
     assert!(round.acknowledged > 0, "nothing was written");
     round
 }
 
-/// Reads everything back through all `ways`: nothing may be wrong.
-async fn check(load: &mut Load, ways: &[Access<Table>]) {
-    let report = load.check(ways).await.unwrap();
-    assert!(report.is_good() && report.read_through.len() == ways.len(), "{}", report.text());
+/// Reads everything back through all `endpoints`: nothing may be wrong.
+async fn check(load: &mut Load, endpoints: &[Endpoint<Table>]) {
+    let report = load.check(endpoints).await.unwrap();
+    assert!(report.is_good() && report.read_through.len() == endpoints.len(), "{}", report.text());
 }
 
 #[test]
-fn a_lost_tablet_server_costs_a_pause_and_nothing_else() {
+fn a_lost_tablet_server_only_causes_a_stall() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::system("lost");
@@ -88,7 +88,7 @@ fn a_lost_tablet_server_costs_a_pause_and_nothing_else() {
 }
 
 #[test]
-fn a_tablet_server_that_stops_in_order_is_not_missed() {
+fn a_graceful_stop_of_a_tablet_server_causes_no_errors() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::system("leaves");
@@ -101,18 +101,18 @@ fn a_tablet_server_that_stops_in_order_is_not_missed() {
         let began = runtime.clock.monotonic();
         leaver.drain().await;
         let left = runtime.clock.monotonic() - began;
-        assert_eq!(led(leaver), 0, "leaderships stayed");
+        assert_eq!(led(leaver), 0, "leaderships remain");
         let lease = ebla_chubby::paths::server(leaver.id());
-        assert_eq!(cluster.chubby().read(&lease).await.unwrap(), None, "the lease stayed");
+        assert_eq!(cluster.chubby().read(&lease).await.unwrap(), None, "the lease remains");
         cluster.stop(Node::TabletServer(2)).await.unwrap();
         let stopped = runtime.clock.monotonic() - began;
 
         tokio::time::sleep(Duration::from_secs(2)).await;
         let round = load.finish(running).await;
-        assert!(round.errors.is_empty(), "it was noticed: {:?}", round.errors);
+        assert!(round.errors.is_empty(), "there were errors: {:?}", round.errors);
         check(&mut load, &survivors).await;
         println!(
-            "one of three servers stopped in order: {led_before} leaderships handed over in {left:?}, stopped after \
+            "one of three servers stopped gracefully: {led_before} leaderships transferred in {left:?}, stopped after \
              {stopped:?}; longest stall {:?}, {} acknowledged, 0 errors",
             round.longest_stall,
             load.acknowledged()
@@ -122,26 +122,26 @@ fn a_tablet_server_that_stops_in_order_is_not_missed() {
 }
 
 #[test]
-fn a_server_that_comes_back_gets_its_share_of_leaderships() {
+fn leaderships_are_rebalanced_after_a_restart() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::system("share");
-        let (mut cluster, mut load, ways) = start(folder.path(), 3, &runtime).await;
-        let running = load.start(&ways).await.unwrap();
+        let (mut cluster, mut load, endpoints) = start(folder.path(), 3, &runtime).await;
+        let running = load.start(&endpoints).await.unwrap();
         let leads = |cluster: &InProcess| -> Vec<usize> {
             (0..3).filter_map(|number| cluster.server(number)).map(led).collect()
         };
         cluster.kill(Node::TabletServer(2)).await.unwrap();
         tokio::time::sleep(Duration::from_secs(3)).await;
         cluster.restart(Node::TabletServer(2)).await.unwrap();
-        // METADATA's two and the load's four; moving ends where nobody leads two more than another.
+        // METADATA has two tablets, the load four; balancing ends when the numbers of leaders differ by less than two.
         let deadline = runtime.clock.monotonic() + Duration::from_secs(90);
         while leads(&cluster) != [2, 2, 2] {
             assert!(runtime.clock.monotonic() < deadline, "leaderships stay uneven: {:?}", leads(&cluster));
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let round = load.finish(running).await;
-        check(&mut load, &ways).await;
+        check(&mut load, &endpoints).await;
         println!(
             "killed, back, and even again: longest stall {:?}, {} acknowledged",
             round.longest_stall,
@@ -156,8 +156,8 @@ fn splits_under_load_lose_nothing() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::system("splits");
-        let (cluster, mut load, ways) = start(folder.path(), 3, &runtime).await;
-        let running = load.start(&ways).await.unwrap();
+        let (cluster, mut load, endpoints) = start(folder.path(), 3, &runtime).await;
+        let running = load.start(&endpoints).await.unwrap();
         let admin = Client::endpoint(&cluster.addresses()[0], runtime.clone()).admin();
         for at in SPLITS {
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -165,25 +165,25 @@ fn splits_under_load_lose_nothing() {
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
         let round = load.finish(running).await;
-        let ends = ways[0].store.sample_row_keys().await.unwrap();
+        let ends = endpoints[0].store.sample_row_keys().await.unwrap();
         assert_eq!(ends.len(), Plan::default().slots as usize + SPLITS.len(), "{ends:?}");
-        check(&mut load, &ways).await;
+        check(&mut load, &endpoints).await;
         println!("5 splits under load: longest stall {:?}, {} acknowledged", round.longest_stall, load.acknowledged());
         cluster.stop_all().await;
     });
 }
 
 #[test]
-fn without_master_loaded_tablets_serve() {
+fn loaded_tablets_serve_without_a_master() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::system("headless");
-        let (mut cluster, mut load, ways) = start(folder.path(), 3, &runtime).await;
-        round(&mut load, &ways, 500).await;
+        let (mut cluster, mut load, endpoints) = start(folder.path(), 3, &runtime).await;
+        round(&mut load, &endpoints, 500).await;
         cluster.kill(Node::Master(0)).await.unwrap();
-        let headless = round(&mut load, &ways, 2_000).await;
-        assert!(headless.errors.is_empty(), "the data path noticed that the master is gone: {:?}", headless.errors);
-        check(&mut load, &ways).await;
+        let headless = round(&mut load, &endpoints, 2_000).await;
+        assert!(headless.errors.is_empty(), "the data path had errors without the master: {:?}", headless.errors);
+        check(&mut load, &endpoints).await;
         cluster.stop_all().await;
     });
 }

@@ -1,6 +1,6 @@
 //! Chubby on a real etcd of three members: the common suite, frozen members, everything killed.
 //!
-//! Runs with each etcd that is installed and says why it leaves one out.
+//! Runs with each installed etcd; missing ones are skipped with a message.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test may fail, and then says where")]
 
@@ -59,10 +59,10 @@ fn subject(cluster: Arc<Mutex<EtcdCluster>>, prefix: String) -> BoxFuture<'stati
 async fn revive(cluster: &mut EtcdCluster) {
     cluster.stop();
     (0..cluster.len()).for_each(|at| cluster.restart(at).unwrap());
-    cluster.ready().await.unwrap();
+    cluster.wait_ready().await.unwrap();
 }
 
-/// Repeats a call that may meet an etcd that is away for a moment.
+/// Retries a call while etcd is unavailable.
 async fn eventually<T, F: Future<Output = Result<T, Error>>>(call: impl Fn() -> F) -> T {
     let wait = async {
         loop {
@@ -96,7 +96,7 @@ async fn etcd_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_outlives_each_member_that_freezes_and_a_watch_on_it_ends_with_a_gap() {
+async fn a_lease_survives_frozen_members_and_a_watch_reports_a_gap() {
     let clock = Runtime::system("test").clock;
     for mut cluster in clusters().await {
         let chubby = etcd("/frozen/", &cluster.endpoints());
@@ -114,7 +114,7 @@ async fn a_lease_outlives_each_member_that_freezes_and_a_watch_on_it_ends_with_a
                 tokio::time::sleep(PAUSE).await;
             }
             cluster.resume(at);
-            cluster.ready().await.unwrap();
+            cluster.wait_ready().await.unwrap();
         }
         let event = tokio::time::timeout(LIVE, watch.next()).await.unwrap();
         assert_eq!(event, Some(WatchEvent::Gap), "the member of the watch was frozen too");
@@ -124,7 +124,7 @@ async fn a_lease_outlives_each_member_that_freezes_and_a_watch_on_it_ends_with_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_the_death_of_all_members_data_is_there_and_a_session_tells_the_truth() {
+async fn data_survives_a_restart_of_all_members_and_sessions_are_accurate() {
     for mut cluster in clusters().await {
         let chubby = etcd("/killed/", &cluster.endpoints());
         let session = chubby.open_session(LEASE).await.unwrap();
@@ -139,7 +139,7 @@ async fn after_the_death_of_all_members_data_is_there_and_a_session_tells_the_tr
         assert_eq!(eventually(|| chubby.read("kept")).await.unwrap().value, "1");
         assert_eq!(eventually(|| next_ids(&*chubby, Counter::Tables, 1)).await.start, 6);
         let file = eventually(|| chubby.read("leased")).await;
-        // The file may have gone between the two looks, but then the session has not been renewed either.
+        // The file may have expired between the two reads, but then the session was not renewed either.
         if session.is_alive() && file.is_none() {
             tokio::time::timeout(LIVE, session.lost()).await.unwrap();
         }
@@ -152,7 +152,7 @@ async fn after_the_death_of_all_members_data_is_there_and_a_session_tells_the_tr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_etcd_has_forgotten_is_lost_at_the_next_renewal() {
+async fn a_revoked_lease_is_lost_at_the_next_renewal() {
     for cluster in clusters().await {
         let chubby = etcd("/forgotten/", &cluster.endpoints());
         let session = eventually(|| chubby.open_session(LEASE)).await;
@@ -167,7 +167,7 @@ async fn a_lease_that_etcd_has_forgotten_is_lost_at_the_next_renewal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_from_a_forgotten_or_an_impossible_revision_is_a_gap() {
+async fn a_watch_from_a_compacted_or_future_revision_is_a_gap() {
     for cluster in clusters().await {
         let chubby = etcd("/gap/", &cluster.endpoints());
         for _ in 0..10 {
@@ -202,7 +202,7 @@ fn compact(endpoint: &str, revision: Revision) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_made_while_etcd_is_away_works_when_it_comes() {
+async fn a_client_created_during_an_outage_works_afterwards() {
     for mut cluster in clusters().await {
         cluster.stop();
         let chubby = etcd("/away/", &cluster.endpoints());

@@ -1,9 +1,9 @@
-//! The rules of the house that a machine can keep, as ordinary tests: each failure says what to do.
+//! Rules of the project that a machine can check, as ordinary tests; each failure says what to do.
 //!
-//! What is kept: the edges between crates, the layers inside the tablet server, the purity of decisions, the single place
-//! of gRPC codes, that documents name only what exists, that their links lead somewhere, that the book's table of contents
-//! is complete, and that every call of the public API and every environment variable is described.
-//! `docs/inside/style.md` lists the rules in words.
+//! They cover the dependencies between crates, the layers of the tablet server, the purity of decisions, the single place of
+//! gRPC codes, paths and links in documents, the table of contents of the book, descriptions of every call of the public API
+//! and every environment variable, the signatures of public functions ([`signatures`]), and the vocabulary ([`words`]).
+//! `docs/inside/style.md` explains the rules.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,13 +12,18 @@
     reason = "a test may fail, and then says where"
 )]
 
+#[path = "tidy/signatures.rs"]
+mod signatures;
+#[path = "tidy/words.rs"]
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folders that hold a crate each; a crate in a crate's folder is called by both.
-const CRATES: [&str; 12] = [
+/// The folders of the crates; a crate inside the folder of another one is listed with its path.
+const CRATES: [&str; 13] = [
     "model",
     "proto",
     "runtime",
@@ -29,6 +34,7 @@ const CRATES: [&str; 12] = [
     "master",
     "mounttable",
     "mounttable/namespace",
+    "workload",
     "cli",
     "tests",
 ];
@@ -109,7 +115,7 @@ fn relative(path: &Path) -> String {
     path.strip_prefix(root()).unwrap().display().to_string()
 }
 
-/// The file without comments, and without its inline tests: those may do what they like.
+/// The file without comments and inline tests.
 fn production(path: &Path) -> String {
     if relative(path).ends_with("tests.rs") || relative(path).contains("/tests/") {
         return String::new();
@@ -172,7 +178,7 @@ fn layers_of_the_tablet_server_name_only_lower_ones() {
             }
         }
     }
-    report("data flows front -> router -> tablet -> raft; turn the dependency round with a trait", wrong);
+    report("data flows front -> router -> tablet -> raft; invert the dependency with a trait", wrong);
 }
 
 #[test]
@@ -189,7 +195,7 @@ fn decisions_are_pure() {
             );
         }
     }
-    report("these files decide, so they take time, bytes and randomness as values", wrong);
+    report("these files contain decisions: pass time, bytes and randomness as values", wrong);
 }
 
 #[test]
@@ -223,9 +229,9 @@ fn grpc_codes_are_named_in_one_file() {
 }
 
 #[test]
-fn every_source_file_opens_with_what_it_is_for() {
+fn every_source_file_starts_with_module_documentation() {
     let wrong = sources().iter().filter(|path| !read(path).starts_with("//!")).map(|path| relative(path)).collect();
-    report("begin these files with `//!`: what it is for, its invariants, what it does not do", wrong);
+    report("start these files with `//!`: purpose, invariants, non-goals", wrong);
 }
 
 #[test]
@@ -253,7 +259,7 @@ fn every_folder_is_in_the_code_map() {
 #[test]
 fn documents_name_only_paths_that_exist() {
     let mut documents = files(&root().join("docs"), ".md");
-    // Reports tell of the past: they name files as they were.
+    // Reports are dated and name files of their time.
     documents.retain(|path| !relative(path).starts_with("docs/reports/"));
     documents.extend(["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)));
     let mut missing = Vec::new();
@@ -267,7 +273,7 @@ fn documents_name_only_paths_that_exist() {
             }
         }
     }
-    report("these documents name files that are not here", missing);
+    report("these documents name files that do not exist", missing);
 }
 
 #[test]
@@ -304,7 +310,7 @@ fn golden_files_are_used_and_end_in_a_newline() {
     report("golden files", wrong);
 }
 
-/// The rows of the table below `heading`, without its head: cells as they stand.
+/// The rows of the table below `heading`, without its header.
 fn table_below<'a>(document: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     let lines = document.lines().skip_while(|line| *line != heading).skip(1);
     let rows = lines.skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).skip(2);
@@ -312,7 +318,7 @@ fn table_below<'a>(document: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
 }
 
 #[test]
-fn the_api_page_sums_up_every_service() {
+fn the_api_page_summarises_every_service() {
     let document = read(root().join("docs/reference/api.md"));
     let expected = ebla_proto::services::CATALOGUE.iter().map(|service| {
         let names = |is_served: bool| {
@@ -323,7 +329,7 @@ fn the_api_page_sums_up_every_service() {
         format!("| `{}` | {} | {} |", service.name, names(true), names(false))
     });
     let missing = expected.filter(|row| !document.lines().any(|line| line == row)).collect();
-    report("write what proto/build/services.rs says into docs/reference/api.md", missing);
+    report("update docs/reference/api.md from proto/build/services.rs", missing);
 }
 
 #[test]
@@ -346,11 +352,11 @@ fn the_api_is_described_call_by_call() {
             }
         }
     }
-    report("make docs/reference/api.md say what proto/build/services.rs says, in its order", wrong);
+    report("docs/reference/api.md must match proto/build/services.rs, in its order", wrong);
 }
 
 #[test]
-fn every_external_crate_is_argued() {
+fn every_external_crate_is_justified() {
     let manifest = read(root().join("Cargo.toml"));
     let record = read(root().join("docs/inside/decisions/0003-dependencies.md"));
     let section = manifest.split("[workspace.dependencies]").nth(1).unwrap();
@@ -409,14 +415,14 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn anchors_are_those_that_readers_see() {
+fn anchors_match_those_of_renderers() {
     let page = "# One `two`, three\n\n```sh\n# no heading\n```\n## Same\n## Same\n";
     assert_eq!(anchors(page), ["one-two-three", "same", "same-1"].map(str::to_owned).into());
     assert_eq!(links("[a](b.md#c) `[d](e)` and [f](g)\n```\n[h](i)\n```"), ["b.md#c", "g"]);
 }
 
 #[test]
-fn links_of_documents_lead_somewhere() {
+fn links_of_documents_are_valid() {
     let mut wrong = Vec::new();
     let mut checked = 0;
     for document in documents() {
@@ -435,7 +441,7 @@ fn links_of_documents_lead_somewhere() {
         }
     }
     assert!(checked > 50, "only {checked} links were found: the search for links is broken");
-    report("these links lead nowhere", wrong);
+    report("these links are broken", wrong);
 }
 
 #[test]
@@ -473,7 +479,7 @@ fn the_readme_is_read_in_two_minutes() {
 }
 
 #[test]
-fn documents_name_no_place_of_one_machine() {
+fn documents_contain_no_machine_specific_paths() {
     const PLACES: [&str; 5] = ["/root/", "/home/", "/Users/", "/work/", "/tmp/"];
     let mut wrong = Vec::new();
     for document in documents() {
@@ -500,7 +506,7 @@ fn sources_name_only_documents_that_exist() {
             }
         }
     }
-    report("these files name documents that are not here", missing);
+    report("these files name documents that do not exist", missing);
 }
 
 /// Whether a word is the name of one of our environment variables.
@@ -514,7 +520,7 @@ fn variables() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for path in sources() {
         let text = read(&path);
-        // Tests beside code make up names of their own.
+        // Inline tests use made-up names.
         let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         found.extend(text.split('"').filter(|word| is_variable(word)).map(str::to_owned));
         for call in ["env::var(\"", "env::var_os(\""] {
@@ -543,7 +549,7 @@ fn every_environment_variable_is_described() {
     let mut wrong: Vec<_> = read.difference(&described).map(|name| format!("{name} has no row")).collect();
     let gone = described.iter().filter(|name| is_variable(name) && !read.contains(*name));
     wrong.extend(gone.map(|name| format!("{name} is read nowhere")));
-    report("make the tables of docs/reference/environment.md say what is read", wrong);
+    report("docs/reference/environment.md must list exactly the variables that are read", wrong);
 }
 
 /// The messages that a document's tables explain: the first cells, in backticks.
@@ -553,19 +559,19 @@ fn explained(document: &str) -> Vec<String> {
 }
 
 #[test]
-fn messages_that_the_book_explains_are_in_the_program() {
+fn messages_explained_in_the_book_are_in_the_program() {
     let code: String = sources().iter().map(|path| production(path)).collect();
     let observe = read(root().join("docs/operate/observe.md"));
     let lines = observe.split("### Log lines").nth(1).expect("observe.md has a section of log lines");
     let messages = [explained(lines), explained(&read(root().join("docs/operate/troubleshooting.md")))].concat();
     assert!(messages.len() > 40, "only {} messages were found: the search for them is broken", messages.len());
-    // A `…` stands for what the program puts in.
+    // A `…` stands for a value.
     let is_there = |message: &str| message.split('…').all(|part| code.contains(part.trim()));
     let gone = messages.into_iter().filter(|message| !is_there(message)).collect();
-    report("docs/operate/{observe,troubleshooting}.md explain messages that the program does not say any more", gone);
+    report("docs/operate/{observe,troubleshooting}.md explain messages that are no longer in the program", gone);
 }
 
-/// The external crates that cargo would build with a selection of our own, each with its features.
+/// The external crates, with features, that cargo builds for a selection of our crates.
 fn dependencies(selection: &[&str]) -> BTreeSet<String> {
     let tree = ["tree", "--offline", "--prefix", "none", "--edges", "normal,build,dev", "--format", "{p} [{f}]"];
     let output = Command::new(env!("CARGO")).args(tree).args(selection).current_dir(root()).output().unwrap();
@@ -582,5 +588,5 @@ fn a_crate_alone_has_the_features_of_the_workspace() {
     for package in ["ebla-model", "ebla-storage", "ebla-client", "ebla-mounttable", "ebla-cli"] {
         wrong.extend(dependencies(&["-p", package]).difference(&all).map(|line| format!("{package}: {line}")));
     }
-    report("run `cargo hakari generate`: without it `cargo build -p` compiles these once more", wrong);
+    report("run `cargo hakari generate`; otherwise `cargo build -p` compiles these again", wrong);
 }

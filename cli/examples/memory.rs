@@ -1,13 +1,13 @@
-//! How much memory a cluster in one process holds: empty, while 1 GB is written, at the end, and half a minute later; beside an
-//! etcd of three members, where one is installed, that is sent the same rows.
+//! Memory of a cluster in one process: empty, while 1 GB is written, at the end, and half a minute later; compared with an etcd of
+//! three members with the same rows, if it is installed.
 //!
 //! ```sh
 //! cargo run --release -p ebla-cli --example memory -- target/release/ebla [MEGABYTES]
 //! ```
 //!
-//! The rows have 1,000 bytes that no compression makes smaller, in 12 tablets. Eight clients write batches of 100 rows each, all
+//! The rows have 1,000 incompressible bytes, in 12 tablets. Eight clients write batches of 100 rows each, all
 //! over the table. Three copies of each row are on disk before it is acknowledged, or two of three. The resident set counts mapped
-//! files too, which is where etcd keeps its rows; `anonymous` is what only swapping could take away. What was asked for is at the
+//! files too, where etcd stores its rows; `anonymous` can only be reclaimed by swapping. The limits are at the
 //! end: below 100 MiB when empty, below 500 MiB from then on.
 
 use std::collections::BTreeSet;
@@ -16,11 +16,11 @@ use std::fs;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use ebla_cli::bench::processes::{Processes, children};
-use ebla_cli::bench::target::Target;
-use ebla_cli::bench::{Values, row_key};
 use ebla_runtime::Runtime;
 use ebla_tests::etcd::{Build, EtcdCluster};
+use ebla_workload::bench::processes::{Processes, children};
+use ebla_workload::bench::target::Target;
+use ebla_workload::bench::{Values, row_key};
 use futures::StreamExt as _;
 use serde_json::Value;
 
@@ -30,17 +30,17 @@ const VALUE_BYTES: usize = 1_000;
 const BATCH: u64 = 100;
 /// Clients that write at the same time.
 const CLIENTS: usize = 8;
-/// When a system that serves is taken for settled.
+/// When a system that serves is treated as settled.
 const SETTLED: Duration = Duration::from_secs(10);
-/// When memory that is given back has been given back.
+/// When freed memory has been returned to the system.
 const LATER: Duration = Duration::from_secs(30);
 /// How long a start may take.
 const READY_MAX: Duration = Duration::from_secs(60);
-/// What was asked for, in MiB.
+/// Limits in MiB.
 const EMPTY_MAX: u64 = 100;
 const LOADED_MAX: u64 = 500;
 
-/// What /proc says of all processes of a system, in MiB.
+/// Memory of all processes of a system according to /proc, in MiB.
 #[derive(Clone, Copy, Default)]
 struct Memory {
     resident: u64,
@@ -138,7 +138,7 @@ async fn measure(
     Ok(measured)
 }
 
-/// Writes these batches. Each holds every `batches`th row, so that all tablets get some of it.
+/// Writes these batches. Each has every `batches`th row, so that all tablets get some of it.
 async fn write(
     target: &Target,
     part: std::ops::Range<u64>,
@@ -172,14 +172,14 @@ impl Up {
         command.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
         command.arg("--ready-file").arg(&ready).stdout(Stdio::null()).stderr(Stdio::null());
         let up = Self { child: command.spawn()?, _folder: folder };
-        let told = tokio::time::timeout(READY_MAX, async {
+        let contents = tokio::time::timeout(READY_MAX, async {
             while !ready.exists() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             fs::read_to_string(&ready)
         });
-        let told: Value = serde_json::from_str(&told.await??)?;
-        let servers = told.get("servers").and_then(Value::as_array).into_iter().flatten();
+        let ready: Value = serde_json::from_str(&contents.await??)?;
+        let servers = ready.get("servers").and_then(Value::as_array).into_iter().flatten();
         let addresses: Vec<_> = servers.filter_map(|server| server.get("bigtable")?.as_str()).collect();
         Ok((up, addresses.join(",")))
     }
@@ -192,7 +192,7 @@ impl Drop for Up {
     }
 }
 
-/// The sum over these processes; one that has ended counts for nothing.
+/// The sum over these processes; exited ones are skipped.
 fn memory(processes: &BTreeSet<u32>) -> Memory {
     let mut sum = Memory::default();
     for pid in processes {

@@ -1,4 +1,4 @@
-//! How long a start takes and how much memory an idle cluster holds, beside Google's emulator in the same run.
+//! Start time and memory of an idle cluster, compared with Google's emulator in the same run.
 //!
 //! ```sh
 //! cargo run --release -p ebla-cli --example start -- target/release/ebla [path/to/cbtemulator] [rounds]
@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ebla_cli::bench::processes::resident;
 use ebla_runtime::Clock;
+use ebla_workload::bench::processes::resident;
 
 /// What one start gave.
 struct Start {
@@ -91,7 +91,7 @@ fn mebibytes(bytes: u64) -> f64 {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a process tells nothing but through files and ports: polling is all there is"
+    reason = "the state of a process is visible only through files and ports, so it must be polled"
 )]
 fn wait(time: Duration) {
     std::thread::sleep(time);

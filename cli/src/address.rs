@@ -1,10 +1,10 @@
-//! Addresses as they are given on a command line: `HOST:PORT`, several separated by commas.
+//! Addresses on a command line: `HOST:PORT`, several separated by commas.
 
 use std::str::FromStr;
 
 use crate::process::host_port;
 
-/// Addresses, each `host:port`. None at all where the text was empty, as in scripts that pass a variable on.
+/// Addresses, each `host:port`. Empty when the text was empty, as in scripts that pass a variable on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses(Vec<String>);
 
@@ -22,14 +22,14 @@ impl FromStr for Addresses {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        text.split(',').map(|one| to_connect(one.trim())).collect::<Result<_, _>>().map(Self)
+        text.split(',').map(|one| parse_destination(one.trim())).collect::<Result<_, _>>().map(Self)
     }
 }
 
-/// `HOST:PORT` of something to connect to, so the port is not 0.
-fn to_connect(text: &str) -> Result<String, String> {
+/// Parses `HOST:PORT` of something to connect to, so port 0 is refused.
+fn parse_destination(text: &str) -> Result<String, String> {
     if text.ends_with(":0") {
-        return Err(format!("nothing listens at port 0 of {text}; expected HOST:PORT, for example 127.0.0.1:8086"));
+        return Err(format!("cannot connect to port 0 ({text}); expected HOST:PORT, for example 127.0.0.1:8086"));
     }
     host_port(text)
 }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_checked_before_anything_is_asked() {
+    fn malformed_addresses_are_refused_with_an_example() {
         let list = |text: &str| text.parse::<Addresses>().map(|addresses| addresses.list().to_vec());
         assert_eq!(list("127.0.0.1:8086").unwrap(), ["127.0.0.1:8086"]);
         assert_eq!(list("server-1:1, [::1]:65535").unwrap(), ["server-1:1", "[::1]:65535"]);

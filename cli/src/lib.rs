@@ -1,34 +1,28 @@
-//! The one binary, `ebla`: a cluster in one process (`up`), and the commands that look at a cluster or use it.
+//! The library of the program `ebla`: a cluster in one process (`up`), and the commands that inspect or use a cluster.
 //!
 //! ```text
 //!   main        arguments in, exit code out
-//!   commands    one file a command: it asks, it shows
-//!   address     HOST:PORT,… as it is given
-//!   picture     what is known of a cluster, with and without its master
-//!   verdict     whether a cluster is well, and why not
-//!   process     data folder, addresses, ready file, signals: what a running part has to do with the machine
+//!   commands    the commands, one file each
+//!   address     HOST:PORT,… on the command line
+//!   snapshot    the state of a cluster, fetched with or without its master
+//!   verdict     the health of a cluster, with reasons
+//!   process     data folder, addresses, ready file, signals
 //!   local       a whole cluster in this process: Chubby, master, tablet servers
-//!   webtable    a real data set: the home pages of a Debian package index
-//!   bench       load on Bigtable addresses, as ratios
-//!   verify      a load that checks what it was told, and the checkers
 //!   output      tables, JSON, exit codes
 //!   reference   the command-line reference, for its test
-//!   escape      bytes as text, in and out; size: sizes as text
+//!   encoding    text encodings of bytes; size: sizes as text
 //! ```
 //!
-//! The library part exists so that tests can start the same cluster that `up` starts.
+//! It is a library so that tests can start the same cluster as `up`. Benchmarks and the verifying load are in `ebla-workload`.
 
 pub mod address;
-pub mod bench;
 pub mod commands;
-pub mod escape;
+pub mod encoding;
 pub mod local;
 pub mod output;
-pub mod picture;
 pub mod process;
 #[cfg(test)]
 mod reference;
 pub mod size;
+pub mod snapshot;
 pub mod verdict;
-pub mod verify;
-pub mod webtable;

@@ -1,15 +1,15 @@
 //! A whole cluster in this process: an embedded Chubby, a master, tablet servers; the same code as separate processes.
 //!
 //! ```text
-//!   DATA/LOCK        held while the cluster runs: two clusters on one folder would ruin it
+//!   DATA/LOCK        locked while the cluster runs: two clusters on one folder would corrupt it
 //!   DATA/chubby/     the lock service's files
 //!   DATA/server-N/   each tablet server's registry, commit log and tablets
 //! ```
 //!
-//! The first server takes the given address; the others and the master take free ports. All of them share this
-//! process's fate, so a failed sync of one ends all: crash tests need processes.
+//! The first server listens on the given address; the others and the master use free ports. All of them are in one process,
+//! so a failed sync of one stops all: crash tests need separate processes.
 //!
-//! A start that fails, or that is told to stop, stops what it has started, in the reverse order.
+//! When a start fails or is cancelled, the parts that were started are stopped in reverse order.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,9 +24,9 @@ use ebla_tablet_server::{BlockCache, LocalServers, ServerConfig, ServerOptions, 
 
 use crate::process::DataFolder;
 
-/// How long a start may take: recovery of a large log included.
+/// Timeout of a start, including recovery of a large log.
 const READY_MAX: Duration = Duration::from_secs(120);
-/// What a stop gives to requests that are under way, and to flushes.
+/// Time for requests in progress and flushes during a stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// What to start.
@@ -36,7 +36,7 @@ pub struct LocalConfig {
     pub servers: usize,
     /// `host:port` of the first tablet server; port 0 takes a free one.
     pub listen: String,
-    /// A tablet larger than this splits; `None`: the default, 128 MiB.
+    /// Size above which a tablet splits; `None`: the default, 128 MiB.
     pub split_bytes: Option<ByteSize>,
 }
 
@@ -46,13 +46,13 @@ pub struct LocalCluster {
     pub chubby: SharedChubby,
     /// The master.
     pub master: Master,
-    /// The tablet servers, in order; a test may take one out and stop it.
+    /// The tablet servers, in order; a test may remove one and stop it.
     pub servers: Vec<TabletServer>,
     runtime: Runtime,
     folder: DataFolder,
 }
 
-/// What has been started so far.
+/// The parts that have been started so far.
 #[derive(Default)]
 struct Parts {
     servers: Vec<TabletServer>,
@@ -60,7 +60,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Stops what serves, then what a half-started part has left running under `runtime`.
+    /// Stops the parts, then the tasks that a partly started one has left running under `runtime`.
     async fn stop(self, runtime: &Runtime) {
         if let Some(master) = self.master {
             master.stop().await;
@@ -71,24 +71,24 @@ impl Parts {
 }
 
 impl LocalCluster {
-    /// Starts everything in `folder` and waits until every tablet is served; `None` when `told` ended before. The folder is given
-    /// up at the end; when nothing could be served from it, and this process made it, it is removed.
+    /// Starts everything in `folder` and waits until every tablet is served; `None` when `stop_signal` completed before. The
+    /// folder is released at the end; if no server was started and this process created the folder, it is removed.
     ///
     /// # Errors
-    /// `Unavailable` when it is not ready in two minutes, and what the parts say. All that was started has been stopped.
+    /// `Unavailable` when the cluster is not ready in two minutes; errors of the parts. All parts have been stopped then.
     pub async fn start(
         config: LocalConfig,
         folder: DataFolder,
-        told: impl Future<Output = ()>,
+        stop_signal: impl Future<Output = ()>,
         runtime: &Runtime,
     ) -> Result<Option<Self>, Error> {
         let runtime = runtime.child("local");
         let mut parts = Parts::default();
-        // A wish to stop that is there already comes first: what a part that is cut off has given to other threads may
-        // still write into the folder when it is removed.
+        // A pending stop signal has priority: work that a cancelled part has handed to other threads may still write into
+        // the folder when it is removed.
         let begun = tokio::select! {
             biased;
-            () = told => Ok(None),
+            () = stop_signal => Ok(None),
             begun = begin(&config, folder.path(), &mut parts, &runtime) => begun.map(Some),
         };
         match (begun, parts) {
@@ -111,12 +111,12 @@ impl LocalCluster {
         self.servers.iter().map(|server| server.address().to_owned()).collect()
     }
 
-    /// Where everything is kept.
+    /// The data folder.
     pub fn folder(&self) -> &DataFolder {
         &self.folder
     }
 
-    /// Stops everything in the reverse order of start: nothing new, drain, flush, release.
+    /// Stops everything in reverse order of the start: refuse new requests, drain, flush, release.
     pub async fn stop(self) {
         let Self { servers, master, runtime, folder, chubby: _ } = self;
         Parts { servers, master: Some(master) }.stop(&runtime).await;
@@ -124,7 +124,7 @@ impl LocalCluster {
     }
 }
 
-/// Starts one part after the other, and waits until all is ready.
+/// Starts one part after the other, and waits until all are ready.
 async fn begin(config: &LocalConfig, data: &Path, parts: &mut Parts, runtime: &Runtime) -> Result<SharedChubby, Error> {
     let chubby = Embedded::open(&data.join("chubby"), runtime.clock.clone(), &runtime.tasks)
         .map_err(|error| Error::from(error).context("open the lock service"))?
@@ -153,7 +153,10 @@ async fn ready(master: &Master, servers: &[TabletServer]) -> Result<(), Error> {
     let refusals = servers.iter().map(|server| Box::pin(server.registration_refused()));
     let refused = async { Err(futures::future::select_all(refusals).await.0) };
     let late = |_| {
-        Error::new(Reason::Unavailable, format!("not ready after {READY_MAX:?}; EBLA_LOG=info shows what it waits for"))
+        Error::new(
+            Reason::Unavailable,
+            format!("not ready after {READY_MAX:?}; run with EBLA_LOG=info to see what it is waiting for"),
+        )
     };
     let either = async {
         tokio::select! {
@@ -201,24 +204,24 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_start_that_fails_half_way_stops_what_it_started() {
+    async fn a_failed_start_stops_the_parts_that_were_started() {
         let parent = tempfile::tempdir().unwrap();
         let folder = DataFolder::claim(parent.path()).unwrap();
-        // The second server finds a file where its folder should be, when the first one serves already.
-        let in_the_way = parent.path().join("server-2");
-        std::fs::write(&in_the_way, "").unwrap();
+        // A file in the place of the second server's folder: its start fails after the first server has started.
+        let blocking_file = parent.path().join("server-2");
+        std::fs::write(&blocking_file, "").unwrap();
         let runtime = Runtime::system("test");
-        let told = std::future::pending();
-        let failed = LocalCluster::start(config(2, "127.0.0.1:0"), folder, told, &runtime).await;
+        let stop_signal = std::future::pending();
+        let failed = LocalCluster::start(config(2, "127.0.0.1:0"), folder, stop_signal, &runtime).await;
         assert!(failed.is_err_and(|error| error.message.contains("start tablet server 2")));
-        // Whatever still ran would hold the locks of the folder, of the lock service and of the first server.
-        std::fs::remove_file(&in_the_way).unwrap();
+        // A part that still ran would hold the lock of the folder, the lock service or the first server.
+        std::fs::remove_file(&blocking_file).unwrap();
         let cluster = start(parent.path(), config(2, "127.0.0.1:0")).await.unwrap().unwrap();
         cluster.stop().await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_start_that_fails_or_is_told_to_stop_leaves_no_new_folder() {
+    async fn a_failed_or_cancelled_start_leaves_no_new_folder() {
         let parent = tempfile::tempdir().unwrap();
         let data = parent.path().join("data");
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -226,8 +229,9 @@ mod tests {
         assert!(failed.is_err_and(|error| error.message.contains("start tablet server 1")));
         assert!(!data.exists());
         let folder = DataFolder::claim(&data).unwrap();
-        let told = async {};
-        let started = LocalCluster::start(config(1, "127.0.0.1:0"), folder, told, &Runtime::system("test")).await;
+        let stop_signal = async {};
+        let started =
+            LocalCluster::start(config(1, "127.0.0.1:0"), folder, stop_signal, &Runtime::system("test")).await;
         assert!(started.is_ok_and(|cluster| cluster.is_none()));
         assert!(!data.exists());
     }

@@ -12,7 +12,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() {
     let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
-        Err(told) => process::end(answer(&told)),
+        Err(error) => process::end(print_clap(&error)),
     };
     if arguments.command.serves() {
         process::refuse_huge_pages();
@@ -27,7 +27,7 @@ fn main() {
         process::end(fail(&Failure::other("cannot start the asynchronous runtime: are threads exhausted?")));
     };
     let result = runtime.block_on(commands::run(arguments));
-    // Whatever still runs has nothing to say to anyone any more.
+    // Nobody waits for the remaining tasks.
     runtime.shutdown_background();
     let code = match result.and_then(|()| output::finish()) {
         Ok(()) => 0,
@@ -37,18 +37,18 @@ fn main() {
 }
 
 fn fail(failure: &Failure) -> u8 {
-    // An exit code that was asked for says all.
+    // A requested exit code needs no message.
     if !failure.message.is_empty() {
         output::note(&format!("ebla: {}", failure.message));
     }
     failure.code
 }
 
-/// Shows help or the version on stdout, or what is wrong with the command line on stderr; the exit code.
-fn answer(told: &clap::Error) -> u8 {
-    let printed = told.print();
-    if told.use_stderr() {
-        return u8::try_from(told.exit_code()).unwrap_or(1);
+/// Prints help or the version on stdout, or a usage error on stderr; returns the exit code.
+fn print_clap(message: &clap::Error) -> u8 {
+    let printed = message.print();
+    if message.use_stderr() {
+        return u8::try_from(message.exit_code()).unwrap_or(1);
     }
     match printed {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

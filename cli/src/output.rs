@@ -1,11 +1,11 @@
-//! What a command shows: data on stdout as a plain table or as JSON, messages on stderr, and the exit code.
+//! Output of commands: data on stdout as a plain table or as JSON, messages on stderr, and the exit code.
 //!
-//! Tables have no borders and two spaces between columns, so that they read well and cut well; their headings are bold on a
-//! terminal. Bytes are shown as [`crate::escape`] says. Times are ISO 8601 in UTC for people and microseconds since 1970 in
+//! Tables have no borders and two spaces between columns, so that they are easy to read and to cut; their headings are bold on
+//! a terminal. Bytes are escaped by [`crate::encoding`]. Times are ISO 8601 in UTC for people and microseconds since 1970 in
 //! JSON, whose field names are part of the interface.
 //!
-//! A failed write to stdout is kept until the command ends, and is then its failure; a reader that went away (`| head`) is
-//! none.
+//! A failed write to stdout is recorded and becomes the failure of the command at its end; a closed pipe (`| head`) is not a
+//! failure.
 
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::sync::OnceLock;
@@ -14,14 +14,12 @@ use ebla_model::Micros;
 use ebla_model::error::{Error, Reason};
 use serde_json::Value;
 
-use crate::escape;
-
 /// The first write to stdout that failed.
 static WRITE_FAILED: OnceLock<std::io::Error> = OnceLock::new();
-/// How headings are shown; plain until the program says otherwise.
+/// Style of headings; plain by default.
 static STYLE: OnceLock<Style> = OnceLock::new();
 
-/// How data is shown.
+/// Output format of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Aligned columns for people.
@@ -30,17 +28,17 @@ pub enum Format {
     Json,
 }
 
-/// A failure as the shell sees it: the words, and the code that says what to do.
+/// A failure as the shell sees it: the message and the exit code.
 #[derive(Debug)]
 pub struct Failure {
-    /// What went wrong and what to do next; empty when the exit code is all that was asked for.
+    /// What failed and what to do next; empty when only the exit code was requested.
     pub message: String,
     /// 1 other, 2 usage, 3 not found, 4 already exists, 5 precondition, 6 unavailable or deadline, 7 permission, 8 damage.
     pub code: u8,
 }
 
 impl Failure {
-    /// A failure that has no more special code: 1.
+    /// A failure without a specific code: 1.
     pub fn other(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 1 }
     }
@@ -82,7 +80,7 @@ fn exit_code(reason: Reason) -> u8 {
     }
 }
 
-/// Whether headings stand out.
+/// Style of headings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Text alone.
@@ -92,7 +90,7 @@ pub enum Style {
 }
 
 impl Style {
-    /// What suits stdout: bold on a terminal, unless `NO_COLOR` is set or the terminal is a dumb one.
+    /// The style for stdout: bold on a terminal, unless `NO_COLOR` is set or the terminal is dumb.
     pub fn of_stdout() -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -100,7 +98,7 @@ impl Style {
     }
 }
 
-/// Has every later table shown so. The first call counts.
+/// Sets the style of all later tables. Only the first call has an effect.
 pub fn set_style(style: Style) {
     let _first_counts = STYLE.set(style);
 }
@@ -151,12 +149,12 @@ impl Table {
     }
 }
 
-/// Writes to stdout. The first failure is kept for [`finish`]; nothing is written after it.
+/// Writes to stdout. The first failure is recorded for [`finish`]; nothing is written after it.
 pub fn print(text: &str) {
     print_bytes(text.as_bytes());
 }
 
-/// As [`print()`], of bytes that need not be text.
+/// Like [`print()`], for bytes that need not be UTF-8.
 pub fn print_bytes(bytes: &[u8]) {
     if !is_closed()
         && let Err(error) = std::io::stdout().lock().write_all(bytes)
@@ -165,15 +163,15 @@ pub fn print_bytes(bytes: &[u8]) {
     }
 }
 
-/// Whether stdout takes nothing more. A command that prints for long may end then: [`finish`] tells why.
+/// Whether a write to stdout has failed. A command with much output may stop then; [`finish`] returns the failure.
 pub fn is_closed() -> bool {
     WRITE_FAILED.get().is_some()
 }
 
-/// Ends the output of a command.
+/// Flushes the output of a command.
 ///
 /// # Errors
-/// When something could not be written to stdout, unless its reader went away.
+/// When a write to stdout failed, unless the pipe was closed by its reader.
 pub fn finish() -> Result<(), Failure> {
     if let Err(error) = std::io::stdout().lock().flush() {
         let _first_counts = WRITE_FAILED.set(error);
@@ -186,7 +184,7 @@ pub fn finish() -> Result<(), Failure> {
     }
 }
 
-/// Writes a line to stderr: what a person should know beside the data. It does not matter whether anybody reads it.
+/// Writes a line to stderr: a message beside the data. Failures are ignored.
 pub fn note(line: &str) {
     drop(writeln!(std::io::stderr().lock(), "{line}"));
 }
@@ -196,19 +194,9 @@ pub fn print_json(value: &Value) {
     print(&document(value));
 }
 
-/// A JSON document as it is shown, in lines.
+/// A JSON document, pretty-printed.
 pub fn document(value: &Value) -> String {
     format!("{value:#}\n")
-}
-
-/// Bytes as a person reads and types them, by the rule of [`crate::escape`].
-pub fn escaped(bytes: &[u8]) -> String {
-    escape::text(bytes)
-}
-
-/// A value for people: as [`escaped`].
-pub fn readable(bytes: &[u8]) -> String {
-    escape::text(bytes)
 }
 
 /// A point in time for people: ISO 8601, UTC.
@@ -218,24 +206,8 @@ pub fn time(at: Micros) -> String {
     prost_types::Timestamp { seconds, nanos }.to_string()
 }
 
-/// A size with the unit that keeps it short: `132.4 MiB`.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    #[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = UNITS[0];
-    for next in UNITS.iter().skip(1) {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        unit = next;
-    }
-    format!("{value:.1} {unit}")
-}
+/// A size with a suitable unit: `132.4 MiB`.
+pub use ebla_workload::units::size;
 
 #[cfg(test)]
 mod tests {
@@ -251,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_without_a_heading_has_nothing_bold() {
+    fn a_table_without_a_heading_is_plain() {
         let mut table = Table::default();
         table.row(vec!["user".into(), "alice".into()]);
         assert_eq!(table.render_in(Style::Bold), "user  alice\n");
@@ -262,12 +234,5 @@ mod tests {
         assert_eq!(time(Micros::ZERO), "1970-01-01T00:00:00Z");
         assert_eq!(time(Micros::new(1_763_879_499_123_456)), "2025-11-23T06:31:39.123456Z");
         assert_eq!(time(Micros::new(-1)), "1969-12-31T23:59:59.999999Z");
-    }
-
-    #[test]
-    fn sizes_are_short() {
-        assert_eq!(size(1_000), "1000 B");
-        assert_eq!(size(1_536), "1.5 KiB");
-        assert_eq!(size(128 << 20), "128.0 MiB");
     }
 }

@@ -1,10 +1,10 @@
-//! What a process that runs part of a cluster has to do with the machine.
+//! The interface of a server process to its machine.
 //!
 //! ```text
 //!   address   HOST:PORT on the command line: well-formed, safe to serve on, free
-//!   folder    a data folder that is this process's own; temporary ones
+//!   folder    exclusive data folders; temporary ones
 //!   ready     the ready file
-//!   signals   SIGTERM and Ctrl-C, the order to stop
+//!   signals   SIGTERM and Ctrl-C: graceful stop
 //! ```
 
 mod address;
@@ -14,24 +14,24 @@ mod signals;
 
 use std::io::Write as _;
 
-pub use address::{Listen, check_exposure, check_free, check_reachable, etcd_url, host_port};
+pub use address::{Exposure, Listen, check_exposure, check_free, check_reachable, etcd_url, host_port};
 pub use folder::{DataFolder, lock};
 pub use ready::{check_ready, write_ready};
 pub use signals::Signals;
 
-/// Has the kernel give this process, and what it starts, no transparent huge pages: where few of 512 small pages are in use, a huge
-/// page costs the others too (docs/inside/decisions/0011-memory.md).
+/// Disables transparent huge pages for this process and its children: a huge page of which few of the 512 small pages are used
+/// wastes the others (docs/inside/decisions/0011-memory.md).
 pub fn refuse_huge_pages() {
-    // An old kernel that cannot do this goes on as before.
+    // Old kernels do not support this; then nothing changes.
     let _unsupported = rustix::thread::disable_transparent_huge_pages(true);
 }
 
-/// Ends the process with this exit code.
+/// Exits the process with this code.
 ///
-/// Destructors of C++ statics do not run. Threads that were not waited for may still be inside the storage engine, and it aborts
-/// the process when they find its statics destroyed.
+/// Destructors of C++ statics do not run: threads that are still inside the storage engine would abort the process if its
+/// statics were destroyed.
 pub fn end(code: u8) -> ! {
-    // Whoever reads may have gone.
+    // The readers of stdout and stderr may be gone.
     drop(std::io::stdout().flush());
     drop(std::io::stderr().flush());
     signal_hook::low_level::exit(code.into())

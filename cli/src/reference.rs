@@ -2,19 +2,19 @@
 //!
 //! ```text
 //!   page        every command in order: usage, description, a table of arguments and options
-//!   shared      options that stand in many commands alike are described once, at the top
+//!   shared      options that are the same in many commands are described once, at the top
 //!   variables   the environment variables that options are read from
 //! ```
 //!
-//! The test below compares the page with what is generated; with `UPDATE=1` it writes the page instead. The page says only
-//! what `--help` says: to change it, change the help.
+//! The test below compares the page with the generated one; with `UPDATE=1` it writes the page instead. The page contains
+//! what `--help` shows: to change it, change the help.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use clap::{Arg, Command};
 
-/// An option that stands alike in that many commands is described once.
+/// An option that is the same in this number of commands is described once.
 const SHARED_BY: usize = 6;
 
 /// The page.
@@ -25,12 +25,12 @@ fn page(mut program: Command) -> String {
     text.push_str("\n## Options of every command\n\n");
     let global: Vec<_> = shown(&program).filter(|arg| arg.is_global_set()).collect();
     table(&mut text, &global);
-    text.push_str("\n## Options of many commands\n\nA command that has them says so.\n\n");
+    text.push_str("\n## Options of many commands\n\nThe section of a command lists those that it has.\n\n");
     table(&mut text, &shared.iter().collect::<Vec<_>>());
-    let told: Vec<_> = global.iter().map(|arg| row(arg)).collect();
+    let global_rows: Vec<_> = global.iter().map(|arg| row(arg)).collect();
     let shared = shared.iter().map(|arg| (row(arg), name(arg))).collect();
     for command in commands(&program) {
-        section(&mut text, command, &told, &shared);
+        section(&mut text, command, &global_rows, &shared);
     }
     text
 }
@@ -38,8 +38,8 @@ fn page(mut program: Command) -> String {
 const HEAD: &str = "\
 # Command line
 
-What `ebla help` and `ebla help COMMAND` say, in one page. It is generated from the program:
-`UPDATE=1 cargo test --release -p ebla-cli --lib reference` writes it again.
+The output of `ebla help` and `ebla help COMMAND` in one page. It is generated from the program:
+`UPDATE=1 cargo test --release -p ebla-cli --lib reference` regenerates it.
 
 Data goes to stdout, messages go to stderr. Exit codes: [Error reasons and exit codes](errors.md). Variables:
 [Environment variables](environment.md).
@@ -55,13 +55,13 @@ fn commands(command: &Command) -> Vec<&Command> {
     found
 }
 
-/// The arguments of a command that are shown to people, without clap's own.
+/// The visible arguments of a command, without clap's own.
 fn shown(command: &Command) -> impl Iterator<Item = &Arg> {
     let own = |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
     command.get_arguments().filter(own)
 }
 
-/// Options that stand alike in many commands, in the order of their first command.
+/// Options that are the same in many commands, in the order of their first command.
 fn shared(program: &Command) -> Vec<Arg> {
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     let mut first: Vec<&Arg> = Vec::new();
@@ -76,7 +76,7 @@ fn shared(program: &Command) -> Vec<Arg> {
     first.into_iter().cloned().collect()
 }
 
-fn section(text: &mut String, command: &Command, told: &[String], shared: &BTreeMap<String, String>) {
+fn section(text: &mut String, command: &Command, global: &[String], shared: &BTreeMap<String, String>) {
     let names = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let level = "#".repeat(names.split(' ').count().min(3));
     let _infallible = write!(text, "\n{level} {names}\n\n");
@@ -89,7 +89,7 @@ fn section(text: &mut String, command: &Command, told: &[String], shared: &BTree
         let usage = command.clone().render_usage().to_string();
         let _infallible = writeln!(text, "\n```text\n{}\n```", usage.trim_start_matches("Usage: ").trim_end());
     }
-    let rest: Vec<_> = shown(command).filter(|arg| !told.contains(&row(arg))).collect();
+    let rest: Vec<_> = shown(command).filter(|arg| !global.contains(&row(arg))).collect();
     let (often, own): (Vec<_>, Vec<_>) = rest.into_iter().partition(|arg| shared.contains_key(&row(arg)));
     if !own.is_empty() {
         text.push('\n');
@@ -101,7 +101,7 @@ fn section(text: &mut String, command: &Command, told: &[String], shared: &BTree
     }
 }
 
-/// Paragraphs as they stand, a full stop after the first sentence where help leaves it out, examples as code.
+/// Paragraphs unchanged, with a full stop after a single line without one, and examples as code.
 fn description(text: &mut String, about: &str) {
     let mut is_code = false;
     for line in about.lines() {
@@ -144,7 +144,7 @@ fn row(arg: &Arg) -> String {
     format!("| {} | {what} | {default} | {variable} |", name(arg))
 }
 
-/// How an argument is written on the command line.
+/// The syntax of an argument on the command line.
 fn name(arg: &Arg) -> String {
     let values: Vec<_> = arg.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect();
     let values = if arg.get_action().takes_values() { values.join(" ") } else { String::new() };
@@ -163,7 +163,7 @@ fn name(arg: &Arg) -> String {
     format!("`{}{values}`", names.join(", ")).replace('|', "\\|")
 }
 
-/// Text that Markdown shows as it is.
+/// Text with Markdown's special characters escaped.
 fn plain(text: &str) -> String {
     text.replace('\\', "\\\\").replace('|', "\\|").replace('<', "&lt;").replace('*', "\\*").replace('[', "\\[")
 }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_says_what_the_program_says() {
+    fn the_page_matches_the_program() {
         let path = document("commands.md");
         let expected = page(Arguments::command());
         if std::env::var_os("UPDATE").is_some() {
@@ -199,8 +199,8 @@ mod tests {
         let differs = || expected.lines().zip(actual.lines()).find(|(wanted, is)| wanted != is);
         assert!(
             actual == expected,
-            "docs/reference/commands.md is not what the program says; first difference: {:?}\n\
-             UPDATE=1 cargo test --release -p ebla-cli --lib reference    writes it again",
+            "docs/reference/commands.md does not match the program; first difference: {:?}\n\
+             UPDATE=1 cargo test --release -p ebla-cli --lib reference    regenerates it",
             differs()
         );
     }
@@ -212,7 +212,7 @@ mod tests {
             .into_iter()
             .filter(|name| !table.lines().any(|line| line.starts_with(&format!("| `{name}` |"))))
             .collect();
-        assert!(missing.is_empty(), "give these variables a row in docs/reference/environment.md: {missing:?}");
+        assert!(missing.is_empty(), "add rows for these variables to docs/reference/environment.md: {missing:?}");
     }
 
     #[test]
@@ -231,11 +231,11 @@ mod tests {
             format!("| `{}` | {grpc} | {exit} |", reason.name())
         });
         let missing: Vec<_> = rows.filter(|row| !table.lines().any(|line| line.starts_with(row.as_str()))).collect();
-        assert!(missing.is_empty(), "write these rows into docs/reference/errors.md: {missing:#?}");
+        assert!(missing.is_empty(), "add these rows to docs/reference/errors.md: {missing:#?}");
     }
 
     #[test]
-    fn commands_options_and_examples_are_shown() {
+    fn the_page_has_commands_options_and_examples() {
         let of_many = |name: &'static str| {
             let addr = Arg::new("addr").long("addr").value_name("HOST:PORT").env("EBLA_ADDR").help("Which <server>");
             Command::new(name).about("Does it").arg(addr)

@@ -8,7 +8,7 @@ use ebla_runtime::units::ByteSize;
 /// Reads a size of at least one byte.
 ///
 /// # Errors
-/// What a size looks like, when the text is none; a size of zero.
+/// The syntax of a size, when the text is malformed; a size of zero.
 pub fn parse(text: &str) -> Result<ByteSize, String> {
     match text.parse::<ByteSize>() {
         Ok(size) if size.bytes() == 0 => {
@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_examples() {
+    fn malformed_sizes_are_refused_with_examples() {
         assert_eq!(parse("0").unwrap_err(), "a size must be at least 1 byte; expected a size such as 64MiB");
         assert_eq!(parse("0M").unwrap_err(), "a size must be at least 1 byte; expected a size such as 64MiB");
         for wrong in ["", "M", "-1", "1.5M", "64X", "99999999999G"] {

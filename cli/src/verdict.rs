@@ -1,25 +1,28 @@
-//! Whether a cluster is well, and why not: a pure function of what is known of it.
+//! The health of a cluster with reasons: a pure function of its state.
 //!
 //! | verdict | when | exit code with `--exit-code` |
 //! |---|---|---|
-//! | `healthy` | each tablet has all its replicas, a leader, and a master answers | 0 |
-//! | `degraded` | reads and writes go on; some tablet has fewer live replicas than it should have, or a server does not answer | 5 |
-//! | `unavailable` | some tablet has no quorum or no leader, METADATA cannot be read, or no master answers | 6 |
+//! | `healthy` | each tablet has all its replicas and a leader, and a master is active | 0 |
+//! | `degraded` | reads and writes continue; some tablet has too few live replicas, or a server does not answer | 5 |
+//! | `unavailable` | some tablet has no quorum or no leader, METADATA cannot be read, or no master is active | 6 |
 
 use std::fmt;
 
 use ebla_proto::operate;
 
-use crate::picture::{Picture, Server};
+use crate::snapshot::{ClusterSnapshot, ServerSnapshot};
 
-/// How well a cluster is.
+/// Part of the error of a tablet server that cannot reach etcd to look up the master.
+const LOCK_SERVICE_DOWN: &str = "the lock service is unavailable";
+
+/// The health of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Nothing is missing.
     Healthy,
-    /// Something is missing and all is served.
+    /// All tablets are served, but replicas or servers are missing.
     Degraded,
-    /// Something is not served.
+    /// Some tablets are not served, or there is no master.
     Unavailable,
 }
 
@@ -33,7 +36,7 @@ impl Level {
         }
     }
 
-    /// The exit code that tells it.
+    /// The exit code.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Healthy => 0,
@@ -43,12 +46,12 @@ impl Level {
     }
 }
 
-/// How well a cluster is, and why not better, the worst first.
+/// The health of a cluster, with reasons, the worst first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The worst of all.
+    /// The worst level of all reasons.
     pub level: Level,
-    /// What is missing and what to do; empty when nothing is.
+    /// What is missing and what to do; empty when healthy.
     pub reasons: Vec<String>,
 }
 
@@ -62,9 +65,9 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges what is known of a cluster.
-pub fn judge(picture: &Picture) -> Verdict {
-    if let Some(awaited) = &picture.awaited {
+/// Evaluates the state of a cluster.
+pub fn evaluate(snapshot: &ClusterSnapshot) -> Verdict {
+    if let Some(awaited) = &snapshot.awaited {
         let more = awaited.wanted.saturating_sub(awaited.registered);
         let waits = format!(
             "waiting for tablet servers: {} of {}; {}",
@@ -75,18 +78,18 @@ pub fn judge(picture: &Picture) -> Verdict {
         return Verdict { level: Level::Unavailable, reasons: vec![waits] };
     }
     let mut found: Vec<(Level, String)> = Vec::new();
-    let health = picture.health.clone().unwrap_or_default();
-    if picture.master_error.is_some() {
-        found.push((Level::Unavailable, no_master(picture, &health)));
+    let health = snapshot.health.clone().unwrap_or_default();
+    if snapshot.master_error.is_some() {
+        found.push((Level::Unavailable, no_master(snapshot, &health)));
     }
-    found.extend(picture.metadata_error.clone().map(|error| (Level::Unavailable, error)));
+    found.extend(snapshot.metadata_error.clone().map(|error| (Level::Unavailable, error)));
     if health.without_quorum > 0 {
-        found.push((Level::Unavailable, no_quorum(picture, &health)));
+        found.push((Level::Unavailable, no_quorum(snapshot, &health)));
     }
-    found.extend(no_leader(picture, &health).map(|reason| (Level::Unavailable, reason)));
-    found.extend(shortages(picture, &health).map(|reason| (Level::Degraded, reason)));
+    found.extend(no_leader(snapshot, &health).map(|reason| (Level::Unavailable, reason)));
+    found.extend(shortages(snapshot, &health).map(|reason| (Level::Degraded, reason)));
     if health.shortages.is_empty() {
-        let silent = picture.servers.iter().filter(|server| !server.is_reachable);
+        let silent = snapshot.servers.iter().filter(|server| !server.is_reachable);
         found
             .extend(silent.map(|server| (Level::Degraded, format!("tablet server {} does not answer", named(server)))));
     }
@@ -94,22 +97,22 @@ pub fn judge(picture: &Picture) -> Verdict {
     Verdict { level, reasons: found.into_iter().map(|(_level, reason)| reason).collect() }
 }
 
-fn no_master(picture: &Picture, health: &operate::Health) -> String {
-    let goes_on = picture.metadata_error.is_none() && health.without_quorum == 0;
-    let rest = if goes_on { "; reads and writes go on" } else { "" };
-    // What a tablet server says when it cannot ask who the master is: then there may be one that waits.
-    let is_etcd = picture.master_error.as_ref().is_some_and(|error| error.contains("lock service is away"));
-    let next = if is_etcd { "the lock service is away: start etcd" } else { "start a master" };
-    format!("no master answers{rest}; {next}")
+fn no_master(snapshot: &ClusterSnapshot, health: &operate::Health) -> String {
+    let continues = snapshot.metadata_error.is_none() && health.without_quorum == 0;
+    let rest = if continues { "; reads and writes continue" } else { "" };
+    // The error of a tablet server that cannot look up the master: then there may be a standby.
+    let is_etcd = snapshot.master_error.as_ref().is_some_and(|error| error.contains(LOCK_SERVICE_DOWN));
+    let next = if is_etcd { "the lock service is unavailable: start etcd" } else { "start a master" };
+    format!("no master is available{rest}; {next}")
 }
 
-fn no_quorum(picture: &Picture, health: &operate::Health) -> String {
+fn no_quorum(snapshot: &ClusterSnapshot, health: &operate::Health) -> String {
     let mut first: Vec<String> = health.without_quorum_first.iter().map(u64::to_string).collect();
     if health.without_quorum > first.len() as u64 {
         first.push("…".to_owned());
     }
     let lost: Vec<String> =
-        picture.servers.iter().filter(|server| !server.is_reachable).map(|server| server.id.to_string()).collect();
+        snapshot.servers.iter().filter(|server| !server.is_reachable).map(|server| server.id.to_string()).collect();
     let next = match lost.as_slice() {
         [] => String::new(),
         [one] => format!("; start tablet server {one}"),
@@ -119,19 +122,19 @@ fn no_quorum(picture: &Picture, health: &operate::Health) -> String {
     format!("{lost} of {} {} no quorum ({}){next}", tablets(all), have(lost), first.join(", "))
 }
 
-/// A master of an earlier release tells only how many are led.
-fn no_leader(picture: &Picture, health: &operate::Health) -> Option<String> {
-    let unled = match (&picture.health, picture.tablets, picture.tablets_led) {
+/// A master of an earlier release reports only the number of tablets with a leader.
+fn no_leader(snapshot: &ClusterSnapshot, health: &operate::Health) -> Option<String> {
+    let unled = match (&snapshot.health, snapshot.tablets, snapshot.tablets_led) {
         (None, Some(tablets), Some(led)) => tablets.saturating_sub(led),
         _ => health.without_leader,
     };
-    let all = picture.tablets.unwrap_or(health.tablets);
-    let reason = format!("{unled} of {} {} no leader; an election takes some seconds", tablets(all), have(unled));
+    let all = snapshot.tablets.unwrap_or(health.tablets);
+    let reason = format!("{unled} of {} {} no leader; an election takes a few seconds", tablets(all), have(unled));
     (unled > 0).then_some(reason)
 }
 
-/// How many tablets have how many replicas; what to do stands behind the last, unless servers that are lost were named before.
-fn shortages(picture: &Picture, health: &operate::Health) -> Option<String> {
+/// The tablets with too few replicas, and what to do unless the lost servers are already listed.
+fn shortages(snapshot: &ClusterSnapshot, health: &operate::Health) -> Option<String> {
     let wanted = health.shortages.iter().map(|short| short.wanted).max()?;
     let each: Vec<String> = health
         .shortages
@@ -144,11 +147,11 @@ fn shortages(picture: &Picture, health: &operate::Health) -> Option<String> {
     if health.without_quorum > 0 {
         return Some(each.join(", "));
     }
-    let up = picture.servers.iter().filter(|server| server.is_reachable).count() as u64;
+    let up = snapshot.servers.iter().filter(|server| server.is_reachable).count() as u64;
     let next = if up < wanted {
         start(up, wanted - up)
-    } else if picture.master_error.is_some() {
-        "a master would repair them".to_owned()
+    } else if snapshot.master_error.is_some() {
+        "start a master to repair them".to_owned()
     } else if health.repairs > 0 {
         format!("{} {} being repaired now", tablets(health.repairs), if health.repairs == 1 { "is" } else { "are" })
     } else {
@@ -157,7 +160,7 @@ fn shortages(picture: &Picture, health: &operate::Health) -> Option<String> {
     Some(format!("{}; {next}", each.join(", ")))
 }
 
-/// What to do when there are so many servers and more are needed.
+/// What to do when `present` servers are up and `more` are needed.
 fn start(present: u64, more: u64) -> String {
     match (more, present) {
         (1, 0) => "start a tablet server".to_owned(),
@@ -176,7 +179,7 @@ const fn have(count: u64) -> &'static str {
     if count == 1 { "has" } else { "have" }
 }
 
-fn named(server: &Server) -> String {
+fn named(server: &ServerSnapshot) -> String {
     match &server.address {
         Some(address) => format!("{} at {address}", server.id),
         None => server.id.to_string(),
@@ -189,20 +192,20 @@ mod tests {
 
     use super::*;
 
-    /// So many servers, of which some answer, with 24 tablets that are all led.
-    fn picture(answering: &[bool]) -> Picture {
-        let server = |(place, answers): (usize, &bool)| Server {
+    /// A cluster of servers, some of which answer, with 24 tablets that all have leaders.
+    fn snapshot(answering: &[bool]) -> ClusterSnapshot {
+        let server = |(place, answers): (usize, &bool)| ServerSnapshot {
             id: place as u64 + 1,
             is_registered: *answers,
             is_reachable: *answers,
-            ..Server::default()
+            ..ServerSnapshot::default()
         };
-        Picture {
+        ClusterSnapshot {
             tablets: Some(24),
             tablets_led: Some(24),
             health: Some(Health { tablets: 24, ..Health::default() }),
             servers: answering.iter().enumerate().map(server).collect(),
-            ..Picture::default()
+            ..ClusterSnapshot::default()
         }
     }
 
@@ -210,38 +213,38 @@ mod tests {
         Shortage { live, wanted: 3, tablets }
     }
 
-    fn with(mut picture: Picture, change: impl FnOnce(&mut Health)) -> Picture {
-        change(picture.health.get_or_insert_default());
-        picture
+    fn with(mut snapshot: ClusterSnapshot, change: impl FnOnce(&mut Health)) -> ClusterSnapshot {
+        change(snapshot.health.get_or_insert_default());
+        snapshot
     }
 
     #[test]
-    fn a_verdict_names_what_is_missing_and_what_to_do() {
+    fn a_verdict_says_what_is_missing_and_what_to_do() {
         let lost_one = [true, true, false];
         let cases = [
-            (picture(&[true; 3]), "healthy"),
+            (snapshot(&[true; 3]), "healthy"),
             (
-                with(picture(&lost_one), |health| health.shortages = vec![short(2, 24)]),
+                with(snapshot(&lost_one), |health| health.shortages = vec![short(2, 24)]),
                 "degraded: 24 tablets have 2 of 3 replicas; start a third tablet server",
             ),
             (
-                with(picture(&[true]), |health| health.shortages = vec![short(1, 1)]),
+                with(snapshot(&[true]), |health| health.shortages = vec![short(1, 1)]),
                 "degraded: 1 tablet has 1 of 3 replicas; start 2 more tablet servers",
             ),
             (
-                with(picture(&[true, true, true, false]), |health| {
+                with(snapshot(&[true, true, true, false]), |health| {
                     health.shortages = vec![short(1, 2), short(2, 6)];
                 }),
                 "degraded: 2 tablets have 1 of 3 replicas, 6 tablets have 2 of 3 replicas; the master repairs them unless \
                  the servers return",
             ),
             (
-                with(picture(&[true; 3]), |health| (health.shortages, health.repairs) = (vec![short(2, 6)], 1)),
+                with(snapshot(&[true; 3]), |health| (health.shortages, health.repairs) = (vec![short(2, 6)], 1)),
                 "degraded: 6 tablets have 2 of 3 replicas; 1 tablet is being repaired now",
             ),
-            (picture(&lost_one), "degraded: tablet server 3 does not answer"),
+            (snapshot(&lost_one), "degraded: tablet server 3 does not answer"),
             (
-                with(picture(&[true, false, false, false]), |health| {
+                with(snapshot(&[true, false, false, false]), |health| {
                     (health.without_quorum, health.without_quorum_first) = (24, vec![0, 1, 2]);
                     health.shortages = vec![short(1, 24)];
                 }),
@@ -249,47 +252,47 @@ mod tests {
                  of 3 replicas",
             ),
             (
-                with(picture(&[true; 3]), |health| health.without_leader = 1),
-                "unavailable: 1 of 24 tablets has no leader; an election takes some seconds",
+                with(snapshot(&[true; 3]), |health| health.without_leader = 1),
+                "unavailable: 1 of 24 tablets has no leader; an election takes a few seconds",
             ),
             (
-                Picture { master_error: Some("refused".to_owned()), tablets_led: None, ..picture(&[true; 3]) },
-                "unavailable: no master answers; reads and writes go on; start a master",
+                ClusterSnapshot { master_error: Some("refused".to_owned()), tablets_led: None, ..snapshot(&[true; 3]) },
+                "unavailable: no master is available; reads and writes continue; start a master",
             ),
             (
-                Picture { master_error: Some("the lock service is away".to_owned()), ..picture(&[true; 3]) },
-                "unavailable: no master answers; reads and writes go on; the lock service is away: start etcd",
+                ClusterSnapshot { master_error: Some(LOCK_SERVICE_DOWN.to_owned()), ..snapshot(&[true; 3]) },
+                "unavailable: no master is available; reads and writes continue; the lock service is unavailable: start etcd",
             ),
             (
-                Picture {
+                ClusterSnapshot {
                     metadata_error: Some("METADATA cannot be read: late".to_owned()),
                     master_error: Some("refused".to_owned()),
                     tablets: None,
                     health: None,
-                    ..picture(&[true])
+                    ..snapshot(&[true])
                 },
-                "unavailable: no master answers; start a master; METADATA cannot be read: late",
+                "unavailable: no master is available; start a master; METADATA cannot be read: late",
             ),
             (
-                Picture {
+                ClusterSnapshot {
                     metadata_error: Some("METADATA cannot be read: late".to_owned()),
                     remembered: Some(Remembered { age_millis: 1, tablets: 24 }),
                     tablets: None,
-                    ..picture(&[true])
+                    ..snapshot(&[true])
                 },
                 "unavailable: METADATA cannot be read: late",
             ),
             (
-                Picture { awaited: Some(Awaited { registered: 1, wanted: 3 }), ..Picture::default() },
+                ClusterSnapshot { awaited: Some(Awaited { registered: 1, wanted: 3 }), ..ClusterSnapshot::default() },
                 "unavailable: waiting for tablet servers: 1 of 3; start 2 more tablet servers",
             ),
             (
-                Picture { health: None, tablets_led: Some(20), ..picture(&[true; 3]) },
-                "unavailable: 4 of 24 tablets have no leader; an election takes some seconds",
+                ClusterSnapshot { health: None, tablets_led: Some(20), ..snapshot(&[true; 3]) },
+                "unavailable: 4 of 24 tablets have no leader; an election takes a few seconds",
             ),
         ];
-        for (picture, expected) in cases {
-            assert_eq!(judge(&picture).to_string(), expected);
+        for (snapshot, expected) in cases {
+            assert_eq!(evaluate(&snapshot).to_string(), expected);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Faults of every kind on a cluster of processes, three members of etcd, two masters and five tablet servers, under a
 //! verifying load: nothing acknowledged is lost, nothing is applied twice, no read is stale, no row is half written.
 //!
-//! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` gives it back. How often each kind comes is set by
-//! the variables named in `items` and `cuts`; `make chaos` asks for many. Where no network can be made, nothing is cut.
+//! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The number of faults of each kind is set by
+//! the variables in `items` and `cuts`; `make chaos` sets higher ones. Without network namespaces there are no partitions.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 #![expect(clippy::panic, reason = "a test may fail, and then says where")]
@@ -12,8 +12,6 @@ use crate::support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ebla_cli::verify::rows::Layout;
-use ebla_cli::verify::{Load, Plan as LoadPlan, Running, create_table, through};
 use ebla_client::Client;
 use ebla_model::id::ServerId;
 use ebla_model::key::{KeyRange, RowKey};
@@ -21,25 +19,29 @@ use ebla_model::schema::TableName;
 use ebla_runtime::{Clock, Runtime};
 use ebla_tests::cluster::{Cluster as _, Direction, Node, Role};
 use ebla_tests::etcd::Build;
-use ebla_tests::nemesis::{Driver, Fault, Item, Leaders, Victim, blame, schedule, seed, since_boot, table, times};
+use ebla_tests::nemesis::{
+    Driver, Fault, Leaders, ScheduleItem, Target, attribute_stalls, schedule, seed, since_boot, table, times,
+};
 use ebla_tests::netns::NetNs;
+use ebla_tests::network::{Loopback, NodeNetwork};
 use ebla_tests::process::{Plan, ProcessCluster};
-use ebla_tests::site::{Loopback, Site};
+use ebla_workload::verify::rows::Layout;
+use ebla_workload::verify::{Load, Plan as LoadPlan, Running, create_table, endpoints};
 
 const TABLET_SERVERS: usize = 5;
-/// Tablets of the load, a writer each: a fault of one server is to be noticed by those that it leads, and by no others.
+/// Tablets of the load, with one writer each: a fault of one server must only affect those that it leads.
 const TABLETS: u32 = 8;
-/// What is called a stall.
+/// Minimum duration of a listed stall.
 const STALL: Duration = Duration::from_millis(300);
-/// Small enough that the load's tablets split while faults come.
+/// Small enough that the load's tablets split during the test.
 const SPLIT_BYTES: u64 = 2 << 20;
-/// Acknowledged after each fault, before the next one comes: the load must be there to notice.
+/// Writes acknowledged between two faults.
 const BETWEEN: u64 = 200;
-/// When that takes longer, the cluster is not whole, whatever it says.
+/// Timeout of these writes.
 const LIVE: Duration = Duration::from_secs(120);
 
 #[test]
-fn faults_of_every_kind_lose_nothing_and_double_nothing() {
+fn faults_of_every_kind_cause_no_anomalies() {
     if let Err(skip) = Build::Debian.program() {
         println!("skipped: {skip}");
         return;
@@ -52,103 +54,104 @@ fn faults_of_every_kind_lose_nothing_and_double_nothing() {
                 chaos(plan, network, [items(), cuts()].concat()).await;
             }
             Err(reason) => {
-                println!("cuts are skipped: {reason}");
+                println!("partitions are skipped: {reason}");
                 chaos(plan, Loopback::claim().unwrap(), items()).await;
             }
         }
     });
 }
 
-/// Faults that every machine can make, and the variables that set how often each comes.
-fn items() -> Vec<Item> {
-    let one = |node: fn(usize) -> Node, count| (0..count).map(|number| Victim::Node(node(number))).collect::<Vec<_>>();
-    let role = |role| vec![Victim::Role(role)];
-    let item = |fault, victims, lasts, times| Item { fault, victims, lasts, times };
+/// Faults that work on every machine, and the variables with their numbers.
+fn items() -> Vec<ScheduleItem> {
+    let one = |node: fn(usize) -> Node, count| (0..count).map(|number| Target::Node(node(number))).collect::<Vec<_>>();
+    let role = |role| vec![Target::Role(role)];
+    let item = |fault, targets, lasts, times| ScheduleItem { fault, targets, lasts, times };
     vec![
         item(Fault::Kill, one(Node::TabletServer, TABLET_SERVERS), SHORT, times("EBLA_CHAOS_KILLS", 5)),
         item(Fault::Stop, one(Node::TabletServer, TABLET_SERVERS), SHORT, times("EBLA_CHAOS_STOPS", 1)),
-        item(Fault::Kill, role(Role::MasterInOffice), SHORT, times("EBLA_CHAOS_MASTERS", 1)),
+        item(Fault::Kill, role(Role::ActiveMaster), SHORT, times("EBLA_CHAOS_MASTERS", 1)),
         item(Fault::Kill, one(Node::Etcd, 3), SHORT, times("EBLA_CHAOS_ETCD", 2)),
         item(Fault::Kill, role(Role::EtcdLeader), SHORT, times("EBLA_CHAOS_ETCD_LEADERS", 1)),
-        item(Fault::Kill, vec![Victim::Everything], SHORT, times("EBLA_CHAOS_EVERYTHING", 2)),
+        item(Fault::Kill, vec![Target::Everything], SHORT, times("EBLA_CHAOS_EVERYTHING", 2)),
         item(Fault::Pause, role(Role::BusiestTabletServer), LONG, times("EBLA_CHAOS_PAUSES", 1)),
-        item(Fault::Pause, role(Role::MasterInOffice), LONG, times("EBLA_CHAOS_MASTER_PAUSES", 1)),
+        item(Fault::Pause, role(Role::ActiveMaster), LONG, times("EBLA_CHAOS_MASTER_PAUSES", 1)),
     ]
 }
 
-/// Cuts, and the variables that set how often each comes.
-fn cuts() -> Vec<Item> {
-    let busiest = || vec![Victim::Role(Role::BusiestTabletServer)];
-    let cut = |direction, victims, times| Item { fault: Fault::Cut(direction), victims, lasts: LONG, times };
+/// Partitions, and the variables with their numbers.
+fn cuts() -> Vec<ScheduleItem> {
+    let busiest = || vec![Target::Role(Role::BusiestTabletServer)];
+    let cut =
+        |direction, targets, times| ScheduleItem { fault: Fault::Partition(direction), targets, lasts: LONG, times };
     let each = times("EBLA_CHAOS_CUTS", 1);
     vec![
         cut(Direction::Both, busiest(), each),
         cut(Direction::In, busiest(), each),
         cut(Direction::Out, busiest(), each),
-        cut(Direction::Both, vec![Victim::Role(Role::MasterInOffice)], each),
+        cut(Direction::Both, vec![Target::Role(Role::ActiveMaster)], each),
     ]
 }
 
-/// A process that is started again, by a person or by a supervisor.
+/// A process that is restarted by a person or a supervisor.
 const SHORT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// Longer than every lease (10 s) and every promise.
+/// Longer than every lease (10 s).
 const LONG: (Duration, Duration) = (Duration::from_secs(12), Duration::from_secs(14));
 
-async fn chaos<S: Site>(plan: Plan, site: S, items: Vec<Item>) {
+async fn chaos<S: NodeNetwork>(plan: Plan, network: S, items: Vec<ScheduleItem>) {
     let runtime = Runtime::system("chaos");
     let seed = seed(&runtime);
     let schedule = schedule(seed, &items);
     println!("EBLA_CHAOS_SEED={seed}: {} faults", schedule.len());
     let began = runtime.clock.monotonic();
-    let mut cluster = ProcessCluster::start(plan, site, &runtime).await.unwrap();
+    let mut cluster = ProcessCluster::start(plan, network, &runtime).await.unwrap();
     let addresses = cluster.addresses();
-    let name = TableName::from_parts("test", "test", "ledger").unwrap();
+    let name = TableName::from_parts("test", "test", "verified").unwrap();
     let load_plan = LoadPlan { writers: 8, readers: 2, slots: TABLETS, stall_listed: STALL, ..LoadPlan::default() };
     create_table(&addresses[0], &name, load_plan.slots, &runtime).await.unwrap();
     let mut load = Load::new(load_plan, &runtime);
-    let ways = through(&addresses, &name, &runtime);
-    let running = load.start(&ways).await.unwrap();
-    goes_on(&running, &runtime.clock).await;
+    let endpoints = endpoints(&addresses, &name, &runtime);
+    let running = load.start(&endpoints).await.unwrap();
+    wait_for_writes(&running, &runtime.clock).await;
 
-    let map = Map::new(&addresses, name, &runtime).await;
+    let map = TabletMap::new(&addresses, name, &runtime).await;
     let mut driver = Driver::new(&mut cluster, runtime.clock.clone());
     for (number, nemesis) in schedule.iter().enumerate() {
         let at = (runtime.clock.monotonic() - began).as_secs_f64();
         println!("{at:6.1} s, {} of {}: {nemesis}", number + 1, schedule.len());
         let leaders = map.leaders().await;
         driver
-            .carry_out_among(nemesis, &leaders)
+            .inject_with_leaders(nemesis, &leaders)
             .await
             .unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
-        goes_on(&running, &runtime.clock).await;
+        wait_for_writes(&running, &runtime.clock).await;
     }
-    let happened = driver.finish();
+    let records = driver.finish();
     load.finish(running).await;
-    let report = load.check(&ways).await.unwrap();
+    let report = load.check(&endpoints).await.unwrap();
 
-    let told = report.tally.stalls.iter().map(|stall| (stall.at.elapsed(), stall.lasted, stall.slot.0));
-    let stalls = since_boot(&runtime.clock, report.began, told);
+    let stalls = report.counts.stalls.iter().map(|stall| (stall.at.elapsed(), stall.lasted, stall.slot.0));
+    let stalls = since_boot(&runtime.clock, report.began, stalls);
     println!(
         "stalls of {STALL:?} and more, {TABLETS} tablets\n{}\n{}",
-        table(&blame(&happened, &stalls)),
+        table(&attribute_stalls(&records, &stalls)),
         report.text()
     );
     assert!(report.is_good(), "EBLA_CHAOS_SEED={seed}\n{}", report.text());
-    let blamed = report.tally.errors.keys().find(|reason| !support::TROUBLE.contains(&reason.as_str()));
-    assert_eq!(blamed, None, "EBLA_CHAOS_SEED={seed}: requests were refused\n{}", report.text());
+    let unexpected = report.counts.errors.keys().find(|reason| !support::TROUBLE.contains(&reason.as_str()));
+    assert_eq!(unexpected, None, "EBLA_CHAOS_SEED={seed}: requests were refused\n{}", report.text());
     assert_eq!(report.read_through, addresses, "EBLA_CHAOS_SEED={seed}: not every address reads back");
-    assert!(report.tally.acknowledged > BETWEEN * schedule.len() as u64, "{}", report.text());
+    assert!(report.counts.acknowledged > BETWEEN * schedule.len() as u64, "{}", report.text());
 }
 
-/// Where the load's tablets are led.
-struct Map {
+/// Finds the leaders of the load's tablets.
+struct TabletMap {
     client: Client,
     table: TableName,
     /// The tablet servers by their ids in the cluster.
     nodes: BTreeMap<ServerId, Node>,
 }
 
-impl Map {
+impl TabletMap {
     async fn new(addresses: &[String], table: TableName, runtime: &Runtime) -> Self {
         let client = Client::connect_cluster(&addresses[0], runtime.clone()).await.unwrap();
         let host = |address: &str| address.rsplit_once(':').unwrap().0.to_owned();
@@ -159,7 +162,7 @@ impl Map {
         Self { client, table, nodes }
     }
 
-    /// Who leads each of the load's tablets, and what has been split off it; as METADATA has it, which each leader tells.
+    /// The leaders of the load's tablets and of tablets split from them, according to METADATA.
     async fn leaders(&self) -> Leaders {
         let tablets = self.client.tablets(&self.table).await.unwrap();
         let starts = [RowKey::EMPTY].into_iter().chain(Layout::splits(TABLETS)).collect::<Vec<_>>();
@@ -172,11 +175,11 @@ impl Map {
     }
 }
 
-/// Waits until the load has written a little more.
-async fn goes_on(running: &Running, clock: &Clock) {
+/// Waits until the load has written more.
+async fn wait_for_writes(running: &Running, clock: &Clock) {
     let (enough, deadline) = (running.acknowledged() + BETWEEN, clock.monotonic() + LIVE);
     while running.acknowledged() < enough {
-        assert!(clock.monotonic() < deadline, "nothing is written any more: {} acknowledged", running.acknowledged());
+        assert!(clock.monotonic() < deadline, "writes have stopped: {} acknowledged", running.acknowledged());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

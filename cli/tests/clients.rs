@@ -1,5 +1,5 @@
 //! Google's own clients against `ebla up`, through each of its three servers: cbt and the Python client, unchanged. And
-//! what documents tell users to do, as it stands there: the tutorial, and snippets for clients.
+//! the commands of documents: the tutorial, and snippets for clients.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
 
@@ -29,17 +29,17 @@ fn document(name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn the_tutorial_works_as_it_is_written() {
+fn the_tutorial_works() {
     tutorial::run(&document("learn/tutorial.md"), "");
 }
 
 #[test]
-fn the_snippets_for_python_work_as_they_are_written() {
+fn the_python_snippets_work() {
     tutorial::run(&document("learn/clients.md"), "ebla up > up.log 2>&1 &\nebla wait\n");
 }
 
 #[test]
-fn the_first_program_of_the_readme_works_as_it_is_written() {
+fn the_first_program_of_the_readme_works() {
     tutorial::run(&document("../README.md"), "");
 }
 
@@ -118,7 +118,7 @@ async fn read_with_the_default_limit(address: &str, table: &str) -> (Vec<Row>, u
 }
 
 #[test]
-fn rows_larger_than_a_message_are_read_by_clients_that_keep_grpcs_limit() {
+fn rows_larger_than_a_message_are_read_with_the_default_limit_of_grpc() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &[]);
     let written = sized(&[("a", 10), ("b", 5_000_000), ("c", 900_000), ("d", 2_900_000), ("e", 12_000_000), ("f", 10)]);

@@ -22,7 +22,7 @@ fn json(address: &str, arguments: &[&str]) -> Value {
     serde_json::from_str(&run(address, arguments)).unwrap()
 }
 
-/// The exit code and what was said on stderr.
+/// The exit code and stderr.
 fn fails(address: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(support::ebla()).args(arguments).env("EBLA_ADDR", address).output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -40,7 +40,7 @@ fn servers_when_split(address: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_table_is_made_filled_split_and_removed_by_commands() {
+fn tables_are_created_written_split_and_deleted_by_commands() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &[]);
     let address = up.addresses[2].as_str();
@@ -88,7 +88,7 @@ fn a_table_is_made_filled_split_and_removed_by_commands() {
     assert_eq!(run(address, &["table", "list"]), "");
 }
 
-/// Looks again and again until `holds`; what was seen then.
+/// Polls until `holds`; returns the last result.
 fn until(address: &str, arguments: &[&str], holds: impl Fn(&Value) -> bool) -> Value {
     let found = (0..3_000).find_map(|_| {
         let seen = json(address, arguments);
@@ -99,7 +99,7 @@ fn until(address: &str, arguments: &[&str], holds: impl Fn(&Value) -> bool) -> V
 }
 
 #[test]
-fn the_status_of_a_healthy_cluster_says_so_first_and_by_its_exit_code() {
+fn the_status_of_a_healthy_cluster_starts_with_healthy_and_exits_with_zero() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &[]);
     let address = up.addresses[0].as_str();
@@ -122,7 +122,7 @@ fn the_status_of_a_healthy_cluster_says_so_first_and_by_its_exit_code() {
 }
 
 #[test]
-fn arguments_that_cannot_be_meant_are_usage_errors_with_an_example() {
+fn invalid_arguments_are_usage_errors_with_an_example() {
     for command in [&["status"][..], &["table", "list"], &["wait"]] {
         for addr in ["foo", "http://127.0.0.1:8086", "127.0.0.1:99999", "127.0.0.1:1,"] {
             let (code, said) = fails("", &[command, &["--addr", addr]].concat());
@@ -153,13 +153,13 @@ fn logged(log: &Path, wanted: impl Fn(&str) -> bool) -> String {
 }
 
 #[test]
-fn a_cluster_that_grows_says_so_when_it_is_ready_and_stops_without_a_warning() {
+fn a_growing_cluster_reports_its_copies_and_stops_without_warnings() {
     let folder = tempfile::tempdir().unwrap();
     let (data, log) = (folder.path().join("data"), folder.path().join("data.log"));
     let up = Up::start(&data, &["--servers", "1"]);
     let splits = ["b", "c", "d", "e", "f", "g", "h"].map(|key| ["--split", key]).concat();
     run(&up.addresses[0], &[&["table", "create", "web", "--family", "f"], &splits[..]].concat());
-    // One replica each was asked for.
+    // One replica of each tablet was requested.
     until(&up.addresses[0], &["status", "-o", "json"], |status| status["verdict"] == "healthy");
     assert!(std::fs::read_to_string(&log).unwrap().contains("Writes are on 1 of 1 disk before they are acknowledged."));
     up.stop();
@@ -168,7 +168,7 @@ fn a_cluster_that_grows_says_so_when_it_is_ready_and_stops_without_a_warning() {
     let up = Up::start(&data, &[]);
     // The ready file is written before the block, of which this is the last line.
     let said = logged(&log, |said| said.matches("Ctrl-C drains").count() == 2);
-    // How many, and on how many disks writes are already, depends on how far the copies have come.
+    // The numbers depend on the progress of the copies.
     assert!(said.contains(" being copied to 3 servers: see ebla status."), "{said}");
     let status = until(&up.addresses[0], &["status", "-o", "json"], |status| status["verdict"] == "healthy");
     assert_eq!(status["replicas_live"].as_u64(), Some(30));
@@ -189,7 +189,7 @@ fn without_a_cluster_a_command_says_how_to_start_one() {
     }
 }
 
-/// A slip on the command line is told before anything is asked of a cluster.
+/// Malformed arguments are refused before a cluster is contacted.
 #[test]
 fn malformed_arguments_are_usage_errors() {
     let wrong: [(&[&str], &str); 9] = [
@@ -210,7 +210,7 @@ fn malformed_arguments_are_usage_errors() {
 }
 
 #[test]
-fn the_program_says_which_one_it_is() {
+fn the_version_command_shows_all_facts() {
     let version = json("", &["version", "-o", "json"]);
     for field in ["version", "commit", "date", "target"] {
         assert!(version[field].as_str().is_some_and(|value| !value.is_empty()), "{field} in {version}");
@@ -234,15 +234,15 @@ fn ended_into(address: &str, stdout: Stdio, arguments: &[&str]) -> (Option<i32>,
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Where stdout is a pipe, its reader goes away before anything is written.
+    // If stdout is a pipe, it is closed before anything is written.
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Bytes are typed and shown by one rule, and a scan is whole, or says that it is not.
+/// Escaping round-trips, and an incomplete scan says so.
 #[test]
-fn rows_are_typed_shown_and_deleted() {
+fn rows_are_written_shown_and_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &["--servers", "1"]);
     let address = up.addresses.first().unwrap().as_str();
@@ -265,7 +265,7 @@ fn rows_are_typed_shown_and_deleted() {
     run(address, &["row", "set", "t", "hex", "--hex", "f:q=00c3a9"]);
     assert!(run(address, &["row", "get", "t", "hex"]).ends_with("\\x00\u{e9}\n"));
 
-    // Both rows fit: nothing more is said. One more, and the scan says how to go on.
+    // Both rows fit, so there is no note. With one more row, the note says how to continue.
     assert_eq!(ended(address, &["row", "scan", "t", "--limit", "2"]).2, "");
     run(address, &["row", "set", "t", "it's", "f:q=v", "g:q=v", "g:p=v"]);
     let (code, shown, said) = ended(address, &["row", "scan", "t", "--limit", "2"]);
@@ -278,7 +278,7 @@ fn rows_are_typed_shown_and_deleted() {
     let rest = run(address, &["row", "scan", "t", "--reversed", "--end", "it's"]);
     assert!(rest.starts_with("hex\n") && rest.lines().count() == 2, "{rest}");
 
-    // A write that fails is a failure, whatever the command; a reader that went away is none.
+    // A failed write to stdout is a failure of every command; a closed pipe is not.
     for arguments in [&["row", "scan", "t", "--limit", "0"][..], &["table", "list"], &["version"], &["--help"]] {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let (code, said) = ended_into(address, full.into(), arguments);
@@ -334,13 +334,13 @@ fn a_folder_in_use_and_a_public_address_are_refused_with_the_next_step() {
     let data = folder.path().join("data");
     let _up = Up::start(&data, &[]);
     let (code, said) = fails("", &["up", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
-    assert!(code == Some(5) && said.contains("another ebla runs"), "{said}");
+    assert!(code == Some(5) && said.contains("another ebla process uses"), "{said}");
     let (code, said) = fails("", &["up", "--ephemeral", "--listen", "0.0.0.0:0"]);
     assert!(code == Some(2) && said.contains("--insecure"), "{said}");
 }
 
 #[test]
-fn what_up_cannot_do_is_refused_before_anything_starts_and_leaves_nothing() {
+fn invalid_options_of_up_are_refused_before_the_start_and_leave_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let up = |more: &[&str]| fails("", &[&["up", "--data", data.to_str().unwrap()], more].concat());
@@ -350,7 +350,7 @@ fn what_up_cannot_do_is_refused_before_anything_starts_and_leaves_nothing() {
         (&["--listen", "foo"][..], 2, "127.0.0.1:8086"),
         (&["--mounttable", "127.0.0.1:port"], 2, "127.0.0.1:8086"),
         (&["--split-bytes", "0"], 2, "64MiB"),
-        (&["--ready-file", "/nonexist/x"], 2, "there is no folder /nonexist"),
+        (&["--ready-file", "/nonexist/x"], 2, "the folder /nonexist does not exist"),
         (&["--listen", "127.0.0.1:0", "--mounttable", "0.0.0.0:0"], 2, "--insecure"),
         (&["--listen", &address], 5, "--listen"),
         (&["--listen", "127.0.0.1:0", "--mounttable", &address], 5, "--mounttable"),
@@ -368,9 +368,9 @@ fn what_up_cannot_do_is_refused_before_anything_starts_and_leaves_nothing() {
 }
 
 #[test]
-fn up_stops_in_order_when_it_cannot_say_that_it_is_ready() {
+fn up_stops_gracefully_when_the_ready_file_cannot_be_written() {
     let folder = tempfile::tempdir().unwrap();
-    // The file is written beside and renamed: with a folder there, that fails when everything serves already.
+    // The file is written under another name and renamed: a folder of that name makes this fail after the start.
     std::fs::create_dir(folder.path().join("ready.part")).unwrap();
     let ready = folder.path().join("ready");
     for _ in 0..3 {
@@ -382,19 +382,22 @@ fn up_stops_in_order_when_it_cannot_say_that_it_is_ready() {
 }
 
 #[test]
-fn two_signals_at_once_are_one_wish() {
+fn two_simultaneous_signals_are_one_request() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let status = Up::start(&data, &["--split-bytes", "64M"]).end_by(&[Signal::TERM, Signal::INT]);
     let said = std::fs::read_to_string(data.with_extension("log")).unwrap();
-    assert!(status.success() && said.contains("stopping: draining") && !said.contains("told twice"), "{status} {said}");
+    assert!(
+        status.success() && said.contains("stopping: draining") && !said.contains("second signal"),
+        "{status} {said}"
+    );
 }
 
 #[test]
 fn the_client_librarys_examples_run() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &[]);
-    // Examples are built beside the program, by the same call of cargo.
+    // Examples are built next to the program by the same cargo command.
     let examples = Path::new(support::ebla()).parent().unwrap().join("examples");
     for name in ["hello", "counter"] {
         let output = Command::new(examples.join(name)).arg(&up.addresses[1]).output().unwrap();
@@ -403,7 +406,7 @@ fn the_client_librarys_examples_run() {
 }
 
 #[test]
-fn the_client_library_speaks_the_public_api_at_one_address() {
+fn the_client_library_uses_the_public_api_at_one_address() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &[]);
     let address = up.addresses[0].as_str();

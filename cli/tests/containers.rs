@@ -1,8 +1,8 @@
 //! `ebla verify` as a container among the containers of `deploy/compose.yaml`, while tablet servers are killed, stopped,
-//! paused, cut off, two of five at once, and everything at once.
+//! paused, partitioned, two of five simultaneously, and all simultaneously.
 //!
-//! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` gives it back. How often each kind comes is set by
-//! the variables named in `items`; `make chaos` asks for many. Skipped, with the reason, where there is no Docker.
+//! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The number of faults of each kind is set by
+//! the variables in `items`; `make chaos` sets higher ones. Skipped with the reason if Docker is not available.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 #![expect(clippy::panic, reason = "a test may fail, and then says where")]
@@ -18,23 +18,25 @@ use ebla_model::time::Micros;
 use ebla_runtime::{Clock, Runtime};
 use ebla_tests::cluster::{Direction, Node};
 use ebla_tests::containers::{ContainerCluster, missing};
-use ebla_tests::nemesis::{Driver, Fault, Item, Stall, Victim, blame, schedule, seed, since_boot, table, times};
+use ebla_tests::nemesis::{
+    Driver, Fault, ScheduleItem, Stall, Target, attribute_stalls, schedule, seed, since_boot, table, times,
+};
 use futures::FutureExt as _;
 use serde_json::Value;
 
 const TABLET_SERVERS: usize = 5;
-/// Acknowledged for each fault, on the average, on a machine that has other things to do.
+/// Minimum acknowledged writes per fault on average, also on a busy machine.
 const EACH: u64 = 200;
 
 #[test]
-fn containers_come_and_go_and_nothing_is_lost() {
+fn faults_of_containers_cause_no_anomalies() {
     if let Some(reason) = missing() {
         println!("skipped: {reason}");
         return;
     }
     let outcome = support::block_on(AssertUnwindSafe(come_and_go()).catch_unwind());
     if let Err(reason) = outcome {
-        // Said before, but then came the logs of all containers, and people look at the end.
+        // Repeated after the logs of all containers, so that it is visible at the end.
         println!("{}", said(reason.as_ref()));
         resume_unwind(reason);
     }
@@ -45,23 +47,23 @@ fn said(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text")
 }
 
-/// What is done to tablet servers, and the variables that set how often.
-fn items(seed: u64) -> Vec<Item> {
+/// Faults of tablet servers, and the variables with their numbers.
+fn items(seed: u64) -> Vec<ScheduleItem> {
     let servers = || (0..TABLET_SERVERS).map(Node::TabletServer);
-    let each = || servers().map(Victim::Node).collect::<Vec<_>>();
+    let each = || servers().map(Target::Node).collect::<Vec<_>>();
     let pairs = servers().flat_map(|one| servers().map(move |other| (one, other))).filter(|(one, other)| one < other);
-    let mut pairs = pairs.map(|(one, other)| Victim::Nodes(vec![one, other])).collect::<Vec<_>>();
-    // A short run has few of the ten: other ones with each seed.
+    let mut pairs = pairs.map(|(one, other)| Target::Nodes(vec![one, other])).collect::<Vec<_>>();
+    // A short run has few of the ten pairs: different ones for each seed.
     pairs.rotate_left((seed % 10) as usize);
     let (short, long) = ((Duration::from_millis(200), Duration::from_secs(2)), (LEASE, LEASE + Duration::from_secs(2)));
-    let item = |fault, victims, lasts, times| Item { fault, victims, lasts, times };
+    let item = |fault, targets, lasts, times| ScheduleItem { fault, targets, lasts, times };
     vec![
         item(Fault::Kill, each(), short, times("EBLA_CHAOS_CONTAINER_KILLS", 6)),
         item(Fault::Kill, pairs, short, times("EBLA_CHAOS_CONTAINER_PAIRS", 1)),
-        item(Fault::Kill, vec![Victim::Everything], short, times("EBLA_CHAOS_CONTAINER_EVERYTHING", 1)),
+        item(Fault::Kill, vec![Target::Everything], short, times("EBLA_CHAOS_CONTAINER_EVERYTHING", 1)),
         item(Fault::Stop, each(), short, times("EBLA_CHAOS_CONTAINER_STOPS", 1)),
         item(Fault::Pause, each(), long, times("EBLA_CHAOS_CONTAINER_PAUSES", 1)),
-        item(Fault::Cut(Direction::Both), each(), long, times("EBLA_CHAOS_CONTAINER_CUTS", 1)),
+        item(Fault::Partition(Direction::Both), each(), long, times("EBLA_CHAOS_CONTAINER_CUTS", 1)),
     ]
 }
 
@@ -81,12 +83,12 @@ async fn come_and_go() {
     for (number, nemesis) in schedule.iter().enumerate() {
         let at = (runtime.clock.monotonic() - began).as_secs_f64();
         println!("{at:6.1} s, {} of {}: {nemesis}", number + 1, schedule.len());
-        driver.carry_out(nemesis).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
+        driver.inject(nemesis).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
     }
-    let happened = driver.finish();
+    let records = driver.finish();
     let report = verifier.finish().await.unwrap();
 
-    let costs = blame(&happened, &stalls(&report, &runtime.clock));
+    let costs = attribute_stalls(&records, &stalls(&report, &runtime.clock));
     let shown = |field: &str| format!("{} {field}", report[field]);
     let counts =
         ["acknowledged", "unknown", "failed", "reads", "lost", "stale", "doubled", "half", "invented", "undecided"];
@@ -104,7 +106,7 @@ async fn come_and_go() {
 fn stalls(report: &Value, clock: &Clock) -> Vec<Stall> {
     let millis = |value: &Value| Duration::from_millis(value.as_u64().unwrap());
     let slot = |stall: &Value| u32::try_from(stall["slot"].as_u64().unwrap()).unwrap();
-    let told = report["stalls"].as_array().unwrap().iter();
-    let told = told.map(|stall| (millis(&stall["at_ms"]), millis(&stall["ms"]), slot(stall)));
-    since_boot(clock, Micros::new(report["began_micros"].as_i64().unwrap()), told)
+    let stalls = report["stalls"].as_array().unwrap().iter();
+    let stalls = stalls.map(|stall| (millis(&stall["at_ms"]), millis(&stall["ms"]), slot(stall)));
+    since_boot(clock, Micros::new(report["began_micros"].as_i64().unwrap()), stalls)
 }

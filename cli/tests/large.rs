@@ -189,7 +189,7 @@ fn a_hundred_writes_of_100_mib_at_once_are_refused_and_the_server_lives() {
 /// A value of this size and its request stay below the largest value, 100 MiB.
 const FLOOD_BYTES: usize = 99 << 20;
 
-/// Writes one large value, which is never in memory here; what the server says.
+/// Writes one large value, which is streamed; returns the status code.
 async fn flood(runtime: &Runtime, address: &str, table: &TableName, number: u64) -> Code {
     let mut channel = runtime.net.channel(address);
     let body = tonic::body::Body::new(LargeWrite::new(table, number));
@@ -213,9 +213,9 @@ async fn flood(runtime: &Runtime, address: &str, table: &TableName, number: u64)
     code.map_or(Code::Unknown, |status| status.code())
 }
 
-/// The body of a MutateRow whose value is one piece again and again.
+/// The body of a MutateRow whose value is one repeated piece.
 struct LargeWrite {
-    /// What stands before the value: lengths, the row's key, the column.
+    /// The encoding before the value: lengths, row key, column.
     head: Option<Bytes>,
     piece: Bytes,
     left: usize,

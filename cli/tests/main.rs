@@ -1,14 +1,14 @@
 //! Everything that is tested through the program `ebla` and its library, as one test program: a module a suite.
 //!
 //! `cargo test --release -p ebla-cli --test suites chaos::` runs one suite. Tests run two at a time on two cores, so those
-//! that wait for faults run beside those that compute.
+//! that wait for faults run concurrently with those that compute.
 
-mod away;
 mod chaos;
 mod clients;
 mod commands;
 mod conformance;
 mod containers;
+mod etcd_outage;
 mod kill;
 mod mounttable;
 mod mounttables;

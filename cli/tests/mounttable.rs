@@ -18,7 +18,7 @@ struct Names {
 }
 
 impl Names {
-    /// One that believes its callers.
+    /// Starts one without authentication.
     fn start(folder: &Path, label: &str, arguments: &[&str]) -> Self {
         Self::start_with(folder, label, &[&["--insecure-dev-identity"], arguments].concat())
     }
@@ -51,7 +51,7 @@ impl Names {
     }
 }
 
-/// What a person does first, and what each refusal is to a script.
+/// Basic commands, and the exit codes of refusals.
 fn used_by_hand(names: &Names) {
     let ok = |caller: &str, arguments: &[&str]| {
         let (code, said) = names.mt(caller, arguments);
@@ -145,9 +145,9 @@ fn names_are_served_from_a_cluster_by_any_number_of_processes() {
     assert_eq!(three.json("bob", &["resolve", "a/b"])["servers"][0]["address"], "h:1");
 }
 
-/// What the load writes into the table is what mounts would have written: a check finds nothing, and it can be taken away.
+/// Rows written by the load are like those of mounts: a check finds no inconsistencies, and they can be deleted.
 #[test]
-fn a_directory_that_is_written_is_like_one_that_was_mounted() {
+fn a_written_directory_equals_a_mounted_one() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &[]);
     let cluster = up.addresses.first().unwrap().as_str();
@@ -168,9 +168,9 @@ fn a_directory_that_is_written_is_like_one_that_was_mounted() {
     assert_eq!(names.json("bench-0", &["whoami"])["nodes"]["used"], 0);
 }
 
-/// What an operator does to a table in a day, from one backup to the next.
+/// Administration of a mounttable, from one backup to the next.
 #[test]
-fn a_table_is_looked_after_by_hand() {
+fn a_mounttable_is_administered_by_commands() {
     let folder = tempfile::tempdir().unwrap();
     let names = Names::start(folder.path(), "memory", &["--in-memory"]);
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -217,9 +217,9 @@ fn a_table_is_looked_after_by_hand() {
     assert_eq!(json(&["limits"])[1], json!({"user": "alice", "nodes": "default", "servers": "unlimited"}));
 }
 
-/// What a person looks at, and the ways to say who may do what.
+/// Commands that inspect names, and commands for permissions.
 #[test]
-fn names_are_looked_at_and_given_away() {
+fn names_are_inspected_and_permissions_are_changed() {
     let folder = tempfile::tempdir().unwrap();
     let upper = Names::start(folder.path(), "upper", &["--in-memory"]);
     let lower = Names::start(folder.path(), "lower", &["--in-memory"]);
@@ -241,9 +241,9 @@ fn names_are_looked_at_and_given_away() {
     assert!(server(&["resolve", "--table", "to/lower/mail"]).as_str().unwrap().contains(&lower.address));
 
     let first = upper.mt("bob", &["watch", "to/lower/mail", "--count", "1", "-o", "json"]);
-    let told: Value = serde_json::from_str(first.1.trim()).unwrap();
-    assert_eq!((first.0, &told["servers"][0]["address"]), (Some(0), &"h:25".into()), "watched where it is held");
-    assert_eq!(upper.mt("bob", &["watch", "never", "--count", "1"]), (Some(0), "nowhere\n\n".to_owned()));
+    let watched: Value = serde_json::from_str(first.1.trim()).unwrap();
+    assert_eq!((first.0, &watched["servers"][0]["address"]), (Some(0), &"h:25".into()), "watched where it is held");
+    assert_eq!(upper.mt("bob", &["watch", "never", "--count", "1"]), (Some(0), "no servers\n\n".to_owned()));
 
     ok("alice", &["perms", "set", "a", r#"{"Admin":{"In":["alice"]}}"#]);
     assert_eq!(upper.mt("bob", &["watch", "a/web", "--count", "1"]).0, Some(4));
@@ -260,7 +260,7 @@ fn names_are_looked_at_and_given_away() {
 
 /// Names that lead from one table into another, by the same commands.
 #[test]
-fn a_table_that_is_mounted_is_followed() {
+fn mounted_mounttables_are_followed() {
     let folder = tempfile::tempdir().unwrap();
     let upper = Names::start(folder.path(), "upper", &["--in-memory"]);
     let lower = Names::start(folder.path(), "lower", &["--in-memory"]);
@@ -288,9 +288,9 @@ fn a_table_that_is_mounted_is_followed() {
     assert_eq!(lower.mt("alice", &["resolve", "web"]).0, Some(0), "the mount was removed, not the table");
 }
 
-/// Five minutes, unless told otherwise, and the command says so.
+/// The default is five minutes, and the command shows it.
 #[test]
-fn a_mount_expires_unless_told_otherwise() {
+fn a_mount_expires_by_default() {
     let folder = tempfile::tempdir().unwrap();
     let names = Names::start(folder.path(), "memory", &["--in-memory"]);
     let seconds_left = |name: &str| {
@@ -341,7 +341,7 @@ fn a_server_is_mounted_while_its_command_runs() {
     assert_eq!(names.mt("alice", &["resolve", "a/web"]).0, Some(3));
 }
 
-/// A file says whether the server is well, and a port that nobody listens on never is.
+/// With a check of a file, and with a TCP check of a closed port.
 #[test]
 fn a_server_is_mounted_while_it_is_healthy() {
     let folder = tempfile::tempdir().unwrap();
@@ -362,9 +362,9 @@ fn a_server_is_mounted_while_it_is_healthy() {
     assert_eq!(of("h:1", "udp", "true"), Some(2));
 }
 
-/// By what the mounttable itself answers: its gateway speaks HTTP, and nobody here speaks of health.
+/// With the mounttable as the server: its gateway answers HTTP, and it does not implement the health service.
 #[test]
-fn health_is_asked_for_over_http_and_grpc() {
+fn health_is_checked_over_http_and_grpc() {
     let folder = tempfile::tempdir().unwrap();
     let names = Names::start(folder.path(), "memory", &["--in-memory", "--http-listen", "127.0.0.1:0"]);
     let http = names.process.ready["http"].as_str().unwrap().to_owned();
@@ -382,7 +382,7 @@ fn health_is_asked_for_over_http_and_grpc() {
 }
 
 #[test]
-fn without_a_server_and_without_a_login_a_command_says_so() {
+fn missing_servers_and_invalid_identities_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let names = Names::start(folder.path(), "memory", &["--in-memory"]);
     let nowhere = Command::new(support::ebla()).args(["mt", "ls", "--root", "127.0.0.1:1"]).output().unwrap();
@@ -394,7 +394,7 @@ fn without_a_server_and_without_a_login_a_command_says_so() {
 
 /// Keys and a token as an identity provider would hand them out.
 #[test]
-fn callers_are_known_by_their_tokens() {
+fn callers_are_authenticated_by_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../mounttable/testdata/tokens");
     let (keys, token) = (format!("{kept}/keys.json"), format!("{kept}/alice.jwt"));

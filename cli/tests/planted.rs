@@ -1,8 +1,8 @@
-//! The program that people get cannot plant a fault.
+//! The shipped program cannot plant faults.
 
 use ebla_runtime::Failpoint;
 
-/// Stands in every program that can plant a fault: what `ebla_runtime::Failpoint` logs.
+/// Contained in every program that can plant a fault: the message that `ebla_runtime::Failpoint` logs.
 const MARK: &[u8] = b"EBLA-FAULT-PLANTED-ON-PURPOSE";
 
 fn holds_the_mark(program: &[u8]) -> bool {

@@ -1,5 +1,4 @@
-//! `ebla master` and `ebla tablet-server` as processes that meet through a real etcd: they come, go in order, are killed,
-//! and come back.
+//! `ebla master` and `ebla tablet-server` as processes with a real etcd: starts, graceful stops, kills and restarts.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
@@ -8,13 +7,13 @@ use crate::support;
 use std::process::Command;
 use std::time::Duration;
 
-use ebla_cli::verify::{Load, Plan as LoadPlan, Tally, create_table, through};
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::{Cluster as _, Node, Role};
 use ebla_tests::etcd::{Build, EtcdCluster};
+use ebla_tests::network::Loopback;
 use ebla_tests::process::{Plan, ProcessCluster};
-use ebla_tests::site::Loopback;
+use ebla_workload::verify::{Counts, Load, Plan as LoadPlan, create_table, endpoints};
 use serde_json::Value;
 use support::Process;
 
@@ -22,7 +21,7 @@ use support::Process;
 const TABLETS: u32 = 4;
 const TABLETS_OF_OTHERS: u32 = 2;
 
-/// How long what must happen some time may take.
+/// Timeout of expected changes.
 const LIVE: Duration = Duration::from_secs(60);
 
 /// The states of all tablet servers, by the command.
@@ -31,20 +30,20 @@ fn states(address: &str) -> Vec<String> {
     servers.as_array().unwrap().iter().map(|server| server["state"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Makes a table through `address`, cut into so many tablets.
+/// Creates a table with this number of tablets through `address`.
 async fn make(table: &str, tablets: u32, address: &str, runtime: &Runtime) -> TableName {
     let name = TableName::from_parts("test", "test", table).unwrap();
     create_table(address, &name, tablets, runtime).await.unwrap();
     name
 }
 
-/// Nobody who was spoken to meanwhile had to say no.
-fn unnoticed(round: &Tally, what: &str) {
-    assert!(round.acknowledged > 0 && round.errors.is_empty(), "{what} was noticed: {round:?}");
+/// Checks that the round had no errors.
+fn assert_no_errors(round: &Counts, what: &str) {
+    assert!(round.acknowledged > 0 && round.errors.is_empty(), "{what} caused errors: {round:?}");
 }
 
 #[test]
-fn processes_meet_through_etcd_and_come_and_go() {
+fn processes_find_each_other_through_etcd_and_survive_restarts() {
     if let Err(skip) = Build::Debian.program() {
         eprintln!("skipped: {skip}");
         return;
@@ -57,24 +56,24 @@ async fn come_and_go() {
     let plan = Plan { etcd: 1, ..Plan::new(support::ebla(), 3) };
     let mut cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
     let addresses = cluster.addresses();
-    let ledger = make("ledger", TABLETS, &addresses[0], &runtime).await;
-    let ways = through(&addresses, &ledger, &runtime);
+    let verified = make("verified", TABLETS, &addresses[0], &runtime).await;
+    let endpoints = endpoints(&addresses, &verified, &runtime);
     let mut load = Load::new(LoadPlan { writers: 6, readers: 2, slots: TABLETS, ..LoadPlan::default() }, &runtime);
 
-    // The master in office dies: the standby takes over after its lease, and who called meanwhile need not know.
-    let running = load.start(&ways[..2]).await.unwrap();
+    // The active master is killed: the standby takes over after its lease expires, and clients see no errors.
+    let running = load.start(&endpoints[..2]).await.unwrap();
     let epoch = cluster.status().await.unwrap().master_epoch;
-    let died = cluster.find(Role::MasterInOffice).await.unwrap();
+    let died = cluster.find(Role::ActiveMaster).await.unwrap();
     cluster.kill(died).await.unwrap();
     make("second", TABLETS_OF_OTHERS, &addresses[1], &runtime).await;
     assert!(cluster.status().await.unwrap().master_epoch > epoch);
     let round = load.finish(running).await;
-    unnoticed(&round, "the master's death");
+    assert_no_errors(&round, "the master's death");
     let without_master = round.longest_stall;
 
-    // A tablet server stops in order: nobody who speaks to the others notices.
+    // A tablet server stops gracefully: clients of the other servers see no errors.
     let leaver = Node::TabletServer(2);
-    let running = load.start(&ways[..2]).await.unwrap();
+    let running = load.start(&endpoints[..2]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
     let began = runtime.clock.monotonic();
     cluster.stop(leaver).await.unwrap();
@@ -82,27 +81,27 @@ async fn come_and_go() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut listed = states(&addresses[0]);
     listed.sort();
-    assert_eq!(listed, ["gone", "up", "up"], "its lease went with it");
+    assert_eq!(listed, ["gone", "up", "up"], "its lease was released");
     let round = load.finish(running).await;
-    unnoticed(&round, "an orderly stop");
+    assert_no_errors(&round, "a graceful stop");
     println!(
-        "master killed: longest stall {without_master:?}; tablet server stopped in order in {took:?}: longest stall {:?}",
+        "master killed: longest stall {without_master:?}; tablet server stopped gracefully in {took:?}: longest stall {:?}",
         round.longest_stall
     );
 
-    // Both come back and are used: the third server serves what it missed, and gets replicas of new tables.
+    // Both restart: the third server catches up, and gets replicas of new tables.
     cluster.restart(leaver).await.unwrap();
     cluster.restart(died).await.unwrap();
-    cluster.whole().await.unwrap();
+    cluster.wait_healthy().await.unwrap();
     assert_eq!(states(&addresses[2]), ["up"; 3]);
-    let running = load.start(&ways[2..]).await.unwrap();
+    let running = load.start(&endpoints[2..]).await.unwrap();
     make("third", TABLETS_OF_OTHERS, &addresses[2], &runtime).await;
-    let office = cluster.find(Role::MasterInOffice).await.unwrap();
+    let office = cluster.find(Role::ActiveMaster).await.unwrap();
     cluster.stop(office).await.unwrap();
     make("fourth", TABLETS_OF_OTHERS, &addresses[2], &runtime).await;
     let round = load.finish(running).await;
-    unnoticed(&round, "the orderly stop of a master");
-    // METADATA's two tablets, the ledger's and those of three other tables: three servers have a replica of each.
+    assert_no_errors(&round, "the graceful stop of a master");
+    // METADATA's two tablets, the verified's and those of three other tables: three servers have a replica of each.
     let tablets = u64::from(2 + TABLETS + 3 * TABLETS_OF_OTHERS);
     let deadline = runtime.clock.monotonic() + LIVE;
     loop {
@@ -113,7 +112,7 @@ async fn come_and_go() {
         assert!(runtime.clock.monotonic() < deadline, "replicas are missing: {servers:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let report = load.check(&ways).await.unwrap();
+    let report = load.check(&endpoints).await.unwrap();
     assert!(report.is_good() && report.read_through == addresses, "{}", report.text());
 }
 
@@ -125,7 +124,7 @@ fn code_and_json(address: &str, arguments: &[&str]) -> (Option<i32>, Value) {
     (output.status.code(), shown.unwrap())
 }
 
-/// Asks for the status until it is as it should be. The command itself keeps to five seconds.
+/// Polls the status until it is as expected. The command itself takes at most five seconds.
 async fn status_is(address: &str, what: &str, is_right: impl Fn(&Value) -> bool, runtime: &Runtime) -> (i32, Value) {
     let deadline = runtime.clock.monotonic() + LIVE;
     loop {
@@ -137,7 +136,7 @@ async fn status_is(address: &str, what: &str, is_right: impl Fn(&Value) -> bool,
     }
 }
 
-/// Waits until each of these stands in a log.
+/// Waits until each of these is in a log.
 async fn logs(log: &std::path::Path, wanted: &[&str], runtime: &Runtime) {
     let deadline = runtime.clock.monotonic() + LIVE;
     loop {
@@ -151,9 +150,9 @@ async fn logs(log: &std::path::Path, wanted: &[&str], runtime: &Runtime) {
     }
 }
 
-/// What an operator sees when the master is killed, then most tablet servers, and when all are stopped.
+/// Status and logs when the master is killed, then most tablet servers, and when all processes are stopped.
 #[test]
-fn an_outage_is_told_by_the_status_and_by_the_masters_log() {
+fn an_outage_is_visible_in_the_status_and_the_log_of_the_master() {
     if let Err(skip) = Build::Debian.program() {
         eprintln!("skipped: {skip}");
         return;
@@ -163,25 +162,25 @@ fn an_outage_is_told_by_the_status_and_by_the_masters_log() {
         let plan = Plan { etcd: 1, masters: 1, ..Plan::new(support::ebla(), 4) };
         let mut cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
         let addresses = cluster.addresses();
-        make("ledger", TABLETS, &addresses[0], &runtime).await;
+        make("verified", TABLETS, &addresses[0], &runtime).await;
         let master = Node::Master(0);
         let log = cluster.folder().join(format!("logs/{master}.log"));
         let well = |status: &Value| status["verdict"] == "healthy";
         let (code, status) = status_is(&addresses[0], "all is well", well, &runtime).await;
         assert_eq!((code, status["servers"].as_array().unwrap().len()), (0, 4));
 
-        // The master's own address will do for this one command; the others say what to use.
+        // Only this command accepts the address of the master; others name the tablet servers.
         let at_master = status["master"].as_str().unwrap();
         assert_eq!(code_and_json(at_master, &["status", "-o", "json"]).1["verdict"], "healthy");
         let (code, said) = fails(&["table", "list", "--addr", at_master]);
         assert!(code == Some(2) && said.contains("is not a tablet server") && said.contains(&addresses[0]), "{said}");
 
-        // Without a master the servers and METADATA answer.
+        // Without a master the data comes from the servers and METADATA.
         cluster.kill(master).await.unwrap();
         let alone = |status: &Value| status["master_answers"] == false && status["tablets"].is_u64();
         let (code, status) = status_is(&addresses[1], "no master", alone, &runtime).await;
         assert_eq!((code, status["verdict"].as_str()), (6, Some("unavailable")));
-        assert_eq!(status["reasons"][0], "no master answers; reads and writes go on; start a master");
+        assert_eq!(status["reasons"][0], "no master is available; reads and writes continue; start a master");
         assert_eq!((status["tablets"].as_u64(), &status["tablets_led"]), (Some(u64::from(TABLETS) + 2), &Value::Null));
         assert!(!status["trouble"].as_str().unwrap().contains("lock service"), "{status:#}");
         let servers = status["servers"].as_array().unwrap();
@@ -204,28 +203,28 @@ fn an_outage_is_told_by_the_status_and_by_the_masters_log() {
         let servers = status["servers"].as_array().unwrap();
         let gone: Vec<_> = servers.iter().filter(|one| one["state"] == "gone").collect();
         assert!(gone.iter().all(|one| one["replicas"].is_null() && one["bigtable"].is_string()), "{status:#}");
-        let told =
+        let messages =
             ["tablet server lost", "tablets have no quorum", "tablets are under-replicated", "cannot read METADATA"];
-        logs(&log, &told, &runtime).await;
+        logs(&log, &messages, &runtime).await;
         for address in &addresses[1..] {
             logs(&log, &[&format!("address=\"{address}\"")], &runtime).await;
         }
 
-        // They come back.
+        // The servers restart.
         for number in 1..4 {
             cluster.restart(Node::TabletServer(number)).await.unwrap();
         }
         status_is(&addresses[0], "the servers are back", well, &runtime).await;
-        let told = ["tablet server returned", "METADATA can be read again", "all tablets have a quorum"];
-        logs(&log, &told, &runtime).await;
+        let messages = ["tablet server returned", "METADATA can be read again", "all tablets have a quorum"];
+        logs(&log, &messages, &runtime).await;
         logs(&log, &["all tablets are fully replicated"], &runtime).await;
 
-        // All processes are told to stop together.
+        // All processes are stopped together.
         stop_together(&mut cluster).await;
     });
 }
 
-/// Stops all masters and tablet servers at once; none of them warns.
+/// Stops all masters and tablet servers simultaneously; none of them logs warnings.
 async fn stop_together(cluster: &mut ProcessCluster<Loopback>) {
     let nodes: Vec<_> = cluster.nodes().into_iter().filter(|node| !matches!(node, Node::Etcd(_))).collect();
     let log = |node: &Node| cluster.folder().join(format!("logs/{node}.log"));
@@ -259,7 +258,7 @@ fn runs(pid: &str) -> bool {
 }
 
 #[test]
-fn a_new_cluster_says_how_many_tablet_servers_it_waits_for() {
+fn a_new_cluster_reports_how_many_tablet_servers_it_waits_for() {
     if let Err(skip) = Build::Debian.program() {
         eprintln!("skipped: {skip}");
         return;
@@ -290,9 +289,9 @@ fn a_new_cluster_says_how_many_tablet_servers_it_waits_for() {
     });
 }
 
-/// Who wants to know where a cluster is asks the names in it.
+/// The processes of a cluster are found by their names in a mounttable.
 #[test]
-fn processes_mount_themselves_under_their_names() {
+fn processes_are_published_under_their_names() {
     if let Err(skip) = Build::Debian.program() {
         eprintln!("skipped: {skip}");
         return;
@@ -306,13 +305,13 @@ fn processes_mount_themselves_under_their_names() {
         let servers = cluster.status().await.unwrap().servers.into_iter().filter_map(|one| one.server);
         let published: Vec<_> =
             servers.map(|one| format!("ebla/tablet-servers/{}  {}", one.server, one.address)).collect();
-        shows(&root, "ebla/tablet-servers/*", |told| told == published, &runtime).await;
-        // Each mounts itself when it comes to it: that the others have says nothing of the master.
-        let is_master = |told: &[String]| matches!(told, [one] if one.starts_with("ebla/masters/"));
+        shows(&root, "ebla/tablet-servers/*", |names| names == published, &runtime).await;
+        // Each process publishes itself independently.
+        let is_master = |output: &[String]| matches!(output, [one] if one.starts_with("ebla/masters/"));
         shows(&root, "ebla/masters/*", is_master, &runtime).await;
         cluster.stop(Node::TabletServer(1)).await.unwrap();
         let stays: Vec<_> = published.into_iter().filter(|line| !line.ends_with(&addresses[1])).collect();
-        shows(&root, "ebla/tablet-servers/*", |told| told == stays, &runtime).await;
+        shows(&root, "ebla/tablet-servers/*", |names| names == stays, &runtime).await;
     });
 }
 
@@ -320,24 +319,24 @@ fn processes_mount_themselves_under_their_names() {
 async fn shows(root: &str, pattern: &str, is_right: impl Fn(&[String]) -> bool, runtime: &Runtime) {
     let deadline = runtime.clock.monotonic() + LIVE;
     loop {
-        let told = Command::new(support::ebla()).args(["mt", "glob", pattern, "--root", root]).output().unwrap();
-        let lines: Vec<_> = String::from_utf8_lossy(&told.stdout).lines().map(str::to_owned).collect();
+        let output = Command::new(support::ebla()).args(["mt", "glob", pattern, "--root", root]).output().unwrap();
+        let lines: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
         if is_right(&lines) {
             return;
         }
-        assert!(runtime.clock.monotonic() < deadline, "{pattern}: {told:?}");
+        assert!(runtime.clock.monotonic() < deadline, "{pattern}: {output:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// The exit code and what was said on stderr.
+/// The exit code and stderr.
 fn fails(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(support::ebla()).args(arguments).output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_the_next_step() {
+fn invalid_options_are_refused_with_the_next_step() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
     for role in ["master", "tablet-server"] {
@@ -357,14 +356,17 @@ fn what_cannot_work_is_refused_with_the_next_step() {
         let (code, said) = start(etcd, "foo", &[]);
         assert!(code == Some(2) && said.contains("127.0.0.1:8086"), "{said}");
         let (code, said) = start(etcd, "127.0.0.1:0", &["--ready-file", "/nonexist/x"]);
-        assert!(code == Some(2) && said.contains("there is no folder /nonexist"), "{said}");
+        assert!(code == Some(2) && said.contains("the folder /nonexist does not exist"), "{said}");
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap().to_string();
         let (code, said) = start(etcd, &address, &[]);
         assert!(code == Some(5) && said.contains(&address), "{said}");
         let held = ebla_cli::process::lock(folder.path()).unwrap();
         let (code, said) = start(etcd, "127.0.0.1:0", &[]);
-        assert!(code == Some(5) && (said.contains("another ebla runs") || said.contains("is in use")), "{said}");
+        assert!(
+            code == Some(5) && (said.contains("another ebla process uses") || said.contains("is in use")),
+            "{said}"
+        );
         drop(held);
     }
 }

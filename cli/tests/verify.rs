@@ -1,4 +1,4 @@
-//! `ebla verify` against `ebla up`: quiet, killed in the middle, and with a log that somebody forged.
+//! `ebla verify` against `ebla up`: without faults, with a kill, and with a forged log.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use ebla_cli::verify::{Load, Plan, create_table, through};
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
+use ebla_workload::verify::{Load, Plan, create_table, endpoints};
 use serde_json::Value;
 use support::Up;
 
@@ -38,12 +38,12 @@ fn good(up: &Up, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn a_quiet_run_finds_nothing_and_a_second_one_uses_the_table() {
+fn a_run_without_faults_finds_nothing_and_a_second_one_uses_the_table() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &[]);
     for _ in 0..2 {
         let report = good(&up, &["--for", "2"]);
-        assert_eq!(report["errors"], serde_json::json!({}), "a kind of call that is always refused checks nothing");
+        assert_eq!(report["errors"], serde_json::json!({}), "no kind of call may be refused always");
         let count = |field: &str| report[field].as_u64().unwrap();
         assert!(count("acknowledged") > 0 && count("longest_stall_ms") > 0, "{report:#}");
         assert_eq!(count("attempted"), count("acknowledged") + count("unknown") + count("failed"));
@@ -73,7 +73,7 @@ fn a_log_is_checked_after_a_kill_and_a_forged_acknowledgement_is_found() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("1 lost"));
 }
 
-/// Writes an acknowledgement into a log that nobody gave; the row that it names.
+/// Adds a forged acknowledgement to a log; returns its row.
 fn forge(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -89,7 +89,7 @@ fn forge(log: &Path) -> String {
 }
 
 #[test]
-fn a_load_goes_on_after_sigkill_and_restart_and_finds_nothing_lost() {
+fn a_load_continues_after_sigkill_and_restart_without_anomalies() {
     support::block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
@@ -100,7 +100,7 @@ fn a_load_goes_on_after_sigkill_and_restart_and_finds_nothing_lost() {
         create_table(&up.addresses[0], &table, plan.slots, &runtime).await.unwrap();
         let mut load = Load::new(plan, &runtime);
         for round in 1..=2 {
-            let running = load.start(&through(&up.addresses, &table, &runtime)).await.unwrap();
+            let running = load.start(&endpoints(&up.addresses, &table, &runtime)).await.unwrap();
             while running.acknowledged() < round * 500 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -108,7 +108,7 @@ fn a_load_goes_on_after_sigkill_and_restart_and_finds_nothing_lost() {
             load.finish(running).await;
             up = Up::start(&data, &[]);
         }
-        let report = load.check(&through(&up.addresses, &table, &runtime)).await.unwrap();
+        let report = load.check(&endpoints(&up.addresses, &table, &runtime)).await.unwrap();
         assert!(report.is_good() && report.read_through.len() == up.addresses.len(), "{}", report.text());
     });
 }

@@ -12,12 +12,12 @@ use std::time::Duration;
 use ebla_runtime::Clock;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How often a process is asked whether it is there yet: it tells nothing but through files and ports.
+/// Polling interval for the state of a process, which is visible only through files and ports.
 pub const POLL: Duration = Duration::from_millis(20);
-/// What a failure shows of a log, in lines.
+/// Lines of a log shown in a failure.
 const TAIL: usize = 40;
 
-/// A process that can be started again on the same command line. Its log goes on where it was.
+/// A process that can be restarted with the same command line. Its log is appended to.
 pub struct Child {
     name: String,
     command: Vec<String>,
@@ -26,7 +26,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `command` (a program and its arguments); what it says goes to `log`.
+    /// Starts `command` (a program and its arguments) with its output in `log`.
     ///
     /// # Errors
     /// When the program cannot be started or the log not be opened.
@@ -36,7 +36,7 @@ impl Child {
         Ok(child)
     }
 
-    /// Starts it again after it ended; kills it first when it runs.
+    /// Starts it again; kills it first if it runs.
     ///
     /// # Errors
     /// As [`Child::start`].
@@ -51,13 +51,13 @@ impl Child {
         Ok(())
     }
 
-    /// The process's id while it runs, or until its end was noticed.
+    /// The process id, until its exit was noticed.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         self.process.as_ref().map(std::process::Child::id)
     }
 
-    /// SIGKILL, and waits until it is gone: no drain, no flush, no goodbye. Without effect on what is not there.
+    /// Sends SIGKILL and waits for the exit. No effect if it does not run.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             drop(process.kill());
@@ -65,11 +65,11 @@ impl Child {
         }
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM and waits for the exit.
     ///
     /// # Errors
-    /// `TimedOut` after `limit`; the process runs on.
-    pub async fn terminate(&mut self, limit: Duration) -> io::Result<ExitStatus> {
+    /// `TimedOut` after `timeout`; the process continues.
+    pub async fn terminate(&mut self, timeout: Duration) -> io::Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         let clock = Clock::system();
         let started = clock.monotonic();
@@ -78,14 +78,16 @@ impl Child {
                 self.process = None;
                 return Ok(status);
             }
-            if clock.monotonic() - started > limit {
-                return Err(self.failure(io::ErrorKind::TimedOut, &format!("did not end {limit:?} after SIGTERM")));
+            if clock.monotonic() - started > timeout {
+                return Err(
+                    self.failure(io::ErrorKind::TimedOut, &format!("did not exit within {timeout:?} after SIGTERM"))
+                );
             }
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// SIGSTOP: the process stands still and notices nothing.
+    /// SIGSTOP: the process is frozen.
     ///
     /// # Errors
     /// `NotFound` when it does not run.
@@ -103,16 +105,16 @@ impl Child {
 
     fn signal(&self, signal: Signal) -> io::Result<()> {
         let id = self.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        let id = id.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} does not run", self.name)))?;
+        let id = id.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} is not running", self.name)))?;
         kill_process(id, signal).map_err(io::Error::from)
     }
 
-    /// How it ended, when it ended by itself.
+    /// Its exit status, if it exited by itself.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.process.as_mut()?.try_wait().ok()?
     }
 
-    /// An error of this process with the end of its log.
+    /// An error of this process, with the end of its log.
     #[must_use]
     pub fn failure(&self, kind: io::ErrorKind, what: &str) -> io::Error {
         io::Error::new(kind, format!("{} {what}\n{}", self.name, self.log_tail()))
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_child_is_gone() {
+    fn a_dropped_child_is_killed() {
         let folder = tempfile::tempdir().unwrap();
         let child = sleeper(folder.path());
         let id = child.id().unwrap();
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_is_paused_resumed_ended_and_started_again() {
+    async fn a_child_is_paused_resumed_stopped_and_restarted() {
         let folder = tempfile::tempdir().unwrap();
         let mut child = sleeper(folder.path());
         child.pause().unwrap();

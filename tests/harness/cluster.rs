@@ -1,20 +1,20 @@
-//! One way to handle a cluster under test, wherever it runs: in this process, as processes, in network namespaces, in
-//! containers. The simulation is none of these: its faults come between two moments (docs/inside/decisions/0009-simulation.md).
+//! The interface of a cluster under test: in this process, as processes, in network namespaces, or in containers. The simulation
+//! has its own, because its faults are injected between two steps (docs/inside/decisions/0009-simulation.md).
 
 use std::fmt;
 use std::future::Future;
 use std::io;
 
-/// A part of a cluster that fails alone. Numbers count from 0 and stay over restarts.
+/// A part of a cluster that fails independently. Numbers start at 0 and are stable over restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Node {
     /// A tablet server.
     TabletServer(usize),
-    /// A master, in office or waiting.
+    /// A master, active or standby.
     Master(usize),
     /// A member of etcd.
     Etcd(usize),
-    /// A server of a table of names in the cluster.
+    /// A server of a mounttable in the cluster.
     Mounttable(usize),
 }
 
@@ -29,14 +29,14 @@ impl fmt::Display for Node {
     }
 }
 
-/// Which way a cut works, seen from the node that is cut off.
+/// Direction of a partition, seen from the partitioned node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It hears nobody, and is heard.
+    /// Incoming messages are lost.
     In,
-    /// It hears all, and nobody hears it.
+    /// Outgoing messages are lost.
     Out,
-    /// Nothing passes.
+    /// Messages in both directions are lost.
     Both,
 }
 
@@ -50,21 +50,21 @@ impl fmt::Display for Direction {
     }
 }
 
-/// A part that only the cluster itself can name.
+/// A role whose node only the cluster knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The master that the others wait for.
-    MasterInOffice,
-    /// The member that leads etcd.
+    /// The active master.
+    ActiveMaster,
+    /// The leader of etcd.
     EtcdLeader,
     /// The tablet server that leads the most tablets.
     BusiestTabletServer,
 }
 
-/// A cluster whose parts can be made to fail.
+/// A cluster under test with fault injection.
 ///
-/// Every call errs with `Unsupported` where this kind of cluster cannot do it. Calls return when the fault is there, or
-/// gone; none waits until anything serves again but the two that say so.
+/// Calls fail with `Unsupported` if this kind of cluster does not support them. They return when the fault is injected or ended;
+/// only `wait_ready` and `wait_healthy` wait for recovery.
 pub trait Cluster {
     /// Every node, running or not.
     fn nodes(&self) -> Vec<Node>;
@@ -72,10 +72,10 @@ pub trait Cluster {
     /// The public address of each tablet server, in order, running or not; the same over restarts.
     fn addresses(&self) -> Vec<String>;
 
-    /// Ends a node at once: no drain, no flush, no goodbye. Without effect on one that does not run.
+    /// Kills a node. No effect if it does not run.
     fn kill(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
 
-    /// Ends these nodes at once, as nearly at the same moment as this kind of cluster can.
+    /// Kills these nodes as simultaneously as possible.
     fn kill_all(&mut self, nodes: &[Node]) -> impl Future<Output = io::Result<()>> {
         async move {
             for node in nodes {
@@ -85,30 +85,30 @@ pub trait Cluster {
         }
     }
 
-    /// Tells a node to end in order and waits until it has; a member of etcd is killed, it knows no other end here.
+    /// Stops a node gracefully and waits for its exit; a member of etcd is killed instead.
     fn stop(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
 
-    /// Starts a node on what it left behind.
+    /// Starts a node again with its data.
     fn restart(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
 
-    /// Makes a node stand still, without its noticing.
+    /// Freezes a node.
     fn pause(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
 
-    /// Lets it go on.
+    /// Resumes a frozen node.
     fn resume(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
 
-    /// Cuts a node off from all other nodes. The test still reaches it: what a client on its side would see is the point.
-    fn cut(&mut self, node: Node, direction: Direction) -> impl Future<Output = io::Result<()>>;
+    /// Partitions a node from all other nodes. The test still reaches it, like a client on its side.
+    fn partition(&mut self, node: Node, direction: Direction) -> impl Future<Output = io::Result<()>>;
 
-    /// Undoes every cut.
+    /// Ends every partition.
     fn heal(&mut self) -> impl Future<Output = io::Result<()>>;
 
-    /// Who plays `role` now; `None` when nobody does, or nobody tells.
+    /// The node that has `role` now; `None` when there is none or it is unknown.
     fn find(&mut self, role: Role) -> impl Future<Output = Option<Node>>;
 
-    /// Waits until these nodes say that they are ready, whatever the others do.
-    fn ready(&mut self, nodes: &[Node]) -> impl Future<Output = io::Result<()>>;
+    /// Waits until these nodes report that they are ready.
+    fn wait_ready(&mut self, nodes: &[Node]) -> impl Future<Output = io::Result<()>>;
 
-    /// Waits until every node is ready and every tablet is led and served again, through every address.
-    fn whole(&mut self) -> impl Future<Output = io::Result<()>>;
+    /// Waits until every node is ready and every tablet has a leader and is served through every address.
+    fn wait_healthy(&mut self) -> impl Future<Output = io::Result<()>>;
 }

@@ -1,9 +1,9 @@
-//! A cluster of containers: `deploy/compose.yaml` under a project name of its own, started and removed by the script that
-//! `make cluster` calls, and made to fail by `docker kill`, `pause` and `network disconnect`.
+//! A cluster of containers: `deploy/compose.yaml` under a separate project name, started and removed by the script of
+//! `make cluster`; faults are injected with `docker kill`, `pause` and `network disconnect`.
 //!
-//! Nothing here speaks to the containers' addresses: questions are asked inside a container (`docker exec`), so that what
-//! is cut off from the network can be asked too. Containers know each other by name; one that was cut off comes back with
-//! another address.
+//! Nothing here connects to the containers' addresses: requests are sent from inside a container (`docker exec`), so that a
+//! container that is disconnected from the network can be queried too. Containers address each other by name; a container
+//! that is reconnected has another address.
 //!
 //! Projects are called `ebla-test-PID`. What a test that was killed left behind is found by that name and removed by the
 //! next one; a developer's own cluster has another name and no port in common.
@@ -19,27 +19,27 @@ use tokio::process::Command;
 
 use crate::cluster::{Cluster, Direction, Node, Role};
 
-/// One call of `docker`. They take a tenth of a second, and many seconds when two cores have much to do.
+/// Timeout of a call of `docker`, which can take many seconds under load.
 const DOCKER_MAX: Duration = Duration::from_secs(180);
 /// Making images and starting: the base image is a download of a hundred megabytes, once.
 const START_MAX: Duration = Duration::from_secs(15 * 60);
-/// A cluster that does not serve by then never will: leases have run out many times over.
+/// Timeout until the cluster is healthy, longer than many leases.
 const WHOLE_SECONDS: u64 = 150;
-/// A load on a cluster that serves begins in a second.
+/// Timeout of the start of the load.
 const BEGIN_MAX: Duration = Duration::from_secs(60);
-/// What `ebla verify` says when it begins to write.
+/// Printed by `ebla verify` when it starts to write.
 const WRITES: &str = "writing to";
 /// As deploy/compose.yaml has them.
 const ETCD: usize = 3;
 const MASTERS: usize = 2;
 const TABLET_SERVERS: usize = 5;
 const PREFIX: &str = "ebla-test-";
-/// How often a container is told to stand still when it cannot at once.
+/// Attempts to pause a container.
 const PAUSES_MAX: u32 = 10;
-/// What a failure shows of a container, in lines: ten containers must not bury the reason.
+/// Lines of a container's log shown in a failure.
 const TAIL: &str = "12";
 
-/// Why there can be no containers here; `None` when there can be.
+/// The reason why containers are not available; `None` if they are.
 #[must_use]
 pub fn missing() -> Option<String> {
     let works = |program: &str, arguments: &[&str]| {
@@ -63,28 +63,27 @@ pub fn missing() -> Option<String> {
 /// test the ends of its logs are printed before that.
 pub struct ContainerCluster {
     project: String,
-    cut: BTreeSet<Node>,
+    partitioned: BTreeSet<Node>,
 }
 
 impl ContainerCluster {
     /// Makes an image of `program`, starts everything, and waits until all tablets are led.
     ///
     /// # Errors
-    /// When the image cannot be made, or the cluster does not serve; with what was said.
+    /// When the image cannot be created, or the cluster does not become healthy; with the output.
     pub async fn start(program: &Path) -> io::Result<Self> {
         sweep();
-        let cluster = Self { project: format!("{PREFIX}{}", std::process::id()), cut: BTreeSet::new() };
+        let cluster = Self { project: format!("{PREFIX}{}", std::process::id()), partitioned: BTreeSet::new() };
         let mut up = Command::from(script(&cluster.project));
         up.arg("up").arg(program);
         output("start a cluster of containers", up, START_MAX).await?;
         Ok(cluster)
     }
 
-    /// Starts `ebla verify` with these arguments in a container of its own on the cluster's network, and returns when it
-    /// writes: a load that has no table yet is no witness.
+    /// Starts `ebla verify` with these arguments in a separate container on the cluster's network, and returns when it writes.
     ///
     /// # Errors
-    /// When it cannot be started, or does not begin; with what it said.
+    /// When it cannot be started, or does not start to write; with its output.
     pub async fn verify(&self, arguments: &[&str]) -> io::Result<Verifier> {
         let container = format!("{}-verify", self.project);
         let addresses = self.addresses().join(",");
@@ -97,13 +96,13 @@ impl ContainerCluster {
         let begins = async {
             while !log_tail(&container).contains(WRITES) {
                 if docker(&["ps", "--quiet", "--filter", &format!("name=^{container}$")]).await?.is_empty() {
-                    return Err(io::Error::other("the load has ended before it began"));
+                    return Err(io::Error::other("the load exited before it started to write"));
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             Ok(())
         };
-        let late = |_elapsed| io::Error::new(io::ErrorKind::TimedOut, "the load does not begin");
+        let late = |_elapsed| io::Error::new(io::ErrorKind::TimedOut, "the load did not start to write in time");
         let begun = tokio::time::timeout(BEGIN_MAX, begins).await.map_err(late).flatten();
         begun.map_err(|error| io::Error::new(error.kind(), format!("{error}: {}", log_tail(&container))))?;
         Ok(Verifier { container })
@@ -119,7 +118,7 @@ impl ContainerCluster {
         docker(&[&["exec", container.as_str()], command].concat()).await
     }
 
-    /// What the master in office says, asked through the first tablet server that passes the question on.
+    /// The active master's status, through the first tablet server that forwards the request.
     async fn status(&self) -> io::Result<Value> {
         let mut last = io::Error::from(io::ErrorKind::NotConnected);
         for number in 0..TABLET_SERVERS {
@@ -131,7 +130,7 @@ impl ContainerCluster {
         Err(last)
     }
 
-    /// Errs with the names of those that do not run although nobody made them stop, and the ends of their logs.
+    /// Fails with the names of containers that exited by themselves, and the ends of their logs.
     async fn all_run(&self) -> io::Result<()> {
         let filter = format!("label=com.docker.compose.project={}", self.project);
         let listed = docker(&["ps", "--all", "--filter", &filter, "--format", "{{.Names}} {{.State}}"]).await?;
@@ -141,7 +140,7 @@ impl ContainerCluster {
             return Ok(());
         }
         let logs = gone.iter().map(|node| log_tail(&self.container(*node))).collect::<Vec<_>>().join("\n");
-        Err(io::Error::other(format!("these do not run although nobody stopped them: {gone:?}\n{logs}")))
+        Err(io::Error::other(format!("containers exited by themselves: {gone:?}\n{logs}")))
     }
 }
 
@@ -178,8 +177,8 @@ impl Cluster for ContainerCluster {
         docker(&["start", &self.container(node)]).await.map(drop)
     }
 
-    /// The kernel freezes a group of processes only while none of them is in the middle of something that cannot be
-    /// interrupted. Docker waits a moment for that and then gives up, with the container thawed: asked again, it works.
+    /// The kernel freezes a group of processes only while none of them is in an uninterruptible call. Docker waits briefly for
+    /// that and then fails with the container running: a retry succeeds.
     async fn pause(&mut self, node: Node) -> io::Result<()> {
         for _ in 1..PAUSES_MAX {
             match docker(&["pause", &self.container(node)]).await {
@@ -194,17 +193,20 @@ impl Cluster for ContainerCluster {
         docker(&["unpause", &self.container(node)]).await.map(drop)
     }
 
-    async fn cut(&mut self, node: Node, direction: Direction) -> io::Result<()> {
+    async fn partition(&mut self, node: Node, direction: Direction) -> io::Result<()> {
         if direction != Direction::Both {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "a container is cut off both ways or not at all"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "a container can only be partitioned in both directions",
+            ));
         }
         docker(&["network", "disconnect", &self.project, &self.container(node)]).await?;
-        self.cut.insert(node);
+        self.partitioned.insert(node);
         Ok(())
     }
 
     async fn heal(&mut self) -> io::Result<()> {
-        while let Some(node) = self.cut.pop_first() {
+        while let Some(node) = self.partitioned.pop_first() {
             // Without the alias it would be on the network under its container's name only.
             let alias = service(node);
             docker(&["network", "connect", "--alias", &alias, &self.project, &self.container(node)]).await?;
@@ -226,7 +228,7 @@ impl Cluster for ContainerCluster {
                 let leader = members.as_array()?.iter().find(leads)?;
                 number(leader.get("Endpoint")?.as_str()?, "etcd-").map(Node::Etcd)
             }
-            Role::MasterInOffice => {
+            Role::ActiveMaster => {
                 let status = self.status().await.ok()?;
                 number(status.get("master")?.as_str()?, "master-").map(Node::Master)
             }
@@ -239,7 +241,7 @@ impl Cluster for ContainerCluster {
         }
     }
 
-    async fn ready(&mut self, nodes: &[Node]) -> io::Result<()> {
+    async fn wait_ready(&mut self, nodes: &[Node]) -> io::Result<()> {
         let seconds = WHOLE_SECONDS.to_string();
         for node in nodes {
             let address = match node {
@@ -253,7 +255,7 @@ impl Cluster for ContainerCluster {
                 Node::Master(_) => "127.0.0.1:8085",
                 Node::TabletServer(_) => "127.0.0.1:8086",
                 Node::Mounttable(_) => {
-                    let what = "nothing asks the mounttables among the containers";
+                    let what = "mounttables in containers are not supported";
                     return Err(io::Error::new(io::ErrorKind::Unsupported, what));
                 }
             };
@@ -262,15 +264,15 @@ impl Cluster for ContainerCluster {
         Ok(())
     }
 
-    async fn whole(&mut self) -> io::Result<()> {
+    async fn wait_healthy(&mut self) -> io::Result<()> {
         self.all_run().await?;
-        self.ready(&(0..ETCD).map(Node::Etcd).collect::<Vec<_>>()).await?;
-        self.ready(&(0..MASTERS).map(Node::Master).collect::<Vec<_>>()).await?;
+        self.wait_ready(&(0..ETCD).map(Node::Etcd).collect::<Vec<_>>()).await?;
+        self.wait_ready(&(0..MASTERS).map(Node::Master).collect::<Vec<_>>()).await?;
         // One call for all: entering a container takes longer than the question.
         let wait = |address| format!("ebla wait --addr {address} --servers {TABLET_SERVERS} --for {WHOLE_SECONDS}");
         let all = self.addresses().into_iter().map(wait).collect::<Vec<_>>().join(" && ");
         self.ask(Node::TabletServer(0), &["sh", "-c", &all]).await?;
-        // Whoever ended meanwhile did so by itself.
+        // No container may have exited meanwhile.
         self.all_run().await
     }
 }
@@ -294,10 +296,10 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Ends the load early, waits until everything was read back, and gives the report.
+    /// Stops the load early, waits for the read-back, and returns the report.
     ///
     /// # Errors
-    /// When there is no report; with what it said.
+    /// When there is no report; with the output.
     pub async fn finish(self) -> io::Result<Value> {
         docker(&["kill", "--signal", "TERM", &self.container]).await?;
         docker(&["wait", &self.container]).await?;
@@ -310,7 +312,7 @@ impl Verifier {
     }
 }
 
-/// The name that a node has in deploy/compose.yaml, where numbers begin with 1.
+/// The name of a node in deploy/compose.yaml, where numbers start with 1.
 fn service(node: Node) -> String {
     match node {
         Node::TabletServer(number) => format!("tablet-server-{}", number + 1),
@@ -335,7 +337,7 @@ fn script(project: &str) -> std::process::Command {
     command
 }
 
-/// Removes what tests left behind that do not run any more.
+/// Removes leftovers of tests that no longer run.
 fn sweep() {
     const LABEL: &str = r#"{{.Label "com.docker.compose.project"}}"#;
     let mut projects = BTreeSet::new();
@@ -347,14 +349,14 @@ fn sweep() {
     projects.iter().filter(|project| !alive(project)).for_each(|project| remove(project));
 }
 
-/// Removes containers, network, volumes and image of a project. What is not there is not missed.
+/// Removes containers, network, volumes and image of a project, if they exist.
 fn remove(project: &str) {
     said(std::process::Command::new("docker").args(["rm", "--force", &format!("{project}-verify")]));
     said(script(project).arg("down"));
     said(std::process::Command::new("docker").args(["image", "rm", "--force", &image(project)]));
 }
 
-/// What a command printed, whatever came of it.
+/// The output of a command, even if it failed.
 fn said(command: &mut std::process::Command) -> String {
     command.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
@@ -372,11 +374,11 @@ async fn docker(arguments: &[&str]) -> io::Result<String> {
     output(&format!("docker {}", arguments.join(" ")), command, DOCKER_MAX).await
 }
 
-/// What `command` printed. Errs when it fails or takes longer than `limit`; then it is killed.
-async fn output(what: &str, mut command: Command, limit: Duration) -> io::Result<String> {
+/// The output of `command`. Fails when the command fails or takes longer than `timeout`; then it is killed.
+async fn output(what: &str, mut command: Command, timeout: Duration) -> io::Result<String> {
     command.stdin(Stdio::null()).kill_on_drop(true);
-    let late = |_elapsed| io::Error::new(io::ErrorKind::TimedOut, format!("{what}: not done after {limit:?}"));
-    let output = tokio::time::timeout(limit, command.output()).await.map_err(late)??;
+    let late = |_elapsed| io::Error::new(io::ErrorKind::TimedOut, format!("{what}: not done after {timeout:?}"));
+    let output = tokio::time::timeout(timeout, command.output()).await.map_err(late)??;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

@@ -21,16 +21,16 @@ use tokio::net::TcpStream;
 
 use crate::child::{Child, POLL};
 use crate::cluster::Node;
-use crate::site::{Loopback, Site};
+use crate::network::{Loopback, NodeNetwork};
 
-/// Members that have not elected a leader by then never will.
-const READY_MAX: Duration = Duration::from_secs(90);
-/// One question about a member's health.
-const ASK_MAX: Duration = Duration::from_secs(3);
+/// Timeout of a leader election.
+const READY_TIMEOUT: Duration = Duration::from_secs(90);
+/// Timeout of a health check.
+const HTTP_TIMEOUT: Duration = Duration::from_secs(3);
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
 
-/// Whose etcd.
+/// The source of the etcd program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// Of the Debian package `etcd-server`: 3.4.
@@ -40,7 +40,7 @@ pub enum Build {
 }
 
 impl Build {
-    /// Where its program is, if it is installed.
+    /// The path of its program, if it is installed.
     ///
     /// # Errors
     /// What is missing.
@@ -57,7 +57,7 @@ impl Build {
 }
 
 fn existing(path: PathBuf, from: &str) -> Result<PathBuf, Skip> {
-    if path.is_file() { Ok(path) } else { Err(Skip(format!("no etcd of {from} is here"))) }
+    if path.is_file() { Ok(path) } else { Err(Skip(format!("etcd from {from} is not installed"))) }
 }
 
 /// The program inside a virtual environment, whatever Python's version.
@@ -67,7 +67,7 @@ fn python_package(lib: &Path) -> Option<PathBuf> {
     places.find(|path| path.is_file())
 }
 
-/// Why a test with an etcd cannot run here. Print it and pass.
+/// The reason why a test with etcd cannot run here. Print it and pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip(pub String);
 
@@ -90,9 +90,9 @@ pub struct EtcdCluster {
     members: Vec<Child>,
     hosts: Vec<String>,
     clock: Clock,
-    // Dropped last: the site and the folder outlive the processes in them.
-    _kept: Option<TempDir>,
-    _site: Option<Loopback>,
+    // Dropped last: the network and the folder outlive the processes in them.
+    _folder: Option<TempDir>,
+    _network: Option<Loopback>,
 }
 
 impl EtcdCluster {
@@ -102,30 +102,36 @@ impl EtcdCluster {
     /// # Errors
     /// When this build is not installed, or this machine cannot run it; with the logs' ends when there is no leader.
     pub async fn start(members: usize, build: Build) -> Result<Self, Skip> {
-        let site = Loopback::claim()?;
+        let network = Loopback::claim()?;
         let folder = tempfile::Builder::new().prefix("ebla-etcd-").tempdir()?;
-        let mut cluster = Self::start_at(&site, folder.path(), folder.path(), members, build).await?;
-        cluster._kept = Some(folder);
-        cluster._site = Some(site);
+        let mut cluster = Self::start_at(&network, folder.path(), folder.path(), members, build).await?;
+        cluster._folder = Some(folder);
+        cluster._network = Some(network);
         Ok(cluster)
     }
 
-    /// Starts `members` at `site` with their folders in `data` and their logs in `logs`.
+    /// Starts `members` at `network` with their folders in `data` and their logs in `logs`.
     ///
     /// # Errors
     /// `NotFound` when the build is not installed; `TimedOut` with the logs' ends when there is no leader.
-    pub async fn start_at(site: &dyn Site, data: &Path, logs: &Path, members: usize, build: Build) -> io::Result<Self> {
+    pub async fn start_at(
+        network: &dyn NodeNetwork,
+        data: &Path,
+        logs: &Path,
+        members: usize,
+        build: Build,
+    ) -> io::Result<Self> {
         let program = build.program().map_err(|skip| io::Error::new(io::ErrorKind::NotFound, skip))?;
-        let hosts: Vec<_> = (0..members).map(|member| site.host(Node::Etcd(member))).collect();
-        let mut cluster = Self { members: Vec::new(), hosts, clock: Clock::system(), _kept: None, _site: None };
+        let hosts: Vec<_> = (0..members).map(|member| network.host(Node::Etcd(member))).collect();
+        let mut cluster = Self { members: Vec::new(), hosts, clock: Clock::system(), _folder: None, _network: None };
         for member in 0..members {
-            let mut command = site.prefix(Node::Etcd(member));
+            let mut command = network.prefix(Node::Etcd(member));
             command.push(program.display().to_string());
             command.extend(cluster.arguments(member, data));
             let log = logs.join(format!("etcd-{member}.log"));
             cluster.members.push(Child::start(&Node::Etcd(member).to_string(), command, &log)?);
         }
-        cluster.ready().await?;
+        cluster.wait_ready().await?;
         Ok(cluster)
     }
 
@@ -157,7 +163,7 @@ impl EtcdCluster {
         self.hosts.iter().map(|host| format!("http://{host}:{CLIENT_PORT}")).collect()
     }
 
-    /// How many members there are, running or not.
+    /// Number of members, running or not.
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
@@ -169,14 +175,14 @@ impl EtcdCluster {
         self.members.is_empty()
     }
 
-    /// Ends a member at once, as a power cut would. Without effect on one that is gone.
+    /// Kills a member. No effect if it does not run.
     pub fn kill(&mut self, at: usize) {
         if let Some(child) = self.members.get_mut(at) {
             child.kill();
         }
     }
 
-    /// Starts a member again with what it kept. Does not wait until it serves. Without effect on one that runs.
+    /// Starts a member again with its data, without waiting until it serves. No effect if it runs.
     ///
     /// # Errors
     /// When the process cannot be started.
@@ -187,39 +193,39 @@ impl EtcdCluster {
         }
     }
 
-    /// Freezes a member: it keeps its connections and answers nothing. Without effect on one that is gone.
+    /// Freezes a member: its connections stay open and it does not answer. No effect if it does not run.
     pub fn pause(&self, at: usize) {
         drop(self.members.get(at).map(Child::pause));
     }
 
-    /// Lets a frozen member go on.
+    /// Resumes a frozen member.
     pub fn resume(&self, at: usize) {
         drop(self.members.get(at).map(Child::resume));
     }
 
-    /// Ends all members at once.
+    /// Kills all members.
     pub fn stop(&mut self) {
         self.members.iter_mut().for_each(Child::kill);
     }
 
-    /// Waits until every member that runs says that it serves; false when that takes too long.
+    /// Waits until every running member is healthy; returns false on timeout.
     pub async fn healthy(&mut self) -> bool {
-        self.ready().await.is_ok()
+        self.wait_ready().await.is_ok()
     }
 
     /// Waits until every member that was not killed answers and sees a leader.
     ///
     /// # Errors
     /// `TimedOut` after 90 s, or `Other` when a member ended by itself; both with the log's end.
-    pub async fn ready(&mut self) -> io::Result<()> {
+    pub async fn wait_ready(&mut self) -> io::Result<()> {
         let started = self.clock.monotonic();
         for (member, host) in self.members.iter_mut().zip(&self.hosts) {
             while member.id().is_some() && !is_healthy(host).await {
                 if let Some(status) = member.ended() {
-                    return Err(member.failure(io::ErrorKind::Other, &format!("ended with {status}")));
+                    return Err(member.failure(io::ErrorKind::Other, &format!("exited with {status}")));
                 }
-                if self.clock.monotonic() - started > READY_MAX {
-                    return Err(member.failure(io::ErrorKind::TimedOut, "sees no leader"));
+                if self.clock.monotonic() - started > READY_TIMEOUT {
+                    return Err(member.failure(io::ErrorKind::TimedOut, "has no leader"));
                 }
                 tokio::time::sleep(POLL).await;
             }
@@ -227,10 +233,10 @@ impl EtcdCluster {
         Ok(())
     }
 
-    /// The member that leads, when one says so.
+    /// The leader, if a member reports it.
     pub async fn leader(&self) -> Option<usize> {
         for (member, host) in self.hosts.iter().enumerate() {
-            let answer = ask(host, "/metrics").await.unwrap_or_default();
+            let answer = http_get(host, "/metrics").await.unwrap_or_default();
             if answer.lines().any(|line| line == "etcd_server_is_leader 1") {
                 return Some(member);
             }
@@ -245,13 +251,13 @@ impl EtcdCluster {
     }
 }
 
-/// The health that etcd tells is that of a read by quorum: true means that there is a leader, and that it was reached.
+/// etcd's health check is a quorum read: true means that the leader was reached.
 async fn is_healthy(host: &str) -> bool {
-    ask(host, "/health").await.is_ok_and(|answer| answer.contains(r#""health":"true""#))
+    http_get(host, "/health").await.is_ok_and(|answer| answer.contains(r#""health":"true""#))
 }
 
-/// One question in HTTP, bounded in time; the answer with its head.
-async fn ask(host: &str, path: &str) -> io::Result<String> {
+/// Sends an HTTP GET with a timeout; returns the response with its headers.
+async fn http_get(host: &str, path: &str) -> io::Result<String> {
     let question = async {
         let mut stream = TcpStream::connect((host, CLIENT_PORT)).await?;
         stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes()).await?;
@@ -259,7 +265,7 @@ async fn ask(host: &str, path: &str) -> io::Result<String> {
         stream.read_to_end(&mut answer).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     };
-    tokio::time::timeout(ASK_MAX, question)
+    tokio::time::timeout(HTTP_TIMEOUT, question)
         .await
         .unwrap_or_else(|late| Err(io::Error::new(io::ErrorKind::TimedOut, late)))
 }
@@ -277,12 +283,12 @@ mod tests {
         assert_eq!(etcd.endpoints().len(), 3);
         let leader = etcd.leader().await.unwrap();
         etcd.kill(leader);
-        etcd.ready().await.unwrap();
+        etcd.wait_ready().await.unwrap();
         etcd.restart(leader).unwrap();
-        etcd.ready().await.unwrap();
+        etcd.wait_ready().await.unwrap();
         etcd.pause(leader);
         etcd.resume(leader);
-        etcd.ready().await.unwrap();
+        etcd.wait_ready().await.unwrap();
         assert!(etcd.leader().await.is_some());
     }
 

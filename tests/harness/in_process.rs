@@ -1,5 +1,4 @@
-//! A cluster in this process, made of the parts that the program is made of: the quickest to start, and the one that a
-//! debugger can look into.
+//! A cluster in this process, from the same parts as the program: the fastest to start, and accessible to a debugger.
 //!
 //! The lock service is embedded, so there is no etcd to fail; nothing can be paused or cut off, and all servers share the
 //! fate of this process when a sync fails. For all else there are processes.
@@ -17,9 +16,9 @@ use ebla_tablet_server::config::{ServerConfig, ServerOptions};
 use ebla_tablet_server::{LocalServers, TabletServer};
 
 use crate::cluster::{Cluster, Direction, Node, Role};
-use crate::site::{Loopback, Site as _};
+use crate::network::{Loopback, NodeNetwork as _};
 
-/// A cluster that does not serve by then never will.
+/// Timeout until the cluster is healthy.
 const WHOLE_MAX: Duration = Duration::from_secs(60);
 /// Replicas of a tablet.
 const REPLICAS: usize = 3;
@@ -30,7 +29,7 @@ pub struct InProcess {
     masters: Vec<Option<Master>>,
     chubby: SharedChubby,
     data: PathBuf,
-    site: Loopback,
+    network: Loopback,
     runtime: Runtime,
 }
 
@@ -38,22 +37,22 @@ impl InProcess {
     /// Starts `masters` and `servers`, their folders in `data`, and waits until all serves.
     ///
     /// # Errors
-    /// What the parts say.
+    /// Errors of the parts.
     pub async fn start(masters: usize, servers: usize, data: &Path, runtime: &Runtime) -> io::Result<Self> {
         let runtime = runtime.child("in-process");
         let chubby = Embedded::open(&data.join("chubby"), runtime.clock.clone(), &runtime.tasks);
         let chubby = chubby.map_err(|error| failed(Error::from(error)))?.shared();
         let (servers, masters) = ((0..servers).map(|_| None).collect(), (0..masters).map(|_| None).collect());
         let mut cluster =
-            Self { servers, masters, chubby, data: data.to_path_buf(), site: Loopback::claim()?, runtime };
+            Self { servers, masters, chubby, data: data.to_path_buf(), network: Loopback::claim()?, runtime };
         for node in cluster.nodes() {
             cluster.restart(node).await?;
         }
-        cluster.whole().await?;
+        cluster.wait_healthy().await?;
         Ok(cluster)
     }
 
-    /// Stops everything in order: nothing new, drain, flush, release.
+    /// Stops everything gracefully.
     pub async fn stop_all(mut self) {
         for master in self.masters.iter_mut().filter_map(Option::take) {
             master.stop().await;
@@ -67,15 +66,15 @@ impl InProcess {
         &self.chubby
     }
 
-    /// A tablet server that runs, to look into.
+    /// A running tablet server, for inspection.
     #[must_use]
     pub fn server(&self, number: usize) -> Option<&TabletServer> {
         self.servers.get(number)?.as_ref()
     }
 
     async fn start_server(&self, node: Node) -> io::Result<TabletServer> {
-        let listen = format!("{}:8086", self.site.host(node));
-        // Each speaks to the others over its socket, as separate processes do, and waits out old promises as they do.
+        let listen = format!("{}:8086", self.network.host(node));
+        // Servers communicate over sockets and respect old leases after a restart, like separate processes.
         let mut options = ServerOptions::up(LocalServers::default());
         options.restart = ServerOptions::server().restart;
         let config = ServerConfig::new(self.data.join(node.to_string()), &listen, options);
@@ -84,12 +83,12 @@ impl InProcess {
 
     async fn start_master(&self, node: Node) -> io::Result<Master> {
         let config =
-            MasterConfig::new(&format!("{}:8085", self.site.host(node)), self.servers.len().clamp(1, REPLICAS));
+            MasterConfig::new(&format!("{}:8085", self.network.host(node)), self.servers.len().clamp(1, REPLICAS));
         Master::start(config, self.chubby.clone(), self.runtime.child("master")).await.map_err(failed)
     }
 
-    /// The master that is in office: the one that answers that it is ready, and first.
-    async fn office(&self) -> Option<usize> {
+    /// The active master: the first one that is ready.
+    async fn active_master(&self) -> Option<usize> {
         let ready = self.masters.iter().enumerate().filter_map(|(number, master)| Some((number, master.as_ref()?)));
         let waits = ready.map(|(number, master)| {
             Box::pin(async move {
@@ -117,7 +116,9 @@ impl Cluster for InProcess {
     }
 
     fn addresses(&self) -> Vec<String> {
-        (0..self.servers.len()).map(|number| format!("{}:8086", self.site.host(Node::TabletServer(number)))).collect()
+        (0..self.servers.len())
+            .map(|number| format!("{}:8086", self.network.host(Node::TabletServer(number))))
+            .collect()
     }
 
     async fn kill(&mut self, node: Node) -> io::Result<()> {
@@ -186,7 +187,7 @@ impl Cluster for InProcess {
         unsupported("resumed")
     }
 
-    async fn cut(&mut self, _node: Node, _direction: Direction) -> io::Result<()> {
+    async fn partition(&mut self, _node: Node, _direction: Direction) -> io::Result<()> {
         unsupported("cut off")
     }
 
@@ -196,12 +197,12 @@ impl Cluster for InProcess {
 
     async fn find(&mut self, role: Role) -> Option<Node> {
         match role {
-            Role::MasterInOffice => self.office().await.map(Node::Master),
+            Role::ActiveMaster => self.active_master().await.map(Node::Master),
             _ => None,
         }
     }
 
-    async fn ready(&mut self, nodes: &[Node]) -> io::Result<()> {
+    async fn wait_ready(&mut self, nodes: &[Node]) -> io::Result<()> {
         for node in nodes {
             let Node::TabletServer(number) = node else { continue };
             let Some(server) = self.servers.get(*number).and_then(Option::as_ref) else { continue };
@@ -211,9 +212,9 @@ impl Cluster for InProcess {
         Ok(())
     }
 
-    async fn whole(&mut self) -> io::Result<()> {
-        self.ready(&self.nodes()).await?;
-        let office = self.office().await;
-        office.map(drop).ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "no master is ready"))
+    async fn wait_healthy(&mut self) -> io::Result<()> {
+        self.wait_ready(&self.nodes()).await?;
+        let active = self.active_master().await;
+        active.map(drop).ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "no master is ready"))
     }
 }

@@ -1,14 +1,14 @@
-//! What the suites that need a whole cluster share: clusters whose parts can be made to fail, and faults as values.
+//! The harness of suites that need a whole cluster: clusters with fault injection, and faults as values.
 //!
-//! Faults speak to a cluster through one trait, so the same schedule works on processes, in network namespaces and on
-//! containers. The load beside them is that of `ebla verify`; it speaks to a cluster as any program would.
+//! Faults are injected through one trait, so the same schedule works on processes, in network namespaces and on containers. The
+//! load is that of `ebla verify`, which uses the public API.
 //!
 //! ```text
-//!   cluster    what can be done to a cluster, whatever it is made of
-//!   nemesis    faults as values, schedules, a driver, and whose fault a stall was
+//!   cluster    the interface of a cluster under test
+//!   nemesis    faults as values, schedules, the driver, attribution of stalls
 //!   process    a cluster of processes; child: one of them; etcd: its lock service
 //!   in_process a cluster in the test's own process
-//!   site       where processes live: loopback here, network namespaces in netns
+//!   network    the network of processes: loopback here, network namespaces in netns
 //!   containers a cluster of containers, as `make cluster` starts it
 //! ```
 
@@ -19,5 +19,5 @@ pub mod etcd;
 pub mod in_process;
 pub mod nemesis;
 pub mod netns;
+pub mod network;
 pub mod process;
-pub mod site;

@@ -1,11 +1,11 @@
-//! One network namespace a node, joined by a bridge in a namespace of its own: every node can be cut off, either way.
+//! One network namespace for each node, connected by a bridge in another namespace: every node can be partitioned in either direction.
 //!
 //! ```text
 //!   ebla-PID-N-switch:  bridge -- port -- eth0 in ebla-PID-N-NODE   10.a.b.x     one each
 //!                          \---- port -- the test's own end         10.a.b.254
 //! ```
 //!
-//! The bridge is not in the test's own namespace, so no firewall of the machine has a say in it. Needs root, `ip` and
+//! The bridge is not in the test's own namespace, so firewalls of the machine do not affect it. Needs root, `ip` and
 //! `iptables`. Names carry the test's process id: runs do not collide, and what a killed run left is removed by the next.
 
 use std::io;
@@ -14,16 +14,16 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cluster::{Direction, Node};
-use crate::site::{Site, last_number};
+use crate::network::{NodeNetwork, last_number};
 
-/// What every namespace's name begins with.
+/// Prefix of the names of namespaces.
 const PREFIX: &str = "ebla-";
 /// The last number of the test's own address.
 const TEST_NUMBER: u8 = 254;
 /// Blocks `10.a.b`, with `a` from 64 to 127.
 const BLOCKS: u32 = 64 * 256;
 
-/// How many networks this process has made.
+/// Number of networks created by this process.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A network of namespaces; removed when dropped.
@@ -32,11 +32,11 @@ pub struct NetNs {
     name: String,
     block: String,
     namespaces: Vec<String>,
-    cuts: Vec<(Node, &'static str)>,
+    partitions: Vec<(Node, &'static str)>,
 }
 
 impl NetNs {
-    /// Why no network can be made here, if none can.
+    /// Checks whether networks can be created here.
     ///
     /// # Errors
     /// With the reason, for a test to print and skip.
@@ -47,10 +47,10 @@ impl NetNs {
         run(&["ip", "netns", "exec", &probe.namespace("probe"), "iptables", "-A", "INPUT", "-j", "ACCEPT"])
     }
 
-    /// Makes a network with a namespace for each of `nodes`.
+    /// Creates a network with a namespace for each of `nodes`.
     ///
     /// # Errors
-    /// What `ip` and `iptables` say.
+    /// Errors of `ip` and `iptables`.
     pub fn start(nodes: &[Node]) -> io::Result<Self> {
         sweep();
         let mut network = Self::named()?;
@@ -76,7 +76,7 @@ impl NetNs {
         let block = blocks.map(|at| format!("10.{}.{}", 64 + at / 256, at % 256));
         let free = block.into_iter().find(|block| !used.contains(&format!(" {block}.")));
         let block = free.ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "no free block of addresses"))?;
-        Ok(Self { name: format!("{PREFIX}{id}-{number}"), block, namespaces: Vec::new(), cuts: Vec::new() })
+        Ok(Self { name: format!("{PREFIX}{id}-{number}"), block, namespaces: Vec::new(), partitions: Vec::new() })
     }
 
     fn add(&mut self, role: &str) -> io::Result<()> {
@@ -105,7 +105,7 @@ impl NetNs {
         run(&["ip", "-n", &namespace, "address", "add", &address, "dev", "eth0"])?;
         run(&["ip", "-n", &namespace, "link", "set", "eth0", "up"])?;
         run(&["ip", "-n", &namespace, "link", "set", "lo", "up"])?;
-        // Ahead of every cut: the test is on this node's side.
+        // Before the rules of partitions: the test is on this node's side.
         let test = format!("{}.{TEST_NUMBER}", self.block);
         run(&["ip", "netns", "exec", &namespace, "iptables", "-A", "INPUT", "-s", &test, "-j", "ACCEPT"])?;
         run(&["ip", "netns", "exec", &namespace, "iptables", "-A", "OUTPUT", "-d", &test, "-j", "ACCEPT"])
@@ -118,7 +118,7 @@ impl NetNs {
     }
 }
 
-impl Site for NetNs {
+impl NodeNetwork for NetNs {
     fn host(&self, node: Node) -> String {
         format!("{}.{}", self.block, last_number(node).unwrap_or(1))
     }
@@ -127,7 +127,7 @@ impl Site for NetNs {
         vec!["ip".to_owned(), "netns".to_owned(), "exec".to_owned(), self.namespace(&node.to_string())]
     }
 
-    fn cut(&mut self, node: Node, direction: Direction) -> io::Result<()> {
+    fn partition(&mut self, node: Node, direction: Direction) -> io::Result<()> {
         let chains: &[&'static str] = match direction {
             Direction::In => &["INPUT"],
             Direction::Out => &["OUTPUT"],
@@ -135,13 +135,13 @@ impl Site for NetNs {
         };
         for chain in chains {
             self.rule("-A", node, chain)?;
-            self.cuts.push((node, chain));
+            self.partitions.push((node, chain));
         }
         Ok(())
     }
 
     fn heal(&mut self) -> io::Result<()> {
-        while let Some((node, chain)) = self.cuts.pop() {
+        while let Some((node, chain)) = self.partitions.pop() {
             self.rule("-D", node, chain)?;
         }
         Ok(())
@@ -150,14 +150,14 @@ impl Site for NetNs {
 
 impl Drop for NetNs {
     fn drop(&mut self) {
-        // Cables go with the namespace of either end.
+        // A veth pair is removed with the namespace of either end.
         for namespace in &self.namespaces {
             drop(run(&["ip", "netns", "delete", namespace]));
         }
     }
 }
 
-/// Removes the namespaces of processes that are gone. What ran in them was killed with its test.
+/// Removes the namespaces of processes that have exited.
 fn sweep() {
     let names = output(&["ip", "netns", "list"]).unwrap_or_default();
     for name in names.lines().filter_map(|line| line.split_whitespace().next()) {
@@ -172,7 +172,7 @@ fn run(command: &[&str]) -> io::Result<()> {
     output(command).map(drop)
 }
 
-/// Runs a command that ends at once; what it prints.
+/// Runs a command and returns its output.
 fn output(command: &[&str]) -> io::Result<String> {
     let words = command.join(" ");
     let (program, arguments) = command.split_first().ok_or_else(|| io::Error::other("no command"))?;
@@ -195,7 +195,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(30);
 
-    /// What node `from` gets when it asks `to` for a connection: its exit code is 0 when it was let through.
+    /// Whether node `from` can connect to `to`.
     fn reaches(network: &NetNs, from: Node, to: Node) -> bool {
         let mut command = network.prefix(from);
         let script = format!("exec 3<>/dev/tcp/{}/2379", network.host(to));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cut_works_one_way_spares_the_test_and_heals() {
+    async fn a_partition_works_in_each_direction_and_heals() {
         if let Err(reason) = NetNs::available() {
             println!("skipped: {reason}");
             return;
@@ -228,10 +228,10 @@ mod tests {
 
         assert!(reaches(&network, one, other));
         for direction in [Direction::In, Direction::Out, Direction::Both] {
-            network.cut(other, direction).unwrap();
-            assert!(!reaches(&network, one, other), "cut {direction}");
+            network.partition(other, direction).unwrap();
+            assert!(!reaches(&network, one, other), "partition {direction}");
             let address: SocketAddr = format!("{}:2379", network.host(other)).parse().unwrap();
-            assert!(TcpStream::connect_timeout(&address, LIMIT).is_ok(), "the test is cut off, too");
+            assert!(TcpStream::connect_timeout(&address, LIMIT).is_ok(), "the test cannot reach the node");
             network.heal().unwrap();
             assert!(reaches(&network, one, other), "healed {direction}");
         }

@@ -1,14 +1,14 @@
-//! A cluster of processes: etcd, masters, tablet servers, and mounttables in it if they are asked for, each the shipped
-//! program with a folder of its own.
+//! A cluster of processes: etcd, masters, tablet servers, and optionally mounttables, each the shipped program with its own
+//! folder.
 //!
 //! ```text
 //!   FOLDER/ebla                 the program, copied before the run: another build may overwrite the original
-//!   FOLDER/logs/NODE.log        what each process says, over all its lives; kept when the test fails
-//!   FOLDER/data/NODE/           what each process keeps
+//!   FOLDER/logs/NODE.log        the log of each process over all restarts; kept when the test fails
+//!   FOLDER/data/NODE/           the data folder of each process
 //!   FOLDER/data/NODE.ready      its ready file
 //! ```
 //!
-//! Addresses are given by a [`Site`] and stay over restarts, as they do on machines.
+//! Addresses are assigned by a [`NodeNetwork`] and are stable over restarts.
 
 use std::fs;
 use std::io;
@@ -23,19 +23,19 @@ use tempfile::TempDir;
 use crate::child::{Child, POLL};
 use crate::cluster::{Cluster, Direction, Node, Role};
 use crate::etcd::{Build, EtcdCluster};
-use crate::site::Site;
+use crate::network::NodeNetwork;
 
-/// A cluster that does not serve by then never will: leases (10 s) have run out several times over.
+/// Timeout until the cluster is healthy, several leases (10 s).
 const WHOLE_MAX: Duration = Duration::from_secs(120);
-/// An end in order that takes longer is none.
+/// Timeout of a graceful stop.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// One question to the master.
+/// Timeout of a request to the master.
 const ASK_MAX: Duration = Duration::from_secs(5);
 const MASTER_PORT: u16 = 8085;
 const PUBLIC_PORT: u16 = 8086;
 const NAMES_PORT: u16 = 8101;
-/// Of mounttables: nothing empty is kept, all is swept again and again, and mounts end when they say, so that what must be
-/// there is known to the millisecond. No user has a limit. The superuser is `server`.
+/// Options of mounttables: empty nodes are deleted at once, sweeps are frequent, and mounts expire at their deadlines, so that
+/// the expected state is exact. Users have no limits. The superuser is `server`.
 const NAMES: &str = "--insecure-dev-identity --superuser server --gc-grace 0 --sweep-period 5 --tablets 6 --no-outage-credit \
                      --max-nodes-per-user 0 --max-servers-per-user 0";
 
@@ -46,19 +46,19 @@ pub struct Plan {
     pub program: PathBuf,
     /// Members of etcd.
     pub etcd: usize,
-    /// Whose etcd.
+    /// The source of etcd.
     pub build: Build,
-    /// Masters: one in office, the others wait.
+    /// Masters: one active, the others standby.
     pub masters: usize,
     /// Tablet servers.
     pub tablet_servers: usize,
-    /// Servers of one table of names in the cluster, in which masters and tablet servers mount themselves if `publishes`.
+    /// Servers of one mounttable in the cluster, in which masters and tablet servers are published if `publishes`.
     pub mounttables: usize,
-    /// Whether they do.
+    /// Whether they are published.
     pub publishes: bool,
-    /// A tablet larger than this splits, in bytes; `None`: the program's default.
+    /// Size in bytes above which a tablet splits; `None`: the program's default.
     pub split_bytes: Option<u64>,
-    /// How long a tablet server may be away before its replicas are replaced; `None`: the program's default.
+    /// How long a tablet server may be unavailable before its replicas are replaced; `None`: the program's default.
     pub repair_grace: Option<Duration>,
 }
 
@@ -81,7 +81,7 @@ impl Plan {
         }
     }
 
-    /// Every node that will be.
+    /// All nodes.
     #[must_use]
     pub fn nodes(&self) -> Vec<Node> {
         let etcd = (0..self.etcd).map(Node::Etcd);
@@ -92,14 +92,14 @@ impl Plan {
     }
 }
 
-/// A running cluster. Dropped, its processes are killed; in a failing test their logs are kept and their ends printed.
-pub struct ProcessCluster<S: Site> {
+/// A running cluster. When dropped, its processes are killed; in a failing test their logs are kept and their ends printed.
+pub struct ProcessCluster<S: NodeNetwork> {
     // In the order of dropping: processes before the network and the folder that they use.
     mounttables: Vec<Child>,
     servers: Vec<Child>,
     masters: Vec<Child>,
     etcd: EtcdCluster,
-    site: S,
+    network: S,
     folder: TempDir,
     /// The mounttables in which masters and tablet servers mount themselves.
     roots: Vec<String>,
@@ -107,12 +107,12 @@ pub struct ProcessCluster<S: Site> {
     runtime: Runtime,
 }
 
-impl<S: Site> ProcessCluster<S> {
-    /// Starts everything at `site` and waits until it serves.
+impl<S: NodeNetwork> ProcessCluster<S> {
+    /// Starts everything in `network` and waits until the cluster is healthy.
     ///
     /// # Errors
-    /// When a program is missing, ends by itself, or the cluster does not serve in two minutes; with the logs' ends.
-    pub async fn start(mut plan: Plan, site: S, runtime: &Runtime) -> io::Result<Self> {
+    /// When a program is missing or exits, or the cluster is not healthy in two minutes; with the ends of the logs.
+    pub async fn start(mut plan: Plan, network: S, runtime: &Runtime) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("ebla-cluster-").tempdir()?;
         let (data, logs) = (folder.path().join("data"), folder.path().join("logs"));
         fs::create_dir(&data)?;
@@ -120,17 +120,17 @@ impl<S: Site> ProcessCluster<S> {
         let copy = folder.path().join("ebla");
         fs::copy(&plan.program, &copy)?;
         plan.program = copy;
-        let etcd = EtcdCluster::start_at(&site, &data, &logs, plan.etcd, plan.build).await?;
+        let etcd = EtcdCluster::start_at(&network, &data, &logs, plan.etcd, plan.build).await?;
         let runtime = runtime.child("processes");
-        // They are started when there is a cluster that can keep their table.
+        // They are started after the cluster that stores their table.
         let mounttables = std::mem::take(&mut plan.mounttables);
-        let roots = if plan.publishes { mounttable_addresses(&site, mounttables) } else { Vec::new() };
+        let roots = if plan.publishes { mounttable_addresses(&network, mounttables) } else { Vec::new() };
         let mut cluster = Self {
             mounttables: Vec::new(),
             servers: Vec::new(),
             masters: Vec::new(),
             etcd,
-            site,
+            network,
             folder,
             roots,
             plan,
@@ -144,25 +144,25 @@ impl<S: Site> ProcessCluster<S> {
             let child = cluster.start_child(Node::TabletServer(number), "tablet-server", PUBLIC_PORT)?;
             cluster.servers.push(child);
         }
-        cluster.whole().await?;
+        cluster.wait_healthy().await?;
         for number in 0..mounttables {
             let child = cluster.start_mounttable(number)?;
             cluster.mounttables.push(child);
-            // The first one makes the table.
-            cluster.ready(&[Node::Mounttable(number)]).await?;
+            // The first one creates the table.
+            cluster.wait_ready(&[Node::Mounttable(number)]).await?;
         }
         cluster.plan.mounttables = mounttables;
-        cluster.whole().await?;
+        cluster.wait_healthy().await?;
         Ok(cluster)
     }
 
     fn start_child(&self, node: Node, command: &str, port: u16) -> io::Result<Child> {
-        let mut line = self.site.prefix(node);
+        let mut line = self.network.prefix(node);
         line.push(self.plan.program.display().to_string());
         line.push(command.to_owned());
         let mut flag = |name: &str, value: String| line.extend([format!("--{name}"), value]);
         flag("etcd", self.etcd.endpoints().join(","));
-        flag("listen", format!("{}:{port}", self.site.host(node)));
+        flag("listen", format!("{}:{port}", self.network.host(node)));
         flag("data", self.data(node).display().to_string());
         flag("ready-file", self.ready_file(node).display().to_string());
         for root in &self.roots {
@@ -174,20 +174,20 @@ impl<S: Site> ProcessCluster<S> {
         if let (Node::Master(_), Some(grace)) = (node, self.plan.repair_grace) {
             flag("repair-grace", grace.as_secs().to_string());
         }
-        // The addresses of a namespace are not loopback, but nobody else is there.
+        // The addresses of a namespace are not loopback, but they are isolated.
         line.push("--insecure".to_owned());
         Child::start(&node.to_string(), line, &self.log(node))
     }
 
     fn start_mounttable(&self, number: usize) -> io::Result<Child> {
         let node = Node::Mounttable(number);
-        let mut line = self.site.prefix(node);
+        let mut line = self.network.prefix(node);
         line.extend([self.plan.program.display().to_string(), "mounttable".to_owned(), "--insecure".to_owned()]);
         line.extend(NAMES.split_whitespace().map(str::to_owned));
-        // Each comes from elsewhere, so that no tablet server is all they know.
+        // Each uses another tablet server as its entry point.
         let cluster =
-            format!("{}:{PUBLIC_PORT}", self.site.host(Node::TabletServer(number % self.servers.len().max(1))));
-        let listen = format!("{}:{NAMES_PORT}", self.site.host(node));
+            format!("{}:{PUBLIC_PORT}", self.network.host(Node::TabletServer(number % self.servers.len().max(1))));
+        let listen = format!("{}:{NAMES_PORT}", self.network.host(node));
         let ready = self.ready_file(node).display().to_string();
         for (flag, value) in [("--cluster", cluster), ("--listen", listen), ("--ready-file", ready)] {
             line.extend([flag.to_owned(), value]);
@@ -210,7 +210,7 @@ impl<S: Site> ProcessCluster<S> {
     /// The address of each mounttable, in order, running or not; the same over restarts.
     #[must_use]
     pub fn mounttable_addresses(&self) -> Vec<String> {
-        mounttable_addresses(&self.site, self.plan.mounttables)
+        mounttable_addresses(&self.network, self.plan.mounttables)
     }
 
     /// The endpoints of its etcd.
@@ -219,13 +219,13 @@ impl<S: Site> ProcessCluster<S> {
         self.etcd.endpoints()
     }
 
-    /// The folder that holds it all.
+    /// The folder of all files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What the master in office says, asked through the first tablet server that passes the question on.
+    /// The active master's status, through the first tablet server that forwards the request.
     ///
     /// # Errors
     /// `NotConnected` when none does.
@@ -249,8 +249,8 @@ impl<S: Site> ProcessCluster<S> {
         }
     }
 
-    /// What keeps the cluster from being whole, in words; `None` when nothing does.
-    async fn lacks(&self) -> Option<String> {
+    /// Why the cluster is not healthy; `None` when it is.
+    async fn unhealthy_reason(&self) -> Option<String> {
         for address in self.addresses() {
             let reply = match self.status_through(&address).await {
                 Ok(reply) => reply,
@@ -280,7 +280,7 @@ impl<S: Site> ProcessCluster<S> {
     /// The node whose address this is.
     fn node_at(&self, address: &str) -> Option<Node> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        self.plan.nodes().into_iter().find(|node| self.site.host(*node) == host)
+        self.plan.nodes().into_iter().find(|node| self.network.host(*node) == host)
     }
 
     fn log_tails(&self) -> String {
@@ -289,19 +289,19 @@ impl<S: Site> ProcessCluster<S> {
     }
 }
 
-/// Where so many mounttables at `site` listen.
-fn mounttable_addresses<S: Site>(site: &S, count: usize) -> Vec<String> {
-    (0..count).map(|number| format!("{}:{NAMES_PORT}", site.host(Node::Mounttable(number)))).collect()
+/// The addresses of this number of mounttables in `network`.
+fn mounttable_addresses<S: NodeNetwork>(network: &S, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{}:{NAMES_PORT}", network.host(Node::Mounttable(number)))).collect()
 }
 
-impl<S: Site> Cluster for ProcessCluster<S> {
+impl<S: NodeNetwork> Cluster for ProcessCluster<S> {
     fn nodes(&self) -> Vec<Node> {
         self.plan.nodes()
     }
 
     fn addresses(&self) -> Vec<String> {
         let servers = (0..self.plan.tablet_servers).map(Node::TabletServer);
-        servers.map(|node| format!("{}:{PUBLIC_PORT}", self.site.host(node))).collect()
+        servers.map(|node| format!("{}:{PUBLIC_PORT}", self.network.host(node))).collect()
     }
 
     async fn kill(&mut self, node: Node) -> io::Result<()> {
@@ -322,7 +322,7 @@ impl<S: Site> Cluster for ProcessCluster<S> {
         if status.success() {
             Ok(())
         } else {
-            Err(child.failure(io::ErrorKind::Other, &format!("ended with {status}")))
+            Err(child.failure(io::ErrorKind::Other, &format!("exited with {status}")))
         }
     }
 
@@ -330,7 +330,7 @@ impl<S: Site> Cluster for ProcessCluster<S> {
         if let Node::Etcd(member) = node {
             return self.etcd.restart(member);
         }
-        // The old life's file would answer for the new one.
+        // The ready file of the old process must not count for the new one.
         drop(fs::remove_file(self.ready_file(node)));
         self.child(node)?.restart()
     }
@@ -351,12 +351,12 @@ impl<S: Site> Cluster for ProcessCluster<S> {
         Ok(())
     }
 
-    async fn cut(&mut self, node: Node, direction: Direction) -> io::Result<()> {
-        self.site.cut(node, direction)
+    async fn partition(&mut self, node: Node, direction: Direction) -> io::Result<()> {
+        self.network.partition(node, direction)
     }
 
     async fn heal(&mut self) -> io::Result<()> {
-        self.site.heal()
+        self.network.heal()
     }
 
     async fn find(&mut self, role: Role) -> Option<Node> {
@@ -365,7 +365,7 @@ impl<S: Site> Cluster for ProcessCluster<S> {
         }
         let status = self.status().await.ok()?;
         match role {
-            Role::MasterInOffice => self.node_at(&status.master?.address),
+            Role::ActiveMaster => self.node_at(&status.master?.address),
             _ => {
                 let busiest = status.servers.into_iter().max_by_key(|server| server.leads)?;
                 self.node_at(&busiest.server?.address)
@@ -373,10 +373,10 @@ impl<S: Site> Cluster for ProcessCluster<S> {
         }
     }
 
-    async fn ready(&mut self, nodes: &[Node]) -> io::Result<()> {
+    async fn wait_ready(&mut self, nodes: &[Node]) -> io::Result<()> {
         let started = self.runtime.clock.monotonic();
         if nodes.iter().any(|node| matches!(node, Node::Etcd(_))) {
-            self.etcd.ready().await?;
+            self.etcd.wait_ready().await?;
         }
         for node in nodes.iter().filter(|node| !matches!(node, Node::Etcd(_))) {
             let file = self.ready_file(*node);
@@ -384,7 +384,7 @@ impl<S: Site> Cluster for ProcessCluster<S> {
             let child = self.child(*node)?;
             while !file.exists() {
                 if let Some(status) = child.ended() {
-                    return Err(child.failure(io::ErrorKind::Other, &format!("ended with {status}")));
+                    return Err(child.failure(io::ErrorKind::Other, &format!("exited with {status}")));
                 }
                 if clock.monotonic() - started > WHOLE_MAX {
                     return Err(child.failure(io::ErrorKind::TimedOut, "is not ready"));
@@ -395,12 +395,15 @@ impl<S: Site> Cluster for ProcessCluster<S> {
         Ok(())
     }
 
-    async fn whole(&mut self) -> io::Result<()> {
+    async fn wait_healthy(&mut self) -> io::Result<()> {
         let started = self.runtime.clock.monotonic();
-        self.ready(&self.nodes()).await?;
-        while let Some(lack) = self.lacks().await {
+        self.wait_ready(&self.nodes()).await?;
+        while let Some(reason) = self.unhealthy_reason().await {
             if self.runtime.clock.monotonic() - started > WHOLE_MAX {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not whole after {WHOLE_MAX:?}: {lack}")));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("not healthy after {WHOLE_MAX:?}: {reason}"),
+                ));
             }
             tokio::time::sleep(POLL).await;
         }
@@ -408,7 +411,7 @@ impl<S: Site> Cluster for ProcessCluster<S> {
     }
 }
 
-impl<S: Site> Drop for ProcessCluster<S> {
+impl<S: NodeNetwork> Drop for ProcessCluster<S> {
     #[expect(clippy::print_stderr, reason = "a failing test shows what the processes said")]
     fn drop(&mut self) {
         if !std::thread::panicking() {

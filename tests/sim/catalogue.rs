@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 
 use ebla_runtime::{Clock, Failpoint};
 
-use crate::process::{Ran, side_by_side, start};
+use crate::process::{Ran, run_concurrently, start};
 
-/// A fault, and the plan that is apt to find it. Not here: `SplitForgetsSessions` and `ScanSkipsRest`, which no seed has
-/// found yet.
+/// The faults with the plans that find them. `SplitForgetsSessions` and `ScanSkipsRest` are missing: no seed has found them
+/// yet.
 const CATALOGUE: [(Failpoint, &str); 14] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
@@ -26,7 +26,7 @@ const CATALOGUE: [(Failpoint, &str); 14] = [
     (Failpoint::ApplyReadsClock, "power"),
 ];
 
-/// Tried in turn until one finds the fault: which one does changes with every change of the code.
+/// Tried in order until one finds the fault; which one does depends on the code.
 const SEEDS: RangeInclusive<u64> = 1..=24;
 
 /// One thing to try: a fault, or, without one, that the plan's first seed is clean.
@@ -40,7 +40,7 @@ pub(crate) fn all() -> bool {
     let wanted = std::env::var("EBLA_PLANTED").ok();
     let trials = trials(wanted.as_deref());
     let mut all_hold = true;
-    side_by_side(trials.into_iter(), |trial| trial.holds(), |holds| all_hold &= holds);
+    run_concurrently(trials.into_iter(), |trial| trial.holds(), |holds| all_hold &= holds);
     all_hold
 }
 
@@ -51,13 +51,13 @@ fn trials(wanted: Option<&str>) -> Vec<Trial> {
         .map(|(bug, plan)| Trial { bug: Some(bug), plan })
         .collect();
     assert!(!planted.is_empty(), "no planted fault of this name: {wanted:?}");
-    // Each plan that finds something is to find nothing where there is nothing.
+    // Each plan must pass without a planted fault.
     let plans: BTreeSet<&str> = planted.iter().map(|one| one.plan).collect();
     plans.into_iter().map(|plan| Trial { bug: None, plan }).chain(planted).collect()
 }
 
 impl Trial {
-    /// Whether the fault is found, or none is where none is planted; says what came of it.
+    /// Whether the fault is found, or whether a run without a fault passes; prints the result.
     fn holds(&self) -> bool {
         let clock = Clock::system();
         let began = clock.monotonic();

@@ -1,9 +1,9 @@
-//! The way from a host to the lock service: slow, cut, or losing answers, as the nemesis says.
+//! The link from a host to the lock service: slow, partitioned, or losing responses, controlled by the nemesis.
 //!
-//! The service itself never fails here: the embedded one keeps its files outside all hosts, as if five replicas of it stood
-//! elsewhere. A call that meets a cut waits its time out and fails; whether it was carried out before is by chance. A
-//! watch that meets a cut tells of a gap when the link is back. Leases of a host that is cut off for long are no
-//! longer renewed and end in their time.
+//! The service itself never fails here: the embedded one keeps its files outside all hosts, like five replicas running
+//! elsewhere. A call during a partition fails after its timeout; whether it was executed before that is random. A watch
+//! that is interrupted by a partition reports a gap when the link is back. Leases of a host that is partitioned for long
+//! are no longer renewed and expire.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use ebla_runtime::{Rng, Tasks};
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 
-/// What a call waits for before it is given up.
+/// Timeout of a call.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// About how long a message takes one way.
 const ONE_WAY: Duration = Duration::from_millis(1);
-/// Events that a watcher may be behind.
+/// Queued events of a watch.
 const WATCH_EVENTS: usize = 1_024;
 
 /// The link of one host. It outlives the host's crashes; its leases do not.
@@ -29,12 +29,12 @@ const WATCH_EVENTS: usize = 1_024;
 pub(crate) struct Link {
     rng: Rng,
     cut: watch::Sender<bool>,
-    /// Of a thousand answers so many are lost.
+    /// Lost responses, per mille.
     lost_per_mille: Mutex<u64>,
     leases: Mutex<Vec<LeaseId>>,
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -44,26 +44,31 @@ impl Link {
         Arc::new(Self { rng, cut, lost_per_mille: Mutex::new(0), leases: Mutex::default() })
     }
 
-    /// Cuts or heals the link.
-    pub(crate) fn set_cut(&self, cut: bool) {
-        self.cut.send_replace(cut);
+    /// Cuts the link.
+    pub(crate) fn cut(&self) {
+        self.cut.send_replace(true);
     }
 
-    /// How many of a thousand answers are lost.
+    /// Heals the link.
+    pub(crate) fn heal(&self) {
+        self.cut.send_replace(false);
+    }
+
+    /// Sets the number of lost responses, per mille.
     pub(crate) fn set_lost(&self, per_mille: u64) {
-        *held(&self.lost_per_mille) = per_mille;
+        *lock(&self.lost_per_mille) = per_mille;
     }
 
-    /// Lets all leases of the host end in their time.
+    /// Lets all leases of the host expire.
     pub(crate) fn cut_off(&self, service: &Embedded) {
-        for lease in held(&self.leases).drain(..) {
+        for lease in lock(&self.leases).drain(..) {
             service.stop_renewing(lease);
         }
     }
 
-    /// Forgets the leases of a process that is gone.
+    /// Forgets the leases of a process that has crashed.
     pub(crate) fn forget(&self) {
-        held(&self.leases).clear();
+        lock(&self.leases).clear();
     }
 
     fn is_cut(&self) -> bool {
@@ -71,11 +76,11 @@ impl Link {
     }
 
     fn loses(&self) -> bool {
-        self.rng.below(1_000) < *held(&self.lost_per_mille)
+        self.rng.below(1_000) < *lock(&self.lost_per_mille)
     }
 }
 
-/// The service as one run of one host's process sees it.
+/// The service as seen by one run of a host's process.
 #[derive(Debug)]
 pub(crate) struct LinkedChubby {
     service: Embedded,
@@ -84,7 +89,7 @@ pub(crate) struct LinkedChubby {
 }
 
 impl LinkedChubby {
-    /// `tasks`: where watches are carried, of the host's process.
+    /// `tasks`: the tasks of the host's process, for watches.
     pub(crate) fn shared(service: &Embedded, link: &Arc<Link>, tasks: &Tasks) -> SharedChubby {
         Arc::new(Self { service: service.clone(), link: Arc::clone(link), tasks: tasks.clone() })
     }
@@ -134,13 +139,13 @@ impl Chubby for LinkedChubby {
     fn open_session(&self, ttl: Duration) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>> {
         Box::pin(async move {
             let session = self.call(self.service.open_session(ttl)).await?;
-            held(&self.link.leases).push(session.lease());
+            lock(&self.link.leases).push(session.lease());
             Ok(session)
         })
     }
 }
 
-/// Hands events on until the link is cut; then, when it is back, tells of a gap.
+/// Forwards events until the link is cut; reports a gap when the link is healed.
 async fn carry(mut events: WatchStream, sender: mpsc::Sender<WatchEvent>, mut cut: watch::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -160,7 +165,7 @@ async fn carry(mut events: WatchStream, sender: mpsc::Sender<WatchEvent>, mut cu
     let _gone = sender.send(WatchEvent::Gap).await;
 }
 
-/// Returns when the link is cut, or is not. The link outlives whoever waits.
+/// Waits until the link has the wanted state.
 async fn reaches(cut: &mut watch::Receiver<bool>, wanted: bool) {
     let _held = cut.wait_for(|cut| *cut == wanted).await.map(drop);
 }

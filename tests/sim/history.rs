@@ -1,204 +1,207 @@
-//! Which operations were sent and what came of them, and what that allows to be read afterwards.
+//! The history of a run, and its checks with the checkers of the verifying load.
 //!
-//! Lists are rows to which every write appends a token of its own. Whatever is read of a list must be a prefix of what it
-//! is in the end, must hold every token acknowledged before the read began, and no token twice. That finds lost,
-//! doubled, invented and stale answers in one pass. Rows that are written once must be there, whole, if acknowledged.
+//! Lists are rows to which every write appends a unique token: they must be linearizable. Other rows are blind writes of
+//! versions: they must have the last acknowledged version, or one of unknown outcome. Scans must return every row that was
+//! acknowledged before, in order. That finds lost, stale, duplicate, torn and phantom data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What is known of an operation's fate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// It was acknowledged at that moment.
-    Acknowledged(Duration),
-    /// It may have been applied, or not, or may yet be.
-    Unknown,
-}
+use ebla_client::Direction;
+use ebla_workload::verify::blind_writes::Content;
+use ebla_workload::verify::check;
+use ebla_workload::verify::check::scans::{self, Scan};
+use ebla_workload::verify::history::{Action, Moment, Operation, Outcome, Prefix, Process, Token};
+use ebla_workload::verify::{Anomaly, Finding, History as Recorded};
 
-/// A token that was to be appended.
+/// An append of a token.
 #[derive(Clone, Debug)]
 pub(crate) struct Append {
-    pub(crate) list: String,
-    pub(crate) token: String,
-    pub(crate) began: Duration,
-    pub(crate) fate: Fate,
+    list: String,
+    token: Token,
+    began: Duration,
+    /// When it was acknowledged, and the list that was returned; `None`: its outcome is unknown.
+    acknowledged: Option<(Duration, Prefix)>,
 }
 
-/// A list as it was seen.
+/// A read of a list.
 #[derive(Clone, Debug)]
-pub(crate) struct Look {
+pub(crate) struct ListRead {
     pub(crate) list: String,
     pub(crate) began: Duration,
     pub(crate) ended: Duration,
-    pub(crate) seen: Vec<String>,
+    pub(crate) seen: Prefix,
 }
 
-/// A row that was to be written once.
-#[derive(Clone, Debug)]
-pub(crate) struct Put {
-    pub(crate) row: String,
-    pub(crate) value: String,
-    pub(crate) began: Duration,
-    pub(crate) fate: Fate,
+/// How many copies of its version a row has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// One family: rows that one worker overwrites repeatedly, until the outcome of a write is unknown.
+    One,
+    /// Two families: rows that are written once.
+    Two,
 }
 
-/// A scan of the whole table: which rows it gave.
+/// A write of a version.
 #[derive(Clone, Debug)]
-pub(crate) struct Sweep {
+struct Write {
+    row: String,
+    version: Token,
+    copies: Copies,
+    began: Duration,
+    /// When it was acknowledged; `None`: its outcome is unknown.
+    acknowledged: Option<Duration>,
+}
+
+/// A scan of the whole table: the rows that it returned.
+#[derive(Clone, Debug)]
+pub(crate) struct FullScan {
     pub(crate) began: Duration,
     pub(crate) rows: Vec<String>,
-}
-
-/// A row that one worker alone writes, with growing numbers, until a write's fate is unknown.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Own {
-    /// The last number that was sent, and the last that was acknowledged: the two differ by the write under way, or lost.
-    pub(crate) sent: u64,
-    pub(crate) acknowledged: u64,
 }
 
 /// All operations.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    pub(crate) appends: Vec<Append>,
-    pub(crate) looks: Vec<Look>,
-    pub(crate) puts: Vec<Put>,
-    pub(crate) sweeps: Vec<Sweep>,
-    pub(crate) owns: BTreeMap<String, Own>,
-    /// What was found wrong while the load ran.
+    appends: Vec<Append>,
+    writes: Vec<Write>,
+    pub(crate) list_reads: Vec<ListRead>,
+    pub(crate) full_scans: Vec<FullScan>,
+    /// Anomalies that were found while the load ran.
     pub(crate) wrong: Vec<String>,
 }
 
-/// What the table holds in the end: the lists, and the rows written once with the values in their two families.
+/// What the table holds in the end: the texts of the lists, and the values of all other rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Final {
-    pub(crate) lists: BTreeMap<String, Vec<String>>,
+    pub(crate) lists: BTreeMap<String, String>,
     pub(crate) rows: BTreeMap<String, Vec<String>>,
 }
 
-/// The tokens of a list's value.
-pub(crate) fn tokens(value: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(value).into_owned();
-    text.split(',').filter(|token| !token.is_empty()).map(str::to_owned).collect()
+/// The row of a list. The checkers recognise lists by the second part of the name.
+pub(crate) fn list_row(list: &str) -> String {
+    format!("{list}/list")
+}
+
+/// What the values of a row say.
+pub(crate) fn content(values: &[String], copies: Copies) -> Content {
+    let expected = match copies {
+        Copies::One => 1,
+        Copies::Two => 2,
+    };
+    let first = values.first().and_then(|value| value.parse().ok());
+    match first {
+        Some(version) if values.len() == expected && values.iter().all(|value| *value == values[0]) => {
+            Content::Version(version)
+        }
+        _ => Content::Broken(format!("{values:?}, expected {expected} equal versions")),
+    }
 }
 
 impl History {
-    /// Everything that contradicts the promises, in words.
+    /// Records an append that is about to be sent; its number.
+    pub(crate) fn begin_append(&mut self, list: &str, token: Token, began: Duration) -> usize {
+        self.appends.push(Append { list: list.to_owned(), token, began, acknowledged: None });
+        self.appends.len() - 1
+    }
+
+    /// Records that an append was acknowledged with this list.
+    pub(crate) fn acknowledge_append(&mut self, number: usize, at: Duration, list: &str) {
+        self.appends[number].acknowledged = Some((at, Prefix::of(list)));
+    }
+
+    /// Records a write that is about to be sent; its number.
+    pub(crate) fn begin_write(&mut self, row: &str, version: Token, copies: Copies, began: Duration) -> usize {
+        self.writes.push(Write { row: row.to_owned(), version, copies, began, acknowledged: None });
+        self.writes.len() - 1
+    }
+
+    /// Records that a write was acknowledged.
+    pub(crate) fn acknowledge_write(&mut self, number: usize, at: Duration) {
+        self.writes[number].acknowledged = Some(at);
+    }
+
+    /// Checks a read of a row by its only writer, which has written `version` and nothing since.
+    pub(crate) fn check_own_read(&mut self, row: &str, version: Token, seen: Option<&Content>) {
+        let anomaly = match seen {
+            Some(Content::Version(seen)) if *seen == version => return,
+            Some(Content::Version(seen)) if *seen > version => Anomaly::Phantom,
+            Some(Content::Broken(_)) => Anomaly::Torn,
+            Some(Content::Version(_)) | None => Anomaly::Stale,
+        };
+        let finding = Finding::new(anomaly, row, format!("version {version}"), format!("{seen:?}"));
+        self.wrong.push(finding.to_string());
+    }
+
+    /// All anomalies, as text.
     pub(crate) fn check(&self, end: &Final) -> Vec<String> {
-        let mut wrong = self.wrong.clone();
-        self.check_appends(end, &mut wrong);
-        self.check_looks(end, &mut wrong);
-        self.check_puts(end, &mut wrong);
-        self.check_sweeps(&mut wrong);
-        for row in self.owns.keys() {
-            let seen = end.rows.get(row).and_then(|values| values.first());
-            wrong.extend(self.judge_own(row, seen.map_or("0", String::as_str), 0));
-        }
-        wrong
+        let recorded = self.recorded(end);
+        let mut findings = check::all(&recorded).findings;
+        findings.extend(recorded.blind.check(&self.contents(end), |_version| false));
+        findings.extend(self.check_scans());
+        self.wrong.iter().cloned().chain(findings.iter().map(Finding::to_string)).collect()
     }
 
-    /// What is wrong with this number in a row of one writer. `at_least`: what was acknowledged before the read began.
-    pub(crate) fn judge_own(&self, row: &str, seen: &str, at_least: u64) -> Option<String> {
-        let own = self.owns.get(row)?;
-        let least = if at_least > 0 { at_least } else { own.acknowledged };
-        let is_right = seen.parse().is_ok_and(|seen: u64| (least..=own.sent).contains(&seen));
-        (!is_right).then(|| format!("stale: row {row} holds {seen}, not {least} to {}", own.sent))
-    }
-
-    fn check_appends(&self, end: &Final, wrong: &mut Vec<String>) {
-        let known: BTreeSet<(&str, &str)> = self.appends.iter().map(|a| (a.list.as_str(), a.token.as_str())).collect();
-        let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-        for (list, tokens) in &end.lists {
-            for token in tokens {
-                *counts.entry((list, token)).or_default() += 1;
-                if !known.contains(&(list.as_str(), token.as_str())) {
-                    wrong.push(format!("invented: {token} in list {list}"));
-                }
-            }
-        }
+    /// The history as the checkers take it.
+    fn recorded(&self, end: &Final) -> Recorded {
+        let mut recorded = Recorded::default();
         for append in &self.appends {
-            let count = counts.get(&(append.list.as_str(), append.token.as_str())).copied().unwrap_or(0);
-            if count > 1 {
-                wrong.push(format!("doubled: {} is {count} times in list {}", append.token, append.list));
-            }
-            if count == 0 && append.fate != Fate::Unknown {
-                wrong.push(format!(
-                    "lost: {} is not in list {}, sent {:?} {:?}",
-                    append.token, append.list, append.began, append.fate
-                ));
-            }
+            let (end, list) = append.acknowledged.unzip();
+            let action = Action::Append { token: append.token, list };
+            let operation = operation(Process::Writer(append.token.writer), append.began, end, action);
+            recorded.note(&list_row(&append.list), operation);
         }
+        for read in &self.list_reads {
+            let action = Action::List { list: read.seen };
+            recorded.note(&list_row(&read.list), operation(Process::Reader(0), read.began, Some(read.ended), action));
+        }
+        for write in &self.writes {
+            let action = Action::Put { version: write.version };
+            let by = Process::Writer(write.version.writer);
+            recorded.note(&write.row, operation(by, write.began, write.acknowledged, action));
+        }
+        for (list, text) in &end.lists {
+            recorded.note_text(&list_row(list), text);
+        }
+        recorded
     }
 
-    fn check_looks(&self, end: &Final, wrong: &mut Vec<String>) {
-        let empty = Vec::new();
-        let mut acknowledged: BTreeMap<&str, Vec<(Duration, &str)>> = BTreeMap::new();
-        let mut began: BTreeMap<(&str, &str), Duration> = BTreeMap::new();
-        for append in &self.appends {
-            began.insert((&append.list, &append.token), append.began);
-            if let Fate::Acknowledged(at) = append.fate {
-                acknowledged.entry(&append.list).or_default().push((at, &append.token));
-            }
-        }
-        for look in &self.looks {
-            let whole = end.lists.get(&look.list).unwrap_or(&empty);
-            if !whole.starts_with(&look.seen) {
-                let (seen, count) = (look.seen.len(), whole.len());
-                wrong.push(format!(
-                    "stale: {seen} tokens of list {} seen at {:?} are no prefix of its {count}",
-                    look.list, look.began
-                ));
-                continue;
-            }
-            let seen: BTreeSet<&str> = look.seen.iter().map(String::as_str).collect();
-            let before = acknowledged.get(look.list.as_str()).into_iter().flatten();
-            let missing =
-                before.filter(|(at, token)| *at < look.began && !seen.contains(token)).map(|(_, token)| *token);
-            if let Some(token) = missing.min() {
-                wrong.push(format!("stale: {token} of list {} was not seen at {:?}", look.list, look.began));
-            }
-            let early =
-                |token: &&String| began.get(&(look.list.as_str(), token.as_str())).is_some_and(|at| *at > look.ended);
-            if let Some(token) = look.seen.iter().find(early) {
-                wrong.push(format!("invented: {token} of list {} was seen before it was sent", look.list));
-            }
-        }
+    fn contents(&self, end: &Final) -> BTreeMap<String, Content> {
+        let overwritten: BTreeSet<&str> =
+            self.writes.iter().filter(|write| write.copies == Copies::One).map(|write| write.row.as_str()).collect();
+        let content = |(row, values): (&String, &Vec<String>)| {
+            let copies = if overwritten.contains(row.as_str()) { Copies::One } else { Copies::Two };
+            (row.clone(), content(values, copies))
+        };
+        end.rows.iter().map(content).collect()
     }
 
-    fn check_puts(&self, end: &Final, wrong: &mut Vec<String>) {
-        for put in &self.puts {
-            match end.rows.get(&put.row) {
-                None if put.fate == Fate::Unknown => {}
-                None => wrong.push(format!("lost: row {}, sent {:?} {:?}", put.row, put.began, put.fate)),
-                Some(values) if *values == [put.value.clone(), put.value.clone()] => {}
-                Some(values) => wrong.push(format!("half: row {} holds {values:?}, not twice {}", put.row, put.value)),
-            }
-        }
-        let known: BTreeSet<&str> = self.puts.iter().map(|put| put.row.as_str()).collect();
-        let is_known = |row: &&String| known.contains(row.as_str()) || self.owns.contains_key(row.as_str());
-        for row in end.rows.keys().filter(|row| !is_known(row)) {
-            wrong.push(format!("invented: row {row}"));
-        }
+    fn check_scans(&self) -> Vec<Finding> {
+        let lists = self.appends.iter().map(|append| list_row(&append.list));
+        let all: BTreeSet<String> = self.writes.iter().map(|write| write.row.clone()).chain(lists).collect();
+        let range: Vec<String> = all.into_iter().collect();
+        let check = |scan: &FullScan| {
+            let is_due = |write: &&Write| write.acknowledged.is_some_and(|at| at < scan.began);
+            let required: BTreeSet<String> = self.writes.iter().filter(is_due).map(|write| write.row.clone()).collect();
+            let required: Vec<String> = required.into_iter().collect();
+            let (direction, seen) = (Direction::Ascending, scan.rows.as_slice());
+            scans::check(&Scan { range: &range, required: &required, direction, limit: 0, seen, layout: None })
+        };
+        self.full_scans.iter().flat_map(check).collect()
     }
 
-    fn check_sweeps(&self, wrong: &mut Vec<String>) {
-        for sweep in &self.sweeps {
-            for pair in sweep.rows.windows(2).filter(|pair| pair[0] >= pair[1]) {
-                wrong.push(format!("scan: {} came before {} at {:?}", pair[0], pair[1], sweep.began));
-            }
-            let seen: BTreeSet<&str> = sweep.rows.iter().map(String::as_str).collect();
-            let due = self.puts.iter().filter(|put| matches!(put.fate, Fate::Acknowledged(at) if at < sweep.began));
-            if let Some(put) = due.filter(|put| !seen.contains(put.row.as_str())).min_by_key(|put| &put.row) {
-                wrong.push(format!("scan: row {} is missing at {:?}", put.row, sweep.began));
-            }
-        }
-    }
-
-    /// How many operations were acknowledged, and how many have an unknown fate.
+    /// The number of acknowledged writes, and of those with unknown outcome.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        let fates = self.appends.iter().map(|a| &a.fate).chain(self.puts.iter().map(|p| &p.fate));
-        let (unknown, known): (Vec<_>, Vec<_>) = fates.partition(|fate| **fate == Fate::Unknown);
+        let appends = self.appends.iter().map(|append| append.acknowledged.is_some());
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            appends.chain(self.writes.iter().map(|write| write.acknowledged.is_some())).partition(|is_known| *is_known);
         (known.len(), unknown.len())
     }
+}
+
+/// An operation that ended at `end`; without an end its outcome is unknown.
+fn operation(by: Process, began: Duration, end: Option<Duration>, action: Action) -> Operation {
+    let outcome = if end.is_some() { Outcome::Ok } else { Outcome::Unknown };
+    let start = Moment::after(began);
+    Operation { by, start, end: end.map_or(start, Moment::after), outcome, action }
 }

@@ -1,14 +1,14 @@
-//! What a crash leaves in a folder: a copy taken while the engine's background threads may be at work in it.
+//! Crash images: copies of a folder while the storage engine's background threads may be writing to it.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// A flush or compaction takes milliseconds.
+/// Attempts to copy; a flush or compaction takes milliseconds.
 const ATTEMPTS: u32 = 1_000;
 
-/// Copies `folder` to `image`, again until nothing has changed meanwhile.
+/// Copies `folder` to `image`, repeatedly until nothing has changed meanwhile.
 pub(crate) fn take(folder: &Path, image: &Path) {
     let taken = (0..ATTEMPTS).any(|_| is_taken(folder, image));
     assert!(taken, "{} changes all the time", folder.display());

@@ -3,15 +3,15 @@
 //!
 //! ```text
 //!   main      without EBLA_SIM_SEED: runs itself, seed by seed, two at a time; with it: one seed
-//!   swarm     many seeds;   catalogue   the planted faults, and which run finds each
-//!   run       one seed: hosts, faults, load, then peace and the proof
-//!   world     what outlives a crash; what runs on each host
-//!   nemesis   which faults, when;   image   what a crash leaves in a folder
-//!   load      what the clients do;   history   whether the answers were right;   replicas   whether all hold the same
-//!   time, net, chubby   the seams;   trace   what happened, as a hash
+//!   seeds     many seeds;   catalogue   the planted faults, and which plan finds each
+//!   run       one seed: hosts, faults and load, then recovery and checks
+//!   cluster   the simulated cluster: state that survives crashes, processes of each host
+//!   nemesis   fault injection;   image   the state of a folder after a crash
+//!   load      the clients;   history   checks of their operations;   replicas   comparison of replicas
+//!   time, net, chubby   simulated interfaces;   trace   the events, as a hash
 //! ```
 //!
-//! One seed a process: `mad-turmoil` replaces the process's clock and random numbers, so nothing else may live here.
+//! One seed for each process: `mad-turmoil` replaces the clock and random numbers of the process.
 //! `EBLA_SIM_TASK` is `seeds`, `planted`, or `all`. Seeds come from `EBLA_SIM_SEEDS=A..B`, and no new run begins when
 //! `EBLA_SIM_SECONDS` are over. A seed that fails prints the command that runs it again.
 #![expect(
@@ -24,6 +24,7 @@
 
 mod catalogue;
 mod chubby;
+mod cluster;
 mod history;
 mod image;
 mod load;
@@ -32,14 +33,13 @@ mod net;
 mod process;
 mod replicas;
 mod run;
-mod swarm;
+mod seeds;
 mod time;
 mod trace;
-mod world;
 
 use std::process::ExitCode;
 
-use self::swarm::Choice;
+use self::seeds::Choice;
 
 fn main() -> ExitCode {
     match std::env::var("EBLA_SIM_SEED") {
@@ -51,9 +51,9 @@ fn main() -> ExitCode {
 fn tasks() -> ExitCode {
     let task = std::env::var("EBLA_SIM_TASK").unwrap_or_else(|_| "all".to_owned());
     let is_fine = match task.as_str() {
-        "seeds" => swarm::all(Choice::Fresh),
+        "seeds" => seeds::all(Choice::Fresh),
         "planted" => catalogue::all(),
-        _ => [swarm::all(Choice::Fixed), catalogue::all()] == [true; 2],
+        _ => [seeds::all(Choice::Fixed), catalogue::all()] == [true; 2],
     };
     if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,4 +1,4 @@
-//! One seed in a process of its own.
+//! One seed in a separate process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -13,18 +13,18 @@ use crate::run::{Plan, run};
 use crate::time::HostTime;
 use crate::trace::Trace;
 
-/// A run that takes longer than this has lost its way.
+/// Timeout of a run in real time.
 const REAL_MAX: Duration = Duration::from_secs(600);
-/// What a run exits with when it took too long.
+/// Exit code of a run that timed out.
 const TOO_LONG: i32 = 3;
-/// What it exits with after a panic.
+/// Exit code after a panic.
 const PANICKED: i32 = 4;
 
 /// One seed in this process.
 pub(crate) fn one(seed: u64) -> ExitCode {
-    // Before anything that draws a random number, and makes the keys of this thread's hash maps from it.
+    // Before the first random number is drawn, for example for the keys of this thread's hash maps.
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
-    watch_over();
+    start_watchdog();
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}\n{}", std::backtrace::Backtrace::force_capture());
         std::process::exit(PANICKED);
@@ -32,7 +32,7 @@ pub(crate) fn one(seed: u64) -> ExitCode {
     let folder = own_folder();
     assert!(ebla_runtime::clock::replace_system_clock(Arc::new(HostTime::default())));
     let _clocks = mad_turmoil::time::SimClocksGuard::init();
-    // Always: whether there are logs must not make a difference to what draws random numbers.
+    // Always, because logging must not change the sequence of random numbers.
     ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_| "off".to_owned()));
     if let Some(bug) = chosen_bug() {
         bug.enable();
@@ -47,7 +47,7 @@ pub(crate) fn one(seed: u64) -> ExitCode {
     if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The fault that this run is to have; none when the variable is absent or empty.
+/// The planted fault of this run; `None` when the variable is absent or empty.
 fn chosen_bug() -> Option<Failpoint> {
     let name = std::env::var("EBLA_PLANTED_BUG").ok().filter(|name| !name.is_empty())?;
     let bug = Failpoint::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
@@ -55,8 +55,8 @@ fn chosen_bug() -> Option<Failpoint> {
     bug
 }
 
-/// Ends the process when the run takes too long: a run that loops without time passing cannot end itself.
-fn watch_over() {
+/// Exits the process when the run takes too long, because an endless loop does not advance simulated time.
+fn start_watchdog() {
     let watch = spawn_thread("watch", || {
         #[expect(clippy::disallowed_methods, reason = "real time, outside of the simulation")]
         std::thread::sleep(REAL_MAX);
@@ -66,29 +66,29 @@ fn watch_over() {
     drop(watch.unwrap());
 }
 
-/// A folder that is removed at the end. Its name is not drawn: two processes with one seed would draw the same one, and the
-/// second would draw again, which makes another run of it.
+/// A folder that is removed at the end. Its name is not random: two processes with one seed would draw the same name, and the
+/// second one would draw again, which would change its run.
 fn own_folder() -> tempfile::TempDir {
     let name = format!("ebla-sim-{}", std::process::id());
-    // What a process of this number left that was ended from outside.
+    // Removes leftovers of a killed process with the same id.
     drop(std::fs::remove_dir_all(fast_folder().join(&name)));
     tempfile::Builder::new().prefix(&name).rand_bytes(0).tempdir_in(fast_folder()).unwrap()
 }
 
-/// Memory where there is some, because every flush syncs.
+/// A folder in memory if possible, because every flush syncs.
 fn fast_folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// What came of a process.
+/// Result of a process.
 pub(crate) struct Ran {
     pub(crate) seed: u64,
     pub(crate) text: String,
     pub(crate) succeeded: bool,
 }
 
-/// Runs a seed in a process of its own. `bug`: the name of the fault that it has; empty: none.
+/// Runs a seed in a separate process. `bug`: the name of its planted fault; empty: none.
 pub(crate) fn start(seed: u64, plan: &str, bug: &str) -> Ran {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env("EBLA_SIM_SEED", seed.to_string()).env("EBLA_SIM_PLAN", plan).env("EBLA_PLANTED_BUG", bug);
@@ -97,11 +97,11 @@ pub(crate) fn start(seed: u64, plan: &str, bug: &str) -> Ran {
     Ran { seed, text, succeeded: output.status.success() }
 }
 
-/// Runs at once.
+/// Concurrent runs.
 const AT_ONCE: usize = 2;
 
-/// Does each piece of work, two at a time, and hands the outcomes over as they come.
-pub(crate) fn side_by_side<W: Send, R: Send>(
+/// Runs work items, two at a time, and passes on the results as they arrive.
+pub(crate) fn run_concurrently<W: Send, R: Send>(
     work: impl Iterator<Item = W> + Send,
     run: impl Fn(W) -> R + Sync,
     outcome: impl FnMut(R),
@@ -114,7 +114,7 @@ pub(crate) fn side_by_side<W: Send, R: Send>(
             let (sender, next, run) = (sender.clone(), &next, &run);
             scope.spawn(move || {
                 while let Some(piece) = next() {
-                    // Whoever waits for outcomes waits for all.
+                    // The receiver waits for all results.
                     let _taken = sender.send(run(piece));
                 }
             });

@@ -1,4 +1,4 @@
-//! Whether all replicas of each tablet hold the same, in the end.
+//! Comparison of all replicas of each tablet at the end.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,9 +8,9 @@ use ebla_model::id::TabletId;
 use ebla_storage::tablet::Direction;
 use ebla_tablet_server::tablet::Tablet;
 
-use crate::world::World;
+use crate::cluster::SimCluster;
 
-/// What a replica holds: its last entry, its shape, its visible part of the cells.
+/// The contents of a replica: last applied entry, range, and the cells in its range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Content {
     applied: u64,
@@ -20,20 +20,20 @@ struct Content {
     hash: u64,
 }
 
-/// Every difference between replicas, in words; nothing when all are equal and all are there.
-pub(crate) fn differences(world: &World) -> Vec<String> {
+/// All differences between replicas, as text; empty when all are equal and complete.
+pub(crate) fn differences(cluster: &SimCluster) -> Vec<String> {
     let mut tablets: BTreeMap<TabletId, BTreeMap<&str, Content>> = BTreeMap::new();
     let mut wrong = Vec::new();
-    for machine in &world.servers {
-        let Some(hosted) = machine.hosted() else {
-            wrong.push(format!("{} does not run", machine.name));
+    for host in &cluster.servers {
+        let Some(hosted) = host.hosted() else {
+            wrong.push(format!("{} does not run", host.name));
             continue;
         };
         for group in hosted.quarantined() {
-            wrong.push(format!("{} has put {group} into quarantine", machine.name));
+            wrong.push(format!("{} has put {group} into quarantine", host.name));
         }
         for tablet in hosted.tablets() {
-            tablets.entry(tablet.id()).or_default().insert(&machine.name, content(&tablet));
+            tablets.entry(tablet.id()).or_default().insert(&host.name, content(&tablet));
         }
     }
     for (tablet, replicas) in &tablets {
@@ -42,7 +42,7 @@ pub(crate) fn differences(world: &World) -> Vec<String> {
         if contents.any(|other| Some(other) != first) {
             wrong.push(format!("replicas of tablet {tablet} differ: {replicas:?}"));
         }
-        if replicas.len() != world.servers.len().min(3) {
+        if replicas.len() != cluster.servers.len().min(3) {
             wrong.push(format!("tablet {tablet} has {} replicas", replicas.len()));
         }
     }

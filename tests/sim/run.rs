@@ -1,4 +1,4 @@
-//! One run of one seed: hosts, faults, load, then peace and the proof.
+//! One run of one seed: hosts, faults and load, then recovery and checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,35 +9,35 @@ use ebla_model::id::{ReplicaId, TabletId};
 use ebla_runtime::Rng;
 use ebla_tablet_server::raft::GroupId;
 
+use crate::cluster::{self, FailureTimeouts, Phase, SimCluster, lock};
 use crate::load;
-use crate::nemesis::{Nemesis, Swarm};
+use crate::nemesis::{FaultRates, Nemesis};
 use crate::replicas;
 use crate::time::UP_BEFORE;
 use crate::trace::Trace;
-use crate::world::{self, Patience, Phase, World, held};
 
-/// What a run is.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) servers: usize,
     pub(crate) masters: usize,
     pub(crate) clients: u64,
-    /// How long the load runs under faults.
+    /// Duration of the load under faults.
     pub(crate) load: Duration,
-    pub(crate) swarm: Swarm,
-    /// Whether workers also write the same row again and again: what times that go back need to be noticed.
+    pub(crate) fault_rates: FaultRates,
+    /// Whether workers also overwrite the same rows repeatedly, which detects timestamps that go back.
     pub(crate) owns: bool,
     /// When a split is ordered, and where.
     pub(crate) splits: Vec<(Duration, String)>,
-    /// How soon a server that is silent is given up.
-    pub(crate) patience: Patience,
-    /// Whether the run ends with the first thing that is found wrong.
-    pub(crate) stops_early: bool,
+    /// Timeouts after which a failed server is replaced.
+    pub(crate) failure_timeouts: FailureTimeouts,
+    /// Whether the run stops at the first anomaly.
+    pub(crate) stops_at_first: bool,
 }
 
 impl Plan {
-    /// What this seed draws.
+    /// The random plan of this seed.
     pub(crate) fn draw(seed: u64) -> Self {
         let rng = Rng::seeded(seed);
         let load = Duration::from_secs(20 + rng.below(20));
@@ -50,11 +50,11 @@ impl Plan {
         splits.sort();
         let masters = 1 + usize::try_from(rng.below(2)).unwrap();
         let clients = 1 + rng.below(3);
-        let swarm = Swarm::draw(&rng);
-        // In a third of the runs there is a server to spare, and replicas move to it from others that are gone.
-        let (servers, swarm, patience) = match rng.below(3) {
-            0 => (4, swarm.with_losses(&rng), Patience::short(&rng)),
-            _ => (3, swarm, Patience::default()),
+        let fault_rates = FaultRates::draw(&rng);
+        // In a third of the runs there is a spare server, which replaces failed ones.
+        let (servers, fault_rates, failure_timeouts) = match rng.below(3) {
+            0 => (4, fault_rates.with_losses(&rng), FailureTimeouts::short(&rng)),
+            _ => (3, fault_rates, FailureTimeouts::default()),
         };
         Self {
             seed,
@@ -62,46 +62,46 @@ impl Plan {
             masters,
             clients,
             load,
-            swarm,
+            fault_rates,
             owns: seed.is_multiple_of(2),
             splits,
-            patience,
-            stops_early: false,
+            failure_timeouts,
+            stops_at_first: false,
         }
     }
 
-    /// The plan of this name: `swarm`, or one that has much of one thing.
+    /// The plan of this name: `swarm` for random faults, or one with many faults of one kind.
     pub(crate) fn named(name: &str, seed: u64) -> Self {
         let plan = Self {
             servers: 3,
-            patience: Patience::default(),
+            failure_timeouts: FailureTimeouts::default(),
             load: Duration::from_secs(20),
             owns: false,
-            stops_early: true,
+            stops_at_first: true,
             ..Self::draw(seed)
         };
         match name {
             "calm" => Self::calm(seed),
-            "votes" => Self { swarm: Swarm::votes(), splits: Vec::new(), ..plan },
-            "power" => Self { swarm: Swarm::power(), splits: Vec::new(), ..plan },
-            "outage" => Self { swarm: Swarm::outage(), splits: Vec::new(), clients: 8, ..plan },
-            "clocks" => Self { swarm: Swarm::clocks(), owns: true, ..plan },
-            "parts" => Self { swarm: Swarm::parts(), splits: many_splits(), ..plan },
-            "alone" => Self { swarm: Swarm::alone(), splits: Vec::new(), clients: 8, ..plan },
-            "splits" => Self { swarm: Swarm::calm(), splits: many_splits(), clients: 3, ..plan },
-            "kills" => Self { swarm: Swarm::kills(), splits: many_splits(), clients: 3, ..plan },
+            "votes" => Self { fault_rates: FaultRates::votes(), splits: Vec::new(), ..plan },
+            "power" => Self { fault_rates: FaultRates::power(), splits: Vec::new(), ..plan },
+            "outage" => Self { fault_rates: FaultRates::outage(), splits: Vec::new(), clients: 8, ..plan },
+            "clocks" => Self { fault_rates: FaultRates::clocks(), owns: true, ..plan },
+            "parts" => Self { fault_rates: FaultRates::parts(), splits: many_splits(), ..plan },
+            "alone" => Self { fault_rates: FaultRates::alone(), splits: Vec::new(), clients: 8, ..plan },
+            "splits" => Self { fault_rates: FaultRates::calm(), splits: many_splits(), clients: 3, ..plan },
+            "kills" => Self { fault_rates: FaultRates::kills(), splits: many_splits(), clients: 3, ..plan },
             _ => Self::draw(seed),
         }
     }
 
-    /// No faults: everything must simply work.
+    /// No faults.
     pub(crate) fn calm(seed: u64) -> Self {
         let splits = vec![(Duration::from_secs(8), "k/0".to_owned())];
-        Self { swarm: Swarm::calm(), load: Duration::from_secs(30), splits, ..Self::draw(seed) }
+        Self { fault_rates: FaultRates::calm(), load: Duration::from_secs(30), splits, ..Self::draw(seed) }
     }
 }
 
-/// A split about twice a second.
+/// About two splits per second.
 fn many_splits() -> Vec<(Duration, String)> {
     let letters = (b'b'..=b'z').rev().map(char::from);
     letters
@@ -110,67 +110,67 @@ fn many_splits() -> Vec<(Duration, String)> {
         .collect()
 }
 
-/// What came of a run.
+/// Result of a run.
 pub(crate) struct Outcome {
-    /// What was found wrong, in words.
+    /// The anomalies, as text.
     pub(crate) wrong: Vec<String>,
     /// One line of figures; the hash of the trace is in it.
     pub(crate) figures: String,
 }
 
-/// How long the cluster may take to open its first table.
+/// Timeout of the creation of the first table.
 const BOOT: Duration = Duration::from_secs(60);
-/// After the load, operations under way may take so long.
+/// Timeout of operations in progress after the load.
 const DRAIN: Duration = Duration::from_secs(15);
-/// How long the proof may take, and replicas to become equal after it.
+/// Timeout of the final checks.
 const PROOF: Duration = Duration::from_secs(70);
-/// See [`PROOF`]. A master that was told of nothing looks around once a minute, and takes superfluous replicas away then.
+/// Timeout until replicas are equal: the periodic reconciliation of the master, once a minute, removes superfluous replicas.
 const EQUAL: Duration = Duration::from_secs(90);
 
 /// Runs the plan.
 pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcome {
-    let world = World::new(plan, folder, trace);
-    let mut sim = build(plan, &world);
+    let cluster = SimCluster::new(plan, folder, trace);
+    let mut sim = build(plan, &cluster);
     let mut steps = Steps {
         sim: &mut sim,
-        world: &world,
-        stops_early: plan.stops_early,
+        cluster: &cluster,
+        stops_at_first: plan.stops_at_first,
         terms: BTreeMap::new(),
         voters: BTreeMap::new(),
     };
     let mut wrong = Vec::new();
-    if !steps.until(BOOT, None, |world| world.phase() == Phase::Load) {
+    if !steps.until(BOOT, None, |cluster| cluster.phase() == Phase::Load) {
         wrong.push(format!("not live: no table after {BOOT:?}"));
-        return finish(plan, &world, &sim, wrong);
+        return finish(plan, &cluster, &sim, wrong);
     }
     let rng = Rng::seeded(plan.seed ^ 0xbad_1dea);
-    let mut nemesis = Nemesis::new(plan.swarm.clone(), rng, steps.sim.elapsed());
+    let mut nemesis = Nemesis::new(plan.fault_rates.clone(), rng, steps.sim.elapsed());
     steps.until(plan.load, Some(&mut nemesis), |_| false);
-    *held(&world.phase) = Phase::Drain;
-    steps.until(DRAIN, Some(&mut nemesis), |world| world.drained.load(Ordering::Relaxed) == plan.clients);
-    let early = held(&world.history).wrong.clone();
-    if plan.stops_early && !early.is_empty() {
-        return finish(plan, &world, &sim, early);
+    *lock(&cluster.phase) = Phase::Drain;
+    steps.until(DRAIN, Some(&mut nemesis), |cluster| cluster.drained.load(Ordering::Relaxed) == plan.clients);
+    let early = lock(&cluster.history).wrong.clone();
+    if plan.stops_at_first && !early.is_empty() {
+        return finish(plan, &cluster, &sim, early);
     }
-    nemesis.relent(steps.sim, &world);
-    *held(&world.phase) = Phase::Converge;
-    steps.until(PROOF, Some(&mut nemesis), |world| held(&world.verdict).is_some());
-    match held(&world.verdict).take() {
+    nemesis.end_faults(steps.sim, &cluster);
+    *lock(&cluster.phase) = Phase::Converge;
+    steps.until(PROOF, Some(&mut nemesis), |cluster| lock(&cluster.result).is_some());
+    match lock(&cluster.result).take() {
         Some(found) => wrong.extend(found),
-        None => wrong.push("not live: no verdict".to_owned()),
+        None => wrong.push("not live: the final checks did not finish".to_owned()),
     }
     if wrong.is_empty() && !steps.until(EQUAL, Some(&mut nemesis), is_equal) {
-        wrong.extend(replicas::differences(&world).into_iter().map(|one| format!("diverged: {one}")));
+        wrong.extend(replicas::differences(&cluster).into_iter().map(|one| format!("diverged: {one}")));
     }
-    finish(plan, &world, &sim, wrong)
+    finish(plan, &cluster, &sim, wrong)
 }
 
-/// Looks a few times a second only: every look reads all stores.
-fn is_equal(world: &World) -> bool {
-    crate::time::elapsed().subsec_millis().is_multiple_of(250) && replicas::differences(world).is_empty()
+/// Checked only a few times per second, because each check reads all stores.
+fn is_equal(cluster: &SimCluster) -> bool {
+    crate::time::elapsed().subsec_millis().is_multiple_of(250) && replicas::differences(cluster).is_empty()
 }
 
-fn build<'a>(plan: &Plan, world: &Arc<World>) -> turmoil::Sim<'a> {
+fn build<'a>(plan: &Plan, cluster: &Arc<SimCluster>) -> turmoil::Sim<'a> {
     let mut sim = turmoil::Builder::new()
         .epoch(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000))
         .simulation_duration(Duration::from_secs(3_600))
@@ -181,55 +181,55 @@ fn build<'a>(plan: &Plan, world: &Arc<World>) -> turmoil::Sim<'a> {
         .enable_random_order()
         .rng_seed(plan.seed)
         .build();
-    let shared = Arc::clone(world);
-    sim.host("chubby", move || world::lock_service(Arc::clone(&shared)));
+    let shared = Arc::clone(cluster);
+    sim.host("chubby", move || cluster::lock_service(Arc::clone(&shared)));
     for number in 0..plan.servers {
-        let shared = Arc::clone(world);
-        sim.host(world.servers[number].name.as_str(), move || world::tablet_server(Arc::clone(&shared), number));
+        let shared = Arc::clone(cluster);
+        sim.host(cluster.servers[number].name.as_str(), move || cluster::tablet_server(Arc::clone(&shared), number));
     }
     for number in 0..plan.masters {
-        let shared = Arc::clone(world);
-        sim.host(world.masters[number].name.as_str(), move || world::master(Arc::clone(&shared), number));
+        let shared = Arc::clone(cluster);
+        sim.host(cluster.masters[number].name.as_str(), move || cluster::master(Arc::clone(&shared), number));
     }
     for number in 0..plan.clients {
-        let shared = Arc::clone(world);
+        let shared = Arc::clone(cluster);
         sim.host(format!("client-{number}"), move || load::client(Arc::clone(&shared), number));
     }
-    let (shared, splits) = (Arc::clone(world), plan.splits.clone());
+    let (shared, splits) = (Arc::clone(cluster), plan.splits.clone());
     sim.host("overseer", move || load::overseer(Arc::clone(&shared), splits.clone()));
     sim
 }
 
 struct Steps<'s, 'a> {
     sim: &'s mut turmoil::Sim<'a>,
-    world: &'s Arc<World>,
+    cluster: &'s Arc<SimCluster>,
     /// Whether a run ends with the first thing that is found wrong.
-    stops_early: bool,
-    /// The latest term that each replica has told.
+    stops_at_first: bool,
+    /// The latest term of each replica.
     terms: BTreeMap<(usize, GroupId), u64>,
     /// All voters that each tablet has had.
     voters: BTreeMap<TabletId, BTreeSet<ReplicaId>>,
 }
 
-/// The state of all groups enters the trace so often.
+/// Interval at which the state of all groups is traced.
 const LOOK: Duration = Duration::from_millis(100);
-/// The terms of all groups are compared with the earlier ones so often.
+/// Interval at which the terms of all groups are compared with earlier ones.
 const TERMS: Duration = Duration::from_millis(20);
 
 impl Steps<'_, '_> {
-    /// Steps until the condition holds (true) or the time is over (false).
+    /// Steps until the condition holds (true) or the timeout passes (false).
     fn until(
         &mut self,
-        limit: Duration,
+        timeout: Duration,
         mut nemesis: Option<&mut Nemesis>,
-        mut holds: impl FnMut(&World) -> bool,
+        mut holds: impl FnMut(&SimCluster) -> bool,
     ) -> bool {
-        let end = self.sim.elapsed() + limit;
+        let end = self.sim.elapsed() + timeout;
         while self.sim.elapsed() < end {
             self.sim.step().unwrap();
             let now = self.sim.elapsed();
             if let Some(nemesis) = nemesis.as_mut() {
-                nemesis.act(now, self.sim, self.world);
+                nemesis.act(now, self.sim, self.cluster);
             }
             self.compare_leaders(now);
             if now.as_millis().is_multiple_of(TERMS.as_millis()) {
@@ -238,67 +238,67 @@ impl Steps<'_, '_> {
             if now.as_millis() % LOOK.as_millis() == 0 {
                 self.look(now);
             }
-            if self.stops_early && !held(&self.world.history).wrong.is_empty() {
+            if self.stops_at_first && !lock(&self.cluster.history).wrong.is_empty() {
                 return false;
             }
-            if holds(self.world) {
+            if holds(self.cluster) {
                 return true;
             }
         }
         false
     }
 
-    /// No replica may forget a term that it has told, not over a restart either.
+    /// Terms of a replica must not decrease, also over restarts.
     fn compare_terms(&mut self, now: Duration) {
-        for (number, machine) in self.world.servers.iter().enumerate() {
-            for tablet in machine.hosted().iter().flat_map(|hosted| hosted.tablets()) {
+        for (number, host) in self.cluster.servers.iter().enumerate() {
+            for tablet in host.hosted().iter().flat_map(|hosted| hosted.tablets()) {
                 let group = tablet.group();
                 let term = group.status().term;
                 let known = self.terms.entry((number, group.id())).or_default();
                 if term < *known {
-                    let (name, tablet) = (&machine.name, tablet.id());
+                    let (name, tablet) = (&host.name, tablet.id());
                     let wrong = format!("forgotten: term {known} of tablet {tablet} by {name}, in {term} at {now:?}");
-                    held(&self.world.history).wrong.push(wrong);
+                    lock(&self.cluster.history).wrong.push(wrong);
                 }
                 *known = term;
             }
         }
     }
 
-    /// Nobody may answer reads by its lease while another leads in a later term: it may have committed what the first one
-    /// does not know. In one term one leads.
+    /// A leader must not serve reads by its lease while there is a leader of a later term, which may have committed writes that
+    /// the first one does not know. A term has at most one leader.
     fn compare_leaders(&self, now: Duration) {
         let mut leaders: BTreeMap<TabletId, Vec<(u64, &str, bool)>> = BTreeMap::new();
-        for machine in &self.world.servers {
-            for tablet in machine.hosted().iter().flat_map(|hosted| hosted.tablets()) {
+        for host in &self.cluster.servers {
+            for tablet in host.hosted().iter().flat_map(|hosted| hosted.tablets()) {
                 let Some(leadership) = tablet.group().leadership() else { continue };
                 let reads = tablet.group().can_lease_read(UP_BEFORE + now);
-                leaders.entry(tablet.id()).or_default().push((leadership.term, &machine.name, reads));
+                leaders.entry(tablet.id()).or_default().push((leadership.term, &host.name, reads));
             }
         }
         for (tablet, leaders) in leaders.into_iter().filter(|(_, leaders)| leaders.len() > 1) {
             let terms: BTreeSet<u64> = leaders.iter().map(|(term, _, _)| *term).collect();
             if terms.len() < leaders.len() {
                 let wrong = format!("split: {leaders:?} lead tablet {tablet} at {now:?}");
-                held(&self.world.history).wrong.push(wrong);
+                lock(&self.cluster.history).wrong.push(wrong);
             }
             let last = terms.last().copied();
             for (term, name, _) in leaders.iter().filter(|(term, _, reads)| *reads && Some(*term) != last) {
                 let wrong = format!(
                     "stale: {name} reads tablet {tablet} by its lease of term {term} at {now:?}, {leaders:?} lead"
                 );
-                held(&self.world.history).wrong.push(wrong);
+                lock(&self.cluster.history).wrong.push(wrong);
             }
         }
     }
 
-    /// Notes how the groups stand, and counts replicas that tablets did not have when they were made.
+    /// Traces the state of the groups, and counts replicas that were added to tablets.
     fn look(&mut self, now: Duration) {
-        for machine in &self.world.servers {
-            for report in machine.hosted().iter().flat_map(|hosted| hosted.report()) {
+        for host in &self.cluster.servers {
+            for report in host.hosted().iter().flat_map(|hosted| hosted.report()) {
                 let (tablet, generation) = (report.descriptor.tablet, report.descriptor.generation);
                 let state = format!("{tablet} g{generation} t{} {} a{}", report.term, report.is_leader, report.applied);
-                held(&self.world.trace).note(now, &machine.name, "group", &state);
+                lock(&self.cluster.trace).note(now, &host.name, "group", &state);
                 let voters = report.descriptor.membership.voters.into_iter().flatten();
                 let Some(known) = self.voters.get_mut(&tablet) else {
                     self.voters.insert(tablet, voters.collect());
@@ -307,7 +307,7 @@ impl Steps<'_, '_> {
                 for replica in voters {
                     if known.insert(replica) {
                         let what = format!("{tablet} {replica}");
-                        held(&self.world.trace).count(now, &machine.name, "replica-added", &what);
+                        lock(&self.cluster.trace).count(now, &host.name, "replica-added", &what);
                     }
                 }
             }
@@ -315,9 +315,9 @@ impl Steps<'_, '_> {
     }
 }
 
-fn finish(plan: &Plan, world: &World, sim: &turmoil::Sim<'_>, wrong: Vec<String>) -> Outcome {
-    let (known, unknown) = held(&world.history).counts();
-    let mut trace = held(&world.trace);
+fn finish(plan: &Plan, cluster: &SimCluster, sim: &turmoil::Sim<'_>, wrong: Vec<String>) -> Outcome {
+    let (known, unknown) = lock(&cluster.history).counts();
+    let mut trace = lock(&cluster.trace);
     let (hash, events) = trace.digest();
     let faults: Vec<String> = trace.counts().iter().map(|(kind, count)| format!("{kind}={count}")).collect();
     let figures = format!(

@@ -8,12 +8,12 @@ use ebla_model::time::Micros;
 use ebla_runtime::Clock;
 use ebla_runtime::clock::TimeSource;
 
-/// The simulation begins when every host has been up for so long.
+/// Uptime of every host at the start of the simulation.
 pub(crate) const UP_BEFORE: Duration = Duration::from_secs(1_000);
-/// ... and at this moment of wall time, in microseconds.
+/// Wall time at the start of the simulation, in microseconds.
 const EPOCH_MICROS: i64 = 1_700_000_000_000_000;
 
-/// The latest moment that was asked for: an answer for code that runs between two steps, such as a drop.
+/// The latest requested time, for code that runs between two steps, such as a drop.
 static LATEST_NANOS: AtomicU64 = AtomicU64::new(0);
 
 /// How long the simulation has run.
@@ -28,7 +28,7 @@ pub(crate) fn elapsed() -> Duration {
     }
 }
 
-/// A host's clock. Its wall time is off by what the nemesis says; time since boot is not.
+/// A host's clock. The nemesis changes its wall time, but not the time since boot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostTime {
     off_micros: Arc<AtomicI64>,

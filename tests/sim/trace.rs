@@ -1,4 +1,4 @@
-//! What happened, as a sequence of events and its hash: two runs of a seed are the same run if the hashes are equal.
+//! The trace: a sequence of events and its hash. Two runs of a seed are equal if the hashes are equal.
 //!
 //! An event is (time, node, kind, numbers). Names of threads and files, and addresses in memory, never enter it.
 
@@ -12,7 +12,7 @@ pub(crate) struct Trace {
     hash: DefaultHasher,
     events: u64,
     counts: BTreeMap<String, u64>,
-    /// Where each event is written as a line, when somebody wants to compare two runs.
+    /// Output of the events as lines, to compare two runs.
     lines: Option<std::io::BufWriter<std::fs::File>>,
 }
 

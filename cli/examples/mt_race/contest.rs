@@ -1,20 +1,20 @@
-//! The mounttable and its peer under the same load, in slices that alternate.
+//! The mounttable and its peer under the same load, in rounds that alternate.
 
 use std::error::Error;
 use std::time::Duration;
 
-use ebla_cli::bench::closed::{self, Client, Outcome};
-use ebla_cli::bench::etcd::{Consistency, Etcd, Lease};
-use ebla_cli::bench::names::asker::{Asker, Deed, Order, TTL};
-use ebla_cli::bench::names::shape::{Names, Shape};
-use ebla_cli::bench::processes::Processes;
-use ebla_cli::bench::report::Measured;
-use ebla_cli::bench::slice::{Slice, alternate};
 use ebla_runtime::Runtime;
+use ebla_workload::bench::closed_loop::{self, Client, LoopResult};
+use ebla_workload::bench::etcd::{Consistency, Etcd, Lease};
+use ebla_workload::bench::names::load_client::{LoadClient, NameOrder, Operation, TTL};
+use ebla_workload::bench::names::shape::{Names, TreeShape};
+use ebla_workload::bench::processes::Processes;
+use ebla_workload::bench::report::Comparison;
+use ebla_workload::bench::round::{Round, alternate};
 use tonic::transport::Channel;
 
 /// What the load's user is called, and the node that it mounts below.
-const CALLED: &str = "race";
+const USER_PREFIX: &str = "race";
 
 /// Clients share connections: this many clients one.
 const CLIENTS_PER_CHANNEL: usize = 16;
@@ -29,12 +29,12 @@ pub(super) struct Ours {
 impl Ours {
     /// The mounttable at `channels`.
     pub(super) fn new(channels: Vec<Channel>, processes: Processes, names: u64) -> Self {
-        Self { channels, processes, names: Names::new(CALLED, Shape::Spread, names) }
+        Self { channels, processes, names: Names::new(USER_PREFIX, TreeShape::Spread, names) }
     }
 
-    fn clients(&self, count: usize, deed: Deed, order: impl Fn(u64) -> Order) -> Vec<Asker> {
+    fn clients(&self, count: usize, operation: Operation, order: impl Fn(u64) -> NameOrder) -> Vec<LoadClient> {
         let client = |(channel, number): (&Channel, u64)| {
-            Asker::new(channel.clone(), CALLED, deed, self.names.clone(), order(number))
+            LoadClient::new(channel.clone(), USER_PREFIX, operation, self.names.clone(), order(number))
         };
         self.channels.iter().cycle().take(count).zip(0..).map(client).collect()
     }
@@ -57,13 +57,13 @@ impl Theirs {
     pub(super) async fn new(channels: Vec<Channel>, processes: Processes, names: u64) -> Result<Self, Box<dyn Error>> {
         let first = channels.first().cloned().ok_or("an etcd without an address")?;
         let lease = Etcd::new(first).grant(i64::try_from(TTL.as_secs())?).await?;
-        Ok(Self { channels, processes, names: Names::new(CALLED, Shape::Spread, names), lease })
+        Ok(Self { channels, processes, names: Names::new(USER_PREFIX, TreeShape::Spread, names), lease })
     }
 
-    fn clients(&self, count: usize, deed: Asked, order: impl Fn(u64) -> Order) -> Vec<Registrar> {
+    fn clients(&self, count: usize, operation: EtcdOperation, order: impl Fn(u64) -> NameOrder) -> Vec<Registrar> {
         let client = |(channel, number): (&Channel, u64)| Registrar {
             etcd: Etcd::new(channel.clone()),
-            deed,
+            operation,
             lease: self.lease,
             names: self.names.clone(),
             order: order(number),
@@ -72,15 +72,15 @@ impl Theirs {
     }
 }
 
-/// Enough for so many clients, spread over all addresses, `HOST:PORT`.
+/// Enough channels for this number of clients, spread over all addresses, `HOST:PORT`.
 pub(super) fn channels(runtime: &Runtime, addresses: &[String], clients: usize) -> Vec<Channel> {
     let count = clients.div_ceil(CLIENTS_PER_CHANNEL).max(addresses.len());
     addresses.iter().cycle().take(count).map(|address| runtime.net.channel(address)).collect()
 }
 
-/// What is asked of an etcd.
+/// An operation on etcd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asked {
+enum EtcdOperation {
     Register,
     LookUp(Consistency),
 }
@@ -88,19 +88,19 @@ enum Asked {
 /// A client of an etcd.
 struct Registrar {
     etcd: Etcd,
-    deed: Asked,
+    operation: EtcdOperation,
     lease: Lease,
     names: Names,
-    order: Order,
+    order: NameOrder,
 }
 
 impl Client for Registrar {
     async fn request(&mut self) -> Result<Option<u64>, String> {
         let Some(number) = self.order.next(self.names.count()) else { return Ok(None) };
         let item = self.names.item(number);
-        let done = match self.deed {
-            Asked::Register => self.etcd.register(&item.name, &item.server, self.lease).await,
-            Asked::LookUp(consistency) => match self.etcd.look_up(&item.name, consistency).await {
+        let done = match self.operation {
+            EtcdOperation::Register => self.etcd.register(&item.name, &item.server, self.lease).await,
+            EtcdOperation::LookUp(consistency) => match self.etcd.look_up(&item.name, consistency).await {
                 Ok(None) => return Err(format!("{} is not there", item.name)),
                 found => found.map(drop),
             },
@@ -123,8 +123,8 @@ pub(super) struct Contest<'a> {
 /// Who is measured, in the order of the table.
 #[derive(Clone, Copy)]
 enum Side {
-    Ours(&'static str, Deed),
-    Theirs(&'static str, Asked),
+    Ours(&'static str, Operation),
+    Theirs(&'static str, EtcdOperation),
 }
 
 impl Contest<'_> {
@@ -134,25 +134,27 @@ impl Contest<'_> {
     /// When one cannot be.
     pub(super) async fn fill(&self) -> Result<(), Box<dyn Error>> {
         let count = self.ours.names.count();
-        let order = Order::once(0, count);
-        let ours = closed::run(self.runtime, self.ours.clients(16, Deed::Mount, |_| order.clone()), None).await?;
-        let order = Order::once(0, count);
+        let order = NameOrder::once(0, count);
+        let ours =
+            closed_loop::run(self.runtime, self.ours.clients(16, Operation::Mount, |_| order.clone()), None).await?;
+        let order = NameOrder::once(0, count);
         let theirs =
-            closed::run(self.runtime, self.theirs.clients(16, Asked::Register, |_| order.clone()), None).await?;
+            closed_loop::run(self.runtime, self.theirs.clients(16, EtcdOperation::Register, |_| order.clone()), None)
+                .await?;
         without_errors(&ours)?;
         without_errors(&theirs)
     }
 
-    pub(super) async fn mounts(&self, clients: usize) -> Result<Measured, Box<dyn Error>> {
-        let sides = [Side::Ours("mount", Deed::Mount), Side::Theirs("etcd put", Asked::Register)];
+    pub(super) async fn mounts(&self, clients: usize) -> Result<Comparison, Box<dyn Error>> {
+        let sides = [Side::Ours("mount", Operation::Mount), Side::Theirs("etcd put", EtcdOperation::Register)];
         self.measure("mount", clients, &sides).await
     }
 
-    pub(super) async fn resolves(&self, clients: usize) -> Result<Measured, Box<dyn Error>> {
+    pub(super) async fn resolves(&self, clients: usize) -> Result<Comparison, Box<dyn Error>> {
         let sides = [
-            Side::Ours("resolve", Deed::Resolve(0)),
-            Side::Theirs("etcd get, linearizable", Asked::LookUp(Consistency::Linearizable)),
-            Side::Theirs("etcd get, serializable", Asked::LookUp(Consistency::Serializable)),
+            Side::Ours("resolve", Operation::Resolve(0)),
+            Side::Theirs("etcd get, linearizable", EtcdOperation::LookUp(Consistency::Linearizable)),
+            Side::Theirs("etcd get, serializable", EtcdOperation::LookUp(Consistency::Serializable)),
         ];
         self.measure("resolve", clients, &sides).await
     }
@@ -162,20 +164,20 @@ impl Contest<'_> {
         workload: &'static str,
         clients: usize,
         sides: &[Side],
-    ) -> Result<Measured, Box<dyn Error>> {
+    ) -> Result<Comparison, Box<dyn Error>> {
         let slices = alternate(sides, self.rounds, |side| side.name(), async |side| self.slice(*side, clients).await);
         let slices = slices.await?;
         eprintln!("{workload} with {clients} clients: done");
-        Ok(Measured::new(workload, clients, &slices, &self.runtime.rng))
+        Ok(Comparison::new(workload, clients, &slices, &self.runtime.rng))
     }
 
     /// The first error ends it: a race of refused requests would flatter.
-    async fn slice(&self, side: Side, clients: usize) -> Result<Slice, Box<dyn Error>> {
+    async fn slice(&self, side: Side, clients: usize) -> Result<Round, Box<dyn Error>> {
         let step = u64::try_from(clients)?;
-        // Servers refresh their own mounts, and nobody knows who looks for whom.
+        // Servers renew their own mounts; lookups are random.
         let order = |number| match side {
-            Side::Ours(_, Deed::Mount) | Side::Theirs(_, Asked::Register) => Order::own(number, step),
-            Side::Ours(..) | Side::Theirs(..) => Order::Random(self.runtime.rng.fork()),
+            Side::Ours(_, Operation::Mount) | Side::Theirs(_, EtcdOperation::Register) => NameOrder::own(number, step),
+            Side::Ours(..) | Side::Theirs(..) => NameOrder::Random(self.runtime.rng.fork()),
         };
         let processes = match side {
             Side::Ours(..) => &self.ours.processes,
@@ -184,14 +186,16 @@ impl Contest<'_> {
         let (before, own) = (processes.cpu_micros(), Processes::own().cpu_micros());
         let length = Some(self.slice);
         let outcome = match side {
-            Side::Ours(_, deed) => closed::run(self.runtime, self.ours.clients(clients, deed, order), length).await?,
-            Side::Theirs(_, deed) => {
-                closed::run(self.runtime, self.theirs.clients(clients, deed, order), length).await?
+            Side::Ours(_, operation) => {
+                closed_loop::run(self.runtime, self.ours.clients(clients, operation, order), length).await?
+            }
+            Side::Theirs(_, operation) => {
+                closed_loop::run(self.runtime, self.theirs.clients(clients, operation, order), length).await?
             }
         };
         without_errors(&outcome)?;
         let grown = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
-        Ok(Slice {
+        Ok(Round {
             rows: outcome.operations,
             took: outcome.took,
             latencies: outcome.latencies,
@@ -210,7 +214,7 @@ impl Side {
     }
 }
 
-fn without_errors(outcome: &Outcome) -> Result<(), Box<dyn Error>> {
+fn without_errors(outcome: &LoopResult) -> Result<(), Box<dyn Error>> {
     match &outcome.first_error {
         None => Ok(()),
         Some(error) => Err(format!("{} errors, the first: {error}", outcome.errors).into()),

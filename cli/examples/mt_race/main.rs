@@ -1,5 +1,5 @@
 //! Starts a mounttable and its peer side by side on this machine and measures both in alternation; or starts a mounttable
-//! alone, in a process of its own, and runs `ebla mt bench` on it.
+//! alone, in a separate process, and runs `ebla mt bench` on it.
 //!
 //! | | mounttable | etcd |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | resolve | resolves names, as of the last second at most | gets keys: linearizable, and serializable |
 //!
 //! The mounttable is served by `ebla up`: three tablet servers, each write on two of three logs. The etcd has one member
-//! unless told otherwise. Both write below the folder for temporary files, and sync before they answer. Slices in the order
+//! by default. Both write below the folder for temporary files, and sync before they answer. Rounds in the order
 //! A B C, C B A; a ratio is the median of the rounds' ratios with its 95 % interval.
 //!
 //! ```sh
@@ -28,11 +28,11 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Parser as _;
-use ebla_cli::bench::processes::{Processes, children};
-use ebla_cli::bench::report::COLUMNS;
 use ebla_cli::output::{self, Table};
 use ebla_runtime::Runtime;
 use ebla_tests::etcd::EtcdCluster;
+use ebla_workload::bench::processes::{Processes, children};
+use ebla_workload::bench::report::COLUMNS;
 use serde_json::{Value, json};
 
 use crate::contest::{Contest, Ours, Theirs, channels};
@@ -60,7 +60,7 @@ struct Arguments {
     /// Show JSON
     #[arg(long)]
     json: bool,
-    /// No race: `ebla mt bench` on a mounttable in a process of its own
+    /// Run `ebla mt bench` on a mounttable in a separate process instead
     #[arg(long)]
     bench: bool,
     /// In the bench: the large directory is written into the table, not mounted
@@ -89,7 +89,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// A cluster, and what its ready file says.
+/// A cluster, and the contents of its ready file.
 fn up(program: &Path, folder: &Path, more: &[&str]) -> Result<(Value, Running), Box<dyn Error>> {
     let data = folder.join("data");
     let fixed = ["up", "--listen", "127.0.0.1:0", "--data"].map(OsStr::new);
@@ -97,24 +97,24 @@ fn up(program: &Path, folder: &Path, more: &[&str]) -> Result<(Value, Running), 
     serve(program, &[&fixed[..], &[data.as_os_str()], &more].concat(), folder)
 }
 
-fn told<'a>(ready: &'a Value, what: &str) -> Result<&'a str, String> {
-    ready.get(what).and_then(Value::as_str).ok_or_else(|| format!("the ready file does not tell {what}"))
+fn field<'a>(ready: &'a Value, what: &str) -> Result<&'a str, String> {
+    ready.get(what).and_then(Value::as_str).ok_or_else(|| format!("the ready file does not have {what}"))
 }
 
 fn bench(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let (folder, beside) = (tempfile::tempdir()?, tempfile::tempdir()?);
     let (cluster, _running) = up(&arguments.ebla, folder.path(), &[])?;
     let fixed = ["mounttable", "--listen", "127.0.0.1:0", "--insecure-dev-identity", "--cluster"];
-    let all: Vec<_> = fixed.into_iter().chain([told(&cluster, "bigtable")?]).map(OsStr::new).collect();
+    let all: Vec<_> = fixed.into_iter().chain([field(&cluster, "bigtable")?]).map(OsStr::new).collect();
     let (ready, _names) = serve(&arguments.ebla, &all, beside.path())?;
-    let pid = ready.get("pid").and_then(Value::as_u64).ok_or("the ready file does not tell pid")?;
+    let pid = ready.get("pid").and_then(Value::as_u64).ok_or("the ready file does not have pid")?;
     let mut bench = Command::new(&arguments.ebla);
-    bench.args(["mt", "bench", "--root", told(&ready, "address")?, "--pid", &pid.to_string()]);
+    bench.args(["mt", "bench", "--root", field(&ready, "address")?, "--pid", &pid.to_string()]);
     if arguments.json {
         bench.args(["-o", "json"]);
     }
     if arguments.written {
-        bench.args(["--cluster", told(&cluster, "bigtable")?]);
+        bench.args(["--cluster", field(&cluster, "bigtable")?]);
     }
     let status = bench.args(&arguments.arguments).status()?;
     if status.success() { Ok(()) } else { Err(format!("ebla mt bench: {status}").into()) }
@@ -134,7 +134,7 @@ async fn race(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let (processes, (ready, _running)) =
         started(&before, up(&arguments.ebla, folder.path(), &["--mounttable", "127.0.0.1:0"])?)?;
     let most = arguments.clients.iter().copied().max().unwrap_or(1);
-    let address = [told(&ready, "mounttable")?.to_owned()];
+    let address = [field(&ready, "mounttable")?.to_owned()];
     let ours = Ours::new(channels(&runtime, &address, most), processes, arguments.names);
     let before = own();
     let (processes, etcd) = started(&before, EtcdCluster::start(arguments.members.into(), build()).await?)?;

@@ -5,7 +5,7 @@
 //!   up           the same in one process, `ebla up`
 //!   etcd         an etcd of three members, clients on all; etcd-leader: the same, clients on its leader
 //!   postgres     PostgreSQL, a primary with two standbys, on disk on two of the three before it answers
-//!   emulator     Google's, which keeps everything in memory and syncs nothing
+//!   emulator     Google's, which stores everything in memory and does not sync
 //! ```
 //!
 //! Every one that writes to a disk writes below the folder for temporary files, and syncs before it answers. What is not
@@ -25,12 +25,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::Parser as _;
-use ebla_cli::bench::processes::children;
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::Cluster as _;
 use ebla_tests::etcd::EtcdCluster;
+use ebla_tests::network::Loopback;
 use ebla_tests::process::{Plan, ProcessCluster};
-use ebla_tests::site::Loopback;
+use ebla_workload::bench::processes::children;
 
 use crate::systems::{Running, build, serve, wait_for};
 
@@ -45,7 +45,7 @@ struct Arguments {
     /// Google's emulator
     #[arg(long)]
     emulator: Option<PathBuf>,
-    /// Who takes part
+    /// Systems to run
     #[arg(long, value_delimiter = ',', default_value = "ebla,up,etcd,etcd-leader,postgres,emulator")]
     systems: Vec<String>,
     /// Handed on to `ebla bench`
@@ -53,13 +53,13 @@ struct Arguments {
     bench: Vec<String>,
 }
 
-/// A running system; ended when dropped.
+/// A running system; stopped when dropped.
 struct System {
     name: &'static str,
-    /// As `ebla bench --peer` takes them.
-    places: String,
+    /// In the format of `ebla bench --peer`.
+    addresses: String,
     processes: BTreeSet<u32>,
-    _kept: Box<dyn Any>,
+    _guard: Box<dyn Any>,
 }
 
 type Started = Result<(String, Box<dyn Any>), Box<dyn std::error::Error>>;
@@ -76,11 +76,11 @@ async fn main() -> ExitCode {
         }
         let before = children(std::process::id());
         match start(name, &arguments, &runtime).await {
-            Ok((places, kept)) => {
+            Ok((addresses, guard)) => {
                 let processes = children(std::process::id()).difference(&before).copied().collect();
-                systems.push(System { name, places, processes, _kept: kept });
+                systems.push(System { name, addresses, processes, _guard: guard });
             }
-            Err(reason) => eprintln!("{name} takes no part: {reason}"),
+            Err(reason) => eprintln!("{name} is skipped: {reason}"),
         }
     }
     race(&arguments, &systems)
@@ -111,20 +111,20 @@ fn up(program: &Path) -> Started {
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
     let arguments = ["up", "--listen", UP_ADDRESS, "--data"].map(OsStr::new);
-    let (told, running) = serve(program, &[&arguments[..], &[data.as_os_str()]].concat(), folder.path())?;
+    let (ready, running) = serve(program, &[&arguments[..], &[data.as_os_str()]].concat(), folder.path())?;
     // All three servers take requests; the file tells where.
-    let servers = told.get("servers").and_then(serde_json::Value::as_array).into_iter().flatten();
+    let servers = ready.get("servers").and_then(serde_json::Value::as_array).into_iter().flatten();
     let all: Vec<_> = servers.filter_map(|server| Some(server.get("bigtable")?.as_str()?.to_owned())).collect();
-    let places = if all.is_empty() { UP_ADDRESS.to_owned() } else { all.join(",") };
-    Ok((places, Box::new((running, folder))))
+    let addresses = if all.is_empty() { UP_ADDRESS.to_owned() } else { all.join(",") };
+    Ok((addresses, Box::new((running, folder))))
 }
 
 async fn etcd() -> Started {
     let build = build();
     println!("etcd: {build:?}");
     let cluster = EtcdCluster::start(3, build).await?;
-    let places: Vec<_> = cluster.endpoints().iter().map(|one| one.replace("http://", "etcd://")).collect();
-    Ok((places.join(","), Box::new(cluster)))
+    let addresses: Vec<_> = cluster.endpoints().iter().map(|one| one.replace("http://", "etcd://")).collect();
+    Ok((addresses.join(","), Box::new(cluster)))
 }
 
 fn emulator(program: Option<&Path>) -> Started {
@@ -140,12 +140,12 @@ fn race(arguments: &Arguments, systems: &[System]) -> ExitCode {
     let Some((first, peers)) = systems.split_first() else { return ExitCode::FAILURE };
     println!("the first one, `ebla` below, is {}", first.name);
     let mut bench = Command::new(&arguments.ebla);
-    bench.args(["bench", "--addr", &first.places]).arg(counted("ebla", &first.processes));
+    bench.args(["bench", "--addr", &first.addresses]).arg(counted("ebla", &first.processes));
     for peer in peers {
         let ways = if peer.name == "etcd" { vec!["etcd", "etcd-leader"] } else { vec![peer.name] };
         for way in ways.into_iter().filter(|way| arguments.systems.iter().any(|wanted| wanted == way)) {
-            let places = peer.places.replace("etcd://", &format!("{way}://"));
-            bench.arg(format!("--peer={way}={places}")).arg(counted(way, &peer.processes));
+            let addresses = peer.addresses.replace("etcd://", &format!("{way}://"));
+            bench.arg(format!("--peer={way}={addresses}")).arg(counted(way, &peer.processes));
         }
     }
     bench.args(&arguments.bench);

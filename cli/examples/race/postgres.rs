@@ -28,7 +28,7 @@ synchronous_commit = on
 synchronous_standby_names = 'ANY 1 (standby1, standby2)'
 ";
 
-/// Where it listens, and what keeps it running.
+/// Its address, and a guard that stops it when dropped.
 pub(super) fn start() -> Started {
     let programs = programs().ok_or("it is not installed (the Debian package postgresql)")?;
     let folder = tempfile::tempdir()?;
@@ -74,7 +74,7 @@ fn as_user(program: &Path) -> Command {
 }
 
 fn serve(mut program: Command, data: &Path, port: u16, name: &str) -> io::Result<Running> {
-    // A standby's name is what the primary knows it by. What stands last counts.
+    // The primary identifies a standby by its cluster_name. The last setting of a file is used.
     let settings = format!("{SETTINGS}port = {port}\ncluster_name = '{name}'\n");
     let file = data.join("postgresql.conf");
     let before = fs::read_to_string(&file)?;

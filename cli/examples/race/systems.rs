@@ -13,7 +13,7 @@ use serde_json::Value;
 /// How long a process may take until it answers.
 const READY_MAX: Duration = Duration::from_secs(60);
 
-/// Starts Ebla so and waits until it serves; what its ready file, which is to be in `folder`, says.
+/// Starts Ebla so and waits until it serves; returns the contents of its ready file, which is in `folder`.
 pub(super) fn serve(program: &Path, arguments: &[&OsStr], folder: &Path) -> Result<(Value, Running), Box<dyn Error>> {
     let ready = folder.join("ready");
     let mut command = Command::new(program);
@@ -40,7 +40,7 @@ impl Drop for Running {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a process tells nothing but through files and ports: polling is all there is"
+    reason = "the state of a process is visible only through files and ports, so it must be polled"
 )]
 pub(super) fn wait_for(is_ready: impl Fn() -> bool) -> Result<(), &'static str> {
     let pause = Duration::from_millis(100);

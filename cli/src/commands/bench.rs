@@ -1,4 +1,4 @@
-//! `ebla bench`: load on a cluster, alone or in alternation with others.
+//! `ebla bench`: load on a cluster, alone or in alternation with other systems.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
 use serde_json::json;
 
-use super::Place;
-use super::reach;
-use crate::bench::processes::Processes;
-use crate::bench::report::{COLUMNS, Measured};
-use crate::bench::slice;
-use crate::bench::target::Target;
-use crate::bench::{Plan, Values, Workload};
+use super::ClusterArguments;
+use super::connectivity;
 use crate::output::{self, Failure, Format, Table};
 use crate::size;
+use ebla_workload::bench::processes::Processes;
+use ebla_workload::bench::report::{COLUMNS, Comparison};
+use ebla_workload::bench::round;
+use ebla_workload::bench::target::Target;
+use ebla_workload::bench::{Plan, Values, Workload};
 
-/// Measure reads, writes and scans, alone or beside another system
+/// Measure reads, writes and scans, alone or in comparison with other systems
 ///
 /// Examples:
 ///   ebla bench --clients 1,16,128
@@ -30,23 +30,23 @@ use crate::size;
 /// commas. The load overwrites the keys of an etcd, and creates the table `bench` of a PostgreSQL again.
 ///
 /// Columns:
-///   CLIENTS            clients, each of which sends its next request when the last one was answered
-///   ROWS/S             rows a second over all clients, the median over the rounds
-///   P50 MS, P99 MS     time until the answer, in milliseconds: half of the requests, 99 of 100 were faster
-///   CPU US (+ LOAD)    processor time for each row in microseconds: of the target's --processes, and of this program
-///   SYNCS              waits of a commit log for its disk, for each row
-///   FIRST / THIS       how many times as many rows a second the first target did; the interval holds the true ratio
+///   CLIENTS            number of clients; each sends its next request when the last one was answered (closed loop)
+///   ROWS/S             rows per second over all clients, the median over the rounds
+///   P50 MS, P99 MS     latency percentiles in milliseconds
+///   CPU US (+ LOAD)    processor time per row in microseconds: of the target's --processes, and of this program
+///   SYNCS              commit log fsyncs per row
+///   FIRST / THIS       throughput of the first target divided by that of this one; the interval contains the true ratio
 ///                      with a probability of 95 %
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Bench {
     /// Which cluster
     #[command(flatten)]
-    pub place: Place,
-    /// Another system, measured in alternation; repeat for several
-    #[arg(long, value_name = "NAME=PLACES")]
+    pub cluster: ClusterArguments,
+    /// Another system to compare with; repeat for several
+    #[arg(long, value_name = "NAME=ADDRESSES")]
     pub peer: Vec<String>,
-    /// The processes of `ebla` or of a peer, whose processor time is then measured
+    /// Process ids of `ebla` or of a peer, to measure their processor time
     #[arg(long, value_name = "NAME=PID,PID…")]
     pub processes: Vec<String>,
     /// Which workloads to run, in this order
@@ -64,18 +64,18 @@ pub struct Bench {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// Measurements of each target for each figure
+    /// Number of measurements of each target for each figure
     #[arg(long, alias = "pairs", default_value_t = 6)]
     pub rounds: usize,
 }
 
-/// Prepares the tables, runs the slices, shows the figures.
+/// Prepares the tables, runs the measurements, shows the results.
 ///
 /// # Errors
-/// The first error that any client meets; 6 when nothing listens at an address.
+/// The first error that any client receives; 6 when nothing listens at an address.
 pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
     if !(0.01..=3_600.0).contains(&bench.seconds) {
-        return Err(Failure::usage("--seconds must lie between 0.01 and 3600"));
+        return Err(Failure::usage("--seconds must be between 0.01 and 3600"));
     }
     let too_large = |_| Failure::usage("--value-bytes is larger than this machine can address");
     let plan = Plan {
@@ -83,11 +83,11 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
         clients: bench.clients.clone(),
         rows: bench.rows,
         value_bytes: usize::try_from(bench.value_bytes.bytes()).map_err(too_large)?,
-        slice: Duration::from_secs_f64(bench.seconds),
+        round_length: Duration::from_secs_f64(bench.seconds),
         rounds: bench.rounds.max(1),
     };
     let values = Values::new(&runtime, plan.value_bytes);
-    reach::any(&bench.place.addresses()?, &runtime).await?;
+    connectivity::require_any(&bench.cluster.addresses()?, &runtime).await?;
     let targets = targets(&bench, &runtime).await?;
     output::note(&estimate(&plan, targets.len()));
     for target in &targets {
@@ -104,20 +104,20 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How long it will take, as far as that is known before.
+/// How long the measurements will take.
 fn estimate(plan: &Plan, targets: usize) -> String {
     let figures = plan.workloads.len().saturating_mul(plan.clients.len());
-    let slices = figures.saturating_mul(plan.rounds).saturating_mul(targets);
-    let time = plan.slice.saturating_mul(u32::try_from(slices).unwrap_or(u32::MAX));
+    let rounds = figures.saturating_mul(plan.rounds).saturating_mul(targets);
+    let time = plan.round_length.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX));
     format!(
-        "figures: {figures}, of {} measurements of {:?} each: about {}, and before that the time to fill the tables",
+        "figures: {figures}, with {} measurements of {:?} each: about {}, plus the time to fill the tables",
         plan.rounds.saturating_mul(targets),
-        plan.slice,
+        plan.round_length,
         rough(time)
     )
 }
 
-/// A duration as a person estimates it.
+/// A duration rounded for people.
 fn rough(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..120 => format!("{seconds} seconds"),
@@ -128,15 +128,15 @@ fn rough(time: Duration) -> String {
 
 async fn targets(bench: &Bench, runtime: &Runtime) -> Result<Vec<Target>, Failure> {
     let most = bench.clients.iter().copied().max().unwrap_or(1);
-    let mut named = vec![("ebla", bench.place.addresses()?.join(","))];
+    let mut named = vec![("ebla", bench.cluster.addresses()?.join(","))];
     for peer in &bench.peer {
-        let (name, places) = peer.split_once('=').ok_or_else(|| Failure::usage("--peer is NAME=PLACES"))?;
-        named.push((name, places.to_owned()));
+        let (name, addresses) = peer.split_once('=').ok_or_else(|| Failure::usage("--peer needs NAME=ADDRESSES"))?;
+        named.push((name, addresses.to_owned()));
     }
     let mut targets = Vec::new();
-    for (name, places) in named {
+    for (name, addresses) in named {
         let processes = processes(&bench.processes, name)?;
-        targets.push(Target::new(runtime, name, &places, processes, most).await?);
+        targets.push(Target::new(runtime, name, &addresses, processes, most).await?);
     }
     Ok(targets)
 }
@@ -153,19 +153,19 @@ async fn measure(
     clients: usize,
     plan: &Plan,
     values: &Values,
-) -> Result<Measured, Failure> {
-    let one = async |target: &Target| slice::run(runtime, target, workload, clients, plan, values).await;
-    let slices = slice::alternate(targets, plan.rounds, |target| &target.name, one).await?;
+) -> Result<Comparison, Failure> {
+    let one = async |target: &Target| round::run(runtime, target, workload, clients, plan, values).await;
+    let rounds = round::alternate(targets, plan.rounds, |target| &target.name, one).await?;
     output::note(&format!("{} with {clients} clients: done", workload.name()));
-    Ok(Measured::new(workload.name(), clients, &slices, &runtime.rng))
+    Ok(Comparison::new(workload.name(), clients, &rounds, &runtime.rng))
 }
 
-fn show(bench: &Bench, measured: &[Measured]) {
-    if bench.place.output == Format::Json {
-        return output::print_json(&json!(measured.iter().map(Measured::json).collect::<Vec<_>>()));
+fn show(bench: &Bench, measured: &[Comparison]) {
+    if bench.cluster.output == Format::Json {
+        return output::print_json(&json!(measured.iter().map(Comparison::json).collect::<Vec<_>>()));
     }
     let mut table = Table::new(&COLUMNS);
-    for line in measured.iter().flat_map(Measured::lines) {
+    for line in measured.iter().flat_map(Comparison::lines) {
         table.row(line);
     }
     output::print(&table.render());
@@ -177,17 +177,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bench_says_before_how_long_it_takes() {
+    fn the_estimate_covers_all_measurements() {
         let plan = Plan {
             workloads: vec![Workload::Write, Workload::Read, Workload::Scan],
             clients: vec![1, 16, 128],
             rows: 100,
             value_bytes: 10,
-            slice: Duration::from_secs(5),
+            round_length: Duration::from_secs(5),
             rounds: 6,
         };
         let said = estimate(&plan, 2);
-        assert!(said.starts_with("figures: 9, of 12 measurements of 5s each: about 9 minutes"), "{said}");
+        assert!(said.starts_with("figures: 9, with 12 measurements of 5s each: about 9 minutes"), "{said}");
         assert_eq!(
             [1, 119, 120, 7_200].map(|seconds| rough(Duration::from_secs(seconds))),
             ["1 seconds", "119 seconds", "2 minutes", "2 hours"]

@@ -1,7 +1,7 @@
-//! `ebla demo webtable`: what `up` does, with a real data set in it, some questions and their answers.
+//! `ebla demo webtable`: a cluster as `up` starts it, loaded with a real data set, and some example queries.
 //!
-//! The first start loads; a later start on the same folder finds the rows of the first and loads nothing, unless the first
-//! was stopped before it had loaded all.
+//! The first start loads the data. A later start on the same folder finds the rows and loads nothing, unless the first load
+//! was interrupted.
 
 use ebla_client::Client;
 use ebla_client::table::ReadOptions;
@@ -14,10 +14,11 @@ use ebla_runtime::Runtime;
 use futures::StreamExt as _;
 
 use super::{load, tablet, up};
+use crate::encoding;
 use crate::output::{self, Failure, Table};
 use crate::process::Signals;
 
-/// Run a cluster as `up` does and load a real data set into it.
+/// Run a cluster like `up` and load a real data set into it
 ///
 /// Example:
 ///   ebla demo webtable --exit-after-load
@@ -27,39 +28,39 @@ pub struct Demo {
     /// Which data set
     #[arg(value_enum, default_value = "webtable")]
     pub dataset: Dataset,
-    /// End after the load and the answers
+    /// Stop after the load and the example queries
     #[arg(long)]
     pub exit_after_load: bool,
-    /// As for `up`
+    /// Options of `up`
     #[command(flatten)]
     pub up: up::Up,
 }
 
-/// Data sets that come with us.
+/// Data sets that ship with the program.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Dataset {
     /// The home pages in this machine's Debian package index, linked by dependencies
     Webtable,
 }
 
-/// Rows of one prefix that are shown.
+/// Rows shown of one prefix.
 const SHOWN: u64 = 5;
 
-/// Starts, loads, asks, and stays up until Ctrl-C.
+/// Starts the cluster, loads the data, runs the queries, and keeps serving until Ctrl-C.
 ///
 /// # Errors
-/// What kept it from starting or loading.
+/// When the cluster cannot be started or the data not be loaded.
 pub async fn run(demo: Demo, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     let Some(running) = up::start(&demo.up, &mut signals, &runtime).await? else { return Ok(()) };
     let outcome = match up::announce(&demo.up, &running) {
-        Ok(()) => signals.unless_told(show(&demo, &running, &runtime)).await,
+        Ok(()) => signals.unless_signalled(load_and_query(&demo, &running, &runtime)).await,
         Err(failure) => Some(Err(failure)),
     };
     if let Some(Ok(())) = outcome
         && !demo.exit_after_load
     {
-        eprintln!("\nstaying up at {}; Ctrl-C stops", running.first_address());
+        eprintln!("\nserving at {}; Ctrl-C stops", running.first_address());
         signals.next().await;
     }
     eprintln!("\nstopping: draining, flushing");
@@ -67,28 +68,26 @@ pub async fn run(demo: Demo, runtime: Runtime) -> Result<(), Failure> {
     outcome.unwrap_or(Ok(()))
 }
 
-/// Loads what is missing, and asks.
-async fn show(demo: &Demo, running: &up::Running, runtime: &Runtime) -> Result<(), Failure> {
+/// Loads the data if it is incomplete, and runs the queries.
+async fn load_and_query(demo: &Demo, running: &up::Running, runtime: &Runtime) -> Result<(), Failure> {
     let Dataset::Webtable = demo.dataset;
     let client = Client::connect_cluster(running.first_address(), runtime.clone()).await?;
     let name = TableName::from_parts("dev", "dev", "webtable")?;
     let webtable = load::Webtable::find();
     let (found, wanted) = (count(&client, &name).await?, webtable.rows());
-    // More than are wanted is no harm: the index may have become shorter since.
+    // More rows than expected are fine: the index may have become shorter since the first load.
     if found >= wanted {
         output::print(&format!("found the {found} rows of an earlier start in table webtable\n"));
     } else {
         if found > 0 {
-            output::print(&format!(
-                "found {found} of {wanted} rows, those of a load that was interrupted: loading again\n"
-            ));
+            output::print(&format!("found {found} of {wanted} rows: an earlier load was interrupted, loading again\n"));
         }
         output::print(&load::describe(&load::webtable(&client, &name, webtable, runtime).await?));
     }
-    ask(&client, &name).await
+    run_queries(&client, &name).await
 }
 
-/// Rows of the table; none when there is no table.
+/// Number of rows in the table; 0 when the table does not exist.
 async fn count(client: &Client, name: &TableName) -> Result<usize, Failure> {
     let one_empty_cell = Filter::Chain(vec![Filter::CellsPerRowLimit(1), Filter::StripValue]);
     let options = ReadOptions { filter: Some(one_empty_cell), ..ReadOptions::default() };
@@ -104,24 +103,24 @@ async fn count(client: &Client, name: &TableName) -> Result<usize, Failure> {
     Ok(count)
 }
 
-/// Some questions that the paper's Webtable was made for, each with the command that asks it.
-async fn ask(client: &Client, name: &TableName) -> Result<(), Failure> {
+/// Runs example queries of the paper's Webtable; each is printed with its command.
+async fn run_queries(client: &Client, name: &TableName) -> Result<(), Failure> {
     let git = RowKey::copy_from_slice(b"com.git-scm/");
     if let Some(page) = client.table(name).read_row(&git, None).await? {
-        output::print("\nA page, and who links to it    ebla row get webtable com.git-scm/\n");
+        output::print("\nA page and the pages that link to it    ebla row get webtable com.git-scm/\n");
         output::print(&show_page(&page));
     }
-    output::print("\nPages of one domain lie together    ebla row scan webtable --prefix org.kernel\n");
+    output::print("\nThe pages of one domain are adjacent    ebla row scan webtable --prefix org.kernel\n");
     let kernel = RowSet::from_ranges([KeyRange::prefix(b"org.kernel")]);
     let options = ReadOptions { limit: SHOWN, ..ReadOptions::default() };
     for page in client.table(name).read_rows(kernel, options).await? {
         output::print(&format!("  {:<48} {}\n", page.key.to_string(), first_value(&page, "description")));
     }
-    output::print("\nThe pages most linked to, from one scan of the anchors without their text\n");
+    output::print("\nThe most linked pages, from one scan of the anchors without their text\n");
     for (links, key) in most_linked(client, name).await? {
         output::print(&format!("  {links:>6}  {key}\n"));
     }
-    output::print("\nIts tablets, and where they live    ebla tablet list webtable\n");
+    output::print("\nThe tablets of the table and their servers    ebla tablet list webtable\n");
     output::print(&tablet::render(&client.tablets(name).await?));
     let mut sizes = Table::new(&["SERVER", "ADDRESS", "REPLICAS", "LEADS", "SIZE"]);
     for one in client.admin().status().await?.servers {
@@ -137,13 +136,13 @@ fn show_page(page: &Row) -> String {
     let of = |family: &str| page.cells.iter().filter(|cell| cell.family.as_str() == family).collect::<Vec<_>>();
     let mut text = String::new();
     for cell in of("description").iter().chain(&of("section")) {
-        let column = format!("{}:{}", cell.family.as_str(), output::escaped(&cell.qualifier));
-        text.push_str(&format!("  {column:<32} {}\n", output::readable(&cell.value)));
+        let column = format!("{}:{}", cell.family.as_str(), encoding::escape(&cell.qualifier));
+        text.push_str(&format!("  {column:<32} {}\n", encoding::escape(&cell.value)));
     }
     let anchors = of("anchor");
     for cell in anchors.iter().take(3) {
-        let column = format!("anchor:{}", output::escaped(&cell.qualifier));
-        text.push_str(&format!("  {column:<32} {}\n", output::readable(&cell.value)));
+        let column = format!("anchor:{}", encoding::escape(&cell.qualifier));
+        text.push_str(&format!("  {column:<32} {}\n", encoding::escape(&cell.value)));
     }
     if anchors.len() > 3 {
         text.push_str(&format!("  … and {} more anchors\n", anchors.len() - 3));
@@ -153,7 +152,7 @@ fn show_page(page: &Row) -> String {
 
 fn first_value(page: &Row, family: &str) -> String {
     let cell = page.cells.iter().find(|cell| cell.family.as_str() == family);
-    cell.map_or_else(String::new, |cell| output::readable(&cell.value))
+    cell.map_or_else(String::new, |cell| encoding::escape(&cell.value))
 }
 
 /// The five pages with the most anchors.

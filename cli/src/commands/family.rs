@@ -4,7 +4,7 @@ use ebla_client::admin::FamilyChange;
 use ebla_runtime::Runtime;
 use serde_json::json;
 
-use super::Place;
+use super::ClusterArguments;
 use super::table::{confirm, families_json, families_text, parse_family};
 use crate::output::{self, Failure, Format};
 
@@ -24,7 +24,7 @@ pub enum Family {
     List {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
     },
@@ -41,7 +41,7 @@ pub enum Family {
     ///   ebla family update web contents:maxversions=1
     ///   ebla family update web contents
     ///
-    /// A name without a rule keeps every cell from now on.
+    /// A family given without a rule keeps every cell.
     #[command(verbatim_doc_comment)]
     Update(Named),
     /// Drop families with all their cells, all or none
@@ -52,10 +52,10 @@ pub enum Family {
     Drop {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
-        /// Names of the families
+        /// Families to drop
         #[arg(required = true, value_name = "FAMILY")]
         families: Vec<String>,
         /// Do not ask for confirmation
@@ -69,7 +69,7 @@ pub enum Family {
 pub struct Named {
     /// Which cluster
     #[command(flatten)]
-    place: Place,
+    cluster: ClusterArguments,
     /// Name of the table
     table: String,
     /// NAME, or NAME:maxversions=N, NAME:maxage=30d, or both joined by && or ||
@@ -83,10 +83,10 @@ pub struct Named {
 /// What the cluster answers.
 pub async fn run(command: Family, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Family::List { place, table } => {
-            let name = place.table(&table)?;
-            let families = place.client(&runtime).await?.admin().families(&name).await?;
-            match place.output {
+        Family::List { cluster, table } => {
+            let name = cluster.table(&table)?;
+            let families = cluster.client(&runtime).await?.admin().families(&name).await?;
+            match cluster.output {
                 Format::Json => output::print_json(&families_json(&families)),
                 Format::Table if families.is_empty() => {
                     output::note(&format!("no families in {table}: add one with `ebla family add`"));
@@ -97,12 +97,12 @@ pub async fn run(command: Family, runtime: Runtime) -> Result<(), Failure> {
         }
         Family::Add(named) => change(&named, FamilyChange::Create, "added to", &runtime).await,
         Family::Update(named) => change(&named, FamilyChange::Update, "updated in", &runtime).await,
-        Family::Drop { place, table, families, yes } => {
+        Family::Drop { cluster, table, families, yes } => {
             if !yes {
                 confirm(&format!("drop {} and all their cells", families.join(", ")), &table)?;
             }
             let changes: Vec<_> = families.iter().cloned().map(FamilyChange::Drop).collect();
-            apply(&place, &table, &changes, &format!("dropped from {table}: {}", families.join(", ")), &runtime).await
+            apply(&cluster, &table, &changes, &format!("dropped from {table}: {}", families.join(", ")), &runtime).await
         }
     }
 }
@@ -117,19 +117,19 @@ async fn change(
     let names: Vec<_> = families.iter().map(|(name, _)| name.clone()).collect();
     let changes: Vec<_> = families.into_iter().map(to_change).collect();
     let done = format!("{done} {}: {}", named.table, names.join(", "));
-    apply(&named.place, &named.table, &changes, &done, runtime).await
+    apply(&named.cluster, &named.table, &changes, &done, runtime).await
 }
 
 async fn apply(
-    place: &Place,
+    cluster: &ClusterArguments,
     table: &str,
     changes: &[FamilyChange],
     done: &str,
     runtime: &Runtime,
 ) -> Result<(), Failure> {
-    let name = place.table(table)?;
-    let families = place.client(runtime).await?.admin().modify_families(&name, changes).await?;
-    match place.output {
+    let name = cluster.table(table)?;
+    let families = cluster.client(runtime).await?.admin().modify_families(&name, changes).await?;
+    match cluster.output {
         Format::Json => output::print_json(&json!({ "name": name.as_str(), "families": families_json(&families) })),
         Format::Table => output::note(done),
     }

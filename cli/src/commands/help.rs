@@ -1,38 +1,38 @@
-//! `ebla --help`: the commands in groups, by what a person wants to do.
+//! `ebla --help`: the commands in groups, by task.
 
 use clap::builder::StyledStr;
 use clap::{Command, CommandFactory as _, FromArgMatches as _};
 
 use super::Arguments;
 
-/// Each group: what a person wants to do, and the commands for it.
+/// The groups: title and commands.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run", &["up", "demo", "master", "tablet-server", "mounttable"]),
-    ("Look", &["status", "wait", "server", "tablet", "meta"]),
+    ("Inspect", &["status", "wait", "server", "tablet", "meta"]),
     ("Data", &["table", "family", "row", "load"]),
     ("Names", &["mt"]),
     ("Test", &["bench", "verify"]),
 ];
-/// What no group names.
+/// Title of the group of all other commands.
 const OTHERS: &str = "Other";
-/// What options that many commands take are listed under, after a command's own.
+/// Heading of the options that many commands take; it follows the command's own options.
 const SHARED: &str = "Shared options";
-/// Those options, beside the ones that every command takes: which cluster, which mounttable, and how data is shown.
+/// The options under that heading, in addition to global ones: cluster, mounttable, output format.
 const SHARED_OPTIONS: [&str; 7] = ["addr", "project", "instance", "output", "root", "identity", "token_file"];
 
 impl Arguments {
     /// Reads the command line of this process.
     ///
     /// # Errors
-    /// What clap says: a slip, or help that was asked for.
+    /// What clap returns: a usage error, or requested help.
     pub fn read() -> Result<Self, clap::Error> {
         Self::from_arg_matches(&grouped(Self::command()).try_get_matches()?)
     }
 }
 
-/// The command with its help in groups. Its subcommands keep their own help, with shared options under a heading of their own.
+/// The command with its help in groups. Subcommands keep their own help, with shared options under a separate heading.
 fn grouped(command: Command) -> Command {
-    let command = shared_apart(command);
+    let command = separate_shared(command);
     let header = command.get_styles().get_header().to_owned();
     let literal = command.get_styles().get_literal().to_owned();
     let width = command.get_subcommands().map(|one| one.get_name().len()).max().unwrap_or(0);
@@ -49,20 +49,20 @@ fn grouped(command: Command) -> Command {
     groups.push_str(&format!("{header}{OTHERS}:{header:#}\n"));
     let others = |one: &&Command| !GROUPS.iter().any(|(_, names)| names.contains(&one.get_name()));
     command.get_subcommands().filter(others).for_each(|one| groups.push_str(&line(one)));
-    groups.push_str(&format!("  {literal}{:<width$}{literal:#}  Show this help, or that of a command\n", "help"));
+    groups.push_str(&format!("  {literal}{:<width$}{literal:#}  Show this help, or the help of a command\n", "help"));
     let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}\n{header}Options:{header:#}\n{{options}}{{after-help}}"
     );
     command.help_template(StyledStr::from(template))
 }
 
-/// The command, and all below it, with shared options under their heading.
-fn shared_apart(command: Command) -> Command {
+/// The command and all its subcommands, with shared options under their heading.
+fn separate_shared(command: Command) -> Command {
     let apart = |option: clap::Arg| {
         let is_shared = option.is_global_set() || SHARED_OPTIONS.contains(&option.get_id().as_str());
         if is_shared { option.help_heading(SHARED) } else { option }
     };
-    command.mut_args(apart).mut_subcommands(shared_apart)
+    command.mut_args(apart).mut_subcommands(separate_shared)
 }
 
 fn first_line(text: &str) -> &str {
@@ -73,11 +73,11 @@ fn first_line(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// Commands whose help is not ours to check here: they have no examples yet.
+    /// Commands without examples.
     const WITHOUT_EXAMPLES: [&str; 3] = ["ebla status", "ebla server", "ebla server list"];
 
     #[test]
-    fn every_command_stands_in_one_group() {
+    fn every_command_is_in_one_group() {
         let command = Arguments::command();
         let named: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         for name in &named {
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn help_shows_the_groups_and_each_command_once() {
         let shown = grouped(Arguments::command()).render_help().to_string();
-        for title in ["Run:", "Look:", "Data:", "Names:", "Test:", "Other:", "Options:"] {
+        for title in ["Run:", "Inspect:", "Data:", "Names:", "Test:", "Other:", "Options:"] {
             assert_eq!(shown.lines().filter(|line| *line == title).count(), 1, "{title} in\n{shown}");
         }
         assert!(shown.contains("\n  row            Read and write rows\n"), "{shown}");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_of_every_command_begins_with_examples() {
+    fn the_help_of_every_command_has_examples() {
         fn check(command: &Command, path: &str, missing: &mut Vec<String>) {
             let help = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
             if !help.contains(&format!("  {path}")) {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_options_stand_under_a_heading_of_their_own() {
+    fn shared_options_have_a_separate_heading() {
         let mut command = grouped(Arguments::command());
         command.build();
         let row = command.find_subcommand("row").and_then(|row| row.find_subcommand("scan")).unwrap();

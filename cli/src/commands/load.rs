@@ -15,15 +15,15 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
-use super::Place;
+use super::ClusterArguments;
 use crate::output::{self, Failure, Format};
-use crate::webtable::{self, Column, FAMILIES, Pages};
+use ebla_workload::webtable::{self, Column, FAMILIES, Pages};
 
 /// Rows of one request.
 const BATCH_ROWS: usize = 200;
-/// Requests under way at a time.
+/// Concurrent requests.
 const BATCHES_AT_ONCE: usize = 8;
-/// Tablets that the table is made with.
+/// Tablets that a new table starts with.
 const TABLETS: usize = 4;
 
 /// Load a data set
@@ -39,19 +39,19 @@ pub enum Load {
     ///   ebla load webtable
     ///   ebla load webtable --table pages
     ///
-    /// Every cell has a fixed timestamp, so that a load that was interrupted is finished by another one.
+    /// Every cell has a fixed timestamp, so an interrupted load can be completed by running the command again.
     #[command(verbatim_doc_comment)]
     Webtable {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table, created when it does not exist
         #[arg(long, default_value = "webtable")]
         table: String,
     },
 }
 
-/// What a load did.
+/// Result of a load.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// Rows in the table.
@@ -60,9 +60,9 @@ pub struct Loaded {
     pub cells: usize,
     /// Bytes of values and qualifiers written.
     pub bytes: usize,
-    /// Where the data came from.
+    /// Source of the data.
     pub origin: String,
-    /// How long the writing took.
+    /// Duration of the writes.
     pub took: Duration,
 }
 
@@ -71,10 +71,10 @@ pub struct Loaded {
 /// # Errors
 /// What the cluster answers.
 pub async fn run(command: Load, runtime: Runtime) -> Result<(), Failure> {
-    let Load::Webtable { place, table } = command;
-    let client = place.client(&runtime).await?;
-    let loaded = webtable(&client, &place.table(&table)?, Webtable::find(), &runtime).await?;
-    match place.output {
+    let Load::Webtable { cluster, table } = command;
+    let client = cluster.client(&runtime).await?;
+    let loaded = webtable(&client, &cluster.table(&table)?, Webtable::find(), &runtime).await?;
+    match cluster.output {
         Format::Json => output::print_json(&json!({
             "rows": loaded.rows, "cells": loaded.cells, "bytes": loaded.bytes, "origin": loaded.origin,
             "seconds": loaded.took.as_secs_f64(),
@@ -84,7 +84,7 @@ pub async fn run(command: Load, runtime: Runtime) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was loaded, in a sentence.
+/// The result in one sentence.
 pub fn describe(loaded: &Loaded) -> String {
     format!(
         "loaded {} rows, {} cells, {} from {} in {:.1} s\n",
@@ -96,30 +96,30 @@ pub fn describe(loaded: &Loaded) -> String {
     )
 }
 
-/// The data set before it is loaded.
+/// The data set in memory.
 pub struct Webtable {
     pages: Pages,
     origin: String,
 }
 
 impl Webtable {
-    /// The pages of this machine's package index.
+    /// Reads the pages of this machine's package index.
     pub fn find() -> Self {
         let source = webtable::source::find();
         Self { pages: webtable::pages(&webtable::index::parse(&source.text)), origin: source.origin }
     }
 
-    /// How many rows it makes.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.pages.len()
     }
 }
 
-/// Makes the table where it is absent and writes every page. Written again, it is the same table: each cell has a fixed
-/// timestamp. So a load that was interrupted is finished by another one.
+/// Creates the table if it is missing and writes every page. Each cell has a fixed timestamp, so writing is idempotent and an
+/// interrupted load can be completed by another one.
 ///
 /// # Errors
-/// What the cluster answers; the first refused row.
+/// An error from the cluster; the error of the first refused row.
 pub async fn webtable(
     client: &Client,
     name: &TableName,
@@ -181,7 +181,7 @@ fn mutations(columns: &[Column]) -> Vec<Mutation> {
     columns.iter().map(cell).collect()
 }
 
-/// On a terminal only: a log file wants no bars.
+/// Shown on a terminal only: progress bars are noise in a log file.
 fn progress_bar(rows: u64) -> ProgressBar {
     let target =
         if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

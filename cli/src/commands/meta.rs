@@ -1,12 +1,12 @@
-//! `ebla meta lookup`: a row key's way through the three levels, step by step, with its price.
+//! `ebla meta lookup`: the three-level lookup of a row key, step by step, with the cost of each step.
 
 use ebla_client::locate::Hop;
 use ebla_model::key::RowKey;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::Place;
-use crate::escape;
+use super::ClusterArguments;
+use crate::encoding;
 use crate::output::{self, Failure, Format, Table};
 
 /// Look up which tablet holds a row
@@ -16,7 +16,7 @@ use crate::output::{self, Failure, Format, Table};
 #[derive(Debug, clap::Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum Meta {
-    /// Show each step from the lock service's file to the tablet that holds KEY, where it came from and what it cost
+    /// Show each step of the lookup from the lock service to the tablet that holds KEY, with its source and its cost
     ///
     /// Examples:
     ///   ebla meta lookup web com.cnn.www
@@ -27,13 +27,13 @@ pub enum Meta {
     Lookup {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
         /// Key of the row; bytes as \xHH
-        #[arg(value_parser = escape::key)]
+        #[arg(value_parser = encoding::parse_key)]
         key: RowKey,
-        /// Look it up this many times: the second time the cache knows
+        /// Number of lookups; from the second one on the cache answers
         #[arg(long, default_value_t = 1)]
         times: u8,
     },
@@ -44,18 +44,18 @@ pub enum Meta {
 /// # Errors
 /// What the cluster answers.
 pub async fn run(command: Meta, runtime: Runtime) -> Result<(), Failure> {
-    let Meta::Lookup { place, table, key, times } = command;
-    let name = place.table(&table)?;
-    let client = place.client(&runtime).await?;
+    let Meta::Lookup { cluster, table, key, times } = command;
+    let name = cluster.table(&table)?;
+    let client = cluster.client(&runtime).await?;
     for _ in 0..times.max(1) {
         let found = client.locate(&name, &key).await?;
         let tablet = &found.tablet.descriptor;
         let leader = found.tablet.leader.map(|leader| leader.server.get());
-        if place.output == Format::Json {
+        if cluster.output == Format::Json {
             output::print_json(&json!({
                 "tablet": tablet.tablet.get(),
-                "start": escape::base64(tablet.range.start().as_bytes()),
-                "end": tablet.range.end().map(|end| escape::base64(end.as_bytes())),
+                "start": encoding::to_base64(tablet.range.start().as_bytes()),
+                "end": tablet.range.end().map(|end| encoding::to_base64(end.as_bytes())),
                 "leader": leader,
                 "hops": found.trace.iter().map(hop_json).collect::<Vec<_>>(),
             }));

@@ -1,10 +1,11 @@
-//! The command line: one enum, one file a command.
+//! The command line: one enum, one file for each command.
 //!
 //! Commands that talk to a cluster find it by `--addr`, then `EBLA_ADDR`, then `BIGTABLE_EMULATOR_HOST`, then
 //! 127.0.0.1:8086; several addresses are tried in turn. Tables are named by their short name inside `--project` and
 //! `--instance`. `--timeout` bounds each of these commands as a whole.
 
 pub mod bench;
+mod connectivity;
 pub mod demo;
 pub mod family;
 mod help;
@@ -13,8 +14,7 @@ pub mod master;
 pub mod meta;
 pub mod mounttable;
 pub mod mt;
-mod reach;
-pub mod role;
+pub mod node;
 pub mod row;
 pub mod server;
 pub mod status;
@@ -40,53 +40,53 @@ use futures::future::LocalBoxFuture;
 use crate::address::Addresses;
 use crate::output::{Failure, Format};
 
-/// Where `up` listens and commands look when nothing else is said.
+/// Default address: `up` listens there, and commands connect to it.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:8086";
 
-/// What every command takes.
+/// Arguments of every command.
 #[derive(Debug, Parser)]
 #[command(name = "ebla", version, about = "A Bigtable that anyone can run", max_term_width = 100)]
 pub struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// What is logged on stderr: off, error, warn, info, debug, trace, or a filter such as warn,ebla_master=debug
+    /// Log filter for stderr: off, error, warn, info, debug, trace, or a filter such as warn,ebla_master=debug
     #[arg(long, global = true, env = "EBLA_LOG", default_value = DEFAULT_LOG, value_parser = log_filter)]
     pub log_level: LogFilter,
-    /// How long a command that talks to a cluster may take, such as 500ms, 10s or 5m [default: 60s a read or write, 2m a
+    /// Timeout of a command that talks to a cluster, such as 500ms, 10s or 5m [default: 60s for a read or write, 2m for a
     /// change of tables]
-    #[arg(long, global = true, env = "EBLA_TIMEOUT", value_name = "DURATION", value_parser = time_limit)]
+    #[arg(long, global = true, env = "EBLA_TIMEOUT", value_name = "DURATION", value_parser = parse_timeout)]
     pub timeout: Option<HumanDuration>,
 }
 
-/// Warnings, and what the master tells operators: servers that are lost and come back, replicas that are missing and repaired.
+/// Warnings, and the master's events for operators: servers lost and returned, replicas missing and repaired.
 const DEFAULT_LOG: &str = "warn,ebla_master::events=info";
 
-/// As in scripts that pass a variable on, an empty text means the default.
+/// An empty text means the default, for scripts that pass a variable on.
 fn log_filter(text: &str) -> Result<LogFilter, InvalidLogFilter> {
     if text.is_empty() { DEFAULT_LOG } else { text }.parse()
 }
 
-fn time_limit(text: &str) -> Result<HumanDuration, String> {
+fn parse_timeout(text: &str) -> Result<HumanDuration, String> {
     match text.parse::<HumanDuration>() {
         Ok(span) if !span.get().is_zero() => Ok(span),
-        Ok(_zero) => Err("a command needs some time; example: 10s".to_owned()),
+        Ok(_zero) => Err("the timeout must be longer than zero; example: 10s".to_owned()),
         Err(error) => Err(format!("{error}; examples: 500ms, 10s, 5m")),
     }
 }
 
 tokio::task_local! {
-    /// What `--timeout` says, while a command runs.
+    /// The value of `--timeout`, while a command runs.
     static TIMEOUT: Duration;
 }
 
-/// What `--timeout` says about the command that runs now, if it was given.
+/// The `--timeout` of the running command, if it was given.
 pub fn given_timeout() -> Option<Duration> {
     TIMEOUT.try_with(|timeout| *timeout).ok()
 }
 
 impl Arguments {
-    /// How many threads the process wants for what it does not wait for; `None`: one for each processor.
+    /// Number of worker threads of the async runtime; `None`: one for each processor.
     pub fn threads(&self) -> Option<usize> {
         match &self.command {
             Command::Mounttable(command) => Some(command.threads.into()),
@@ -95,28 +95,28 @@ impl Arguments {
     }
 }
 
-/// Which cluster, and which tables of it.
+/// Options that select a cluster and the tables in it.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Place {
+pub struct ClusterArguments {
     /// HOST:PORT of any tablet server; of several, separated by commas, the first that answers is used
     #[arg(long, env = "EBLA_ADDR", value_name = "HOST:PORT,…")]
     pub addr: Option<Addresses>,
-    /// The project that tables are looked for in
+    /// Project of the tables
     #[arg(long, env = "EBLA_PROJECT", default_value = "dev")]
     pub project: String,
-    /// The instance that tables are looked for in
+    /// Instance of the tables
     #[arg(long, env = "EBLA_INSTANCE", default_value = "dev")]
     pub instance: String,
-    /// How data is shown
+    /// Output format
     #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_enum, default_value = "table")]
     pub output: Format,
 }
 
-impl Place {
-    /// The addresses to talk to, in the order in which they are tried; at least one.
+impl ClusterArguments {
+    /// The addresses to connect to, in the order in which they are tried; at least one.
     ///
     /// # Errors
-    /// Usage, when `BIGTABLE_EMULATOR_HOST` is used and is no address.
+    /// Usage, when `BIGTABLE_EMULATOR_HOST` is used and is not an address.
     pub fn addresses(&self) -> Result<Vec<String>, Failure> {
         let emulator = || std::env::var("BIGTABLE_EMULATOR_HOST").ok().filter(|address| !address.is_empty());
         let given = self.addr.clone().filter(|given| !given.list().is_empty());
@@ -138,7 +138,7 @@ impl Place {
         Ok(TableName::from_parts(&self.project, &self.instance, short)?)
     }
 
-    /// A client of the cluster, which finds tablets by itself. Its calls end with `--timeout`.
+    /// A client of the cluster, which locates tablets itself. Its calls time out after `--timeout`.
     ///
     /// # Errors
     /// When nothing answers at the addresses.
@@ -155,14 +155,14 @@ impl Place {
     }
 }
 
-/// How long a process that is no tablet server is asked where the tablet servers are.
-const ADVICE_MAX: Duration = Duration::from_secs(2);
+/// Timeout for asking a process that is not a tablet server for the addresses of the tablet servers.
+const ADVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why there is no cluster at these addresses, and what to do.
+/// The failure for addresses without a cluster: the cause and what to do.
 pub(crate) async fn unreachable(addresses: &[String], error: Error, runtime: &Runtime) -> Failure {
     let shown = addresses.join(", ");
     let message = match error.reason {
-        // A master serves what operators ask and not the way to tablets.
+        // A master serves the operator API and no tablet lookups.
         Reason::Unimplemented => {
             let servers = tablet_servers(addresses, runtime).await;
             let instead =
@@ -175,10 +175,10 @@ pub(crate) async fn unreachable(addresses: &[String], error: Error, runtime: &Ru
     Failure { message, ..Failure::from(error) }
 }
 
-/// The tablet servers that the active master, if it is at one of these addresses, knows.
+/// The tablet servers known to the active master, if it listens at one of these addresses.
 async fn tablet_servers(addresses: &[String], runtime: &Runtime) -> Vec<String> {
     for address in addresses {
-        if let Ok(reply) = Admin::connect(address, runtime).with_timeout(ADVICE_MAX).status().await {
+        if let Ok(reply) = Admin::connect(address, runtime).with_timeout(ADVICE_TIMEOUT).status().await {
             let up = reply.servers.into_iter().filter(|one| one.reachable);
             return up.filter_map(|one| Some(one.server?.address)).filter(|address| !address.is_empty()).collect();
         }
@@ -186,9 +186,9 @@ async fn tablet_servers(addresses: &[String], runtime: &Runtime) -> Vec<String> 
     Vec::new()
 }
 
-/// The commands. Each tells in its own module what it does: that is its help.
+/// The commands. The help of each is the documentation of its type.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "the words of a variant would hide those of its command, with the examples")]
+#[expect(missing_docs, reason = "documentation of a variant would replace the help of its command")]
 pub enum Command {
     Up(up::Up),
     Demo(demo::Demo),
@@ -219,14 +219,14 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether the process runs a part of a cluster until a signal stops it: `--timeout` does not apply then.
+    /// Whether the command runs a part of a cluster until a signal stops it; then `--timeout` does not apply.
     pub const fn serves(&self) -> bool {
         matches!(self, Self::Up(_) | Self::Demo(_) | Self::Master(_) | Self::TabletServer(_) | Self::Mounttable(_))
     }
 }
 
-/// Carries out what the arguments ask. Boxed here, so that its machine code is made in this crate and not once more in
-/// each program that polls it (decision 0012).
+/// Runs the command. Boxed here, so that its machine code is generated in this crate and not again in each program that
+/// polls it (decision 0012).
 ///
 /// # Errors
 /// The failure to show, with its exit code.
@@ -238,21 +238,21 @@ async fn dispatch(arguments: Arguments) -> Result<(), Failure> {
     let runtime = Runtime::system("ebla");
     match arguments.timeout.map(HumanDuration::get) {
         Some(timeout) if !arguments.command.serves() => {
-            let command = TIMEOUT.scope(timeout, Box::pin(carry_out(arguments.command, runtime)));
-            tokio::time::timeout(timeout, command).await.unwrap_or_else(|_elapsed| Err(late(timeout)))
+            let command = TIMEOUT.scope(timeout, Box::pin(execute(arguments.command, runtime)));
+            tokio::time::timeout(timeout, command).await.unwrap_or_else(|_elapsed| Err(timed_out(timeout)))
         }
-        _ => Box::pin(carry_out(arguments.command, runtime)).await,
+        _ => Box::pin(execute(arguments.command, runtime)).await,
     }
 }
 
-fn late(timeout: Duration) -> Failure {
+fn timed_out(timeout: Duration) -> Failure {
     let message = format!(
-        "not finished after {timeout:?}: a change may have been made, so look before repeating it; --timeout sets the time"
+        "timed out after {timeout:?}; a change may have been applied, so check before you repeat it; set a longer time with --timeout"
     );
     Failure::from(Error::new(Reason::Deadline, message))
 }
 
-async fn carry_out(command: Command, runtime: Runtime) -> Result<(), Failure> {
+async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
     match command {
         Command::Up(up) => Box::pin(up::run(up, runtime)).await,
         Command::Demo(demo) => Box::pin(demo::run(demo, runtime)).await,

@@ -1,4 +1,4 @@
-//! `ebla mounttable`: a process that serves a table of names.
+//! `ebla mounttable`: a process that serves a mounttable.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use ebla_mounttable::table::Options;
 use ebla_runtime::Runtime;
 use serde_json::json;
 
-use super::mt::refused;
+use super::mt::to_failure;
 use crate::output::Failure;
 use crate::process::{self, Listen, Signals};
 
-/// Who looks after the table of [`Mounttable::beside`]: whoever calls himself so is believed.
+/// The superuser of the mounttable of [`Mounttable::beside`], which accepts any claimed identity.
 const OPERATOR: &str = "admin";
 
-/// Where a cluster keeps a table of names.
+/// Options that select the table that stores a mounttable.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Kept {
+pub struct TableArguments {
     /// Project of the table
     #[arg(long, env = "EBLA_PROJECT", default_value = "dev")]
     pub project: String,
@@ -40,7 +40,7 @@ pub struct Kept {
     pub table: String,
 }
 
-impl Kept {
+impl TableArguments {
     /// The full name of the table.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ pub struct Mounttable {
     #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port, required_unless_present = "in_memory",
         conflicts_with = "in_memory")]
     pub cluster: Option<String>,
-    /// Store nothing: mounts are lost when the process ends
+    /// Store nothing: mounts are lost when the process stops
     #[arg(long)]
     pub in_memory: bool,
     /// Where to listen; port 0 takes a free one
@@ -74,9 +74,9 @@ pub struct Mounttable {
     /// Where to serve names as JSON over HTTP too, described by /v1/openapi.json; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
     pub http_listen: Option<String>,
-    /// Which table of the cluster
+    /// Table of the cluster
     #[command(flatten)]
-    pub table: Kept,
+    pub table: TableArguments,
     /// Tablets that a new table starts with
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub tablets: u16,
@@ -114,10 +114,10 @@ pub struct Mounttable {
     /// Parts of rows in the cache; 0 means none: every lookup reads the storage
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub cache_rows: usize,
-    /// Milliseconds that a cache entry is valid: changes by other processes may be seen that late
+    /// Milliseconds that a cache entry is valid; changes by other processes become visible after at most this time
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub cache_ttl: u32,
-    /// Let mounts expire also when an outage of the storage kept them from being renewed
+    /// Let mounts expire even when a storage outage prevented their renewal
     #[arg(long)]
     pub no_outage_credit: bool,
     /// Threads that serve. One is most efficient: a lookup takes less than two thirds of the processor time then. For more
@@ -127,17 +127,17 @@ pub struct Mounttable {
     /// File to write when the process is ready
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
-    /// Serve beyond loopback although there is no TLS
+    /// Listen on addresses other than loopback although there is no TLS
     #[arg(long)]
     pub insecure: bool,
 }
 
 impl Mounttable {
-    /// What the command is without another word, for a cluster of this machine's own: callers are believed. `http`: where
-    /// it serves HTTP too.
+    /// The command with default options for a local cluster, where callers' claimed identities are accepted. `http`: the
+    /// address to serve HTTP on.
     ///
     /// # Errors
-    /// Usage, when an environment variable has no legal value.
+    /// Usage, when an environment variable has an invalid value.
     pub fn beside(cluster: &str, listen: &str, http: Option<&str>) -> Result<Self, Failure> {
         let command = Self::augment_args(clap::Command::new("mounttable").no_binary_name(true));
         let given = ["--cluster", cluster, "--listen", listen, "--insecure-dev-identity", "--superuser", OPERATOR];
@@ -147,23 +147,23 @@ impl Mounttable {
     }
 }
 
-/// Runs until Ctrl-C or SIGTERM. Ready means that the table is there and is served.
+/// Runs until Ctrl-C or SIGTERM. Ready means that the table exists and is served.
 ///
 /// # Errors
-/// What kept it from starting.
+/// The reason why it cannot start.
 pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     let listen = [("--listen", Some(&command.listen)), ("--http-listen", command.http_listen.as_ref())];
     let listen = listen.into_iter().filter_map(|(option, address)| Some(Listen { option, address: address? }));
     let listen: Vec<_> = listen.collect();
     for Listen { address, .. } in &listen {
-        process::check_exposure(address, command.insecure)?;
+        process::check_exposure(address, command.insecure.into())?;
     }
     if let Some(file) = &command.ready_file {
         process::check_ready(file)?;
     }
     process::check_free(&listen).await?;
-    let Some(server) = signals.unless_told(Box::pin(serve(&command, &runtime))).await.transpose()? else {
+    let Some(server) = signals.unless_signalled(Box::pin(serve(&command, &runtime))).await.transpose()? else {
         return Ok(());
     };
     let announced = announce(&command, &server);
@@ -174,7 +174,7 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     announced
 }
 
-/// Tells that the process is ready: the ready file, and a line on stderr.
+/// Reports that the process is ready: writes the ready file and a line on stderr.
 fn announce(command: &Mounttable, server: &Server) -> Result<(), Failure> {
     if let Some(file) = &command.ready_file {
         let mut ready = json!({"role": "mounttable", "address": server.address(), "pid": std::process::id()});
@@ -184,24 +184,24 @@ fn announce(command: &Mounttable, server: &Server) -> Result<(), Failure> {
         process::write_ready(file, &ready)?;
     }
     let callers = match (&command.jwt_keys, command.insecure_dev_identity) {
-        (Some(_keys), _) => "callers are known by their tokens",
-        (None, true) => "callers are believed",
-        (None, false) => "nobody is let in",
+        (Some(_keys), _) => "callers are authenticated by tokens",
+        (None, true) => "callers are not authenticated",
+        (None, false) => "all calls are refused",
     };
-    let place = command.cluster.as_deref().unwrap_or("memory");
+    let storage = command.cluster.as_deref().unwrap_or("memory");
     let http = server.http_address().map(|address| format!(" and http://{address}")).unwrap_or_default();
     eprintln!(
-        "ebla {}   mounttable at {}{http}   in {place}   no TLS; {callers}",
+        "ebla {}   mounttable at {}{http}   stored in {storage}   no TLS; {callers}",
         env!("CARGO_PKG_VERSION"),
         server.address()
     );
     Ok(())
 }
 
-/// Serves as the arguments say, until it is stopped.
+/// Starts the server that the arguments describe.
 ///
 /// # Errors
-/// What kept it from starting.
+/// The reason why it cannot start.
 pub async fn serve(command: &Mounttable, runtime: &Runtime) -> Result<Server, Failure> {
     let nodes = match &command.permissions_file {
         Some(path) => file::nodes(&read(path)?).map_err(|error| Failure::usage(error.message))?,
@@ -260,7 +260,7 @@ fn config(command: &Mounttable, runtime: &Runtime) -> Result<ServerConfig, Failu
 
 fn failed(error: StartError) -> Failure {
     match error {
-        StartError::Table(error) => refused(error),
+        StartError::Table(error) => to_failure(error),
         StartError::Server(error) => error.into(),
     }
 }

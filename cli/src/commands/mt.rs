@@ -1,15 +1,15 @@
-//! `ebla mt`: what a person or a script asks of a mounttable.
+//! `ebla mt`: the client commands of a mounttable.
 //!
-//! Exit codes: 0 done, 2 usage, 3 not found, 4 denied, 5 conflict, 6 unavailable, 8 a check has found something, 1 anything
-//! else.
+//! Exit codes: 0 done, 2 usage, 3 not found, 4 denied, 5 conflict, 6 unavailable, 8 inconsistencies found by a check, 1 any
+//! other failure.
 
 mod admin;
 mod bench;
+mod dump_file;
 mod health;
 mod list;
 mod perms;
 mod publish;
-mod saved;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -27,10 +27,10 @@ use serde_json::{Value, json};
 
 use crate::output::{self, Failure, Format};
 
-/// The mounttable that is asked when none is named.
+/// The default mounttable.
 const ROOT: &str = "/127.0.0.1:8101";
 
-/// How long a mount lasts unless told otherwise.
+/// The default time to live of a mount.
 const MOUNT_SECONDS: u32 = 300;
 
 /// Use a mounttable: mount servers under names, resolve, list, permissions
@@ -39,7 +39,7 @@ const MOUNT_SECONDS: u32 = 300;
 ///   ebla mt mount prod/web 10.0.0.1:80
 ///   ebla mt resolve prod/web
 ///
-/// Exit codes: 0 done, 2 usage, 3 not found, 4 denied, 5 conflict, 6 unavailable, 8 a check has found something, 1 other.
+/// Exit codes: 0 done, 2 usage, 3 not found, 4 denied, 5 conflict, 6 unavailable, 8 check found inconsistencies, 1 other.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Mt {
@@ -49,36 +49,36 @@ pub struct Mt {
     command: Command,
 }
 
-/// Which mounttable, and as whom.
+/// Options that select the mounttable and the identity of the caller.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Root {
     /// Address of the mounttable where names start; repeat for several equivalent ones. Default: the addresses in
     /// environment variables whose names start with MT_ROOT, or else 127.0.0.1:8101
     #[arg(long, global = true, value_name = "HOST:PORT")]
     pub root: Vec<String>,
-    /// Identity of the caller, as a server with --insecure-dev-identity believes it: names, separated by commas
+    /// Identity of the caller, accepted by a server with --insecure-dev-identity: names, separated by commas
     #[arg(long = "as", global = true, value_name = "NAMES", env = "MT_IDENTITY")]
     pub identity: Option<String>,
     /// File with the token (JWT) that authenticates the caller at a server with --jwt-keys
     #[arg(long, global = true, value_name = "FILE", env = "MT_TOKEN_FILE", conflicts_with = "identity")]
     pub token_file: Option<PathBuf>,
-    /// How data is shown
+    /// Output format
     #[arg(short = 'o', long = "output", global = true, env = "EBLA_OUTPUT", value_enum, default_value = "table")]
     pub output: Format,
 }
 
-/// What is done with names.
+/// The commands.
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Mount a server under a name, for five minutes unless told otherwise
+    /// Mount a server under a name, by default for five minutes
     ///
     /// Examples:
     ///   ebla mt mount prod/web 10.0.0.1:80
     ///   ebla mt mount prod/web 10.0.0.1:80 3600 --replace
     ///   ebla mt mount prod/web 10.0.0.1:80 --forever
     ///
-    /// Missing nodes on the way to the name are created. A server that is mounted again gets a new expiry; `ebla mt
-    /// publish` does that for as long as it runs.
+    /// Missing nodes above the name are created. Mounting a server again sets a new expiry; `ebla mt
+    /// publish` does that as long as it runs.
     #[command(verbatim_doc_comment)]
     Mount {
         /// Name to mount under
@@ -110,7 +110,7 @@ enum Command {
     Unmount {
         /// Name that the server is mounted under
         name: String,
-        /// Address of the server; without it all servers are unmounted
+        /// Address of the server; default: all servers
         server: Option<String>,
     },
     /// Show the servers that a name resolves to
@@ -134,22 +134,22 @@ enum Command {
         #[arg(long, conflicts_with = "trace")]
         table: bool,
     },
-    /// Show what a name resolves to, and again after every change, until Ctrl-C
+    /// Show what a name resolves to, and show it again after every change, until Ctrl-C
     ///
     /// Examples:
     ///   ebla mt watch prod/web
     ///   ebla mt watch prod/web --count 1 -o json
     ///
-    /// With -o json each state is one line.
+    /// With -o json each result is one line.
     #[command(verbatim_doc_comment)]
     Watch {
         /// Name to watch
         name: String,
-        /// End after this many states
+        /// Stop after this many results
         #[arg(long, value_name = "N")]
         count: Option<usize>,
     },
-    /// List names that match a pattern, also in mounttables that are mounted
+    /// List names that match a pattern (follows mounted mounttables)
     ///
     /// Examples:
     ///   ebla mt glob 'prod/*/web-[0-9]'
@@ -169,7 +169,7 @@ enum Command {
     ///   ebla mt ls prod --long
     #[command(verbatim_doc_comment)]
     Ls {
-        /// Name whose children are listed; without it those of the root
+        /// Name whose children are listed; default: the root
         #[arg(default_value = "")]
         name: String,
         /// Show one line for each server, with its kind and its expiry
@@ -183,7 +183,7 @@ enum Command {
     ///   ebla mt tree prod --depth 2
     #[command(verbatim_doc_comment)]
     Tree {
-        /// Name to start at; without it the root
+        /// Name to start at; default: the root
         #[arg(default_value = "")]
         name: String,
         /// Show at most this many levels
@@ -220,8 +220,8 @@ enum Command {
     ///   ebla mt publish prod/web --server 10.0.0.1:80 --check http=/health -- ./web-server --port 80
     ///
     /// The command starts when all servers are mounted; if that fails, it does not start. With --check it starts at once,
-    /// because it may be the server that is to become healthy. Its exit code becomes that of `publish`. In the end the
-    /// servers are unmounted.
+    /// because it may be the server that must become healthy. `publish` exits with the exit code of the command. At the end
+    /// the servers are unmounted.
     #[command(verbatim_doc_comment)]
     Publish {
         /// Names to mount the servers under
@@ -233,7 +233,7 @@ enum Command {
         /// Seconds after which a mount is renewed; it expires 20 seconds later
         #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
         period: u32,
-        /// Seconds that the first mounts may take before the command is given up
+        /// Timeout in seconds of the first mounts; after that the command is not started
         #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..),
             requires = "command", conflicts_with = "check")]
         wait: u32,
@@ -274,44 +274,44 @@ enum Command {
 /// # Errors
 /// What the mounttable answers.
 pub async fn run(mt: Mt, runtime: Runtime) -> Result<(), Failure> {
-    carry_out(mt, runtime).await.map_err(with_next_step)
+    execute(mt, runtime).await.map_err(with_next_step)
 }
 
-/// No server answered: the address is wrong, or nothing listens there.
+/// Adds the next step when no server answered: the address is wrong, or nothing listens there.
 fn with_next_step(failure: Failure) -> Failure {
     if !failure.message.contains(&format!("({})", Reason::Unavailable)) {
         return failure;
     }
-    let next = "check that a mounttable serves there: start one with `ebla mounttable`, or name another with --root";
+    let next = "check that a mounttable is running there; start one with `ebla mounttable`, or give another address with --root";
     Failure { message: format!("{}; {next}", failure.message), ..failure }
 }
 
-async fn carry_out(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failure> {
+async fn execute(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failure> {
     let names = root.namespace(&runtime)?;
     let (format, now) = (root.output, runtime.clock.wall());
     match command {
         Command::Mount { name, server, ttl, forever, mt, leaf, replace } => {
-            let server: ServerAddress = server.parse().map_err(refused)?;
+            let server: ServerAddress = server.parse().map_err(to_failure)?;
             let mode = if replace { MountMode::Replace } else { MountMode::Add };
             let ttl = Duration::from_secs(if forever { 0 } else { ttl.into() });
             let options = MountOptions { ttl, target: Target::of(mt, leaf), mode };
-            let outcomes = names.mount(&name, &server, options).await.map_err(refused)?;
+            let outcomes = names.mount(&name, &server, options).await.map_err(to_failure)?;
             let mounted = done(&outcomes)?;
             if let Some(first) = mounted.first() {
-                tell(format, &show::mounted(&name, &server, first.deadline), || {
+                report(format, &show::mounted(&name, &server, first.deadline), || {
                     show::mounted_line(&name, &server, first.deadline, now)
                 });
             }
             if mounted.iter().any(|mounted| mounted.hides_children) {
-                output::note(&format!("{name} has children, which cannot be reached while a server is mounted on it"));
+                output::note(&format!("{name} has children, which are hidden while a server is mounted on it"));
             }
             Ok(())
         }
         Command::Unmount { name, server } => {
-            let server: Option<ServerAddress> = server.map(|it| it.parse()).transpose().map_err(refused)?;
-            let removed = done(&names.unmount(&name, server.as_ref()).await.map_err(refused)?)?;
+            let server: Option<ServerAddress> = server.map(|it| it.parse()).transpose().map_err(to_failure)?;
+            let removed = done(&names.unmount(&name, server.as_ref()).await.map_err(to_failure)?)?;
             let removed = removed.into_iter().max().unwrap_or_default();
-            tell(format, &json!({"name": name, "unmounted": removed}), || match (removed, &server) {
+            report(format, &json!({"name": name, "unmounted": removed}), || match (removed, &server) {
                 (0, Some(server)) => format!("{server} was not mounted under {name}"),
                 (0, None) => format!("nothing was mounted under {name}"),
                 (removed, _) => format!("unmounted {removed} servers from {name}"),
@@ -321,7 +321,7 @@ async fn carry_out(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Fai
         Command::Resolve { name, trace: true, .. } => {
             let resolved = names.trace(&name).await;
             trace::show(format, &resolved);
-            let entry = resolved.outcome.map_err(refused)?;
+            let entry = resolved.outcome.map_err(to_failure)?;
             if format == Format::Table {
                 output::print(&show::resolved(format, now, &entry));
             }
@@ -333,39 +333,41 @@ async fn carry_out(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Fai
                 (_, true) => names.resolve_to_mount_table(&name).await,
                 _ => names.resolve(&name).await,
             };
-            output::print(&show::resolved(format, now, &entry.map_err(refused)?));
+            output::print(&show::resolved(format, now, &entry.map_err(to_failure)?));
             Ok(())
         }
         Command::Watch { name, count } => {
             let mut states = names.watch(&name).take(count.unwrap_or(usize::MAX));
             while let Some(state) = states.next().await {
-                output::print(&show::watched(format, runtime.clock.wall(), state.map_err(refused)?.as_ref()));
+                output::print(&show::watched(format, runtime.clock.wall(), state.map_err(to_failure)?.as_ref()));
                 if output::is_closed() {
                     break;
                 }
             }
             Ok(())
         }
-        Command::Glob { pattern, long } => list::run(&names, &pattern, "", list::Look { format, long, now }).await,
-        Command::Ls { name, long } => list::below(&names, &name, list::Look { format, long, now }).await,
+        Command::Glob { pattern, long } => {
+            list::run(&names, &pattern, "", list::ListingStyle { format, long, now }).await
+        }
+        Command::Ls { name, long } => list::below(&names, &name, list::ListingStyle { format, long, now }).await,
         Command::Tree { name, depth } => list::tree(&names, &name, depth, format).await,
         Command::Rm { name, recursive } => {
             let subtree = if recursive { Subtree::Delete } else { Subtree::Refuse };
-            let deleted = done(&names.delete(&name, subtree).await.map_err(refused)?)?;
+            let deleted = done(&names.delete(&name, subtree).await.map_err(to_failure)?)?;
             let deleted = deleted.into_iter().max().unwrap_or_default();
             if deleted == 0 {
-                return Err(refused(Error::new(Reason::NoSuchName, format!("{name} does not exist"))));
+                return Err(to_failure(Error::new(Reason::NoSuchName, format!("{name} does not exist"))));
             }
-            tell(format, &json!({"name": name, "deleted": deleted}), || format!("deleted {deleted} nodes"));
+            report(format, &json!({"name": name, "deleted": deleted}), || format!("deleted {deleted} nodes"));
             Ok(())
         }
         Command::Stat { name } => {
-            let node = names.node(&name).await.map_err(refused)?;
+            let node = names.node(&name).await.map_err(to_failure)?;
             output::print(&show::node(format, &node));
             Ok(())
         }
         Command::Publish { names: called, server, period, wait, mt, leaf, check, check_every, command } => {
-            let servers = server.iter().map(|it| it.parse()).collect::<Result<_, Error>>().map_err(refused)?;
+            let servers = server.iter().map(|it| it.parse()).collect::<Result<_, Error>>().map_err(to_failure)?;
             let check = check.map(|check| (check, Duration::from_secs(check_every.into())));
             let (target, wait) = (Target::of(mt, leaf), Duration::from_secs(wait.into()));
             let plan = publish::Plan { names: called, servers, period, target, wait, check, command };
@@ -373,42 +375,44 @@ async fn carry_out(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Fai
         }
         Command::Perms(command) => perms::run(command, &names, format).await,
         Command::Whoami => {
-            let who = names.who_am_i().await.map_err(refused)?;
+            let who = names.who_am_i().await.map_err(to_failure)?;
             output::print(&show::caller(format, &who));
             Ok(())
         }
-        Command::Admin(command) => admin::run(command, &names.operator().map_err(refused)?, format).await,
+        Command::Admin(command) => admin::run(command, &names.operator().map_err(to_failure)?, format).await,
         Command::Bench(command) => bench::run(command, &root, runtime).await,
     }
 }
 
-/// What those answered who could be reached; who could not is said on stderr. Servers of one table are equivalent, so one is enough.
+/// The results of the reachable servers; unreachable ones are noted on stderr. Servers of one table are equivalent, so one is enough.
 fn done<T: Copy>(outcomes: &Outcomes<T>) -> Result<Vec<T>, Failure> {
-    let (mut done, mut away) = (Vec::new(), Vec::new());
+    let (mut done, mut unreachable) = (Vec::new(), Vec::new());
     for (_, outcome) in outcomes.each() {
         match outcome {
             Ok(answer) => done.push(*answer),
-            Err(error) if error.reason == Reason::Unavailable => away.push(error),
-            Err(error) => return Err(refused(error.clone())),
+            Err(error) if error.reason == Reason::Unavailable => unreachable.push(error),
+            Err(error) => return Err(to_failure(error.clone())),
         }
     }
-    match away.first() {
-        Some(error) if done.is_empty() => return Err(refused((*error).clone())),
-        _ => away.iter().for_each(|error| output::note(&format!("done, but not at every server: {}", error.message))),
+    match unreachable.first() {
+        Some(error) if done.is_empty() => return Err(to_failure((*error).clone())),
+        _ => unreachable
+            .iter()
+            .for_each(|error| output::note(&format!("done, but one of the servers is unreachable: {}", error.message))),
     }
     Ok(done)
 }
 
-/// Tells what was done: programs on stdout, people on stderr.
-fn tell(format: Format, document: &Value, line: impl FnOnce() -> String) {
+/// Reports a change: as JSON on stdout for programs, as a line on stderr for people.
+fn report(format: Format, document: &Value, line: impl FnOnce() -> String) {
     match format {
         Format::Json => output::print_json(document),
         Format::Table => output::note(&line()),
     }
 }
 
-/// The failure that a refusal of the mounttable is to the shell.
-pub fn refused(error: Error) -> Failure {
+/// Converts an error of the mounttable into a failure with its exit code.
+pub fn to_failure(error: Error) -> Failure {
     let code = match error.reason {
         Reason::BadAddress | Reason::BadName | Reason::BadPattern | Reason::BadPermissions | Reason::BadRequest => 2,
         Reason::NoSuchName | Reason::NoSuchNameRoot => 3,
@@ -425,7 +429,7 @@ pub fn refused(error: Error) -> Failure {
     Failure { message: format!("{} ({})", error.message, error.reason), code }
 }
 
-/// Names that begin at `roots`, for who has the token in that file, or else for who is called so.
+/// A namespace that starts at `roots`. The caller authenticates with the token in `token_file`, or claims the identity `called`.
 ///
 /// # Errors
 /// Usage, when the token cannot be read.
@@ -444,28 +448,28 @@ pub(super) fn namespace(
         (None, Some(names)) => builder.identity(names),
         (None, None) => builder,
     };
-    builder.build().map_err(refused)
+    builder.build().map_err(to_failure)
 }
 
-/// A root as names have it: a person need not type the slash.
+/// A root as a rooted name: adds the leading slash that users may leave out.
 pub(super) fn rooted(text: &str) -> String {
     if naming::is_rooted(text) { text.to_owned() } else { format!("/{text}") }
 }
 
 impl Root {
-    /// The names that begin there.
+    /// The namespace that starts at these roots.
     fn namespace(&self, runtime: &Runtime) -> Result<Namespace, Failure> {
-        let roots = self.roots().map_err(refused)?;
+        let roots = self.roots().map_err(to_failure)?;
         namespace(roots, self.token_file.as_deref(), self.identity.as_deref(), runtime)
     }
 
     fn roots(&self) -> Result<Roots, Error> {
         let given: Vec<_> = self.root.iter().map(|text| rooted(text)).collect();
-        let told = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
-        let told = told.filter(|(_name, value)| !value.is_empty());
-        let told = told.map(|(name, value)| (name, rooted(&value.to_string_lossy())));
+        let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let variables = variables.filter(|(_name, value)| !value.is_empty());
+        let variables = variables.map(|(name, value)| (name, rooted(&value.to_string_lossy())));
         let roots = if given.is_empty() {
-            Roots::from_environment(told)?
+            Roots::from_environment(variables)?
         } else {
             Roots::new(given.iter().map(String::as_str))?
         };

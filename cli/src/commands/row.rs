@@ -11,8 +11,8 @@ use ebla_runtime::Runtime;
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
 
-use super::Place;
-use crate::escape;
+use super::ClusterArguments;
+use crate::encoding;
 use crate::output::{self, Failure, Format};
 
 /// Read and write rows
@@ -36,11 +36,11 @@ pub enum Row {
     Get {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
         /// Key of the row; bytes as \xHH
-        #[arg(value_parser = escape::key)]
+        #[arg(value_parser = encoding::parse_key)]
         row: RowKey,
         /// Show values as hexadecimal digits
         #[arg(long)]
@@ -56,11 +56,11 @@ pub enum Row {
     Set {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
         /// Key of the row; bytes as \xHH
-        #[arg(value_parser = escape::key)]
+        #[arg(value_parser = encoding::parse_key)]
         row: RowKey,
         /// FAMILY:QUALIFIER=VALUE; bytes as \xHH, and `=` in a qualifier as \x3d
         #[arg(required = true, value_name = "CELL")]
@@ -71,7 +71,7 @@ pub enum Row {
     },
     /// Delete a row, a family of it, or a column of it
     ///
-    /// A row that does not exist is deleted already: that is no error.
+    /// Deleting a row that does not exist is not an error.
     ///
     /// Examples:
     ///   ebla row delete web com.cnn.www
@@ -80,11 +80,11 @@ pub enum Row {
     Delete {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
         /// Key of the row; bytes as \xHH
-        #[arg(value_parser = escape::key)]
+        #[arg(value_parser = encoding::parse_key)]
         row: RowKey,
         /// Delete only the cells of this family
         #[arg(long, conflicts_with = "column")]
@@ -102,22 +102,22 @@ pub enum Row {
     Scan {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
         /// Only keys that start with this; bytes as \xHH
-        #[arg(long, value_name = "KEY", value_parser = escape::key, allow_hyphen_values = true)]
+        #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true)]
         prefix: Option<RowKey>,
         /// Only this key and those after it
-        #[arg(long, value_name = "KEY", value_parser = escape::key, allow_hyphen_values = true)]
+        #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true)]
         start: Option<RowKey>,
         /// Only keys before this one
-        #[arg(long, value_name = "KEY", value_parser = escape::key, allow_hyphen_values = true)]
+        #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true)]
         end: Option<RowKey>,
         /// Show at most this many rows; 0 shows all
         #[arg(long, default_value_t = 100)]
         limit: u64,
-        /// From the last row to the first
+        /// Show rows in descending key order
         #[arg(long)]
         reversed: bool,
         /// Show values as hexadecimal digits
@@ -133,7 +133,7 @@ pub struct Column {
     qualifier: Bytes,
 }
 
-/// How values are written, in and out.
+/// Representation of values on the command line and in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Values {
     Escaped,
@@ -147,15 +147,15 @@ impl Values {
 
     fn show(self, value: &[u8]) -> String {
         match self {
-            Self::Escaped => escape::text(value),
-            Self::Hex => escape::hex(value),
+            Self::Escaped => encoding::escape(value),
+            Self::Hex => encoding::to_hex(value),
         }
     }
 
     fn parse(self, text: &str) -> Result<Bytes, String> {
         match self {
-            Self::Escaped => escape::parse(text),
-            Self::Hex => escape::parse_hex(text),
+            Self::Escaped => encoding::unescape(text),
+            Self::Hex => encoding::parse_hex(text),
         }
     }
 }
@@ -163,12 +163,12 @@ impl Values {
 /// Carries out the command.
 ///
 /// # Errors
-/// What the cluster answers; 3 when the row is not there.
+/// An error from the cluster; 3 when the row does not exist.
 pub async fn run(command: Row, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Row::Get { place, table, row, hex } => {
-            let view = View::new(&place, hex)?;
-            let found = place.client(&runtime).await?.table(&place.table(&table)?).read_row(&row, None).await?;
+        Row::Get { cluster, table, row, hex } => {
+            let view = View::new(&cluster, hex)?;
+            let found = cluster.client(&runtime).await?.table(&cluster.table(&table)?).read_row(&row, None).await?;
             let absent = || Failure { message: format!("table {table} has no row {}", shown(&row)), code: 3 };
             let row = found.ok_or_else(absent)?;
             match view {
@@ -177,48 +177,50 @@ pub async fn run(command: Row, runtime: Runtime) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Row::Set { place, table, row, cells, hex } => {
-            set(&place, &table, &row, &cells, Values::of(hex), &runtime).await
+        Row::Set { cluster, table, row, cells, hex } => {
+            set(&cluster, &table, &row, &cells, Values::of(hex), &runtime).await
         }
-        Row::Delete { place, table, row, family, column } => {
+        Row::Delete { cluster, table, row, family, column } => {
             let (what, mutation) = deletion(family, column);
-            let name = place.table(&table)?;
-            place.client(&runtime).await?.table(&name).mutate_row(&row, &[mutation]).await?;
-            match place.output {
-                Format::Json => output::print_json(&json!({ "key": escape::base64(row.as_bytes()), "deleted": what })),
+            let name = cluster.table(&table)?;
+            cluster.client(&runtime).await?.table(&name).mutate_row(&row, &[mutation]).await?;
+            match cluster.output {
+                Format::Json => {
+                    output::print_json(&json!({ "key": encoding::to_base64(row.as_bytes()), "deleted": what }))
+                }
                 Format::Table => output::note(&format!("deleted {what} {} of {table}", shown(&row))),
             }
             Ok(())
         }
-        Row::Scan { place, table, prefix, start, end, limit, reversed, hex } => {
-            let view = View::new(&place, hex)?;
+        Row::Scan { cluster, table, prefix, start, end, limit, reversed, hex } => {
+            let view = View::new(&cluster, hex)?;
             let rows = row_set(prefix.as_ref(), start, end)?;
             let direction = if reversed { Direction::Descending } else { Direction::Ascending };
-            scan(&place, &table, rows, limit, direction, view, &runtime).await
+            scan(&cluster, &table, rows, limit, direction, view, &runtime).await
         }
     }
 }
 
 async fn set(
-    place: &Place,
+    cluster: &ClusterArguments,
     table: &str,
     row: &RowKey,
     cells: &[String],
     values: Values,
     runtime: &Runtime,
 ) -> Result<(), Failure> {
-    let name = place.table(table)?;
+    let name = cluster.table(table)?;
     let mutations = cells.iter().map(|text| parse_cell(text, values)).collect::<Result<Vec<_>, _>>()?;
-    place.client(runtime).await?.table(&name).mutate_row(row, &mutations).await?;
-    if place.output == Format::Json {
-        output::print_json(&json!({ "key": escape::base64(row.as_bytes()), "cells": mutations.len() }));
+    cluster.client(runtime).await?.table(&name).mutate_row(row, &mutations).await?;
+    if cluster.output == Format::Json {
+        output::print_json(&json!({ "key": encoding::to_base64(row.as_bytes()), "cells": mutations.len() }));
     }
     Ok(())
 }
 
-/// Shows rows as they come, and says when there are more than the limit lets through.
+/// Shows rows as they arrive, and notes when there are more than the limit.
 async fn scan(
-    place: &Place,
+    cluster: &ClusterArguments,
     table: &str,
     rows: RowSet,
     limit: u64,
@@ -226,11 +228,11 @@ async fn scan(
     view: View,
     runtime: &Runtime,
 ) -> Result<(), Failure> {
-    let name = place.table(table)?;
-    // One row beyond the limit is asked for: it tells whether there are more.
+    let name = cluster.table(table)?;
+    // One row beyond the limit is requested, to know whether there are more.
     let asked = if limit == 0 { 0 } else { limit.saturating_add(1) };
     let options = ReadOptions { limit: asked, direction, filter: None };
-    let mut found = place.client(runtime).await?.table(&name).stream_rows(rows, options);
+    let mut found = cluster.client(runtime).await?.table(&name).stream_rows(rows, options);
     let (mut count, mut documents) = (0_u64, Vec::new());
     let mut last = RowKey::EMPTY;
     let mut next = None;
@@ -260,23 +262,23 @@ async fn scan(
     Ok(())
 }
 
-/// What is said when a scan ends at its limit: how to see the rest.
+/// The note when a scan ends at its limit: how to see the rest.
 fn more(count: u64, direction: Direction, last: &RowKey, next: &RowKey) -> String {
-    // Both bounds are those of ascending ranges: the start belongs to the range, the end does not.
+    // Bounds are those of ascending ranges: the start is inclusive, the end exclusive.
     let (flag, key) = match direction {
         Direction::Ascending => ("--start", next),
         Direction::Descending => ("--end", last),
     };
     let key = shown(key);
-    format!("there are more than these {count} rows: continue with {flag} {key}, or show all with --limit 0")
+    format!("there are more rows than these {count}: continue with {flag} {key}, or show all with --limit 0")
 }
 
-/// A key in a message, as a shell takes it.
+/// A key in a message, quoted for a shell.
 fn shown(key: &RowKey) -> String {
-    escape::shell_word(&escape::text(key.as_bytes()))
+    encoding::shell_quote(&encoding::escape(key.as_bytes()))
 }
 
-/// How rows are shown.
+/// Output representation of rows.
 #[derive(Clone, Copy, Debug)]
 enum View {
     Json,
@@ -284,11 +286,11 @@ enum View {
 }
 
 impl View {
-    fn new(place: &Place, hex: bool) -> Result<Self, Failure> {
-        match place.output {
-            Format::Json if hex => {
-                Err(Failure::usage("--hex is for table output: JSON carries values as base64; leave one of them out"))
-            }
+    fn new(cluster: &ClusterArguments, hex: bool) -> Result<Self, Failure> {
+        match cluster.output {
+            Format::Json if hex => Err(Failure::usage(
+                "--hex applies to table output only, because JSON has values as base64; remove --hex or -o json",
+            )),
             Format::Json => Ok(Self::Json),
             Format::Table => Ok(Self::Text(Values::of(hex))),
         }
@@ -306,14 +308,14 @@ fn parse_cell(text: &str, values: Values) -> Result<Mutation, Failure> {
 
 fn column(text: &str) -> Result<Column, String> {
     let (family, qualifier) = text.split_once(':').ok_or("a column is FAMILY:QUALIFIER")?;
-    Ok(Column { family: family.to_owned(), qualifier: escape::parse(qualifier)? })
+    Ok(Column { family: family.to_owned(), qualifier: encoding::unescape(qualifier)? })
 }
 
-/// What is deleted, in words, and the mutation that does it.
+/// A description of what is deleted, and the mutation that deletes it.
 fn deletion(family: Option<String>, column: Option<Column>) -> (String, Mutation) {
     match (family, column) {
         (_, Some(Column { family, qualifier })) => {
-            let what = format!("column {} of row", escape::column(&family, &qualifier));
+            let what = format!("column {} of row", encoding::escape_column(&family, &qualifier));
             (what, Mutation::DeleteColumn { family, qualifier, start: Micros::ZERO, end: None })
         }
         (Some(family), None) => (format!("family {family} of row"), Mutation::DeleteFamily { family }),
@@ -323,20 +325,20 @@ fn deletion(family: Option<String>, column: Option<Column>) -> (String, Mutation
 
 fn row_set(prefix: Option<&RowKey>, start: Option<RowKey>, end: Option<RowKey>) -> Result<RowSet, Failure> {
     let range = KeyRange::new(start.unwrap_or(RowKey::EMPTY), end)
-        .ok_or_else(|| Failure::usage("--start must lie before --end"))?;
+        .ok_or_else(|| Failure::usage("--start must be less than --end"))?;
     let range = match prefix {
         Some(prefix) => range
             .intersect(&KeyRange::prefix(prefix.as_bytes()))
-            .ok_or_else(|| Failure::usage("no key with this --prefix lies between --start and --end"))?,
+            .ok_or_else(|| Failure::usage("no key with this --prefix is between --start and --end"))?,
         None => range,
     };
     Ok(RowSet::from_ranges([range]))
 }
 
 fn row_text(row: &ModelRow, values: Values) -> String {
-    let mut text = format!("{}\n", escape::text(row.key.as_bytes()));
+    let mut text = format!("{}\n", encoding::escape(row.key.as_bytes()));
     for cell in &row.cells {
-        let column = escape::column(cell.family.as_str(), &cell.qualifier);
+        let column = encoding::escape_column(cell.family.as_str(), &cell.qualifier);
         let value = values.show(&cell.value);
         text.push_str(&format!("  {column:<40} {}  {value}\n", output::time(cell.timestamp)));
     }
@@ -347,12 +349,12 @@ fn row_json(row: &ModelRow) -> Value {
     let cell = |cell: &Cell| {
         json!({
             "family": cell.family.as_str(),
-            "qualifier": escape::base64(&cell.qualifier),
+            "qualifier": encoding::to_base64(&cell.qualifier),
             "timestamp_micros": cell.timestamp.get(),
-            "value": escape::base64(&cell.value),
+            "value": encoding::to_base64(&cell.value),
         })
     };
-    json!({ "key": escape::base64(row.key.as_bytes()), "cells": row.cells.iter().map(cell).collect::<Vec<_>>() })
+    json!({ "key": encoding::to_base64(row.key.as_bytes()), "cells": row.cells.iter().map(cell).collect::<Vec<_>>() })
 }
 
 #[cfg(test)]
@@ -360,7 +362,7 @@ mod tests {
     use super::*;
 
     fn key(text: &str) -> RowKey {
-        escape::key(text).unwrap()
+        encoding::parse_key(text).unwrap()
     }
 
     #[test]
@@ -391,18 +393,18 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_that_stops_says_where_it_goes_on() {
+    fn a_limited_scan_says_how_to_continue() {
         let (last, next) = (key("a"), key(r"b c\xff"));
         let up = more(2, Direction::Ascending, &last, &next);
         assert_eq!(
             up,
-            r"there are more than these 2 rows: continue with --start 'b c\xff', or show all with --limit 0"
+            r"there are more rows than these 2: continue with --start 'b c\xff', or show all with --limit 0"
         );
         assert!(more(2, Direction::Descending, &last, &next).contains("--end a,"));
     }
 
     #[test]
-    fn a_deletion_is_of_what_was_named() {
+    fn a_deletion_covers_the_named_part() {
         assert_eq!(deletion(None, None).1, Mutation::DeleteRow);
         let (what, family) = deletion(Some("f".to_owned()), None);
         assert_eq!((what.as_str(), family), ("family f of row", Mutation::DeleteFamily { family: "f".to_owned() }));

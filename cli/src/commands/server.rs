@@ -1,22 +1,22 @@
-//! `ebla server`: the tablet servers of a cluster, one by one.
+//! `ebla server`: the tablet servers of a cluster.
 
 use std::fmt;
 
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::{Place, status};
+use super::{ClusterArguments, status};
 use crate::output::{self, Failure, Format, Table};
-use crate::picture;
+use crate::snapshot::ServerSnapshot;
 
-/// What is asked about servers.
+/// Commands about tablet servers.
 #[derive(Debug, clap::Subcommand)]
 pub enum Server {
-    /// List the tablet servers: those that live, and those that METADATA has replicas on
+    /// List the tablet servers: registered ones, and those that have replicas according to METADATA
     List {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
     },
 }
 
@@ -25,22 +25,22 @@ pub enum Server {
 /// # Errors
 /// When no cluster answers.
 pub async fn run(command: Server, runtime: Runtime) -> Result<(), Failure> {
-    let Server::List { place } = command;
-    let picture = status::picture(&place, &runtime).await?;
-    if let Some(error) = &picture.master_error {
-        eprintln!("no master answers, so replicas and sizes are unknown: {error}");
+    let Server::List { cluster } = command;
+    let snapshot = status::snapshot(&cluster, &runtime).await?;
+    if let Some(error) = &snapshot.master_error {
+        eprintln!("no master is available, so replicas and sizes are unknown: {error}");
     }
-    if let Some(error) = &picture.metadata_error {
-        eprintln!("some servers without a lease may be missing: {error}");
+    if let Some(error) = &snapshot.metadata_error {
+        eprintln!("servers without a lease may be missing from the list: {error}");
     }
-    match place.output {
-        Format::Json => output::print_json(&picture.servers.iter().map(to_json).collect()),
-        Format::Table => output::print(&render(&picture.servers)),
+    match cluster.output {
+        Format::Json => output::print_json(&snapshot.servers.iter().map(to_json).collect()),
+        Format::Table => output::print(&render(&snapshot.servers)),
     }
     Ok(())
 }
 
-fn render(servers: &[picture::Server]) -> String {
+fn render(servers: &[ServerSnapshot]) -> String {
     let mut table =
         Table::new(&["SERVER", "ADDRESS", "STATE", "INCARNATION", "RELEASE", "REPLICAS", "LEADS", "SIZE", "LOG"]);
     for one in servers {
@@ -63,8 +63,8 @@ fn render(servers: &[picture::Server]) -> String {
     table.render()
 }
 
-/// A server as programs read it; what is unknown is null.
-pub fn to_json(one: &picture::Server) -> Value {
+/// A server as JSON; unknown values are null.
+pub fn to_json(one: &ServerSnapshot) -> Value {
     json!({
         "id": one.id,
         "bigtable": one.address,
@@ -81,12 +81,12 @@ pub fn to_json(one: &picture::Server) -> Value {
     })
 }
 
-/// As text: not every program reads numbers of 64 bits.
+/// As text, because not every JSON parser reads 64-bit numbers.
 fn incarnation(number: u64) -> String {
     format!("{number:016x}")
 }
 
-/// What is known, or a dash.
+/// The value, or a dash when it is unknown.
 pub(super) fn or_dash(known: Option<impl fmt::Display>) -> String {
     known.map_or_else(|| "-".to_owned(), |known| known.to_string())
 }

@@ -1,19 +1,19 @@
-//! `ebla status`: whether a cluster is well, who is there, and how much they hold.
+//! `ebla status`: the health of a cluster, its servers, and how much data they store.
 
 use ebla_model::error::Reason;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::{Place, given_timeout, server, unreachable};
+use super::{ClusterArguments, given_timeout, server, unreachable};
 use crate::output::{self, Failure, Format, Table};
-use crate::picture::{Picture, look};
-use crate::verdict::{Level, Verdict, judge};
+use crate::snapshot::{ClusterSnapshot, fetch};
+use crate::verdict::{Level, Verdict, evaluate};
 
-/// Show whether the cluster is healthy, its servers, and how much they hold
+/// Show the health of the cluster, its servers, and how much data they store
 ///
-/// The first line is the verdict: `healthy`; `degraded` when all is served and something is missing; `unavailable` when some
-/// tablets cannot be read or written, or no master answers. Without a master it shows what servers and METADATA tell, and what
-/// is unknown as such (null in JSON).
+/// The first line is the verdict: `healthy`; `degraded` when all tablets are served but replicas or servers are missing;
+/// `unavailable` when some tablets cannot be read or written, or no master is available. Without a master the data comes from
+/// the tablet servers and METADATA; unknown values are shown as unknown (null in JSON).
 ///
 /// Examples:
 ///   ebla status
@@ -23,22 +23,22 @@ use crate::verdict::{Level, Verdict, judge};
 pub struct Status {
     /// Which cluster
     #[command(flatten)]
-    pub place: Place,
+    pub cluster: ClusterArguments,
     /// Exit with 0 when healthy, 5 when degraded, 6 when unavailable
     #[arg(long)]
     pub exit_code: bool,
 }
 
-/// Shows what is known, within five seconds.
+/// Shows the state of the cluster within five seconds.
 ///
 /// # Errors
-/// When nothing answers at the addresses; with `--exit-code` also the verdict's exit code, which needs no words.
+/// When nothing answers at the addresses; with `--exit-code` also the verdict's exit code, without a message.
 pub async fn run(status: Status, runtime: Runtime) -> Result<(), Failure> {
-    let picture = picture(&status.place, &runtime).await?;
-    let verdict = judge(&picture);
-    match status.place.output {
-        Format::Json => output::print_json(&to_json(&picture, &verdict)),
-        Format::Table => output::print(&render(&picture, &verdict)),
+    let snapshot = snapshot(&status.cluster, &runtime).await?;
+    let verdict = evaluate(&snapshot);
+    match status.cluster.output {
+        Format::Json => output::print_json(&to_json(&snapshot, &verdict)),
+        Format::Table => output::print(&render(&snapshot, &verdict)),
     }
     if status.exit_code && verdict.level != Level::Healthy {
         return Err(Failure { message: String::new(), code: verdict.level.exit_code() });
@@ -46,29 +46,29 @@ pub async fn run(status: Status, runtime: Runtime) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is known of the cluster.
+/// Fetches the state of the cluster.
 ///
 /// # Errors
 /// When nothing answers at the addresses, with what to do.
-pub async fn picture(place: &Place, runtime: &Runtime) -> Result<Picture, Failure> {
-    let addresses = place.addresses()?;
-    match look(&addresses, given_timeout(), runtime).await {
-        Ok(picture) => Ok(picture),
+pub async fn snapshot(cluster: &ClusterArguments, runtime: &Runtime) -> Result<ClusterSnapshot, Failure> {
+    let addresses = cluster.addresses()?;
+    match fetch(&addresses, given_timeout(), runtime).await {
+        Ok(snapshot) => Ok(snapshot),
         Err(error) if error.reason == Reason::Unavailable => Err(unreachable(&addresses, error, runtime).await),
         Err(error) if error.reason == Reason::Unimplemented => Err(Failure::usage(error.message)),
         Err(error) => Err(error.into()),
     }
 }
 
-fn render(picture: &Picture, verdict: &Verdict) -> String {
-    let mut facts = vec![format!("cluster {}", picture.cluster.as_deref().unwrap_or("unknown")), master(picture)];
-    facts.push(format!("tables {}", or_unknown(picture.tables)));
-    facts.push(tablets(picture));
-    if let Some(health) = &picture.health {
+fn render(snapshot: &ClusterSnapshot, verdict: &Verdict) -> String {
+    let mut facts = vec![format!("cluster {}", snapshot.cluster.as_deref().unwrap_or("unknown")), master(snapshot)];
+    facts.push(format!("tables {}", or_unknown(snapshot.tables)));
+    facts.push(tablets(snapshot));
+    if let Some(health) = &snapshot.health {
         facts.push(format!("replicas {}/{} live", health.replicas_live, health.replicas_wanted));
     }
     let mut table = Table::new(&["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG"]);
-    for one in &picture.servers {
+    for one in &snapshot.servers {
         table.row(vec![
             one.id.to_string(),
             server::or_dash(one.address.clone()),
@@ -82,12 +82,12 @@ fn render(picture: &Picture, verdict: &Verdict) -> String {
     format!("{verdict}\n\n{}\n\n{}", facts.join("   "), table.render())
 }
 
-fn master(picture: &Picture) -> String {
-    match (&picture.master, &picture.master_error, picture.master_epoch) {
+fn master(snapshot: &ClusterSnapshot) -> String {
+    match (&snapshot.master, &snapshot.master_error, snapshot.master_epoch) {
         (Some(address), None, Some(epoch)) => format!("master {address} (epoch {epoch})"),
         (Some(address), None, None) => format!("master {address}"),
         (Some(address), Some(error), _) => {
-            let ago = picture.master_lost.map(|lost| format!(", lost {} s ago", lost.as_secs())).unwrap_or_default();
+            let ago = snapshot.master_lost.map(|lost| format!(", lost {} s ago", lost.as_secs())).unwrap_or_default();
             format!("master unknown (last at {address}{ago}: {error})")
         }
         (None, Some(error), _) => format!("master unknown ({error})"),
@@ -95,12 +95,12 @@ fn master(picture: &Picture) -> String {
     }
 }
 
-fn tablets(picture: &Picture) -> String {
-    match (picture.tablets, picture.tablets_led, &picture.remembered) {
+fn tablets(snapshot: &ClusterSnapshot) -> String {
+    match (snapshot.tablets, snapshot.tablets_led, &snapshot.remembered) {
         (Some(tablets), Some(led), _) => format!("tablets {led}/{tablets} led"),
         (Some(tablets), None, _) => format!("tablets {tablets}, leaders unknown"),
         (None, _, Some(last)) => {
-            format!("tablets unknown ({} were known {} s ago)", last.tablets, last.age_millis / 1000)
+            format!("tablets unknown ({} known {} s ago)", last.tablets, last.age_millis / 1000)
         }
         (None, _, None) => "tablets unknown".to_owned(),
     }
@@ -110,31 +110,31 @@ fn or_unknown(count: Option<u64>) -> String {
     count.map_or_else(|| "unknown".to_owned(), |count| count.to_string())
 }
 
-fn to_json(picture: &Picture, verdict: &Verdict) -> Value {
-    let health = picture.health.as_ref();
+fn to_json(snapshot: &ClusterSnapshot, verdict: &Verdict) -> Value {
+    let health = snapshot.health.as_ref();
     let shortages = health.map(|health| {
         let one = |short: &ebla_proto::operate::Shortage| {
             json!({"live": short.live, "wanted": short.wanted, "tablets": short.tablets})
         };
         health.shortages.iter().map(one).collect::<Vec<_>>()
     });
-    let remembered = picture.remembered.as_ref();
+    let remembered = snapshot.remembered.as_ref();
     let trouble: Vec<&str> =
-        [&picture.master_error, &picture.metadata_error].into_iter().flatten().map(String::as_str).collect();
-    // Without a master nobody has counted the leaders.
-    let unled = health.filter(|_| picture.master_error.is_none()).map(|health| health.without_leader);
+        [&snapshot.master_error, &snapshot.metadata_error].into_iter().flatten().map(String::as_str).collect();
+    // Only a master counts the leaders.
+    let unled = health.filter(|_| snapshot.master_error.is_none()).map(|health| health.without_leader);
     json!({
         "verdict": verdict.level.name(),
         "reasons": verdict.reasons,
-        "cluster": picture.cluster,
-        "master": picture.master,
-        "master_epoch": picture.master_epoch,
-        "master_answers": picture.master_error.is_none(),
-        "master_lost_seconds": picture.master_lost.map(|lost| lost.as_secs()),
+        "cluster": snapshot.cluster,
+        "master": snapshot.master,
+        "master_epoch": snapshot.master_epoch,
+        "master_answers": snapshot.master_error.is_none(),
+        "master_lost_seconds": snapshot.master_lost.map(|lost| lost.as_secs()),
         "trouble": trouble.join("; "),
-        "tables": picture.tables,
-        "tablets": picture.tablets,
-        "tablets_led": picture.tablets_led,
+        "tables": snapshot.tables,
+        "tablets": snapshot.tablets,
+        "tablets_led": snapshot.tablets_led,
         "tablets_without_quorum": health.map(|health| health.without_quorum),
         "tablets_without_leader": unled,
         "under_replicated": shortages,
@@ -142,6 +142,6 @@ fn to_json(picture: &Picture, verdict: &Verdict) -> Value {
         "replicas_wanted": health.map(|health| health.replicas_wanted),
         "repairs": health.map(|health| health.repairs),
         "last_known": remembered.map(|last| json!({"age_seconds": last.age_millis / 1000, "tablets": last.tablets})),
-        "servers": picture.servers.iter().map(server::to_json).collect::<Vec<_>>(),
+        "servers": snapshot.servers.iter().map(server::to_json).collect::<Vec<_>>(),
     })
 }

@@ -10,8 +10,8 @@ use ebla_model::schema::{Protection, TableName};
 use ebla_runtime::Runtime;
 use serde_json::{Map, Value, json};
 
-use super::Place;
-use crate::escape;
+use super::ClusterArguments;
+use crate::encoding;
 use crate::output::{self, Failure, Format};
 
 /// List, create, update, delete and describe tables
@@ -30,7 +30,7 @@ pub enum Table {
     List {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
     },
     /// Create a table
     ///
@@ -41,7 +41,7 @@ pub enum Table {
     Create {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
         /// NAME, or NAME:maxversions=N, NAME:maxage=30d, or both joined by && or ||: cells that the rule matches are
@@ -49,7 +49,7 @@ pub enum Table {
         #[arg(long = "family", value_name = "FAMILY")]
         families: Vec<String>,
         /// First key of a further tablet; bytes as \xHH
-        #[arg(long = "split", value_name = "KEY", value_parser = escape::split_key, allow_hyphen_values = true)]
+        #[arg(long = "split", value_name = "KEY", value_parser = encoding::parse_split_key, allow_hyphen_values = true)]
         splits: Vec<RowKey>,
     },
     /// Change the settings of a table
@@ -62,7 +62,7 @@ pub enum Table {
     Update {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
         /// Refuse to delete the table
@@ -77,7 +77,7 @@ pub enum Table {
     Delete {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
         /// Do not ask for confirmation
@@ -92,7 +92,7 @@ pub enum Table {
     Describe {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
     },
@@ -101,9 +101,9 @@ pub enum Table {
 /// A setting that is on or off.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Switch {
-    /// It is in force.
+    /// Enabled.
     On,
-    /// It is not.
+    /// Disabled.
     Off,
 }
 
@@ -113,20 +113,22 @@ pub enum Switch {
 /// What the cluster answers.
 pub async fn run(command: Table, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Table::List { place } => list(&place, &runtime).await,
-        Table::Create { place, table, families, splits } => create(&place, &table, &families, &splits, &runtime).await,
-        Table::Update { place, table, deletion_protection } => {
+        Table::List { cluster } => list(&cluster, &runtime).await,
+        Table::Create { cluster, table, families, splits } => {
+            create(&cluster, &table, &families, &splits, &runtime).await
+        }
+        Table::Update { cluster, table, deletion_protection } => {
             let protection = match deletion_protection {
                 Switch::On => Protection::On,
                 Switch::Off => Protection::Off,
             };
-            update(&place, &table, protection, &runtime).await
+            update(&cluster, &table, protection, &runtime).await
         }
-        Table::Delete { place, table, yes } => delete(&place, &table, yes, &runtime).await,
-        Table::Describe { place, table } => {
-            let name = place.table(&table)?;
-            let description = Description::of(&place.client(&runtime).await?, &name).await?;
-            match place.output {
+        Table::Delete { cluster, table, yes } => delete(&cluster, &table, yes, &runtime).await,
+        Table::Describe { cluster, table } => {
+            let name = cluster.table(&table)?;
+            let description = Description::of(&cluster.client(&runtime).await?, &name).await?;
+            match cluster.output {
                 Format::Json => output::print_json(&description.json()),
                 Format::Table => output::print(&description.text()),
             }
@@ -135,14 +137,14 @@ pub async fn run(command: Table, runtime: Runtime) -> Result<(), Failure> {
     }
 }
 
-async fn list(place: &Place, runtime: &Runtime) -> Result<(), Failure> {
-    let names = place.client(runtime).await?.admin().list_tables(&place.project, &place.instance).await?;
+async fn list(cluster: &ClusterArguments, runtime: &Runtime) -> Result<(), Failure> {
+    let names = cluster.client(runtime).await?.admin().list_tables(&cluster.project, &cluster.instance).await?;
     let short: Vec<_> = names.iter().map(TableName::table).collect();
-    match place.output {
+    match cluster.output {
         Format::Json => output::print_json(&json!(short)),
         Format::Table if short.is_empty() => output::note(&format!(
             "no tables in project {}, instance {}: create one with `ebla table create`",
-            place.project, place.instance
+            cluster.project, cluster.instance
         )),
         Format::Table => output::print(&short.iter().map(|name| format!("{name}\n")).collect::<String>()),
     }
@@ -150,70 +152,80 @@ async fn list(place: &Place, runtime: &Runtime) -> Result<(), Failure> {
 }
 
 async fn create(
-    place: &Place,
+    cluster: &ClusterArguments,
     table: &str,
     families: &[String],
     splits: &[RowKey],
     runtime: &Runtime,
 ) -> Result<(), Failure> {
-    let name = place.table(table)?;
+    let name = cluster.table(table)?;
     let families = families.iter().map(|text| parse_family(text)).collect::<Result<Vec<_>, _>>()?;
-    let client = place.client(runtime).await?;
+    let client = cluster.client(runtime).await?;
     client.admin().create_table(&name, &families, splits).await?;
-    changed(place, &client, &name, &format!("created {table}")).await
+    changed(cluster, &client, &name, &format!("created {table}")).await
 }
 
-async fn update(place: &Place, table: &str, protection: Protection, runtime: &Runtime) -> Result<(), Failure> {
-    let name = place.table(table)?;
-    let client = place.client(runtime).await?;
+async fn update(
+    cluster: &ClusterArguments,
+    table: &str,
+    protection: Protection,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
+    let name = cluster.table(table)?;
+    let client = cluster.client(runtime).await?;
     client.admin().set_protection(&name, protection).await?;
     let state = match protection {
         Protection::On => "on",
         Protection::Off => "off",
     };
-    changed(place, &client, &name, &format!("deletion protection of {table} is {state}")).await
+    changed(cluster, &client, &name, &format!("deletion protection of {table} is {state}")).await
 }
 
-/// Tells what was done: people in a line, programs by the table as it is now.
-pub(super) async fn changed(place: &Place, client: &Client, name: &TableName, done: &str) -> Result<(), Failure> {
-    match place.output {
+/// Reports a change: a line for people, the changed table as JSON for programs.
+pub(super) async fn changed(
+    cluster: &ClusterArguments,
+    client: &Client,
+    name: &TableName,
+    done: &str,
+) -> Result<(), Failure> {
+    match cluster.output {
         Format::Json => output::print_json(&Description::of(client, name).await?.json()),
         Format::Table => output::note(done),
     }
     Ok(())
 }
 
-async fn delete(place: &Place, table: &str, yes: bool, runtime: &Runtime) -> Result<(), Failure> {
-    let name = place.table(table)?;
+async fn delete(cluster: &ClusterArguments, table: &str, yes: bool, runtime: &Runtime) -> Result<(), Failure> {
+    let name = cluster.table(table)?;
     if !yes {
         confirm(&format!("delete table {table} and everything in it"), table)?;
     }
-    place.client(runtime).await?.admin().delete_table(&name).await?;
-    match place.output {
+    cluster.client(runtime).await?.admin().delete_table(&name).await?;
+    match cluster.output {
         Format::Json => output::print_json(&json!({ "name": name.as_str(), "deleted": true })),
         Format::Table => output::note(&format!("deleted {table}")),
     }
     Ok(())
 }
 
-/// Has a person type `name` before something that cannot be undone.
+/// Asks the user to type `name` before an operation that cannot be undone.
 ///
 /// # Errors
-/// Usage when nobody can be asked; 1 when something else was typed.
+/// Usage when stdin is not a terminal; 1 when something else was typed.
 pub(super) fn confirm(what: &str, name: &str) -> Result<(), Failure> {
     use std::io::{IsTerminal as _, Write as _};
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!("to {what} needs a confirmation, because it cannot be undone: add --yes")));
+        return Err(Failure::usage(format!("to {what} cannot be undone; confirm it with --yes")));
     }
     let mut stderr = std::io::stderr();
-    write!(stderr, "To {what}, which cannot be undone, type {name}: ")?;
+    write!(stderr, "To {what} cannot be undone. To confirm, type {name}: ")?;
     stderr.flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     if answer.trim() == name { Ok(()) } else { Err(Failure::other("nothing deleted")) }
 }
 
-/// A table as it is now.
+/// The current state of a table.
 pub(super) struct Description {
     name: TableName,
     tablets: usize,
@@ -222,7 +234,7 @@ pub(super) struct Description {
 }
 
 impl Description {
-    /// Asks for it.
+    /// Fetches it.
     ///
     /// # Errors
     /// What the cluster answers.
@@ -259,7 +271,7 @@ impl Description {
     }
 }
 
-/// Families by name with their rules; without a rule `null`.
+/// Families by name with their rules as JSON; `null` for a family without a rule.
 pub(super) fn families_json(families: &[NamedFamily]) -> Value {
     let one = |(name, gc): &NamedFamily| (name.clone(), json!({ "gc": gc.as_ref().map(show_rule) }));
     Value::Object(families.iter().map(one).collect::<Map<_, _>>())
@@ -269,7 +281,7 @@ pub(super) fn families_json(families: &[NamedFamily]) -> Value {
 pub(super) fn families_text(families: &[NamedFamily]) -> String {
     let mut shown = output::Table::new(&["FAMILY", "GARBAGE COLLECTION"]);
     for (name, gc) in families {
-        shown.row(vec![name.clone(), gc.as_ref().map_or("keeps everything".to_owned(), show_rule)]);
+        shown.row(vec![name.clone(), gc.as_ref().map_or("none: keeps all cells".to_owned(), show_rule)]);
     }
     shown.render()
 }
@@ -285,7 +297,7 @@ pub fn parse_family(text: &str) -> Result<(String, Option<GcRule>), Failure> {
     }
 }
 
-/// `&&` binds closer than `||`, as in cbt.
+/// `&&` has higher precedence than `||`, as in cbt.
 fn parse_rule(text: &str) -> Result<GcRule, Failure> {
     let any = text.split("||").map(|all| {
         let rules = all.split("&&").map(parse_term).collect::<Result<Vec<_>, _>>()?;

@@ -6,8 +6,8 @@ use ebla_model::metadata::TabletDescriptor;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::Place;
-use crate::escape;
+use super::ClusterArguments;
+use crate::encoding;
 use crate::output::{self, Failure, Format, Table};
 
 /// List and split tablets
@@ -24,12 +24,12 @@ pub enum Tablet {
     ///   ebla tablet list web
     ///   ebla tablet list web -o json
     ///
-    /// START belongs to the tablet, END does not. With -o json both are base64, and the last tablet's end is null.
+    /// START is inclusive, END is exclusive. With -o json both are base64, and the end of the last tablet is null.
     #[command(verbatim_doc_comment)]
     List {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
     },
@@ -42,15 +42,15 @@ pub enum Tablet {
     Split {
         /// Which cluster
         #[command(flatten)]
-        place: Place,
+        cluster: ClusterArguments,
         /// Name of the table
         table: String,
         /// First key of the right half; bytes as \xHH
-        #[arg(long, value_name = "KEY", value_parser = escape::split_key, allow_hyphen_values = true,
+        #[arg(long, value_name = "KEY", value_parser = encoding::parse_split_key, allow_hyphen_values = true,
             required_unless_present = "within")]
         at: Option<RowKey>,
         /// A key in the tablet to split; the server picks where
-        #[arg(long, value_name = "KEY", value_parser = escape::key, allow_hyphen_values = true, conflicts_with = "at")]
+        #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true, conflicts_with = "at")]
         within: Option<RowKey>,
     },
 }
@@ -61,24 +61,24 @@ pub enum Tablet {
 /// What the cluster answers.
 pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Tablet::List { place, table } => {
-            let name = place.table(&table)?;
-            let client = place.client(&runtime).await?;
+        Tablet::List { cluster, table } => {
+            let name = cluster.table(&table)?;
+            let client = cluster.client(&runtime).await?;
             let tablets = client.tablets(&name).await?;
             let one = |(tablet, leader): &(TabletDescriptor, Option<LeaderHint>)| to_json(tablet, *leader);
-            match place.output {
+            match cluster.output {
                 Format::Json => output::print_json(&json!(tablets.iter().map(one).collect::<Vec<_>>())),
                 Format::Table if tablets.is_empty() => output::note(&format!("no tablets of {table}")),
                 Format::Table => output::print(&render(&tablets)),
             }
             Ok(())
         }
-        Tablet::Split { place, table, at, within } => {
-            let name = place.table(&table)?;
+        Tablet::Split { cluster, table, at, within } => {
+            let name = cluster.table(&table)?;
             let within = within.unwrap_or(RowKey::EMPTY);
-            let client = place.client(&runtime).await?;
+            let client = cluster.client(&runtime).await?;
             let (left, right) = client.admin().split(&name, at.as_ref(), &within).await?;
-            match place.output {
+            match cluster.output {
                 Format::Json => output::print_json(&json!([to_json(&left, None), to_json(&right, None)])),
                 Format::Table => output::print(&render(&[(left, None), (right, None)])),
             }
@@ -87,7 +87,7 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
     }
 }
 
-/// Tablets as a table: range, generation, servers; the one that leads is marked.
+/// Tablets as a table: range, generation, servers; the leader is marked.
 pub fn render(tablets: &[(TabletDescriptor, Option<LeaderHint>)]) -> String {
     let mut table = Table::new(&["TABLET", "GENERATION", "START", "END", "SERVERS (* LEADS)"]);
     for (tablet, leader) in tablets {
@@ -108,7 +108,7 @@ pub fn render(tablets: &[(TabletDescriptor, Option<LeaderHint>)]) -> String {
 }
 
 fn short(key: &RowKey) -> String {
-    if key.is_empty() { "(start)".to_owned() } else { escape::text(key.as_bytes()) }
+    if key.is_empty() { "(start)".to_owned() } else { encoding::escape(key.as_bytes()) }
 }
 
 fn servers(tablet: &TabletDescriptor) -> Vec<u64> {
@@ -119,8 +119,8 @@ fn to_json(tablet: &TabletDescriptor, leader: Option<LeaderHint>) -> Value {
     json!({
         "tablet": tablet.tablet.get(),
         "generation": tablet.generation.get(),
-        "start": escape::base64(tablet.range.start().as_bytes()),
-        "end": tablet.range.end().map(|end| escape::base64(end.as_bytes())),
+        "start": encoding::to_base64(tablet.range.start().as_bytes()),
+        "end": tablet.range.end().map(|end| encoding::to_base64(end.as_bytes())),
         "servers": servers(tablet),
         "leader": leader.map(|leader| leader.server.get()),
     })

@@ -1,97 +1,92 @@
-//! `ebla tablet-server`: a tablet server as a process of its own.
+//! `ebla tablet-server`: a tablet server as a separate process.
 
 use std::time::Duration;
 
-use ebla_mounttable_namespace::Publisher;
 use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
 use ebla_tablet_server::{ServerConfig, ServerOptions};
 use serde_json::json;
 
-use super::role::Role;
+use super::node::{Announcement, NodeArguments};
 use crate::output::Failure;
 use crate::process::Signals;
 
-/// How long a server that serves is given to register before it says that it is ready: without etcd it serves all the same.
-const REGISTER_MAX: Duration = Duration::from_secs(5);
-/// What the tasks of a server that did not start may take to end.
+/// Time for a serving server to register before it reports that it is ready; it also serves without etcd.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the tasks of a server that failed to start to stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Run a tablet server: the Bigtable API, and replicas of tablets in its folder.
+/// Run a tablet server, which serves the Bigtable API and stores replicas of tablets in its folder.
 ///
-/// SIGTERM hands its tablets to the other servers before it ends; a second one ends it at once, as kill -9 does, which is as
-/// safe.
+/// On SIGTERM it transfers its tablets to other servers and stops gracefully. On a second SIGTERM it stops at once, like
+/// kill -9, which loses no data either.
 ///
 /// Example:
 ///   ebla tablet-server --etcd http://127.0.0.1:2379 --listen 127.0.0.1:8086 --data ./server-1
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct TabletServer {
-    /// As for every process of a cluster
+    /// Options of every process of a cluster
     #[command(flatten)]
-    pub role: Role,
-    /// A tablet larger than this splits: bytes, or a number with K, M, G (powers of 1024)
+    pub node: NodeArguments,
+    /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub split_bytes: Option<ByteSize>,
 }
 
-/// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered where etcd is there.
+/// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered if etcd is available.
 ///
 /// # Errors
-/// What kept it from starting, or from taking part in the cluster, with one thing to do.
+/// The reason why it cannot start or cannot join the cluster, and what to do.
 pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    let chubby = server.role.begin(&runtime).await?;
-    let mut options = ServerOptions { lease_ttl: server.role.lease_ttl(), ..ServerOptions::server() };
+    let chubby = server.node.prepare(&runtime).await?;
+    let mut options = ServerOptions { lease_ttl: server.node.lease_ttl(), ..ServerOptions::server() };
     if let Some(size) = server.split_bytes {
         options.split_bytes = size;
     }
     let config = ServerConfig {
-        data_dir: server.role.data.clone(),
-        listen: server.role.listen.clone(),
-        advertise: server.role.advertise.clone(),
+        data_dir: server.node.data.clone(),
+        listen: server.node.listen.clone(),
+        advertise: server.node.advertise.clone(),
         options,
     };
     // The server locks its folder itself.
     let start = ebla_tablet_server::TabletServer::start(config, chubby, runtime.clone());
-    let running = match signals.unless_told(start).await {
+    let running = match signals.unless_signalled(start).await {
         Some(Ok(running)) => running,
         unfinished => {
-            // What a half-started server has left running.
+            // Tasks that a partly started server has left running.
             runtime.tasks.stop(STOP_GRACE).await;
             return unfinished.map_or(Ok(()), |failed| failed.map(drop)).map_err(Failure::from);
         }
     };
+    let (address, id) = (running.address(), running.id());
+    let announcement = Announcement {
+        process: format!("tablet server {id}"),
+        address,
+        name: format!("ebla/tablet-servers/{id}"),
+        ready: json!({"role": "tablet-server", "bigtable": address, "pid": std::process::id(), "server": id.get()}),
+    };
+    let registration = async {
+        // A server that is not registered in time serves too.
+        let _elapsed = tokio::time::timeout(REGISTRATION_TIMEOUT, running.ready()).await;
+    };
     let mut published = None;
+    let serve = server.node.serve(announcement, registration, &mut published, &runtime);
     let served = tokio::select! {
-        served = signals.unless_told(serve(&server.role, &running, &mut published, &runtime)) => served.unwrap_or(Ok(())),
+        served = signals.unless_signalled(serve) => served.unwrap_or(Ok(())),
         refused = running.registration_refused() => Err(refused.into()),
     };
-    eprintln!("stopping: handing tablets over, draining, flushing");
-    let orderly = async {
-        // First, so that nobody is sent here any more.
+    eprintln!("stopping: transferring leaderships, draining, flushing");
+    let graceful = async {
+        // First, so that no client is directed here any more.
         if let Some(publisher) = published {
             publisher.shutdown().await;
         }
         running.drain().await;
         running.stop().await;
     };
-    signals.stop(orderly).await;
+    signals.stop(graceful).await;
     served
-}
-
-/// Publishes the server, tells that it is ready, and ends only when that fails.
-async fn serve(
-    role: &Role,
-    running: &ebla_tablet_server::TabletServer,
-    published: &mut Option<Publisher>,
-    runtime: &Runtime,
-) -> Result<(), Failure> {
-    let (address, id) = (running.address(), running.id());
-    *published = role.publish(&format!("ebla/tablet-servers/{id}"), address, runtime).await?;
-    // Not registered in time, it serves all the same.
-    let _late = tokio::time::timeout(REGISTER_MAX, running.ready()).await;
-    let ready = json!({"role": "tablet-server", "bigtable": address, "pid": std::process::id(), "server": id.get()});
-    role.announce(&format!("tablet server {id}"), address, &ready)?;
-    std::future::pending().await
 }

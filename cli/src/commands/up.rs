@@ -15,14 +15,14 @@ use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
 use crate::process::{self, DataFolder, Listen, Signals};
 
-/// Replicas that a tablet gets where there are as many servers.
+/// Replicas of a tablet when there are enough servers.
 const REPLICAS_MAX: usize = 3;
-/// Where data is kept when nothing else is said.
+/// The default data folder.
 const DEFAULT_DATA: &str = "./ebla-data";
-/// What the tasks of a mounttable that did not start may take to end.
+/// Time for the tasks of a mounttable that failed to start to stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Run a cluster in this process.
+/// Run a cluster in this process
 ///
 /// Examples:
 ///   ebla up
@@ -30,57 +30,57 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Up {
-    /// The folder that data is kept in
+    /// Data folder
     #[arg(long, value_name = "DIR", env = "EBLA_DATA", conflicts_with = "ephemeral")]
     pub data: Option<PathBuf>,
-    /// Keep nothing: a temporary folder, removed at the end
+    /// Use a temporary data folder, which is removed at the end
     #[arg(long)]
     pub ephemeral: bool,
-    /// Tablet servers
+    /// Number of tablet servers
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub servers: u8,
-    /// The first tablet server's address; the default falls to the next free port when it is taken
+    /// Address of the first tablet server [default: 127.0.0.1:8086, or the next free port]
     #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
     pub listen: Option<String>,
-    /// Written, whole, when everything serves
+    /// File to write when the cluster is ready
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
-    /// A tablet larger than this splits: bytes, or a number with K, M, G (powers of 1024)
+    /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub split_bytes: Option<ByteSize>,
-    /// Serve a mounttable of this cluster too, and believe its callers: `ebla mt --root HOST:PORT`
+    /// Serve a mounttable stored in this cluster too, without authentication of callers: `ebla mt --root HOST:PORT`
     #[arg(
         long, value_name = "HOST:PORT", value_parser = process::host_port,
         num_args = 0..=1, default_missing_value = "127.0.0.1:8101",
     )]
     pub mounttable: Option<String>,
-    /// Serve that mounttable as JSON over HTTP too: /v1/openapi.json describes it
+    /// Serve that mounttable as JSON over HTTP too, described by /v1/openapi.json
     #[arg(
         long, value_name = "HOST:PORT", value_parser = process::host_port,
         num_args = 0..=1, default_missing_value = "127.0.0.1:8180", requires = "mounttable",
     )]
     pub mounttable_http: Option<String>,
-    /// Serve beyond loopback although there is no TLS and no login
+    /// Listen on addresses other than loopback although there is no TLS and no authentication
     #[arg(long)]
     pub insecure: bool,
-    /// `json`: print the ready object on stdout
+    /// Output format; json prints the contents of the ready file on stdout
     #[arg(short = 'o', long = "output", value_enum, default_value = "table")]
     pub output: Format,
 }
 
-/// A cluster with what it was started from.
+/// A running cluster, and its mounttable if there is one.
 pub struct Running {
     /// The cluster.
     pub cluster: LocalCluster,
-    /// A table of names in it, if one was asked for.
+    /// The mounttable stored in it, if requested.
     names: Option<Server>,
     took: Duration,
-    /// How many replicas tablets had when all served.
+    /// Health of the tablets when the cluster became ready.
     health: Option<Health>,
 }
 
 impl Running {
-    /// Stops what serves: what stands on the cluster before the cluster.
+    /// Stops the mounttable, then the cluster.
     pub async fn stop(self) {
         if let Some(names) = self.names {
             names.stop().await;
@@ -88,7 +88,7 @@ impl Running {
         self.cluster.stop().await;
     }
 
-    /// Where the first tablet server listens.
+    /// Address of the first tablet server.
     pub fn first_address(&self) -> &str {
         self.cluster.servers.first().map_or("", ebla_tablet_server::TabletServer::address)
     }
@@ -97,7 +97,7 @@ impl Running {
 /// Runs until Ctrl-C or SIGTERM.
 ///
 /// # Errors
-/// What kept it from starting, with one thing to do.
+/// The reason why it cannot start, and what to do.
 pub async fn run(up: Up, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     let Some(running) = start(&up, &mut signals, &runtime).await? else { return Ok(()) };
@@ -110,8 +110,8 @@ pub async fn run(up: Up, runtime: Runtime) -> Result<(), Failure> {
     announced
 }
 
-/// Starts the cluster that the arguments describe; `None` when a signal came before it was ready. Arguments, addresses and the
-/// folder are checked before anything is started, and what was started is stopped when the rest cannot be.
+/// Starts the cluster that the arguments describe; `None` when a signal arrived before it was ready. Arguments, addresses and
+/// the folder are checked before anything is started. When one part fails to start, the others are stopped.
 ///
 /// # Errors
 /// As [`run`].
@@ -123,7 +123,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
     };
     let addresses = addresses(up, &listen);
     for Listen { address, .. } in &addresses {
-        process::check_exposure(address, up.insecure)?;
+        process::check_exposure(address, up.insecure.into())?;
     }
     if let Some(file) = &up.ready_file {
         process::check_ready(file)?;
@@ -140,7 +140,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
     let config = LocalConfig { servers: up.servers.into(), listen: listen.clone(), split_bytes: up.split_bytes };
     let Some(cluster) = LocalCluster::start(config, folder, signals.next(), runtime).await? else { return Ok(None) };
     let of_names = runtime.child("names");
-    let failed = match signals.unless_told(serve_names(up, &cluster, &of_names)).await {
+    let failed = match signals.unless_signalled(serve_names(up, &cluster, &of_names)).await {
         Some(Ok(names)) => {
             let took = runtime.clock.monotonic().saturating_sub(started);
             let health = cluster.master.health().await;
@@ -154,7 +154,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
     failed
 }
 
-/// All that will be listened on and is known by now.
+/// The addresses to listen on that are known before the start.
 fn addresses<'a>(up: &'a Up, listen: &'a str) -> Vec<Listen<'a>> {
     let names = [("--mounttable", &up.mounttable), ("--mounttable-http", &up.mounttable_http)];
     let names = names.into_iter().filter_map(|(option, address)| Some((option, address.as_deref()?)));
@@ -162,7 +162,7 @@ fn addresses<'a>(up: &'a Up, listen: &'a str) -> Vec<Listen<'a>> {
     all.map(|(option, address)| Listen { option, address }).collect()
 }
 
-/// Serves a table of names in the cluster, if one was asked for.
+/// Serves a mounttable stored in the cluster, if requested.
 async fn serve_names(up: &Up, cluster: &LocalCluster, runtime: &Runtime) -> Result<Option<Server>, Failure> {
     let Some(listen) = &up.mounttable else { return Ok(None) };
     let first = cluster.addresses().into_iter().next().unwrap_or_default();
@@ -170,7 +170,7 @@ async fn serve_names(up: &Up, cluster: &LocalCluster, runtime: &Runtime) -> Resu
     Ok(Some(Box::pin(mounttable::serve(&names, runtime)).await?))
 }
 
-/// Tells that all serves: the ready file, then the block on stderr (or JSON on stdout).
+/// Reports that the cluster is ready: writes the ready file, then a block on stderr (or JSON on stdout).
 ///
 /// # Errors
 /// When the ready file cannot be written.
@@ -208,7 +208,8 @@ fn ready_block(up: &Up, running: &Running) -> String {
     let addresses = running.cluster.addresses();
     let first = addresses.first().map_or("", String::as_str);
     let folder = running.cluster.folder();
-    let kept = if folder.is_ephemeral() { "discarded at the end" } else { "kept; use --ephemeral to discard" };
+    let kept =
+        if folder.is_ephemeral() { "removed at the end" } else { "persistent; --ephemeral uses a temporary folder" };
     let mut block = format!(
         "ebla {}   data {} ({kept})\n\n  ready in {:.1} s    master 1    tablet servers {count}/{count}\n\n",
         env!("CARGO_PKG_VERSION"),
@@ -224,7 +225,7 @@ fn ready_block(up: &Up, running: &Running) -> String {
         block
             .push_str(&format!("  Mounttable     {address}     export MT_ROOT={address}\n", address = names.address()));
         if let Some(address) = names.http_address() {
-            block.push_str(&format!("  Names by HTTP  {address}     curl http://{address}/v1/openapi.json\n"));
+            block.push_str(&format!("  Names (HTTP)   {address}     curl http://{address}/v1/openapi.json\n"));
         }
     }
     block.push_str(
@@ -234,16 +235,16 @@ fn ready_block(up: &Up, running: &Running) -> String {
     );
     block.push_str(&writes(addresses.len().min(REPLICAS_MAX), running.health.as_ref()));
     block.push_str(if up.insecure {
-        " No TLS, no login (--insecure).\n"
+        " No TLS, no authentication (--insecure).\n"
     } else {
-        " No TLS, no login: keep it on loopback.\n"
+        " No TLS, no authentication: use it on loopback only.\n"
     });
     block.push_str("  Ctrl-C drains and stops. Help: ebla help\n");
     block
 }
 
-/// On how many disks writes are. A cluster that was started with fewer servers before goes on copying its tablets after it is
-/// ready. `wanted`: replicas that a tablet should have.
+/// On how many disks writes are stored before they are acknowledged. A cluster that ran with fewer servers before still copies
+/// its tablets after it is ready. `wanted`: replicas that a tablet should have.
 fn writes(wanted: usize, health: Option<&Health>) -> String {
     let disks = health.and_then(|health| health.voters_min).unwrap_or(wanted);
     let majority = disks / 2 + 1;
@@ -260,7 +261,7 @@ fn writes(wanted: usize, health: Option<&Health>) -> String {
     }
 }
 
-/// The address itself, or the same host with the next free port: two clusters can run without a word said.
+/// The address itself, or the same host with the next free port, so that two clusters can run with default options.
 async fn first_free(address: &str) -> String {
     let Some((host, port)) = address.rsplit_once(':') else { return address.to_owned() };
     let first: u16 = port.parse().unwrap_or(0);
@@ -278,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ready_block_tells_on_how_many_disks_writes_are_now() {
+    fn the_ready_block_says_on_how_many_disks_writes_are_stored() {
         let health = |voters, missing_voters| Health { voters_min: Some(voters), missing_voters, ..Health::default() };
         assert_eq!(writes(3, Some(&health(3, 0))), "  Writes are on 2 of 3 disks before they are acknowledged.");
         assert_eq!(writes(1, Some(&health(1, 0))), "  Writes are on 1 of 1 disk before they are acknowledged.");

@@ -10,16 +10,16 @@ use crate::output::{self, Format, Table};
 ///   ebla version
 ///   ebla version -o json
 ///
-/// The date is that of the commit. What the build could not find out, as without git, is `unknown`.
+/// The date is that of the commit. Values that the build could not determine, for example without git, are `unknown`.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Version {
-    /// How data is shown
+    /// Output format
     #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_enum, default_value = "table")]
     pub output: Format,
 }
 
-/// What the build knew, in the order it is shown. The build script sets what can be found out.
+/// Facts known at build time, in output order. The build script sets them.
 const FACTS: [(&str, Option<&str>); 4] = [
     ("version", Some(env!("CARGO_PKG_VERSION"))),
     ("commit", option_env!("EBLA_COMMIT")),

@@ -1,4 +1,4 @@
-//! `ebla wait`: returns when a server answers, or when a whole cluster serves; for scripts and health checks.
+//! `ebla wait`: returns when a server answers, or when the whole cluster serves; for scripts and health checks.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::DEFAULT_ADDRESS;
 use crate::address::Addresses;
 use crate::output::{self, Failure};
 
-/// The pause between two looks.
+/// Pause between two probes.
 const PAUSE: Duration = Duration::from_millis(250);
-/// One look at an address may take so long; a frozen server must not use up the whole time. A master that cannot read
-/// METADATA says so after two seconds.
-const LOOK_MAX: Duration = Duration::from_secs(3);
+/// Timeout of one probe, so that a frozen server does not use up the whole time. A master that cannot read METADATA reports
+/// that after two seconds.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Wait until a server answers, or until a whole cluster serves.
+/// Wait until a server answers, or until the whole cluster serves
 ///
 /// Examples:
 ///   ebla wait
@@ -32,23 +32,23 @@ pub struct Wait {
     /// answers is enough
     #[arg(long, env = "EBLA_ADDR", value_name = "HOST:PORT,…", default_value = DEFAULT_ADDRESS)]
     pub addr: Addresses,
-    /// Wait until that many tablet servers answer and every tablet is led, and not only for the server at the address
+    /// Wait until this number of tablet servers answer and every tablet has a leader, not only for the server at the address
     #[arg(long, value_name = "N")]
     pub servers: Option<usize>,
-    /// Give up after this many seconds
+    /// Timeout in seconds
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 60)]
     pub seconds: u64,
 }
 
-/// Looks again and again, and says on stderr what is still missing whenever that changes.
+/// Probes repeatedly, and prints on stderr what is still missing whenever that changes.
 ///
 /// # Errors
-/// `Deadline` with what is missing when the time is over.
+/// `Deadline` with what is still missing.
 pub async fn run(wait: Wait, runtime: Runtime) -> Result<(), Failure> {
     let end = runtime.clock.monotonic() + Duration::from_secs(wait.seconds);
-    let mut said = String::new();
+    let mut reported = String::new();
     loop {
-        let missing = match look_anywhere(&wait, &runtime).await {
+        let missing = match probe_any(&wait, &runtime).await {
             Ok(found) => {
                 output::print(&format!("{found}\n"));
                 return Ok(());
@@ -59,22 +59,22 @@ pub async fn run(wait: Wait, runtime: Runtime) -> Result<(), Failure> {
             let late = format!("not ready after {} s: {missing}", wait.seconds);
             return Err(Failure::from(Error::new(Reason::Deadline, late)));
         }
-        if missing != said {
+        if missing != reported {
             eprintln!("waiting: {missing}");
-            said = missing;
+            reported = missing;
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// What is there by the first address that is content, or what is missing by the last.
-async fn look_anywhere(wait: &Wait, runtime: &Runtime) -> Result<String, String> {
+/// The result of the first address that is ready, or what is missing according to the last one.
+async fn probe_any(wait: &Wait, runtime: &Runtime) -> Result<String, String> {
     let default = [DEFAULT_ADDRESS.to_owned()];
     let addresses = if wait.addr.list().is_empty() { &default } else { wait.addr.list() };
     let mut missing = String::new();
     for address in addresses {
-        let look = tokio::time::timeout(LOOK_MAX, look(address, wait.servers, runtime)).await;
-        match look {
+        let probed = tokio::time::timeout(PROBE_TIMEOUT, probe(address, wait.servers, runtime)).await;
+        match probed {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(lacks)) => missing = lacks,
             Err(_elapsed) => missing = format!("no answer from {address}"),
@@ -83,19 +83,19 @@ async fn look_anywhere(wait: &Wait, runtime: &Runtime) -> Result<String, String>
     Err(missing)
 }
 
-/// What is there, or what is missing.
-async fn look(address: &str, servers: Option<usize>, runtime: &Runtime) -> Result<String, String> {
+/// What is ready, or what is missing.
+async fn probe(address: &str, servers: Option<usize>, runtime: &Runtime) -> Result<String, String> {
     match servers {
         None => server_answers(address, runtime).await,
         Some(wanted) => {
-            let status = Admin::connect(address, runtime).with_timeout(LOOK_MAX).status().await;
-            judge(&status.map_err(|error| error.message)?, wanted)
+            let status = Admin::connect(address, runtime).with_timeout(PROBE_TIMEOUT).status().await;
+            evaluate(&status.map_err(|error| error.message)?, wanted)
         }
     }
 }
 
-/// A tablet server tells from its own memory where it belongs, so that its health does not hang on the master or on etcd. A
-/// master does not know the question, and that is an answer too.
+/// A tablet server answers from its cached directory, so its health does not depend on the master or etcd. A master does not
+/// implement the call, which shows that it answers.
 async fn server_answers(address: &str, runtime: &Runtime) -> Result<String, String> {
     let answer = LocateClient::new(runtime.net.channel(address)).cluster(ClusterRequest {}).await;
     match answer.map_err(|status| from_status(&status).0) {
@@ -106,11 +106,11 @@ async fn server_answers(address: &str, runtime: &Runtime) -> Result<String, Stri
 }
 
 /// Whether `status` shows `wanted` tablet servers and a leader for every tablet. Pure.
-fn judge(status: &StatusReply, wanted: usize) -> Result<String, String> {
+fn evaluate(status: &StatusReply, wanted: usize) -> Result<String, String> {
     let reachable = status.servers.iter().filter(|server| server.reachable).count();
     let (led, tablets) = (status.tablets_led, status.tablets);
     if let Some(awaited) = &status.awaited {
-        return Err(format!("the cluster waits for tablet servers: {} of {}", awaited.registered, awaited.wanted));
+        return Err(format!("the cluster is waiting for tablet servers: {} of {}", awaited.registered, awaited.wanted));
     }
     if reachable < wanted {
         return Err(format!("{reachable} of {wanted} tablet servers answer"));
@@ -138,14 +138,14 @@ mod tests {
 
     #[test]
     fn a_cluster_serves_when_its_servers_answer_and_its_tablets_are_led() {
-        assert!(judge(&status(&[true, true], 2, 2), 2).is_ok());
-        assert_eq!(judge(&status(&[true, false], 2, 2), 2).unwrap_err(), "1 of 2 tablet servers answer");
-        assert_eq!(judge(&status(&[true, true], 1, 2), 2).unwrap_err(), "1 of 2 tablets are led");
-        assert_eq!(judge(&status(&[true], 0, 0), 1).unwrap_err(), "0 of 0 tablets are led");
+        assert!(evaluate(&status(&[true, true], 2, 2), 2).is_ok());
+        assert_eq!(evaluate(&status(&[true, false], 2, 2), 2).unwrap_err(), "1 of 2 tablet servers answer");
+        assert_eq!(evaluate(&status(&[true, true], 1, 2), 2).unwrap_err(), "1 of 2 tablets are led");
+        assert_eq!(evaluate(&status(&[true], 0, 0), 1).unwrap_err(), "0 of 0 tablets are led");
         let trouble = StatusReply { trouble: "METADATA cannot be read".to_owned(), ..status(&[true], 0, 0) };
-        assert_eq!(judge(&trouble, 1).unwrap_err(), "METADATA cannot be read");
+        assert_eq!(evaluate(&trouble, 1).unwrap_err(), "METADATA cannot be read");
         let awaited = Some(Awaited { registered: 1, wanted: 3 });
         let waits = StatusReply { awaited, ..status(&[true], 0, 0) };
-        assert_eq!(judge(&waits, 1).unwrap_err(), "the cluster waits for tablet servers: 1 of 3");
+        assert_eq!(evaluate(&waits, 1).unwrap_err(), "the cluster is waiting for tablet servers: 1 of 3");
     }
 }

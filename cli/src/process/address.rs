@@ -1,4 +1,4 @@
-//! Addresses given on the command line: their form, whether they are safe to serve on, whether they are free.
+//! Addresses on the command line: syntax, whether they are safe to listen on, whether they are free.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,13 +7,13 @@ use ebla_model::error::{Error, Reason};
 
 use crate::output::Failure;
 
-/// What etcd's addresses begin with.
+/// Prefix of etcd's addresses.
 const ETCD_SCHEME: &str = "http://";
 
-/// Parses an argument `HOST:PORT`. An IPv6 address stands in brackets.
+/// Parses an argument `HOST:PORT`. An IPv6 address is in brackets.
 ///
 /// # Errors
-/// What is wrong with it, and an example.
+/// What is wrong, and an example.
 pub fn host_port(text: &str) -> Result<String, String> {
     match fault(text) {
         None => Ok(text.to_owned()),
@@ -24,7 +24,7 @@ pub fn host_port(text: &str) -> Result<String, String> {
 /// Parses an argument `http://HOST:PORT`, an address of etcd.
 ///
 /// # Errors
-/// What is wrong with it, and an example.
+/// What is wrong, and an example.
 pub fn etcd_url(text: &str) -> Result<String, String> {
     let fault = match text.strip_prefix(ETCD_SCHEME) {
         Some(rest) => fault(rest.strip_suffix('/').unwrap_or(rest)),
@@ -56,36 +56,52 @@ fn fault(text: &str) -> Option<String> {
     (!is_port).then(|| format!("{port:?} is not a port from 0 to 65535"))
 }
 
-/// Refuses to serve beyond loopback, where anyone could read and write, unless that was asked for.
+/// Which addresses a process may listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exposure {
+    /// Loopback only: on other addresses anyone could read and write, because there is no TLS and no authentication.
+    Loopback,
+    /// Any address; the option `--insecure`.
+    Any,
+}
+
+impl From<bool> for Exposure {
+    /// From the flag `--insecure`.
+    fn from(insecure: bool) -> Self {
+        if insecure { Self::Any } else { Self::Loopback }
+    }
+}
+
+/// Refuses to listen on an address that is not allowed.
 ///
 /// # Errors
 /// Usage, with what to add.
-pub fn check_exposure(listen: &str, insecure: bool) -> Result<(), Failure> {
-    if insecure || is_loopback(listen) {
+pub fn check_exposure(listen: &str, allowed: Exposure) -> Result<(), Failure> {
+    if allowed == Exposure::Any || is_loopback(listen) {
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "{listen} is not a loopback address, and there is no TLS and no login yet: add --insecure if the network is yours alone"
+        "{listen} is not a loopback address, and there is no TLS and no authentication: add --insecure if you trust everybody on the network"
     )))
 }
 
-/// Refuses an address that others could not connect to.
+/// Refuses an address that other processes cannot connect to.
 ///
 /// # Errors
-/// Usage: `listen` means every address of the machine, and nothing says which one to tell.
+/// Usage: `listen` is a wildcard address and there is no usable `--advertise` address.
 pub fn check_reachable(listen: &str, advertise: Option<&str>) -> Result<(), Failure> {
     match advertise {
-        Some(told) if host(told).is_empty() || is_unspecified(told) || told.ends_with(":0") => {
-            Err(Failure::usage(format!("--advertise {told} names no address that others can connect to")))
+        Some(address) if host(address).is_empty() || is_unspecified(address) || address.ends_with(":0") => {
+            Err(Failure::usage(format!("--advertise {address} is not an address that other processes can connect to")))
         }
         None if is_unspecified(listen) => Err(Failure::usage(format!(
-            "others cannot connect to {listen}: say with --advertise HOST:PORT where they reach this process"
+            "other processes cannot connect to {listen}: give the address of this process with --advertise HOST:PORT"
         ))),
         _ => Ok(()),
     }
 }
 
-/// An option and the address that it was given.
+/// An option and its address.
 #[derive(Clone, Copy, Debug)]
 pub struct Listen<'a> {
     /// The option's name, such as `--listen`.
@@ -94,11 +110,10 @@ pub struct Listen<'a> {
     pub address: &'a str,
 }
 
-/// Binds all of the addresses, and frees them again: what is to be started on them can start, unless another process takes one in
-/// between.
+/// Checks that all addresses can be bound, by binding and releasing them. Another process may still take one afterwards.
 ///
 /// # Errors
-/// `FailedPrecondition` for the first that cannot be bound, with its option; usage, when its host is not known.
+/// `FailedPrecondition` for the first that cannot be bound, with its option; usage, when its host is unknown.
 pub async fn check_free(addresses: &[Listen<'_>]) -> Result<(), Failure> {
     let mut bound = Vec::new();
     for listen in addresses {
@@ -145,9 +160,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_malformed_address_is_refused_with_its_fault_and_an_example() {
-        for good in ["127.0.0.1:0", "localhost:65535", "server-1.example.org:8086", "[::1]:80", "0.0.0.0:1"] {
-            assert_eq!(host_port(good).as_deref(), Ok(good));
+    fn malformed_addresses_are_refused_with_an_example() {
+        for valid in ["127.0.0.1:0", "localhost:65535", "server-1.example.org:8086", "[::1]:80", "0.0.0.0:1"] {
+            assert_eq!(host_port(valid).as_deref(), Ok(valid));
         }
         for (bad, fault) in [
             ("foo", "the port is missing"),
@@ -166,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_address_of_etcd_is_refused_with_its_fault_and_an_example() {
-        for good in ["http://127.0.0.1:2379", "http://etcd-1:2379/", "http://[::1]:2379"] {
-            assert_eq!(etcd_url(good).as_deref(), Ok(good));
+    fn malformed_etcd_addresses_are_refused_with_an_example() {
+        for valid in ["http://127.0.0.1:2379", "http://etcd-1:2379/", "http://[::1]:2379"] {
+            assert_eq!(etcd_url(valid).as_deref(), Ok(valid));
         }
         for (bad, fault) in [
             ("https://etcd-1:2379", "TLS to etcd is not supported"),
@@ -193,7 +208,7 @@ mod tests {
         assert!(check_free(&[listen(&address)]).await.is_ok());
         let twice = check_free(&[listen(&address), listen(&address)]).await;
         assert_eq!(twice.map_err(|refused| refused.code), Err(5));
-        // An address for documentation (RFC 5737), which no machine has.
+        // An address reserved for documentation (RFC 5737).
         assert_eq!(check_free(&[listen("192.0.2.1:0")]).await.map_err(|refused| refused.code), Err(5));
     }
 
@@ -204,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_everywhere_says_where_it_is_found() {
+    fn a_wildcard_address_needs_an_advertised_one() {
         assert!(check_reachable("127.0.0.1:0", None).is_ok());
         assert!(check_reachable("server-1:8086", None).is_ok());
         assert!(check_reachable("0.0.0.0:8086", None).is_err() && check_reachable("[::]:8086", None).is_err());

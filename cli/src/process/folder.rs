@@ -1,8 +1,8 @@
-//! The data folder of a process: made, locked, and removed where nothing was kept in it.
+//! The data folder of a process: created, locked, and removed if it is temporary or unused.
 //!
 //! ```text
-//!   LOCK                      held while the process runs; the system releases it when the process is killed
-//!   ebla-ephemeral-PID-XXXX/  a temporary folder; one whose lock is free was left by a process that was killed
+//!   LOCK                      locked while the process runs; the kernel releases the lock when the process is killed
+//!   ebla-ephemeral-PID-XXXX/  a temporary folder; one that is not locked was left by a killed process
 //! ```
 
 use std::fs::{DirEntry, File};
@@ -12,56 +12,56 @@ use std::path::{Path, PathBuf};
 
 use ebla_model::error::{Error, Reason};
 
-/// The file whose lock says that a process runs on the folder.
+/// The lock file of a folder that is in use.
 const LOCK: &str = "LOCK";
-/// What the names of temporary folders begin with.
+/// Prefix of the names of temporary folders.
 const EPHEMERAL: &str = "ebla-ephemeral-";
-/// A temporary folder may be removed by another process before its lock is held: then another one is made.
+/// Attempts to create a temporary folder: another process may remove it before it is locked.
 const EPHEMERAL_TRIES: usize = 10;
-/// What of a cluster in one process a killed start can leave before there is a journal, and what file systems put there.
+/// Files that a killed start can leave before there is a journal, and those that file systems create.
 const HARMLESS: [&str; 3] = [LOCK, "chubby", "lost+found"];
 
-/// A data folder that this process holds: no other process can claim it until this is dropped.
+/// A data folder locked by this process: no other process can claim it until this is dropped.
 #[derive(Debug)]
 pub struct DataFolder {
     path: PathBuf,
-    /// The folders that were made for it, the deepest first.
-    made: Vec<PathBuf>,
+    /// The folders that were created for it, the deepest first.
+    created: Vec<PathBuf>,
     kind: Kind,
     _lock: File,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Kept,
+    Persistent,
     Ephemeral,
 }
 
 impl DataFolder {
-    /// Claims the folder for a whole cluster in one process; makes it when it is absent.
+    /// Claims the folder for a whole cluster in one process; creates it if it is missing.
     ///
     /// # Errors
-    /// `FailedPrecondition` when it holds files of another program, when it cannot be used, or when another process holds it.
-    /// Nothing in it has been changed then.
+    /// `FailedPrecondition` when the folder contains files of another program, cannot be used, or is locked by another process.
+    /// The folder is unchanged then.
     pub fn claim(path: &Path) -> Result<Self, Error> {
         refuse_foreign(path)?;
         let absent = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
-        let made: Vec<_> = path.ancestors().take_while(absent).map(Path::to_path_buf).collect();
+        let created: Vec<_> = path.ancestors().take_while(absent).map(Path::to_path_buf).collect();
         match lock(path) {
-            Ok(lock) => Ok(Self { path: path.to_path_buf(), made, kind: Kind::Kept, _lock: lock }),
+            Ok(lock) => Ok(Self { path: path.to_path_buf(), created, kind: Kind::Persistent, _lock: lock }),
             Err(error) => {
-                // A folder that was made and cannot be used; one that another process has filled meanwhile stays.
-                remove_empty(&made);
+                // Removes a created folder that cannot be used; one that another process has filled meanwhile stays.
+                remove_empty(&created);
                 Err(error)
             }
         }
     }
 
-    /// Makes and claims a temporary folder, which is removed when this is dropped. Removes those of processes that were
-    /// killed.
+    /// Creates and claims a temporary folder, which is removed when this is dropped. Also removes temporary folders of killed
+    /// processes.
     ///
     /// # Errors
-    /// `FailedPrecondition` when none can be made.
+    /// `FailedPrecondition` when none can be created.
     pub fn ephemeral() -> Result<Self, Error> {
         Self::ephemeral_in(&std::env::temp_dir())
     }
@@ -76,7 +76,7 @@ impl DataFolder {
                 .map_err(|error| unusable(parent, &error))?;
             match lock_existing(folder.path()) {
                 Ok(lock) => {
-                    return Ok(Self { path: folder.keep(), made: Vec::new(), kind: Kind::Ephemeral, _lock: lock });
+                    return Ok(Self { path: folder.keep(), created: Vec::new(), kind: Kind::Ephemeral, _lock: lock });
                 }
                 Err(error) => failed = Some(error),
             }
@@ -84,21 +84,21 @@ impl DataFolder {
         Err(failed.unwrap_or_else(|| Error::internal("no temporary folder was tried")))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is removed at the end.
+    /// Whether it is temporary.
     pub fn is_ephemeral(&self) -> bool {
         self.kind == Kind::Ephemeral
     }
 
-    /// Gives the folder up before anything was served from it: when this process made it, it is removed.
+    /// Releases a folder that was never served from; it is removed if this process created it.
     pub fn discard(self) {
-        if !self.made.is_empty() {
+        if !self.created.is_empty() {
             drop(std::fs::remove_dir_all(&self.path));
-            remove_empty(&self.made);
+            remove_empty(&self.created);
         }
     }
 }
@@ -106,16 +106,16 @@ impl DataFolder {
 impl Drop for DataFolder {
     fn drop(&mut self) {
         if self.kind == Kind::Ephemeral {
-            // What cannot be removed is removed at the next ephemeral start.
+            // If this fails, the next ephemeral start removes the folder.
             drop(std::fs::remove_dir_all(&self.path));
         }
     }
 }
 
-/// Makes the folder and holds its lock until the file is dropped; the system releases it when a process is killed.
+/// Creates the folder if it is missing and locks it until the file is dropped; the kernel releases the lock of a killed process.
 ///
 /// # Errors
-/// `FailedPrecondition` when the folder cannot be used or another process holds it.
+/// `FailedPrecondition` when the folder cannot be used or is locked by another process.
 pub fn lock(data: &Path) -> Result<File, Error> {
     std::fs::create_dir_all(data).map_err(|error| unusable(data, &error))?;
     lock_existing(data)
@@ -126,13 +126,13 @@ fn lock_existing(data: &Path) -> Result<File, Error> {
     let file = open_lock(data).map_err(failed)?;
     let in_use = |_held| {
         let folder = data.display();
-        let next = "stop it, or give --data another folder";
-        Error::new(Reason::FailedPrecondition, format!("another ebla runs on {folder}: {next}"))
+        let next = "stop it, or choose another folder with --data";
+        Error::new(Reason::FailedPrecondition, format!("another ebla process uses {folder}: {next}"))
     };
     try_lock(&file).map_err(in_use)?;
-    // The process that held the lock before may have removed the folder.
+    // The previous owner of the lock may have removed the folder.
     if file.metadata().map_err(failed)?.nlink() == 0 {
-        return Err(failed(io::Error::other("another process has just removed it; start again")));
+        return Err(failed(io::Error::other("another process has just removed the folder; start again")));
     }
     Ok(file)
 }
@@ -146,17 +146,17 @@ fn try_lock(file: &File) -> io::Result<()> {
 }
 
 fn unusable(folder: &Path, error: &io::Error) -> Error {
-    Error::new(Reason::FailedPrecondition, format!("use {} as the data folder: {error}", folder.display()))
+    Error::new(Reason::FailedPrecondition, format!("cannot use {} as the data folder: {error}", folder.display()))
 }
 
-/// Refuses a folder that holds files, but no cluster's.
+/// Refuses a folder with files that do not belong to a cluster.
 fn refuse_foreign(path: &Path) -> Result<(), Error> {
     let names: Vec<String> = match std::fs::read_dir(path) {
         Ok(entries) => entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(unusable(path, &error)),
     };
-    // A folder that holds a cluster may hold what people put beside it, such as a log or a ready file.
+    // The folder of a cluster may also contain other files, such as a log or a ready file.
     if path.join("chubby").join("journal").is_file() {
         return Ok(());
     }
@@ -165,14 +165,14 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
         Some(name) => Err(Error::new(
             Reason::FailedPrecondition,
             format!(
-                "{} holds files that do not belong to a cluster, such as {name}: give --data an empty or a new folder",
+                "{} contains files that do not belong to a cluster, such as {name}: choose an empty or a new folder with --data",
                 path.display()
             ),
         )),
     }
 }
 
-/// The first name that no start of a cluster makes.
+/// The first name that does not belong to a cluster.
 fn foreign(names: &[String]) -> Option<&str> {
     let mut foreign: Vec<_> = names.iter().map(String::as_str).filter(|name| !HARMLESS.contains(name)).collect();
     foreign.sort_unstable();
@@ -186,7 +186,7 @@ fn remove_empty(folders: &[PathBuf]) {
     }
 }
 
-/// Removes temporary folders whose processes have ended without doing so.
+/// Removes temporary folders of processes that were killed.
 fn remove_leftovers(parent: &Path) {
     let Ok(entries) = std::fs::read_dir(parent) else { return };
     for entry in entries.flatten().filter(is_ephemeral_of_this_user) {
@@ -197,7 +197,7 @@ fn remove_leftovers(parent: &Path) {
     }
 }
 
-/// A real folder, no link: whoever may write to the parent could have made one.
+/// Whether the entry is a temporary folder of this user. Symbolic links are skipped: other users could have created them.
 fn is_ephemeral_of_this_user(entry: &DirEntry) -> bool {
     let user = rustix::process::geteuid().as_raw();
     entry.file_name().to_string_lossy().starts_with(EPHEMERAL)
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_serves_one_process_at_a_time() {
+    fn a_folder_is_locked_by_one_process() {
         let folder = tempfile::tempdir().unwrap();
         let held = lock(folder.path()).unwrap();
         assert_eq!(lock(folder.path()).unwrap_err().reason, Reason::FailedPrecondition);
@@ -225,29 +225,29 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_files_of_another_program_is_refused_and_left_as_it_is() {
+    fn a_folder_with_files_of_another_program_is_refused_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("notes.txt"), "mine").unwrap();
         let refused = DataFolder::claim(folder.path()).unwrap_err();
         assert_eq!(refused.reason, Reason::FailedPrecondition);
         assert!(refused.message.contains("notes.txt"), "{}", refused.message);
         assert_eq!(names(folder.path()), ["notes.txt"]);
-        // With a cluster in it the same file is none of our business.
+        // The same file is accepted in the folder of a cluster.
         std::fs::create_dir(folder.path().join("chubby")).unwrap();
-        assert!(DataFolder::claim(folder.path()).is_err(), "a folder of that name alone is no cluster");
+        assert!(DataFolder::claim(folder.path()).is_err(), "a folder of that name alone is not a cluster");
         std::fs::write(folder.path().join("chubby").join("journal"), "").unwrap();
         assert!(DataFolder::claim(folder.path()).is_ok());
     }
 
     #[test]
-    fn a_folder_that_was_made_for_nothing_is_removed() {
+    fn an_unused_new_folder_is_removed() {
         let parent = tempfile::tempdir().unwrap();
         let data = parent.path().join("a").join("b");
         let claimed = DataFolder::claim(&data).unwrap();
         std::fs::create_dir(data.join("chubby")).unwrap();
         claimed.discard();
         assert!(names(parent.path()).is_empty());
-        // One that was there stays, and so does one that is dropped after it was used.
+        // An existing folder stays, and so does one that is dropped after use.
         drop(DataFolder::claim(&data).unwrap());
         DataFolder::claim(&data).unwrap().discard();
         assert!(data.is_dir());

@@ -1,4 +1,4 @@
-//! SIGTERM and Ctrl-C: the first means stop in order, a later one means at once.
+//! SIGTERM and Ctrl-C: the first one requests a graceful stop, a later one an immediate exit.
 
 use std::time::Duration;
 
@@ -7,45 +7,44 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::output::Failure;
 
-/// What an orderly stop may take before the process ends all the same. Ending is always safe: what was acknowledged is on
-/// disk.
+/// Timeout of a graceful stop; after that the process exits. Exiting is always safe: acknowledged data is on disk.
 const STOP_MAX: Duration = Duration::from_secs(10);
-/// Signals that follow the first one within this time belong to it: GNU `timeout` sends two, and a shell and a service
-/// manager may both pass on the same Ctrl-C.
-const SAME_WISH: Duration = Duration::from_secs(1);
+/// Signals within this time after the first one are repetitions: GNU `timeout` sends two, and a shell and a service manager
+/// may both forward the same Ctrl-C.
+const REPETITION: Duration = Duration::from_secs(1);
 
-/// What a signal means after those before it.
+/// Meaning of a signal, given the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    /// Stop in order.
+    /// Stop gracefully.
     Stop,
-    /// What an earlier signal has asked for already.
+    /// The same request as an earlier signal.
     Repeated,
-    /// Do not wait for the orderly stop any more.
+    /// Exit without waiting for the graceful stop.
     StopNow,
 }
 
-/// What a signal at `now` means when `first` was the time of the first one.
+/// Meaning of a signal at `now` when the first one arrived at `first`.
 fn meaning(first: Option<Duration>, now: Duration) -> Meaning {
     match first {
         None => Meaning::Stop,
-        Some(first) if now.saturating_sub(first) < SAME_WISH => Meaning::Repeated,
+        Some(first) if now.saturating_sub(first) < REPETITION => Meaning::Repeated,
         Some(_) => Meaning::StopNow,
     }
 }
 
-/// SIGTERM and Ctrl-C, watched from when this is made.
+/// Watches SIGTERM and Ctrl-C from its creation on.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     clock: Clock,
-    /// When the first signal came, in time since boot.
+    /// Time of the first signal, since boot.
     first: Option<Duration>,
 }
 
 impl Signals {
-    /// Watches from now on.
+    /// Starts watching.
     ///
     /// # Errors
     /// When the signals cannot be watched.
@@ -63,25 +62,25 @@ impl Signals {
         let _meaning = self.receive().await;
     }
 
-    /// Runs `work` until it ends or a signal comes; whether it ended.
-    pub async fn unless_told<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    /// Runs `work` until it completes or a signal arrives; `None` after a signal.
+    pub async fn unless_signalled<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),
             () = self.next() => None,
         }
     }
 
-    /// Stops in order, but gives up at a second signal or when the time is over. A second signal counts when it comes a second
-    /// after the first or later.
-    pub async fn stop(&mut self, orderly: impl Future<Output = ()>) {
-        let told_twice = async { while self.receive().await != Meaning::StopNow {} };
+    /// Runs a graceful stop until it completes, its timeout expires, or a second signal arrives. A second signal counts when it
+    /// arrives at least one second after the first.
+    pub async fn stop(&mut self, graceful: impl Future<Output = ()>) {
+        let second_signal = async { while self.receive().await != Meaning::StopNow {} };
         tokio::select! {
-            ended = tokio::time::timeout(STOP_MAX, orderly) => {
+            ended = tokio::time::timeout(STOP_MAX, graceful) => {
                 if ended.is_err() {
-                    eprintln!("ebla: not stopped in order after {STOP_MAX:?}: ending now, which loses nothing");
+                    eprintln!("ebla: graceful stop not finished after {STOP_MAX:?}; exiting now (no data is lost)");
                 }
             }
-            () = told_twice => eprintln!("ebla: told twice: ending now, which loses nothing"),
+            () = second_signal => eprintln!("ebla: second signal received; exiting now (no data is lost)"),
         }
     }
 
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_within_a_second_are_one_wish() {
+    fn signals_within_a_second_are_one_request() {
         let first = Some(Duration::from_secs(100));
         let after = |millis| meaning(first, Duration::from_secs(100) + Duration::from_millis(millis));
         assert_eq!(meaning(None, Duration::from_secs(100)), Meaning::Stop);

@@ -13,7 +13,7 @@
 //! | `encoded BYTES` | ReadRows with this encoded filter |
 //! | `sample [RANGE]`, `ping NAME`, `drop` | SampleRowKeys, PingAndWarm, DeleteTable |
 //!
-//! `[x*9]` in a line is nine `x`, and mutations behind `times=9` come nine times. Filters, ranges and values are written
+//! `[x*9]` in a line is nine `x`, and mutations after `times=9` are repeated nine times. Filters, ranges and values are written
 //! as in the model's scripts. A time that the server chose is shown as `now`.
 
 use std::ops::Bound;
@@ -38,7 +38,7 @@ use crate::support::Up;
 const INSTANCE: &str = "projects/examples/instances/examples";
 /// Times above are no script's: September 2001, in microseconds.
 const NOW_MIN: i64 = 1_000_000_000_000_000;
-/// What a long thing is cut to in what came out.
+/// Maximum length of a line of output.
 const SHOWN_MAX: usize = 300;
 
 #[test]
@@ -233,7 +233,7 @@ impl Examples {
                 counts.cells_returned_count,
                 counts.cells_seen_count,
                 if full.request_latency_stats.is_some_and(|stats| stats.frontend_server_latency.is_some()) {
-                    "told"
+                    "present"
                 } else {
                     "missing"
                 },

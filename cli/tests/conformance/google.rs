@@ -1,7 +1,7 @@
 //! Google's system tests of its Python client, as PyPI publishes them, against `ebla up`.
 //!
-//! Nothing of them stands in this repository: `make google-tests` fetches the package. A plugin for pytest
-//! (`tests/conformance/python`) runs also what the tests would skip on an emulator. What is left out stands in lists beside it.
+//! They are not in this repository: `make google-tests` fetches the package. A plugin for pytest
+//! (`tests/conformance/python`) runs also what the tests would skip on an emulator. Lists beside it name the excluded tests.
 //! It is an error when a test fails, skips itself, or when a line of a list fits no test.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::support::{self, Up};
 
-/// Which tests a process runs. Each has a server of its own, and all run at once.
+/// The tests of each process. Each process has its own server, and all run concurrently.
 const SUITES: [(&str, &[&str]); 3] = [
     ("sync", &["data/test_system_autogen.py", "data/test_metrics_autogen.py", "admin_overlay"]),
     ("async", &["data/test_system_async.py", "data/test_metrics_async.py"]),
@@ -31,7 +31,7 @@ struct Suite {
     output: PathBuf,
 }
 
-/// What the suites' reports say together.
+/// The reports of all suites.
 #[derive(Default)]
 struct Account {
     counts: BTreeMap<String, usize>,
@@ -133,7 +133,7 @@ impl Account {
     fn add(&mut self, mut suite: Suite) {
         let Some(report) = suite.finish() else {
             let output = std::fs::read_to_string(&suite.output).unwrap_or_default();
-            self.wrong.push(format!("{} did not come to its end:\n{output}", suite.name));
+            self.wrong.push(format!("{} did not finish:\n{output}", suite.name));
             return;
         };
         for test in report["tests"].as_array().unwrap() {

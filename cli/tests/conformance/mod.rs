@@ -1,13 +1,13 @@
-//! Whether Ebla is a Bigtable to those who know only Google's: `make conformance`, of which `make test` runs a part.
+//! Compatibility with Google's Bigtable: `make conformance`, of which `make test` runs a part.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`google`] | the system tests of Google's Python client, as published |
-//! | [`probe`] | every method of every public service, with requests that say nothing or make no sense |
+//! | [`probe`] | every method of every public service, with empty and invalid requests |
 //! | [`differential`] | random programs against a model and against Google's emulator |
 //! | [`examples`] | golden scripts: a case for each filter, mutation, error and limit |
 //!
-//! All speak to `ebla up` over real connections. What needs something that is not installed says so and is skipped.
+//! All use `ebla up` over real connections. Tests that need missing programs are skipped with a message.
 
 #![expect(
     clippy::unwrap_used,

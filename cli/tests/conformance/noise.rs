@@ -1,10 +1,10 @@
-//! Random bytes for requests: some that are no message at all, most that are some message with something odd in it.
+//! Random bytes for requests: some are not messages, most are messages with unusual contents.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ebla_runtime::Rng;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// How deep messages stand in messages.
+/// Maximum nesting of messages.
 const DEPTH_MAX: u64 = 4;
 /// Field numbers that are drawn; the API's largest is 27.
 const FIELDS: u64 = 28;
@@ -31,7 +31,7 @@ fn message(rng: &Rng, names: &[String], depth: u64) -> Bytes {
     let mut out = BytesMut::new();
     let mut fields = rng.below(5);
     if depth == DEPTH_MAX && rng.below(4) > 0 {
-        // Mostly one of the first names, and sometimes nothing else: then a call comes further.
+        // Mostly one of the first names, and sometimes nothing else, so that calls pass the first checks.
         let likely = &names[..LIKELY.min(names.len())];
         put_bytes(1, pick(rng, if rng.below(3) > 0 { likely } else { names }).as_bytes(), &mut out);
         fields = rng.below(3);
@@ -66,7 +66,7 @@ fn put_bytes(field: u32, bytes: &[u8], out: &mut BytesMut) {
     out.put_slice(bytes);
 }
 
-/// Small numbers, and those at which something turns over.
+/// Small numbers, and boundary values.
 fn number(rng: &Rng) -> u64 {
     match rng.below(5) {
         0 => u64::MAX,

@@ -1,7 +1,6 @@
-//! Every method of every public service, called with nothing and with bytes that make no sense.
+//! Every method of every public service, called with empty and with random requests.
 //!
-//! Whatever comes, each call must end by itself, in an answer or in a status that says something; none may take down the
-//! connection it came on, and afterwards the server must work as before.
+//! Each call must return a response or a status with a message, must not break its connection, and must not affect later calls.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use tonic::{Code, Request, Status};
 use crate::conformance::noise;
 use crate::support::Up;
 
-/// A call's own deadline. One that takes this long hangs: nothing here waits for anything.
+/// Timeout of a call: none of them waits for anything.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Random bodies for each method.
 const BODIES: usize = 24;
@@ -126,7 +125,7 @@ const SERVICES: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Methods newer than the published messages, and one that never was: refused at once, or clients wait for them.
+/// Methods newer than the published messages, and an unknown one: they must be refused at once, because clients wait for them.
 const UNKNOWN: [&str; 5] = [
     "google.bigtable.v2.Bigtable/GetClientConfiguration",
     "google.bigtable.v2.Bigtable/OpenTable",
@@ -136,7 +135,7 @@ const UNKNOWN: [&str; 5] = [
 ];
 
 #[test]
-fn every_method_answers_whatever_it_is_sent() {
+fn every_method_answers_every_request() {
     let seed = std::env::var("EBLA_PROBE_SEED").map_or(1, |seed| seed.parse().unwrap());
     eprintln!("EBLA_PROBE_SEED={seed}");
     let folder = tempfile::tempdir().unwrap();
@@ -177,7 +176,7 @@ async fn probe(address: &str, rng: &Rng) {
     eprintln!("{calls} calls, {answers} answered without an error");
 }
 
-/// A refusal says why, and is none of the kind that something falling over gives.
+/// A refusal has a message and a code that does not indicate a failure of the server.
 fn check(path: &str, body: &Bytes, status: &Status) {
     let at_fault = matches!(status.code(), Code::Internal | Code::Unknown | Code::Cancelled | Code::DataLoss);
     // tonic refuses bytes that are no message before any of our code sees them, and calls that internal.
@@ -205,7 +204,7 @@ async fn call(channel: &Channel, path: &str, body: Bytes) -> Result<(), Status> 
         Ok(())
     };
     let hung = |_elapsed| {
-        Err(ebla_proto::status::to_status(&ebla_model::Error::new(ebla_model::Reason::Deadline, "it hangs")))
+        Err(ebla_proto::status::to_status(&ebla_model::Error::new(ebla_model::Reason::Deadline, "timed out")))
     };
     tokio::time::timeout(DEADLINE, all).await.unwrap_or_else(hung)
 }
@@ -221,7 +220,7 @@ async fn create_table(channel: Channel, instance: &str, table: &str) {
     BigtableTableAdminClient::new(channel).create_table(request).await.unwrap();
 }
 
-/// Strings that requests of one method or another want.
+/// Strings for requests of the methods.
 fn names() -> Vec<String> {
     let first = [format!("{INSTANCE}/tables/probe"), INSTANCE.to_owned(), "projects/probe".to_owned()];
     let here = ["tables/-", "clusters/c", "clusters/c/backups/b", "appProfiles/default", "logicalViews/v", ""];

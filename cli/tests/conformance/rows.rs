@@ -27,7 +27,7 @@ pub(crate) struct Read {
     pub(crate) stats: Option<FullReadStatsView>,
 }
 
-/// All rows of an answer. Fails the test when a message holds a part of a row, or leaves out what a client wants.
+/// All rows of a response. Fails the test when a message has an incomplete row or lacks required fields.
 pub(crate) async fn collect(mut answers: Streaming<ReadRowsResponse>) -> Result<Read, Status> {
     let mut read = Read::default();
     while let Some(message) = answers.message().await? {

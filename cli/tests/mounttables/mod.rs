@@ -1,13 +1,13 @@
 //! Two mounttables on a cluster of processes, used while tablet servers and mounttables are killed in turn, and once all
 //! tablet servers together: no acknowledged mount is lost, nothing that was taken away comes back, listings and lookups
-//! agree, and a check finds nothing that a sweep has not mended.
+//! agree, and a check finds nothing that cannot be repaired.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`promises`] | what was promised of each name, as a function of answers |
+//! | [`expectations`] | what was promised of each name, as a function of answers |
 //! | [`users`] | who uses the names meanwhile |
-//! | [`tally`] | what all of them have seen |
-//! | [`verdict`] | what is asked of the table at the end |
+//! | [`observations`] | what all of them have seen |
+//! | [`final_checks`] | what is asked of the table at the end |
 //!
 //! `EBLA_CHAOS_MOUNTTABLES` says how often each kind of fault comes, `EBLA_CHAOS_SEED` repeats a schedule; `make chaos` asks
 //! for many.
@@ -26,11 +26,11 @@ macro_rules! wait_for {
     };
 }
 
-mod promises;
+mod expectations;
 use crate::support;
-mod tally;
+mod final_checks;
+mod observations;
 mod users;
-mod verdict;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,18 +40,18 @@ use ebla_mounttable_namespace::{Namespace, Publisher, Roots};
 use ebla_runtime::{Clock, Rng, Runtime};
 use ebla_tests::cluster::{Cluster, Node};
 use ebla_tests::etcd::Build;
-use ebla_tests::nemesis::{Driver, Fault, Item, Victim, schedule, seed, times};
+use ebla_tests::nemesis::{Driver, Fault, ScheduleItem, Target, schedule, seed, times};
+use ebla_tests::network::Loopback;
 use ebla_tests::process::{Plan, ProcessCluster};
-use ebla_tests::site::Loopback;
 use tokio::sync::oneshot;
 
-use crate::mounttables::promises::Promises;
-use crate::mounttables::tally::Tally;
+use crate::mounttables::expectations::Expectations;
+use crate::mounttables::observations::Observations;
 use crate::mounttables::users::{Owner, Server, User};
 
 const TABLET_SERVERS: usize = 3;
 const MOUNTTABLES: usize = 2;
-/// Who has names of his own.
+/// Users with their own names.
 const OWNERS: usize = 4;
 /// Pairs of users who mount and delete the same.
 const DUELS: usize = 2;
@@ -65,16 +65,16 @@ const CROWD_EACH: usize = 100;
 const BETWEEN: u64 = 100;
 /// When that takes longer, nothing works any more, whatever it says.
 const LIVE: Duration = Duration::from_secs(120);
-/// How often the library's publisher mounts anew.
+/// Renewal period of the library's publisher.
 const PERIOD: Duration = Duration::from_secs(20);
 /// The name under which it does.
 const PUBLISHED: &str = "published/by/library";
 /// A process that is started again.
 const SHORT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 
-/// T062 T063 T064 T114 T116: with servers of both sorts killed meanwhile.
+/// T062 T063 T064 T114 T116: while servers of both kinds are killed.
 #[test]
-fn names_survive_their_servers_and_the_storages() {
+fn names_survive_failures_of_servers_and_storage() {
     if let Err(skip) = Build::Debian.program() {
         println!("skipped: {skip}");
         return;
@@ -94,7 +94,7 @@ async fn chaos(cluster: &mut ProcessCluster<Loopback>, runtime: &Runtime, seed: 
     let schedule = schedule(seed, &items());
     println!("EBLA_CHAOS_SEED={seed}: {} faults, and one of all tablet servers", schedule.len());
     let addresses = cluster.mounttable_addresses();
-    let expiring = verdict::mount_for_a_while(runtime, &addresses).await;
+    let expiring = final_checks::mount_for_a_while(runtime, &addresses).await;
     let publisher = publisher(runtime, &addresses).await;
     let load = Load::start(runtime, &addresses);
     load.begins(&runtime.clock).await;
@@ -102,53 +102,53 @@ async fn chaos(cluster: &mut ProcessCluster<Loopback>, runtime: &Runtime, seed: 
     let mut driver = Driver::new(cluster, runtime.clock.clone());
     for (number, nemesis) in schedule.iter().enumerate() {
         println!("{} of {}: {nemesis}", number + 1, schedule.len());
-        driver.carry_out(nemesis).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
-        load.goes_on(&runtime.clock).await;
+        driver.inject(nemesis).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
+        load.is_running(&runtime.clock).await;
     }
     drop(driver.finish());
     without_storage(cluster, &load, &runtime.clock).await;
-    load.goes_on(&runtime.clock).await;
-    let (promises, servers, tally) = load.end().await;
+    load.is_running(&runtime.clock).await;
+    let (expectations, servers, observations) = load.end().await;
 
     println!(
         "{} changes acknowledged, {} of unknown outcome, {} answers marked stale, {} mounts promised on {} names",
-        tally.acknowledged(),
-        tally.unknown(),
-        tally.stale(),
-        promises.standing(),
-        promises.names().count(),
+        observations.acknowledged(),
+        observations.unknown(),
+        observations.stale(),
+        expectations.required_count(),
+        expectations.names().count(),
     );
-    assert_eq!(tally.wrong(), Vec::<String>::new(), "EBLA_CHAOS_SEED={seed}");
-    verdict::is_clean(runtime, &addresses).await;
-    verdict::keeps(runtime, &addresses, &promises, &servers).await;
-    verdict::has_expired(runtime, &addresses, &expiring).await;
-    verdict::is_published(runtime, &addresses, PUBLISHED, publisher).await;
-    verdict::leaves_nothing(runtime, &addresses).await;
+    assert_eq!(observations.wrong(), Vec::<String>::new(), "EBLA_CHAOS_SEED={seed}");
+    final_checks::is_clean(runtime, &addresses).await;
+    final_checks::keeps(runtime, &addresses, &expectations, &servers).await;
+    final_checks::has_expired(runtime, &addresses, &expiring).await;
+    final_checks::is_published(runtime, &addresses, PUBLISHED, publisher).await;
+    final_checks::leaves_nothing(runtime, &addresses).await;
 }
 
-/// As often as the variable says, each.
-fn items() -> Vec<Item> {
+/// The number of each kind is set by the variable.
+fn items() -> Vec<ScheduleItem> {
     let each = times("EBLA_CHAOS_MOUNTTABLES", 2);
-    let kill = |node: fn(usize) -> Node, count| Item {
+    let kill = |node: fn(usize) -> Node, count| ScheduleItem {
         fault: Fault::Kill,
-        victims: (0..count).map(|number| Victim::Node(node(number))).collect(),
+        targets: (0..count).map(|number| Target::Node(node(number))).collect(),
         lasts: SHORT,
         times: each,
     };
     vec![kill(Node::TabletServer, TABLET_SERVERS), kill(Node::Mounttable, MOUNTTABLES)]
 }
 
-/// No tablet server is there until somebody is told so: answers go on, and are marked as old.
+/// Kills all tablet servers until a response is marked stale: lookups continue from the cache.
 async fn without_storage(cluster: &mut ProcessCluster<Loopback>, load: &Load, clock: &Clock) {
     println!("all tablet servers are killed");
     let all: Vec<_> = (0..TABLET_SERVERS).map(Node::TabletServer).collect();
-    let before = load.tally.stale();
+    let before = load.observations.stale();
     cluster.kill_all(&all).await.unwrap();
-    wait(clock, "no answer is marked stale", || load.tally.stale() > before).await;
+    wait(clock, "no answer is marked stale", || load.observations.stale() > before).await;
     for node in all {
         cluster.restart(node).await.unwrap();
     }
-    cluster.whole().await.unwrap();
+    cluster.wait_healthy().await.unwrap();
 }
 
 async fn publisher(runtime: &Runtime, addresses: &[String]) -> Publisher {
@@ -163,17 +163,17 @@ async fn publisher(runtime: &Runtime, addresses: &[String]) -> Publisher {
 
 /// All users at work.
 struct Load {
-    tally: Arc<Tally>,
+    observations: Arc<Observations>,
     stop: Arc<AtomicBool>,
-    owners: Vec<oneshot::Receiver<Promises>>,
+    owners: Vec<oneshot::Receiver<Expectations>>,
     others: Vec<oneshot::Receiver<()>>,
     servers: Vec<Arc<Server>>,
 }
 
 impl Load {
     fn start(runtime: &Runtime, addresses: &[String]) -> Self {
-        let (tally, stop) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
-        let user = |called: &str| User::new(runtime, addresses, called, &tally, &stop);
+        let (observations, stop) = (Arc::new(Observations::default()), Arc::new(AtomicBool::new(false)));
+        let user = |called: &str| User::new(runtime, addresses, called, &observations, &stop);
         let start = |work: futures::future::BoxFuture<'static, ()>| runtime.tasks.start("user", work);
         let owner = |number| Owner::new(user(&format!("owner-{number}")), number);
         let owners = (0..OWNERS).map(|number| runtime.tasks.start("owner", owner(number).run())).collect();
@@ -196,32 +196,32 @@ impl Load {
             others.push(start(Box::pin(users::duel(user("duellist"), flat.clone(), flat))));
             others.push(start(Box::pin(users::duel(user("duellist"), format!("{deep}/1/2/3/4/5/6"), deep))));
         }
-        Self { tally, stop, owners, others, servers: [single, crowd].concat() }
+        Self { observations, stop, owners, others, servers: [single, crowd].concat() }
     }
 
     /// Waits until every server was mounted, and a little more was done.
     async fn begins(&self, clock: &Clock) {
         wait(clock, "not every server is mounted", || self.servers.iter().all(|server| server.is_mounted())).await;
-        self.goes_on(clock).await;
+        self.is_running(clock).await;
     }
 
     /// Waits until a little more was acknowledged.
-    async fn goes_on(&self, clock: &Clock) {
-        let enough = self.tally.acknowledged() + BETWEEN;
-        wait(clock, "nothing is acknowledged any more", || self.tally.acknowledged() >= enough).await;
+    async fn is_running(&self, clock: &Clock) {
+        let enough = self.observations.acknowledged() + BETWEEN;
+        wait(clock, "nothing is acknowledged any more", || self.observations.acknowledged() >= enough).await;
     }
 
     /// Tells all users to end, and waits for the answers that they wait for.
-    async fn end(self) -> (Promises, Vec<Arc<Server>>, Arc<Tally>) {
+    async fn end(self) -> (Expectations, Vec<Arc<Server>>, Arc<Observations>) {
         self.stop.store(true, Ordering::Relaxed);
-        let mut promises = Promises::default();
+        let mut expectations = Expectations::default();
         for owner in self.owners {
-            promises.add(owner.await.unwrap());
+            expectations.add(owner.await.unwrap());
         }
         for other in self.others {
             other.await.unwrap();
         }
-        (promises, self.servers, self.tally)
+        (expectations, self.servers, self.observations)
     }
 }
 

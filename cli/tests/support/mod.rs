@@ -17,13 +17,13 @@ use ebla_runtime::Clock;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// A process that has not come up by then never will: recovery of a gigabyte takes seconds.
+/// Timeout of a start; recovery of a gigabyte takes seconds.
 const READY_MAX: Duration = Duration::from_secs(120);
 
-/// What a cluster in trouble may answer. Whatever else it says is a fault: the requests are all right.
+/// Errors that an unhealthy cluster may return. Any other error is a fault, because the requests are valid.
 pub(crate) const TROUBLE: [&str; 3] = ["DEADLINE", "OUTCOME_UNKNOWN", "UNAVAILABLE"];
 
-/// Carries out `test` on threads of its own. Tasks that it leaves behind do not hold up the end.
+/// Runs `test` on a separate runtime. Leftover tasks do not delay the end.
 pub(crate) fn block_on<T>(test: impl Future<Output = T>) -> T {
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let outcome = tokio.block_on(Box::pin(test));
@@ -36,10 +36,10 @@ pub(crate) fn ebla() -> &'static str {
     env!("CARGO_BIN_EXE_ebla")
 }
 
-/// A running process of the program that says in its ready file that it serves; killed when dropped.
+/// A running process of the program with a ready file; killed when dropped.
 pub(crate) struct Process {
     child: Child,
-    /// What the ready file says.
+    /// The contents of the ready file.
     pub(crate) ready: Value,
     /// How long it took from the start of the process until the ready file was there.
     pub(crate) took: Duration,
@@ -47,7 +47,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `ebla` with these arguments and waits until it serves. `base`: the path of its ready file and its log, without
-    /// their extensions; the log goes on where an earlier process left it.
+    /// their extensions; the log is appended to.
     pub(crate) fn start(base: &Path, arguments: &[&OsStr]) -> Self {
         let clock = Clock::system();
         let started = clock.monotonic();
@@ -79,7 +79,7 @@ impl Process {
         process
     }
 
-    /// SIGKILL: no drain, no flush, no goodbye.
+    /// Sends SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -87,8 +87,8 @@ impl Process {
 
     /// SIGTERM; returns when it has ended, which it must without an error.
     pub(crate) fn stop(mut self) {
-        let told = Command::new("kill").args(["-TERM", &self.id().to_string()]).status().unwrap();
-        assert!(told.success() && self.child.wait().unwrap().success());
+        let killed = Command::new("kill").args(["-TERM", &self.id().to_string()]).status().unwrap();
+        assert!(killed.success() && self.child.wait().unwrap().success());
     }
 
     /// Sends these signals, one right after the other, and waits for the end: its status.
@@ -132,7 +132,7 @@ impl Up {
         Self { process, addresses }
     }
 
-    /// What its ready file says.
+    /// The contents of its ready file.
     pub(crate) fn ready(&self) -> &Value {
         &self.process.ready
     }
@@ -163,7 +163,7 @@ impl Up {
     }
 }
 
-/// Runs a command of `ebla` against `address`; its stdout. A failure fails the test with what it said.
+/// Runs a command of `ebla` against `address` and returns its stdout. A failure fails the test with the output.
 pub(crate) fn run(address: &str, arguments: &[&str]) -> String {
     let output = Command::new(ebla()).args(arguments).env("EBLA_ADDR", address).output().unwrap();
     assert!(
@@ -183,8 +183,11 @@ pub(crate) fn python() -> Option<PathBuf> {
     Some(std::env::var("EBLA_TEST_PYTHON").map_or(default, PathBuf::from)).filter(|path| path.exists())
 }
 
-/// A little while, for polling a process that we do not control.
-#[expect(clippy::disallowed_methods, reason = "a process tells nothing but through files: polling it is all there is")]
+/// A short pause for polling a process.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the state of a process is visible only through files, so it must be polled"
+)]
 pub(crate) fn pause() {
     std::thread::sleep(Duration::from_millis(10));
 }

@@ -1,11 +1,11 @@
-//! A document whose commands are run as they stand there.
+//! Runs the commands of a document.
 //!
 //! ```text
 //!   ```sh                    commands; all blocks of a document are one shell's, in order, and each must succeed
-//!   ```sh needs=cbt          left out, with a line that says so, where the machine lacks it; so is what follows
+//!   ```sh needs=cbt          skipped with a message if the program is missing; so is its output
 //!   ```sh norun              for readers only
 //!   ```python file=NAME      a file that later blocks use
-//!   ```text                  lines that the block before must have printed, in this order, perhaps among others
+//!   ```text                  lines that the block before must print, in this order, possibly among others
 //! ```
 //!
 //! Expected lines are compared word by word. Digits stand for any digits, so that ports, times and ids may differ, and a
@@ -20,14 +20,14 @@ use std::time::Duration;
 use ebla_runtime::Clock;
 use ebla_tests::cluster::Node;
 use ebla_tests::etcd::Build;
-use ebla_tests::site::{Loopback, Site as _};
+use ebla_tests::network::{Loopback, NodeNetwork as _};
 
 use crate::support;
 
-/// A document takes so long only when something hangs.
+/// Timeout of a document.
 const RUN_MAX: Duration = Duration::from_secs(300);
 
-/// A fenced block: what stands behind the fence, and the lines inside.
+/// A fenced block: the words after the fence, and the lines inside.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
     /// The number of its first line in the document.
@@ -114,11 +114,11 @@ fn present() -> BTreeSet<&'static str> {
 
 /// Runs the commands of `document` in an empty folder and compares what they print with what it shows.
 ///
-/// `prepare`: commands that stand before the first.
+/// `prepare`: commands to run first.
 pub(crate) fn run(document: &Path, prepare: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let site = Loopback::claim().unwrap();
-    let host = site.host(Node::TabletServer(0));
+    let network = Loopback::claim().unwrap();
+    let host = network.host(Node::TabletServer(0));
     let text = std::fs::read_to_string(document).unwrap().replace("127.0.0.1", &host);
     let blocks = blocks(&text);
     let present = present();
@@ -153,7 +153,7 @@ pub(crate) fn run(document: &Path, prepare: &str) {
     }
 }
 
-/// What stands before all commands: programs that end with this shell, an address of our own, an end at the first failure.
+/// The start of the script: programs that exit with this shell, a separate address, exit at the first failure.
 fn prelude(folder: &Path, host: &str) -> String {
     let programs = folder.join("programs");
     std::fs::create_dir(&programs).unwrap();
@@ -216,7 +216,7 @@ fn execute(folder: &Path, script: &str) -> String {
 }
 
 #[test]
-fn blocks_are_taken_with_their_marks_and_compared_loosely() {
+fn blocks_are_parsed_and_compared_loosely() {
     let found =
         blocks("# T\n\n```sh needs=cbt\nls\n```\ntext\n```python file=a.py\nprint(1)\n```\n```sh norun\nx\n```\n");
     let languages: Vec<_> = found.iter().map(|block| (block.language.as_str(), block.line)).collect();

@@ -1,4 +1,4 @@
-//! `ebla mt admin`: looking after a mounttable.
+//! `ebla mt admin`: administration of a mounttable.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
-use super::saved::{Reader, Writer};
-use super::{refused, show, tell};
+use super::dump_file::{DumpReader, DumpWriter};
+use super::{report, show, to_failure};
 use crate::output::{self, Failure, Format};
 
-/// A check has found something that is still there.
+/// Exit code: a check has found inconsistencies that are not repaired.
 const FOUND: u8 = 8;
 
-/// Administer a mounttable, as one of its superusers; the first --root is asked
+/// Administer a mounttable as one of its superusers; uses the first --root
 ///
 /// Examples:
 ///   ebla mt admin check --as admin
@@ -35,8 +35,8 @@ pub(super) enum Admin {
     ///   ebla mt admin setup permissions.json
     #[command(verbatim_doc_comment)]
     Setup {
-        /// Names and their permissions, as for `ebla mounttable --permissions-file`; without it a root that is open to
-        /// everybody
+        /// JSON file with nodes and their permissions, as for `ebla mounttable --permissions-file`; default: a root with all
+        /// permissions for everybody
         file: Option<PathBuf>,
     },
     /// Check every row and counter while the mounttable serves; exit code 8 when something is inconsistent
@@ -46,7 +46,7 @@ pub(super) enum Admin {
     ///   ebla mt admin check --fix
     #[command(verbatim_doc_comment)]
     Check {
-        /// Repair what can be repaired, and fail only for what is left
+        /// Repair inconsistencies, and fail only when some remain
         #[arg(long)]
         fix: bool,
     },
@@ -56,7 +56,7 @@ pub(super) enum Admin {
     ///   ebla mt admin dump names.jsonl
     #[command(verbatim_doc_comment)]
     Dump {
-        /// File to write, completely or not at all; without it stdout
+        /// File to write atomically; default: stdout
         file: Option<PathBuf>,
     },
     /// Restore a dump into a mounttable that holds only a root
@@ -68,7 +68,7 @@ pub(super) enum Admin {
         /// File with the dump
         file: PathBuf,
     },
-    /// Delete everything; afterwards the table has to be set up or restored
+    /// Delete everything; afterwards the table must be set up or restored
     ///
     /// Example:
     ///   ebla mt admin destroy mounttable
@@ -77,7 +77,7 @@ pub(super) enum Admin {
         /// Name of the table, as a confirmation
         table: String,
     },
-    /// Delete expired mounts, empty nodes and leftovers; servers do that by themselves too
+    /// Delete expired mounts, empty nodes and leftovers now; servers also do that periodically
     ///
     /// Example:
     ///   ebla mt admin sweep
@@ -98,20 +98,20 @@ pub(super) enum Admin {
     Limit {
         /// User, as `ebla mt whoami` shows it
         user: String,
-        /// Most nodes: a number, unlimited, or default for the limit of everybody
-        #[arg(long, value_name = "LIMIT", value_parser = limit, required_unless_present = "servers")]
+        /// Maximum number of nodes: a number, unlimited, or default
+        #[arg(long, value_name = "LIMIT", value_parser = parse_limit, required_unless_present = "servers")]
         nodes: Option<Limit>,
-        /// Most servers, in the same way
-        #[arg(long, value_name = "LIMIT", value_parser = limit)]
+        /// Maximum number of servers: a number, unlimited, or default
+        #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
         servers: Option<Limit>,
     },
-    /// Show the limits of everybody, and the users who have limits of their own
+    /// Show the default limits, and the users with individual limits
     ///
     /// Example:
     ///   ebla mt admin limits
     #[command(verbatim_doc_comment)]
     Limits,
-    /// Have that server refuse every change, until it is told otherwise or restarted
+    /// Make the server refuse all changes until it is switched back or restarted
     ///
     /// Examples:
     ///   ebla mt admin readonly on
@@ -119,10 +119,10 @@ pub(super) enum Admin {
     #[command(verbatim_doc_comment)]
     Readonly {
         /// on or off
-        #[arg(value_parser = switch)]
+        #[arg(value_parser = parse_switch)]
         to: Changes,
     },
-    /// Show what that server has done since it started
+    /// Show the counters of the server since it started
     ///
     /// Example:
     ///   ebla mt admin counters
@@ -134,15 +134,15 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
     let known = match command {
         Admin::Setup { file } => {
             let text = file.map(|file| std::fs::read_to_string(&file).map_err(|error| unreadable(&file, &error)));
-            let changed = operator.setup(&text.transpose()?.unwrap_or_default()).await.map_err(refused)?;
+            let changed = operator.setup(&text.transpose()?.unwrap_or_default()).await.map_err(to_failure)?;
             json!({"changed": changed})
         }
         Admin::Check { fix } => {
             let fix = if fix { Fix::Mend } else { Fix::Tell };
-            return judge(&operator.check(fix).await.map_err(refused)?, format);
+            return report_findings(&operator.check(fix).await.map_err(to_failure)?, format);
         }
         Admin::Dump { file: None } => {
-            // What could not be written to stdout is told in the end, like that of every command.
+            // A failed write to stdout is reported at the end, as for every command.
             return dump(operator, &mut Stdout).await.map(drop).or_else(|failure| match output::is_closed() {
                 true => Ok(()),
                 false => Err(failure),
@@ -150,9 +150,9 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
         }
         Admin::Dump { file: Some(file) } => tally(dump_to(operator, &file).await?),
         Admin::Restore { file } => restore(operator, &file).await.map(tally)?,
-        Admin::Destroy { table } => tally(operator.destroy(&table).await.map_err(refused)?),
+        Admin::Destroy { table } => tally(operator.destroy(&table).await.map_err(to_failure)?),
         Admin::Sweep => {
-            let swept = operator.sweep().await.map_err(refused)?;
+            let swept = operator.sweep().await.map_err(to_failure)?;
             json!({
                 "orphans": swept.orphans,
                 "intents": swept.intents,
@@ -162,26 +162,26 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
             })
         }
         Admin::Recount => {
-            let corrections = operator.recount().await.map_err(refused)?;
+            let corrections = operator.recount().await.map_err(to_failure)?;
             output::print(&show::corrections(format, &corrections));
             return Ok(());
         }
         Admin::Limit { user, nodes, servers } => {
             let [nodes, servers] = [nodes, servers].map(|limit| limit.unwrap_or(Limit::Unchanged));
-            operator.set_limits(&user, nodes, servers).await.map_err(refused)?;
-            tell(format, &json!({"user": user, "changed": true}), || format!("changed the limits of {user}"));
+            operator.set_limits(&user, nodes, servers).await.map_err(to_failure)?;
+            report(format, &json!({"user": user, "changed": true}), || format!("changed the limits of {user}"));
             return Ok(());
         }
         Admin::Limits => {
-            output::print(&show::limits(format, &operator.limits().await.map_err(refused)?));
+            output::print(&show::limits(format, &operator.limits().await.map_err(to_failure)?));
             return Ok(());
         }
         Admin::Readonly { to } => {
-            let was = operator.set_changes(to).await.map_err(refused)?;
+            let was = operator.set_changes(to).await.map_err(to_failure)?;
             json!({"read_only": to == Changes::Refused, "was_read_only": was == Changes::Refused})
         }
         Admin::Counters => {
-            let (lookups, requests) = operator.counters().await.map_err(refused)?;
+            let (lookups, requests) = operator.counters().await.map_err(to_failure)?;
             json!({
                 "hits": lookups.hits,
                 "misses": lookups.misses,
@@ -197,22 +197,22 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
     Ok(())
 }
 
-fn limit(text: &str) -> Result<Limit, String> {
+fn parse_limit(text: &str) -> Result<Limit, String> {
     match text {
         "default" => Ok(Limit::OfEverybody),
         "unlimited" => Ok(Limit::Own(0)),
         _ => match text.parse() {
             Ok(limit @ 1..) => Ok(Limit::Own(limit)),
-            _ => Err("neither a number above zero nor unlimited nor default".to_owned()),
+            _ => Err("expected a number above zero, unlimited or default".to_owned()),
         },
     }
 }
 
-fn switch(text: &str) -> Result<Changes, String> {
+fn parse_switch(text: &str) -> Result<Changes, String> {
     match text {
         "on" => Ok(Changes::Refused),
         "off" => Ok(Changes::Made),
-        _ => Err("neither on nor off".to_owned()),
+        _ => Err("expected on or off".to_owned()),
     }
 }
 
@@ -220,7 +220,7 @@ fn tally(tally: Tally) -> Value {
     json!({"rows": tally.rows, "counters": tally.counters})
 }
 
-/// Writes by [`output::print`], which knows what a failure is.
+/// Writes with [`output::print_bytes`], which records failures.
 struct Stdout;
 
 impl Write for Stdout {
@@ -234,30 +234,30 @@ impl Write for Stdout {
     }
 }
 
-/// Shows what was found; a failure when some of it is still there.
-fn judge(findings: &[Finding], format: Format) -> Result<(), Failure> {
+/// Shows the findings; fails when some of them are not repaired.
+fn report_findings(findings: &[Finding], format: Format) -> Result<(), Failure> {
     output::print(&show::findings(format, findings));
     if format == Format::Table && findings.is_empty() {
-        output::note("no findings");
+        output::note("no inconsistencies found");
     }
     let left = findings.iter().filter(|finding| !finding.is_fixed).count();
     if left == 0 {
         return Ok(());
     }
-    let next = "changes that are under way are found too: check again, or repair with --fix";
-    Err(Failure { message: format!("{left} findings are left; {next}"), code: FOUND })
+    let next = "changes in progress are reported too: check again, or repair with --fix";
+    Err(Failure { message: format!("inconsistencies: {left}; {next}"), code: FOUND })
 }
 
 async fn dump(operator: &Operator, to: &mut impl Write) -> Result<Tally, Failure> {
-    let mut parts = operator.dump().await.map_err(refused)?;
-    let mut writer = Writer::begin(BufWriter::new(to))?;
+    let mut parts = operator.dump().await.map_err(to_failure)?;
+    let mut writer = DumpWriter::begin(BufWriter::new(to))?;
     while let Some(part) = parts.next().await {
-        writer.write(part.map_err(refused)?)?;
+        writer.write(part.map_err(to_failure)?)?;
     }
     Ok(writer.end()?)
 }
 
-/// Whole, or not at all.
+/// Writes a dump to a file atomically.
 async fn dump_to(operator: &Operator, file: &Path) -> Result<Tally, Failure> {
     let unwritable = |error: std::io::Error| Failure::usage(format!("write {}: {error}", file.display()));
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -268,27 +268,27 @@ async fn dump_to(operator: &Operator, file: &Path) -> Result<Tally, Failure> {
     Ok(tally)
 }
 
-/// Looks through the whole file before anything is written.
+/// Validates the whole file before anything is written.
 async fn restore(operator: &Operator, file: &Path) -> Result<Tally, Failure> {
     let open = || {
         let opened = File::open(file).map_err(|error| unreadable(file, &error))?;
-        Ok::<_, Failure>(Reader::of(BufReader::new(opened).lines()))
+        Ok::<_, Failure>(DumpReader::of(BufReader::new(opened).lines()))
     };
     let bad = |wrong: String| Failure::usage(format!("{}: {wrong}", file.display()));
     for part in open()? {
         part.map_err(bad)?;
     }
-    let (tell, told) = oneshot::channel();
-    let mut tell = Some(tell);
-    let parts = open()?.map(move |part| part.map_err(|wrong| tell.take().map(|tell| tell.send(wrong))));
-    // A file that was changed since must not look like one that ends here: what is restored would be taken for all.
+    let (sender, changed) = oneshot::channel();
+    let mut sender = Some(sender);
+    let parts = open()?.map(move |part| part.map_err(|wrong| sender.take().map(|sender| sender.send(wrong))));
+    // When the file was changed since the validation, the stream must not end here: a partial restore would look complete.
     let parts = futures::stream::iter(parts).filter_map(async |part| match part {
         Ok(part) => Some(part),
         Err(_) => std::future::pending().await,
     });
     tokio::select! {
-        tally = operator.restore(parts) => tally.map_err(refused),
-        Ok(wrong) = told => Err(bad(format!("{wrong}; it was changed meanwhile: destroy what is restored, and begin again"))),
+        tally = operator.restore(parts) => tally.map_err(to_failure),
+        Ok(wrong) = changed => Err(bad(format!("{wrong}; the file was changed during the restore: delete everything with `ebla mt admin destroy`, and restore again"))),
     }
 }
 

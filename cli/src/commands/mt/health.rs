@@ -1,4 +1,4 @@
-//! `ebla mt publish --check`: servers are mounted while they are healthy.
+//! `ebla mt publish --check`: health checks; servers are mounted while they are healthy.
 
 use std::process::Stdio;
 use std::str::FromStr;
@@ -18,22 +18,22 @@ use tonic_prost::ProstCodec;
 
 use crate::output;
 
-/// A look that takes longer has failed.
-const LOOK_MAX: Duration = Duration::from_secs(3);
+/// Timeout of a health check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// So many looks in succession have to fail before a server is taken away.
+/// Consecutive failures after which a server is unmounted.
 const FAILURES: u32 = 2;
 
-/// How it is seen whether a server is healthy.
+/// A kind of health check.
 #[derive(Clone, Debug)]
 pub(super) enum Check {
-    /// Somebody listens.
+    /// The server accepts connections.
     Tcp,
-    /// It says that it serves, by `grpc.health.v1`: as a whole, or this service of it.
+    /// The server reports by `grpc.health.v1` that it serves: as a whole, or this service.
     Grpc(String),
-    /// It answers this path with 2xx.
+    /// The server answers this path with 2xx.
     Http(PathAndQuery),
-    /// This line for the shell ends with 0; the server is in the variable `SERVER`.
+    /// This shell command exits with 0; the variable `SERVER` has the address of the server.
     Exec(String),
 }
 
@@ -49,18 +49,18 @@ impl FromStr for Check {
                 path.parse().map(Self::Http).map_err(|error| format!("{path} is not a path: {error}"))
             }
             ("exec", line) if !line.is_empty() => Ok(Self::Exec(line.to_owned())),
-            _ => Err("a check is one of tcp, grpc, grpc=SERVICE, http=/PATH, exec=COMMAND".to_owned()),
+            _ => Err("expected tcp, grpc, grpc=SERVICE, http=/PATH or exec=COMMAND".to_owned()),
         }
     }
 }
 
-/// Looks at a server for ever, and has it mounted while it is healthy.
-pub(super) async fn guard(check: &Check, every: Duration, server: &ServerAddress, publisher: &Publisher, net: &Net) {
-    let place = Place::new(server, "");
+/// Checks a server periodically, and keeps it mounted while it is healthy. Never returns.
+pub(super) async fn monitor(check: &Check, every: Duration, server: &ServerAddress, publisher: &Publisher, net: &Net) {
+    let server_place = Place::new(server, "");
     let (mut is_mounted, mut failures) = (false, 0_u32);
     loop {
-        let looked = tokio::time::timeout(LOOK_MAX, look(check, place.host_port(), net)).await;
-        match looked.unwrap_or_else(|_| Err(format!("no answer in {LOOK_MAX:?}"))) {
+        let checked = tokio::time::timeout(CHECK_TIMEOUT, run_check(check, server_place.host_port(), net)).await;
+        match checked.unwrap_or_else(|_| Err(format!("no answer in {CHECK_TIMEOUT:?}"))) {
             Ok(()) => {
                 failures = 0;
                 if !is_mounted {
@@ -84,12 +84,12 @@ pub(super) async fn guard(check: &Check, every: Duration, server: &ServerAddress
     }
 }
 
-/// Whether it is healthy, and if not, why.
-async fn look(check: &Check, address: &str, net: &Net) -> Result<(), String> {
+/// Runs the check once; the error says why the server is not healthy.
+async fn run_check(check: &Check, address: &str, net: &Net) -> Result<(), String> {
     match check {
         Check::Tcp => net.connect(address).await.map(drop).map_err(|error| error.to_string()),
-        Check::Grpc(service) => ask(service, address, net).await,
-        Check::Http(path) => get(path, address, net).await,
+        Check::Grpc(service) => check_grpc(service, address, net).await,
+        Check::Http(path) => check_http(path, address, net).await,
         Check::Exec(line) => {
             let mut command = Command::new("sh");
             command.args(["-c", line]).env("SERVER", address).stdin(Stdio::null()).stdout(Stdio::null());
@@ -99,12 +99,12 @@ async fn look(check: &Check, address: &str, net: &Net) -> Result<(), String> {
     }
 }
 
-async fn get(path: &PathAndQuery, address: &str, net: &Net) -> Result<(), String> {
+async fn check_http(path: &PathAndQuery, address: &str, net: &Net) -> Result<(), String> {
     let request = Request::get(path.as_str()).header(header::HOST, address).header(header::CONNECTION, "close");
     let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
     let stream = net.connect(address).await.map_err(|error| error.to_string())?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    // With the sender and the answer's body gone the connection ends.
+    // The connection closes when the sender and the body of the response are dropped.
     let answer = async move { sender.send_request(request).await.map(|answer| answer.status()) };
     let (status, _) = futures::join!(answer, connection);
     match status {
@@ -128,7 +128,7 @@ struct HealthReply {
     status: i32,
 }
 
-async fn ask(service: &str, address: &str, net: &Net) -> Result<(), String> {
+async fn check_grpc(service: &str, address: &str, net: &Net) -> Result<(), String> {
     const SERVING: i32 = 1;
     let mut client = tonic::client::Grpc::new(net.channel(address));
     client.ready().await.map_err(|error| error.to_string())?;
@@ -137,7 +137,7 @@ async fn ask(service: &str, address: &str, net: &Net) -> Result<(), String> {
     let request = tonic::Request::new(HealthRequest { service: service.to_owned() });
     match client.unary(request, path, codec).await {
         Ok(reply) if reply.get_ref().status == SERVING => Ok(()),
-        Ok(reply) => Err(format!("its status is {}", reply.get_ref().status)),
+        Ok(reply) => Err(format!("health status {}", reply.get_ref().status)),
         Err(status) => Err(format!("{:?}: {}", status.code(), status.message())),
     }
 }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_is_read() {
+    fn checks_are_parsed() {
         for text in ["tcp", "grpc", "grpc=web.v1.Web", "http=/ready?deep=1", "exec=test -e up"] {
             assert!(text.parse::<Check>().is_ok(), "{text}");
         }

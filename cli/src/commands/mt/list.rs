@@ -1,4 +1,4 @@
-//! `ebla mt glob`, `ls` and `tree`: what patterns ask for.
+//! `ebla mt glob`, `ls` and `tree`: listings of names that match patterns.
 
 use std::collections::BTreeMap;
 
@@ -8,44 +8,44 @@ use ebla_mounttable_namespace::{GlobEntry, Namespace};
 use futures::StreamExt;
 use serde_json::Value;
 
-use super::{refused, show};
+use super::{show, to_failure};
 use crate::output::{self, Failure, Format};
 
-/// How a listing looks.
+/// Output style of a listing.
 #[derive(Clone, Copy)]
-pub(super) struct Look {
+pub(super) struct ListingStyle {
     pub(super) format: Format,
-    /// A line for each server, with what is known of it.
+    /// One line for each server, with its kind and expiry.
     pub(super) long: bool,
     pub(super) now: Micros,
 }
 
-/// What is right below a name.
-pub(super) async fn below(names: &Namespace, name: &str, look: Look) -> Result<(), Failure> {
-    run(names, &naming::join(&[&escaped(name), "*"]), name, look).await
+/// Lists the children of a name.
+pub(super) async fn below(names: &Namespace, name: &str, style: ListingStyle) -> Result<(), Failure> {
+    run(names, &naming::join(&[&escaped(name), "*"]), name, style).await
 }
 
-/// Lists as it comes, with names below `above`.
-pub(super) async fn run(names: &Namespace, pattern: &str, above: &str, look: Look) -> Result<(), Failure> {
+/// Lists matching names as they arrive, relative to `above`.
+pub(super) async fn run(names: &Namespace, pattern: &str, above: &str, style: ListingStyle) -> Result<(), Failure> {
     let above = naming::clean(above);
     let mut entries = Vec::new();
     let is_something = each(names, pattern, |entry| {
         let name = relative(&entry.name, &above);
-        match look.format {
+        match style.format {
             Format::Json => entries.push(show::found(name, &entry)),
-            Format::Table if look.long => output::print(&show::long(name, &entry, look.now)),
+            Format::Table if style.long => output::print(&show::long(name, &entry, style.now)),
             Format::Table => output::print(&show::line(name, &entry)),
         }
     })
     .await?;
-    match look.format {
+    match style.format {
         Format::Json => output::print_json(&Value::Array(entries)),
         Format::Table => note_empty(is_something),
     }
     Ok(())
 }
 
-/// All below a name, or so many levels of it, in order.
+/// Lists everything below a name, or `depth` levels of it, in order.
 pub(super) async fn tree(names: &Namespace, name: &str, depth: Option<u8>, format: Format) -> Result<(), Failure> {
     let above = naming::clean(name);
     let mut found: BTreeMap<Vec<String>, GlobEntry> = BTreeMap::new();
@@ -78,16 +78,16 @@ pub(super) async fn tree(names: &Namespace, name: &str, depth: Option<u8>, forma
     Ok(())
 }
 
-/// Tells of each entry, and answers whether there was one. What could not be listed is said on stderr; if nothing else came
-/// of it, it is the failure.
-async fn each(names: &Namespace, pattern: &str, mut tell: impl FnMut(GlobEntry)) -> Result<bool, Failure> {
-    let mut items = names.glob(pattern).map_err(refused)?;
+/// Calls `visit` for each entry, and returns whether there was one. Parts that could not be listed are noted on stderr; when
+/// there are no entries at all, the worst error is the failure.
+async fn each(names: &Namespace, pattern: &str, mut visit: impl FnMut(GlobEntry)) -> Result<bool, Failure> {
+    let mut items = names.glob(pattern).map_err(to_failure)?;
     let (mut is_something, mut failed) = (false, Vec::new());
     while let Some(item) = items.next().await {
         match item {
             Ok(entry) => {
                 is_something = true;
-                tell(entry);
+                visit(entry);
             }
             Err(place) => failed.push(place),
         }
@@ -102,18 +102,18 @@ async fn each(names: &Namespace, pattern: &str, mut tell: impl FnMut(GlobEntry))
         output::note(&unlisted(&place.name, &place.error));
     }
     match worst {
-        Some(place) => Err(Failure { message: unlisted(&place.name, &place.error), ..refused(place.error) }),
+        Some(place) => Err(Failure { message: unlisted(&place.name, &place.error), ..to_failure(place.error) }),
         None => Ok(is_something),
     }
 }
 
-/// What could not be listed, and why.
+/// The message for a part that could not be listed.
 fn unlisted(name: &str, error: &Error) -> String {
     let place = if name.is_empty() { String::new() } else { format!("cannot list {name}: ") };
     format!("{place}{} ({})", error.message, error.reason)
 }
 
-/// Says that a listing is empty.
+/// Notes that a listing is empty.
 fn note_empty(is_something: bool) {
     if !is_something {
         output::note("no names");
@@ -127,7 +127,7 @@ fn relative<'n>(name: &'n str, above: &str) -> &'n str {
     }
 }
 
-/// The pattern that means this name alone.
+/// A pattern that matches this name only.
 fn escaped(name: &str) -> String {
     let escape = |c: char| if "*?[\\".contains(c) { vec!['\\', c] } else { vec![c] };
     name.chars().flat_map(escape).collect()

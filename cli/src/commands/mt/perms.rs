@@ -1,4 +1,4 @@
-//! `ebla mt perms`: who may do what with a node.
+//! `ebla mt perms`: permissions of nodes.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use ebla_mounttable::{Permissions, Tag};
 use ebla_mounttable_namespace::{Etag, Namespace};
 use serde_json::{Value, json};
 
-use super::{refused, show, tell};
+use super::{report, show, to_failure};
 use crate::output::{self, Failure, Format};
 
-/// Show and change who may do what with a node
+/// Show and change the permissions of a node
 ///
 /// Examples:
 ///   ebla mt perms get prod
@@ -27,7 +27,7 @@ pub(super) enum Perms {
         /// Name of the node
         name: String,
     },
-    /// Replace the permissions of a node; a missing node is created, and stays
+    /// Replace the permissions of a node; a missing node is created and not deleted when it is empty
     ///
     /// Examples:
     ///   ebla mt perms set prod '{"Admin":{"In":["alice"]}}'
@@ -42,24 +42,24 @@ pub(super) enum Perms {
         /// File with the permissions
         #[arg(long, value_name = "FILE", conflicts_with = "json")]
         file: Option<PathBuf>,
-        /// Replace them only if they still have this version
+        /// Replace the permissions only if they have this version
         #[arg(long, default_value = "")]
         etag: String,
     },
-    /// Allow callers something, beside those who are allowed already
+    /// Give permissions to more callers
     ///
     /// Examples:
     ///   ebla mt perms add prod alice Mount Resolve
     ///   ebla mt perms add prod ... Resolve
     #[command(verbatim_doc_comment)]
     Add(Change),
-    /// Remove a pattern from the lists of callers who are allowed and of those who are denied
+    /// Remove a pattern of callers from the lists of allowed and denied callers
     ///
     /// Example:
     ///   ebla mt perms remove prod alice Mount
     #[command(verbatim_doc_comment)]
     Remove(Change),
-    /// Show what the caller may do with a node, and why
+    /// Show the caller's permissions on a node, and which entries grant them
     ///
     /// Examples:
     ///   ebla mt perms test prod
@@ -68,13 +68,13 @@ pub(super) enum Perms {
     Test {
         /// Name of the node
         name: String,
-        /// Test these names instead of the caller's; takes the tag Admin there
+        /// Test these names instead of the caller's; needs the tag Admin on the node
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
         who: Vec<String>,
     },
 }
 
-/// A pattern in some lists of a node.
+/// A change of a node's permissions.
 #[derive(Debug, clap::Args)]
 pub(super) struct Change {
     /// Name of the node
@@ -89,7 +89,7 @@ pub(super) struct Change {
 pub(super) async fn run(command: Perms, names: &Namespace, format: Format) -> Result<(), Failure> {
     match command {
         Perms::Get { name } => {
-            let (permissions, etag) = names.permissions(&name).await.map_err(refused)?;
+            let (permissions, etag) = names.permissions(&name).await.map_err(to_failure)?;
             let value: Value =
                 serde_json::from_str(&permissions.to_json()).map_err(|error| Failure::other(error.to_string()))?;
             match format {
@@ -107,16 +107,16 @@ pub(super) async fn run(command: Perms, names: &Namespace, format: Format) -> Re
                     .map_err(|error| Failure::usage(format!("read {}: {error}", file.display())))?,
                 None => json.unwrap_or_default(),
             };
-            let permissions = Permissions::from_json(&json).map_err(refused)?;
+            let permissions = Permissions::from_json(&json).map_err(to_failure)?;
             let seen = Some(etag).filter(|etag| !etag.is_empty()).map(Etag::new);
-            names.set_permissions(&name, &permissions, seen.as_ref()).await.map_err(refused)?;
+            names.set_permissions(&name, &permissions, seen.as_ref()).await.map_err(to_failure)?;
             changed(&name, format);
             Ok(())
         }
         Perms::Add(change) => change.make(names, Permissions::add, format).await,
         Perms::Remove(change) => change.make(names, Permissions::clear, format).await,
         Perms::Test { name, who } => {
-            let allowed = names.test_permissions(&name, &who).await.map_err(refused)?;
+            let allowed = names.test_permissions(&name, &who).await.map_err(to_failure)?;
             output::print(&show::allowed(format, &allowed));
             Ok(())
         }
@@ -124,7 +124,7 @@ pub(super) async fn run(command: Perms, names: &Namespace, format: Format) -> Re
 }
 
 impl Change {
-    /// Worked out anew when others were quicker.
+    /// Applies the change; retried when the permissions were changed concurrently.
     async fn make(
         &self,
         names: &Namespace,
@@ -132,17 +132,17 @@ impl Change {
         format: Format,
     ) -> Result<(), Failure> {
         let pattern = BlessingPattern::new(&self.pattern);
-        let tags: Vec<Tag> = self.tags.iter().map(|tag| tag.parse()).collect::<Result<_, _>>().map_err(refused)?;
+        let tags: Vec<Tag> = self.tags.iter().map(|tag| tag.parse()).collect::<Result<_, _>>().map_err(to_failure)?;
         let change = |mut permissions: Permissions| {
             how(&mut permissions, &pattern, &tags);
             permissions
         };
-        names.update_permissions(&self.name, change).await.map_err(refused)?;
+        names.update_permissions(&self.name, change).await.map_err(to_failure)?;
         changed(&self.name, format);
         Ok(())
     }
 }
 
 fn changed(name: &str, format: Format) {
-    tell(format, &json!({"name": name, "changed": true}), || format!("changed the permissions of {name}"));
+    report(format, &json!({"name": name, "changed": true}), || format!("changed the permissions of {name}"));
 }

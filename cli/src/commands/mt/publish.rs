@@ -1,7 +1,8 @@
 //! `ebla mt publish`: keeps servers mounted while a command runs, or until a signal.
 //!
-//! The command starts when its servers are mounted, or at once when a check decides about that: then it may be the server
-//! itself. Told to stop, `publish` unmounts first, so that nobody comes any more, and then stops the command.
+//! The command starts when its servers are mounted, or at once when there is a health check: then it may be the server
+//! itself. On a signal, `publish` first unmounts the servers, so that no client is directed to them any more, and then stops
+//! the command.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -18,21 +19,21 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
 use super::health::{self, Check};
-use super::refused;
+use super::to_failure;
 use crate::output::{self, Failure};
 use crate::process::Signals;
 
-/// What is to be kept mounted, and for how long.
+/// What to keep mounted, and for how long.
 pub(super) struct Plan {
     pub(super) names: Vec<String>,
     pub(super) servers: Vec<ServerAddress>,
     pub(super) period: u32,
     pub(super) target: Target,
-    /// How long the first mounts may take before the command is given up.
+    /// Timeout of the first mounts; after that the command is not started.
     pub(super) wait: Duration,
-    /// How it is seen whether a server is healthy, and how often; without it all are.
+    /// The health check and its interval; `None`: all servers are considered healthy.
     pub(super) check: Option<(Check, Duration)>,
-    /// Empty: until a signal.
+    /// The command; empty: publish until a signal.
     pub(super) command: Vec<String>,
 }
 
@@ -65,10 +66,10 @@ pub(super) async fn run(names: &Namespace, net: &Net, plan: Plan) -> Result<(), 
         status = wait(child.as_mut()) => Some(status),
         () = signals.next() => None,
         never = report(publisher.status()) => match never {},
-        never = guard(&plan, &publisher, net) => match never {},
+        never = monitor_health(&plan, &publisher, net) => match never {},
     };
     signals.stop(publisher.shutdown()).await;
-    let is_told = ended.is_none();
+    let is_signalled = ended.is_none();
     let status = match (ended, &mut child) {
         (Some(status), _) => status?,
         (None, None) => return Ok(()),
@@ -79,16 +80,16 @@ pub(super) async fn run(names: &Namespace, net: &Net, plan: Plan) -> Result<(), 
     };
     match status.code() {
         Some(0) => Ok(()),
-        // It did as it was told.
-        None if is_told => Ok(()),
+        // The command was stopped by our signal.
+        None if is_signalled => Ok(()),
         code => {
             let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
-            Err(Failure { message: format!("the command ended: {status}"), code })
+            Err(Failure { message: format!("the command failed: {status}"), code })
         }
     }
 }
 
-/// Starts the command, if there is one, when that may be.
+/// Starts the command, if there is one, as soon as its servers are mounted.
 async fn begin(plan: &Plan, status: watch::Receiver<Status>) -> Result<Option<Child>, Failure> {
     let Some((program, arguments)) = plan.command.split_first() else { return Ok(None) };
     if plan.check.is_none() {
@@ -118,18 +119,18 @@ async fn mounted(plan: &Plan, mut status: watch::Receiver<Status>) -> Result<(),
         Err(Error::new(Reason::Unavailable, format!("not mounted after {:?}: {why}", plan.wait)))
     });
     outcome.map_err(|error| {
-        let failure = refused(error);
+        let failure = to_failure(error);
         Failure { message: format!("{}; the command was not started", failure.message), ..failure }
     })
 }
 
-/// How far the first mounts are.
+/// Progress of the first mounts.
 enum Progress {
-    /// All are made.
+    /// All mounts exist.
     Mounted,
-    /// One was refused, which trying again does not change.
+    /// One mount was refused, and a retry would be refused too.
     Refused(Error),
-    /// Some are missing.
+    /// Some mounts are missing.
     Pending,
 }
 
@@ -144,7 +145,7 @@ fn progress(plan: &Plan, status: &Status) -> Progress {
     if made >= names.len().saturating_mul(servers.len()) { Progress::Mounted } else { Progress::Pending }
 }
 
-/// Whether another try meets the same refusal.
+/// Whether a retry would fail with the same error.
 fn is_final(error: &Error) -> bool {
     !matches!(error.reason, Reason::Unavailable | Reason::Contention | Reason::ReadOnly)
 }
@@ -153,10 +154,10 @@ fn status_error(status: &Status) -> Option<Error> {
     status.pairs.iter().find_map(|pair| pair.error.clone())
 }
 
-/// Has servers mounted while they are healthy.
-async fn guard(plan: &Plan, publisher: &Publisher, net: &Net) -> Infallible {
+/// Runs the health checks of all servers.
+async fn monitor_health(plan: &Plan, publisher: &Publisher, net: &Net) -> Infallible {
     if let Some((check, every)) = &plan.check {
-        join_all(plan.servers.iter().map(|server| health::guard(check, *every, server, publisher, net))).await;
+        join_all(plan.servers.iter().map(|server| health::monitor(check, *every, server, publisher, net))).await;
     }
     std::future::pending().await
 }
@@ -166,7 +167,7 @@ fn start(program: &str, arguments: &[String]) -> Result<Child, Failure> {
     child.map_err(|error| Failure::usage(format!("cannot start {program}: {error}")))
 }
 
-/// Waits for the command; for ever when there is none.
+/// Waits for the command; forever when there is none.
 async fn wait(child: Option<&mut Child>) -> std::io::Result<ExitStatus> {
     match child {
         Some(child) => child.wait().await,
@@ -177,14 +178,14 @@ async fn wait(child: Option<&mut Child>) -> std::io::Result<ExitStatus> {
 fn terminate(child: &Child) {
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let Some(pid) = pid {
-        // It may have ended meanwhile.
+        // The process may have exited already.
         let _ = kill_process(pid, Signal::TERM);
     }
 }
 
-/// Says on stderr what is mounted and what is not, whenever that changes.
+/// Prints the state of each mount on stderr whenever it changes.
 async fn report(mut status: watch::Receiver<Status>) -> Infallible {
-    let mut said = Vec::new();
+    let mut reported = Vec::new();
     loop {
         let lines: Vec<_> = status
             .borrow_and_update()
@@ -195,12 +196,12 @@ async fn report(mut status: watch::Receiver<Status>) -> Infallible {
                 format!("{} at {}: {:?}{}", pair.name, pair.server, pair.state, why.unwrap_or_default())
             })
             .collect();
-        for line in lines.iter().filter(|line| !said.contains(*line)) {
+        for line in lines.iter().filter(|line| !reported.contains(*line)) {
             output::note(line);
         }
-        said = lines;
+        reported = lines;
         if status.changed().await.is_err() {
-            // The publisher has ended; whoever waits beside this knows.
+            // The publisher has stopped; another branch of the caller's `select!` handles that.
             std::future::pending::<()>().await;
         }
     }
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_waits_for_every_mount_and_gives_up_at_a_refusal() {
+    fn a_command_waits_for_every_mount_and_fails_at_a_refusal() {
         let plan = Plan {
             names: vec!["a".to_owned(), "b/".to_owned(), "/b".trim_start_matches('/').to_owned()],
             servers: vec!["h:1".parse().unwrap()],
@@ -233,8 +234,8 @@ mod tests {
         let (a, b) = (pair("a", State::Mounted, None), pair("b", State::Mounted, None));
         assert!(matches!(of(&[]), Progress::Pending));
         assert!(matches!(of(std::slice::from_ref(&a)), Progress::Pending), "the second name is missing");
-        let away = pair("b", State::Mounting, Some(Reason::Unavailable));
-        assert!(matches!(of(&[a.clone(), away]), Progress::Pending), "another try may do");
+        let unavailable = pair("b", State::Mounting, Some(Reason::Unavailable));
+        assert!(matches!(of(&[a.clone(), unavailable]), Progress::Pending), "a retry may succeed");
         assert!(matches!(of(&[a.clone(), b]), Progress::Mounted));
         let denied = pair("b", State::Mounting, Some(Reason::NoAccess));
         assert!(matches!(of(&[a, denied]), Progress::Refused(error) if error.reason == Reason::NoAccess));

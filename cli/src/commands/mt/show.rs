@@ -1,4 +1,4 @@
-//! What `ebla mt` shows, as text: for people as tables, for programs as JSON. Pure; `testdata/mt` has it word by word.
+//! The output of `ebla mt`: tables for people, JSON for programs. Pure; `testdata/mt` has golden files.
 
 use ebla_model::Micros;
 use ebla_mounttable::file::Stickiness;
@@ -10,27 +10,27 @@ use serde_json::{Map, Value, json};
 
 use crate::output::{self, Format};
 
-/// A name of a listing and its servers, for people.
+/// A name of a listing and its servers, as a line for people.
 pub(super) fn line(name: &str, entry: &GlobEntry) -> String {
     let addresses: Vec<_> = entry.servers.iter().map(|server| server.address.as_str()).collect();
     format!("{}\n", format!("{name}  {}", addresses.join(" ")).trim_end())
 }
 
-/// The same, a line for each server: what it is, and when it ends.
+/// The same with one line for each server: its kind, and when it expires.
 pub(super) fn long(name: &str, entry: &GlobEntry, now: Micros) -> String {
-    let sort = match entry.target {
+    let kind = match entry.target {
         Target::MountTable => "table",
         Target::Leaf => "leaf",
         Target::Object => "object",
     };
-    let line = |server: &Server| format!("{name}  {}  {sort}  {}\n", server.address, expires(server, now));
+    let line = |server: &Server| format!("{name}  {}  {kind}  {}\n", server.address, expires(server, now));
     match entry.servers.as_slice() {
         [] => format!("{name}  -\n"),
         servers => servers.iter().map(line).collect(),
     }
 }
 
-/// The same for programs.
+/// The same as JSON.
 pub(super) fn found(name: &str, entry: &GlobEntry) -> Value {
     json!({"name": name, "servers": servers(&entry.servers, entry.target), "children": entry.has_children})
 }
@@ -47,7 +47,7 @@ fn servers(servers: &[Server], target: Target) -> Vec<Value> {
     servers.iter().map(server).collect()
 }
 
-/// What a name leads to. People read in how many seconds a server ends, programs at which microsecond since the epoch.
+/// The result of a resolution. Tables show the seconds until a mount expires, JSON the microseconds since the epoch.
 pub(super) fn resolved(format: Format, now: Micros, entry: &MountEntry) -> String {
     if format == Format::Json {
         let servers = servers(&entry.servers, entry.target);
@@ -67,13 +67,13 @@ fn expires(server: &Server, now: Micros) -> String {
     format!("in {} s", server.deadline.as_micros().since(now).as_secs())
 }
 
-/// A mount that was made, for programs.
+/// A new mount, as JSON.
 pub(super) fn mounted(name: &str, server: &ServerAddress, deadline: Deadline) -> Value {
     let deadline = (deadline != Deadline::FOREVER).then(|| deadline.as_micros().get());
     json!({"name": name, "server": server.as_str(), "deadline_micros": deadline})
 }
 
-/// The same for people, with what to do before it ends.
+/// The same for people, with a hint how to renew it.
 pub(super) fn mounted_line(name: &str, server: &ServerAddress, deadline: Deadline, now: Micros) -> String {
     if deadline == Deadline::FOREVER {
         return format!("mounted {server} under {name}; it never expires: remove it with `ebla mt unmount`");
@@ -81,23 +81,23 @@ pub(super) fn mounted_line(name: &str, server: &ServerAddress, deadline: Deadlin
     let seconds = deadline.as_micros().since(now).as_secs_f64();
     let at = output::time(deadline.as_micros());
     format!(
-        "mounted {server} under {name}; it expires in {seconds:.0} s, at {at}: mount it again before, or use `ebla mt publish`"
+        "mounted {server} under {name}; it expires in {seconds:.0} s, at {at}: mount it again before that, or use `ebla mt publish`"
     )
 }
 
-/// What a watched name leads to now; programs get it on one line.
+/// What a watched name resolves to now; JSON on one line.
 pub(super) fn watched(format: Format, now: Micros, state: Option<&MountEntry>) -> String {
     match (format, state) {
         (Format::Json, None) => "{\"servers\":null}\n".to_owned(),
         (Format::Json, Some(entry)) => {
             format!("{}\n", json!({"suffix": entry.suffix, "servers": servers(&entry.servers, entry.target)}))
         }
-        (Format::Table, None) => "nowhere\n\n".to_owned(),
+        (Format::Table, None) => "no servers\n\n".to_owned(),
         (Format::Table, Some(entry)) => format!("{}\n", resolved(format, now, entry)),
     }
 }
 
-/// What is known of a node.
+/// Facts about a node.
 pub(super) fn node(format: Format, node: &Node) -> String {
     let (created, at) = match format {
         Format::Table => ("created", json!(output::time(node.created))),
@@ -115,27 +115,27 @@ pub(super) fn node(format: Format, node: &Node) -> String {
     facts(format, &known)
 }
 
-/// What somebody may do, and why.
+/// Permissions of a caller, with the entries that grant them.
 pub(super) fn allowed(format: Format, allowed: &[Allowed]) -> String {
     let columns = ["tag", "granted_by", "pattern"];
     let row = |it: &Allowed| vec![json!(it.tag), json!(it.granted_by), json!(it.pattern)];
     rows(format, &columns, allowed.iter().map(row))
 }
 
-/// What a check has found.
+/// Findings of a check.
 pub(super) fn findings(format: Format, findings: &[Finding]) -> String {
     let columns = ["kind", "place", "message", "fixed"];
     let row = |it: &Finding| vec![json!(it.kind), json!(it.place), json!(it.message), json!(it.is_fixed)];
     rows(format, &columns, findings.iter().map(row))
 }
 
-/// Counters that were put right.
+/// Counters that were corrected.
 pub(super) fn corrections(format: Format, corrections: &[Correction]) -> String {
     let row = |it: &Correction| vec![json!(it.counter), json!(it.was), json!(it.is)];
     rows(format, &["counter", "was", "is"], corrections.iter().map(row))
 }
 
-/// How much users may have; the first line is everybody's, and has no user.
+/// Limits of users; the first line has the default limits and no user.
 pub(super) fn limits(format: Format, limits: &AllLimits) -> String {
     let limit = |limit: Option<i64>| match limit {
         None => json!("default"),
@@ -148,7 +148,7 @@ pub(super) fn limits(format: Format, limits: &AllLimits) -> String {
     rows(format, &["user", "nodes", "servers"], std::iter::once(everybody).chain(own))
 }
 
-/// Rows under a heading, for people in capitals; for programs a list of objects.
+/// Rows as a table with headings in capitals, or as a JSON list of objects.
 fn rows(format: Format, columns: &[&str], rows: impl Iterator<Item = Vec<Value>>) -> String {
     let named = |row: Vec<Value>| columns.iter().map(|column| (*column).to_owned()).zip(row).collect::<Map<_, _>>();
     match format {
@@ -163,7 +163,7 @@ fn rows(format: Format, columns: &[&str], rows: impl Iterator<Item = Vec<Value>>
     }
 }
 
-/// A value for people.
+/// A value as text.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -172,7 +172,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Whom a mounttable takes the caller for.
+/// The caller's identity as authenticated by the mounttable, and the quota use.
 pub(super) fn caller(format: Format, who: &Who) -> String {
     let usage = |usage: Usage| json!({"used": usage.used, "limit": usage.limit});
     let known = json!({

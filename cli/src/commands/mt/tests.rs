@@ -1,16 +1,16 @@
-//! The golden script of `testdata/mt`: what a mounttable answers, and how that is shown.
+//! The golden script of `testdata/mt`: responses of a mounttable, and their output.
 //!
 //! ```text
-//!   resolved SUFFIX SORT SERVER...        SORT: object, table or leaf; SERVER@SECONDS ends so long after the epoch; `-`: none
-//!   found NAME SORT SERVER...             an entry of a listing; `+` behind the name: it has children
-//!   finding KIND PLACE left|fixed MESSAGE...   what a check found
-//!   limits USER NODES SERVERS             of a user beside those of everybody; `-`: that of everybody
-//!   allowed TAG BY PATTERN                what somebody may do; correction COUNTER WAS IS: a counter that was put right
-//!   hop ASKED SOURCE MICROS SUFFIX SERVER...   a step of a resolution, or with `! REASON` in place of what it found
+//!   resolved SUFFIX KIND SERVER...        KIND: object, table or leaf; SERVER@SECONDS expires then, since the epoch; `-`: none
+//!   found NAME KIND SERVER...             an entry of a listing; `+` after the name: it has children
+//!   finding KIND PLACE left|fixed MESSAGE...   a finding of a check
+//!   limits USER NODES SERVERS             limits of a user, after the default ones; `-`: the default
+//!   allowed TAG BY PATTERN                a permission; correction COUNTER WAS IS: a corrected counter
+//!   hop ASKED SOURCE MICROS SUFFIX SERVER...   a step of a resolution, or `! REASON` instead of its result
 //! ```
 //!
-//! It is ten seconds after the epoch. For each line stands what people see, then what programs see. `UPDATE=1` writes what
-//! comes out now; the change is reviewed as code.
+//! The time is ten seconds after the epoch. For each line the table output is followed by the JSON output. `UPDATE=1` rewrites
+//! the file; the change is reviewed as code.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,16 +21,16 @@ use ebla_mounttable::{Deadline, Error, Reason, Target};
 use ebla_mounttable_namespace::operate::{AllLimits, Finding};
 use ebla_mounttable_namespace::{Allowed, GlobEntry, Hop, MountEntry, Server, Source, Trace};
 
-use super::{show, trace};
+use super::show;
 use crate::output::{Format, document};
 
 const NOW: Micros = Micros::from_millis(10_000);
 
 const BOTH: [Format; 2] = [Format::Table, Format::Json];
 
-/// T111: lines and documents stay as they are, and a deadline is a number to a program.
+/// T111: lines and JSON documents are stable, and a deadline is a number in JSON.
 #[test]
-fn answers_are_shown_as_the_script_says() {
+fn output_matches_the_golden_script() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/mt/answers.txt");
     let expected = std::fs::read_to_string(&path).unwrap();
     let cases = expected.trim_end().split("\n\n").map(shown);
@@ -38,10 +38,10 @@ fn answers_are_shown_as_the_script_says() {
     if actual != expected && std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, &actual).unwrap();
     }
-    assert_eq!(actual, expected, "UPDATE=1 writes what came out");
+    assert_eq!(actual, expected, "UPDATE=1 rewrites the golden file");
 }
 
-/// The case with what is shown now under it.
+/// The case followed by its current output.
 fn shown(case: &str) -> String {
     let input = case.split("\n---").next().unwrap();
     let mut out = format!("{input}\n---\n");
@@ -71,8 +71,8 @@ fn shown(case: &str) -> String {
             }
             ["limits", user, nodes, servers] => {
                 let everybody = Limits { nodes: Some(10_000), servers: Some(0) };
-                let his = Limits { nodes: nodes.parse().ok(), servers: servers.parse().ok() };
-                let limits = AllLimits { everybody, own: vec![((*user).to_owned(), his)] };
+                let own = Limits { nodes: nodes.parse().ok(), servers: servers.parse().ok() };
+                let limits = AllLimits { everybody, own: vec![((*user).to_owned(), own)] };
                 out.extend(BOTH.map(|format| show::limits(format, &limits)));
             }
             ["allowed", tag, by, pattern] => {
@@ -87,9 +87,9 @@ fn shown(case: &str) -> String {
             }
             ["hop", asked, source, micros, answer @ ..] => {
                 let answer = match answer {
-                    ["!", reason] => Err(Error::new(Reason::from_name(reason).unwrap(), "the words of the refusal")),
+                    ["!", reason] => Err(Error::new(Reason::from_name(reason).unwrap(), "the message of the error")),
                     [suffix, addresses @ ..] => Ok(entry(suffix, "table", addresses)),
-                    [] => panic!("{line:?} has no answer"),
+                    [] => panic!("{line:?} has no response"),
                 };
                 let source = match *source {
                     "table" => Source::Table,
@@ -98,9 +98,9 @@ fn shown(case: &str) -> String {
                 };
                 let took = Duration::from_micros(micros.parse().unwrap());
                 let hop = Hop { asked: vec![(*asked).to_owned()], source, took, answer: answer.clone() };
-                let way = Trace { hops: vec![hop], outcome: answer };
-                out.push_str(&trace::lines(&way));
-                out.push_str(&trace::document(&way));
+                let trace = Trace { hops: vec![hop], outcome: answer };
+                out.push_str(&super::trace::lines(&trace));
+                out.push_str(&super::trace::document(&trace));
             }
             _ => panic!("cannot read {line:?}"),
         }

@@ -1,11 +1,11 @@
-//! `ebla mt resolve --trace`: the way of a name, step by step.
+//! `ebla mt resolve --trace`: the steps of a resolution.
 
 use ebla_mounttable_namespace::{Hop, Source, Trace};
 use serde_json::{Value, json};
 
 use crate::output::{self, Format};
 
-/// Shows each step: for people on stderr, beside the data; for programs as a document that has the outcome too.
+/// Shows each step: as lines on stderr for people, as a JSON document with the outcome for programs.
 pub(super) fn show(format: Format, trace: &Trace) {
     match format {
         Format::Json => output::print(&document(trace)),
@@ -13,7 +13,7 @@ pub(super) fn show(format: Format, trace: &Trace) {
     }
 }
 
-/// All of it, for programs.
+/// The steps and the outcome as JSON.
 pub(super) fn document(trace: &Trace) -> String {
     let reason = trace.outcome.as_ref().err().map(|error| error.reason.name());
     let names = trace.outcome.as_ref().map(|entry| entry.names()).unwrap_or_default();
@@ -21,7 +21,7 @@ pub(super) fn document(trace: &Trace) -> String {
     output::document(&json!({"hops": hops, "names": names, "reason": reason}))
 }
 
-/// The steps, a line for each.
+/// The steps, one line each.
 pub(super) fn lines(trace: &Trace) -> String {
     let line = |(step, hop): (usize, &Hop)| {
         let answer = match &hop.answer {

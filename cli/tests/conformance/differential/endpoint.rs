@@ -1,4 +1,4 @@
-//! A server that speaks the API: two tables of its own, and a step as a call.
+//! A server with the Bigtable API: runs steps as calls on two tables.
 
 use std::ops::Bound;
 
@@ -13,13 +13,13 @@ use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-use super::model::{Out, Outcome, shown};
-use super::program::{Change, FAMILIES, FUTURE, Range, Rule, SPLITS, Step, Table, Way};
+use super::model::{OutCell, Outcome, shown};
+use super::program::{Change, Direction, FAMILIES, FUTURE, Range, Rule, SPLITS, Step, Table};
 use crate::conformance::rows;
 
 const INSTANCE: &str = "projects/differential/instances/differential";
 
-/// A server, or several of one cluster, which take steps in turn.
+/// A server, or several servers of one cluster that are used in turn.
 pub(crate) struct Endpoint {
     pub(crate) who: &'static str,
     channels: Vec<Channel>,
@@ -38,7 +38,7 @@ impl Endpoint {
         BigtableClient::new(self.channels[self.turn % self.channels.len()].clone())
     }
 
-    /// Makes the tables at first; later takes all rows away.
+    /// Creates the tables at first; later deletes all rows.
     pub(crate) async fn begin(&mut self) {
         let tables = [(Table::One, &FAMILIES[..1]), (Table::Two, &FAMILIES[..])];
         for (table, families) in tables {
@@ -64,7 +64,8 @@ impl Endpoint {
     }
 
     async fn clear(&mut self, table: Table) {
-        let read = Step::Read { table, keys: vec![], ranges: vec![], filter: None, limit: 0, way: Way::Up };
+        let read =
+            Step::Read { table, keys: vec![], ranges: vec![], filter: None, limit: 0, direction: Direction::Ascending };
         let Outcome::Rows(rows) = self.run(&read).await else { panic!("{} cannot be read", self.who) };
         if !rows.is_empty() {
             let entries = rows.into_iter().map(|(row, _)| (row, vec![Change::DeleteRow])).collect();
@@ -72,7 +73,7 @@ impl Endpoint {
         }
     }
 
-    /// Carries out a step.
+    /// Runs a step.
     pub(crate) async fn run(&mut self, step: &Step) -> Outcome {
         let answer = match step {
             Step::Mutate { table, row, changes } => self.mutate(*table, row, changes).await,
@@ -90,14 +91,14 @@ impl Endpoint {
                 answer.map(|answer| Outcome::Matched(answer.into_inner().predicate_matched))
             }
             Step::Modify { table, row, rules } => self.modify(*table, row, rules).await,
-            Step::Read { table, keys, ranges, filter, limit, way } => {
+            Step::Read { table, keys, ranges, filter, limit, direction } => {
                 let rows = data::RowSet { row_keys: keys.clone(), row_ranges: ranges.iter().map(range).collect() };
                 let request = data::ReadRowsRequest {
                     table_name: name(*table),
                     rows: Some(rows),
                     filter: filter.as_ref().map(filter_to_bytes),
                     rows_limit: *limit,
-                    reversed: *way == Way::Down,
+                    reversed: *direction == Direction::Descending,
                     ..Default::default()
                 };
                 self.read(request).await
@@ -136,10 +137,10 @@ impl Endpoint {
                 assert_eq!(before, None, "{} tells an entry twice", self.who);
             }
         }
-        Ok(Outcome::Entries(codes.into_iter().map(|code| code.expect("each entry is told")).collect()))
+        Ok(Outcome::Entries(codes.into_iter().map(|code| code.expect("each entry has a status")).collect()))
     }
 
-    /// The rules, and then away with what the server stamped: its time is not to be foretold.
+    /// Applies the rules, then deletes the cells with timestamps of the server, which are not predictable.
     async fn modify(&mut self, table: Table, row: &Bytes, rules: &[(String, Bytes, Rule)]) -> Result<Outcome, Status> {
         let request = data::ReadModifyWriteRowRequest {
             table_name: name(table),
@@ -159,7 +160,7 @@ impl Endpoint {
         let cells = families.into_iter().flat_map(|family| {
             family.columns.into_iter().flat_map(move |column| {
                 let family = family.name.clone();
-                column.cells.into_iter().map(move |cell| Out {
+                column.cells.into_iter().map(move |cell| OutCell {
                     family: family.clone(),
                     qualifier: column.qualifier.clone(),
                     at: shown(cell.timestamp_micros),
@@ -181,9 +182,9 @@ impl Endpoint {
     }
 }
 
-fn out(cell: rows::Cell) -> Out {
+fn out(cell: rows::Cell) -> OutCell {
     let rows::Cell { family, qualifier, timestamp_micros, value, labels } = cell;
-    Out { family, qualifier, at: shown(timestamp_micros), value, labels }
+    OutCell { family, qualifier, at: shown(timestamp_micros), value, labels }
 }
 
 const fn id(table: Table) -> &'static str {

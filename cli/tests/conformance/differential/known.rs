@@ -1,8 +1,7 @@
 //! The emulator's known errors. A step that would meet one is put to Ebla alone; what it changed is then written to the
-//! emulator plainly, so that both go on from the same rows.
+//! emulator plainly, so that both continue with the same rows.
 //!
-//! A line that is wrong costs nothing but attention, so each says what was seen. Take one away and run with a few seeds
-//! to see whether it still holds.
+//! Each line has the observed difference. To check whether it still exists, remove the line and run a few seeds.
 
 use ebla_model::filter::Filter;
 use tonic::Code;
@@ -10,9 +9,9 @@ use tonic::Code;
 use super::model::Outcome;
 use super::program::{Step, Table};
 
-/// Where the emulator differs, and why that is its fault or leave.
+/// A known difference of the emulator.
 struct Known {
-    #[expect(dead_code, reason = "for whoever reads the list")]
+    #[expect(dead_code, reason = "documentation of the list")]
     reason: &'static str,
     meets: fn(&Step, &Outcome) -> bool,
 }
@@ -56,7 +55,7 @@ pub(crate) fn put(step: &Step, expected: &Outcome) -> Option<(Step, Outcome)> {
     if known.is_some() { plainly(step, expected) } else { Some((step.clone(), expected.clone())) }
 }
 
-/// The changes that a step made, as a step that meets no error.
+/// The changes of a step, as a step without known differences.
 fn plainly(step: &Step, expected: &Outcome) -> Option<(Step, Outcome)> {
     match (step, expected) {
         (Step::Bulk { table, entries }, Outcome::Entries(codes)) => {
@@ -95,7 +94,7 @@ fn table(step: &Step) -> Table {
     }
 }
 
-/// Whether any filter in the step's tree is such a one.
+/// Whether any filter in the step's tree matches.
 fn holds(step: &Step, is_such: impl Fn(&Filter) -> bool) -> bool {
     let filter = match step {
         Step::Check { predicate, .. } => predicate.as_ref(),

@@ -11,8 +11,7 @@
 //! The model is the hub: Ebla and the emulator are each compared with it. A difference from the emulator is therefore a
 //! fault of the model, and so of the filters that Ebla itself runs, or an error of the emulator that `known` lacks.
 //!
-//! All explicit timestamps lie in the year 2100, so that what a server stamps itself is told apart, and is compared
-//! without its time.
+//! All explicit timestamps are in the year 2100, so that timestamps of servers are recognised; these are not compared.
 
 mod endpoint;
 mod known;
@@ -29,21 +28,21 @@ use self::endpoint::Endpoint;
 use self::program::Step;
 use crate::support::{self, Up};
 
-/// Steps of one program, on tables of its own.
+/// Steps of one program, on empty tables.
 const STEPS: usize = 150;
-/// The one that must agree with the model in everything.
+/// The endpoint that must agree with the model in everything.
 const EBLA: &str = "Ebla";
-/// How long programs are begun, unless `EBLA_DIFFERENTIAL_SECONDS` says otherwise.
+/// Time in which programs are started, by default; set by `EBLA_DIFFERENTIAL_SECONDS`.
 const SECONDS: u64 = 20;
 
-/// What `program` did differently on `who`.
+/// A difference between an endpoint and the model.
 #[derive(Debug)]
 struct Difference {
     who: &'static str,
     /// The index of the step.
     at: usize,
     expected: model::Outcome,
-    came: model::Outcome,
+    actual: model::Outcome,
 }
 
 #[test]
@@ -65,7 +64,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
-async fn run(up: &Up, emulator: Option<&Emulator>, seed: u64, limit: Duration) {
+async fn run(up: &Up, emulator: Option<&Emulator>, seed: u64, timeout: Duration) {
     let runtime = Runtime::system("differential");
     let mut endpoints = vec![Endpoint::new(EBLA, &up.addresses, &runtime.net)];
     endpoints.extend(
@@ -74,14 +73,14 @@ async fn run(up: &Up, emulator: Option<&Emulator>, seed: u64, limit: Duration) {
     let clock = Clock::system();
     let begun = clock.monotonic();
     let (mut programs, mut steps, mut asked) = (0, 0, 0);
-    while clock.monotonic() - begun < limit {
+    while clock.monotonic() - begun < timeout {
         let this = seed + programs;
         let program = program::draw(&Rng::seeded(this), STEPS);
         match execute(&mut endpoints, &program).await {
             Ok(put) => asked += put,
             Err(difference) => {
                 let (shortest, difference) = shrink::shrink(&mut endpoints, program, difference).await;
-                panic!("{}", told(this, &shortest, &difference));
+                panic!("{}", message(this, &shortest, &difference));
             }
         }
         programs += 1;
@@ -100,34 +99,34 @@ async fn execute(endpoints: &mut [Endpoint], program: &[Step]) -> Result<usize, 
     for (at, step) in program.iter().enumerate() {
         let expected = model.run(step);
         for endpoint in &mut *endpoints {
-            let (came, same) = if endpoint.who == EBLA {
-                let came = endpoint.run(step).await;
-                let same = came == expected;
-                (came, same)
+            let (actual, same) = if endpoint.who == EBLA {
+                let actual = endpoint.run(step).await;
+                let same = actual == expected;
+                (actual, same)
             } else {
                 let Some((step, expected)) = known::put(step, &expected) else { continue };
                 asked += 1;
-                let came = endpoint.run(&step).await;
-                let same = came.loosely() == expected.loosely();
-                (came, same)
+                let actual = endpoint.run(&step).await;
+                let same = actual.loosely() == expected.loosely();
+                (actual, same)
             };
             if !same {
-                return Err(Difference { who: endpoint.who, at, expected, came });
+                return Err(Difference { who: endpoint.who, at, expected, actual: actual });
             }
         }
     }
     Ok(asked)
 }
 
-fn told(seed: u64, program: &[Step], difference: &Difference) -> String {
+fn message(seed: u64, program: &[Step], difference: &Difference) -> String {
     let steps: Vec<_> = program.iter().enumerate().map(|(at, step)| format!("  {at}: {step:?}")).collect();
     format!(
-        "{} differs from the model (EBLA_DIFFERENTIAL_SEED={seed}):\n{}\nstep {} was to answer\n  {:?}\nand answered\n  {:?}",
+        "{} differs from the model (EBLA_DIFFERENTIAL_SEED={seed}):\n{}\nstep {} must return\n  {:?}\nbut returned\n  {:?}",
         difference.who,
         steps.join("\n"),
         difference.at,
         difference.expected,
-        difference.came
+        difference.actual
     )
 }
 

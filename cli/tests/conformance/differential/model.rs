@@ -1,4 +1,4 @@
-//! What each step must answer: two sorted maps of cells, changed and read as the API's documentation says.
+//! The expected response of each step: two sorted maps of cells, changed and read as documented by the API.
 //!
 //! Filters are those of `ebla_model`; everything else is written down once more, as plainly as possible.
 
@@ -13,11 +13,11 @@ use ebla_model::key::RowKey;
 use ebla_model::time::Micros;
 use tonic::Code;
 
-use super::program::{Change, FAMILIES, FUTURE, Range, Rule, Step, Table, Way};
+use super::program::{Change, Direction, FAMILIES, FUTURE, Range, Rule, Step, Table};
 
 /// A cell of an answer. A time that the server chose is [`STAMPED`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Out {
+pub(crate) struct OutCell {
     pub(crate) family: String,
     pub(crate) qualifier: Bytes,
     pub(crate) at: Reverse<i64>,
@@ -28,21 +28,21 @@ pub(crate) struct Out {
 /// Stands for every time before the year 2100.
 pub(crate) const STAMPED: i64 = -1;
 
-/// What a step answered.
+/// The response of a step.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Outcome {
     Done,
     Matched(bool),
-    Row(Vec<Out>),
-    Rows(Vec<(Bytes, Vec<Out>)>),
+    Row(Vec<OutCell>),
+    Rows(Vec<(Bytes, Vec<OutCell>)>),
     Entries(Vec<Code>),
     Refused(Code),
 }
 
 impl Outcome {
-    /// Without what the API leaves open: the order of families, and of versions that a filter doubled.
+    /// Without what the API does not specify: the order of families, and of versions that a filter duplicated.
     pub(crate) fn loosely(&self) -> Self {
-        let sorted = |cells: &[Out]| {
+        let sorted = |cells: &[OutCell]| {
             let mut cells = cells.to_vec();
             cells.sort();
             cells
@@ -65,7 +65,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Carries out a step.
+    /// Runs a step.
     pub(crate) fn run(&mut self, step: &Step) -> Outcome {
         match step {
             Step::Mutate { table, row, changes } => {
@@ -81,8 +81,8 @@ impl Model {
             Step::Modify { table, row, rules } => {
                 self.modify(*table, row, rules).map_or_else(Outcome::Refused, Outcome::Row)
             }
-            Step::Read { table, keys, ranges, filter, limit, way } => self
-                .read(*table, (keys, ranges), filter.as_ref(), *limit, *way)
+            Step::Read { table, keys, ranges, filter, limit, direction } => self
+                .read(*table, (keys, ranges), filter.as_ref(), *limit, *direction)
                 .map_or_else(Outcome::Refused, Outcome::Rows),
         }
     }
@@ -125,7 +125,7 @@ impl Model {
         Ok(matched)
     }
 
-    fn modify(&mut self, table: Table, row: &Bytes, rules: &[(String, Bytes, Rule)]) -> Result<Vec<Out>, Code> {
+    fn modify(&mut self, table: Table, row: &Bytes, rules: &[(String, Bytes, Rule)]) -> Result<Vec<OutCell>, Code> {
         let cells = self.rows(table).entry(row.clone()).or_default();
         let mut columns: BTreeMap<(String, Bytes), (i64, Bytes)> = BTreeMap::new();
         for (family, qualifier, rule) in rules {
@@ -151,7 +151,7 @@ impl Model {
             if at != STAMPED {
                 cells.insert((family.clone(), qualifier.clone(), Reverse(at)), value.clone());
             }
-            out.push(Out { family, qualifier, at: Reverse(at), value, labels: Vec::new() });
+            out.push(OutCell { family, qualifier, at: Reverse(at), value, labels: Vec::new() });
         }
         Ok(out)
     }
@@ -162,8 +162,8 @@ impl Model {
         (keys, ranges): (&[Bytes], &[Range]),
         filter: Option<&Filter>,
         limit: i64,
-        way: Way,
-    ) -> Result<Vec<(Bytes, Vec<Out>)>, Code> {
+        direction: Direction,
+    ) -> Result<Vec<(Bytes, Vec<OutCell>)>, Code> {
         let ranges = ranges.iter().map(half_open).collect::<Result<Vec<_>, _>>()?;
         let filter = compiled(filter)?;
         let asked = |key: &Bytes| {
@@ -178,7 +178,7 @@ impl Model {
             .map(|(key, cells)| (key.clone(), filtered(key, cells, &filter)))
             .filter(|(_, cells)| !cells.is_empty())
             .collect();
-        if way == Way::Down {
+        if direction == Direction::Descending {
             rows.reverse();
         }
         if limit > 0 {
@@ -234,7 +234,7 @@ fn compiled(filter: Option<&Filter>) -> Result<CompiledFilter, Code> {
     )
 }
 
-fn filtered(key: &Bytes, cells: &Cells, filter: &CompiledFilter) -> Vec<Out> {
+fn filtered(key: &Bytes, cells: &Cells, filter: &CompiledFilter) -> Vec<OutCell> {
     let cell = |((family, qualifier, Reverse(at)), value): (&(String, Bytes, Reverse<i64>), &Bytes)| {
         Cell::new(FamilyName::new(family).unwrap(), qualifier.clone(), Micros::new(*at), value.clone())
     };
@@ -242,8 +242,8 @@ fn filtered(key: &Bytes, cells: &Cells, filter: &CompiledFilter) -> Vec<Out> {
     filter.apply(row, &|| false).unwrap().cells.iter().map(out).collect()
 }
 
-fn out(cell: &Cell) -> Out {
-    Out {
+fn out(cell: &Cell) -> OutCell {
+    OutCell {
         family: cell.family.as_str().to_owned(),
         qualifier: cell.qualifier.clone(),
         at: Reverse(cell.timestamp.get()),
@@ -257,7 +257,7 @@ pub(crate) fn shown(at: i64) -> Reverse<i64> {
     Reverse(if at < FUTURE { STAMPED } else { at })
 }
 
-/// `[start, end)`; one that holds no key is refused.
+/// `[start, end)`; an empty range is refused.
 fn half_open((start, end): &Range) -> Result<(Bytes, Option<Bytes>), Code> {
     let after = |key: &Bytes| Bytes::from([key.as_ref(), &[0]].concat());
     let start = match start {

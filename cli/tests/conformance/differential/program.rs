@@ -1,4 +1,4 @@
-//! Steps, and how they are drawn: few keys, columns and values, so that steps meet.
+//! Random steps: few keys, columns and values, so that steps conflict.
 
 use std::ops::Bound;
 
@@ -7,7 +7,7 @@ use ebla_model::filter::Filter;
 use ebla_model::time::Micros;
 use ebla_runtime::Rng;
 
-/// 2100-01-01: no server's clock says so.
+/// 2100-01-01, later than any server's clock.
 pub(crate) const FUTURE: i64 = 4_102_444_800_000_000;
 /// Families of the table `two`; `one` has only the first.
 pub(crate) const FAMILIES: [&str; 2] = ["f", "g"];
@@ -69,11 +69,11 @@ pub(crate) enum Rule {
 /// The rows of a read: keys, and ranges whose bounds are open or closed.
 pub(crate) type Range = (Bound<Bytes>, Bound<Bytes>);
 
-/// Which way a read goes.
+/// The direction of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    Up,
-    Down,
+pub(crate) enum Direction {
+    Ascending,
+    Descending,
 }
 
 /// One request.
@@ -107,11 +107,11 @@ pub(crate) enum Step {
         ranges: Vec<Range>,
         filter: Option<Filter>,
         limit: i64,
-        way: Way,
+        direction: Direction,
     },
 }
 
-/// A program of so many steps.
+/// A random program with this number of steps.
 pub(crate) fn draw(rng: &Rng, steps: usize) -> Vec<Step> {
     let drawing = Drawing { rng };
     (0..steps).map(|_| drawing.step()).collect()
@@ -144,7 +144,7 @@ impl Drawing<'_> {
                 ranges: self.several(0, 2, || (self.bound(), self.bound())),
                 filter: (!self.one_in(5)).then(|| self.filter(4)),
                 limit: if self.one_in(3) { self.below(4) } else { 0 },
-                way: if self.one_in(3) { Way::Down } else { Way::Up },
+                direction: if self.one_in(3) { Direction::Descending } else { Direction::Ascending },
             },
         }
     }

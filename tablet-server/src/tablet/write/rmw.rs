@@ -146,8 +146,7 @@ impl Tablet {
         E: FnOnce(&TabletStateMachine, &AppliedState, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
     {
         let permit = Arc::new(self.admission.admit(bytes + 256, timeout).await?);
-        let mode =
-            if Failpoint::DecisionUnlatched.is_enabled() { LatchMode::Shared } else { LatchMode::Exclusive };
+        let mode = if Failpoint::DecisionUnlatched.is_enabled() { LatchMode::Shared } else { LatchMode::Exclusive };
         let latch = self.latches.acquire(&write.row, mode).await;
         let guards = WriteGuards::new(latch, permit);
         let (reply, result) = match self.submit_conditional(write, guards, evaluate).await? {

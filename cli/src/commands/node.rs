@@ -1,0 +1,140 @@
+//! Common parts of `ebla master` and `ebla tablet-server`: processes of a cluster that find each other through etcd.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ebla_chubby::SharedChubby;
+use ebla_chubby::etcd::Etcd;
+use ebla_model::error::Error;
+use ebla_mounttable::Target;
+use ebla_mounttable_namespace::publisher::PERIOD;
+use ebla_mounttable_namespace::{Publisher, Roots};
+use ebla_runtime::Runtime;
+use serde_json::Value;
+
+use super::mt;
+use crate::output::Failure;
+use crate::process::{self, Listen};
+
+/// Options of a process of a cluster.
+#[derive(Clone, Debug, clap::Args)]
+pub struct NodeArguments {
+    /// etcd's client addresses, separated by commas: http://HOST:PORT
+    #[arg(long, value_name = "URL,…", env = "EBLA_ETCD", value_delimiter = ',', required = true, value_parser = process::etcd_url)]
+    pub etcd: Vec<String>,
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
+    pub listen: String,
+    /// Address where other processes reach this one, if it differs from --listen
+    #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
+    pub advertise: Option<String>,
+    /// Data folder, used by this process only
+    #[arg(long, value_name = "DIR", env = "EBLA_DATA")]
+    pub data: PathBuf,
+    /// File to write when the process is ready
+    #[arg(long, value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+    /// Seconds until the lease in etcd expires after the last sign of life of this process
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub lease_ttl: u64,
+    /// Address of a mounttable in which this process keeps itself mounted, below ebla/; repeat for several servers of one table
+    #[arg(long, value_name = "HOST:PORT")]
+    pub publish_to: Vec<String>,
+    /// Identity for --publish-to, as a mounttable with --insecure-dev-identity accepts it
+    #[arg(long, value_name = "NAMES", default_value = "ebla", requires = "publish_to")]
+    pub publish_as: String,
+    /// File with the token (JWT) for --publish-to, for a mounttable with --jwt-keys
+    #[arg(long, value_name = "FILE", requires = "publish_to")]
+    pub publish_token_file: Option<PathBuf>,
+    /// Listen on addresses other than loopback although there is no TLS and no authentication
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+/// What a process announces when it is ready.
+#[derive(Debug)]
+pub struct Announcement<'a> {
+    /// The process, for people, such as `tablet server 3`.
+    pub process: String,
+    /// Its address.
+    pub address: &'a str,
+    /// The name under which it is published.
+    pub name: String,
+    /// The contents of the ready file.
+    pub ready: Value,
+}
+
+impl NodeArguments {
+    /// Checks the addresses and the ready file, and returns a client of the lock service. etcd need not be available yet.
+    ///
+    /// # Errors
+    /// What is wrong and what to do.
+    pub async fn prepare(&self, runtime: &Runtime) -> Result<SharedChubby, Failure> {
+        process::check_exposure(&self.listen, self.insecure.into())?;
+        process::check_reachable(&self.listen, self.advertise.as_deref())?;
+        if let Some(file) = &self.ready_file {
+            process::check_ready(file)?;
+        }
+        process::check_free(&[Listen { option: "--listen", address: &self.listen }]).await?;
+        let etcd = Etcd::new(&self.etcd, runtime).map_err(|error| Failure::usage(Error::from(error).message))?;
+        // A process with a broken invariant must stop serving.
+        ebla_runtime::panic_hook::abort_on_panic();
+        Ok(etcd.shared())
+    }
+
+    /// Time until the lease of a process that does not renew it expires.
+    pub fn lease_ttl(&self) -> Duration {
+        Duration::from_secs(self.lease_ttl)
+    }
+
+    /// Publishes the process in the mounttable of `--publish-to`, waits for `registration`, reports that the process is
+    /// ready, and then waits forever: it returns only on failure. `published` is set to the publisher.
+    ///
+    /// # Errors
+    /// Usage, when a root or the address is invalid, or the token cannot be read; when the ready file cannot be written.
+    pub async fn serve(
+        &self,
+        announcement: Announcement<'_>,
+        registration: impl Future<Output = ()>,
+        published: &mut Option<Publisher>,
+        runtime: &Runtime,
+    ) -> Result<(), Failure> {
+        *published = self.publish(&announcement.name, announcement.address, runtime).await?;
+        registration.await;
+        self.announce(&announcement)?;
+        std::future::pending().await
+    }
+
+    /// Keeps `address` mounted under `name`, if `--publish-to` was given, until the publisher is dropped. The mounttable need
+    /// not be available yet.
+    async fn publish(&self, name: &str, address: &str, runtime: &Runtime) -> Result<Option<Publisher>, Failure> {
+        if self.publish_to.is_empty() {
+            return Ok(None);
+        }
+        let roots: Vec<_> = self.publish_to.iter().map(|root| mt::rooted(root)).collect();
+        let roots = Roots::new(roots.iter().map(String::as_str)).map_err(mt::to_failure)?;
+        let names = mt::namespace(roots, self.publish_token_file.as_deref(), Some(&self.publish_as), runtime)?;
+        let publisher = Publisher::start(&names, PERIOD);
+        publisher.add_server(address.parse().map_err(mt::to_failure)?).await;
+        publisher.add_name(name, Target::Leaf).await;
+        Ok(Some(publisher))
+    }
+
+    /// Reports that the process is ready: writes the ready file and a line on stderr.
+    fn announce(&self, Announcement { process, address, ready, .. }: &Announcement<'_>) -> Result<(), Failure> {
+        if let Some(file) = &self.ready_file {
+            process::write_ready(file, ready)?;
+        }
+        let security = if self.insecure {
+            "no TLS, no authentication (--insecure)"
+        } else {
+            "no TLS, no authentication: loopback only"
+        };
+        eprintln!(
+            "ebla {}   {process} at {address}   data {}   {security}",
+            env!("CARGO_PKG_VERSION"),
+            self.data.display()
+        );
+        Ok(())
+    }
+}

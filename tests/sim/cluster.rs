@@ -1,0 +1,266 @@
+//! The simulated cluster: the shared state that survives crashes of hosts, and the processes of the hosts.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use ebla_chubby::embedded::Embedded;
+use ebla_master::{Master, MasterConfig};
+use ebla_model::error::Error;
+use ebla_runtime::units::ByteSize;
+use ebla_runtime::{Net, Rng, Runtime, Tasks};
+use ebla_storage::disk::SimDisk;
+use ebla_storage::tablet::StoreOptions;
+use ebla_tablet_server::config::Threads;
+use ebla_tablet_server::raft::RaftTimings;
+use ebla_tablet_server::tablet::TabletManager;
+use ebla_tablet_server::{RestartScope, ServerConfig, ServerOptions, TabletServer};
+
+use crate::chubby::{Link, LinkedChubby};
+use crate::history::History;
+use crate::net::SimNet;
+use crate::run::Plan;
+use crate::time::{self, HostTime};
+use crate::trace::Trace;
+
+/// Where every tablet server listens.
+pub(crate) const SERVER_PORT: u16 = 8086;
+/// Where every master listens.
+const MASTER_PORT: u16 = 9000;
+/// Timings of the Raft groups: shorter than in production, for more elections in a run.
+pub(crate) const TIMINGS: RaftTimings = RaftTimings {
+    heartbeat: Duration::from_millis(100),
+    election_min: Duration::from_millis(150),
+    election_max: Duration::from_millis(500),
+};
+/// About how long a sync takes.
+const SYNC: Duration = Duration::from_millis(2);
+/// Small, so that a run turns over a few segments.
+const SEGMENT_BYTES: u64 = 256 << 10;
+
+/// Timeouts after which a failed server is replaced.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FailureTimeouts {
+    /// Lease timeout and repair grace; `None`: as in production, which is hardly reached within a run.
+    short: Option<(Duration, Duration)>,
+}
+
+impl FailureTimeouts {
+    /// A few seconds.
+    pub(crate) fn short(rng: &Rng) -> Self {
+        let lease = Duration::from_millis(1_500 + rng.below(1_500));
+        Self { short: Some((lease, Duration::from_millis(500 + rng.below(2_500)))) }
+    }
+
+    /// The time after which a failed server has been replaced.
+    pub(crate) fn end(self) -> Option<Duration> {
+        self.short.map(|(lease, grace)| lease + grace)
+    }
+}
+
+/// Phases of the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Wait until there is a table.
+    Boot,
+    /// Load, whatever fails.
+    Load,
+    /// No new operations.
+    Drain,
+    /// All faults are healed: every operation must succeed.
+    Converge,
+}
+
+/// One simulated host, which may crash.
+pub(crate) struct SimHost {
+    pub(crate) name: String,
+    pub(crate) disk: SimDisk,
+    pub(crate) folder: PathBuf,
+    pub(crate) time: HostTime,
+    pub(crate) link: Arc<Link>,
+    /// Counts the runs of its process.
+    runs: AtomicU64,
+    /// The process failed to start and must be restarted.
+    pub(crate) failed: AtomicBool,
+    /// The replicas of the running process, on a tablet server.
+    hosted: Mutex<Weak<TabletManager>>,
+}
+
+/// State shared by all hosts.
+pub(crate) struct SimCluster {
+    seed: u64,
+    /// Whether workers also overwrite the same rows repeatedly.
+    pub(crate) owns: bool,
+    pub(crate) failure_timeouts: FailureTimeouts,
+    pub(crate) trace: Mutex<Trace>,
+    pub(crate) history: Mutex<History>,
+    pub(crate) phase: Mutex<Phase>,
+    pub(crate) chubby: OnceLock<Embedded>,
+    pub(crate) servers: Vec<SimHost>,
+    pub(crate) masters: Vec<SimHost>,
+    /// Client hosts whose operations have all ended.
+    pub(crate) drained: AtomicU64,
+    /// Result of the final checks: the anomalies.
+    pub(crate) result: Mutex<Option<Vec<String>>>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SimHost {
+    fn new(name: String, folder: &Path, rng: &Rng) -> Self {
+        Self {
+            folder: folder.join(&name),
+            disk: SimDisk::new(),
+            time: HostTime::default(),
+            link: Link::new(rng.fork()),
+            runs: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            hosted: Mutex::default(),
+            name,
+        }
+    }
+
+    /// The replicas, when the process runs.
+    pub(crate) fn hosted(&self) -> Option<Arc<TabletManager>> {
+        lock(&self.hosted).upgrade()
+    }
+
+    /// `host:port` that a tablet server is reached by.
+    pub(crate) fn address(&self) -> String {
+        format!("{}:{SERVER_PORT}", self.name)
+    }
+}
+
+impl SimCluster {
+    pub(crate) fn new(plan: &Plan, folder: &Path, trace: Trace) -> Arc<Self> {
+        let rng = Rng::seeded(plan.seed ^ 0x5eed_11e5);
+        let hosts = |kind: &str, count: usize| -> Vec<SimHost> {
+            (1..=count).map(|number| SimHost::new(format!("{kind}-{number}"), folder, &rng)).collect()
+        };
+        Arc::new(Self {
+            seed: plan.seed,
+            owns: plan.owns,
+            failure_timeouts: plan.failure_timeouts,
+            trace: Mutex::new(trace),
+            history: Mutex::default(),
+            phase: Mutex::new(Phase::Boot),
+            chubby: OnceLock::new(),
+            servers: hosts("server", plan.servers),
+            masters: hosts("master", plan.masters),
+            drained: AtomicU64::new(0),
+            result: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn note(&self, node: &str, kind: &str, what: &str) {
+        lock(&self.trace).note(time::elapsed(), node, kind, what);
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *lock(&self.phase)
+    }
+
+    /// All hosts by name.
+    pub(crate) fn hosts(&self) -> BTreeMap<&str, &SimHost> {
+        self.servers.iter().chain(&self.masters).map(|host| (host.name.as_str(), host)).collect()
+    }
+
+    /// The runtime of one run of a host's process. Must be called on the host.
+    pub(crate) fn runtime(&self, name: &str, time: &HostTime, run: u64) -> Runtime {
+        let mut salt = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ run;
+        for byte in name.bytes() {
+            salt = salt.wrapping_mul(31).wrapping_add(u64::from(byte));
+        }
+        Runtime {
+            clock: time.clock(),
+            rng: Rng::seeded(salt),
+            net: Net::custom(Arc::new(SimNet)),
+            tasks: Tasks::new(name),
+        }
+    }
+
+    fn begin(&self, host: &SimHost) -> Runtime {
+        let run = host.runs.fetch_add(1, Ordering::Relaxed);
+        host.link.forget();
+        self.note(&host.name, "start", &run.to_string());
+        self.runtime(&host.name, &host.time, run)
+    }
+
+    async fn service(&self) -> &Embedded {
+        loop {
+            if let Some(service) = self.chubby.get() {
+                return service;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// The process of a tablet server.
+pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> turmoil::Result {
+    let host = &cluster.servers[number];
+    let runtime = cluster.begin(host);
+    let chubby = LinkedChubby::shared(cluster.service().await, &host.link, &runtime.tasks);
+    let disk = host.disk.clone();
+    let mut options = ServerOptions::server();
+    options.store = StoreOptions { cache_bytes: 8 << 20, memtable_bytes: 16 << 20, ..StoreOptions::up() };
+    options.timings = TIMINGS;
+    if let Some((lease, _grace)) = cluster.failure_timeouts.short {
+        options.lease_ttl = lease;
+    }
+    options.restart = RestartScope::Server;
+    options.segment_bytes = ByteSize::new(SEGMENT_BYTES);
+    options.threads = Threads::Inline { sync: SYNC };
+    options.open_disk = Arc::new(move |_folder| Ok(Arc::new(disk.clone())));
+    let config = ServerConfig {
+        data_dir: host.folder.clone(),
+        listen: format!("0.0.0.0:{SERVER_PORT}"),
+        advertise: Some(host.address()),
+        options,
+    };
+    match TabletServer::start(config, chubby, runtime).await {
+        Ok(server) => {
+            *lock(&host.hosted) = Arc::downgrade(server.tablet_manager());
+            cluster.note(&host.name, "serves", &server.id().to_string());
+            std::future::pending().await
+        }
+        Err(error) => give_up(&cluster, host, &error).await,
+    }
+}
+
+/// Waits for a restart after a failed start.
+async fn give_up(cluster: &SimCluster, host: &SimHost, error: &Error) -> turmoil::Result {
+    tracing::warn!(host = host.name, %error, "start failed");
+    cluster.note(&host.name, "failed", error.reason.name());
+    host.failed.store(true, Ordering::Relaxed);
+    std::future::pending().await
+}
+
+/// The process of a master.
+pub(crate) async fn master(cluster: Arc<SimCluster>, number: usize) -> turmoil::Result {
+    let host = &cluster.masters[number];
+    let runtime = cluster.begin(host);
+    let chubby = LinkedChubby::shared(cluster.service().await, &host.link, &runtime.tasks);
+    let replicas = cluster.servers.len().min(3);
+    let mut config = MasterConfig::new(&format!("0.0.0.0:{MASTER_PORT}"), replicas);
+    config.advertise = Some(format!("{}:{MASTER_PORT}", host.name));
+    if let Some((lease, grace)) = cluster.failure_timeouts.short {
+        (config.lease_ttl, config.repair_grace) = (lease, grace);
+    }
+    match Master::start(config, chubby, runtime).await {
+        Ok(_master) => std::future::pending().await,
+        Err(error) => give_up(&cluster, host, &error).await,
+    }
+}
+
+/// The process of the lock service, which never fails.
+pub(crate) async fn lock_service(cluster: Arc<SimCluster>) -> turmoil::Result {
+    let runtime = cluster.runtime("chubby", &HostTime::default(), 0);
+    let service = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks);
+    assert!(cluster.chubby.set(service).is_ok(), "started twice");
+    std::future::pending().await
+}

@@ -1,0 +1,193 @@
+//! A Bigtable under load: creation of the tables, and the requests of the workloads.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use ebla_proto::admin;
+use ebla_proto::data::{self, mutation, row_filter};
+use ebla_proto::services::bigtable_client::BigtableClient;
+use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::target::count_mismatch;
+use super::{Values, WIDE_COLUMNS, row_key, split_keys};
+
+/// The instance of the tables.
+const INSTANCE: &str = "projects/bench/instances/bench";
+/// The tables, which are created again for each run: one with many rows of one column, one with few rows of many columns.
+const ROWS: &str = "bench";
+const WIDE: &str = "bench-wide";
+/// The family that holds the values.
+const FAMILY: &str = "f";
+/// And the column, where there is one.
+const COLUMN: &str = "field0";
+/// Tablets of the table, if the system has tablets.
+const TABLETS: u64 = 12;
+/// Columns of a wide row written in one request.
+const COLUMNS_PER_WRITE: u64 = 1_000;
+/// A message with 100 rows of a scan must fit, and a wide row.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Creates the table for `rows` rows again, pre-split into tablets.
+pub(super) async fn create(channel: Channel, rows: u64) -> Result<(), Status> {
+    create_table(channel, ROWS, split_keys(rows, TABLETS)).await
+}
+
+/// Creates the table of wide rows again.
+pub(super) async fn create_wide(channel: Channel, rows: u64) -> Result<(), Status> {
+    create_table(channel, WIDE, split_keys(rows, rows)).await
+}
+
+async fn create_table(channel: Channel, id: &str, splits: Vec<String>) -> Result<(), Status> {
+    let mut tables = BigtableTableAdminClient::new(channel);
+    let _absent_is_fine = tables.delete_table(admin::DeleteTableRequest { name: table(id) }).await;
+    let families = HashMap::from([(FAMILY.to_owned(), one_version())]);
+    let split = |key: String| admin::create_table_request::Split { key: Bytes::from(key) };
+    let request = admin::CreateTableRequest {
+        parent: INSTANCE.to_owned(),
+        table_id: id.to_owned(),
+        table: Some(admin::Table { column_families: families, ..Default::default() }),
+        initial_splits: splits.into_iter().map(split).collect(),
+    };
+    tables.create_table(request).await.map(drop)
+}
+
+fn table(id: &str) -> String {
+    format!("{INSTANCE}/tables/{id}")
+}
+
+/// One version per cell, so that the table keeps its size however long the load runs.
+fn one_version() -> admin::ColumnFamily {
+    let rule = admin::gc_rule::Rule::MaxNumVersions(1);
+    admin::ColumnFamily { gc_rule: Some(admin::GcRule { rule: Some(rule) }), ..Default::default() }
+}
+
+/// A client of one address.
+pub struct Bigtable {
+    inner: BigtableClient<Channel>,
+    table: String,
+    wide: String,
+}
+
+impl Bigtable {
+    pub(super) fn new(channel: Channel) -> Self {
+        let inner = BigtableClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        Self { inner, table: table(ROWS), wide: table(WIDE) }
+    }
+
+    pub(super) async fn write_row(&mut self, number: u64, values: &Values) -> Result<(), Status> {
+        let request = data::MutateRowRequest {
+            table_name: self.table.clone(),
+            row_key: row_key(number).into(),
+            mutations: vec![set_cell(COLUMN, values.value(number))],
+            ..Default::default()
+        };
+        self.inner.mutate_row(request).await.map(drop)
+    }
+
+    pub(super) async fn write_rows(&mut self, numbers: &[u64], values: &Values) -> Result<(), Status> {
+        let entry = |number: &u64| data::mutate_rows_request::Entry {
+            row_key: row_key(*number).into(),
+            mutations: vec![set_cell(COLUMN, values.value(*number))],
+            idempotency: None,
+        };
+        let request = data::MutateRowsRequest {
+            table_name: self.table.clone(),
+            entries: numbers.iter().map(entry).collect(),
+            ..Default::default()
+        };
+        let mut answers = self.inner.mutate_rows(request).await?.into_inner();
+        let mut done = 0;
+        while let Some(part) = answers.message().await? {
+            done += part.entries.iter().filter(|e| e.status.as_ref().is_none_or(|status| status.code == 0)).count();
+        }
+        if done == numbers.len() { Ok(()) } else { Err(count_mismatch("entries written", done, numbers.len())) }
+    }
+
+    /// One wide row, in a few requests.
+    pub(super) async fn write_wide(&mut self, number: u64, values: &Values) -> Result<(), Status> {
+        for start in (0..WIDE_COLUMNS).step_by(usize::try_from(COLUMNS_PER_WRITE).unwrap_or(1)) {
+            let columns = start..WIDE_COLUMNS.min(start + COLUMNS_PER_WRITE);
+            let request = data::MutateRowRequest {
+                table_name: self.wide.clone(),
+                row_key: row_key(number).into(),
+                mutations: columns.map(|column| set_cell(format!("field{column:06}"), values.value(column))).collect(),
+                ..Default::default()
+            };
+            self.inner.mutate_row(request).await?;
+        }
+        Ok(())
+    }
+
+    /// Number of rows in `[start, end)`.
+    pub(super) async fn read_rows(&mut self, start: u64, end: u64) -> Result<usize, Status> {
+        let rows = if end == start + 1 { one_row(start) } else { some_rows(start, end) };
+        self.read(&self.table.clone(), rows, None, |chunk| chunk.row_status.is_some()).await
+    }
+
+    /// The same with a filter that passes all rows.
+    pub(super) async fn read_filtered(&mut self, start: u64, end: u64) -> Result<usize, Status> {
+        let (table, filter) = (self.table.clone(), Some(passing_filter()));
+        self.read(&table, some_rows(start, end), filter, |chunk| chunk.row_status.is_some()).await
+    }
+
+    /// Number of cells in a wide row.
+    pub(super) async fn read_wide(&mut self, number: u64) -> Result<usize, Status> {
+        // A value that is split into chunks has its size in all chunks but the last.
+        self.read(&self.wide.clone(), one_row(number), None, |chunk| chunk.value_size == 0).await
+    }
+
+    async fn read(
+        &mut self,
+        table: &str,
+        rows: data::RowSet,
+        filter: Option<Bytes>,
+        is_counted: impl Fn(&data::read_rows_response::CellChunk) -> bool,
+    ) -> Result<usize, Status> {
+        let request =
+            data::ReadRowsRequest { table_name: table.to_owned(), rows: Some(rows), filter, ..Default::default() };
+        let mut answers = self.inner.read_rows(request).await?.into_inner();
+        let mut seen = 0;
+        while let Some(part) = answers.message().await? {
+            seen += part.chunks.iter().filter(|chunk| is_counted(chunk)).count();
+        }
+        Ok(seen)
+    }
+}
+
+fn one_row(number: u64) -> data::RowSet {
+    data::RowSet { row_keys: vec![row_key(number).into()], row_ranges: Vec::new() }
+}
+
+fn some_rows(start: u64, end: u64) -> data::RowSet {
+    let range = data::RowRange {
+        start_key: Some(data::row_range::StartKey::StartKeyClosed(row_key(start).into())),
+        end_key: Some(data::row_range::EndKey::EndKeyOpen(row_key(end).into())),
+    };
+    data::RowSet { row_keys: Vec::new(), row_ranges: vec![range] }
+}
+
+/// A filter that every cell of the table passes, and that must inspect each cell.
+fn passing_filter() -> Bytes {
+    use prost::Message as _;
+    let one = |filter| data::RowFilter { filter: Some(filter) };
+    let filters = vec![
+        one(row_filter::Filter::FamilyNameRegexFilter(FAMILY.to_owned())),
+        one(row_filter::Filter::ColumnQualifierRegexFilter(Bytes::from_static(b"field[0-9]"))),
+        one(row_filter::Filter::CellsPerColumnLimitFilter(1)),
+    ];
+    one(row_filter::Filter::Chain(row_filter::Chain { filters })).encode_to_vec().into()
+}
+
+fn set_cell(column: impl Into<Bytes>, value: Bytes) -> Bytes {
+    use prost::Message as _;
+    let cell = mutation::SetCell {
+        family_name: FAMILY.to_owned(),
+        column_qualifier: column.into(),
+        timestamp_micros: 0,
+        value,
+    };
+    let mutation = data::Mutation { mutation: Some(mutation::Mutation::SetCell(cell)), ..Default::default() };
+    mutation.encode_to_vec().into()
+}

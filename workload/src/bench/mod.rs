@@ -1,0 +1,113 @@
+//! The load of `ebla bench`: the same requests to one or more systems, in rounds that alternate between them, so that all are
+//! measured under the same conditions.
+//!
+//! ```text
+//!   for each workload and number of clients:   A B C  C B A  A B C …   rounds of a few seconds
+//!   results: operations per second and latencies of each (medians over rounds); the ratios A / B, A / C of
+//!            corresponding rounds, as a median with a 95 % interval; processor time and fsyncs per row
+//! ```
+//!
+//! A client is a task that sends its next request when the last one was answered (closed loop). Values are incompressible.
+//! [`target`] is a system, [`bigtable`], [`etcd`] and [`postgres`] are its clients, [`mod@round`] runs one round, [`report`]
+//! computes the results of rounds, [`statistics`] has the arithmetic. [`names`] is the load on a mounttable, also made of
+//! [closed loops](closed_loop).
+
+pub mod bigtable;
+pub mod closed_loop;
+pub mod counters;
+pub mod etcd;
+pub mod names;
+pub mod postgres;
+pub mod processes;
+pub mod report;
+pub mod round;
+pub mod statistics;
+pub mod target;
+mod values;
+
+pub use values::Values;
+
+use std::time::Duration;
+
+/// What a client does repeatedly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Workload {
+    /// Writes one random row (MutateRow).
+    Write,
+    /// Reads one random row.
+    Read,
+    /// Scans a hundred rows from a random start; counted in rows.
+    Scan,
+    /// Scans with a filter that passes all rows: family, column pattern, newest cell. A Bigtable only.
+    Filtered,
+    /// Reads one row with ten thousand columns; counted in cells. A Bigtable only.
+    Wide,
+    /// Writes a hundred random rows in one call (MutateRows); counted in rows.
+    Batch,
+}
+
+impl Workload {
+    /// Rows in one request; cells for a wide row.
+    pub fn rows_per_request(self) -> u64 {
+        match self {
+            Self::Write | Self::Read => 1,
+            Self::Scan | Self::Filtered | Self::Batch => 100,
+            Self::Wide => WIDE_COLUMNS,
+        }
+    }
+
+    /// Name in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Scan => "scan",
+            Self::Filtered => "filtered",
+            Self::Wide => "wide",
+            Self::Batch => "batch",
+        }
+    }
+}
+
+/// Columns of a wide row.
+pub const WIDE_COLUMNS: u64 = 10_000;
+/// Number of wide rows, each in a separate tablet.
+pub const WIDE_ROWS: u64 = 12;
+
+/// What is measured, and how long.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The workloads, in order.
+    pub workloads: Vec<Workload>,
+    /// Numbers of clients, in order.
+    pub clients: Vec<usize>,
+    /// Rows in the table.
+    pub rows: u64,
+    /// Bytes of each value.
+    pub value_bytes: usize,
+    /// Duration of a round.
+    pub round_length: Duration,
+    /// Rounds of each target for each combination of workload and clients.
+    pub rounds: usize,
+}
+
+/// The key of row `number`, with fixed width so that keys sort like numbers.
+pub fn row_key(number: u64) -> String {
+    format!("user{number:012}")
+}
+
+/// Keys that divide `rows` rows into `parts` tablets of the same size.
+pub fn split_keys(rows: u64, parts: u64) -> Vec<String> {
+    (1..parts).map(|part| row_key(rows * part / parts)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_divide_the_rows_evenly() {
+        assert_eq!(split_keys(100, 4), ["user000000000025", "user000000000050", "user000000000075"]);
+        assert!(split_keys(100, 1).is_empty());
+    }
+}

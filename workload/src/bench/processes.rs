@@ -1,0 +1,126 @@
+//! Processor time and memory of the processes of a system and their descendants, from /proc.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use ebla_model::error::Error;
+
+/// Processes of one system; empty when they are unknown.
+#[derive(Clone, Debug, Default)]
+pub struct Processes(Vec<u32>);
+
+/// Microseconds in one tick of /proc's clock, which Linux fixes at a hundredth of a second.
+const TICK_MICROS: u64 = 10_000;
+
+impl Processes {
+    /// `PID,PID…`.
+    ///
+    /// # Errors
+    /// When one is not a number.
+    pub fn parse(list: &str) -> Result<Self, Error> {
+        let pid = |pid: &str| pid.parse().map_err(|_| Error::invalid(format!("{pid:?} is not a process id")));
+        list.split(',').map(pid).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// This process: the load generator.
+    #[must_use]
+    pub fn own() -> Self {
+        Self(vec![std::process::id()])
+    }
+
+    /// Processor time since their start, in microseconds; `None` when there are none, or one has exited.
+    #[must_use]
+    pub fn cpu_micros(&self) -> Option<u64> {
+        let all = all();
+        if self.0.is_empty() || self.0.iter().any(|pid| !all.contains_key(pid)) {
+            return None;
+        }
+        let ticks: u64 = all.iter().filter(|(pid, _)| self.started(**pid, &all)).map(|(_, one)| one.ticks).sum();
+        Some(ticks * TICK_MICROS)
+    }
+
+    /// Sum of their resident sets in bytes; `None` as for [`Self::cpu_micros`].
+    #[must_use]
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let all = all();
+        if self.0.is_empty() || self.0.iter().any(|pid| !all.contains_key(pid)) {
+            return None;
+        }
+        all.keys().filter(|pid| self.started(**pid, &all)).map(|pid| resident(*pid)).sum()
+    }
+
+    /// Whether `pid` is one of them or a descendant of one.
+    fn started(&self, pid: u32, all: &BTreeMap<u32, Stat>) -> bool {
+        let ancestors = std::iter::successors(Some(pid), |pid| all.get(pid).map(|one| one.parent));
+        // Process ids may be reused while /proc is read: the bound prevents an endless loop.
+        ancestors.take(all.len()).any(|one| self.0.contains(&one))
+    }
+}
+
+/// The running child processes of `parent`.
+#[must_use]
+pub fn children(parent: u32) -> BTreeSet<u32> {
+    all().into_iter().filter(|(_, one)| one.parent == parent).map(|(pid, _)| pid).collect()
+}
+
+/// The resident set of a process, in bytes; `None` when it has exited.
+#[must_use]
+pub fn resident(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// Fields of /proc/PID/stat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    parent: u32,
+    /// Its processor time and that of its exited children.
+    ticks: u64,
+}
+
+fn all() -> BTreeMap<u32, Stat> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| Some((pid, stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?))).collect()
+}
+
+/// The name of the program, in brackets, may contain any characters. Of the fields after it the 2nd is the parent, the 12th to
+/// 15th are the times.
+fn stat(line: &str) -> Option<Stat> {
+    let mut fields = line.rsplit_once(')')?.1.split_whitespace().skip(1);
+    let parent = fields.next()?.parse().ok()?;
+    let times: Vec<u64> = fields.skip(9).take(4).map_while(|field| field.parse().ok()).collect();
+    (times.len() == 4).then(|| Stat { parent, ticks: times.iter().sum() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_parsed_after_any_program_name() {
+        let line = "42 (a ) b) S 1 2 3 4 5 6 7 8 9 10 250 50 7 3 20 0 1";
+        assert_eq!(stat(line), Some(Stat { parent: 1, ticks: 310 }));
+        assert_eq!(stat("42 (a"), None);
+        assert_eq!(stat("42 (a) S 1 2"), None);
+    }
+
+    #[test]
+    fn descendants_are_included() {
+        let stat = |parent| Stat { parent, ticks: 1 };
+        let all = BTreeMap::from([(1, stat(0)), (7, stat(1)), (8, stat(7)), (9, stat(8)), (10, stat(1))]);
+        let of_seven: Vec<_> = all.keys().filter(|pid| Processes(vec![7]).started(**pid, &all)).copied().collect();
+        assert_eq!(of_seven, [7, 8, 9]);
+    }
+
+    #[test]
+    fn an_empty_set_has_no_time_and_no_memory() {
+        assert_eq!(Processes::default().cpu_micros(), None);
+        assert!(Processes::own().cpu_micros().is_some());
+        assert_eq!(Processes::default().resident_bytes(), None);
+        assert!(Processes::own().resident_bytes().is_some_and(|bytes| bytes > 0));
+        assert!(Processes::parse("1,x").is_err());
+    }
+}

@@ -1,0 +1,277 @@
+//! One system under load: its addresses, protocol and processes.
+//!
+//! Clients are spread over all addresses of a system, as behind a load balancer. For etcd there are two modes: clients on all
+//! members, or all clients on the leader, which is fastest for reads.
+
+use std::sync::Arc;
+
+use ebla_model::error::Error;
+use ebla_proto::status;
+use ebla_runtime::Runtime;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::bigtable::{self, Bigtable};
+use super::counters::{self, LogCounters};
+use super::etcd::{self, Etcd};
+use super::postgres::Postgres;
+use super::processes::Processes;
+use super::{Plan, Values, WIDE_ROWS, Workload};
+
+/// Clients that share one connection.
+const CLIENTS_PER_CHANNEL: usize = 16;
+
+/// The protocol of a system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `google.bigtable.v2`.
+    Bigtable,
+    /// etcd's own API, clients on all members.
+    Etcd,
+    /// etcd's own API, all clients on the leader.
+    EtcdLeader,
+    /// PostgreSQL's, one connection for each client.
+    Postgres,
+}
+
+/// A system under load, with its name in the report.
+#[derive(Clone)]
+pub struct Target {
+    /// `ebla`, `emulator`, ….
+    pub name: String,
+    /// The processes whose processor time is measured.
+    pub processes: Processes,
+    kind: Kind,
+    addresses: Vec<String>,
+    channels: Vec<Channel>,
+    /// Instead of channels, for PostgreSQL.
+    connections: Vec<Arc<Postgres>>,
+}
+
+impl Target {
+    /// Channels for up to `clients` clients to the addresses: `HOST:PORT`, `etcd://HOST:PORT`, `etcd-leader://HOST:PORT` or
+    /// `postgres://HOST:PORT`, several of one protocol separated by commas.
+    ///
+    /// # Errors
+    /// When different protocols are mixed, no etcd leader is found, or PostgreSQL does not answer.
+    pub async fn new(
+        runtime: &Runtime,
+        name: &str,
+        addresses: &str,
+        processes: Processes,
+        clients: usize,
+    ) -> Result<Self, Error> {
+        let (kind, mut addresses) = parse(addresses)?;
+        if kind == Kind::EtcdLeader {
+            addresses = vec![etcd::leader(runtime, &addresses).await?];
+        }
+        let (mut channels, mut connections) = (Vec::new(), Vec::new());
+        if kind == Kind::Postgres {
+            for address in addresses.iter().cycle().take(clients.max(1)) {
+                connections.push(Postgres::connect(runtime, address).await?);
+            }
+        } else {
+            let count = clients.div_ceil(CLIENTS_PER_CHANNEL).max(addresses.len());
+            channels.extend(addresses.iter().cycle().take(count).map(|address| runtime.net.channel(address)));
+        }
+        Ok(Self { name: name.to_owned(), processes, kind, addresses, channels, connections })
+    }
+
+    /// Creates the tables of `plan` again and fills them.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub async fn prepare(&self, plan: &Plan, values: &Values) -> Result<(), Error> {
+        let rows = plan.rows;
+        let read = |status: Status| status::from_status(&status).0.context(&format!("fill {}", self.name));
+        self.create(rows).await?;
+        let mut client = self.client(0).ok_or_else(|| Error::internal("the target has no address"))?;
+        let step = Workload::Batch.rows_per_request();
+        for start in (0..rows).step_by(usize::try_from(step).unwrap_or(1)) {
+            let numbers: Vec<u64> = (start..rows.min(start + step)).collect();
+            client.write_rows(&numbers, values).await.map_err(read)?;
+        }
+        if plan.workloads.contains(&Workload::Wide)
+            && let Client::Bigtable(client) = &mut client
+            && let Some(channel) = self.channels.first()
+        {
+            bigtable::create_wide(channel.clone(), WIDE_ROWS).await.map_err(read)?;
+            for number in 0..WIDE_ROWS {
+                client.write_wide(number, values).await.map_err(read)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the table again, empty and pre-split for this number of rows, if the system has tables.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub async fn create(&self, rows: u64) -> Result<(), Error> {
+        let read =
+            |status: Status| status::from_status(&status).0.context(&format!("create the table of {}", self.name));
+        if self.kind == Kind::Bigtable
+            && let Some(channel) = self.channels.first()
+        {
+            bigtable::create(channel.clone(), rows).await.map_err(read)?;
+        }
+        if let Some(connection) = self.connections.first() {
+            connection.create().await.map_err(read)?;
+        }
+        Ok(())
+    }
+
+    /// A client of one of the channels or connections; `None` when there are none.
+    pub fn client(&self, number: usize) -> Option<Client> {
+        Some(match self.kind {
+            Kind::Bigtable => Client::Bigtable(Bigtable::new(in_turn(&self.channels, number)?)),
+            Kind::Etcd | Kind::EtcdLeader => Client::Etcd(Etcd::new(in_turn(&self.channels, number)?)),
+            Kind::Postgres => Client::Postgres(in_turn(&self.connections, number)?),
+        })
+    }
+
+    /// Counters of the commit logs of all its servers; `None` when the system does not report them.
+    pub async fn log_counters(&self, runtime: &Runtime) -> Option<LogCounters> {
+        match self.kind {
+            Kind::Bigtable => counters::of_cluster(runtime, self.addresses.first()?).await,
+            Kind::Etcd | Kind::EtcdLeader | Kind::Postgres => None,
+        }
+    }
+}
+
+fn in_turn<T: Clone>(all: &[T], number: usize) -> Option<T> {
+    all.get(number % all.len().max(1)).cloned()
+}
+
+fn parse(list: &str) -> Result<(Kind, Vec<String>), Error> {
+    let mut kinds = Vec::new();
+    let mut addresses = Vec::new();
+    for element in list.split(',') {
+        let (kind, address) = match element.split_once("://") {
+            None => (Kind::Bigtable, element),
+            Some(("etcd", address)) => (Kind::Etcd, address),
+            Some(("etcd-leader", address)) => (Kind::EtcdLeader, address),
+            Some(("postgres", address)) => (Kind::Postgres, address),
+            Some((scheme, _)) => {
+                return Err(Error::invalid(format!(
+                    "unknown protocol {scheme}; expected etcd, etcd-leader or postgres"
+                )));
+            }
+        };
+        kinds.push(kind);
+        addresses.push(address.to_owned());
+    }
+    let kind = kinds.first().copied().unwrap_or(Kind::Bigtable);
+    if kinds.iter().any(|other| *other != kind) {
+        return Err(Error::invalid("the addresses of one target must use the same protocol"));
+    }
+    Ok((kind, addresses))
+}
+
+/// The protocol client of one closed loop.
+pub enum Client {
+    /// Of a Bigtable.
+    Bigtable(Bigtable),
+    /// Of an etcd.
+    Etcd(Etcd),
+    /// Of a PostgreSQL.
+    Postgres(Arc<Postgres>),
+}
+
+impl Client {
+    /// Sends one request of `workload` that starts at row `number` of `rows`.
+    ///
+    /// # Errors
+    /// The error of the system; an incomplete scan is an error too.
+    pub async fn request(&mut self, workload: Workload, number: u64, rows: u64, values: &Values) -> Result<(), Status> {
+        match workload {
+            Workload::Write => match self {
+                Self::Bigtable(client) => client.write_row(number, values).await,
+                Self::Etcd(client) => client.write_row(number, values).await,
+                Self::Postgres(client) => client.write_row(number, values).await,
+            },
+            Workload::Read => self.read_rows(number, number + 1).await,
+            Workload::Scan => {
+                let (start, end) = hundred(number, rows);
+                self.read_rows(start, end).await
+            }
+            Workload::Filtered => {
+                let (start, end) = hundred(number, rows);
+                let seen = self.bigtable(workload)?.read_filtered(start, end).await?;
+                complete(seen, end - start)
+            }
+            Workload::Wide => {
+                let seen = self.bigtable(workload)?.read_wide(number % WIDE_ROWS).await?;
+                complete(seen, workload.rows_per_request())
+            }
+            Workload::Batch => {
+                let spread = (rows / workload.rows_per_request()).max(1);
+                let numbers: Vec<_> = (0..workload.rows_per_request()).map(|n| (number + n * spread) % rows).collect();
+                self.write_rows(&numbers, values).await
+            }
+        }
+    }
+
+    /// Writes these rows in one request.
+    ///
+    /// # Errors
+    /// The error of the system; a refused row.
+    pub async fn write_rows(&mut self, numbers: &[u64], values: &Values) -> Result<(), Status> {
+        match self {
+            Self::Bigtable(client) => client.write_rows(numbers, values).await,
+            Self::Etcd(client) => client.write_rows(numbers, values).await,
+            Self::Postgres(client) => client.write_rows(numbers, values).await,
+        }
+    }
+
+    async fn read_rows(&mut self, start: u64, end: u64) -> Result<(), Status> {
+        let seen = match self {
+            Self::Bigtable(client) => client.read_rows(start, end).await?,
+            Self::Etcd(client) => client.read_rows(start, end).await?,
+            Self::Postgres(client) => client.read_rows(start, end).await?,
+        };
+        complete(seen, end - start)
+    }
+
+    fn bigtable(&mut self, workload: Workload) -> Result<&mut Bigtable, Status> {
+        match self {
+            Self::Bigtable(client) => Ok(client),
+            Self::Etcd(_) | Self::Postgres(_) => {
+                let message =
+                    format!("workload {} needs a Bigtable: remove the workload or this peer", workload.name());
+                Err(status::to_status(&Error::invalid(message)))
+            }
+        }
+    }
+}
+
+/// A hundred rows from `number` on, or the last hundred.
+fn hundred(number: u64, rows: u64) -> (u64, u64) {
+    let start = number.min(rows.saturating_sub(Workload::Scan.rows_per_request()));
+    (start, rows.min(start + Workload::Scan.rows_per_request()))
+}
+
+/// Checks the number of results.
+fn complete(seen: usize, wanted: u64) -> Result<(), Status> {
+    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+    if seen == wanted { Ok(()) } else { Err(count_mismatch("rows or cells", seen, wanted)) }
+}
+
+/// The error for a response with the wrong number of results.
+pub(super) fn count_mismatch(what: &str, got: usize, wanted: usize) -> Status {
+    status::to_status(&Error::internal(format!("{got} {what} instead of {wanted}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_select_the_protocol() {
+        assert_eq!(parse("a:1,b:2").unwrap(), (Kind::Bigtable, vec!["a:1".to_owned(), "b:2".to_owned()]));
+        assert_eq!(parse("etcd://a:1").unwrap(), (Kind::Etcd, vec!["a:1".to_owned()]));
+        assert_eq!(parse("postgres://a:1").unwrap(), (Kind::Postgres, vec!["a:1".to_owned()]));
+        assert!(parse("etcd://a:1,b:2").is_err());
+        assert!(parse("http://a:1").is_err());
+    }
+}
