@@ -1,46 +1,46 @@
 #!/usr/bin/env bash
-# Sees to it that the image debian:bookworm-slim is here: it is there already, or it is pulled, or it is made from the Debian
-# mirror that this machine installs its own packages from. So one Dockerfile works with and without an image registry.
+# Ensures that the image debian:bookworm-slim is available locally: it uses an existing image, pulls it, or builds it from the
+# Debian mirror of this machine's own package sources. One Dockerfile therefore works with and without an image registry.
 #
-# What is made behaves as the registry's image where it matters here: a minimal Debian without documents and translations,
-# whose `apt-get update` works. It carries this machine's package sources and apt's proxy settings and stays on this machine.
+# The built image is equivalent to the registry's image for our purposes: a minimal Debian without documents and translations,
+# in which `apt-get update` works. It contains this machine's package sources and apt proxy settings and stays on this machine.
 set -euo pipefail
 
 IMAGE=debian:bookworm-slim
 SUITE=bookworm
-# A registry that cannot be reached mostly says so at once; a network that swallows packets says nothing.
+# An unreachable registry usually fails immediately; a network that drops packets does not respond at all.
 PULL_SECONDS_MAX=120
 SUDO=$([ "$(id -u)" = 0 ] || echo sudo)
 
 main() {
   if docker image inspect "$IMAGE" >/dev/null 2>&1; then return; fi
-  echo "$IMAGE: not here yet, pulling it"
+  echo "$IMAGE: not available locally, pulling it"
   if timeout "$PULL_SECONDS_MAX" docker pull --quiet "$IMAGE" >/dev/null 2>&1; then return; fi
-  echo "$IMAGE: cannot be pulled, making it with debootstrap (a minute or two, once)"
+  echo "$IMAGE: cannot be pulled, building it with debootstrap (a minute or two, once)"
   make_image
 }
 
 make_image() {
   local mirror root
   mirror=$(package_sources | awk -v suite="$SUITE" '$2 == suite { print $1; exit }')
-  # Another release of Debian: its mirror has this one too.
+  # On another release of Debian, the mirror has this release too.
   [ -n "$mirror" ] || mirror=$(package_sources | awk '$1 ~ /\/debian\/?$/ { print $1; exit }')
   if [ -z "$mirror" ]; then
-    echo "$IMAGE: this machine's apt sources name no Debian mirror: load the image by hand (docker load), then try again" >&2
+    echo "$IMAGE: this machine's apt sources contain no Debian mirror: load the image manually (docker load), then retry" >&2
     exit 1
   fi
   install_debootstrap
   root=$(mktemp -d)
-  # shellcheck disable=SC2064  # the folder's name is known now
+  # shellcheck disable=SC2064  # the folder's name must be expanded now
   trap "$SUDO rm -rf --one-file-system '$root'" EXIT
   bootstrap "$root" "$mirror"
   settle "$root"
   slim "$root"
   $SUDO tar -C "$root" --numeric-owner -c . | docker import --change 'CMD ["bash"]' - "$IMAGE" >/dev/null
-  echo "$IMAGE: made"
+  echo "$IMAGE: built"
 }
 
-# Every package source of this machine as a line "URI suite", from both of apt's formats; only those over HTTP.
+# Prints each HTTP package source of this machine as a line "URI suite", from both of apt's formats.
 package_sources() {
   local files=()
   mapfile -t files < <(find /etc/apt/sources.list /etc/apt/sources.list.d -maxdepth 1 -type f \
@@ -83,7 +83,7 @@ install_debootstrap() {
 bootstrap() {
   local root=$1 mirror=$2 proxy="" log
   log=$(mktemp)
-  # debootstrap does not read apt's settings.
+  # debootstrap does not read apt's proxy settings.
   eval "$(apt-config shell proxy Acquire::http::Proxy)"
   if ! $SUDO env ${proxy:+http_proxy="$proxy"} /usr/sbin/debootstrap --variant=minbase --include=ca-certificates \
     "$SUITE" "$root" "$mirror" >"$log" 2>&1; then
@@ -94,7 +94,7 @@ bootstrap() {
   rm -f "$log"
 }
 
-# What apt needs inside a build: the same sources (security fixes too), the same proxy, the same trusted certificates.
+# Configures apt inside the image: the same sources (including security updates), proxy and trusted certificates.
 settle() {
   local root=$1
   package_sources | awk -v suite="$SUITE" '$2 ~ "^" suite "(-|$)" { print "deb", $1, $2, "main" }' | sort -u |
@@ -110,12 +110,12 @@ settle() {
     $SUDO cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/"
     $SUDO chroot "$root" update-ca-certificates >/dev/null 2>&1
   fi
-  # No service starts because its package is installed: a build has no init.
+  # The installation of a package must not start its service: a build has no init.
   printf '#!/bin/sh\nexit 101\n' | $SUDO tee "$root/usr/sbin/policy-rc.d" >/dev/null
   $SUDO chmod 755 "$root/usr/sbin/policy-rc.d"
 }
 
-# Documents, translations and package lists go, and stay away from later installations.
+# Removes documents, translations and package lists, and excludes documents and translations from later installations.
 slim() {
   local root=$1
   printf 'path-exclude /usr/share/%s/*\n' doc info locale man | $SUDO tee "$root/etc/dpkg/dpkg.cfg.d/slim" >/dev/null

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A cluster in containers: cluster.sh up BINARY | cluster.sh down
 #
-# `up` makes the image from BINARY, starts what is not running, replaces what runs an older image, and returns when every
-# tablet is led. `down` removes containers, network and data. Only the first form needs anything but docker.
+# `up` builds the image from BINARY, starts missing containers, replaces containers with an older image, and returns when every
+# tablet has a leader. `down` removes containers, network and data. Only `up` needs more than docker.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -29,7 +29,7 @@ need_docker() {
   fi
   if ! docker version >/dev/null 2>&1; then
     docker version 2>&1 | tail -n 1 >&2
-    echo "the Docker engine does not answer: start it, or give this user the right to use it" >&2
+    echo "the Docker engine does not answer: start it, or give this user permission to use it" >&2
     exit 1
   fi
   if ! docker compose version >/dev/null 2>&1 && ! command -v docker-compose >/dev/null; then
@@ -50,25 +50,25 @@ compose() {
 up() {
   local before
   before=$(docker image inspect --format '{{.Id}}' "$EBLA_IMAGE" 2>/dev/null || true)
-  echo "making the image $EBLA_IMAGE"
+  echo "building the image $EBLA_IMAGE"
   ./image.sh "$1" "$EBLA_IMAGE"
   echo "starting containers"
   compose up --detach --remove-orphans
-  # The image before this one has no name any more. It stays when something still runs it.
+  # The previous image is now untagged. Docker keeps it if a container still uses it.
   if [ -n "$before" ] && [ "$before" != "$(docker image inspect --format '{{.Id}}' "$EBLA_IMAGE")" ]; then
     docker image rm "$before" >/dev/null 2>&1 || true
   fi
-  # From a container of its own: one of the cluster may still be starting again.
+  # Uses a separate container, because those of the cluster may still be restarting.
   if ! docker run --rm --network "$COMPOSE_PROJECT_NAME" "$EBLA_IMAGE" \
     ebla wait --addr tablet-server-1:8086 --servers "$TABLET_SERVERS" --for "$READY_SECONDS_MAX"; then
     compose ps >&2
-    echo "not ready; what they say: docker logs $COMPOSE_PROJECT_NAME-tablet-server-1 (or -master-1, -etcd-1)" >&2
+    echo "not ready; see: docker logs $COMPOSE_PROJECT_NAME-tablet-server-1 (or -master-1, -etcd-1)" >&2
     exit 1
   fi
-  # A mounttable makes its table when the cluster is there.
+  # A mounttable creates its table when the cluster is ready.
   if ! docker run --rm --network "$COMPOSE_PROJECT_NAME" "$EBLA_IMAGE" sh -c \
     'for second in $(seq 60); do ebla mt whoami --root mounttable-1:8101 >/dev/null 2>&1 && exit 0; sleep 1; done; exit 1'; then
-    echo "no mounttable serves; what it says: docker logs $COMPOSE_PROJECT_NAME-mounttable-1" >&2
+    echo "no mounttable is ready; see: docker logs $COMPOSE_PROJECT_NAME-mounttable-1" >&2
     exit 1
   fi
   tell
@@ -96,8 +96,8 @@ tell() {
         ebla mt mount services/web 10.0.0.1:80; ebla mt resolve services/web
         docker start $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
 
-  Writes are on 2 of 3 disks before they are acknowledged. No TLS, no login: the ports are on loopback only.
-  make cluster-down removes all of it.
+  Writes are on 2 of 3 disks before they are acknowledged. No TLS, no authentication: the ports are on loopback only.
+  make cluster-down removes the cluster.
 END
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes the image that every container of a cluster runs: image.sh BINARY TAG
+# Builds the image for every container of a cluster: image.sh BINARY TAG
 #
-# BINARY is an `ebla` built on this machine; its debugging lines stay out of the image. What lies below it is kept under a tag
-# of its own, so that only the program is new in the next image, and removing an image costs nothing but itself.
+# BINARY is an `ebla` built on this machine; it is stripped of debug information. The layers below it have a separate tag,
+# so that the next image adds only the program, and removing an image removes nothing else.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes .cargo/config.toml, which git ignores: the target folder that all clones share, and the RocksDB that
-# `storage/rocksdb/build.sh` has compiled. From then on `cargo build -p CRATE` and `cargo test -p CRATE` find both.
-# Without the file, or where build.sh fails, librocksdb-sys compiles RocksDB by itself: slower, else the same.
+# Writes .cargo/config.toml, which git ignores: the target folder that all clones share, and the folder of the RocksDB that
+# `storage/rocksdb/build.sh` has compiled. Afterwards `cargo build -p CRATE` and `cargo test -p CRATE` find both.
+# Without the file, or if build.sh fails, librocksdb-sys compiles RocksDB itself: slower, but otherwise the same.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -20,5 +20,5 @@ else
 fi
 
 mkdir -p .cargo
-# Only when it differs: a newer file would make cargo look at everything again.
+# Write only a changed file: a newer one would make cargo check everything again.
 [ "$(cat .cargo/config.toml 2>/dev/null)" = "$configuration" ] || printf '%s\n' "$configuration" >.cargo/config.toml

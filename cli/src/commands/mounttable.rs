@@ -7,15 +7,15 @@ use std::time::Duration;
 use clap::{Args as _, FromArgMatches as _};
 use ebla_client::Client;
 use ebla_model::schema::TableName;
-use ebla_mounttable::file;
-use ebla_mounttable::identity::BlessingPattern;
-use ebla_mounttable::outage::Credit;
 use ebla_mounttable::server::{Server, ServerConfig, StartError, Storage};
-use ebla_mounttable::service::bearer::{Bearer, Trust};
-use ebla_mounttable::service::identity::Identity;
-use ebla_mounttable::store::bigtable::Bigtable;
-use ebla_mounttable::store::cache;
-use ebla_mounttable::table::Options;
+use ebla_mounttable::service::bearer::{TokenConfig, TokenVerifier};
+use ebla_mounttable::service::identity::AuthMethod;
+use ebla_mounttable_tree::file;
+use ebla_mounttable_tree::identity::BlessingPattern;
+use ebla_mounttable_tree::outage::Credit;
+use ebla_mounttable_tree::store::bigtable::BigtableStore;
+use ebla_mounttable_tree::store::cache;
+use ebla_mounttable_tree::table::TableOptions;
 use ebla_runtime::Runtime;
 use serde_json::json;
 
@@ -26,7 +26,7 @@ use crate::process::{self, Listen, Signals};
 /// The superuser of the mounttable of [`Mounttable::beside`], which accepts any claimed identity.
 const OPERATOR: &str = "admin";
 
-/// Options that select the table that stores a mounttable.
+/// TableOptions that select the table that stores a mounttable.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TableArguments {
     /// Project of the table
@@ -56,8 +56,8 @@ impl TableArguments {
 ///   ebla mounttable --cluster 127.0.0.1:8086 --listen 127.0.0.1:8101 --insecure-dev-identity
 ///   ebla mounttable --in-memory --http-listen 127.0.0.1:8180 --insecure-dev-identity
 ///
-/// Any number of processes may serve the same table. A missing table is created, and is open to everybody unless a
-/// permissions file says otherwise.
+/// Any number of processes may serve the same table. A missing table is created. With --insecure-dev-identity its root is
+/// open to all callers; otherwise it is closed until a permissions file or a superuser opens it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Mounttable {
@@ -80,7 +80,7 @@ pub struct Mounttable {
     /// Tablets that a new table starts with
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub tablets: u16,
-    /// JSON file with nodes and their permissions; missing nodes are created
+    /// JSON file with nodes and their permissions for a new table; `ebla mt admin setup FILE` applies one to an existing table
     #[arg(long, value_name = "FILE")]
     pub permissions_file: Option<PathBuf>,
     /// Pattern of callers who may do everything, whatever the permissions say; repeat for several
@@ -203,59 +203,62 @@ fn announce(command: &Mounttable, server: &Server) -> Result<(), Failure> {
 /// # Errors
 /// The reason why it cannot start.
 pub async fn serve(command: &Mounttable, runtime: &Runtime) -> Result<Server, Failure> {
+    let identity = identity(command, runtime)?;
     let nodes = match &command.permissions_file {
-        Some(path) => file::nodes(&read(path)?).map_err(|error| Failure::usage(error.message))?,
+        Some(path) => {
+            file::parse(&read(path)?, &identity.default_root()).map_err(|error| Failure::usage(error.message))?
+        }
         None => Vec::new(),
     };
     let storage = match &command.cluster {
         Some(address) => {
             let client = Client::connect_cluster(address, runtime.clone()).await?;
             let name = command.table.name()?;
-            let store = Bigtable::new(&client, &name)?;
-            store.make(&client.admin(), command.tablets).await?;
+            let store = BigtableStore::new(&client, &name)?;
+            store.create_tables(&client.admin(), command.tablets).await?;
             Storage::Cluster(Box::new(store))
         }
         None => Storage::Memory,
     };
-    Server::open(config(command, runtime)?, nodes, storage, runtime.clone()).await.map_err(failed)
+    Server::open(config(command, identity), nodes, storage, runtime.clone()).await.map_err(failed)
 }
 
-fn identity(command: &Mounttable, runtime: &Runtime) -> Result<Identity, Failure> {
+fn identity(command: &Mounttable, runtime: &Runtime) -> Result<AuthMethod, Failure> {
     let Some(path) = &command.jwt_keys else {
-        return Ok(if command.insecure_dev_identity { Identity::Development } else { Identity::Nobody });
+        return Ok(if command.insecure_dev_identity { AuthMethod::Development } else { AuthMethod::RefuseAll });
     };
-    let trust = Trust {
+    let trust = TokenConfig {
         keys: read(path)?,
         issuers: command.jwt_issuer.clone(),
         audience: command.jwt_audience.clone().unwrap_or_default(),
     };
-    let bearer = Bearer::new(&trust, runtime.clock.clone());
+    let bearer = TokenVerifier::new(&trust, runtime.clock.clone());
     let bearer = bearer.map_err(|error| Failure::usage(format!("{}: {}", path.display(), error.message)))?;
-    Ok(Identity::Bearer(Arc::new(bearer)))
+    Ok(AuthMethod::Bearer(Arc::new(bearer)))
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| Failure::usage(format!("read {}: {error}", path.display())))
 }
 
-fn config(command: &Mounttable, runtime: &Runtime) -> Result<ServerConfig, Failure> {
-    let options = Options {
+fn config(command: &Mounttable, identity: AuthMethod) -> ServerConfig {
+    let options = TableOptions {
         grace: Duration::from_secs(command.gc_grace.into()),
         nodes_per_user: command.max_nodes_per_user,
         servers_per_user: command.max_servers_per_user,
         credit: if command.no_outage_credit { Credit::Off } else { Credit::On },
-        ..Options::default()
+        ..TableOptions::default()
     };
-    Ok(ServerConfig {
+    ServerConfig {
         listen: command.listen.clone(),
         http_listen: command.http_listen.clone(),
         table: command.table.table.clone(),
         options,
-        identity: identity(command, runtime)?,
+        identity,
         superusers: command.superuser.iter().map(BlessingPattern::new).collect(),
         sweep_period: Duration::from_secs(command.sweep_period.into()),
-        cache: cache::Options { rows: command.cache_rows, ttl: Duration::from_millis(command.cache_ttl.into()) },
-    })
+        cache: cache::CacheOptions { rows: command.cache_rows, ttl: Duration::from_millis(command.cache_ttl.into()) },
+    }
 }
 
 fn failed(error: StartError) -> Failure {

@@ -18,9 +18,9 @@ mod trace;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ebla_mounttable::table::Subtree;
-use ebla_mounttable::{Error, MountMode, Reason, ServerAddress, Target, naming};
 use ebla_mounttable_namespace::{MountOptions, Namespace, Outcomes, Roots};
+use ebla_mounttable_tree::table::Subtree;
+use ebla_mounttable_tree::{Error, MountMode, Reason, ServerAddress, Target, naming};
 use ebla_runtime::Runtime;
 use futures::StreamExt;
 use serde_json::{Value, json};

@@ -6,9 +6,9 @@ use std::time::Duration;
 use ebla_chubby::SharedChubby;
 use ebla_chubby::etcd::Etcd;
 use ebla_model::error::Error;
-use ebla_mounttable::Target;
 use ebla_mounttable_namespace::publisher::PERIOD;
 use ebla_mounttable_namespace::{Publisher, Roots};
+use ebla_mounttable_tree::Target;
 use ebla_runtime::Runtime;
 use serde_json::Value;
 

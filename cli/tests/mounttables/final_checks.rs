@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_mounttable::Reason;
-use ebla_mounttable_namespace::operate::{Fix, Operator, Saved};
+use ebla_mounttable_namespace::operate::{DumpRecord, Fix, Operator};
 use ebla_mounttable_namespace::{Namespace, Publisher, Roots};
+use ebla_mounttable_tree::Reason;
 use ebla_runtime::Runtime;
 use ebla_workload::bench::names::session::Session;
 use futures::TryStreamExt;
@@ -55,14 +55,14 @@ pub(crate) async fn mount_for_a_while(runtime: &Runtime, addresses: &[String]) -
 pub(crate) async fn is_clean(runtime: &Runtime, addresses: &[String]) {
     let operator = operator(runtime, addresses);
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
-    for finding in operator.check(Fix::Tell).await.unwrap() {
+    for finding in operator.check(Fix::Report).await.unwrap() {
         assert_ne!(finding.kind, "DAMAGED", "{}: {}", finding.place, finding.message);
         *kinds.entry(finding.kind).or_default() += 1;
     }
     println!("found by a check before the repair: {kinds:?}");
     wait_for!(runtime.clock, "a check still finds something", {
-        operator.check(Fix::Mend).await.unwrap();
-        operator.check(Fix::Tell).await.unwrap().is_empty()
+        operator.check(Fix::Repair).await.unwrap();
+        operator.check(Fix::Report).await.unwrap().is_empty()
     });
 }
 
@@ -142,6 +142,6 @@ pub(crate) async fn leaves_nothing(runtime: &Runtime, addresses: &[String]) {
     }
     is_clean(runtime, addresses).await;
     let left: Vec<_> = operator(runtime, addresses).dump().await.unwrap().try_collect().await.unwrap();
-    let rows: Vec<_> = left.iter().filter(|part| matches!(part, Saved::Row(..))).collect();
+    let rows: Vec<_> = left.iter().filter(|part| matches!(part, DumpRecord::Row(..))).collect();
     assert_eq!(rows.len(), 1, "{rows:?}");
 }

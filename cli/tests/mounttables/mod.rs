@@ -157,7 +157,7 @@ async fn publisher(runtime: &Runtime, addresses: &[String]) -> Publisher {
     let names = Namespace::builder(runtime.clone()).roots(roots).identity("library").build().unwrap();
     let publisher = Publisher::start(&names, PERIOD);
     publisher.add_server("library:1".parse().unwrap()).await;
-    publisher.add_name(PUBLISHED, ebla_mounttable::Target::Object).await;
+    publisher.add_name(PUBLISHED, ebla_mounttable_tree::Target::Object).await;
     publisher
 }
 

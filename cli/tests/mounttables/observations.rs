@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use ebla_mounttable::{Error, Reason};
+use ebla_mounttable_tree::{Error, Reason};
 
 use crate::mounttables::expectations::CallOutcome;
 

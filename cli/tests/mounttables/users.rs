@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use ebla_mounttable::{Error, Reason};
+use ebla_mounttable_tree::{Error, Reason};
 use ebla_proto::mounttable::glob_reply::Reply;
 use ebla_runtime::{Clock, Rng, Runtime};
 use ebla_workload::bench::names::session::Session;
@@ -311,7 +311,7 @@ pub(crate) async fn list(user: User, folder: &'static str, servers: Vec<Arc<Serv
 pub(crate) async fn listing(at: &mut Session, pattern: &str) -> Result<Vec<(String, BTreeSet<String>)>, Error> {
     let mut replies = at.glob("", pattern).await?;
     let mut listed = Vec::new();
-    let failed = |status| ebla_mounttable::service::messages::error(&status);
+    let failed = |status| ebla_mounttable_tree::messages::error(&status);
     while let Some(reply) = replies.message().await.map_err(failed)? {
         match reply.reply {
             Some(Reply::Entry(entry)) => {

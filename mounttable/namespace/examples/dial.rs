@@ -7,8 +7,8 @@
 #[path = "greeting/client.rs"]
 mod client;
 
-use ebla_mounttable::Error;
 use ebla_mounttable_namespace::{Namespace, Roots};
+use ebla_mounttable_tree::Error;
 use ebla_runtime::Runtime;
 
 #[tokio::main]

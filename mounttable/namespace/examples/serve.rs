@@ -8,9 +8,9 @@
 #[path = "greeting/server.rs"]
 mod server;
 
-use ebla_mounttable::Error;
 use ebla_mounttable_namespace::publisher::PERIOD;
 use ebla_mounttable_namespace::{Namespace, Roots};
+use ebla_mounttable_tree::Error;
 use ebla_runtime::Runtime;
 
 #[tokio::main]
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Error> {
     let greeter = server::Greeter::start(&runtime, &names, &name, "127.0.0.1:0", PERIOD).await?;
     println!("{} is mounted under {name}", greeter.address());
 
-    // Without a way to hear of Ctrl-C it ends at once, and takes its mount away too.
+    // Without a handler for Ctrl-C it stops at once, and unmounts too.
     drop(tokio::signal::ctrl_c().await);
     greeter.stop().await;
     Ok(())

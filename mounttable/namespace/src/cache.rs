@@ -1,104 +1,105 @@
-//! What tables answered, for as long as it is worth something.
+//! A cache of tables' answers.
 //!
-//! An answer is kept under the place that was asked, without the part of its name that was left unresolved: whatever is
-//! asked below it has the same answer with a longer suffix. A look-up takes the longest name that is known.
+//! An answer is cached under the location that was asked, without the unresolved rest of its name: everything below it
+//! has the same answer with a longer suffix. A lookup takes the longest cached name.
 //!
-//! | answer | until | then |
+//! | answer | valid until | afterwards |
 //! |---|---|---|
-//! | servers | the first deadline among them, or `age_max` | for `stale_max` it serves who cannot ask |
-//! | nothing is mounted under exactly this name | `absence` | gone |
-//! | this server is no mount table, whatever is asked of it | `not_a_mount_table` | gone |
+//! | servers | the first deadline among them, or `servers_ttl` | served for `stale_ttl` when no table can be reached |
+//! | nothing is mounted under exactly this name | `negative_ttl` | dropped |
+//! | the server is not a mount table | `not_a_mount_table_ttl` | dropped |
 //!
-//! Each hit begins with the next server, which spreads those who take the first. When there are too many entries, those
-//! that are over go first, then those that were hit least; all others' hits count half from then on, so old fame fades.
+//! Each hit starts with the next server, which spreads the clients that take the first. When the cache is full, expired
+//! entries are evicted first, then those with the fewest hits; the hits of the others are halved, so that old
+//! popularity fades.
 //!
-//! The time is handed in.
+//! The time is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebla_model::Micros;
-use ebla_mounttable::{Error, Reason, Target, naming};
+use ebla_mounttable_tree::{Error, Reason, Target, naming};
 
-use crate::entry::{MountEntry, Place, Server};
+use crate::entry::{MountEntry, ObjectLocation, Server};
 
-/// How much is remembered, and for how long.
+/// The capacity and the lifetimes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheConfig {
-    /// Most entries.
+    /// The largest number of entries.
     pub entries_max: usize,
-    /// How many are left when there were more.
-    pub entries_kept: usize,
-    /// Servers are believed for so long at most, also those that are mounted for ever.
-    pub age_max: Duration,
-    /// That nothing is mounted is believed for so long.
-    pub absence: Duration,
-    /// That a server is no mount table is believed for so long.
-    pub not_a_mount_table: Duration,
-    /// For so long servers that are not believed any more are better than none.
-    pub stale_max: Duration,
+    /// The number of entries that an eviction leaves.
+    pub entries_after_eviction: usize,
+    /// The longest lifetime of servers, including those mounted without a deadline.
+    pub servers_ttl: Duration,
+    /// The lifetime of a negative answer.
+    pub negative_ttl: Duration,
+    /// The lifetime of the answer that a server is not a mount table.
+    pub not_a_mount_table_ttl: Duration,
+    /// How long expired servers are served when no table can be reached.
+    pub stale_ttl: Duration,
 }
 
 impl Default for CacheConfig {
     fn default() -> Self {
         Self {
             entries_max: 4_000,
-            entries_kept: 3_000,
-            age_max: Duration::from_secs(300),
-            absence: Duration::from_secs(1),
-            not_a_mount_table: Duration::from_secs(60),
-            stale_max: Duration::from_secs(300),
+            entries_after_eviction: 3_000,
+            servers_ttl: Duration::from_secs(300),
+            negative_ttl: Duration::from_secs(1),
+            not_a_mount_table_ttl: Duration::from_secs(60),
+            stale_ttl: Duration::from_secs(300),
         }
     }
 }
 
-/// Whether anything is remembered.
+/// Whether the cache is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caching {
-    /// Yes.
+    /// It is.
     On,
-    /// No: every look-up is a miss.
+    /// Every lookup is a miss.
     Off,
 }
 
-/// What is known.
+/// The result of a lookup.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Known {
-    /// Nothing.
-    Nothing,
-    /// This.
+pub enum CacheLookup {
+    /// No entry.
+    Miss,
+    /// A valid entry.
     Fresh(Result<MountEntry, Error>),
-    /// This was so, and is only for who cannot ask.
+    /// An expired entry, for callers that reach no table.
     Stale(MountEntry),
 }
 
-/// Which forgetting an answer must not outlive: see [`Cache::epoch`].
+/// A version of the cache that every invalidation increases: see [`Cache::epoch`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Epoch(u64);
+pub struct InvalidationEpoch(u64);
 
-/// The answers.
+/// The cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
     config: CacheConfig,
     caching: Caching,
-    entries: BTreeMap<Place, Kept>,
-    epoch: Epoch,
-    /// Counts uses: a clock for who was used last.
+    entries: BTreeMap<ObjectLocation, CacheEntry>,
+    epoch: InvalidationEpoch,
+    /// A logical clock for the order of uses.
     uses: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
-    answer: Answer,
+struct CacheEntry {
+    answer: CachedAnswer,
     since: Micros,
     hits: u32,
     used: u64,
-    /// Which server is told first.
+    /// The index of the server that the next hit starts with.
     turn: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Answer {
+enum CachedAnswer {
     Servers { servers: Vec<Server>, target: Target },
     Refusal(Error),
 }
@@ -106,118 +107,126 @@ enum Answer {
 impl Cache {
     /// An empty cache.
     pub const fn new(config: CacheConfig) -> Self {
-        Self { config, caching: Caching::On, entries: BTreeMap::new(), epoch: Epoch(0), uses: 0 }
+        Self { config, caching: Caching::On, entries: BTreeMap::new(), epoch: InvalidationEpoch(0), uses: 0 }
     }
 
-    /// What is known of the object at `place`. A hit is counted, and the next one begins with the next server.
-    pub fn find(&mut self, place: &Place, now: Micros) -> Known {
-        let Some(key) = self.key(place) else { return Known::Nothing };
-        let Some(kept) = self.entries.get_mut(&key) else { return Known::Nothing };
+    /// Looks up the object at `location`. A hit is counted, and the next one starts with the next server.
+    pub fn lookup(&mut self, location: &ObjectLocation, now: Micros) -> CacheLookup {
+        let Some(key) = self.key(location) else { return CacheLookup::Miss };
+        let Some(kept) = self.entries.get_mut(&key) else { return CacheLookup::Miss };
         let is_fresh = kept.is_fresh(&self.config, now);
         match &kept.answer {
-            Answer::Refusal(error) if is_fresh => Known::Fresh(Err(error.clone())),
-            Answer::Servers { servers, target } if is_fresh || !kept.is_over(&self.config, now) => {
+            CachedAnswer::Refusal(error) if is_fresh => CacheLookup::Fresh(Err(error.clone())),
+            CachedAnswer::Servers { servers, target } if is_fresh || !kept.is_over(&self.config, now) => {
                 let mut servers = servers.clone();
                 servers.rotate_left(kept.turn);
                 kept.turn = (kept.turn + 1).checked_rem(servers.len()).unwrap_or(0);
-                let entry = MountEntry { servers, suffix: below(place, &key).to_owned(), target: *target };
+                let entry = MountEntry { servers, suffix: below(location, &key).to_owned(), target: *target };
                 self.uses = self.uses.wrapping_add(1);
                 (kept.used, kept.hits) = (self.uses, kept.hits.saturating_add(1));
-                if is_fresh { Known::Fresh(Ok(entry)) } else { Known::Stale(entry) }
+                if is_fresh { CacheLookup::Fresh(Ok(entry)) } else { CacheLookup::Stale(entry) }
             }
-            _ => Known::Nothing,
+            _ => CacheLookup::Miss,
         }
     }
 
-    /// Which forgetting was the last. Who asks notes it before, and hands it in with the answer.
-    pub const fn epoch(&self) -> Epoch {
+    /// The current epoch. A caller reads it before it asks a table, and passes it with the answer.
+    pub const fn epoch(&self) -> InvalidationEpoch {
         self.epoch
     }
 
-    /// Learns what the table at `place` answered at `now`. An answer to a question from before something was forgotten
-    /// may be the very thing that was to be forgotten, so it does not count.
-    pub fn learn(&mut self, place: &Place, answer: &Result<MountEntry, Error>, asked: Epoch, now: Micros) {
+    /// Inserts what the table at `location` answered at `now`. An answer to a request from before an invalidation may
+    /// be outdated, and is ignored.
+    pub fn insert(
+        &mut self,
+        location: &ObjectLocation,
+        answer: &Result<MountEntry, Error>,
+        asked: InvalidationEpoch,
+        now: Micros,
+    ) {
         if self.caching == Caching::Off || asked != self.epoch {
             return;
         }
         let (key, answer) = match answer {
             Ok(entry) => {
-                let name = naming::trim_suffix(&place.name, &entry.suffix);
-                if !entry.suffix.is_empty() && name == place.name {
+                let name = naming::trim_suffix(&location.name, &entry.suffix);
+                if !entry.suffix.is_empty() && name == location.name {
                     return;
                 }
-                let answer = Answer::Servers { servers: entry.servers.clone(), target: entry.target };
-                (Place { name, ..place.clone() }, answer)
+                let answer = CachedAnswer::Servers { servers: entry.servers.clone(), target: entry.target };
+                (ObjectLocation { name, ..location.clone() }, answer)
             }
             Err(error) => match error.reason {
-                Reason::NoSuchName => (place.clone(), Answer::Refusal(error.clone())),
+                Reason::NoSuchName => (location.clone(), CachedAnswer::Refusal(error.clone())),
                 Reason::NotAMountTable => {
-                    (Place { name: String::new(), ..place.clone() }, Answer::Refusal(error.clone()))
+                    (ObjectLocation { name: String::new(), ..location.clone() }, CachedAnswer::Refusal(error.clone()))
                 }
                 _ => return,
             },
         };
         self.uses = self.uses.wrapping_add(1);
-        self.entries.insert(key, Kept { answer, since: now, hits: 0, used: self.uses, turn: 0 });
+        self.entries.insert(key, CacheEntry { answer, since: now, hits: 0, used: self.uses, turn: 0 });
         if self.entries.len() > self.config.entries_max {
-            self.make_room(now);
+            self.evict(now);
         }
     }
 
-    /// Forgets what a look-up of `place` would find, and all that is known below it; whether there was anything.
-    pub fn forget(&mut self, place: &Place) -> bool {
-        self.epoch = Epoch(self.epoch.0.wrapping_add(1));
-        let may_be_below = |key: &&Place| key.address == place.address && key.name.starts_with(&place.name);
-        let ahead = self.entries.range(place.clone()..).map(|(key, _)| key).take_while(may_be_below);
+    /// Invalidates the entry that a lookup of `location` would find, and all entries below it; returns whether there
+    /// were any.
+    pub fn invalidate(&mut self, location: &ObjectLocation) -> bool {
+        self.epoch = InvalidationEpoch(self.epoch.0.wrapping_add(1));
+        let may_be_below =
+            |key: &&ObjectLocation| key.address == location.address && key.name.starts_with(&location.name);
+        let ahead = self.entries.range(location.clone()..).map(|(key, _)| key).take_while(may_be_below);
         let forgotten: Vec<_> =
-            ahead.filter(|key| is_below(&key.name, &place.name)).cloned().chain(self.key(place)).collect();
+            ahead.filter(|key| is_below(&key.name, &location.name)).cloned().chain(self.key(location)).collect();
         forgotten.iter().filter(|key| self.entries.remove(key).is_some()).count() > 0
     }
 
-    /// Forgets every answer that a resolution which begins at these places could meet; whether there was any. All
-    /// servers of an entry are followed: any of them may have been taken.
-    pub fn forget_way(&mut self, places: Vec<Place>) -> bool {
-        let mut ahead = places;
+    /// Invalidates all entries that a resolution starting at these locations could use; returns whether there were any.
+    /// It follows all servers of an entry, because a resolution may take any of them.
+    pub fn invalidate_path(&mut self, locations: Vec<ObjectLocation>) -> bool {
+        let mut ahead = locations;
         let mut has_forgotten = false;
-        // Each turn forgets an entry or drops a place, so this ends.
-        while let Some(place) = ahead.pop() {
-            let Some(key) = self.key(&place) else { continue };
-            if let Some(Kept { answer: Answer::Servers { servers, .. }, .. }) = self.entries.get(&key) {
-                let suffix = below(&place, &key);
-                ahead.extend(servers.iter().map(|server| Place::new(&server.address, suffix)));
+        // Each round removes an entry or a location, so this ends.
+        while let Some(location) = ahead.pop() {
+            let Some(key) = self.key(&location) else { continue };
+            if let Some(CacheEntry { answer: CachedAnswer::Servers { servers, .. }, .. }) = self.entries.get(&key) {
+                let suffix = below(&location, &key);
+                ahead.extend(servers.iter().map(|server| ObjectLocation::new(&server.address, suffix)));
             }
             has_forgotten |= self.entries.remove(&key).is_some();
         }
-        self.epoch = Epoch(self.epoch.0.wrapping_add(1));
+        self.epoch = InvalidationEpoch(self.epoch.0.wrapping_add(1));
         has_forgotten
     }
 
-    /// Switches remembering on or off. Off, all is forgotten.
+    /// Switches the cache on or off. Either way it is cleared.
     pub fn set_caching(&mut self, caching: Caching) {
         self.caching = caching;
         self.entries.clear();
-        self.epoch = Epoch(self.epoch.0.wrapping_add(1));
+        self.epoch = InvalidationEpoch(self.epoch.0.wrapping_add(1));
     }
 
-    /// How many answers are kept.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nothing is kept.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Under what the answer for `place` is kept: its own name, or the longest name above it that has servers.
-    fn key(&self, place: &Place) -> Option<Place> {
-        let mut key = place.clone();
+    /// The key of the entry for `location`: its own name, or the longest name above it that has servers.
+    fn key(&self, location: &ObjectLocation) -> Option<ObjectLocation> {
+        let mut key = location.clone();
         loop {
-            let reaches_down = |kept: &Kept| match &kept.answer {
-                Answer::Servers { .. } => true,
-                Answer::Refusal(error) => error.reason == Reason::NotAMountTable,
+            let reaches_down = |kept: &CacheEntry| match &kept.answer {
+                CachedAnswer::Servers { .. } => true,
+                CachedAnswer::Refusal(error) => error.reason == Reason::NotAMountTable,
             };
-            if self.entries.get(&key).is_some_and(|kept| key == *place || reaches_down(kept)) {
+            if self.entries.get(&key).is_some_and(|kept| key == *location || reaches_down(kept)) {
                 return Some(key);
             }
             if key.name.is_empty() {
@@ -227,10 +236,10 @@ impl Cache {
         }
     }
 
-    fn make_room(&mut self, now: Micros) {
+    fn evict(&mut self, now: Micros) {
         let config = self.config;
         self.entries.retain(|_, kept| kept.is_fresh(&config, now));
-        let surplus = self.entries.len().saturating_sub(config.entries_kept);
+        let surplus = self.entries.len().saturating_sub(config.entries_after_eviction);
         if surplus == 0 {
             return;
         }
@@ -243,39 +252,39 @@ impl Cache {
     }
 }
 
-impl Kept {
-    /// Whether it is believed. A clock that went back has lost its say about ages.
+impl CacheEntry {
+    /// Whether it is valid. After a clock went back, ages are unknown.
     fn is_fresh(&self, config: &CacheConfig, now: Micros) -> bool {
-        let age_max = match &self.answer {
-            Answer::Servers { .. } => config.age_max,
-            Answer::Refusal(error) if error.reason == Reason::NotAMountTable => config.not_a_mount_table,
-            Answer::Refusal(_) => config.absence,
+        let servers_ttl = match &self.answer {
+            CachedAnswer::Servers { .. } => config.servers_ttl,
+            CachedAnswer::Refusal(error) if error.reason == Reason::NotAMountTable => config.not_a_mount_table_ttl,
+            CachedAnswer::Refusal(_) => config.negative_ttl,
         };
-        now >= self.since && now.since(self.since) < age_max && self.ends().is_none_or(|end| end > now)
+        now >= self.since && now.since(self.since) < servers_ttl && self.ends().is_none_or(|end| end > now)
     }
 
-    /// Whether nobody wants it any more, not even for want of better.
+    /// Whether it is too old even as stale data.
     fn is_over(&self, config: &CacheConfig, now: Micros) -> bool {
-        let aged = self.since.plus(config.age_max);
+        let aged = self.since.plus(config.servers_ttl);
         let end = self.ends().map_or(aged, |end| end.min(aged));
-        now < self.since || end.plus(config.stale_max) <= now
+        now < self.since || end.plus(config.stale_ttl) <= now
     }
 
     /// The first deadline of its servers.
     fn ends(&self) -> Option<Micros> {
         match &self.answer {
-            Answer::Servers { servers, .. } => servers.iter().map(|server| server.deadline.as_micros()).min(),
-            Answer::Refusal(_) => None,
+            CachedAnswer::Servers { servers, .. } => servers.iter().map(|server| server.deadline.as_micros()).min(),
+            CachedAnswer::Refusal(_) => None,
         }
     }
 }
 
-/// Whether the name is `above`, or one below it.
+/// Whether the name is `above`, or below it.
 fn is_below(name: &str, above: &str) -> bool {
     above.is_empty() || name.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// What of the name of `place` lies below `key`.
-fn below<'a>(place: &'a Place, key: &Place) -> &'a str {
-    place.name.strip_prefix(&key.name).unwrap_or_default().trim_start_matches('/')
+/// The part of the location's name below `key`.
+fn below<'a>(location: &'a ObjectLocation, key: &ObjectLocation) -> &'a str {
+    location.name.strip_prefix(&key.name).unwrap_or_default().trim_start_matches('/')
 }

@@ -1,91 +1,91 @@
-//! Changing the tables: mounts, deletions, permissions.
+//! Changes: mounts, deletions, permissions.
 //!
-//! The table that holds a name may be served at several places, which may or may not keep the same tree: what makes or
-//! takes a mount goes to all of them, at the same time, and each says what came of it. Permissions have versions, which
-//! trees do not share: they are read and written at one place.
+//! Several servers may hold the table of a name, with the same tree or with trees of their own: mounts, unmounts and
+//! deletions go to all of them concurrently, and each returns a result. Permissions have versions, which differ between
+//! trees: they are read and written at one server.
 
 use std::future::Future;
 use std::time::Duration;
 
-use ebla_mounttable::service::messages;
-use ebla_mounttable::table::Subtree;
-use ebla_mounttable::{Deadline, Error, MountMode, Permissions, Reason, ServerAddress, Target};
+use ebla_mounttable_tree::messages;
+use ebla_mounttable_tree::table::Subtree;
+use ebla_mounttable_tree::{Deadline, Error, MountMode, Permissions, Reason, ServerAddress, Target};
 use ebla_proto::mounttable as wire;
 use futures::StreamExt;
 use futures::stream;
 
-use crate::ask::{Answered, first, told};
-use crate::entry::Place;
+use crate::entry::ObjectLocation;
 use crate::namespace::Namespace;
+use crate::rpc::{FirstReply, first_reply, rpc_result};
 
-/// Places that are told of a change at the same time.
-const TOGETHER: usize = 32;
+/// The number of servers that a change is sent to concurrently.
+const CONCURRENCY: usize = 32;
 
-/// How often new permissions are worked out anew because others changed them meanwhile.
-const TRIES_MAX: u32 = 20;
+/// The number of attempts to update permissions that others change.
+const ATTEMPTS_MAX: u32 = 20;
 
-/// Before another try, so that those who change the same do not meet again.
-const PAUSE: Duration = Duration::from_millis(20);
+/// The delay before the next attempt, which spreads concurrent callers.
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// How a server is mounted.
+/// The options of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MountOptions {
-    /// For how long; zero is for ever.
+    /// The time to live; zero: no deadline.
     pub ttl: Duration,
-    /// What it is.
+    /// The kind of the server.
     pub target: Target,
-    /// Whether those that are mounted there stay.
+    /// Whether other servers stay.
     pub mode: MountMode,
 }
 
 impl MountOptions {
-    /// Beside others, for `ttl`, as an object of which nothing else is known.
+    /// Adds a server of unspecified kind, for `ttl`.
     pub const fn new(ttl: Duration) -> Self {
         Self { ttl, target: Target::Object, mode: MountMode::Add }
     }
 
-    /// As something else.
+    /// The same, with another kind.
     #[must_use]
     pub const fn target(self, target: Target) -> Self {
         Self { target, ..self }
     }
 }
 
-/// A mount that is made.
+/// A completed mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mounted {
-    /// Until when.
+    /// Its deadline.
     pub deadline: Deadline,
-    /// How many nodes were made on the way.
+    /// The number of created nodes.
     pub created: u32,
-    /// The name has children, which nobody reaches while a server is mounted on it.
+    /// Whether the name has children, which the mount hides.
     pub hides_children: bool,
 }
 
-/// What came of a change at each place that serves the table.
+/// The results of a change, one for each server of the table.
 #[derive(Clone, Debug)]
 pub struct Outcomes<T>(Vec<(String, Result<T, Error>)>);
 
 impl<T> Outcomes<T> {
-    /// The address of each place, and what it answered.
+    /// The address of each server, and its result.
     pub fn each(&self) -> impl Iterator<Item = (&str, &Result<T, Error>)> {
         self.0.iter().map(|(address, outcome)| (address.as_str(), outcome))
     }
 
-    /// What all answered.
+    /// All results.
     ///
     /// # Errors
-    /// The first that is none.
+    /// The first error.
     pub fn all(self) -> Result<Vec<T>, Error> {
         self.0.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
-    /// What one of them answered.
+    /// One successful result.
     ///
     /// # Errors
-    /// The last, when it was done nowhere.
+    /// The last error, when the change failed everywhere.
     pub fn any(self) -> Result<T, Error> {
-        let mut failure = Error::new(Reason::Unavailable, "there is no server to ask");
+        let mut failure = Error::new(Reason::Unavailable, "no server to ask");
         for (_, outcome) in self.0 {
             match outcome {
                 Ok(done) => return Ok(done),
@@ -96,43 +96,43 @@ impl<T> Outcomes<T> {
     }
 }
 
-/// Which permissions were seen.
+/// The version of permissions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Etag(String);
 
 impl Etag {
-    /// The version as a table tells it.
+    /// The version as a table returned it.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The version as a table tells it.
+    /// The version as a table returned it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Namespace {
-    /// Mounts a server under a name; nodes on the way are made. Mounted again, its deadline moves.
+    /// Mounts a server under a name; missing nodes are created. Mounting it again moves its deadline.
     ///
     /// # Errors
-    /// As [`Self::resolve_to_mount_table`]; what the table refuses is an outcome.
+    /// As [`Self::resolve_to_mount_table`]; a table's refusal is part of the results.
     pub async fn mount(
         &self,
         name: &str,
         server: &ServerAddress,
         options: MountOptions,
     ) -> Result<Outcomes<Mounted>, Error> {
-        self.everywhere(name, |place| async move {
+        self.on_all_servers(name, |location| async move {
             let request = self.request(wire::MountRequest {
-                name: place.name.clone(),
+                name: location.name.clone(),
                 server: server.to_string(),
                 ttl_millis: u64::try_from(options.ttl.as_millis()).unwrap_or(u64::MAX),
                 replace: options.mode == MountMode::Replace,
                 serves_mount_table: options.target == Target::MountTable,
                 is_leaf: options.target == Target::Leaf,
             });
-            let reply = told(&place, self.client(&place).mount(request).await)?;
+            let reply = rpc_result(&location, self.client(&location).mount(request).await)?;
             let at = |micros| Deadline::at(ebla_model::Micros::new(micros));
             let deadline = reply.deadline_micros.map_or(Deadline::FOREVER, at);
             Ok(Mounted { deadline, created: reply.created_nodes, hides_children: reply.shadowed_children })
@@ -140,131 +140,139 @@ impl Namespace {
         .await
     }
 
-    /// Takes a server away from a name, or all of them; how many were there.
+    /// Unmounts a server, or all servers, from a name; returns the number of unmounted ones.
     ///
     /// # Errors
-    /// As [`Self::mount`]. Nothing to take away is none.
+    /// As [`Self::mount`]. A missing server is not an error.
     pub async fn unmount(&self, name: &str, server: Option<&ServerAddress>) -> Result<Outcomes<u32>, Error> {
-        self.everywhere(name, |place| async move {
+        self.on_all_servers(name, |location| async move {
             let server = server.map(ToString::to_string).unwrap_or_default();
-            let request = self.request(wire::UnmountRequest { name: place.name.clone(), server });
-            told(&place, self.client(&place).unmount(request).await).map(|reply| reply.removed)
+            let request = self.request(wire::UnmountRequest { name: location.name.clone(), server });
+            rpc_result(&location, self.client(&location).unmount(request).await).map(|reply| reply.removed)
         })
         .await
     }
 
-    /// Deletes a node, with what is below it if told so; how many nodes were deleted.
+    /// Deletes a node, or a subtree; returns the number of deleted nodes.
     ///
     /// # Errors
-    /// As [`Self::mount`]. A node that is not there is none.
+    /// As [`Self::mount`]. A missing node is not an error.
     pub async fn delete(&self, name: &str, subtree: Subtree) -> Result<Outcomes<u64>, Error> {
-        self.everywhere(name, |place| async move {
+        self.on_all_servers(name, |location| async move {
             let request = self.request(wire::DeleteRequest {
-                name: place.name.clone(),
+                name: location.name.clone(),
                 subtree: subtree == Subtree::Delete,
                 expected_version: String::new(),
             });
-            told(&place, self.client(&place).delete(request).await).map(|reply| reply.deleted)
+            rpc_result(&location, self.client(&location).delete(request).await).map(|reply| reply.deleted)
         })
         .await
     }
 
-    /// Who may do what with a node, and the version of that.
+    /// The permissions of a node, and their version.
     ///
     /// # Errors
     /// As [`Self::resolve_to_mount_table`]; `NO_ACCESS`, `NO_SUCH_NAME`.
     pub async fn permissions(&self, name: &str) -> Result<(Permissions, Etag), Error> {
-        let places = self.resolve_to_mount_table(name).await?.places();
-        self.permissions_at(&places).await.map(|(_, permissions, etag)| (permissions, etag))
+        let locations = self.resolve_to_mount_table(name).await?.locations();
+        self.permissions_at(&locations).await.map(|(_, permissions, etag)| (permissions, etag))
     }
 
-    /// Replaces the permissions of a node, if they still are those that were seen; with nothing seen, whatever they
-    /// are. The node is made if it is not there, and stays.
+    /// Replaces the permissions of a node, if their version is `seen`; unconditionally without `seen`. A missing node
+    /// is created, and is sticky.
     ///
     /// # Errors
-    /// As [`Self::resolve_to_mount_table`]; `BAD_VERSION`, `NO_ACCESS`. After `UNAVAILABLE` they may be set
-    /// nevertheless.
+    /// As [`Self::resolve_to_mount_table`]; `BAD_VERSION`, `NO_ACCESS`. After `UNAVAILABLE` they may or may not be set.
     pub async fn set_permissions(
         &self,
         name: &str,
         permissions: &Permissions,
         seen: Option<&Etag>,
     ) -> Result<(), Error> {
-        let places = self.resolve_to_mount_table(name).await?.places();
-        // Reading finds a place that answers: what was set there and is then asked of another would be refused as old.
-        let place = self.first_permissions(&places).await?.place;
-        let outcome = self.set_at(place, permissions, seen).await;
-        self.forget(&places);
+        let locations = self.resolve_to_mount_table(name).await?.locations();
+        // The read selects a server that answers: a retry at another server would find its own change and fail.
+        let location = self.first_permissions(&locations).await?.location;
+        let outcome = self.set_at(location, permissions, seen).await;
+        self.invalidate(&locations);
         outcome
     }
 
-    /// Changes the permissions of a node: what `change` makes of them, worked out anew when others were quicker.
+    /// Updates the permissions of a node with `change`, which is called again when others have changed them
+    /// concurrently.
     ///
     /// # Errors
-    /// As [`Self::set_permissions`]; `BAD_VERSION` when others were quicker again and again.
+    /// As [`Self::set_permissions`]; `BAD_VERSION` when all attempts met concurrent changes.
     pub async fn update_permissions(
         &self,
         name: &str,
         mut change: impl FnMut(Permissions) -> Permissions,
     ) -> Result<(), Error> {
-        let places = self.resolve_to_mount_table(name).await?.places();
-        let mut tries = 1;
+        let locations = self.resolve_to_mount_table(name).await?.locations();
+        let mut attempts = 1;
         loop {
-            let (place, permissions, etag) = self.permissions_at(&places).await?;
-            let outcome = self.set_at(place, &change(permissions), Some(&etag)).await;
+            let (location, permissions, etag) = self.permissions_at(&locations).await?;
+            let outcome = self.set_at(location, &change(permissions), Some(&etag)).await;
             match outcome {
-                Err(error) if error.reason == Reason::BadVersion && tries < TRIES_MAX => {
-                    tokio::time::sleep(self.0.runtime.rng.jitter(PAUSE.saturating_mul(tries))).await;
-                    tries = tries.saturating_add(1);
+                Err(error) if error.reason == Reason::BadVersion && attempts < ATTEMPTS_MAX => {
+                    tokio::time::sleep(self.0.runtime.rng.jitter(RETRY_DELAY.saturating_mul(attempts))).await;
+                    attempts = attempts.saturating_add(1);
                 }
                 outcome => {
-                    self.forget(&places);
+                    self.invalidate(&locations);
                     return outcome;
                 }
             }
         }
     }
 
-    async fn first_permissions(&self, places: &[Place]) -> Result<Answered<wire::GetPermissionsReply>, Error> {
-        let read = |place: Place| async move {
-            let request = self.request(wire::GetPermissionsRequest { name: place.name.clone() });
-            told(&place, self.client(&place).get_permissions(request).await)
+    async fn first_permissions(
+        &self,
+        locations: &[ObjectLocation],
+    ) -> Result<FirstReply<wire::GetPermissionsReply>, Error> {
+        let read = |location: ObjectLocation| async move {
+            let request = self.request(wire::GetPermissionsRequest { name: location.name.clone() });
+            rpc_result(&location, self.client(&location).get_permissions(request).await)
         };
-        first(places, read).await
+        first_reply(locations, read).await
     }
 
-    async fn permissions_at(&self, places: &[Place]) -> Result<(Place, Permissions, Etag), Error> {
-        let answered = self.first_permissions(places).await?;
+    async fn permissions_at(&self, locations: &[ObjectLocation]) -> Result<(ObjectLocation, Permissions, Etag), Error> {
+        let answered = self.first_permissions(locations).await?;
         let reply = answered.outcome?;
         let permissions = messages::permissions_from_wire(&reply.permissions.unwrap_or_default())?;
-        Ok((answered.place, permissions, Etag(reply.etag)))
+        Ok((answered.location, permissions, Etag(reply.etag)))
     }
 
-    async fn set_at(&self, place: Place, permissions: &Permissions, seen: Option<&Etag>) -> Result<(), Error> {
+    async fn set_at(
+        &self,
+        location: ObjectLocation,
+        permissions: &Permissions,
+        seen: Option<&Etag>,
+    ) -> Result<(), Error> {
         let request = self.request(wire::SetPermissionsRequest {
-            name: place.name.clone(),
+            name: location.name.clone(),
             permissions: Some(messages::permissions_to_wire(permissions)),
             etag: seen.map(|etag| etag.0.clone()).unwrap_or_default(),
         });
-        told(&place, self.client(&place).set_permissions(request).await).map(drop)
+        rpc_result(&location, self.client(&location).set_permissions(request).await).map(drop)
     }
 
-    /// Makes a change at every place that serves the table which holds `name`.
-    async fn everywhere<T, F>(&self, name: &str, change: impl Fn(Place) -> F) -> Result<Outcomes<T>, Error>
+    /// Sends a change to every server of the table that holds `name`.
+    async fn on_all_servers<T, F>(&self, name: &str, change: impl Fn(ObjectLocation) -> F) -> Result<Outcomes<T>, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let places = self.resolve_to_mount_table(name).await?.places();
-        let outcomes = stream::iter(places.clone())
-            .map(|place| {
-                let address = place.address.clone();
-                let outcome = change(place);
+        let locations = self.resolve_to_mount_table(name).await?.locations();
+        let outcomes = stream::iter(locations.clone())
+            .map(|location| {
+                let address = location.address.clone();
+                let outcome = change(location);
                 async move { (address, outcome.await) }
             })
-            .buffered(TOGETHER)
+            .buffered(CONCURRENCY)
             .collect()
             .await;
-        self.forget(&places);
+        self.invalidate(&locations);
         Ok(Outcomes(outcomes))
     }
 }

@@ -1,78 +1,78 @@
-//! What a name leads to: [`MountEntry`], servers and what is to be asked of them.
+//! [`MountEntry`]: the servers that a name resolves to, and the rest of the name.
 
 use ebla_model::Micros;
-use ebla_mounttable::{Deadline, Error, ServerAddress, Target, naming};
+use ebla_mounttable_tree::{Deadline, Error, ServerAddress, Target, naming};
 use ebla_proto::mounttable as wire;
 
-/// A server that a name leads to.
+/// A server that a name resolves to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Server {
-    /// Where it is, and which object in there.
+    /// Its address, perhaps with a name inside the server.
     pub address: ServerAddress,
-    /// Until when it is mounted.
+    /// Its deadline.
     pub deadline: Deadline,
 }
 
 impl Server {
-    /// A server that is there for ever, as far as anybody knows.
+    /// A server without a known deadline.
     pub const fn lasting(address: ServerAddress) -> Self {
         Self { address, deadline: Deadline::FOREVER }
     }
 
-    /// The server of an answer; `None` when its address means nothing.
+    /// The server of a reply; `None` when its address is invalid.
     pub(crate) fn from_wire(server: &wire::Server) -> Option<Self> {
         let deadline = server.deadline_micros.map_or(Deadline::FOREVER, |at| Deadline::at(Micros::new(at)));
         Some(Self { address: object_address(&server.address).ok()?, deadline })
     }
 }
 
-/// What a name leads to: any of `servers` may be asked for `suffix`.
+/// The result of a resolution: `suffix` can be asked of any of `servers`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
     /// Servers that are equivalent, most preferred first.
     pub servers: Vec<Server>,
-    /// What of the name is left for them; without slashes in front or behind.
+    /// The rest of the name; without leading or trailing slashes.
     pub suffix: String,
-    /// What the servers are.
+    /// The kind of the servers.
     pub target: Target,
 }
 
 impl MountEntry {
-    /// The names of the object, one at each server: rooted, where the server's address can begin a name.
+    /// The names of the object, one per server: rooted if the address can begin a name.
     pub fn names(&self) -> Vec<String> {
         let name = |server: &Server| match server.address.as_str() {
             text if has_scheme(text) => server.address.with_suffix(&self.suffix),
             _ => {
-                let place = Place::new(&server.address, &self.suffix);
-                naming::join_address(&place.address, &place.name)
+                let location = ObjectLocation::new(&server.address, &self.suffix);
+                naming::join_address(&location.address, &location.name)
             }
         };
         self.servers.iter().map(name).collect()
     }
 
-    /// Where the object is, most preferred first.
-    pub(crate) fn places(&self) -> Vec<Place> {
-        self.servers.iter().map(|server| Place::new(&server.address, &self.suffix)).collect()
+    /// The locations of the object, most preferred first.
+    pub(crate) fn locations(&self) -> Vec<ObjectLocation> {
+        self.servers.iter().map(|server| ObjectLocation::new(&server.address, &self.suffix)).collect()
     }
 
-    /// The entry of an answer. Servers whose addresses mean nothing are left out.
+    /// The entry of a reply. Servers with invalid addresses are dropped.
     pub(crate) fn from_wire(entry: wire::Entry) -> Self {
         let target = Target::of(entry.serves_mount_table, entry.is_leaf);
         Self { servers: entry.servers.iter().filter_map(Server::from_wire).collect(), suffix: entry.name, target }
     }
 }
 
-/// Where an object is: the address of its server, and its name there. Objects of one place are one object.
+/// The location of an object: the address of its server, and its name there.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
-    /// The server's.
+pub struct ObjectLocation {
+    /// The server's address.
     pub address: String,
     /// Elements joined with slashes; empty for the server's own root.
     pub name: String,
 }
 
-impl Place {
-    /// The place of what is called `suffix` below the object at `address`.
+impl ObjectLocation {
+    /// The location of the object called `suffix` below the one at `address`.
     pub fn new(address: &ServerAddress, suffix: &str) -> Self {
         let text = address.as_str();
         let (address, inner) =
@@ -80,7 +80,7 @@ impl Place {
         Self { address, name: naming::join(&[&inner, suffix.trim_start_matches('/')]) }
     }
 
-    /// The `host:port` that a connection goes to: the address without what it says besides.
+    /// The `host:port` to connect to: the address without its other parts.
     pub fn host_port(&self) -> &str {
         let address = self.address.strip_prefix("dns:///").unwrap_or(&self.address);
         if let Some(endpoint) = address.strip_prefix("@6@") {
@@ -92,12 +92,12 @@ impl Place {
     }
 }
 
-/// Whether the address holds slashes of its own, so that it cannot begin a name.
+/// Whether the address contains slashes of its own, so that it cannot begin a name.
 fn has_scheme(address: &str) -> bool {
     ["unix:/", "dns:///", "https://"].iter().any(|scheme| address.starts_with(scheme))
 }
 
-/// The address of an object as a table tells it: with a name behind it, it need not begin with a slash.
+/// Parses an address from a reply: with a name after it, the leading slash may be missing.
 fn object_address(text: &str) -> Result<ServerAddress, Error> {
     text.parse().or_else(|error: Error| format!("/{text}").parse().map_err(|_: Error| error))
 }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_connection_goes_to_host_and_port() {
-        let host_port = |address: &str| Place::new(&address.parse().unwrap(), "a").host_port().to_owned();
+        let host_port = |address: &str| ObjectLocation::new(&address.parse().unwrap(), "a").host_port().to_owned();
         for address in ["h:80", "/h:80/in", "h:80#", "(ann)@h:80", "dns:///h:80", "@6@tcp@h:80@@00@m@x@@"] {
             assert_eq!(host_port(address), "h:80", "{address}");
         }

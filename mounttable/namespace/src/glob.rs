@@ -1,40 +1,39 @@
-//! Listing over all tables that are mounted in each other: the shell around [`frontier`].
+//! Listing across all tables that are mounted in each other: the shell around [`frontier`].
 //!
-//! Some tables are asked at the same time. The stream is all there is to it: dropped, nobody goes on.
+//! Several tables are asked concurrently. Dropping the stream stops all work.
 
 pub mod frontier;
 
 use std::future::ready;
 use std::sync::Arc;
 
-use ebla_mounttable::service::messages;
-use ebla_mounttable::{Error, Pattern, naming};
+use ebla_mounttable_tree::messages;
+use ebla_mounttable_tree::{Error, Pattern, naming};
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::glob_reply::Reply;
 use futures::stream::{BoxStream, SelectAll};
 use futures::{StreamExt, stream};
 use tonic::{Status, Streaming};
 
-use crate::ask::{failure, first, told};
-use crate::entry::{MountEntry, Place};
+use crate::entry::{MountEntry, ObjectLocation};
 use crate::glob::frontier::{Found, Frontier, Visit};
 use crate::namespace::Namespace;
 use crate::roots::with_hint;
+use crate::rpc::{first_reply, rpc_error, rpc_result};
 
 pub use crate::glob::frontier::{GlobEntry, GlobError};
 
-/// Tables that are asked at the same time.
-const TOGETHER: usize = 16;
+/// The number of tables that are asked concurrently.
+const CONCURRENCY: usize = 16;
 
-/// What a table says of a name below it.
-type Heard = Result<Found, (String, Error)>;
+/// A match or an error from a table.
+type ReceivedMatch = Result<Found, (String, Error)>;
 
 impl Namespace {
-    /// Every name that a pattern asks for: `*`, `?` and `[a-z]` in an element, `...` at the end for everything below,
-    /// `***` for everything that mount tables keep. A rooted pattern begins with a server, and so do the names of its
-    /// results.
+    /// Lists the names that match a pattern: `*`, `?` and `[a-z]` in an element, `...` at the end for everything below,
+    /// `***` for everything in mount tables. A rooted pattern begins with a server, and so do the names of its results.
     ///
-    /// What cannot be listed is an item of its own, and the rest goes on. In no order.
+    /// Errors of parts of the listing are items of the stream; the rest continues. The order is unspecified.
     ///
     /// # Errors
     /// `BAD_PATTERN`; `NO_MOUNT_TABLE` for a relative pattern without roots; `BAD_ADDRESS`.
@@ -45,7 +44,7 @@ impl Namespace {
         };
         let entry = self.roots().entry(&prefix).map_err(|error| with_hint(&pattern, error))?;
         let frontier = Frontier::begin(prefix, entry, pattern.parse()?);
-        let listing = Listing { namespace: self.clone(), frontier, asked: SelectAll::new() };
+        let listing = Listing { namespace: self.clone(), frontier, streams: SelectAll::new() };
         let next = |mut listing: Listing| async move { listing.next().await.map(|item| (item, listing)) };
         Ok(stream::unfold(listing, next).boxed())
     }
@@ -54,21 +53,21 @@ impl Namespace {
 struct Listing {
     namespace: Namespace,
     frontier: Frontier,
-    asked: SelectAll<BoxStream<'static, (Arc<Visit>, Heard)>>,
+    streams: SelectAll<BoxStream<'static, (Arc<Visit>, ReceivedMatch)>>,
 }
 
 impl Listing {
     async fn next(&mut self) -> Option<Result<GlobEntry, GlobError>> {
         loop {
-            if let Some(item) = self.frontier.tell() {
+            if let Some(item) = self.frontier.next_result() {
                 return Some(item);
             }
-            while self.asked.len() < TOGETHER
+            while self.streams.len() < CONCURRENCY
                 && let Some(visit) = self.frontier.next_visit()
             {
-                self.asked.push(listed(self.namespace.clone(), Arc::new(visit)));
+                self.streams.push(list_servers(self.namespace.clone(), Arc::new(visit)));
             }
-            match self.asked.next().await? {
+            match self.streams.next().await? {
                 (visit, Ok(found)) => self.frontier.found(&visit, found),
                 (visit, Err((name, error))) => self.frontier.failed(&visit, &name, error),
             }
@@ -76,26 +75,30 @@ impl Listing {
     }
 }
 
-/// What the first server of a visit that answers says.
-fn listed(namespace: Namespace, visit: Arc<Visit>) -> BoxStream<'static, (Arc<Visit>, Heard)> {
-    let asked = Arc::clone(&visit);
+/// The replies of the first server of a visit that answers.
+fn list_servers(namespace: Namespace, visit: Arc<Visit>) -> BoxStream<'static, (Arc<Visit>, ReceivedMatch)> {
+    let requested = Arc::clone(&visit);
     let opened = async move {
-        let open = |place: Place| open(&namespace, place, &asked.rest);
-        let answered = first(&asked.entry.places(), open).await;
-        match answered.and_then(|it| Ok((it.place, it.outcome?))) {
-            Ok((place, replies)) => replies.filter_map(move |reply| ready(heard(&place, reply))).boxed(),
+        let open = |location: ObjectLocation| open(&namespace, location, &requested.rest);
+        let answered = first_reply(&requested.entry.locations(), open).await;
+        match answered.and_then(|it| Ok((it.location, it.outcome?))) {
+            Ok((location, replies)) => replies.filter_map(move |reply| ready(received(&location, reply))).boxed(),
             Err(error) => stream::once(ready(Err((String::new(), error)))).boxed(),
         }
     };
-    stream::once(opened).flatten().map(move |heard| (Arc::clone(&visit), heard)).boxed()
+    stream::once(opened).flatten().map(move |received| (Arc::clone(&visit), received)).boxed()
 }
 
-async fn open(namespace: &Namespace, place: Place, rest: &Pattern) -> Result<Streaming<wire::GlobReply>, Error> {
-    let message = wire::GlobRequest { receiver: place.name.clone(), pattern: rest.to_string() };
-    told(&place, namespace.client(&place).glob(namespace.request(message)).await)
+async fn open(
+    namespace: &Namespace,
+    location: ObjectLocation,
+    rest: &Pattern,
+) -> Result<Streaming<wire::GlobReply>, Error> {
+    let message = wire::GlobRequest { receiver: location.name.clone(), pattern: rest.to_string() };
+    rpc_result(&location, namespace.client(&location).glob(namespace.request(message)).await)
 }
 
-fn heard(place: &Place, reply: Result<wire::GlobReply, Status>) -> Option<Heard> {
+fn received(location: &ObjectLocation, reply: Result<wire::GlobReply, Status>) -> Option<ReceivedMatch> {
     match reply.map(|reply| reply.reply) {
         Ok(Some(Reply::Entry(entry))) => {
             let has_children = entry.has_children;
@@ -104,6 +107,6 @@ fn heard(place: &Place, reply: Result<wire::GlobReply, Status>) -> Option<Heard>
         }
         Ok(Some(Reply::Error(error))) => Some(Err((error.name, messages::error_in(error.failure.unwrap_or_default())))),
         Ok(Some(Reply::Summary(_)) | None) => None,
-        Err(status) => Some(Err((String::new(), failure(place, &status)))),
+        Err(status) => Some(Err((String::new(), rpc_error(location, &status)))),
     }
 }

@@ -1,73 +1,73 @@
-//! What a table knows of a node, and of who calls.
+//! Details of nodes and of the caller.
 
 use ebla_model::Micros;
-use ebla_mounttable::file::Stickiness;
-use ebla_mounttable::table::Usage;
-use ebla_mounttable::{Error, Standing};
+use ebla_mounttable_tree::file::Stickiness;
+use ebla_mounttable_tree::table::Usage;
+use ebla_mounttable_tree::{Error, Privilege};
 use ebla_proto::mounttable as wire;
 
-use crate::ask::{first, told};
 use crate::change::Etag;
-use crate::entry::Place;
+use crate::entry::ObjectLocation;
 use crate::namespace::Namespace;
+use crate::rpc::{first_reply, rpc_result};
 
-/// A node as its table knows it.
+/// The details of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
-    /// Who made it, and is charged for it.
+    /// The user who created it, and is charged for it.
     pub creator: String,
-    /// When it was made.
+    /// The time of its creation.
     pub created: Micros,
     /// Whether it stays when it is empty.
     pub stickiness: Stickiness,
-    /// Changes with everything.
+    /// Every change of the node changes it.
     pub version: String,
-    /// Changes with the permissions alone.
+    /// Only a change of the permissions changes it.
     pub etag: Etag,
-    /// How many servers are mounted on it.
+    /// The number of mounted servers.
     pub servers: u64,
-    /// How many children it has; above 10,000 a lower bound.
+    /// The number of children; above 10,000 a lower bound.
     pub children: u64,
 }
 
-/// The caller as a table knows him.
+/// The caller as authenticated by a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Who {
-    /// His names, most important first.
+    /// Their names, most important first.
     pub names: Vec<String>,
-    /// Whom things are charged to that he makes.
+    /// The user that their resources are charged to.
     pub user: String,
-    /// Whether he is a superuser.
-    pub standing: Standing,
-    /// Nodes that he is charged for.
+    /// Whether they are a superuser.
+    pub privilege: Privilege,
+    /// Their quota of nodes.
     pub nodes: Usage,
-    /// Servers that he is charged for.
+    /// Their quota of servers.
     pub servers: Usage,
 }
 
-/// Something that somebody may do with a node, and why.
+/// A right on a node, and its source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allowed {
-    /// The tag of what he may do.
+    /// The tag.
     pub tag: String,
-    /// The tag that says so: itself, or Admin.
+    /// The tag that grants it: itself, or Admin.
     pub granted_by: String,
-    /// The pattern that lets him in; empty for a superuser, and for a caller who may not read the permissions.
+    /// The pattern that matched; empty for a superuser, and for a caller who may not read the permissions.
     pub pattern: String,
 }
 
 impl Namespace {
-    /// A node's creator, age and versions.
+    /// The details of a node.
     ///
     /// # Errors
     /// As [`Self::resolve_to_mount_table`]; `NO_ACCESS`, `NO_SUCH_NAME`.
     pub async fn node(&self, name: &str) -> Result<Node, Error> {
-        let places = self.resolve_to_mount_table(name).await?.places();
-        let ask = |place: Place| async move {
-            let request = self.request(wire::GetNodeRequest { name: place.name.clone() });
-            told(&place, self.client(&place).get_node(request).await)
+        let locations = self.resolve_to_mount_table(name).await?.locations();
+        let ask = |location: ObjectLocation| async move {
+            let request = self.request(wire::GetNodeRequest { name: location.name.clone() });
+            rpc_result(&location, self.client(&location).get_node(request).await)
         };
-        let node = first(&places, ask).await?.outcome?;
+        let node = first_reply(&locations, ask).await?.outcome?;
         Ok(Node {
             creator: node.creator,
             created: Micros::new(node.created_micros),
@@ -79,36 +79,36 @@ impl Namespace {
         })
     }
 
-    /// What the caller may do with a node, or else, when `names` are given, whoever is called so.
+    /// The rights of the caller on a node, or those of a caller with `names` if there are any.
     ///
     /// # Errors
-    /// As [`Self::node`]; `NO_ACCESS` when it is about somebody else and the caller is no administrator of the node.
+    /// As [`Self::node`]; `NO_ACCESS` when it is about another caller and this one is not an administrator of the node.
     pub async fn test_permissions(&self, name: &str, names: &[String]) -> Result<Vec<Allowed>, Error> {
-        let places = self.resolve_to_mount_table(name).await?.places();
-        let ask = |place: Place| async move {
-            let (name, names) = (place.name.clone(), names.to_vec());
+        let locations = self.resolve_to_mount_table(name).await?.locations();
+        let ask = |location: ObjectLocation| async move {
+            let (name, names) = (location.name.clone(), names.to_vec());
             let request = self.request(wire::TestPermissionsRequest { name, names, tags: Vec::new() });
-            told(&place, self.client(&place).test_permissions(request).await)
+            rpc_result(&location, self.client(&location).test_permissions(request).await)
         };
         let allowed = |it: wire::test_permissions_reply::Allowed| Allowed {
             tag: it.tag,
             granted_by: it.granted_by,
             pattern: it.pattern,
         };
-        Ok(first(&places, ask).await?.outcome?.allowed.into_iter().map(allowed).collect())
+        Ok(first_reply(&locations, ask).await?.outcome?.allowed.into_iter().map(allowed).collect())
     }
 
-    /// Who the first root that answers takes the caller for, and what he is charged for there.
+    /// The identity and quota of the caller, at the first root that answers.
     ///
     /// # Errors
     /// `NO_MOUNT_TABLE` without roots; `NO_ACCESS`, `BAD_NAME`.
     pub async fn who_am_i(&self) -> Result<Who, Error> {
-        let places = self.roots().entry("")?.places();
-        let ask = |place: Place| async move {
+        let locations = self.roots().entry("")?.locations();
+        let ask = |location: ObjectLocation| async move {
             let request = self.request(wire::WhoAmIRequest {});
-            told(&place, self.client(&place).who_am_i(request).await)
+            rpc_result(&location, self.client(&location).who_am_i(request).await)
         };
-        let who = first(&places, ask).await?.outcome?;
+        let who = first_reply(&locations, ask).await?.outcome?;
         let usage = |usage: Option<wire::Usage>| {
             let usage = usage.unwrap_or_default();
             Usage { used: usage.used, limit: usage.limit }
@@ -116,7 +116,7 @@ impl Namespace {
         Ok(Who {
             names: who.names,
             user: who.user,
-            standing: if who.superuser { Standing::Superuser } else { Standing::Ordinary },
+            privilege: if who.superuser { Privilege::Superuser } else { Privilege::Ordinary },
             nodes: usage(who.nodes),
             servers: usage(who.servers),
         })

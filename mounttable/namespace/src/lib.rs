@@ -1,33 +1,30 @@
-//! The client side of mounttables: a program's view of all names, over any number of tables that are mounted in each
-//! other.
+//! The client library of mounttables: one namespace over any number of tables that are mounted in each other.
 //!
 //! ```text
-//!   roots  entry                where names begin; what they lead to
-//!   resolve  cache              which table to ask next, and what need not be asked: pure
-//!   namespace  ask  flight      the handle, and what asks; one question for all who ask the same
-//!   change  inspect             mounts, deletions, permissions; what a table knows
-//!   operate                     looking after a table
-//!   glob                        listing over tables that are mounted in each other
-//!   watch                       what a name leads to, whenever that changes
+//!   roots  entry                the start and the result of a resolution
+//!   resolve  cache              the next table to ask, and cached answers: pure
+//!   namespace  rpc              the handle, and calls to tables
+//!   single_flight               one request for concurrent callers
+//!   change  inspect             mounts, deletions, permissions; details of nodes
+//!   operate                     administration of a table
+//!   glob                        listing across tables
+//!   watch                       the servers of a name, whenever they change
 //!   publisher                   keeps servers mounted
 //!   channel                     a channel to the servers of a name
-//!   testing                     a mount table for applications' own tests
 //! ```
 //!
-//! Relative names begin at the roots, of which any may answer; rooted ones (`/host:8101/a/b`) at the server that they
-//! name. A table that comes upon a mounted table says so, and the next step goes there: nobody but the client sees the
-//! whole.
+//! Relative names are resolved from the roots, which are equivalent; rooted ones (`/host:8101/a/b`) from the server
+//! that they name. A table that finds a mounted table on the path returns it, and the client continues there: only the
+//! client sees the whole namespace.
 //!
-//! `examples/serve.rs` is a server that mounts itself, `examples/dial.rs` a client that knows its name only.
+//! `examples/serve.rs` is a server that mounts itself, `examples/dial.rs` a client that knows only its name.
 //!
-//! What is absent: TLS, and the identity of a server.
+//! What is absent: TLS, and authentication of servers.
 
-mod ask;
 pub mod cache;
 pub mod change;
 pub mod channel;
 pub mod entry;
-mod flight;
 pub mod glob;
 pub mod inspect;
 mod namespace;
@@ -35,7 +32,8 @@ pub mod operate;
 pub mod publisher;
 pub mod resolve;
 pub mod roots;
-pub mod testing;
+mod rpc;
+mod single_flight;
 #[cfg(test)]
 mod tests;
 pub mod watch;

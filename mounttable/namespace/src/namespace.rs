@@ -1,26 +1,26 @@
-//! [`Namespace`]: the handle that a program holds. The shell around [`crate::resolve`] and [`crate::cache`].
+//! [`Namespace`]: the handle of a program. The shell around [`crate::resolve`] and [`crate::cache`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebla_client::channel::Channels;
-use ebla_mounttable::service::bearer::BEARER_HEADER;
-use ebla_mounttable::service::identity::DEVELOPMENT_HEADER;
-use ebla_mounttable::{Error, Reason};
+use ebla_mounttable_tree::messages::BEARER_HEADER;
+use ebla_mounttable_tree::messages::DEVELOPMENT_HEADER;
+use ebla_mounttable_tree::{Error, Reason};
 use ebla_runtime::Runtime;
 use tonic::metadata::{Ascii, MetadataValue};
 
-use crate::ask::first;
-use crate::cache::{Cache, CacheConfig, Caching, Known};
-use crate::entry::{MountEntry, Place};
-use crate::flight::Flights;
-use crate::resolve::{Goal, Resolution, Step};
+use crate::cache::{Cache, CacheConfig, CacheLookup, Caching};
+use crate::entry::{MountEntry, ObjectLocation};
+use crate::resolve::{Goal, Resolution, ResolutionStep};
 use crate::roots::{Roots, with_hint};
+use crate::rpc::first_reply;
+use crate::single_flight::SingleFlight;
 
-/// How long a call may take unless the builder is told otherwise.
+/// The default timeout of a call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// All names, as one caller sees them. Cheap to clone; clones share roots, cache and connections.
+/// The namespace, as one caller sees it. Cheap to clone; clones share roots, cache and connections.
 #[derive(Clone, Debug)]
 pub struct Namespace(pub(crate) Arc<Inner>);
 
@@ -28,18 +28,18 @@ pub struct Namespace(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) runtime: Runtime,
     pub(crate) channels: Channels,
-    /// The header that tells who calls.
+    /// The header that identifies the caller.
     pub(crate) identity: Option<(&'static str, MetadataValue<Ascii>)>,
     pub(crate) timeout: Duration,
     /// Held for a copy.
     roots: Mutex<Roots>,
-    /// Held for a look-up or a change.
+    /// Held for one operation.
     cache: Mutex<Cache>,
-    /// Steps that are being asked for.
-    flights: Flights,
+    /// Steps in flight.
+    single_flight: SingleFlight,
 }
 
-/// How a [`Namespace`] is to be.
+/// Builds a [`Namespace`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     runtime: Runtime,
@@ -50,43 +50,44 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Where relative names begin.
+    /// Sets the roots of relative names.
     #[must_use]
     pub fn roots(self, roots: Roots) -> Self {
         Self { roots, ..self }
     }
 
-    /// Who calls: names, separated by commas, as a server that believes callers (for development) takes them.
+    /// Sets the caller's names, separated by commas, for a server that believes its callers (for development).
     #[must_use]
     pub fn identity(self, names: impl Into<String>) -> Self {
         Self { identity: Some((DEVELOPMENT_HEADER, names.into())), ..self }
     }
 
-    /// Who calls: a token (JWT) for servers that check them. It goes to every table that a name leads over, and without TLS
-    /// whoever listens on the way can use it too.
+    /// Sets the caller's token (JWT). It is sent to every table on the path of a name, and without TLS anyone on the
+    /// network path can use it too.
     #[must_use]
     pub fn token(self, token: impl AsRef<str>) -> Self {
         Self { identity: Some((BEARER_HEADER, format!("Bearer {}", token.as_ref().trim()))), ..self }
     }
 
-    /// What is remembered.
+    /// Configures the cache.
     #[must_use]
     pub fn cache(self, cache: CacheConfig) -> Self {
         Self { cache, ..self }
     }
 
-    /// How long one call of a server may take.
+    /// Sets the timeout of one call.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// The handle. Connects to nobody yet.
+    /// Creates the handle. Connects to no server yet.
     ///
     /// # Errors
-    /// `BAD_NAME` when the identity or the token cannot be sent.
+    /// `BAD_NAME` when the identity or the token is not a valid header.
     pub fn build(self) -> Result<Namespace, Error> {
-        let bad = |_| Error::new(Reason::BadName, "who calls cannot be sent: it is not plain text of one line");
+        let bad =
+            |_| Error::new(Reason::BadName, "the identity is not a valid header: it must be ASCII text on one line");
         let header = |(header, text): (&'static str, String)| {
             let mut value = text.parse::<MetadataValue<Ascii>>().map_err(bad)?;
             value.set_sensitive(header == BEARER_HEADER);
@@ -100,60 +101,60 @@ impl Builder {
             timeout: self.timeout,
             roots: Mutex::new(self.roots),
             cache: Mutex::new(Cache::new(self.cache)),
-            flights: Flights::default(),
+            single_flight: SingleFlight::default(),
         })))
     }
 }
 
-/// Who answered a step.
+/// The source of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// A mount table.
     Table,
     /// The cache.
     Cache,
-    /// The cache, with what it would not tell if a table could be reached.
+    /// An expired cache entry, because no table could be reached.
     Stale,
 }
 
 /// One step of a resolution.
 #[derive(Clone, Debug)]
 pub struct Hop {
-    /// What was asked for, at each of the equivalent servers.
+    /// The names of the object, one at each of the equivalent servers.
     pub asked: Vec<String>,
-    /// Who answered.
+    /// The source of the answer.
     pub source: Source,
-    /// How long that took.
+    /// The duration.
     pub took: Duration,
-    /// What was answered.
+    /// The answer.
     pub answer: Result<MountEntry, Error>,
 }
 
-/// A resolution step by step.
+/// A resolution with all steps.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// The steps, in order.
     pub hops: Vec<Hop>,
-    /// What they came to.
+    /// The result.
     pub outcome: Result<MountEntry, Error>,
 }
 
 impl Namespace {
-    /// A namespace without roots, for a caller without names, until the builder is told otherwise.
+    /// A builder for a namespace without roots, for a caller without names.
     pub fn builder(runtime: Runtime) -> Builder {
         Builder { runtime, roots: Roots::default(), identity: None, cache: CacheConfig::default(), timeout: TIMEOUT }
     }
 
-    /// What a name leads to, over as many mount tables as it takes.
+    /// Resolves a name, across as many mount tables as it takes.
     ///
     /// # Errors
     /// `NO_SUCH_NAME`, also for a relative name without roots; `DEPTH_EXCEEDED` after [`crate::resolve::STEPS_MAX`]
-    /// tables; `UNAVAILABLE` when no server of a table can be reached; what a table refuses, such as `NO_ACCESS`.
+    /// tables; `UNAVAILABLE` when no server of a table can be reached; errors of a table, such as `NO_ACCESS`.
     pub async fn resolve(&self, name: &str) -> Result<MountEntry, Error> {
         self.trace(name).await.outcome
     }
 
-    /// As [`Self::resolve`], with each step: who was asked, who answered, how long it took.
+    /// Like [`Self::resolve`], and returns all steps.
     pub async fn trace(&self, name: &str) -> Trace {
         let mut hops = Vec::new();
         let outcome = match self.roots().entry(name) {
@@ -164,7 +165,7 @@ impl Namespace {
         Trace { hops, outcome: outcome.map_err(|error| with_hint(name, error)) }
     }
 
-    /// The mount table that holds a name, or would hold it: where it is mounted, unmounted and deleted.
+    /// The mount table that holds a name, or would hold it: changes of the name go there.
     ///
     /// # Errors
     /// As [`Self::resolve`]; `NO_MOUNT_TABLE` for a relative name without roots.
@@ -173,7 +174,8 @@ impl Namespace {
         self.follow(Goal::MountTable, entry, &mut Vec::new()).await
     }
 
-    /// What is mounted under a name itself: one step from the table that holds it, also if a mount table is there.
+    /// The servers mounted on a name itself: one step from the table that holds it, even if a mount table is mounted
+    /// there.
     ///
     /// # Errors
     /// As [`Self::resolve_to_mount_table`] and [`Self::resolve`].
@@ -182,39 +184,39 @@ impl Namespace {
         if table.suffix.is_empty() {
             return Ok(table);
         }
-        self.ask(&table).await.answer.map_err(|error| with_hint(name, error))
+        self.resolve_hop(&table).await.answer.map_err(|error| with_hint(name, error))
     }
 
-    /// Where relative names begin.
+    /// The roots of relative names.
     pub fn roots(&self) -> Roots {
         lock(&self.0.roots).clone()
     }
 
-    /// Lets relative names begin elsewhere from now on.
+    /// Replaces the roots of relative names.
     pub fn set_roots(&self, roots: Roots) {
         *lock(&self.0.roots) = roots;
     }
 
-    /// Forgets what the resolution of a name would find in the cache, at every table on the way; whether there was
-    /// anything.
+    /// Invalidates the cache entries that a resolution of a name would use, at every table on its path; returns whether
+    /// there were any.
     pub fn flush(&self, name: &str) -> bool {
-        let places = self.roots().entry(name).map(|entry| entry.places()).unwrap_or_default();
-        self.0.flights.close();
-        self.cache().forget_way(places)
+        let locations = self.roots().entry(name).map(|entry| entry.locations()).unwrap_or_default();
+        self.0.single_flight.detach_all();
+        self.cache().invalidate_path(locations)
     }
 
-    /// Switches the cache on or off; what it held is forgotten.
+    /// Switches the cache on or off, and clears it.
     pub fn set_caching(&self, caching: Caching) {
-        self.0.flights.close();
+        self.0.single_flight.detach_all();
         self.cache().set_caching(caching);
     }
 
-    /// Forgets what is known of objects that were just changed.
-    pub(crate) fn forget(&self, places: &[Place]) {
-        self.0.flights.close();
+    /// Invalidates the cache entries of objects that were changed.
+    pub(crate) fn invalidate(&self, locations: &[ObjectLocation]) {
+        self.0.single_flight.detach_all();
         let mut cache = self.cache();
-        for place in places {
-            cache.forget(place);
+        for location in locations {
+            cache.invalidate(location);
         }
     }
 
@@ -222,9 +224,9 @@ impl Namespace {
         let (mut resolution, mut step) = Resolution::begin(goal, entry);
         loop {
             match step {
-                Step::Done(outcome) => return outcome,
-                Step::Ask(entry) => {
-                    let hop = self.ask(&entry).await;
+                ResolutionStep::Done(outcome) => return outcome,
+                ResolutionStep::Ask(entry) => {
+                    let hop = self.resolve_hop(&entry).await;
                     step = resolution.answer(hop.answer.clone());
                     hops.push(hop);
                 }
@@ -232,40 +234,42 @@ impl Namespace {
         }
     }
 
-    /// One step from `entry`: from the cache, or else from the first of its servers that answers.
-    async fn ask(&self, entry: &MountEntry) -> Hop {
+    /// One step from `entry`: from the cache, or from the first of its servers that answers.
+    async fn resolve_hop(&self, entry: &MountEntry) -> Hop {
         let clock = &self.0.runtime.clock;
         let begun = clock.monotonic();
-        let places = entry.places();
-        let (source, answer) = match self.recall(&places) {
-            Known::Fresh(answer) => (Source::Cache, answer),
-            known => match (self.fly(&places).await, known) {
-                (Err(error), Known::Stale(entry)) if error.reason == Reason::Unavailable => (Source::Stale, Ok(entry)),
+        let locations = entry.locations();
+        let (source, answer) = match self.lookup_cache(&locations) {
+            CacheLookup::Fresh(answer) => (Source::Cache, answer),
+            known => match (self.resolve_shared(&locations).await, known) {
+                (Err(error), CacheLookup::Stale(entry)) if error.reason == Reason::Unavailable => {
+                    (Source::Stale, Ok(entry))
+                }
                 (answer, _) => (Source::Table, answer),
             },
         };
         Hop { asked: entry.names(), source, took: clock.monotonic().saturating_sub(begun), answer }
     }
 
-    /// What the cache knows of an object at any of its places: they are equivalent.
-    fn recall(&self, places: &[Place]) -> Known {
-        let (mut best, now) = (Known::Nothing, self.0.runtime.clock.wall());
+    /// Looks up an object at any of its locations: they are equivalent.
+    fn lookup_cache(&self, locations: &[ObjectLocation]) -> CacheLookup {
+        let (mut best, now) = (CacheLookup::Miss, self.0.runtime.clock.wall());
         let mut cache = self.cache();
-        for place in places {
-            match cache.find(place, now) {
-                Known::Nothing => {}
-                Known::Stale(entry) => best = Known::Stale(entry),
-                fresh @ Known::Fresh(_) => return fresh,
+        for location in locations {
+            match cache.lookup(location, now) {
+                CacheLookup::Miss => {}
+                CacheLookup::Stale(entry) => best = CacheLookup::Stale(entry),
+                fresh @ CacheLookup::Fresh(_) => return fresh,
             }
         }
         best
     }
 
-    /// Asks, unless somebody else is asking: then his answer is waited for.
-    async fn fly(&self, places: &[Place]) -> Result<MountEntry, Error> {
-        let nobody = || Error::new(Reason::Unavailable, "no server is known that could be asked");
-        let key = places.iter().min().cloned().ok_or_else(nobody)?;
-        self.0.flights.join(key, learned(self.clone(), places.to_vec())).await
+    /// Asks a table, or waits for the answer to the same request of another caller.
+    async fn resolve_shared(&self, locations: &[ObjectLocation]) -> Result<MountEntry, Error> {
+        let nobody = || Error::new(Reason::Unavailable, "no server to ask");
+        let key = locations.iter().min().cloned().ok_or_else(nobody)?;
+        self.0.single_flight.join(key, ask_and_cache(self.clone(), locations.to_vec())).await
     }
 
     fn cache(&self) -> MutexGuard<'_, Cache> {
@@ -273,12 +277,12 @@ impl Namespace {
     }
 }
 
-/// What the first of the places that answers says; the cache learns it.
-async fn learned(namespace: Namespace, places: Vec<Place>) -> Result<MountEntry, Error> {
+/// The answer of the first location that replies; it is cached.
+async fn ask_and_cache(namespace: Namespace, locations: Vec<ObjectLocation>) -> Result<MountEntry, Error> {
     let asked = namespace.cache().epoch();
-    let answered = first(&places, |place| namespace.resolve_step(place)).await?;
+    let answered = first_reply(&locations, |location| namespace.resolve_step(location)).await?;
     let now = namespace.0.runtime.clock.wall();
-    namespace.cache().learn(&answered.place, &answered.outcome, asked, now);
+    namespace.cache().insert(&answered.location, &answered.outcome, asked, now);
     answered.outcome
 }
 

@@ -1,14 +1,13 @@
-//! [`Publisher`]: keeps servers mounted under names for as long as it lives. The shell around [`agenda`].
+//! [`Publisher`]: keeps servers mounted under names for as long as it lives. The shell around [`schedule`].
 //!
-//! One task owns the agenda; the handle sends it wishes and watches what comes of them. A publisher that is shut down
-//! takes away what it mounted; one that is killed leaves it to its deadline, which is at most a period and
-//! [`agenda::SLACK`] away.
+//! One task owns the schedule; the handle sends it commands and reads its status. A publisher that is shut down
+//! unmounts its servers; after a crash they stay until their deadline, at most a period and [`schedule::SLACK`] later.
 
-pub mod agenda;
+pub mod schedule;
 
 use std::time::Duration;
 
-use ebla_mounttable::{Error, ServerAddress, Target, naming};
+use ebla_mounttable_tree::{Error, ServerAddress, Target, naming};
 use ebla_runtime::{Rng, Tasks};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -18,39 +17,39 @@ use tracing::{debug, warn};
 
 use crate::change::MountOptions;
 use crate::namespace::Namespace;
-use crate::publisher::agenda::{Act, Agenda, Deed};
+use crate::publisher::schedule::{Action, ActionKind, Schedule};
 
-pub use crate::publisher::agenda::{PairStatus, State, Status};
+pub use crate::publisher::schedule::{PairStatus, State, Status};
 
-/// How often a mount is made anew, unless told otherwise.
+/// The default interval of refreshes.
 pub const PERIOD: Duration = Duration::from_secs(60);
 
-/// Mounts that are made at the same time.
-const TOGETHER: usize = 32;
+/// The number of concurrent calls.
+const CONCURRENCY: usize = 32;
 
-/// Wishes that wait for the task; then whoever wishes waits.
-const WAITING_MAX: usize = 64;
+/// The number of queued commands; then callers wait.
+const COMMANDS_MAX: usize = 64;
 
-/// How long taking away may take in the end.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// The time for unmounting at shutdown.
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Beyond this the task is dropped.
-const GRACE: Duration = Duration::from_secs(6);
+/// The time after which the task is cancelled.
+const STOP_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Looks at the agenda at least this often: a state may change by the time alone.
-const LOOK_MAX: Duration = Duration::from_secs(10);
+/// The longest time between two updates of the status, which may change with time alone.
+const POLL_MAX: Duration = Duration::from_secs(10);
 
-/// Mounts servers under names, again and again. Every server is mounted under every name. Dropped, it is shut down in
-/// the background.
+/// Keeps servers mounted under names. Every server is mounted under every name. Dropping it shuts it down in the
+/// background.
 #[derive(Debug)]
 pub struct Publisher {
-    wishes: mpsc::Sender<Wish>,
+    commands: mpsc::Sender<Command>,
     status: watch::Receiver<Status>,
     tasks: Tasks,
 }
 
 #[derive(Debug)]
-enum Wish {
+enum Command {
     AddName(String, Target),
     RemoveName(String),
     AddServer(ServerAddress),
@@ -58,152 +57,152 @@ enum Wish {
 }
 
 impl Publisher {
-    /// Mounts through `namespace`, anew every `period` ([`PERIOD`] is a good one), give or take a tenth.
+    /// Mounts through `namespace`, and refreshes every `period` ([`PERIOD`] is a good one), plus or minus a tenth.
     pub fn start(namespace: &Namespace, period: Duration) -> Self {
         let runtime = &namespace.0.runtime;
         let tasks = runtime.tasks.child("publisher");
-        let (wishes, heard) = mpsc::channel(WAITING_MAX);
-        let (shown, status) = watch::channel(Status::default());
-        let agenda = Agenda::new(period);
-        let work = Work {
+        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let (status_sender, status) = watch::channel(Status::default());
+        let schedule = Schedule::new(period);
+        let task = PublisherTask {
             namespace: namespace.clone(),
-            agenda,
+            schedule,
             rng: runtime.rng.fork(),
-            shown,
-            under_way: FuturesUnordered::new(),
+            status_sender,
+            in_flight: FuturesUnordered::new(),
         };
         let token = tasks.token();
         tasks.spawn("publish", async move {
-            let mut work = work;
-            token.run_until_cancelled(work.run(heard)).await;
-            if tokio::time::timeout(FAREWELL, work.end()).await.is_err() {
-                warn!("not all mounts could be taken away: they end at their deadlines");
+            let mut task = task;
+            token.run_until_cancelled(task.run(receiver)).await;
+            if tokio::time::timeout(UNMOUNT_TIMEOUT, task.unmount_all()).await.is_err() {
+                warn!("not all mounts were removed; they expire at their deadlines");
             }
         });
-        Self { wishes, status, tasks }
+        Self { commands, status, tasks }
     }
 
-    /// Mounts all servers under this name too. Of a name that is there, what the servers are is changed when their
-    /// present mounts have ended: a table refuses to have one server as two sorts.
+    /// Mounts all servers under this name. If the name exists, a new kind takes effect when the present mounts have
+    /// expired: a table refuses one server with two kinds.
     pub async fn add_name(&self, name: &str, target: Target) {
-        self.wish(Wish::AddName(naming::clean(name), target)).await;
+        self.send(Command::AddName(naming::clean(name), target)).await;
     }
 
-    /// Takes all servers away from this name.
+    /// Unmounts all servers from this name.
     pub async fn remove_name(&self, name: &str) {
-        self.wish(Wish::RemoveName(naming::clean(name))).await;
+        self.send(Command::RemoveName(naming::clean(name))).await;
     }
 
-    /// Mounts this server too.
+    /// Adds a server under all names.
     pub async fn add_server(&self, server: ServerAddress) {
-        self.wish(Wish::AddServer(server)).await;
+        self.send(Command::AddServer(server)).await;
     }
 
-    /// Takes this server away from all names.
+    /// Unmounts this server from all names.
     pub async fn remove_server(&self, server: ServerAddress) {
-        self.wish(Wish::RemoveServer(server)).await;
+        self.send(Command::RemoveServer(server)).await;
     }
 
-    /// What is mounted, what is not, and why; changes as it changes.
+    /// The state of all mounts, with errors.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.clone()
     }
 
-    /// Takes away what is mounted, with one try each, and ends. Waits for that, at most some seconds.
+    /// Unmounts everything, with one attempt each, and stops. Waits some seconds at most.
     pub async fn shutdown(self) {
-        self.tasks.stop(GRACE).await;
+        self.tasks.stop(STOP_TIMEOUT).await;
     }
 
-    async fn wish(&self, wish: Wish) {
-        // It has ended when its runtime has been stopped: then nothing can be mounted any more.
-        drop(self.wishes.send(wish).await);
+    async fn send(&self, command: Command) {
+        // The task has stopped if its runtime was stopped; then nothing can be mounted any more.
+        drop(self.commands.send(command).await);
     }
 }
 
-/// A deed, when it was begun, and what came of it.
-type Done = (Deed, Duration, Result<(), Error>);
+/// An action, its start time, and its outcome.
+type Done = (Action, Duration, Result<(), Error>);
 
-/// What the task owns.
-struct Work {
+/// The state of the task.
+struct PublisherTask {
     namespace: Namespace,
-    agenda: Agenda,
+    schedule: Schedule,
     rng: Rng,
-    shown: watch::Sender<Status>,
-    under_way: FuturesUnordered<BoxFuture<'static, Done>>,
+    status_sender: watch::Sender<Status>,
+    in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
 }
 
-impl Work {
-    /// Until nobody wishes any more.
-    async fn run(&mut self, mut wishes: mpsc::Receiver<Wish>) {
+impl PublisherTask {
+    /// Runs until the handle is dropped.
+    async fn run(&mut self, mut commands: mpsc::Receiver<Command>) {
         loop {
-            self.begin_what_is_due();
-            self.show();
+            self.start_due_actions();
+            self.publish_status();
             let now = self.now();
-            let pause = self.agenda.next_due().map_or(LOOK_MAX, |at| at.saturating_sub(now).min(LOOK_MAX));
-            let is_free = self.under_way.len() < TOGETHER;
+            let pause = self.schedule.next_due().map_or(POLL_MAX, |at| at.saturating_sub(now).min(POLL_MAX));
+            let is_free = self.in_flight.len() < CONCURRENCY;
             tokio::select! {
-                wish = wishes.recv() => match wish {
-                    Some(wish) => self.note(wish, now),
+                command = commands.recv() => match command {
+                    Some(command) => self.apply(command, now),
                     None => return,
                 },
-                Some(done) = self.under_way.next() => self.done(done),
+                Some(done) = self.in_flight.next() => self.done(done),
                 () = tokio::time::sleep(pause), if is_free => {}
             }
         }
     }
 
-    /// Takes away what is mounted: what is under way first, or it might come after.
-    async fn end(&mut self) {
-        while let Some(done) = self.under_way.next().await {
+    /// Unmounts everything, after the calls in flight, which might mount again.
+    async fn unmount_all(&mut self) {
+        while let Some(done) = self.in_flight.next().await {
             self.done(done);
         }
-        self.agenda.clear(self.now());
-        // What fails is due again later: everything that is due now is tried once.
-        self.begin_what_is_due();
-        while let Some(done) = self.under_way.next().await {
+        self.schedule.clear(self.now());
+        // A failed action becomes due later, so each is tried once.
+        self.start_due_actions();
+        while let Some(done) = self.in_flight.next().await {
             self.done(done);
-            self.begin_what_is_due();
+            self.start_due_actions();
         }
-        self.show();
+        self.publish_status();
     }
 
-    fn begin_what_is_due(&mut self) {
+    fn start_due_actions(&mut self) {
         let now = self.now();
-        while self.under_way.len() < TOGETHER
-            && let Some(deed) = self.agenda.next_deed(now)
+        while self.in_flight.len() < CONCURRENCY
+            && let Some(action) = self.schedule.next_action(now)
         {
-            let (namespace, ttl) = (self.namespace.clone(), self.agenda.ttl());
+            let (namespace, ttl) = (self.namespace.clone(), self.schedule.ttl());
             let doing = async move {
-                let outcome = carry_out(&namespace, &deed, ttl).await;
-                (deed, now, outcome)
+                let outcome = execute(&namespace, &action, ttl).await;
+                (action, now, outcome)
             };
-            self.under_way.push(doing.boxed());
+            self.in_flight.push(doing.boxed());
         }
     }
 
-    fn note(&mut self, wish: Wish, now: Duration) {
-        match wish {
-            Wish::AddName(name, target) => self.agenda.add_name(&name, target, now),
-            Wish::RemoveName(name) => self.agenda.remove_name(&name, now),
-            Wish::AddServer(server) => self.agenda.add_server(&server, now),
-            Wish::RemoveServer(server) => self.agenda.remove_server(&server, now),
+    fn apply(&mut self, command: Command, now: Duration) {
+        match command {
+            Command::AddName(name, target) => self.schedule.add_name(&name, target, now),
+            Command::RemoveName(name) => self.schedule.remove_name(&name, now),
+            Command::AddServer(server) => self.schedule.add_server(&server, now),
+            Command::RemoveServer(server) => self.schedule.remove_server(&server, now),
         }
     }
 
-    fn done(&mut self, (deed, begun, outcome): Done) {
+    fn done(&mut self, (action, begun, outcome): Done) {
         if let Err(error) = &outcome {
-            debug!(name = %deed.name, server = %deed.server, act = ?deed.act, %error, "publish failed");
+            debug!(name = %action.name, server = %action.server, kind = ?action.kind, %error, "publish failed");
         }
         let now = self.now();
-        self.agenda.done(&deed, outcome, begun, now, self.rng.u64());
+        self.schedule.done(&action, outcome, begun, now, self.rng.u64());
     }
 
-    fn show(&self) {
-        let status = self.agenda.status(self.now());
-        self.shown.send_if_modified(|shown| {
-            let is_news = *shown != status;
-            *shown = status;
-            is_news
+    fn publish_status(&self) {
+        let status = self.schedule.status(self.now());
+        self.status_sender.send_if_modified(|current| {
+            let has_changed = *current != status;
+            *current = status;
+            has_changed
         });
     }
 
@@ -212,13 +211,13 @@ impl Work {
     }
 }
 
-async fn carry_out(namespace: &Namespace, deed: &Deed, ttl: Duration) -> Result<(), Error> {
-    match deed.act {
-        Act::Mount(target) => {
+async fn execute(namespace: &Namespace, action: &Action, ttl: Duration) -> Result<(), Error> {
+    match action.kind {
+        ActionKind::Mount(target) => {
             let options = MountOptions::new(ttl).target(target);
-            // One place is enough to be found; what others missed they get with the next mount.
-            namespace.mount(&deed.name, &deed.server, options).await?.any().map(drop)
+            // One server of the table suffices; the others get the mount with the next refresh.
+            namespace.mount(&action.name, &action.server, options).await?.any().map(drop)
         }
-        Act::Unmount => namespace.unmount(&deed.name, Some(&deed.server)).await?.all().map(drop),
+        ActionKind::Unmount => namespace.unmount(&action.name, Some(&action.server)).await?.all().map(drop),
     }
 }

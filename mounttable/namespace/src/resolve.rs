@@ -1,91 +1,91 @@
-//! Following a name from table to table: what to ask next, as a function of what was answered.
+//! Resolution of a name from table to table: the next request, as a function of the answers.
 //!
 //! ```text
-//!   entry is no mount table, or nothing is left of the name    the end
-//!   otherwise                                                  ask its servers for what is left
-//!     an entry                                                 go on there
-//!     "I am no mount table"                                    this entry is the object
-//!     nothing is mounted                                       an error; or the table that would hold the name
+//!   the entry is not a mount table, or the name is used up    done
+//!   otherwise                                                 ask its servers for the rest of the name
+//!     an entry                                                continue there
+//!     not a mount table                                       this entry is the object
+//!     no such name                                            an error; or the table that would hold the name
 //! ```
 //!
-//! Tables may lead to each other in circles, which only the number of steps bounds.
+//! Tables may refer to each other in cycles; only the number of steps is bounded.
 
-use ebla_mounttable::{Error, Reason, Target};
+use ebla_mounttable_tree::{Error, Reason, Target};
 
 use crate::entry::MountEntry;
 
-/// Most tables that are asked for one name.
+/// The largest number of tables asked for one name.
 pub const STEPS_MAX: usize = 32;
 
-/// What is looked for.
+/// The kind of result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
-    /// What the name leads to.
+    /// The servers of the name.
     Object,
     /// The table that holds the name, or would hold it.
     MountTable,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
-    /// Ask any of this entry's servers for one step, and tell [`Resolution::answer`].
+pub enum ResolutionStep {
+    /// Ask any of this entry's servers for one step, and pass the answer to [`Resolution::answer`].
     Ask(MountEntry),
-    /// It is over.
+    /// Done.
     Done(Result<MountEntry, Error>),
 }
 
-/// One name on its way.
+/// A resolution in progress.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resolution {
     goal: Goal,
     current: MountEntry,
-    /// Where `current` was found; where all begins, itself.
+    /// The entry that led to `current`; at the start, the same.
     above: MountEntry,
     asked: usize,
 }
 
 impl Resolution {
-    /// Begins at `entry`.
-    pub fn begin(goal: Goal, entry: MountEntry) -> (Self, Step) {
+    /// Starts at `entry`.
+    pub fn begin(goal: Goal, entry: MountEntry) -> (Self, ResolutionStep) {
         let mut resolution = Self { goal, above: entry.clone(), current: entry, asked: 0 };
         let step = resolution.proceed();
         (resolution, step)
     }
 
-    /// What to do after this answer of the table that was to be asked.
-    pub fn answer(&mut self, answer: Result<MountEntry, Error>) -> Step {
+    /// Continues with the answer of the table.
+    pub fn answer(&mut self, answer: Result<MountEntry, Error>) -> ResolutionStep {
         match answer {
             Ok(next) => {
                 self.above = std::mem::replace(&mut self.current, next);
                 self.proceed()
             }
-            Err(error) => Step::Done(self.conclude(error)),
+            Err(error) => ResolutionStep::Done(self.conclude(error)),
         }
     }
 
-    fn proceed(&mut self) -> Step {
+    fn proceed(&mut self) -> ResolutionStep {
         if self.current.target != Target::MountTable || self.current.suffix.is_empty() {
             let end = match self.goal {
                 Goal::Object => &self.current,
                 Goal::MountTable => &self.above,
             };
-            return Step::Done(Ok(end.clone()));
+            return ResolutionStep::Done(Ok(end.clone()));
         }
         if self.asked == STEPS_MAX {
-            let wrong = format!("after {STEPS_MAX} tables there still is no end; do they lead to each other?");
-            return Step::Done(Err(Error::new(Reason::DepthExceeded, wrong)));
+            let wrong = format!("resolution exceeded {STEPS_MAX} tables; they may refer to each other in a cycle");
+            return ResolutionStep::Done(Err(Error::new(Reason::DepthExceeded, wrong)));
         }
         self.asked = self.asked.saturating_add(1);
-        Step::Ask(self.current.clone())
+        ResolutionStep::Ask(self.current.clone())
     }
 
-    /// What a refusal means for who looks for the goal.
+    /// The result that an error implies for the goal.
     fn conclude(&self, error: Error) -> Result<MountEntry, Error> {
         match (self.goal, error.reason) {
             (Goal::Object, Reason::NotAMountTable) | (Goal::MountTable, Reason::NoSuchName) => Ok(self.current.clone()),
             (Goal::MountTable, Reason::NotAMountTable | Reason::NoSuchNameRoot) => Ok(self.above.clone()),
-            // To the caller it is a name like any other.
+            // For the caller it is a name like any other.
             (Goal::Object, Reason::NoSuchNameRoot) => Err(Error::new(Reason::NoSuchName, error.message)),
             _ => Err(error),
         }
@@ -101,20 +101,20 @@ mod tests {
         MountEntry { servers: vec![Server::lasting(server.parse().unwrap())], suffix: suffix.to_owned(), target }
     }
 
-    fn begin(goal: Goal, suffix: &str) -> (Resolution, Step) {
+    fn begin(goal: Goal, suffix: &str) -> (Resolution, ResolutionStep) {
         Resolution::begin(goal, entry("/root:1", suffix, Target::MountTable))
     }
 
-    /// What follows when the tables answer so, one after the other; each that is asked is expected to be.
+    /// The result when the tables answer like this, one after the other; each request is expected.
     fn followed(goal: Goal, suffix: &str, answers: Vec<Result<MountEntry, Error>>) -> Result<Vec<String>, Reason> {
         let (mut resolution, mut step) = begin(goal, suffix);
         for answer in answers {
-            assert!(matches!(step, Step::Ask(_)), "{step:?}");
+            assert!(matches!(step, ResolutionStep::Ask(_)), "{step:?}");
             step = resolution.answer(answer);
         }
         match step {
-            Step::Done(outcome) => outcome.map(|entry| entry.names()).map_err(|error| error.reason),
-            Step::Ask(entry) => panic!("{entry:?} is to be asked"),
+            ResolutionStep::Done(outcome) => outcome.map(|entry| entry.names()).map_err(|error| error.reason),
+            ResolutionStep::Ask(entry) => panic!("{entry:?} is to be asked"),
         }
     }
 
@@ -152,11 +152,11 @@ mod tests {
     fn a_circle_ends_after_32_steps() {
         let (mut resolution, mut step) = begin(Goal::Object, "a/a");
         let mut asked = 0;
-        while let Step::Ask(entry) = step {
+        while let ResolutionStep::Ask(entry) = step {
             asked += 1;
             step = resolution.answer(Ok(entry));
         }
-        let Step::Done(Err(error)) = step else { panic!("{step:?}") };
+        let ResolutionStep::Done(Err(error)) = step else { panic!("{step:?}") };
         assert_eq!((asked, error.reason), (STEPS_MAX, Reason::DepthExceeded));
     }
 }

@@ -1,18 +1,18 @@
-//! [`Roots`]: where relative names begin. They are equivalent: any of them may be asked.
+//! [`Roots`]: the start of relative names. They are equivalent: any of them may be asked.
 
-use ebla_mounttable::{Error, Reason, ServerAddress, Target, naming};
+use ebla_mounttable_tree::{Error, Reason, ServerAddress, Target, naming};
 
 use crate::entry::{MountEntry, Server};
 
-/// What the names of environment variables that hold roots begin with.
+/// The prefix of environment variables with roots.
 pub const VARIABLE_PREFIX: &str = "MT_ROOT";
 
-/// The roots, most preferred first. None at all is fine for who uses rooted names only.
+/// The roots, most preferred first. They may be empty if only rooted names are used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Roots(Vec<ServerAddress>);
 
 impl Roots {
-    /// The roots of these names, each of the form `/host:port` or `/host:port/name/there`.
+    /// The roots with these names, each `/host:port` or `/host:port/name/there`.
     ///
     /// # Errors
     /// `BAD_ADDRESS` when one is not rooted, or names no server.
@@ -21,14 +21,14 @@ impl Roots {
             if naming::is_rooted(name) {
                 name.parse()
             } else {
-                Err(Error::new(Reason::BadAddress, format!("the root {name:?} does not begin with a slash")))
+                Err(Error::new(Reason::BadAddress, format!("the root {name:?} must begin with a slash")))
             }
         };
         names.into_iter().map(root).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The roots in those of these environment variables whose names begin with [`VARIABLE_PREFIX`], in the order of
-    /// the variables' names. Empty ones do not count.
+    /// The roots in the environment variables whose names begin with [`VARIABLE_PREFIX`], ordered by variable name.
+    /// Empty ones are ignored.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -44,8 +44,8 @@ impl Roots {
         &self.0
     }
 
-    /// Where the resolution of `name` begins. A server that a rooted name begins with is taken for a mount table,
-    /// unless its address says otherwise; it will say itself.
+    /// The start of the resolution of `name`. The server of a rooted name is treated as a mount table, unless its
+    /// address says otherwise.
     ///
     /// # Errors
     /// `NO_MOUNT_TABLE` for a relative name without roots, `BAD_ADDRESS` for a rooted one without a server.
@@ -57,7 +57,7 @@ impl Roots {
             return Ok(MountEntry { servers: vec![Server::lasting(address)], suffix, target });
         }
         if self.0.is_empty() {
-            return Err(Error::new(Reason::NoMountTable, format!("there are no roots to resolve {name:?} from")));
+            return Err(Error::new(Reason::NoMountTable, format!("no roots to resolve {name:?} from")));
         }
         let servers = self.0.iter().cloned().map(Server::lasting).collect();
         let suffix = naming::elements(name).collect::<Vec<_>>().join("/");
@@ -65,7 +65,7 @@ impl Roots {
     }
 }
 
-/// What an address says of its server: `host:port#`, and endpoints that are marked so, are no mount tables.
+/// The kind that an address implies: `host:port#`, and endpoints with that flag, are not mount tables.
 fn address_target(address: &ServerAddress) -> Target {
     let (address, _) = naming::split_address(address.as_str());
     match address.strip_prefix("@6@").and_then(|rest| rest.split('@').nth(4)) {
@@ -76,7 +76,7 @@ fn address_target(address: &ServerAddress) -> Target {
     }
 }
 
-/// The error for who asked for `name`: if its first element is an address, the rooted spelling may be what was meant.
+/// Adds a hint to an error for `name`: if its first element is an address, the rooted spelling may have been meant.
 #[must_use]
 pub fn with_hint(name: &str, error: Error) -> Error {
     let first = naming::elements(name).next().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Tests of what decides, longer than what they test.
+//! Tests of the pure modules.
 
-mod agenda;
 mod cache;
 mod frontier;
 mod globbers;
+mod schedule;

@@ -1,37 +1,39 @@
-//! Watching a name: what it leads to, at once and whenever that has changed.
+//! Watching a name: the current servers, and every change.
 
 use std::time::Duration;
 
-use ebla_mounttable::{Error, Reason, Target};
+use ebla_mounttable_tree::{Error, Reason, Target};
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::watch_reply::{Change, Reply};
 use futures::stream::{self, BoxStream, StreamExt};
 use tonic::Streaming;
 
-use crate::ask::{failure, first, told};
-use crate::entry::{MountEntry, Place, Server};
+use crate::entry::{MountEntry, ObjectLocation, Server};
 use crate::namespace::Namespace;
+use crate::rpc::{first_reply, rpc_error, rpc_result};
 
-/// A server that has told nothing for so long is not there any more: every ten seconds it tells that it still looks.
-const SILENCE: Duration = Duration::from_secs(30);
+/// The time without a message after which a server counts as unavailable; it sends a heartbeat every ten seconds.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Before somebody is asked again after an end that nobody explained.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The delay before the next connection after an unexpected end.
+const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
-/// What a name leads to; `None` is nowhere.
+/// The servers of a name; `None`: it does not resolve.
 pub type State = Option<MountEntry>;
 
 impl Namespace {
-    /// What a name leads to, in the table that holds it: first as it is, then again whenever servers have come, gone or become
-    /// another sort. That a deadline has moved is no news.
+    /// The servers of a name, in the table that holds it: the current state, then every change of the servers or their
+    /// kind. Moved deadlines are not reported.
     ///
-    /// When the server that tells goes away, another one is asked, and what is still the same is not told again.
+    /// When the watched server becomes unavailable, another one is watched, and an unchanged state is not reported
+    /// again.
     ///
     /// # Errors
-    /// As the last item: `NO_ACCESS`, also when rights are lost later, and what else a table refuses; `UNAVAILABLE` only before
-    /// anything was told.
+    /// As the last item: `NO_ACCESS`, also when rights are revoked later, and other errors of a table; `UNAVAILABLE`
+    /// only before the first state.
     pub fn watch(&self, name: &str) -> BoxStream<'static, Result<State, Error>> {
-        let watcher = Watcher { namespace: self.clone(), name: name.to_owned(), told: None, table: None, left: None };
+        let watcher =
+            Watcher { namespace: self.clone(), name: name.to_owned(), reported: None, current: None, skipped: None };
         let next = |watcher: Option<Watcher>| async move {
             let mut watcher = watcher?;
             let item = watcher.next().await;
@@ -45,96 +47,97 @@ impl Namespace {
 struct Watcher {
     namespace: Namespace,
     name: String,
-    /// What the caller knows.
-    told: Option<State>,
-    table: Option<Watched>,
-    /// The table that was left because the name leads on from there.
-    left: Option<Place>,
+    /// The last reported state.
+    reported: Option<State>,
+    current: Option<WatchStream>,
+    /// The table that was left because the name continues at a mounted one.
+    skipped: Option<ObjectLocation>,
 }
 
-/// A table that tells of the name.
-struct Watched {
-    place: Place,
+/// A watch at a table.
+struct WatchStream {
+    location: ObjectLocation,
     replies: Streaming<wire::WatchReply>,
-    /// What it told.
+    /// The last state from it.
     state: State,
 }
 
 impl Watcher {
-    /// The next news.
+    /// The next state that differs from the reported one.
     async fn next(&mut self) -> Result<State, Error> {
         loop {
-            match self.hear().await {
-                Ok(Some(state)) if self.told.as_ref().is_none_or(|told| !is_same(told, &state)) => {
-                    self.told = Some(state.clone());
+            match self.next_update().await {
+                Ok(Some(state)) if self.reported.as_ref().is_none_or(|reported| !is_same(reported, &state)) => {
+                    self.reported = Some(state.clone());
                     return Ok(state);
                 }
                 Ok(_) => {}
-                Err(error) if error.reason == Reason::Unavailable && self.told.is_some() => {
-                    self.table = None;
-                    tokio::time::sleep(self.namespace.0.runtime.rng.jitter(PAUSE)).await;
+                Err(error) if error.reason == Reason::Unavailable && self.reported.is_some() => {
+                    self.current = None;
+                    tokio::time::sleep(self.namespace.0.runtime.rng.jitter(RECONNECT_DELAY)).await;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// What the table tells next, if it is about the name.
-    async fn hear(&mut self) -> Result<Option<State>, Error> {
-        let watched = match &mut self.table {
-            Some(watched) => watched,
+    /// The next state from the table, if the table holds the name.
+    async fn next_update(&mut self) -> Result<Option<State>, Error> {
+        let stream = match &mut self.current {
+            Some(stream) => stream,
             none => none.insert(open(&self.namespace, &self.name).await?),
         };
-        let silent = |why| Error::new(Reason::Unavailable, format!("{}: {why}", watched.place.address));
-        let message = match tokio::time::timeout(SILENCE, watched.replies.message()).await {
+        let silent = |why| Error::new(Reason::Unavailable, format!("{}: {why}", stream.location.address));
+        let message = match tokio::time::timeout(SILENCE_TIMEOUT, stream.replies.message()).await {
             Ok(Ok(Some(message))) => message,
-            Ok(Ok(None)) => return Err(silent("it does not watch any more")),
-            Ok(Err(status)) => return Err(failure(&watched.place, &status)),
-            Err(_) => return Err(silent("it is silent")),
+            Ok(Ok(None)) => return Err(silent("the watch ended")),
+            Ok(Err(status)) => return Err(rpc_error(&stream.location, &status)),
+            Err(_) => return Err(silent("no message in time")),
         };
-        watched.state = match message.reply {
+        stream.state = match message.reply {
             Some(Reply::Snapshot(snapshot)) => snapshot.entry.map(MountEntry::from_wire),
-            Some(Reply::Change(change)) => changed(watched.state.take(), &change),
+            Some(Reply::Change(change)) => changed(stream.state.take(), &change),
             Some(Reply::Heartbeat(_)) | None => return Ok(None),
         };
         let leads_on = |entry: &MountEntry| entry.target == Target::MountTable && !entry.suffix.is_empty();
-        // If it does lead on, the way comes to another table; otherwise the mounted server is no mount table after all.
-        if watched.state.as_ref().is_some_and(leads_on) && self.left.as_ref() != Some(&watched.place) {
-            self.left = self.table.take().map(|watched| watched.place);
+        // If it does continue, the next resolution leads to another table; otherwise the mounted server is not a mount
+        // table.
+        if stream.state.as_ref().is_some_and(leads_on) && self.skipped.as_ref() != Some(&stream.location) {
+            self.skipped = self.current.take().map(|stream| stream.location);
             return Ok(None);
         }
-        Ok(Some(watched.state.clone()))
+        Ok(Some(stream.state.clone()))
     }
 }
 
-/// The first server of the table that holds the name which answers.
-async fn open(namespace: &Namespace, name: &str) -> Result<Watched, Error> {
+/// Watches at the first server that answers, of the table that holds the name.
+async fn open(namespace: &Namespace, name: &str) -> Result<WatchStream, Error> {
     namespace.flush(name);
-    let places = namespace.resolve_to_mount_table(name).await?.places();
-    let open = |place: Place| async move {
-        let request = namespace.request(wire::WatchRequest { name: place.name.clone(), include_refresh: false });
-        told(&place, namespace.client(&place).watch(request).await)
+    let locations = namespace.resolve_to_mount_table(name).await?.locations();
+    let open = |location: ObjectLocation| async move {
+        let request = namespace.request(wire::WatchRequest { name: location.name.clone(), include_refresh: false });
+        rpc_result(&location, namespace.client(&location).watch(request).await)
     };
-    let answered = first(&places, open).await?;
-    Ok(Watched { place: answered.place, replies: answered.outcome?, state: None })
+    let answered = first_reply(&locations, open).await?;
+    Ok(WatchStream { location: answered.location, replies: answered.outcome?, state: None })
 }
 
-/// What a name leads to after a change.
+/// The state after a change.
 fn changed(before: State, change: &Change) -> State {
     if change.gone {
         return None;
     }
     let entry = before.unwrap_or(MountEntry { servers: Vec::new(), suffix: String::new(), target: Target::Object });
-    let told = || change.updated.iter().chain(&change.added);
-    let target = told().next().map_or(entry.target, |it| Target::of(it.serves_mount_table, it.is_leaf));
-    let is_told_of = |server: &Server| told().any(|it| it.address == server.address.as_str());
+    let reported = || change.updated.iter().chain(&change.added);
+    let target = reported().next().map_or(entry.target, |it| Target::of(it.serves_mount_table, it.is_leaf));
+    let is_told_of = |server: &Server| reported().any(|it| it.address == server.address.as_str());
     let is_removed = |server: &Server| change.removed.iter().any(|it| *it == server.address.as_str());
     let mut servers: Vec<_> = entry.servers.into_iter().filter(|it| !is_told_of(it) && !is_removed(it)).collect();
-    servers.extend(told().filter_map(Server::from_wire));
+    servers.extend(reported().filter_map(Server::from_wire));
     Some(MountEntry { servers, suffix: change.suffix.clone(), target })
 }
 
-/// Whether two states differ in nothing but deadlines and the order of servers.
+/// Whether two states differ at most in deadlines and the order of servers.
 fn is_same(one: &State, other: &State) -> bool {
     let kept = |state: &State| {
         state.as_ref().map(|entry| {

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use ebla_mounttable::service::Changes;
-use ebla_mounttable::table::Tally;
 use ebla_mounttable_namespace::Operator;
+use ebla_mounttable_namespace::operate::WriteMode;
 use ebla_mounttable_namespace::operate::{Finding, Fix, Limit};
+use ebla_mounttable_tree::table::Tally;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
@@ -120,7 +120,7 @@ pub(super) enum Admin {
     Readonly {
         /// on or off
         #[arg(value_parser = parse_switch)]
-        to: Changes,
+        to: WriteMode,
     },
     /// Show the counters of the server since it started
     ///
@@ -138,7 +138,7 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
             json!({"changed": changed})
         }
         Admin::Check { fix } => {
-            let fix = if fix { Fix::Mend } else { Fix::Tell };
+            let fix = if fix { Fix::Repair } else { Fix::Report };
             return report_findings(&operator.check(fix).await.map_err(to_failure)?, format);
         }
         Admin::Dump { file: None } => {
@@ -177,8 +177,8 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
             return Ok(());
         }
         Admin::Readonly { to } => {
-            let was = operator.set_changes(to).await.map_err(to_failure)?;
-            json!({"read_only": to == Changes::Refused, "was_read_only": was == Changes::Refused})
+            let was = operator.set_write_mode(to).await.map_err(to_failure)?;
+            json!({"read_only": to == WriteMode::ReadOnly, "was_read_only": was == WriteMode::ReadOnly})
         }
         Admin::Counters => {
             let (lookups, requests) = operator.counters().await.map_err(to_failure)?;
@@ -199,7 +199,7 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
 
 fn parse_limit(text: &str) -> Result<Limit, String> {
     match text {
-        "default" => Ok(Limit::OfEverybody),
+        "default" => Ok(Limit::Default),
         "unlimited" => Ok(Limit::Own(0)),
         _ => match text.parse() {
             Ok(limit @ 1..) => Ok(Limit::Own(limit)),
@@ -208,10 +208,10 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
     }
 }
 
-fn parse_switch(text: &str) -> Result<Changes, String> {
+fn parse_switch(text: &str) -> Result<WriteMode, String> {
     match text {
-        "on" => Ok(Changes::Refused),
-        "off" => Ok(Changes::Made),
+        "on" => Ok(WriteMode::ReadOnly),
+        "off" => Ok(WriteMode::ReadWrite),
         _ => Err("expected on or off".to_owned()),
     }
 }

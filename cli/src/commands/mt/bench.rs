@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebla_mounttable::naming;
+use ebla_mounttable_tree::naming;
 use ebla_runtime::Runtime;
 use serde_json::json;
 

@@ -11,9 +11,9 @@
 
 use std::io::{self, Write};
 
-use ebla_mounttable::service::messages;
-use ebla_mounttable::table::Tally;
-use ebla_mounttable_namespace::operate::Saved;
+use ebla_mounttable_namespace::operate::DumpRecord;
+use ebla_mounttable_tree::messages;
+use ebla_mounttable_tree::table::Tally;
 use ebla_proto::mounttable::dump_reply;
 use serde::{Deserialize, Serialize};
 
@@ -54,10 +54,10 @@ impl<W: Write> DumpWriter<W> {
         Ok(writer)
     }
 
-    pub(super) fn write(&mut self, part: Saved) -> io::Result<()> {
+    pub(super) fn write(&mut self, part: DumpRecord) -> io::Result<()> {
         self.parts = self.parts.saturating_add(1);
         let line = match part {
-            Saved::Row(key, row) => {
+            DumpRecord::Row(key, row) => {
                 if self.last != key {
                     self.tally.rows = self.tally.rows.saturating_add(1);
                     key.clone_into(&mut self.last);
@@ -70,7 +70,7 @@ impl<W: Write> DumpWriter<W> {
                 };
                 Line::Row { key, cells: messages::cells(row).into_iter().map(cell).collect() }
             }
-            Saved::Counter(name, value) => {
+            DumpRecord::Counter(name, value) => {
                 self.tally.counters = self.tally.counters.saturating_add(1);
                 Line::Counter { name, value }
             }
@@ -104,7 +104,7 @@ impl<L: Iterator<Item = io::Result<String>>> DumpReader<L> {
         Self { lines, number: 0, is_over: false }
     }
 
-    fn read(&mut self) -> Result<Option<Saved>, String> {
+    fn read(&mut self) -> Result<Option<DumpRecord>, String> {
         loop {
             self.number = self.number.saturating_add(1);
             let line =
@@ -126,9 +126,9 @@ impl<L: Iterator<Item = io::Result<String>>> DumpReader<L> {
                         value: it.value,
                     };
                     let row = messages::row(cells.into_iter().map(cell).collect()).map_err(|error| error.message)?;
-                    return Ok(Some(Saved::Row(key, row)));
+                    return Ok(Some(DumpRecord::Row(key, row)));
                 }
-                (_, Line::Counter { name, value }) => return Ok(Some(Saved::Counter(name, value))),
+                (_, Line::Counter { name, value }) => return Ok(Some(DumpRecord::Counter(name, value))),
                 (number, Line::End { parts }) => {
                     let read = number.saturating_sub(2);
                     if parts != read {
@@ -146,7 +146,7 @@ impl<L: Iterator<Item = io::Result<String>>> DumpReader<L> {
 }
 
 impl<L: Iterator<Item = io::Result<String>>> Iterator for DumpReader<L> {
-    type Item = Result<Saved, String>;
+    type Item = Result<DumpRecord, String>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.is_over {
@@ -161,23 +161,23 @@ impl<L: Iterator<Item = io::Result<String>>> Iterator for DumpReader<L> {
 #[cfg(test)]
 mod tests {
     use ebla_model::Micros;
-    use ebla_mounttable::store;
-    use ebla_mounttable::store::Family;
+    use ebla_mounttable_tree::store;
+    use ebla_mounttable_tree::store::Family;
 
     use super::*;
 
-    fn parts() -> Vec<Saved> {
+    fn parts() -> Vec<DumpRecord> {
         let cell = |value: &str| store::Cell { timestamp: Micros::from_millis(7), value: value.to_owned() };
         let row = |column: &str| [((Family::Servers, column.to_owned()), cell("{\"a\": \"\u{e9}\n\"}"))].into();
         vec![
-            Saved::Row("k/a".to_owned(), row("h:1")),
-            Saved::Row("k/a".to_owned(), row("h:2")),
-            Saved::Row("k/b".to_owned(), row("h:1")),
-            Saved::Counter("n:alice".to_owned(), -3),
+            DumpRecord::Row("k/a".to_owned(), row("h:1")),
+            DumpRecord::Row("k/a".to_owned(), row("h:2")),
+            DumpRecord::Row("k/b".to_owned(), row("h:1")),
+            DumpRecord::Counter("n:alice".to_owned(), -3),
         ]
     }
 
-    fn written(parts: Vec<Saved>) -> (String, Tally) {
+    fn written(parts: Vec<DumpRecord>) -> (String, Tally) {
         let mut text = Vec::new();
         let mut writer = DumpWriter::begin(&mut text).unwrap();
         parts.into_iter().for_each(|part| writer.write(part).unwrap());
@@ -185,7 +185,7 @@ mod tests {
         (String::from_utf8(text).unwrap(), tally)
     }
 
-    fn read(text: &str) -> Result<Vec<Saved>, String> {
+    fn read(text: &str) -> Result<Vec<DumpRecord>, String> {
         DumpReader::of(text.lines().map(|line| Ok(line.to_owned()))).collect()
     }
 

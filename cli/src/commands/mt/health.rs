@@ -4,9 +4,9 @@ use std::process::Stdio;
 use std::str::FromStr;
 use std::time::Duration;
 
-use ebla_mounttable::ServerAddress;
 use ebla_mounttable_namespace::Publisher;
-use ebla_mounttable_namespace::entry::Place;
+use ebla_mounttable_namespace::entry::ObjectLocation;
+use ebla_mounttable_tree::ServerAddress;
 use ebla_runtime::Net;
 use http::uri::PathAndQuery;
 use http::{Request, header};
@@ -56,7 +56,7 @@ impl FromStr for Check {
 
 /// Checks a server periodically, and keeps it mounted while it is healthy. Never returns.
 pub(super) async fn monitor(check: &Check, every: Duration, server: &ServerAddress, publisher: &Publisher, net: &Net) {
-    let server_place = Place::new(server, "");
+    let server_place = ObjectLocation::new(server, "");
     let (mut is_mounted, mut failures) = (false, 0_u32);
     loop {
         let checked = tokio::time::timeout(CHECK_TIMEOUT, run_check(check, server_place.host_port(), net)).await;

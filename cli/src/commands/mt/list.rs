@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ebla_model::Micros;
-use ebla_mounttable::{Error, Reason, naming};
 use ebla_mounttable_namespace::{GlobEntry, Namespace};
+use ebla_mounttable_tree::{Error, Reason, naming};
 use futures::StreamExt;
 use serde_json::Value;
 

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use ebla_mounttable::identity::BlessingPattern;
-use ebla_mounttable::{Permissions, Tag};
 use ebla_mounttable_namespace::{Etag, Namespace};
+use ebla_mounttable_tree::identity::BlessingPattern;
+use ebla_mounttable_tree::{Permissions, Tag};
 use serde_json::{Value, json};
 
 use super::{report, show, to_failure};

@@ -9,9 +9,9 @@ use std::convert::Infallible;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use ebla_mounttable::{Error, Reason, ServerAddress, Target, naming};
 use ebla_mounttable_namespace::publisher::{State, Status};
 use ebla_mounttable_namespace::{Namespace, Publisher};
+use ebla_mounttable_tree::{Error, Reason, ServerAddress, Target, naming};
 use ebla_runtime::Net;
 use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};

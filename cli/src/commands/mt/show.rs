@@ -1,11 +1,11 @@
 //! The output of `ebla mt`: tables for people, JSON for programs. Pure; `testdata/mt` has golden files.
 
 use ebla_model::Micros;
-use ebla_mounttable::file::Stickiness;
-use ebla_mounttable::table::{Correction, Limits, Usage};
-use ebla_mounttable::{Deadline, ServerAddress, Standing, Target};
 use ebla_mounttable_namespace::operate::{AllLimits, Finding};
 use ebla_mounttable_namespace::{Allowed, GlobEntry, MountEntry, Node, Server, Who};
+use ebla_mounttable_tree::file::Stickiness;
+use ebla_mounttable_tree::table::{Correction, Limits, Usage};
+use ebla_mounttable_tree::{Deadline, Privilege, ServerAddress, Target};
 use serde_json::{Map, Value, json};
 
 use crate::output::{self, Format};
@@ -178,7 +178,7 @@ pub(super) fn caller(format: Format, who: &Who) -> String {
     let known = json!({
         "names": who.names,
         "user": who.user,
-        "superuser": who.standing == Standing::Superuser,
+        "superuser": who.privilege == Privilege::Superuser,
         "nodes": usage(who.nodes),
         "servers": usage(who.servers),
     });

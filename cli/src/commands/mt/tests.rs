@@ -16,10 +16,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use ebla_model::Micros;
-use ebla_mounttable::table::{Correction, Limits};
-use ebla_mounttable::{Deadline, Error, Reason, Target};
 use ebla_mounttable_namespace::operate::{AllLimits, Finding};
 use ebla_mounttable_namespace::{Allowed, GlobEntry, Hop, MountEntry, Server, Source, Trace};
+use ebla_mounttable_tree::table::{Correction, Limits};
+use ebla_mounttable_tree::{Deadline, Error, Reason, Target};
 
 use super::show;
 use crate::output::{Format, document};

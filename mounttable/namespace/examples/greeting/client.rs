@@ -1,20 +1,20 @@
-//! A client that dials by name, as generated code would have it with a `.proto` file.
+//! A client that dials by name, like code generated from a `.proto` file.
 
-use ebla_mounttable::Error;
-use ebla_mounttable::service::messages;
 use ebla_mounttable_namespace::{NamedChannel, Namespace};
+use ebla_mounttable_tree::Error;
+use ebla_mounttable_tree::messages;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// Asks whichever server the name leads to.
+/// Calls one of the servers of the name.
 pub(crate) async fn greet(names: &Namespace, name: &str, who: &str) -> Result<String, Error> {
     let channel = names.channel(name).await?;
     greet_over(channel, who).await.map_err(|status| messages::error(&status))
 }
 
-/// One call; a client that makes many keeps the channel.
+/// One call; a client with many calls keeps the channel.
 pub(crate) async fn greet_over(channel: NamedChannel, who: &str) -> Result<String, Status> {
     let mut client = Grpc::new(channel);
     client.ready().await.map_err(Status::from_error)?;

@@ -1,4 +1,4 @@
-//! A service of one call that mounts itself, as generated code would have it with a `.proto` file.
+//! A service with one method that mounts itself, like code generated from a `.proto` file.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ebla_mounttable::{Error, Reason, Target};
 use ebla_mounttable_namespace::publisher::{State, Status};
 use ebla_mounttable_namespace::{Namespace, Publisher};
+use ebla_mounttable_tree::{Error, Reason, Target};
 use ebla_runtime::{Runtime, ServeOptions, Tasks, serve};
 use futures::future::BoxFuture;
 use tonic::body::Body;
@@ -18,7 +18,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response};
 use tonic_prost::ProstCodec;
 
-/// How long calls may take to end.
+/// The time for calls to finish.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// A server of greetings, mounted under a name while it runs.
@@ -29,7 +29,7 @@ pub(crate) struct Greeter {
 }
 
 impl Greeter {
-    /// Listens, and is mounted under `name` from then on, anew every `period`.
+    /// Listens, and mounts itself under `name`, with a refresh every `period`.
     pub(crate) async fn start(
         runtime: &Runtime,
         names: &Namespace,
@@ -47,26 +47,26 @@ impl Greeter {
         publisher.add_server(address.parse()?).await;
         publisher.add_name(name, Target::Leaf).await;
         let mut status = publisher.status();
-        // Whoever is told that it runs shall find it.
+        // Returns after the first mount, so that clients find it.
         let is_mounted = |status: &Status| status.pairs.iter().any(|pair| pair.state == State::Mounted);
         let mounted = status.wait_for(is_mounted).await;
         mounted.map_err(|_| Error::new(Reason::Unavailable, "the publisher has ended"))?;
         Ok(Self { address, publisher, serving })
     }
 
-    /// Where it listens.
+    /// Its address.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Takes its mount away first, so that nobody comes any more, and then ends.
+    /// Unmounts first, so that no new clients come, and then stops.
     pub(crate) async fn stop(self) {
         self.publisher.shutdown().await;
         self.serving.stop(GRACE).await;
     }
 }
 
-/// The service; the address is a part of what it says.
+/// The service; its replies contain the address.
 #[derive(Clone)]
 struct Greetings(Arc<str>);
 

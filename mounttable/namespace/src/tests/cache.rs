@@ -1,12 +1,12 @@
-//! The cache with the time in the test's hands.
+//! The cache with a clock controlled by the test.
 
 use std::time::Duration;
 
 use ebla_model::Micros;
-use ebla_mounttable::{Deadline, Error, Reason, Target};
+use ebla_mounttable_tree::{Deadline, Error, Reason, Target};
 
-use crate::cache::{Cache, CacheConfig, Caching, Known};
-use crate::entry::{MountEntry, Place, Server};
+use crate::cache::{Cache, CacheConfig, CacheLookup, Caching};
+use crate::entry::{MountEntry, ObjectLocation, Server};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -14,8 +14,8 @@ fn at(seconds: u64) -> Micros {
     Micros::new(1_000_000_000_000_000).plus(SECOND * u32::try_from(seconds).unwrap())
 }
 
-fn place(name: &str) -> Place {
-    Place::new(&name.parse().unwrap(), "")
+fn location(name: &str) -> ObjectLocation {
+    ObjectLocation::new(&name.parse().unwrap(), "")
 }
 
 fn server(address: &str, deadline: Deadline) -> Server {
@@ -27,15 +27,15 @@ fn entry(addresses: &[&str], suffix: &str, target: Target) -> MountEntry {
     MountEntry { servers, suffix: suffix.to_owned(), target }
 }
 
-fn learn(cache: &mut Cache, name: &str, entry: MountEntry) {
+fn insert(cache: &mut Cache, name: &str, entry: MountEntry) {
     let epoch = cache.epoch();
-    cache.learn(&place(name), &Ok(entry), epoch, at(0));
+    cache.insert(&location(name), &Ok(entry), epoch, at(0));
 }
 
-/// The names that are known for `name` at second `now`.
+/// The cached names for `name` at second `now`.
 fn found(cache: &mut Cache, name: &str, now: u64) -> Option<Vec<String>> {
-    match cache.find(&place(name), at(now)) {
-        Known::Fresh(Ok(entry)) => Some(entry.names()),
+    match cache.lookup(&location(name), at(now)) {
+        CacheLookup::Fresh(Ok(entry)) => Some(entry.names()),
         _ => None,
     }
 }
@@ -45,17 +45,17 @@ fn filled(count: usize, deadline: impl Fn(usize) -> Deadline) -> Cache {
     for number in 0..count {
         let servers = vec![server("/h:1", deadline(number))];
         let entry = MountEntry { servers, suffix: String::new(), target: Target::Object };
-        learn(&mut cache, &format!("/root:1/n{number:05}"), entry);
+        insert(&mut cache, &format!("/root:1/n{number:05}"), entry);
     }
     cache
 }
 
 /// T093
 #[test]
-fn what_is_below_a_known_name_is_known_with_a_longer_suffix() {
+fn an_entry_answers_for_names_below_it() {
     let mut cache = Cache::new(CacheConfig::default());
-    learn(&mut cache, "/h1:1//a/b/c/d", entry(&["/h2:1"], "c/d", Target::MountTable));
-    learn(&mut cache, "/h2:1/c/d", entry(&["/h3:1/in"], "d", Target::Object));
+    insert(&mut cache, "/h1:1//a/b/c/d", entry(&["/h2:1"], "c/d", Target::MountTable));
+    insert(&mut cache, "/h2:1/c/d", entry(&["/h3:1/in"], "d", Target::Object));
     for (name, expected) in [
         ("/h1:1/a/b/c/d", Some("/h2:1/c/d")),
         ("/h1:1/a//b/", Some("/h2:1")),
@@ -77,7 +77,7 @@ fn each_hit_begins_with_the_next_server() {
     let servers = ["/a:1", "/b:1", "/c:1"];
     for count in 1..=servers.len() {
         let name = format!("/root:1/n{count}");
-        learn(&mut cache, &name, entry(&servers[..count], "", Target::Object));
+        insert(&mut cache, &name, entry(&servers[..count], "", Target::Object));
         for turn in 0..7 {
             let mut expected = servers[..count].to_vec();
             expected.rotate_left(turn % count);
@@ -92,7 +92,7 @@ fn too_many_entries_become_fewer_and_the_least_used_go() {
     let mut cache = filled(4_000, |_| Deadline::FOREVER);
     assert_eq!(cache.len(), 4_000);
     found(&mut cache, "/root:1/n00000", 0).unwrap();
-    learn(&mut cache, "/root:1/new", entry(&["/h:1"], "", Target::Object));
+    insert(&mut cache, "/root:1/new", entry(&["/h:1"], "", Target::Object));
     assert_eq!(cache.len(), 3_000);
     assert!(found(&mut cache, "/root:1/n00000", 0).is_some(), "it was used");
     assert!(found(&mut cache, "/root:1/n00001", 0).is_none(), "it was not");
@@ -105,7 +105,7 @@ fn entries_that_are_over_go_first() {
     let odd_ones_end = |number| if number % 2 == 1 { Deadline::at(at(10)) } else { Deadline::FOREVER };
     let mut cache = filled(4_000, odd_ones_end);
     let epoch = cache.epoch();
-    cache.learn(&place("/root:1/new"), &Ok(entry(&["/h:1"], "", Target::Object)), epoch, at(20));
+    cache.insert(&location("/root:1/new"), &Ok(entry(&["/h:1"], "", Target::Object)), epoch, at(20));
     assert_eq!(cache.len(), 2_001);
     assert!((0..4_000).step_by(2).all(|number| found(&mut cache, &format!("/root:1/n{number:05}"), 20).is_some()));
 }
@@ -114,36 +114,36 @@ fn entries_that_are_over_go_first() {
 #[test]
 fn only_what_a_look_up_would_find_is_forgotten() {
     let mut cache = Cache::new(CacheConfig::default());
-    learn(&mut cache, "/root:1/a", entry(&["/h:1"], "", Target::Object));
-    learn(&mut cache, "/root:1/b", entry(&["/h:2"], "", Target::Object));
-    assert!(!cache.forget(&place("/root:1/c")));
+    insert(&mut cache, "/root:1/a", entry(&["/h:1"], "", Target::Object));
+    insert(&mut cache, "/root:1/b", entry(&["/h:2"], "", Target::Object));
+    assert!(!cache.invalidate(&location("/root:1/c")));
     assert_eq!(cache.len(), 2);
-    assert!(cache.forget(&place("/root:1/a/below")));
+    assert!(cache.invalidate(&location("/root:1/a/below")));
     assert_eq!((found(&mut cache, "/root:1/a", 0), cache.len()), (None, 1));
-    assert!(cache.forget(&place("/root:1/b")));
+    assert!(cache.invalidate(&location("/root:1/b")));
     assert!(cache.is_empty());
 }
 
 #[test]
-fn what_is_known_below_a_name_is_forgotten_with_it() {
+fn invalidation_includes_names_below() {
     let mut cache = Cache::new(CacheConfig::default());
     for name in ["/root:1/a/b", "/root:1/a-b", "/root:1/ab", "/root:1/a/c/d", "/other:1/a/b"] {
-        learn(&mut cache, name, entry(&["/h:1"], "", Target::Object));
+        insert(&mut cache, name, entry(&["/h:1"], "", Target::Object));
     }
-    assert!(cache.forget(&place("/root:1/a")));
+    assert!(cache.invalidate(&location("/root:1/a")));
     assert_eq!(cache.len(), 3);
     assert!(found(&mut cache, "/root:1/ab", 0).is_some() && found(&mut cache, "/root:1/a/b", 0).is_none());
 }
 
 #[test]
-fn a_whole_way_is_forgotten_over_all_servers() {
+fn a_whole_path_is_invalidated_across_all_servers() {
     let mut cache = Cache::new(CacheConfig::default());
-    learn(&mut cache, "/root:1/mt/x", entry(&["/m1:1", "/m2:1"], "x", Target::MountTable));
-    learn(&mut cache, "/m2:1/x", entry(&["/h:1"], "", Target::Object));
-    learn(&mut cache, "/root:1/other", entry(&["/root:1"], "", Target::MountTable));
-    assert!(cache.forget_way(vec![place("/root:1/mt/x")]));
+    insert(&mut cache, "/root:1/mt/x", entry(&["/m1:1", "/m2:1"], "x", Target::MountTable));
+    insert(&mut cache, "/m2:1/x", entry(&["/h:1"], "", Target::Object));
+    insert(&mut cache, "/root:1/other", entry(&["/root:1"], "", Target::MountTable));
+    assert!(cache.invalidate_path(vec![location("/root:1/mt/x")]));
     assert_eq!(cache.len(), 1);
-    assert!(!cache.forget_way(vec![place("/root:1/mt/x")]));
+    assert!(!cache.invalidate_path(vec![location("/root:1/mt/x")]));
 }
 
 /// T097
@@ -151,11 +151,11 @@ fn a_whole_way_is_forgotten_over_all_servers() {
 fn switched_off_it_knows_nothing_and_forgets_what_it_knew() {
     let mut cache = filled(3, |_| Deadline::FOREVER);
     cache.set_caching(Caching::Off);
-    learn(&mut cache, "/root:1/a", entry(&["/h:1"], "", Target::Object));
+    insert(&mut cache, "/root:1/a", entry(&["/h:1"], "", Target::Object));
     assert_eq!(found(&mut cache, "/root:1/a", 0), None);
     cache.set_caching(Caching::On);
     assert!(cache.is_empty());
-    learn(&mut cache, "/root:1/a", entry(&["/h:1"], "", Target::Object));
+    insert(&mut cache, "/root:1/a", entry(&["/h:1"], "", Target::Object));
     assert!(found(&mut cache, "/root:1/a", 0).is_some());
 }
 
@@ -164,9 +164,9 @@ fn switched_off_it_knows_nothing_and_forgets_what_it_knew() {
 fn a_leaf_stays_one_and_a_mount_table_too() {
     let mut cache = Cache::new(CacheConfig::default());
     for target in [Target::Leaf, Target::MountTable] {
-        learn(&mut cache, "/root:1/a", entry(&["/h:1"], "", target));
+        insert(&mut cache, "/root:1/a", entry(&["/h:1"], "", target));
         for _ in 0..2 {
-            let Known::Fresh(Ok(known)) = cache.find(&place("/root:1/a"), at(0)) else { panic!("a miss") };
+            let CacheLookup::Fresh(Ok(known)) = cache.lookup(&location("/root:1/a"), at(0)) else { panic!("a miss") };
             assert_eq!(known.target, target);
         }
     }
@@ -177,10 +177,11 @@ fn one_server_whose_deadline_has_come_makes_a_miss() {
     let mut cache = Cache::new(CacheConfig::default());
     let servers = vec![server("/a:1", Deadline::FOREVER), server("/b:1", Deadline::at(at(10)))];
     let both = MountEntry { servers, suffix: String::new(), target: Target::Object };
-    learn(&mut cache, "/root:1/a", both);
+    insert(&mut cache, "/root:1/a", both);
     assert!(found(&mut cache, "/root:1/a", 9).is_some());
     assert!(found(&mut cache, "/root:1/a", 10).is_none());
-    let is_stale = |cache: &mut Cache, now| matches!(cache.find(&place("/root:1/a"), at(now)), Known::Stale(_));
+    let is_stale =
+        |cache: &mut Cache, now| matches!(cache.lookup(&location("/root:1/a"), at(now)), CacheLookup::Stale(_));
     assert!(is_stale(&mut cache, 10) && is_stale(&mut cache, 309), "it is better than nothing");
     assert!(!is_stale(&mut cache, 310));
 }
@@ -197,10 +198,10 @@ fn absence_is_of_one_name_and_short() {
     let mut cache = Cache::new(CacheConfig::default());
     let absent = Err(Error::new(Reason::NoSuchName, "nothing"));
     let epoch = cache.epoch();
-    cache.learn(&place("/root:1/a"), &absent, epoch, at(0));
-    assert_eq!(cache.find(&place("/root:1/a"), at(0)), Known::Fresh(absent));
-    assert_eq!(cache.find(&place("/root:1/a/b"), at(0)), Known::Nothing, "something may be mounted there");
-    assert_eq!(cache.find(&place("/root:1/a"), at(1)), Known::Nothing);
+    cache.insert(&location("/root:1/a"), &absent, epoch, at(0));
+    assert_eq!(cache.lookup(&location("/root:1/a"), at(0)), CacheLookup::Fresh(absent));
+    assert_eq!(cache.lookup(&location("/root:1/a/b"), at(0)), CacheLookup::Miss, "something may be mounted there");
+    assert_eq!(cache.lookup(&location("/root:1/a"), at(1)), CacheLookup::Miss);
 }
 
 #[test]
@@ -208,16 +209,16 @@ fn a_server_that_is_no_mount_table_is_none_for_any_name() {
     let mut cache = Cache::new(CacheConfig::default());
     let other = Err(Error::new(Reason::NotAMountTable, "what?"));
     let epoch = cache.epoch();
-    cache.learn(&place("/h:1/a/b"), &other, epoch, at(0));
-    assert_eq!(cache.find(&place("/h:1/c"), at(59)), Known::Fresh(other));
-    assert_eq!(cache.find(&place("/h:1/c"), at(60)), Known::Nothing);
+    cache.insert(&location("/h:1/a/b"), &other, epoch, at(0));
+    assert_eq!(cache.lookup(&location("/h:1/c"), at(59)), CacheLookup::Fresh(other));
+    assert_eq!(cache.lookup(&location("/h:1/c"), at(60)), CacheLookup::Miss);
 }
 
 #[test]
 fn an_answer_from_before_something_was_forgotten_does_not_count() {
     let mut cache = Cache::new(CacheConfig::default());
-    let asked = cache.epoch();
-    cache.forget(&place("/root:1/a"));
-    cache.learn(&place("/root:1/a"), &Ok(entry(&["/h:1"], "", Target::Object)), asked, at(0));
+    let streams = cache.epoch();
+    cache.invalidate(&location("/root:1/a"));
+    cache.insert(&location("/root:1/a"), &Ok(entry(&["/h:1"], "", Target::Object)), streams, at(0));
     assert!(cache.is_empty());
 }

@@ -1,13 +1,13 @@
-//! A listing over tables that are answers in a map.
+//! A listing over tables whose replies come from a map.
 
 use std::collections::BTreeMap;
 
-use ebla_mounttable::{Error, Reason, Target};
+use ebla_mounttable_tree::{Error, Reason, Target};
 
 use crate::entry::{MountEntry, Server};
 use crate::glob::frontier::{DEPTH_MAX, Found, Frontier};
 
-/// What each table tells of, whatever it is asked: a name, the server mounted there, and what it is.
+/// The reply of each table to any request: a name, the server mounted there, and its kind.
 type Tables<'a> = BTreeMap<&'a str, Vec<(&'a str, &'a str, Target)>>;
 
 fn entry(server: &str, target: Target) -> MountEntry {
@@ -15,14 +15,14 @@ fn entry(server: &str, target: Target) -> MountEntry {
     MountEntry { servers, suffix: String::new(), target }
 }
 
-/// What is told, errors as reasons, and which servers were asked for what.
-fn listed(tables: &Tables<'_>, pattern: &str) -> (Vec<String>, Vec<String>) {
+/// The results, errors as reasons, and the requests to servers.
+fn list_servers(tables: &Tables<'_>, pattern: &str) -> (Vec<String>, Vec<String>) {
     let root = entry("/root:1", Target::MountTable);
     let mut frontier = Frontier::begin(String::new(), root, pattern.parse().unwrap());
-    let mut asked = Vec::new();
+    let mut streams = Vec::new();
     while let Some(visit) = frontier.next_visit() {
         let server = visit.entry.names().remove(0);
-        asked.push(format!("{server} {}", visit.rest));
+        streams.push(format!("{server} {}", visit.rest));
         match tables.get(server.as_str()) {
             Some(names) => names.iter().for_each(|(name, server, target)| {
                 let found = Found { name: (*name).to_owned(), entry: entry(server, *target), has_children: false };
@@ -31,12 +31,12 @@ fn listed(tables: &Tables<'_>, pattern: &str) -> (Vec<String>, Vec<String>) {
             None => frontier.failed(&visit, "", Error::new(Reason::NotAMountTable, "what?")),
         }
     }
-    let mut told = Vec::new();
-    while let Some(item) = frontier.tell() {
-        told.push(item.map_or_else(|it| format!("{}: {}", it.name, it.error.reason), |it| it.name));
+    let mut results = Vec::new();
+    while let Some(item) = frontier.next_result() {
+        results.push(item.map_or_else(|it| format!("{}: {}", it.name, it.error.reason), |it| it.name));
     }
-    told.sort();
-    (told, asked)
+    results.sort();
+    (results, streams)
 }
 
 #[test]
@@ -45,13 +45,16 @@ fn the_rest_of_a_pattern_is_asked_of_the_server_on_the_way() {
         ("/root:1", vec![("a/mt", "/mt:1", Target::MountTable)]),
         ("/mt:1", vec![("", "", Target::Object), ("b", "/h:1", Target::Object), ("c", "/h:2", Target::Leaf)]),
     ]);
-    let (told, asked) = listed(&tables, "a/*/?");
-    assert_eq!((told, asked), (vec!["a/mt/b".into(), "a/mt/c".into()], vec!["/root:1 a/*/?".into(), "/mt:1 ?".into()]));
-    let (told, asked) = listed(&tables, "a/...");
-    assert_eq!(told, ["a/mt", "a/mt/b", "a/mt/c"], "a table's root is told of once");
-    assert_eq!(asked, ["/root:1 a/...", "/mt:1 ...", "/h:1 ..."], "nothing is below a leaf");
-    assert_eq!(listed(&tables, "a/***").1, ["/root:1 a/***", "/mt:1 ***"]);
-    assert_eq!(listed(&tables, "a/mt").1, ["/root:1 a/mt"], "it is told of already");
+    let (results, streams) = list_servers(&tables, "a/*/?");
+    assert_eq!(
+        (results, streams),
+        (vec!["a/mt/b".into(), "a/mt/c".into()], vec!["/root:1 a/*/?".into(), "/mt:1 ?".into()])
+    );
+    let (results, streams) = list_servers(&tables, "a/...");
+    assert_eq!(results, ["a/mt", "a/mt/b", "a/mt/c"], "a table's root is told of once");
+    assert_eq!(streams, ["/root:1 a/...", "/mt:1 ...", "/h:1 ..."], "nothing is below a leaf");
+    assert_eq!(list_servers(&tables, "a/***").1, ["/root:1 a/***", "/mt:1 ***"]);
+    assert_eq!(list_servers(&tables, "a/mt").1, ["/root:1 a/mt"], "it is told of already");
 }
 
 /// T091
@@ -59,9 +62,9 @@ fn the_rest_of_a_pattern_is_asked_of_the_server_on_the_way() {
 fn tables_that_lead_to_each_other_are_asked_once_for_the_same_rest() {
     let to_itself = vec![("c2", "/c1:1", Target::MountTable), ("c3/c4", "/c1:1", Target::MountTable)];
     let tables = Tables::from([("/root:1", vec![("c1", "/c1:1", Target::MountTable)]), ("/c1:1", to_itself)]);
-    let (told, asked) = listed(&tables, "c1/...");
-    assert_eq!(told, ["c1", "c1/c2", "c1/c3/c4"]);
-    assert_eq!(asked, ["/root:1 c1/...", "/c1:1 ..."]);
+    let (results, streams) = list_servers(&tables, "c1/...");
+    assert_eq!(results, ["c1", "c1/c2", "c1/c3/c4"]);
+    assert_eq!(streams, ["/root:1 c1/...", "/c1:1 ..."]);
 }
 
 #[test]
@@ -71,16 +74,16 @@ fn a_chain_of_servers_ends_with_an_error() {
     for pair in servers.windows(2) {
         tables.insert(&pair[0], vec![("x", &pair[1], Target::MountTable)]);
     }
-    let (told, asked) = listed(&tables, "...");
-    assert_eq!(asked.len(), DEPTH_MAX + 1);
-    assert_eq!(told.len(), DEPTH_MAX + 2);
-    assert_eq!(told.iter().filter(|name| name.ends_with(": DEPTH_EXCEEDED")).count(), 1);
+    let (results, streams) = list_servers(&tables, "...");
+    assert_eq!(streams.len(), DEPTH_MAX + 1);
+    assert_eq!(results.len(), DEPTH_MAX + 2);
+    assert_eq!(results.iter().filter(|name| name.ends_with(": DEPTH_EXCEEDED")).count(), 1);
 }
 
 #[test]
 fn a_server_that_is_no_mount_table_is_an_error_only_where_all_begins() {
     let none = Tables::new();
-    assert_eq!(listed(&none, "*").0, [": NOT_A_MOUNT_TABLE"]);
+    assert_eq!(list_servers(&none, "*").0, [": NOT_A_MOUNT_TABLE"]);
     let tables = Tables::from([("/root:1", vec![("a", "/h:1", Target::Object)])]);
-    assert_eq!(listed(&tables, "...").0, ["a"]);
+    assert_eq!(list_servers(&tables, "...").0, ["a"]);
 }

@@ -1,14 +1,14 @@
-//! Listings over servers that serve names below themselves, each as a tree in a line.
+//! Listings over servers that list names below themselves, each given as a tree on one line.
 
 use std::collections::BTreeMap;
 
-use ebla_mounttable::{Pattern, Target, naming};
+use ebla_mounttable_tree::{Pattern, Target, naming};
 
 use crate::entry::{MountEntry, Server};
 use crate::glob::frontier::{DEPTH_MAX, Found, Frontier};
 
-/// Names below a server; one with `=` is itself a server, called so, and the names below that are there. `chain` is a
-/// server without an end: it has a server `x` below it, and so has that.
+/// Names below a server; one with `=` is a server itself, with names below. `chain` is an endless server: it has a
+/// server `x` below it, which has another.
 const SERVERS: &[(&str, &str)] = &[
     ("root", "a=a b=b/inner plain plain/below loop=root chain=chain leaf=leaf"),
     ("a", "one one/deep=deep two .hidden"),
@@ -17,7 +17,7 @@ const SERVERS: &[(&str, &str)] = &[
     ("leaf", ""),
 ];
 
-/// The names of a server that match, as it tells them: nothing below a server that is mounted there.
+/// The matches that a server reports: nothing below a server mounted there.
 fn told_by(server: &str, receiver: &str, pattern: &Pattern) -> Vec<(String, String)> {
     if let Some(link) = server.strip_prefix("chain") {
         let next = format!("chain{}", link.parse::<usize>().unwrap_or(0) + 1);
@@ -25,7 +25,7 @@ fn told_by(server: &str, receiver: &str, pattern: &Pattern) -> Vec<(String, Stri
         return here.into_iter().chain(pattern.head_matches("x").then(|| ("x".to_owned(), next))).collect();
     }
     let known: BTreeMap<_, _> = SERVERS.iter().copied().collect();
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for node in known[server].split(' ').chain([""]) {
         let (name, mounted) = node.split_once('=').unwrap_or((node, ""));
         let below = match receiver {
@@ -40,10 +40,10 @@ fn told_by(server: &str, receiver: &str, pattern: &Pattern) -> Vec<(String, Stri
             rest = rest.tail();
         }
         if is_asked_for && (rest.left().is_empty() || !mounted.is_empty()) {
-            told.push((below.to_owned(), mounted.to_owned()));
+            results.push((below.to_owned(), mounted.to_owned()));
         }
     }
-    told
+    results
 }
 
 fn entry(server: &str, target: Target) -> MountEntry {
@@ -53,8 +53,8 @@ fn entry(server: &str, target: Target) -> MountEntry {
     MountEntry { servers, suffix: String::new(), target }
 }
 
-/// What is told, in order; errors as `name: REASON`.
-fn listed(receiver: &str, pattern: &str) -> Vec<String> {
+/// The results, in order; errors as `name: REASON`.
+fn list_servers(receiver: &str, pattern: &str) -> Vec<String> {
     let start = entry(receiver, Target::Object);
     let mut frontier = Frontier::begin(String::new(), start, pattern.parse().unwrap());
     while let Some(visit) = frontier.next_visit() {
@@ -64,15 +64,15 @@ fn listed(receiver: &str, pattern: &str) -> Vec<String> {
             frontier.found(&visit, Found { name, entry: entry(&mounted, target), has_children: false });
         }
     }
-    let tell = |item: Result<crate::GlobEntry, crate::GlobError>| {
+    let next_result = |item: Result<crate::GlobEntry, crate::GlobError>| {
         item.map_or_else(|it| format!("{}: {}", it.name, it.error.reason), |it| it.name)
     };
-    let mut told: Vec<_> = std::iter::from_fn(|| frontier.tell()).map(tell).collect();
-    told.sort();
-    told
+    let mut results: Vec<_> = std::iter::from_fn(|| frontier.next_result()).map(next_result).collect();
+    results.sort();
+    results
 }
 
-/// T109: a listing goes on from server to server, each of which is asked for what is left of the pattern.
+/// T109: a listing continues from server to server, each of which gets the rest of the pattern.
 #[test]
 fn servers_that_serve_names_below_themselves_are_listed_through() {
     for (receiver, pattern, expected) in [
@@ -125,24 +125,25 @@ fn servers_that_serve_names_below_themselves_are_listed_through() {
         ("chain", "x/x/x/?", "x/x/x/x"),
         ("root", "chain/x/y", ""),
     ] {
-        let told = listed(receiver, pattern);
-        let told: Vec<_> = told.iter().map(|name| if name.is_empty() { "()" } else { name.as_str() }).collect();
-        assert_eq!(told.join(" "), expected, "{receiver:?} asked for {pattern:?}");
+        let results = list_servers(receiver, pattern);
+        let results: Vec<_> = results.iter().map(|name| if name.is_empty() { "()" } else { name.as_str() }).collect();
+        assert_eq!(results.join(" "), expected, "{receiver:?} asked for {pattern:?}");
     }
 }
 
-/// T109: a chain of servers without an end is followed ten levels far, unless the pattern says how far.
+/// T109: an endless chain of servers is followed for ten levels, unless the pattern has a length.
 #[test]
 fn only_a_recursion_is_limited() {
     let chain = |length: usize| vec!["x"; length].join("/");
     for (pattern, elements) in [("...", 0), ("*/...", 1), ("x/*/...", 2)] {
-        let told = listed("chain", pattern);
-        let (errors, names): (Vec<_>, Vec<_>) = told.into_iter().partition(|name| name.ends_with(": DEPTH_EXCEEDED"));
+        let results = list_servers("chain", pattern);
+        let (errors, names): (Vec<_>, Vec<_>) =
+            results.into_iter().partition(|name| name.ends_with(": DEPTH_EXCEEDED"));
         let last = elements + DEPTH_MAX + 1;
         assert_eq!(errors, [format!("{}: DEPTH_EXCEEDED", chain(last))], "{pattern}: one error");
         assert_eq!(names, (elements..=last).map(chain).collect::<Vec<_>>(), "{pattern}");
     }
     for length in [1, DEPTH_MAX, 12, 30] {
-        assert_eq!(listed("chain", &vec!["*"; length].join("/")), [chain(length)]);
+        assert_eq!(list_servers("chain", &vec!["*"; length].join("/")), [chain(length)]);
     }
 }

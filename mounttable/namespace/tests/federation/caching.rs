@@ -1,9 +1,9 @@
-//! What is remembered, and when it is not.
+//! The cache of a namespace.
 
 use std::time::Duration;
 
-use ebla_mounttable::{Reason, Target};
 use ebla_mounttable_namespace::{Caching, Hop, MountOptions, Source};
+use ebla_mounttable_tree::{Reason, Target};
 
 use crate::world::{World, address};
 
@@ -13,7 +13,7 @@ fn sources(hops: &[Hop]) -> Vec<Source> {
 
 /// T098, and T097 on a whole namespace.
 #[tokio::test]
-async fn a_second_resolution_asks_nobody_and_loses_nothing() {
+async fn a_second_resolution_is_answered_from_the_cache() {
     let world = World::new(&["mt"]).await;
     world.mount_table("mt", "mt").await;
     world.mount("mt/a", "/h:1", Target::Leaf).await.unwrap();
@@ -32,7 +32,7 @@ async fn a_second_resolution_asks_nobody_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_mount_is_seen_at_once_by_who_made_it() {
+async fn a_mount_is_visible_at_once_to_its_caller() {
     let world = World::new(&[]).await;
     assert_eq!(world.resolve("a/b").await.unwrap_err().reason, Reason::NoSuchName);
     let again = world.names.trace("a/b").await;
@@ -44,7 +44,7 @@ async fn a_mount_is_seen_at_once_by_who_made_it() {
 }
 
 #[tokio::test]
-async fn servers_that_ended_serve_while_their_table_is_away() {
+async fn expired_servers_are_served_while_the_table_is_unavailable() {
     let world = World::new(&[]).await;
     let options = MountOptions::new(Duration::from_secs(60));
     world.names.mount("a", &address("/h:1"), options).await.unwrap().all().unwrap();

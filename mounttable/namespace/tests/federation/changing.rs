@@ -1,9 +1,8 @@
-//! Mounts, deletions and permissions: that they go to the table that holds the name, and to all of its places.
+//! Mounts, deletions and permissions go to the table that holds the name, and to all its servers.
 
-use ebla_mounttable::table::Subtree;
-use ebla_mounttable::{BlessingName, Caller, Permissions, Reason, Tag, Target};
-use ebla_mounttable_namespace::testing::FakeMountTable;
-use ebla_mounttable_namespace::{MountOptions, Namespace, Roots};
+use ebla_mounttable_namespace::{MountOptions, Roots};
+use ebla_mounttable_tree::table::Subtree;
+use ebla_mounttable_tree::{BlessingName, Caller, Permissions, Reason, Tag, Target};
 
 use crate::world::{HOUR, NOBODY, World, address};
 
@@ -32,9 +31,10 @@ fn owned_by(name: &str) -> Permissions {
     Permissions::from_json(&format!(r#"{{"Admin":{{"In":["{name}"]}},"Read":{{"In":["..."]}}}}"#)).unwrap()
 }
 
-/// T101: a node that a table is mounted on and a node in that table are two, although one name begins with the other.
+/// T101: a node with a mounted table and a node in that table are different, although one name is a prefix of the
+/// other.
 #[tokio::test]
-async fn permissions_are_kept_by_the_table_that_holds_the_node() {
+async fn permissions_are_stored_in_the_table_of_the_node() {
     let world = World::new(&["mt"]).await;
     world.mount_table("a/mt", "mt").await;
     world.mount("a/mt/b", "/h:1", Target::Object).await.unwrap();
@@ -51,11 +51,11 @@ async fn permissions_are_kept_by_the_table_that_holds_the_node() {
     assert!(!has(&read(root).await, "test:"));
 }
 
-/// T102: who closes a node for everybody keeps it.
+/// T102: closing a node keeps its author's Admin.
 #[tokio::test]
-async fn closed_permissions_leave_who_set_them() {
+async fn closed_permissions_still_allow_their_author() {
     let world = World::new(&[]).await;
-    let as_caller = |name: &str| world.tables["root"].namespace().unwrap().identity(name).build().unwrap();
+    let as_caller = |name: &str| world.builder("root").identity(name).build().unwrap();
     let (root, alice) = (as_caller("root"), as_caller("alice"));
     let closed = r#"{"Admin":{"In":[""]},"Read":{"In":[""]},"Resolve":{"In":[""]}}"#;
     root.set_permissions("d/f", &Permissions::from_json(closed).unwrap(), None).await.unwrap();
@@ -68,7 +68,7 @@ async fn closed_permissions_leave_who_set_them() {
 }
 
 #[tokio::test]
-async fn permissions_that_others_changed_meanwhile_are_worked_out_anew() {
+async fn concurrent_updates_of_permissions_are_retried() {
     let world = World::new(&[]).await;
     world.names.set_permissions("a", &owned_by("test"), None).await.unwrap();
     let (seen, etag) = world.names.permissions("a").await.unwrap();
@@ -91,7 +91,7 @@ async fn permissions_that_others_changed_meanwhile_are_worked_out_anew() {
     }
 }
 
-/// Every root is told, and what each said is told.
+/// A change goes to every root, and returns each result.
 #[tokio::test]
 async fn a_mount_goes_to_all_roots() {
     let world = World::new(&["second"]).await;
@@ -105,12 +105,8 @@ async fn a_mount_goes_to_all_roots() {
     assert_eq!(outcomes.clone().any().unwrap().created, 1);
     assert_eq!(outcomes.all().unwrap_err().reason, Reason::Unavailable);
     for table in ["root", "second"] {
-        assert_eq!(names_of(&world.tables[table]).resolve("a").await.unwrap().names(), ["/h:1"], "{table}");
+        assert_eq!(world.builder(table).build().unwrap().resolve("a").await.unwrap().names(), ["/h:1"], "{table}");
     }
     let removed: Vec<_> = world.names.unmount("a", None).await.unwrap().each().map(|(_, it)| it.clone().ok()).collect();
     assert_eq!(removed, [Some(1), None, Some(1)]);
-}
-
-fn names_of(table: &FakeMountTable) -> Namespace {
-    table.namespace().unwrap().build().unwrap()
 }

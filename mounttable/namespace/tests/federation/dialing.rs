@@ -7,22 +7,22 @@ mod server;
 
 use std::time::Duration;
 
-use ebla_mounttable::{Reason, Target};
+use ebla_mounttable::testing::FakeMountTable;
 use ebla_mounttable_namespace::publisher::PERIOD;
-use ebla_mounttable_namespace::testing::FakeMountTable;
 use ebla_mounttable_namespace::{MountOptions, Namespace};
+use ebla_mounttable_tree::{Reason, Target};
 use ebla_runtime::{Clock, Runtime};
 
-use crate::world::{HOUR, NOBODY, World, address};
+use crate::world::{HOUR, NOBODY, World, address, builder};
 
-/// The name that the greeters of these tests are mounted under.
+/// The name of the greeters.
 const NAME: &str = "demo/greeter";
 
-/// A world whose clock runs, because connections do.
+/// A world with a running clock, for connections.
 async fn world() -> (FakeMountTable, Namespace, Runtime) {
     let runtime = Runtime { clock: Clock::system(), ..Runtime::system("test") };
     let table = FakeMountTable::start(&runtime).await.unwrap();
-    let names = table.namespace().unwrap().build().unwrap();
+    let names = builder(&table, &runtime).build().unwrap();
     (table, names, runtime)
 }
 
@@ -46,7 +46,7 @@ async fn calls_take_turns_and_go_on_when_a_server_is_lost() {
         let server = self::server::Greeter::start(&own, &names, NAME, "127.0.0.1:0", PERIOD).await.unwrap();
         servers.push((server.address().to_owned(), own, server));
     }
-    // Somebody mounted what is not there.
+    // A mounted server that does not exist.
     names.mount(NAME, &address(NOBODY), MountOptions::new(HOUR).target(Target::Leaf)).await.unwrap().all().unwrap();
     let channel = names.channel(NAME).await.unwrap();
     let mut reached = channel.servers();
@@ -74,7 +74,7 @@ async fn calls_take_turns_and_go_on_when_a_server_is_lost() {
 }
 
 #[tokio::test]
-async fn a_channel_to_nobody_says_so() {
+async fn a_channel_without_servers_is_an_error() {
     let world = World::new(&[]).await;
     assert_eq!(world.names.channel("never").await.unwrap_err().reason, Reason::NoSuchName);
     world.mount("gone", NOBODY, Target::Object).await.unwrap();

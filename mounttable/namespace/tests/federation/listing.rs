@@ -1,15 +1,15 @@
-//! What patterns ask for.
+//! Listings of patterns.
 
 use std::sync::Arc;
 
-use ebla_mounttable::{Reason, Target};
 use ebla_mounttable_namespace::{Namespace, Roots};
+use ebla_mounttable_tree::{Reason, Target};
 use ebla_runtime::{Net, Runtime};
 use futures::StreamExt;
 
 use crate::world::{NOBODY, Noted, World, globbed};
 
-/// Tables below tables, and servers that are none.
+/// Nested tables, and other servers.
 async fn world() -> World {
     let world = World::new(&["mt1", "mt2", "mt3", "mt4", "bar"]).await;
     for table in ["mt1", "mt2", "mt3", "mt4"] {
@@ -57,7 +57,7 @@ async fn patterns_are_followed_from_table_to_table() {
     assert_eq!(world.names.glob("a//b").err().unwrap().reason, Reason::BadPattern);
 }
 
-/// T090: only who may know more is asked.
+/// T090: only servers that may have matches are asked.
 #[tokio::test]
 async fn a_server_that_cannot_have_more_is_not_asked() {
     let world = world().await;
@@ -85,7 +85,7 @@ async fn a_server_that_cannot_have_more_is_not_asked() {
     }
 }
 
-/// T109, with real tables: below each of them is the next.
+/// T109, with real tables: each contains the next.
 #[tokio::test]
 async fn a_chain_of_tables_ends_where_the_pattern_does_or_after_ten() {
     let chain = ["t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t9", "t10", "t11", "t12"];
@@ -103,7 +103,7 @@ async fn a_chain_of_tables_ends_where_the_pattern_does_or_after_ten() {
 
 /// T100
 #[tokio::test]
-async fn a_leaf_is_one_for_who_resolves_and_who_lists() {
+async fn a_leaf_is_reported_by_resolve_and_glob() {
     let world = World::new(&[]).await;
     world.mount("a", "/h:1", Target::Leaf).await.unwrap();
     assert_eq!(world.names.resolve("a").await.unwrap().target, Target::Leaf);
@@ -112,7 +112,7 @@ async fn a_leaf_is_one_for_who_resolves_and_who_lists() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_listed_is_told_and_the_rest_goes_on() {
+async fn errors_of_parts_do_not_end_a_listing() {
     let world = World::new(&["mt1"]).await;
     world.mount_table("mt1", "mt1").await;
     world.mount("mt1/a", "/h:1", Target::Leaf).await.unwrap();

@@ -1,5 +1,4 @@
-//! Mount tables that are mounted in each other, each a real service on a port of its own, and programs that use them by
-//! name.
+//! Mount tables that are mounted in each other, each a real service on its own port, and clients that use them by name.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 

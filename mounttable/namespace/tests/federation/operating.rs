@@ -1,24 +1,23 @@
-//! Looking after a table over its service. What each call does to a table is tested where that is made.
+//! Administration of a table over its service. The effects on the table are tested in its crate.
 
-use ebla_mounttable::service::Changes;
-use ebla_mounttable::table::Tally;
-use ebla_mounttable::{Error, Reason, Target};
 use ebla_mounttable_namespace::Operator;
-use ebla_mounttable_namespace::operate::{Fix, Limit, Saved};
+use ebla_mounttable_namespace::operate::{DumpRecord, Fix, Limit, WriteMode};
+use ebla_mounttable_tree::table::Tally;
+use ebla_mounttable_tree::{Error, Reason, Target};
 use futures::{TryStreamExt, stream};
 
 use crate::world::World;
 
 fn operator(world: &World, caller: &str) -> Operator {
-    world.tables["root"].namespace().unwrap().identity(caller).build().unwrap().operator().unwrap()
+    world.builder("root").identity(caller).build().unwrap().operator().unwrap()
 }
 
-async fn dumped(operator: &Operator) -> Result<Vec<Saved>, Error> {
+async fn dumped(operator: &Operator) -> Result<Vec<DumpRecord>, Error> {
     operator.dump().await?.try_collect().await
 }
 
 #[tokio::test]
-async fn what_was_dumped_can_be_restored() {
+async fn a_dump_can_be_restored() {
     let world = World::new(&[]).await;
     let operator = operator(&world, "server");
     world.mount("a/b", "/h:1", Target::Object).await.unwrap();
@@ -40,7 +39,7 @@ async fn an_operator_is_a_superuser_and_others_may_count() {
     let (server, anybody) = (operator(&world, "server"), operator(&world, "anybody"));
     let refused = [
         anybody.setup("").await.err(),
-        anybody.check(Fix::Tell).await.err(),
+        anybody.check(Fix::Report).await.err(),
         dumped(&anybody).await.err(),
         anybody.restore(stream::empty()).await.err(),
         anybody.destroy("fake").await.err(),
@@ -48,7 +47,7 @@ async fn an_operator_is_a_superuser_and_others_may_count() {
         anybody.recount().await.err(),
         anybody.set_limits("test", Limit::Own(1), Limit::Unchanged).await.err(),
         anybody.limits().await.err(),
-        anybody.set_changes(Changes::Refused).await.err(),
+        anybody.set_write_mode(WriteMode::ReadOnly).await.err(),
     ];
     for (number, refusal) in refused.into_iter().enumerate() {
         assert_eq!(refusal.map(|it| it.reason), Some(Reason::NoAccess), "call {number}");
@@ -56,15 +55,15 @@ async fn an_operator_is_a_superuser_and_others_may_count() {
     assert!(anybody.counters().await.is_ok());
 
     assert_eq!(server.setup(r#"{"team": {"Admin": {"In": ["..."]}}}"#).await.unwrap(), 1);
-    assert_eq!(server.check(Fix::Mend).await.unwrap(), []);
+    assert_eq!(server.check(Fix::Repair).await.unwrap(), []);
     assert_eq!(server.recount().await.unwrap(), []);
-    server.set_limits("test", Limit::Own(1), Limit::OfEverybody).await.unwrap();
+    server.set_limits("test", Limit::Own(1), Limit::Default).await.unwrap();
     let limits = server.limits().await.unwrap();
     assert_eq!((limits.own[0].0.as_str(), limits.own[0].1.nodes, limits.own[0].1.servers), ("test", Some(1), None));
     assert_eq!(world.mount("a/b", "/h:1", Target::Object).await.unwrap_err().reason, Reason::NodeQuota);
-    assert_eq!(server.set_changes(Changes::Refused).await.unwrap(), Changes::Made);
+    assert_eq!(server.set_write_mode(WriteMode::ReadOnly).await.unwrap(), WriteMode::ReadWrite);
     assert_eq!(server.sweep().await.unwrap_err().reason, Reason::ReadOnly);
-    assert_eq!(server.set_changes(Changes::Made).await.unwrap(), Changes::Refused);
+    assert_eq!(server.set_write_mode(WriteMode::ReadWrite).await.unwrap(), WriteMode::ReadOnly);
     assert_eq!(server.sweep().await.unwrap().damaged, 0);
 }
 

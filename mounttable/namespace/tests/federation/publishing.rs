@@ -1,17 +1,17 @@
-//! Servers that are kept mounted.
+//! Publishers.
 
 use std::time::Duration;
 
-use ebla_mounttable::{Reason, Target};
-use ebla_mounttable_namespace::publisher::agenda::SLACK;
+use ebla_mounttable::testing::FakeMountTable;
+use ebla_mounttable_namespace::publisher::schedule::SLACK;
 use ebla_mounttable_namespace::publisher::{PERIOD, Publisher, State, Status};
-use ebla_mounttable_namespace::testing::FakeMountTable;
 use ebla_mounttable_namespace::{Caching, Namespace};
+use ebla_mounttable_tree::{Reason, Target};
 use ebla_runtime::Runtime;
 
-use crate::world::{World, address};
+use crate::world::{World, address, builder};
 
-/// Waits until the status is so; 30 s are long enough that only a fault reaches them.
+/// Waits for a status, at most 30 s.
 async fn wait(publisher: &Publisher, is_so: impl FnMut(&Status) -> bool) -> Status {
     let mut status = publisher.status();
     let seen = tokio::time::timeout(Duration::from_secs(30), status.wait_for(is_so)).await;
@@ -24,7 +24,7 @@ fn all_mounted(count: usize) -> impl FnMut(&Status) -> bool {
 
 /// T104, and T105 on a whole publisher.
 #[tokio::test]
-async fn every_server_is_mounted_under_every_name_until_it_is_taken_away() {
+async fn every_server_is_mounted_under_every_name_until_it_is_removed() {
     let world = World::new(&[]).await;
     world.names.set_caching(Caching::Off);
     let publisher = Publisher::start(&world.names, PERIOD);
@@ -51,7 +51,7 @@ async fn every_server_is_mounted_under_every_name_until_it_is_taken_away() {
 
 /// T106
 #[tokio::test]
-async fn without_roots_nothing_is_mounted_and_nothing_has_to_be_taken_away() {
+async fn without_roots_nothing_is_mounted_or_unmounted() {
     let names = Namespace::builder(Runtime::system("test")).build().unwrap();
     let publisher = Publisher::start(&names, PERIOD);
     publisher.add_name("a", Target::Object).await;
@@ -66,7 +66,7 @@ async fn without_roots_nothing_is_mounted_and_nothing_has_to_be_taken_away() {
 
 /// T107
 #[tokio::test]
-async fn what_a_killed_publisher_mounted_ends_by_itself() {
+async fn mounts_of_a_killed_publisher_expire() {
     let world = World::new(&[]).await;
     let runtime = world.runtime.child("killed");
     let names = Namespace::builder(runtime.clone()).roots(world.names.roots()).identity("test").build().unwrap();
@@ -82,7 +82,7 @@ async fn what_a_killed_publisher_mounted_ends_by_itself() {
     assert_eq!(world.resolve("a").await.unwrap_err().reason, Reason::NoSuchName);
 }
 
-/// T108, as far as it goes without moving the publisher's own time; the rest is in the tests of its agenda.
+/// T108, as far as it goes without a manual clock; the rest is in the tests of the schedule.
 #[tokio::test]
 async fn a_table_that_comes_back_empty_gets_its_mounts_again() {
     let world = World::new(&[]).await;
@@ -96,7 +96,7 @@ async fn a_table_that_comes_back_empty_gets_its_mounts_again() {
     let has_failed = |status: &Status| status.pairs.iter().any(|pair| pair.error.is_some());
     wait(&publisher, has_failed).await;
     let again = FakeMountTable::listen(&world.runtime, world.tables["root"].address()).await.unwrap();
-    let fresh = again.namespace().unwrap().build().unwrap();
+    let fresh = builder(&again, &world.runtime).build().unwrap();
     wait(&publisher, |status| !has_failed(status)).await;
     assert_eq!(fresh.resolve("a").await.unwrap().names(), ["/h:1"]);
     publisher.shutdown().await;

@@ -1,14 +1,14 @@
-//! What names lead to.
+//! Resolution of names.
 
-use ebla_mounttable::{Reason, Target};
 use ebla_mounttable_namespace::{Namespace, Roots};
+use ebla_mounttable_tree::{Reason, Target};
 use ebla_runtime::Runtime;
 
 use crate::world::{NOBODY, World};
 
 const TABLES: [&str; 5] = ["mt1", "mt2", "mt3", "mt4", "mt5"];
 
-/// T085: the table that holds a name is found, whether or not the name is there.
+/// T085: the table of a name is found, whether or not the name exists.
 #[tokio::test]
 async fn a_name_is_held_by_the_last_table_on_its_way() {
     let world = World::new(&TABLES).await;
@@ -29,9 +29,9 @@ async fn a_name_is_held_by_the_last_table_on_its_way() {
     assert_eq!(world.table_of("new").await, [format!("{root}/new")]);
 }
 
-/// T086: servers mounted under one name are equivalent, however it is spelled.
+/// T086: servers mounted under one name are equivalent, whatever its spelling.
 #[tokio::test]
-async fn all_servers_of_a_name_are_told() {
+async fn all_servers_of_a_name_are_returned() {
     let world = World::new(&TABLES).await;
     world.mount_table("mt2", "mt2").await;
     world.mount_table("mt2/a", "mt3").await;
@@ -43,7 +43,7 @@ async fn all_servers_of_a_name_are_told() {
     assert_eq!(world.table_of("mt2/a").await, tables.map(|table| format!("{table}/a")));
 }
 
-/// T087: tables below tables, the lower ones mounted by rooted names.
+/// T087: nested tables, the lower ones mounted by rooted names.
 #[tokio::test]
 async fn a_name_leads_through_three_tables() {
     let world = World::new(&["mt4", "foo", "bar"]).await;
@@ -59,7 +59,7 @@ async fn a_name_leads_through_three_tables() {
     assert_eq!(absent.reason, Reason::NoSuchName);
 }
 
-/// T088: what is no mount table ends the way, whether it was mounted as one or not.
+/// T088: resolution ends at a server that is not a mount table, however it was mounted.
 #[tokio::test]
 async fn an_ordinary_server_gets_the_rest_of_the_name() {
     let world = World::new(&["mt4"]).await;
@@ -77,7 +77,7 @@ async fn an_ordinary_server_gets_the_rest_of_the_name() {
     assert_eq!(world.resolve(&format!("{server}/a")).await.unwrap(), [format!("{server}/a")]);
 }
 
-/// T091: circles are legal and bounded. The name of the second is short enough for a table to take it.
+/// T091: cycles are legal and bounded. The name in the second case is short enough for a table.
 #[tokio::test]
 async fn a_circle_is_followed_for_32_steps() {
     let world = World::new(&["c1"]).await;
@@ -90,7 +90,7 @@ async fn a_circle_is_followed_for_32_steps() {
     assert_eq!(world.glob("c1/...").await, ["c1", "c1/c2", "c1/c3", "c1/c3/c4"]);
 }
 
-/// T092: without roots only rooted names lead anywhere.
+/// T092: without roots only rooted names resolve.
 #[tokio::test]
 async fn roots_may_be_none_and_may_change() {
     let world = World::new(&["other"]).await;
@@ -108,7 +108,7 @@ async fn roots_may_be_none_and_may_change() {
     assert!(hint.ends_with("was /h:80/a meant?"), "{hint}");
 }
 
-/// A dead server among equivalent ones costs no error.
+/// An unavailable server among equivalent ones causes no error.
 #[tokio::test]
 async fn dead_roots_are_skipped() {
     let world = World::new(&[]).await;

@@ -1,13 +1,13 @@
-//! Tables, servers that are no tables, and a namespace over them.
+//! Tables, other servers, and a namespace over them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ebla_mounttable::{Error, ServerAddress, Target};
-use ebla_mounttable_namespace::testing::FakeMountTable;
-use ebla_mounttable_namespace::{MountEntry, MountOptions, Namespace};
+use ebla_mounttable::testing::FakeMountTable;
+use ebla_mounttable_namespace::{Builder, MountEntry, MountOptions, Namespace, Roots};
+use ebla_mounttable_tree::{Error, ServerAddress, Target};
 use ebla_runtime::net::{Connection, Listener};
 use ebla_runtime::{Clock, Net, Network, Runtime, ServeOptions, serve};
 use futures::StreamExt;
@@ -15,26 +15,37 @@ use futures::future::BoxFuture;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Tables by name, the first of which is the root.
+/// Tables by name, with a root.
 pub(crate) struct World {
     pub(crate) runtime: Runtime,
     pub(crate) tables: BTreeMap<&'static str, FakeMountTable>,
     pub(crate) names: Namespace,
 }
 
+/// A builder of a namespace with this table as its root, for the caller `test`.
+pub(crate) fn builder(table: &FakeMountTable, runtime: &Runtime) -> Builder {
+    let roots = Roots::new([table.root().as_str()]).unwrap();
+    Namespace::builder(runtime.clone()).roots(roots).identity("test")
+}
+
 impl World {
-    /// A root and these other tables, not mounted yet. Its clock stands still.
+    /// A root and these other tables, not mounted yet. Its clock is manual.
     pub(crate) async fn new(others: &[&'static str]) -> Self {
         let runtime = Runtime { clock: Clock::manual(), ..Runtime::system("test") };
         let mut tables = BTreeMap::new();
         for name in others.iter().chain(&["root"]) {
             tables.insert(*name, FakeMountTable::start(&runtime).await.unwrap());
         }
-        let names = tables["root"].namespace().unwrap().build().unwrap();
+        let names = builder(&tables["root"], &runtime).build().unwrap();
         Self { runtime, tables, names }
     }
 
-    /// The address of a table, rooted.
+    /// A builder of a namespace with this table as its root.
+    pub(crate) fn builder(&self, table: &str) -> Builder {
+        builder(&self.tables[table], &self.runtime)
+    }
+
+    /// The rooted address of a table.
     pub(crate) fn at(&self, table: &str) -> String {
         self.tables[table].root()
     }
@@ -44,13 +55,13 @@ impl World {
         self.mount(name, &self.at(table), Target::MountTable).await.unwrap();
     }
 
-    /// Mounts a server under a name, at all places that hold it.
+    /// Mounts a server under a name, at all servers of its table.
     pub(crate) async fn mount(&self, name: &str, server: &str, target: Target) -> Result<(), Error> {
         let options = MountOptions::new(HOUR).target(target);
         self.names.mount(name, &address(server), options).await?.all().map(drop)
     }
 
-    /// The names that a name leads to, in order.
+    /// The names that a name resolves to, in order.
     pub(crate) async fn resolve(&self, name: &str) -> Result<Vec<String>, Error> {
         self.names.resolve(name).await.map(sorted)
     }
@@ -60,12 +71,12 @@ impl World {
         self.names.resolve_to_mount_table(name).await.map(sorted).unwrap()
     }
 
-    /// The names that a pattern asks for, in order; what failed as `name: REASON`.
+    /// The matches of a pattern, in order; errors as `name: REASON`.
     pub(crate) async fn glob(&self, pattern: &str) -> Vec<String> {
         globbed(&self.names, pattern).await
     }
 
-    /// A server that speaks gRPC and is no mount table.
+    /// A gRPC server that is not a mount table.
     pub(crate) async fn ordinary(&self) -> String {
         let listener = self.runtime.net.listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().to_string();
@@ -88,7 +99,7 @@ pub(crate) fn address(text: &str) -> ServerAddress {
     text.parse().unwrap()
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 pub(crate) const NOBODY: &str = "/127.0.0.1:1";
 
 fn sorted(entry: MountEntry) -> Vec<String> {
@@ -97,7 +108,7 @@ fn sorted(entry: MountEntry) -> Vec<String> {
     names
 }
 
-/// The machine's network, and who was connected to.
+/// The system's network, with a record of connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Noted {
     net: Net,
@@ -109,7 +120,7 @@ impl Noted {
         Self { net: Net::tcp(), connected: Arc::default() }
     }
 
-    /// Whether anybody connected to this rooted address.
+    /// Whether this rooted address was connected to.
     pub(crate) fn has_connected(&self, root: &str) -> bool {
         self.connected.lock().unwrap().contains(root.trim_start_matches('/'))
     }

@@ -1,7 +1,7 @@
 //! A fixture: a large directory written directly into the table behind a mounttable, as if its children had been mounted.
 //!
 //! Mounting a new name takes ten storage requests, so a million names take an hour. Measurements of a large directory only read
-//! it, so its rows can be written directly: as [`ebla_mounttable::node`] encodes them, with a reference to each child and
+//! it, so its rows can be written directly: as [`ebla_mounttable_tree::node`] encodes them, with a reference to each child and
 //! charges for its user. The directory must not be changed concurrently.
 
 use std::time::Duration;
@@ -12,12 +12,12 @@ use ebla_model::key::RowKey;
 use ebla_model::mutation::Mutation;
 use ebla_model::schema::TableName;
 use ebla_model::time::Micros;
-use ebla_mounttable::file::Stickiness;
-use ebla_mounttable::node::{self, Epoch, Incarnation, Node, Reference};
-use ebla_mounttable::store::bigtable::Bigtable;
-use ebla_mounttable::store::{Change, Children, filters};
-use ebla_mounttable::table::Charge;
-use ebla_mounttable::{Caller, Deadline, MountedServer, NodeName, Store, Target, rules};
+use ebla_mounttable_tree::file::Stickiness;
+use ebla_mounttable_tree::node::{self, Epoch, Incarnation, Node, Reference};
+use ebla_mounttable_tree::store::bigtable::BigtableStore;
+use ebla_mounttable_tree::store::{Change, ChildSelection, filters};
+use ebla_mounttable_tree::table::QuotaKind;
+use ebla_mounttable_tree::{Caller, Deadline, MountedServer, NodeName, Store, Target, rules};
 use ebla_runtime::Runtime;
 use futures::{StreamExt, TryStreamExt};
 
@@ -37,7 +37,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Fixture {
     nodes: Table,
-    store: Bigtable,
+    store: BigtableStore,
     runtime: Runtime,
 }
 
@@ -49,7 +49,7 @@ impl Fixture {
     pub async fn of(address: &str, name: &TableName, runtime: &Runtime) -> Result<Self, Error> {
         let client = Client::connect_cluster(address, runtime.clone()).await?;
         let nodes = client.table(name).with_timeout(TIMEOUT);
-        Ok(Self { nodes, store: Bigtable::new(&client, name)?, runtime: runtime.clone() })
+        Ok(Self { nodes, store: BigtableStore::new(&client, name)?, runtime: runtime.clone() })
     }
 
     /// Writes the names of one directory from `start` on. The directory exists, and these names do not.
@@ -58,8 +58,8 @@ impl Fixture {
     /// The error of the storage; the directory is incomplete then.
     pub async fn write(&self, names: &Names, user_prefix: &str, start: u64) -> Result<(), Error> {
         let directory: NodeName = names.directory().parse().map_err(to_error)?;
-        let key = ebla_mounttable::row_key(&directory);
-        let rows = self.store.read(&[key], &Children::none()).await.map_err(to_error)?;
+        let key = ebla_mounttable_tree::row_key(&directory);
+        let rows = self.store.read(&[key], &ChildSelection::none()).await.map_err(to_error)?;
         let row = rows.into_iter().next().flatten();
         let row = row.ok_or_else(|| {
             Error::invalid(format!("no row of {directory:?}: check that this is the table behind the mounttable"))
@@ -91,11 +91,11 @@ impl Fixture {
         for number in numbers.clone() {
             let (child, changes) = self.child(parent, names, &caller, number, now)?;
             let (_, element) = child.name.split_last().unwrap_or_default();
-            references.extend(node::refer(element, Reference::Committed(child.incarnation), child.created));
+            references.extend(node::reference_changes(element, Reference::Committed(child.incarnation), child.created));
             rows.push(written(&child.name, changes));
         }
-        references.extend(node::new_version(self.runtime.rng.u64(), now.truncate_to_millis()));
-        for charge in Charge::ALL {
+        references.extend(node::version_changes(self.runtime.rng.u64(), now.truncate_to_millis()));
+        for charge in QuotaKind::ALL {
             let count = i64::try_from(rows.len()).unwrap_or(i64::MAX);
             self.store.add(&charge.counter(&caller.user_id()), count).await.map_err(to_error)?;
         }
@@ -136,16 +136,16 @@ impl Fixture {
             ttl: TTL,
             mounter: caller.user_id(),
         };
-        let changes = child.write().into_iter().chain(node::mount(&server)).collect();
+        let changes = child.write().into_iter().chain(node::mount_changes(&server)).collect();
         Ok((child, changes))
     }
 }
 
 fn written(name: &NodeName, changes: Vec<Change>) -> (RowKey, Vec<Mutation>) {
-    let key = RowKey::copy_from_slice(ebla_mounttable::row_key(name).as_bytes());
+    let key = RowKey::copy_from_slice(ebla_mounttable_tree::row_key(name).as_bytes());
     (key, changes.into_iter().map(filters::mutation).collect())
 }
 
-fn to_error(error: ebla_mounttable::Error) -> Error {
+fn to_error(error: ebla_mounttable_tree::Error) -> Error {
     Error::internal(error.message).context("write a directory")
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ebla_mounttable::Error;
+use ebla_mounttable_tree::Error;
 use ebla_runtime::Rng;
 use tonic::transport::Channel;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ebla_model::error::Error;
-use ebla_mounttable::service::messages;
+use ebla_mounttable_tree::messages;
 use ebla_proto::mounttable::CountersReply;
 use ebla_proto::mounttable::glob_reply::Reply;
 use ebla_runtime::Runtime;
@@ -183,7 +183,7 @@ impl Bench {
         let started = self.runtime.clock.monotonic();
         let mut outcome = LoopResult::none();
         let mut peak = resident;
-        let failed = |error: ebla_mounttable::Error| Error::internal(error.message).context("list the directory");
+        let failed = |error: ebla_mounttable_tree::Error| Error::internal(error.message).context("list the directory");
         let mut listing = owner.glob(&names.directory(), "*").await.map_err(failed)?;
         while let Some(reply) = listing.message().await.map_err(|status| failed(messages::error(&status)))? {
             match reply.reply {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ebla_mounttable::service::identity::DEVELOPMENT_HEADER;
-use ebla_mounttable::service::messages;
-use ebla_mounttable::{Error, Reason};
+use ebla_mounttable_tree::messages;
+use ebla_mounttable_tree::messages::DEVELOPMENT_HEADER;
+use ebla_mounttable_tree::{Error, Reason};
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::batch_resolve_reply::result::Result as One;
 use ebla_proto::mounttable::mount_table_admin_client::MountTableAdminClient;

@@ -1,0 +1,103 @@
+//! The difference between two states of a name.
+
+use ebla_mounttable_tree::mount::MountedServer;
+use ebla_mounttable_tree::table::Resolved;
+
+/// The servers that a name resolves to; `None`: none.
+pub type State = Option<Resolved>;
+
+/// Whether a moved deadline alone is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RefreshEvents {
+    /// It is not.
+    Omit,
+    /// It is.
+    Include,
+}
+
+/// A change of a name's servers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Change {
+    /// New servers.
+    pub added: Vec<MountedServer>,
+    /// Servers with another kind or deadline.
+    pub updated: Vec<MountedServer>,
+    /// Servers that are gone.
+    pub removed: Vec<MountedServer>,
+    /// The name does not resolve any more.
+    pub is_gone: bool,
+    /// The rest of the name below the servers.
+    pub suffix: String,
+}
+
+/// The change from `before` to `after`; `None` if there is nothing to report.
+pub fn change(before: &State, after: &State, refreshes: RefreshEvents) -> Option<Change> {
+    let servers = |state: &State| state.as_ref().map(|it| it.servers.clone()).unwrap_or_default();
+    let suffix = |state: &State| state.as_ref().map(|it| it.suffix.clone()).unwrap_or_default();
+    let (old, new) = (servers(before), servers(after));
+    let find = |servers: &[MountedServer], wanted: &MountedServer| {
+        servers.iter().find(|server| server.address == wanted.address).cloned()
+    };
+    let is_worth = |was: &MountedServer, is: &MountedServer| {
+        was.target != is.target || (refreshes == RefreshEvents::Include && was.deadline != is.deadline)
+    };
+    let change = Change {
+        added: new.iter().filter(|server| find(&old, server).is_none()).cloned().collect(),
+        updated: new.iter().filter(|is| find(&old, is).is_some_and(|was| is_worth(&was, is))).cloned().collect(),
+        removed: old.iter().filter(|server| find(&new, server).is_none()).cloned().collect(),
+        is_gone: before.is_some() && after.is_none(),
+        suffix: suffix(after),
+    };
+    let is_nothing = change.added.is_empty() && change.updated.is_empty() && change.removed.is_empty();
+    let is_same_place = suffix(before) == change.suffix || after.is_none();
+    (!is_nothing || change.is_gone || !is_same_place).then_some(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ebla_model::Micros;
+
+    use super::*;
+    use ebla_mounttable_tree::identity::UserId;
+    use ebla_mounttable_tree::mount::{Deadline, Target};
+    use ebla_mounttable_tree::store::Freshness;
+
+    fn state(servers: &[(&str, i64)]) -> State {
+        let server = |(address, until): &(&str, i64)| MountedServer {
+            address: address.parse().unwrap(),
+            target: Target::Object,
+            deadline: Deadline::at(Micros::from_millis(*until)),
+            ttl: Duration::ZERO,
+            mounter: UserId::server(),
+        };
+        let servers = servers.iter().map(server).collect();
+        Some(Resolved { servers, suffix: String::new(), freshness: Freshness::Recent })
+    }
+
+    fn addresses(servers: &[MountedServer]) -> Vec<String> {
+        servers.iter().map(|server| server.address.to_string()).collect()
+    }
+
+    /// T120
+    #[test]
+    fn a_refresh_is_reported_only_on_request() {
+        let (before, after) = (state(&[("h:1", 5)]), state(&[("h:1", 9)]));
+        assert_eq!(change(&before, &after, RefreshEvents::Omit), None);
+        assert_eq!(addresses(&change(&before, &after, RefreshEvents::Include).unwrap().updated), ["h:1"]);
+        assert_eq!(change(&before, &before, RefreshEvents::Include), None);
+    }
+
+    /// T120
+    #[test]
+    fn servers_come_and_go_and_the_last_takes_the_name_along() {
+        let seen = change(&None, &state(&[("h:1", 5)]), RefreshEvents::Omit).unwrap();
+        assert_eq!((addresses(&seen.added), seen.is_gone), (vec!["h:1".to_owned()], false));
+        let seen =
+            change(&state(&[("h:1", 5), ("h:2", 5)]), &state(&[("h:2", 5), ("h:3", 5)]), RefreshEvents::Omit).unwrap();
+        assert_eq!((addresses(&seen.added), addresses(&seen.removed)), (vec!["h:3".into()], vec!["h:1".into()]));
+        let seen = change(&state(&[("h:1", 5)]), &None, RefreshEvents::Omit).unwrap();
+        assert_eq!((addresses(&seen.removed), seen.is_gone), (vec!["h:1".to_owned()], true));
+    }
+}

@@ -1,0 +1,8 @@
+//! The gateway, route by route, over HTTP/1.1. Every response is validated against `openapi.json`.
+
+mod client;
+mod contract;
+mod names;
+mod permissions;
+mod refusals;
+mod streams;

@@ -1,0 +1,18 @@
+//! Every call over a real connection, with the exact code and reason of each error. The storage is in memory, and the
+//! server's clock is manual.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may fail, and then says where"
+)]
+
+mod admin;
+mod gateway;
+mod names;
+mod refusals;
+mod seeding;
+mod streams;
+mod world;

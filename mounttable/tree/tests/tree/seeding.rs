@@ -1,0 +1,66 @@
+//! The initial content of a table, which a restart or a restore must not change.
+
+use ebla_mounttable_tree::Reason;
+use ebla_mounttable_tree::table::Subtree;
+
+use crate::world::World;
+
+const FILE: &str =
+    r#"{"": {"Admin":{"In":["root"]},"Read":{"In":["..."]}}, "a": {"Admin":{"In":["bob"]},"Read":{"In":["..."]}}}"#;
+
+#[test]
+fn a_file_seeds_a_new_table_only() {
+    let world = World::empty();
+    assert_eq!(world.seed(FILE), 2);
+    // A revocation: bob administers it no more.
+    let carols = r#"{"Admin":{"In":["carol"]}}"#;
+    world.set_permissions("server", "a", carols, None).unwrap();
+    let stored = world.permissions("server", "a").unwrap();
+    let world = world.restarted();
+    assert_eq!((world.seed(FILE), world.permissions("server", "a").unwrap()), (0, stored));
+    world.delete("root", "a", Subtree::Delete).unwrap();
+    assert_eq!((world.seed(FILE), world.names()), (0, vec![]), "a deleted node does not come back");
+    assert_eq!(world.seed("{}"), 0);
+    assert_eq!(world.reason(world.set_permissions("bob", "b", "{}", None)), Reason::NoAccess, "the root stays closed");
+}
+
+#[test]
+fn an_interrupted_seeding_is_continued() {
+    let world = World::empty();
+    world.drift("setup:seeding", 1);
+    assert_eq!(world.seed(r#"{"": {"Admin":{"In":["root"]}}}"#), 1);
+    world.drift("setup:seeding", 1);
+    assert_eq!(world.seed(FILE), 2, "the root, and what was missing");
+    assert_eq!(world.seed(FILE), 0);
+}
+
+#[test]
+fn a_file_without_a_root_leaves_the_root_as_it_is() {
+    let world = World::with(r#"{"Admin":{"In":["root"]}}"#);
+    assert_eq!(world.apply("{}"), 0);
+    assert_eq!(world.apply(r#"{"a": {"Admin":{"In":["bob"]}}}"#), 1);
+    assert_eq!(world.reason(world.set_permissions("bob", "b", "{}", None)), Reason::NoAccess);
+}
+
+/// A server that starts meanwhile creates no root, and a sweep removes no restored row.
+#[test]
+fn a_restore_is_not_disturbed() {
+    let world = World::open();
+    world.mount("root", "a/b", "h:1", 60).unwrap();
+    let rows = world.memory.rows();
+    world.destroy();
+    let mut restoration = world.begin_restore().unwrap();
+    let last = rows.keys().next_back().unwrap();
+    rows.iter().filter(|(key, _)| *key != last).for_each(|(key, row)| world.restore_row(&mut restoration, key, row));
+    assert_eq!(world.seed(r#"{"": {"Admin":{"In":["..."]}}}"#), 0);
+    assert_eq!(world.setup_reason(), Some(Reason::NotEmpty));
+    assert_eq!(world.begin_restore().unwrap_err().reason, Reason::NotEmpty);
+    let before = world.memory.rows().len();
+    world.sweep();
+    assert_eq!(world.memory.rows().len(), before, "nothing restored is swept");
+    world.restore_row(&mut restoration, last, &rows[last]);
+    world.finish_restore(restoration);
+    world.sweep();
+    assert_eq!(world.resolve("root", "a/b").unwrap(), "h:1");
+    assert_eq!(world.setup_reason(), None, "it exists");
+}
