@@ -127,7 +127,7 @@ conformance: configure google-tests ## run Google's system tests, malformed requ
 # These crates do not link RocksDB, so they can be built alone.
 mounttable: configure ## run the mounttable suites, then list its conformance cases T001 to T124: passed, partly passed, or pending with the reason
 	mkdir -p $(TARGET)
-	cargo test --release -p ebla-mounttable-tree -p ebla-mounttable -p ebla-mounttable-namespace 2>&1 | tee $(TARGET)/mounttable.log
+	cargo test --release -p ebla-mounttable-tree -p ebla-mounttable-server -p ebla-mounttable-namespace 2>&1 | tee $(TARGET)/mounttable.log
 	env EBLA_CASES=$(TARGET)/mounttable.log cargo test --release -q -p ebla-mounttable-tree --test cases -- --nocapture the_table
 
 # cargo-fuzz needs a compiler with unstable flags; this variable enables them in a stable compiler.

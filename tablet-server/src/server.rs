@@ -29,6 +29,7 @@ use ebla_runtime::{Blocking, Listener, Rng, Runtime, ServeOptions, serve};
 use ebla_storage::log::{CommitLog, LogError, LogOptions, LogStep, Record, Recovered, SegmentManifest};
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
 use ebla_storage::tablet::SharedResources;
+use ebla_storage::tablet::options::{OPEN_FILES_WANTED, raise_open_files_limit};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, watch};
@@ -112,6 +113,7 @@ impl TabletServer {
                 listener.map_err(|error| Error::internal(format!("listen on {}: {error}", config.listen)))?;
             let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
             let (background, replication) = (runtime.child("server"), runtime.child("replicas"));
+            raise_open_files();
             let pools = ServerPools::new(&config.options)?;
             let disk = open_disk(&config, &pools.raft.maintenance, &runtime.rng).await?;
             start_log_writer(&disk.log, config.options.threads, &replication)?;
@@ -456,6 +458,21 @@ fn remove_deleted_groups(log: &CommitLog, registry: &Registry, recovered: &Recov
         info!(tablet = %group.tablet, replica = %group.replica, "removing a deleted replica from the commit log");
         // Repeated at the next start if it does not reach the disk now.
         log.submit(vec![Record::Removed { group: *group }], Box::new(|_outcome| ()));
+    }
+}
+
+/// Fewer open files than this do not suffice for a thousand tablets.
+const OPEN_FILES_LOW: u64 = 8_192;
+
+/// Raises the limit of open files of this process: a thousand tablets with 6 to 8 files each exceed the usual 1024.
+fn raise_open_files() {
+    let limit = raise_open_files_limit();
+    if let Some(soft) = limit.soft.filter(|soft| *soft < OPEN_FILES_LOW) {
+        warn!(
+            limit = soft,
+            wanted = OPEN_FILES_WANTED,
+            "low limit of open files; raise it with ulimit -n or LimitNOFILE"
+        );
     }
 }
 

@@ -18,9 +18,9 @@ mod trace;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ebla_mounttable_namespace::{MountOptions, Namespace, Outcomes, Roots};
+use ebla_mounttable_namespace::{MountOptions, Namespace, Roots, ServerResults};
 use ebla_mounttable_tree::table::Subtree;
-use ebla_mounttable_tree::{Error, MountMode, Reason, ServerAddress, Target, naming};
+use ebla_mounttable_tree::{Error, MountMode, Reason, ServerAddress, Target, TargetFlags, naming};
 use ebla_runtime::Runtime;
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -294,7 +294,8 @@ async fn execute(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failu
             let server: ServerAddress = server.parse().map_err(to_failure)?;
             let mode = if replace { MountMode::Replace } else { MountMode::Add };
             let ttl = Duration::from_secs(if forever { 0 } else { ttl.into() });
-            let options = MountOptions { ttl, target: Target::of(mt, leaf), mode };
+            let options =
+                MountOptions { ttl, target: Target::from(TargetFlags { serves_mount_table: mt, is_leaf: leaf }), mode };
             let outcomes = names.mount(&name, &server, options).await.map_err(to_failure)?;
             let mounted = done(&outcomes)?;
             if let Some(first) = mounted.first() {
@@ -369,7 +370,8 @@ async fn execute(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failu
         Command::Publish { names: called, server, period, wait, mt, leaf, check, check_every, command } => {
             let servers = server.iter().map(|it| it.parse()).collect::<Result<_, Error>>().map_err(to_failure)?;
             let check = check.map(|check| (check, Duration::from_secs(check_every.into())));
-            let (target, wait) = (Target::of(mt, leaf), Duration::from_secs(wait.into()));
+            let (target, wait) =
+                (Target::from(TargetFlags { serves_mount_table: mt, is_leaf: leaf }), Duration::from_secs(wait.into()));
             let plan = publish::Plan { names: called, servers, period, target, wait, check, command };
             publish::run(&names, &runtime.net, plan).await
         }
@@ -385,7 +387,7 @@ async fn execute(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failu
 }
 
 /// The results of the reachable servers; unreachable ones are noted on stderr. Servers of one table are equivalent, so one is enough.
-fn done<T: Copy>(outcomes: &Outcomes<T>) -> Result<Vec<T>, Failure> {
+fn done<T: Copy>(outcomes: &ServerResults<T>) -> Result<Vec<T>, Failure> {
     let (mut done, mut unreachable) = (Vec::new(), Vec::new());
     for (_, outcome) in outcomes.each() {
         match outcome {

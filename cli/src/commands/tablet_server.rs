@@ -16,7 +16,7 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for the tasks of a server that failed to start to stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Run a tablet server, which serves the Bigtable API and stores replicas of tablets in its folder.
+/// Run a tablet server: it serves the Bigtable API and stores replicas of tablets.
 ///
 /// On SIGTERM it transfers its tablets to other servers and stops gracefully. On a second SIGTERM it stops at once, like
 /// kill -9, which loses no data either.

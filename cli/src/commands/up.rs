@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ebla_master::health::Health;
-use ebla_mounttable::server::Server;
+use ebla_mounttable_server::server::Server;
 use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
 use serde_json::{Value, json};

@@ -18,7 +18,7 @@ const DEFAULT_TABLE: &str = "verify";
 /// The longest load.
 const SECONDS_MAX: f64 = 30.0 * 24.0 * 3_600.0;
 
-/// Write under load, read everything back, and report lost, stale, duplicate, torn and phantom data
+/// Write under load, read everything back, report lost, stale, duplicate, torn and phantom data
 ///
 /// Examples:
 ///   ebla verify --for 60

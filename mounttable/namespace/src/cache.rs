@@ -95,7 +95,7 @@ struct CacheEntry {
     hits: u32,
     used: u64,
     /// The index of the server that the next hit starts with.
-    turn: usize,
+    next_server: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -113,17 +113,17 @@ impl Cache {
     /// Looks up the object at `location`. A hit is counted, and the next one starts with the next server.
     pub fn lookup(&mut self, location: &ObjectLocation, now: Micros) -> CacheLookup {
         let Some(key) = self.key(location) else { return CacheLookup::Miss };
-        let Some(kept) = self.entries.get_mut(&key) else { return CacheLookup::Miss };
-        let is_fresh = kept.is_fresh(&self.config, now);
-        match &kept.answer {
+        let Some(cached) = self.entries.get_mut(&key) else { return CacheLookup::Miss };
+        let is_fresh = cached.is_fresh(&self.config, now);
+        match &cached.answer {
             CachedAnswer::Refusal(error) if is_fresh => CacheLookup::Fresh(Err(error.clone())),
-            CachedAnswer::Servers { servers, target } if is_fresh || !kept.is_over(&self.config, now) => {
+            CachedAnswer::Servers { servers, target } if is_fresh || !cached.is_expired(&self.config, now) => {
                 let mut servers = servers.clone();
-                servers.rotate_left(kept.turn);
-                kept.turn = (kept.turn + 1).checked_rem(servers.len()).unwrap_or(0);
+                servers.rotate_left(cached.next_server);
+                cached.next_server = (cached.next_server + 1).checked_rem(servers.len()).unwrap_or(0);
                 let entry = MountEntry { servers, suffix: below(location, &key).to_owned(), target: *target };
                 self.uses = self.uses.wrapping_add(1);
-                (kept.used, kept.hits) = (self.uses, kept.hits.saturating_add(1));
+                (cached.used, cached.hits) = (self.uses, cached.hits.saturating_add(1));
                 if is_fresh { CacheLookup::Fresh(Ok(entry)) } else { CacheLookup::Stale(entry) }
             }
             _ => CacheLookup::Miss,
@@ -165,7 +165,7 @@ impl Cache {
             },
         };
         self.uses = self.uses.wrapping_add(1);
-        self.entries.insert(key, CacheEntry { answer, since: now, hits: 0, used: self.uses, turn: 0 });
+        self.entries.insert(key, CacheEntry { answer, since: now, hits: 0, used: self.uses, next_server: 0 });
         if self.entries.len() > self.config.entries_max {
             self.evict(now);
         }
@@ -222,11 +222,11 @@ impl Cache {
     fn key(&self, location: &ObjectLocation) -> Option<ObjectLocation> {
         let mut key = location.clone();
         loop {
-            let reaches_down = |kept: &CacheEntry| match &kept.answer {
+            let reaches_down = |cached: &CacheEntry| match &cached.answer {
                 CachedAnswer::Servers { .. } => true,
                 CachedAnswer::Refusal(error) => error.reason == Reason::NotAMountTable,
             };
-            if self.entries.get(&key).is_some_and(|kept| key == *location || reaches_down(kept)) {
+            if self.entries.get(&key).is_some_and(|cached| key == *location || reaches_down(cached)) {
                 return Some(key);
             }
             if key.name.is_empty() {
@@ -238,17 +238,18 @@ impl Cache {
 
     fn evict(&mut self, now: Micros) {
         let config = self.config;
-        self.entries.retain(|_, kept| kept.is_fresh(&config, now));
+        self.entries.retain(|_, cached| cached.is_fresh(&config, now));
         let surplus = self.entries.len().saturating_sub(config.entries_after_eviction);
         if surplus == 0 {
             return;
         }
-        let mut ranked: Vec<_> = self.entries.iter().map(|(key, kept)| (kept.hits, kept.used, key.clone())).collect();
+        let mut ranked: Vec<_> =
+            self.entries.iter().map(|(key, cached)| (cached.hits, cached.used, key.clone())).collect();
         ranked.sort();
         for (_, _, key) in ranked.into_iter().take(surplus) {
             self.entries.remove(&key);
         }
-        self.entries.values_mut().for_each(|kept| kept.hits /= 2);
+        self.entries.values_mut().for_each(|cached| cached.hits /= 2);
     }
 }
 
@@ -264,7 +265,7 @@ impl CacheEntry {
     }
 
     /// Whether it is too old even as stale data.
-    fn is_over(&self, config: &CacheConfig, now: Micros) -> bool {
+    fn is_expired(&self, config: &CacheConfig, now: Micros) -> bool {
         let aged = self.since.plus(config.servers_ttl);
         let end = self.ends().map_or(aged, |end| end.min(aged));
         now < self.since || end.plus(config.stale_ttl) <= now

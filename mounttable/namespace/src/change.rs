@@ -64,9 +64,9 @@ pub struct Mounted {
 
 /// The results of a change, one for each server of the table.
 #[derive(Clone, Debug)]
-pub struct Outcomes<T>(Vec<(String, Result<T, Error>)>);
+pub struct ServerResults<T>(Vec<(String, Result<T, Error>)>);
 
-impl<T> Outcomes<T> {
+impl<T> ServerResults<T> {
     /// The address of each server, and its result.
     pub fn each(&self) -> impl Iterator<Item = (&str, &Result<T, Error>)> {
         self.0.iter().map(|(address, outcome)| (address.as_str(), outcome))
@@ -122,7 +122,7 @@ impl Namespace {
         name: &str,
         server: &ServerAddress,
         options: MountOptions,
-    ) -> Result<Outcomes<Mounted>, Error> {
+    ) -> Result<ServerResults<Mounted>, Error> {
         self.on_all_servers(name, |location| async move {
             let request = self.request(wire::MountRequest {
                 name: location.name.clone(),
@@ -144,7 +144,7 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`Self::mount`]. A missing server is not an error.
-    pub async fn unmount(&self, name: &str, server: Option<&ServerAddress>) -> Result<Outcomes<u32>, Error> {
+    pub async fn unmount(&self, name: &str, server: Option<&ServerAddress>) -> Result<ServerResults<u32>, Error> {
         self.on_all_servers(name, |location| async move {
             let server = server.map(ToString::to_string).unwrap_or_default();
             let request = self.request(wire::UnmountRequest { name: location.name.clone(), server });
@@ -157,7 +157,7 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`Self::mount`]. A missing node is not an error.
-    pub async fn delete(&self, name: &str, subtree: Subtree) -> Result<Outcomes<u64>, Error> {
+    pub async fn delete(&self, name: &str, subtree: Subtree) -> Result<ServerResults<u64>, Error> {
         self.on_all_servers(name, |location| async move {
             let request = self.request(wire::DeleteRequest {
                 name: location.name.clone(),
@@ -258,7 +258,11 @@ impl Namespace {
     }
 
     /// Sends a change to every server of the table that holds `name`.
-    async fn on_all_servers<T, F>(&self, name: &str, change: impl Fn(ObjectLocation) -> F) -> Result<Outcomes<T>, Error>
+    async fn on_all_servers<T, F>(
+        &self,
+        name: &str,
+        change: impl Fn(ObjectLocation) -> F,
+    ) -> Result<ServerResults<T>, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -273,6 +277,6 @@ impl Namespace {
             .collect()
             .await;
         self.invalidate(&locations);
-        Ok(Outcomes(outcomes))
+        Ok(ServerResults(outcomes))
     }
 }

@@ -1,7 +1,7 @@
 //! [`MountEntry`]: the servers that a name resolves to, and the rest of the name.
 
 use ebla_model::Micros;
-use ebla_mounttable_tree::{Deadline, Error, ServerAddress, Target, naming};
+use ebla_mounttable_tree::{Deadline, Error, ServerAddress, Target, TargetFlags, naming};
 use ebla_proto::mounttable as wire;
 
 /// A server that a name resolves to.
@@ -57,7 +57,8 @@ impl MountEntry {
 
     /// The entry of a reply. Servers with invalid addresses are dropped.
     pub(crate) fn from_wire(entry: wire::Entry) -> Self {
-        let target = Target::of(entry.serves_mount_table, entry.is_leaf);
+        let flags = TargetFlags { serves_mount_table: entry.serves_mount_table, is_leaf: entry.is_leaf };
+        let target = Target::from(flags);
         Self { servers: entry.servers.iter().filter_map(Server::from_wire).collect(), suffix: entry.name, target }
     }
 }

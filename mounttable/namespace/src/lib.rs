@@ -39,7 +39,7 @@ mod tests;
 pub mod watch;
 
 pub use crate::cache::{CacheConfig, Caching};
-pub use crate::change::{Etag, MountOptions, Mounted, Outcomes};
+pub use crate::change::{Etag, MountOptions, Mounted, ServerResults};
 pub use crate::channel::NamedChannel;
 pub use crate::entry::{MountEntry, Server};
 pub use crate::glob::{GlobEntry, GlobError};

@@ -241,7 +241,7 @@ impl Namespace {
         let locations = entry.locations();
         let (source, answer) = match self.lookup_cache(&locations) {
             CacheLookup::Fresh(answer) => (Source::Cache, answer),
-            known => match (self.resolve_shared(&locations).await, known) {
+            cached => match (self.resolve_shared(&locations).await, cached) {
                 (Err(error), CacheLookup::Stale(entry)) if error.reason == Reason::Unavailable => {
                     (Source::Stale, Ok(entry))
                 }
@@ -267,8 +267,8 @@ impl Namespace {
 
     /// Asks a table, or waits for the answer to the same request of another caller.
     async fn resolve_shared(&self, locations: &[ObjectLocation]) -> Result<MountEntry, Error> {
-        let nobody = || Error::new(Reason::Unavailable, "no server to ask");
-        let key = locations.iter().min().cloned().ok_or_else(nobody)?;
+        let no_server = || Error::new(Reason::Unavailable, "no server to ask");
+        let key = locations.iter().min().cloned().ok_or_else(no_server)?;
         self.0.single_flight.join(key, ask_and_cache(self.clone(), locations.to_vec())).await
     }
 

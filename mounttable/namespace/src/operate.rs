@@ -225,9 +225,9 @@ impl Operator {
     /// # Errors
     /// As above.
     pub async fn counters(&self) -> Result<(LookupCounts, RequestCounts), Error> {
-        let told = rpc_result(&self.location, self.client().counters(self.request(wire::CountersRequest {})).await)?;
-        let lookups = LookupCounts { hits: told.hits, misses: told.misses, joined: told.joined, stale: told.stale };
-        Ok((lookups, RequestCounts { reads: told.reads, changes: told.changes, counters: told.counters }))
+        let reply = rpc_result(&self.location, self.client().counters(self.request(wire::CountersRequest {})).await)?;
+        let lookups = LookupCounts { hits: reply.hits, misses: reply.misses, joined: reply.joined, stale: reply.stale };
+        Ok((lookups, RequestCounts { reads: reply.reads, changes: reply.changes, counters: reply.counters }))
     }
 
     /// Sets whether this server accepts changes; returns the previous mode. A restart resets it.

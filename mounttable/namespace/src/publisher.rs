@@ -19,7 +19,7 @@ use crate::change::MountOptions;
 use crate::namespace::Namespace;
 use crate::publisher::schedule::{Action, ActionKind, Schedule};
 
-pub use crate::publisher::schedule::{PairStatus, State, Status};
+pub use crate::publisher::schedule::{PairState, PairStatus, PublisherStatus};
 
 /// The default interval of refreshes.
 pub const PERIOD: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ const POLL_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Publisher {
     commands: mpsc::Sender<Command>,
-    status: watch::Receiver<Status>,
+    status: watch::Receiver<PublisherStatus>,
     tasks: Tasks,
 }
 
@@ -62,7 +62,7 @@ impl Publisher {
         let runtime = &namespace.0.runtime;
         let tasks = runtime.tasks.child("publisher");
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-        let (status_sender, status) = watch::channel(Status::default());
+        let (status_sender, status) = watch::channel(PublisherStatus::default());
         let schedule = Schedule::new(period);
         let task = PublisherTask {
             namespace: namespace.clone(),
@@ -104,7 +104,7 @@ impl Publisher {
     }
 
     /// The state of all mounts, with errors.
-    pub fn status(&self) -> watch::Receiver<Status> {
+    pub fn status(&self) -> watch::Receiver<PublisherStatus> {
         self.status.clone()
     }
 
@@ -127,7 +127,7 @@ struct PublisherTask {
     namespace: Namespace,
     schedule: Schedule,
     rng: Rng,
-    status_sender: watch::Sender<Status>,
+    status_sender: watch::Sender<PublisherStatus>,
     in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
 }
 

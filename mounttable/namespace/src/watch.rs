@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebla_mounttable_tree::{Error, Reason, Target};
+use ebla_mounttable_tree::{Error, Reason, Target, TargetFlags};
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::watch_reply::{Change, Reply};
 use futures::stream::{self, BoxStream, StreamExt};
@@ -19,7 +19,7 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
 /// The servers of a name; `None`: it does not resolve.
-pub type State = Option<MountEntry>;
+pub type WatchState = Option<MountEntry>;
 
 impl Namespace {
     /// The servers of a name, in the table that holds it: the current state, then every change of the servers or their
@@ -31,7 +31,7 @@ impl Namespace {
     /// # Errors
     /// As the last item: `NO_ACCESS`, also when rights are revoked later, and other errors of a table; `UNAVAILABLE`
     /// only before the first state.
-    pub fn watch(&self, name: &str) -> BoxStream<'static, Result<State, Error>> {
+    pub fn watch(&self, name: &str) -> BoxStream<'static, Result<WatchState, Error>> {
         let watcher =
             Watcher { namespace: self.clone(), name: name.to_owned(), reported: None, current: None, skipped: None };
         let next = |watcher: Option<Watcher>| async move {
@@ -48,7 +48,7 @@ struct Watcher {
     namespace: Namespace,
     name: String,
     /// The last reported state.
-    reported: Option<State>,
+    reported: Option<WatchState>,
     current: Option<WatchStream>,
     /// The table that was left because the name continues at a mounted one.
     skipped: Option<ObjectLocation>,
@@ -59,12 +59,12 @@ struct WatchStream {
     location: ObjectLocation,
     replies: Streaming<wire::WatchReply>,
     /// The last state from it.
-    state: State,
+    state: WatchState,
 }
 
 impl Watcher {
     /// The next state that differs from the reported one.
-    async fn next(&mut self) -> Result<State, Error> {
+    async fn next(&mut self) -> Result<WatchState, Error> {
         loop {
             match self.next_update().await {
                 Ok(Some(state)) if self.reported.as_ref().is_none_or(|reported| !is_same(reported, &state)) => {
@@ -82,7 +82,7 @@ impl Watcher {
     }
 
     /// The next state from the table, if the table holds the name.
-    async fn next_update(&mut self) -> Result<Option<State>, Error> {
+    async fn next_update(&mut self) -> Result<Option<WatchState>, Error> {
         let stream = match &mut self.current {
             Some(stream) => stream,
             none => none.insert(open(&self.namespace, &self.name).await?),
@@ -123,13 +123,14 @@ async fn open(namespace: &Namespace, name: &str) -> Result<WatchStream, Error> {
 }
 
 /// The state after a change.
-fn changed(before: State, change: &Change) -> State {
+fn changed(before: WatchState, change: &Change) -> WatchState {
     if change.gone {
         return None;
     }
     let entry = before.unwrap_or(MountEntry { servers: Vec::new(), suffix: String::new(), target: Target::Object });
     let reported = || change.updated.iter().chain(&change.added);
-    let target = reported().next().map_or(entry.target, |it| Target::of(it.serves_mount_table, it.is_leaf));
+    let flags = |it: &wire::Server| TargetFlags { serves_mount_table: it.serves_mount_table, is_leaf: it.is_leaf };
+    let target = reported().next().map_or(entry.target, |it| Target::from(flags(it)));
     let is_told_of = |server: &Server| reported().any(|it| it.address == server.address.as_str());
     let is_removed = |server: &Server| change.removed.iter().any(|it| *it == server.address.as_str());
     let mut servers: Vec<_> = entry.servers.into_iter().filter(|it| !is_told_of(it) && !is_removed(it)).collect();
@@ -138,13 +139,13 @@ fn changed(before: State, change: &Change) -> State {
 }
 
 /// Whether two states differ at most in deadlines and the order of servers.
-fn is_same(one: &State, other: &State) -> bool {
-    let kept = |state: &State| {
+fn is_same(one: &WatchState, other: &WatchState) -> bool {
+    let comparable = |state: &WatchState| {
         state.as_ref().map(|entry| {
             let mut addresses: Vec<_> = entry.servers.iter().map(|server| server.address.to_string()).collect();
             addresses.sort();
             (addresses, entry.suffix.clone(), entry.target)
         })
     };
-    kept(one) == kept(other)
+    comparable(one) == comparable(other)
 }

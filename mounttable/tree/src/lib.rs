@@ -42,7 +42,7 @@ pub use crate::error::{Error, Reason};
 pub use crate::glob::Pattern;
 pub use crate::identity::{BlessingName, BlessingPattern, Caller, Privilege, UserId};
 pub use crate::key::row_key;
-pub use crate::mount::{Deadline, MountMode, MountedServer, Target};
+pub use crate::mount::{Deadline, MountMode, MountedServer, Target, TargetFlags};
 pub use crate::name::NodeName;
 pub use crate::store::{Environment, Store};
 pub use crate::table::Table;

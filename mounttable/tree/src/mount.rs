@@ -24,13 +24,22 @@ pub enum Target {
     Leaf,
 }
 
-impl Target {
-    /// The kind that two flags describe. When both are set, it is a mount table.
-    pub const fn of(is_mount_table: bool, is_leaf: bool) -> Self {
-        match (is_mount_table, is_leaf) {
-            (true, _) => Self::MountTable,
-            (false, true) => Self::Leaf,
-            (false, false) => Self::Object,
+/// The kind of a server as messages and commands give it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TargetFlags {
+    /// It is a mount table.
+    pub serves_mount_table: bool,
+    /// It is a leaf.
+    pub is_leaf: bool,
+}
+
+/// When both flags are set, it is a mount table.
+impl From<TargetFlags> for Target {
+    fn from(flags: TargetFlags) -> Self {
+        match flags {
+            TargetFlags { serves_mount_table: true, .. } => Self::MountTable,
+            TargetFlags { is_leaf: true, .. } => Self::Leaf,
+            TargetFlags { .. } => Self::Object,
         }
     }
 }

@@ -29,10 +29,10 @@ pub mod cache;
 pub mod caching;
 pub mod coalescing;
 pub mod filters;
-mod generations;
 pub mod memory;
 mod path_cache;
 mod path_row;
+mod row_cache;
 pub mod system;
 
 use std::collections::BTreeMap;

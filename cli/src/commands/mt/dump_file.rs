@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(read(newer).unwrap_err(), "line 1: unsupported dump version 2; this program reads version 1");
         let family = "{\"row\":{\"key\":\"k\",\"cells\":[{\"family\":\"z\",\"column\":\"\",\"timestamp_micros\":0,\"value\":\"\"}]}}";
         let begun = format!("{{\"dump\":{{\"version\":1}}}}\n{family}");
-        assert_eq!(read(&begun).unwrap_err(), "line 2: no table has a family \"z\"");
+        assert_eq!(read(&begun).unwrap_err(), "line 2: unknown column family \"z\"");
         assert!(read("names").unwrap_err().starts_with("line 1: not a line of a dump: "));
         assert!(read("").unwrap_err().starts_with("line 1: the last line is missing"));
     }

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use ebla_mounttable_namespace::publisher::{State, Status};
+use ebla_mounttable_namespace::publisher::{PairState, PublisherStatus};
 use ebla_mounttable_namespace::{Namespace, Publisher};
 use ebla_mounttable_tree::{Error, Reason, ServerAddress, Target, naming};
 use ebla_runtime::Net;
@@ -90,7 +90,7 @@ pub(super) async fn run(names: &Namespace, net: &Net, plan: Plan) -> Result<(), 
 }
 
 /// Starts the command, if there is one, as soon as its servers are mounted.
-async fn begin(plan: &Plan, status: watch::Receiver<Status>) -> Result<Option<Child>, Failure> {
+async fn begin(plan: &Plan, status: watch::Receiver<PublisherStatus>) -> Result<Option<Child>, Failure> {
     let Some((program, arguments)) = plan.command.split_first() else { return Ok(None) };
     if plan.check.is_none() {
         mounted(plan, status).await?;
@@ -99,7 +99,7 @@ async fn begin(plan: &Plan, status: watch::Receiver<Status>) -> Result<Option<Ch
 }
 
 /// Waits until every server is mounted under every name.
-async fn mounted(plan: &Plan, mut status: watch::Receiver<Status>) -> Result<(), Failure> {
+async fn mounted(plan: &Plan, mut status: watch::Receiver<PublisherStatus>) -> Result<(), Failure> {
     let all = async {
         loop {
             match progress(plan, &status.borrow_and_update()) {
@@ -134,14 +134,14 @@ enum Progress {
     Pending,
 }
 
-fn progress(plan: &Plan, status: &Status) -> Progress {
+fn progress(plan: &Plan, status: &PublisherStatus) -> Progress {
     let refusal = status.pairs.iter().filter_map(|pair| pair.error.as_ref()).find(|error| is_final(error));
     if let Some(error) = refusal {
         return Progress::Refused(error.clone());
     }
     let names: BTreeSet<_> = plan.names.iter().map(|name| naming::clean(name)).collect();
     let servers: BTreeSet<_> = plan.servers.iter().collect();
-    let made = status.pairs.iter().filter(|pair| pair.state == State::Mounted).count();
+    let made = status.pairs.iter().filter(|pair| pair.state == PairState::Mounted).count();
     if made >= names.len().saturating_mul(servers.len()) { Progress::Mounted } else { Progress::Pending }
 }
 
@@ -150,7 +150,7 @@ fn is_final(error: &Error) -> bool {
     !matches!(error.reason, Reason::Unavailable | Reason::Contention | Reason::ReadOnly)
 }
 
-fn status_error(status: &Status) -> Option<Error> {
+fn status_error(status: &PublisherStatus) -> Option<Error> {
     status.pairs.iter().find_map(|pair| pair.error.clone())
 }
 
@@ -184,7 +184,7 @@ fn terminate(child: &Child) {
 }
 
 /// Prints the state of each mount on stderr whenever it changes.
-async fn report(mut status: watch::Receiver<Status>) -> Infallible {
+async fn report(mut status: watch::Receiver<PublisherStatus>) -> Infallible {
     let mut reported = Vec::new();
     loop {
         let lines: Vec<_> = status
@@ -230,14 +230,16 @@ mod tests {
             state,
             error: reason.map(|reason| Error::new(reason, "why")),
         };
-        let of = |pairs: &[PairStatus]| progress(&plan, &Status { pairs: pairs.to_vec(), ..Status::default() });
-        let (a, b) = (pair("a", State::Mounted, None), pair("b", State::Mounted, None));
+        let of = |pairs: &[PairStatus]| {
+            progress(&plan, &PublisherStatus { pairs: pairs.to_vec(), ..PublisherStatus::default() })
+        };
+        let (a, b) = (pair("a", PairState::Mounted, None), pair("b", PairState::Mounted, None));
         assert!(matches!(of(&[]), Progress::Pending));
         assert!(matches!(of(std::slice::from_ref(&a)), Progress::Pending), "the second name is missing");
-        let unavailable = pair("b", State::Mounting, Some(Reason::Unavailable));
+        let unavailable = pair("b", PairState::Mounting, Some(Reason::Unavailable));
         assert!(matches!(of(&[a.clone(), unavailable]), Progress::Pending), "a retry may succeed");
         assert!(matches!(of(&[a.clone(), b]), Progress::Mounted));
-        let denied = pair("b", State::Mounting, Some(Reason::NoAccess));
+        let denied = pair("b", PairState::Mounting, Some(Reason::NoAccess));
         assert!(matches!(of(&[a, denied]), Progress::Refused(error) if error.reason == Reason::NoAccess));
     }
 }

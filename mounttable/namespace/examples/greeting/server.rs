@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ebla_mounttable_namespace::publisher::{State, Status};
+use ebla_mounttable_namespace::publisher::{PairState, PublisherStatus};
 use ebla_mounttable_namespace::{Namespace, Publisher};
 use ebla_mounttable_tree::{Error, Reason, Target};
 use ebla_runtime::{Runtime, ServeOptions, Tasks, serve};
@@ -48,7 +48,7 @@ impl Greeter {
         publisher.add_name(name, Target::Leaf).await;
         let mut status = publisher.status();
         // Returns after the first mount, so that clients find it.
-        let is_mounted = |status: &Status| status.pairs.iter().any(|pair| pair.state == State::Mounted);
+        let is_mounted = |status: &PublisherStatus| status.pairs.iter().any(|pair| pair.state == PairState::Mounted);
         let mounted = status.wait_for(is_mounted).await;
         mounted.map_err(|_| Error::new(Reason::Unavailable, "the publisher has ended"))?;
         Ok(Self { address, publisher, serving })

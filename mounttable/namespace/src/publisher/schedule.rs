@@ -41,7 +41,7 @@ pub struct Action {
 
 /// The state of a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum PairState {
     /// Desired, and not known to be mounted.
     Mounting,
     /// Mounted.
@@ -58,14 +58,14 @@ pub struct PairStatus {
     /// The server.
     pub server: ServerAddress,
     /// Its state.
-    pub state: State,
+    pub state: PairState,
     /// The error of the last attempt, if it failed.
     pub error: Option<Error>,
 }
 
 /// The status of all pairs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Status {
+pub struct PublisherStatus {
     /// The desired names.
     pub names: Vec<String>,
     /// The desired servers under each of them.
@@ -214,11 +214,11 @@ impl Schedule {
     }
 
     /// The status of all pairs.
-    pub fn status(&self, now: Duration) -> Status {
+    pub fn status(&self, now: Duration) -> PublisherStatus {
         let state = |pair: &Pair| match pair.desired {
-            None => State::Unmounting,
-            Some(_) if pair.mounted_until.is_some_and(|until| until > now) => State::Mounted,
-            Some(_) => State::Mounting,
+            None => PairState::Unmounting,
+            Some(_) if pair.mounted_until.is_some_and(|until| until > now) => PairState::Mounted,
+            Some(_) => PairState::Mounting,
         };
         let pair_status = |((name, server), pair): (&Key, &Pair)| PairStatus {
             name: name.clone(),
@@ -226,7 +226,7 @@ impl Schedule {
             state: state(pair),
             error: pair.error.clone(),
         };
-        Status {
+        PublisherStatus {
             names: self.names.keys().cloned().collect(),
             servers: self.servers.iter().cloned().collect(),
             pairs: self.pairs.iter().map(pair_status).collect(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebla_mounttable_tree::{Error, Reason, ServerAddress, Target};
 use ebla_runtime::Rng;
 
-use crate::publisher::schedule::{Action, ActionKind, SLACK, Schedule, State};
+use crate::publisher::schedule::{Action, ActionKind, PairState, SLACK, Schedule};
 
 const PERIOD: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ impl World {
         self.now = end;
     }
 
-    fn states(&self) -> Vec<State> {
+    fn states(&self) -> Vec<PairState> {
         self.schedule.status(self.now).pairs.into_iter().map(|pair| pair.state).collect()
     }
 
@@ -69,14 +69,14 @@ fn each_name_is_mounted_with_each_server() {
     assert_eq!(count(&world), 1);
     world.add(&["b"], &["h:2"]);
     assert_eq!(count(&world), 4);
-    assert_eq!(world.states(), [State::Mounting; 4]);
+    assert_eq!(world.states(), [PairState::Mounting; 4]);
     world.pass(Duration::ZERO);
-    assert_eq!(world.states(), [State::Mounted; 4]);
+    assert_eq!(world.states(), [PairState::Mounted; 4]);
     let status = world.schedule.status(world.now);
     assert_eq!(status.names, ["a", "b"]);
     assert_eq!(status.servers, [address("h:1"), address("h:2")]);
     world.schedule.remove_name("a", world.now);
-    assert_eq!(world.states(), [State::Unmounting, State::Unmounting, State::Mounted, State::Mounted]);
+    assert_eq!(world.states(), [PairState::Unmounting, PairState::Unmounting, PairState::Mounted, PairState::Mounted]);
     world.pass(Duration::ZERO);
     assert_eq!(count(&world), 2);
 }
@@ -103,7 +103,7 @@ fn a_refused_mount_is_not_unmounted() {
     world.outcome = Err(Reason::NoMountTable);
     world.add(&["a"], &["h:1"]);
     world.pass(SECOND * 10);
-    assert_eq!(world.states(), [State::Mounting]);
+    assert_eq!(world.states(), [PairState::Mounting]);
     let error = world.schedule.status(world.now).pairs[0].error.clone().unwrap();
     assert_eq!(error.reason, Reason::NoMountTable);
     world.schedule.remove_name("a", world.now);
@@ -119,12 +119,12 @@ fn after_an_outage_every_pair_is_mounted_within_a_period() {
     world.pass(PERIOD);
     world.outcome = Err(Reason::Unavailable);
     world.pass(SECOND * 300);
-    assert_eq!(world.states(), [State::Mounting; 16]);
+    assert_eq!(world.states(), [PairState::Mounting; 16]);
     let tries = world.done.len();
     assert!(tries < 16 * 30, "{tries} tries: the service is not stormed");
     world.outcome = Ok(());
     world.pass(PERIOD);
-    assert_eq!(world.states(), [State::Mounted; 16]);
+    assert_eq!(world.states(), [PairState::Mounted; 16]);
     let first: BTreeSet<_> = world.done[tries..].iter().map(|(at, _)| *at).collect();
     assert!(first.len() > 12, "not all at once");
 }
@@ -137,7 +137,7 @@ fn unmounting_is_retried_until_the_mount_has_expired() {
     world.outcome = Err(Reason::Unavailable);
     world.schedule.remove_server(&address("h:1"), world.now);
     world.pass(SECOND * 30);
-    assert_eq!(world.states(), [State::Unmounting]);
+    assert_eq!(world.states(), [PairState::Unmounting]);
     assert!(world.done.len() > 3);
     world.pass(PERIOD + SLACK);
     assert_eq!(world.states(), []);

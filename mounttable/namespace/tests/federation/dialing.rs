@@ -7,9 +7,9 @@ mod server;
 
 use std::time::Duration;
 
-use ebla_mounttable::testing::FakeMountTable;
 use ebla_mounttable_namespace::publisher::PERIOD;
 use ebla_mounttable_namespace::{MountOptions, Namespace};
+use ebla_mounttable_server::testing::FakeMountTable;
 use ebla_mounttable_tree::{Reason, Target};
 use ebla_runtime::{Clock, Runtime};
 

@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use ebla_mounttable::testing::FakeMountTable;
 use ebla_mounttable_namespace::publisher::schedule::SLACK;
-use ebla_mounttable_namespace::publisher::{PERIOD, Publisher, State, Status};
+use ebla_mounttable_namespace::publisher::{PERIOD, PairState, Publisher, PublisherStatus};
 use ebla_mounttable_namespace::{Caching, Namespace};
+use ebla_mounttable_server::testing::FakeMountTable;
 use ebla_mounttable_tree::{Reason, Target};
 use ebla_runtime::Runtime;
 
 use crate::world::{World, address, builder};
 
 /// Waits for a status, at most 30 s.
-async fn wait(publisher: &Publisher, is_so: impl FnMut(&Status) -> bool) -> Status {
+async fn wait(publisher: &Publisher, is_so: impl FnMut(&PublisherStatus) -> bool) -> PublisherStatus {
     let mut status = publisher.status();
     let seen = tokio::time::timeout(Duration::from_secs(30), status.wait_for(is_so)).await;
     seen.unwrap().unwrap().clone()
 }
 
-fn all_mounted(count: usize) -> impl FnMut(&Status) -> bool {
-    move |status| status.pairs.len() == count && status.pairs.iter().all(|pair| pair.state == State::Mounted)
+fn all_mounted(count: usize) -> impl FnMut(&PublisherStatus) -> bool {
+    move |status| status.pairs.len() == count && status.pairs.iter().all(|pair| pair.state == PairState::Mounted)
 }
 
 /// T104, and T105 on a whole publisher.
@@ -57,7 +57,7 @@ async fn without_roots_nothing_is_mounted_or_unmounted() {
     publisher.add_name("a", Target::Object).await;
     publisher.add_server(address("/h:1")).await;
     let status = wait(&publisher, |status| status.pairs.first().is_some_and(|pair| pair.error.is_some())).await;
-    assert_eq!(status.pairs[0].state, State::Mounting);
+    assert_eq!(status.pairs[0].state, PairState::Mounting);
     assert_eq!(status.pairs[0].error.as_ref().unwrap().reason, Reason::NoMountTable);
     publisher.remove_name("a").await;
     wait(&publisher, |status| status.names.is_empty() && status.pairs.is_empty()).await;
@@ -93,7 +93,7 @@ async fn a_table_that_comes_back_empty_gets_its_mounts_again() {
     publisher.add_server(address("/h:1")).await;
     wait(&publisher, all_mounted(1)).await;
     world.tables["root"].stop().await;
-    let has_failed = |status: &Status| status.pairs.iter().any(|pair| pair.error.is_some());
+    let has_failed = |status: &PublisherStatus| status.pairs.iter().any(|pair| pair.error.is_some());
     wait(&publisher, has_failed).await;
     let again = FakeMountTable::listen(&world.runtime, world.tables["root"].address()).await.unwrap();
     let fresh = builder(&again, &world.runtime).build().unwrap();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ebla_mounttable::testing::FakeMountTable;
 use ebla_mounttable_namespace::Roots;
-use ebla_mounttable_namespace::watch::State;
+use ebla_mounttable_namespace::watch::WatchState;
+use ebla_mounttable_server::testing::FakeMountTable;
 use ebla_mounttable_tree::table::Subtree;
 use ebla_mounttable_tree::{Error, Permissions, Reason, Target};
 use futures::StreamExt;
@@ -16,7 +16,7 @@ use crate::world::{World, address};
 const SOON: Duration = Duration::from_secs(20);
 
 /// The next reported names; empty: the name does not resolve.
-async fn next(states: &mut BoxStream<'static, Result<State, Error>>) -> Result<Vec<String>, Reason> {
+async fn next(states: &mut BoxStream<'static, Result<WatchState, Error>>) -> Result<Vec<String>, Reason> {
     let told = tokio::time::timeout(SOON, states.next()).await.unwrap().unwrap();
     let mut names = told.map(|state| state.map(|entry| entry.names()).unwrap_or_default()).map_err(|it| it.reason)?;
     names.sort();

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ebla_mounttable::testing::FakeMountTable;
 use ebla_mounttable_namespace::{Builder, MountEntry, MountOptions, Namespace, Roots};
+use ebla_mounttable_server::testing::FakeMountTable;
 use ebla_mounttable_tree::{Error, ServerAddress, Target};
 use ebla_runtime::net::{Connection, Listener};
 use ebla_runtime::{Clock, Net, Network, Runtime, ServeOptions, serve};

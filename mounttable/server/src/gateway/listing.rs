@@ -83,18 +83,18 @@ pub(super) async fn answer(replies: ReplyStream<wire::GlobReply>, limit: u32) ->
 /// One line per reply. After the last line the stream is dropped, which ends the listing.
 fn lines(replies: PeekableReplies<wire::GlobReply>, limit: u64) -> impl Stream<Item = Line> {
     stream::unfold(Some((replies, 0_u64)), move |listing| async move {
-        let (mut replies, told) = listing?;
+        let (mut replies, sent) = listing?;
         let line = match replies.next().await?.map(|message| message.reply) {
-            Ok(Some(Reply::Entry(_))) if told == limit => {
-                Line::Summary(Summary { entries: told, omitted: false, truncated: true })
+            Ok(Some(Reply::Entry(_))) if sent == limit => {
+                Line::Summary(Summary { entries: sent, omitted: false, truncated: true })
             }
             Ok(Some(reply)) => line(reply),
             Ok(None) => return None,
             Err(status) => Line::Refusal(HttpError::from(status).into_body()),
         };
         let rest = match line {
-            Line::Entry(_) => Some((replies, told.saturating_add(1))),
-            Line::Error(_) => Some((replies, told)),
+            Line::Entry(_) => Some((replies, sent.saturating_add(1))),
+            Line::Error(_) => Some((replies, sent)),
             Line::Summary(_) | Line::Refusal(_) => None,
         };
         Some((line, rest))

@@ -14,6 +14,28 @@ use tracing::info;
 
 use crate::service::{ReplySink, ReplyStream, RpcResult, Service, WriteMode, count, messages, to_status};
 
+/// The largest piece of a row in one message of a dump, apart from a single larger cell: a restore accepts 4 MiB.
+const PIECE_BYTES_MAX: usize = 1 << 20;
+
+/// The cells in pieces of bounded size.
+fn pieces(cells: Vec<dump_reply::Cell>) -> Vec<Vec<dump_reply::Cell>> {
+    let mut pieces: Vec<Vec<_>> = Vec::new();
+    let mut bytes = usize::MAX;
+    for cell in cells {
+        // Tags, lengths and the timestamp take less than 32 bytes.
+        let size = cell.family.len() + cell.column.len() + cell.value.len() + 32;
+        bytes = bytes.saturating_add(size);
+        match pieces.last_mut() {
+            Some(piece) if bytes <= PIECE_BYTES_MAX => piece.push(cell),
+            _ => {
+                pieces.push(vec![cell]);
+                bytes = size;
+            }
+        }
+    }
+    pieces
+}
+
 #[tonic::async_trait]
 impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
     type CheckStream = ReplyStream<wire::Finding>;
@@ -205,8 +227,10 @@ impl<S: Store + Environment + Clone + 'static> Service<S> {
         loop {
             let (row, more) = self.table.stored(key, after).await?;
             let Some(row) = row else { return Ok(()) };
-            let row = dump_reply::Row { key: key.to_owned(), cells: messages::cells(row) };
-            sink.send(wire::DumpReply { reply: Some(dump_reply::Reply::Row(row)) }).await?;
+            for cells in pieces(messages::cells(row)) {
+                let row = dump_reply::Row { key: key.to_owned(), cells };
+                sink.send(wire::DumpReply { reply: Some(dump_reply::Reply::Row(row)) }).await?;
+            }
             if more.is_none() {
                 return Ok(());
             }

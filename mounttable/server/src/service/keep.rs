@@ -42,9 +42,9 @@ struct MountCache {
 impl MountCache {
     fn get(&self, name: &NodeName, mount: &Mount) -> Option<(Node, MountedServer)> {
         let mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = mounts.get(&(name.clone(), mount.address.to_string()));
+        let mount_of_server = mounts.get(&(name.clone(), mount.address.to_string()));
         // The stored cell contains both.
-        known.filter(|(_, server)| server.target == mount.target && server.ttl == mount.ttl).cloned()
+        mount_of_server.filter(|(_, server)| server.target == mount.target && server.ttl == mount.ttl).cloned()
     }
 
     fn insert(&self, name: NodeName, node: Node, server: MountedServer) {

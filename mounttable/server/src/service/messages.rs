@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use ebla_mounttable_tree::identity::Caller;
-use ebla_mounttable_tree::mount::{Deadline, MountMode, MountedServer, Target};
+use ebla_mounttable_tree::mount::{Deadline, MountMode, MountedServer, Target, TargetFlags};
 use ebla_mounttable_tree::store::Freshness;
 use ebla_mounttable_tree::table::{GlobMatch, Mount, Resolved};
 use ebla_mounttable_tree::{Error, Reason};
@@ -73,7 +73,7 @@ pub(super) fn mount(message: &wire::MountRequest) -> Result<Mount, Error> {
     }
     Ok(Mount {
         address: message.server.parse()?,
-        target: Target::of(message.serves_mount_table, message.is_leaf),
+        target: Target::from(TargetFlags { serves_mount_table: message.serves_mount_table, is_leaf: message.is_leaf }),
         ttl: Duration::from_millis(message.ttl_millis),
         mode: if message.replace { MountMode::Replace } else { MountMode::Add },
     })

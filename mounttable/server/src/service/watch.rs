@@ -4,7 +4,7 @@ use ebla_mounttable_tree::mount::MountedServer;
 use ebla_mounttable_tree::table::Resolved;
 
 /// The servers that a name resolves to; `None`: none.
-pub type State = Option<Resolved>;
+pub type WatchState = Option<Resolved>;
 
 /// Whether a moved deadline alone is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,7 +17,7 @@ pub enum RefreshEvents {
 
 /// A change of a name's servers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Change {
+pub struct WatchChange {
     /// New servers.
     pub added: Vec<MountedServer>,
     /// Servers with another kind or deadline.
@@ -31,9 +31,9 @@ pub struct Change {
 }
 
 /// The change from `before` to `after`; `None` if there is nothing to report.
-pub fn change(before: &State, after: &State, refreshes: RefreshEvents) -> Option<Change> {
-    let servers = |state: &State| state.as_ref().map(|it| it.servers.clone()).unwrap_or_default();
-    let suffix = |state: &State| state.as_ref().map(|it| it.suffix.clone()).unwrap_or_default();
+pub fn change(before: &WatchState, after: &WatchState, refreshes: RefreshEvents) -> Option<WatchChange> {
+    let servers = |state: &WatchState| state.as_ref().map(|it| it.servers.clone()).unwrap_or_default();
+    let suffix = |state: &WatchState| state.as_ref().map(|it| it.suffix.clone()).unwrap_or_default();
     let (old, new) = (servers(before), servers(after));
     let find = |servers: &[MountedServer], wanted: &MountedServer| {
         servers.iter().find(|server| server.address == wanted.address).cloned()
@@ -41,7 +41,7 @@ pub fn change(before: &State, after: &State, refreshes: RefreshEvents) -> Option
     let is_worth = |was: &MountedServer, is: &MountedServer| {
         was.target != is.target || (refreshes == RefreshEvents::Include && was.deadline != is.deadline)
     };
-    let change = Change {
+    let change = WatchChange {
         added: new.iter().filter(|server| find(&old, server).is_none()).cloned().collect(),
         updated: new.iter().filter(|is| find(&old, is).is_some_and(|was| is_worth(&was, is))).cloned().collect(),
         removed: old.iter().filter(|server| find(&new, server).is_none()).cloned().collect(),
@@ -64,7 +64,7 @@ mod tests {
     use ebla_mounttable_tree::mount::{Deadline, Target};
     use ebla_mounttable_tree::store::Freshness;
 
-    fn state(servers: &[(&str, i64)]) -> State {
+    fn state(servers: &[(&str, i64)]) -> WatchState {
         let server = |(address, until): &(&str, i64)| MountedServer {
             address: address.parse().unwrap(),
             target: Target::Object,

@@ -10,7 +10,7 @@ use ebla_mounttable_tree::store::{Environment, Store};
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::watch_reply;
 
-use crate::service::watch::{self, RefreshEvents, State};
+use crate::service::watch::{self, RefreshEvents, WatchState};
 use crate::service::{ReplySink, Service, messages};
 
 /// The polling interval.
@@ -28,10 +28,10 @@ impl<S: Store + Environment + Clone + 'static> Service<S> {
         refreshes: RefreshEvents,
         sink: &ReplySink<wire::WatchReply>,
     ) -> Result<(), Error> {
-        let mut seen: Option<State> = None;
+        let mut seen: Option<WatchState> = None;
         let mut unchanged_polls = 0_u32;
         while sink.is_open() {
-            let now: State = match self.table.resolve(caller, name).await {
+            let now: WatchState = match self.table.resolve(caller, name).await {
                 Ok(found) => Some(found),
                 Err(error) => match error.reason {
                     Reason::NoSuchName | Reason::NoSuchNameRoot => None,
@@ -64,7 +64,7 @@ impl<S: Store + Environment + Clone + 'static> Service<S> {
     }
 }
 
-fn changed(change: watch::Change) -> watch_reply::Reply {
+fn changed(change: watch::WatchChange) -> watch_reply::Reply {
     let servers = |servers: &[MountedServer]| {
         servers.iter().map(|server| messages::server(server, server.address.to_string())).collect()
     };

@@ -195,6 +195,22 @@ async fn a_dump_restores_the_table() {
     assert_eq!(other.resolve("alice", "big/7").await.unwrap().0, ["h:1"]);
 }
 
+/// However many servers a user has mounted on one node.
+#[tokio::test]
+async fn a_large_row_is_dumped_in_pieces_that_a_restore_accepts() {
+    let world = World::start().await;
+    world.mount("bob", "a", "h:1", 0).await;
+    let row = world.memory.rows().remove(&key("a")).unwrap();
+    let cell = row.get(&(Family::Servers, "h:1".to_owned())).unwrap();
+    let servers = (0..6_000).map(|number| format!("/h:1/{number}/{}", "x".repeat(1_000)));
+    let changes = servers.map(|address| Change::Set(Family::Servers, address, cell.clone())).collect();
+    assert!(world.memory.change_if(&key("a"), Condition::All(Vec::new()), changes).await.unwrap());
+    let told = dump(&world).await;
+    let other = World::start().await;
+    restore(&other, told).await.unwrap();
+    assert_eq!(other.memory.rows().remove(&key("a")).map(|row| row.len()), Some(row.len() + 6_000));
+}
+
 /// An aborted restore leaves a table that does not serve, and that must be destroyed before the next restore.
 #[tokio::test]
 async fn half_a_dump_is_no_table() {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ebla_mounttable::service::bearer::{TokenConfig, TokenVerifier};
-use ebla_mounttable::service::identity::AuthMethod;
+use ebla_mounttable_server::service::bearer::{TokenConfig, TokenVerifier};
+use ebla_mounttable_server::service::identity::AuthMethod;
 use ebla_mounttable_tree::Reason;
 use ebla_mounttable_tree::messages::BEARER_HEADER;
 use ebla_proto::mounttable as wire;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_mounttable::server::{Server, ServerConfig};
-use ebla_mounttable::service::bearer::{TokenConfig, TokenVerifier};
-use ebla_mounttable::service::identity::AuthMethod;
+use ebla_mounttable_server::server::{Server, ServerConfig};
+use ebla_mounttable_server::service::bearer::{TokenConfig, TokenVerifier};
+use ebla_mounttable_server::service::identity::AuthMethod;
 use ebla_mounttable_tree::file;
 use ebla_mounttable_tree::messages::BEARER_HEADER;
 use ebla_mounttable_tree::store::cache::CacheOptions;

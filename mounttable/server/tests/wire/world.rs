@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ebla_mounttable::server::{Server, ServerConfig};
-use ebla_mounttable::service::identity::AuthMethod;
+use ebla_mounttable_server::server::{Server, ServerConfig};
+use ebla_mounttable_server::service::identity::AuthMethod;
 use ebla_mounttable_tree::messages;
 use ebla_mounttable_tree::messages::DEVELOPMENT_HEADER;
 use ebla_mounttable_tree::store::cache;

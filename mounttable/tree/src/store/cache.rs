@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use ebla_model::Micros;
 
-use crate::store::generations::{CachedPart, TwoGenerationCache};
 use crate::store::path_cache::{PathCache, Validity};
+use crate::store::row_cache::{CachedPart, RowCache};
 use crate::store::{PathRow, PathStep, Row, RowPart};
 
 /// The lifetime of a negative entry.
@@ -83,7 +83,7 @@ pub enum Lookup {
 #[derive(Debug)]
 pub struct Cache {
     options: CacheOptions,
-    rows: TwoGenerationCache,
+    rows: RowCache,
     paths: PathCache,
     in_flight: BTreeMap<PathStep, FetchId>,
     next_fetch: u64,
@@ -96,7 +96,7 @@ impl Cache {
     pub fn new(options: CacheOptions) -> Self {
         Self {
             options,
-            rows: TwoGenerationCache::new(options.rows, BYTES_MAX),
+            rows: RowCache::new(options.rows, BYTES_MAX),
             paths: PathCache::new(options.ttl),
             in_flight: BTreeMap::new(),
             next_fetch: 0,
@@ -113,7 +113,7 @@ impl Cache {
     pub fn lookup(&mut self, name: &str, path: &[PathStep], read_parts: &ReadParts, now: Micros) -> Lookup {
         let (ttl, absent) = (self.options.ttl, self.options.ttl.min(NEGATIVE_TTL));
         let missing =
-            match self.walk(path, read_parts, now, |known| Some(if known.is_settled() { ttl } else { absent })) {
+            match self.walk(path, read_parts, now, |cached| Some(if cached.is_settled() { ttl } else { absent })) {
                 Ok(walked) => {
                     let keys = path.iter().take(walked.rows.len()).map(|step| step.key.as_str());
                     self.paths.insert(name, keys, &walked.rows, walked.validity, now);
@@ -147,7 +147,9 @@ impl Cache {
 
     /// The rows of a path for callers that the storage does not answer, without absent ones.
     pub fn stale(&mut self, path: &[PathStep], read_parts: &ReadParts, now: Micros) -> Option<Rows> {
-        self.walk(path, read_parts, now, |known| known.is_settled().then_some(STALE_TTL)).ok().map(|walked| walked.rows)
+        self.walk(path, read_parts, now, |cached| cached.is_settled().then_some(STALE_TTL))
+            .ok()
+            .map(|walked| walked.rows)
     }
 
     /// Stores the result of a read that began at `at`. Parts of rows that have changed since are not cached.
@@ -160,7 +162,7 @@ impl Cache {
             for child in [None, step.child.clone()] {
                 let part = (step.key.clone(), child);
                 if let Some(cells) = fetched.get(&part) {
-                    if self.rows.get(&part.0, part.1.as_deref()).is_none_or(|known| known.cells != *cells) {
+                    if self.rows.get(&part.0, part.1.as_deref()).is_none_or(|cached| cached.cells != *cells) {
                         self.paths.row_changed(&part.0);
                     }
                     self.rows.put(&part.0, part.1.as_deref(), CachedPart { cells: cells.clone(), at });
@@ -200,19 +202,19 @@ impl Cache {
         self.in_flight.retain(|step, _| step.key != key);
     }
 
-    /// The number of cached parts, and their approximate size in bytes.
-    pub fn size(&self) -> (usize, usize) {
+    /// The number of entries, and their weight in units of small parts.
+    pub fn size(&self) -> (usize, u64) {
         self.rows.size()
     }
 
-    /// The rows from the root to the end of a walk, or the steps that are missing. `lasts` returns the lifetime of an
+    /// The rows from the root to the end of a walk, or the steps that are missing. `lifetime` returns the lifetime of an
     /// entry, or `None` if it must not be used.
     fn walk(
         &mut self,
         path: &[PathStep],
         read_parts: &ReadParts,
         now: Micros,
-        lasts: impl Fn(&CachedPart) -> Option<Duration>,
+        lifetime: impl Fn(&CachedPart) -> Option<Duration>,
     ) -> Result<Walk, Vec<PathStep>> {
         let mut validity = Validity { from: Micros::ZERO, until: Micros::MAX };
         let mut part = |key: &str, child: Option<&str>| {
@@ -223,12 +225,12 @@ impl Cache {
                 validity.until = now;
                 return Some(cells.clone());
             }
-            let known = self.rows.get(key, child)?;
-            let ttl = lasts(&known).filter(|ttl| is_within(known.at, now, *ttl))?;
-            let live_until = known.cells.as_ref().map_or(Micros::ZERO, |part| part.live_until());
-            let until = known.at.plus(ttl).min(if live_until > now { live_until } else { Micros::MAX });
-            validity = Validity { from: validity.from.max(known.at), until: validity.until.min(until) };
-            Some(known.cells)
+            let cached = self.rows.get(key, child)?;
+            let ttl = lifetime(&cached).filter(|ttl| is_within(cached.at, now, *ttl))?;
+            let live_until = cached.cells.as_ref().map_or(Micros::ZERO, |part| part.live_until());
+            let until = cached.at.plus(ttl).min(if live_until > now { live_until } else { Micros::MAX });
+            validity = Validity { from: validity.from.max(cached.at), until: validity.until.min(until) };
+            Some(cached.cells)
         };
         let (mut rows, mut missing) = (Vec::with_capacity(path.len()), Vec::new());
         for step in path {

@@ -54,10 +54,10 @@ impl<S: Store + Environment> Table<S> {
             children: [].into(),
         };
         let intent = Reference::Pending(child.incarnation);
-        let mine =
+        let unchanged =
             Condition::All(vec![parent.alive(), node::reference_is(element, held.map(|(reference, _)| reference))]);
         let steps = self.with_new_version(node::reference_changes(element, intent, now));
-        if !self.store.change_if(&parent.key(), mine, steps).await?
+        if !self.store.change_if(&parent.key(), unchanged, steps).await?
             || !self.write_row(&parent.name, element, &child).await?
         {
             return Ok(false);

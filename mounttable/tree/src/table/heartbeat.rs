@@ -31,10 +31,10 @@ impl<S: Store + Environment> Table<S> {
         if let Some(ended) = round.ended {
             self.store.set_counter(&ended.counter(), Some(ended.end.get())).await?;
         }
-        let mine = outage::heartbeat_counter(server);
-        self.store.set_counter(&mine, Some(now.get())).await?;
+        let own_counter = outage::heartbeat_counter(server);
+        self.store.set_counter(&own_counter, Some(now.get())).await?;
         *self.outages.record.lock().unwrap_or_else(PoisonError::into_inner) = round.record;
-        for obsolete in round.obsolete.iter().filter(|name| **name != mine) {
+        for obsolete in round.obsolete.iter().filter(|name| **name != own_counter) {
             self.store.set_counter(obsolete, None).await?;
         }
         Ok(round.ended)

@@ -170,8 +170,8 @@ impl<S: Store + Environment> Table<S> {
             };
             self.remove_reference(&parent, element, reference).await?;
             if let Some(node) = rest {
-                let mine = Condition::All(vec![node::is_incarnation(incarnation), node::is_dead()]);
-                if self.store.change_if(&node.key(), mine, vec![Change::DeleteRow]).await? {
+                let is_ours_and_dead = Condition::All(vec![node::is_incarnation(incarnation), node::is_dead()]);
+                if self.store.change_if(&node.key(), is_ours_and_dead, vec![Change::DeleteRow]).await? {
                     self.refund_row(&node).await;
                     budget.add_removed();
                 }

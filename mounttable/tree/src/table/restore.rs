@@ -118,8 +118,8 @@ impl<S: Store + Environment> Table<S> {
             return Err(Error::new(Reason::BadRequest, "the dump has no root"));
         }
         let key = row_key(&NodeName::root());
-        let nobodys = Condition::HasNot(Family::Meta, "i".to_owned());
-        if self.put(&key, nobodys, restoration.root).await? {
+        let is_absent = Condition::HasNot(Family::Meta, "i".to_owned());
+        if self.put(&key, is_absent, restoration.root).await? {
             self.store.set_counter(RESTORING, None).await?;
             Ok(restoration.tally)
         } else {

@@ -151,8 +151,7 @@ fn play(events: Vec<Event>, options: CacheOptions) {
             }
             Event::Pass(millis) => world.now = world.now.plus(Duration::from_millis(millis)),
         }
-        // A generation may exceed its half by one part.
-        assert!(cache.size().0 <= options.rows + 2, "{:?} parts are known", cache.size());
+        assert!(cache.size().0 <= options.rows, "{:?} parts are cached", cache.size());
     }
 }
 
@@ -176,7 +175,7 @@ proptest! {
                 cache.complete(fetch, &read, &fetched, Micros::ZERO);
                 keys.insert(path);
             }
-            prop_assert!(cache.size().0 <= 42);
+            prop_assert!(cache.size().0 <= options.rows);
         }
         let before = cache.size();
         keys.iter().for_each(|key| cache.evict(&key.to_string()));

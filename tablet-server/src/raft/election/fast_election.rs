@@ -20,7 +20,7 @@ use crate::raft::group::Group;
 const SPREAD: Duration = Duration::from_millis(150);
 /// Attempts before the usual election timeout applies. The span doubles after each: the first candidate may have a shorter
 /// log.
-const ATTEMPTS: u32 = 4;
+const ATTEMPTS: u32 = 6;
 
 /// Schedules an election if the disconnected replica `peer` leads the group.
 pub(in crate::raft) fn schedule(group: &Arc<Group>, peer: ReplicaId, rng: &Rng) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use axum::routing::MethodFilter;
-use ebla_mounttable::gateway::{BODY_BYTES_MAX, ENTRIES, ENTRIES_MAX, OPENAPI, Operation};
+use ebla_mounttable_server::gateway::{BODY_BYTES_MAX, ENTRIES, ENTRIES_MAX, OPENAPI, Operation};
 use ebla_mounttable_tree::Reason;
 use http::{Method, StatusCode, header};
 use serde_json::Value;

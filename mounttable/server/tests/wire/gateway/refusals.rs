@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 
 use axum::body::{Body, Bytes};
-use ebla_mounttable::gateway::BODY_BYTES_MAX;
-use ebla_mounttable::service::identity::AuthMethod;
+use ebla_mounttable_server::gateway::BODY_BYTES_MAX;
+use ebla_mounttable_server::service::identity::AuthMethod;
 use ebla_mounttable_tree::Reason;
 use ebla_proto::mounttable as wire;
 use futures::{StreamExt, stream};
