@@ -2,8 +2,8 @@
 //!
 //! They cover the dependencies between crates, the layers of the tablet server, the purity of decisions, the single place of
 //! gRPC codes, paths and links in documents, the table of contents of the book, descriptions of every call of the public API
-//! and every environment variable, the signatures of public functions ([`signatures`]), and the vocabulary ([`words`]).
-//! `docs/inside/style.md` explains the rules.
+//! and every environment variable, the signatures of public functions ([`signatures`]), the type of locks ([`locks`]), and
+//! the vocabulary ([`words`]). `docs/inside/style.md` explains the rules.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,6 +12,8 @@
     reason = "a test may fail, and then says where"
 )]
 
+#[path = "tidy/locks.rs"]
+mod locks;
 #[path = "tidy/signatures.rs"]
 mod signatures;
 #[path = "tidy/words.rs"]

@@ -41,6 +41,8 @@ impl Names {
             .env("MT_IDENTITY", caller)
             .output()
             .unwrap();
+        // Shown by the test runner when an assertion about the exit code fails.
+        print!("{}", String::from_utf8_lossy(&output.stderr));
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     }
 
@@ -164,7 +166,7 @@ fn a_written_directory_equals_a_mounted_one() {
     assert_eq!(names.json("server", &["admin", "check"]), serde_json::json!([]));
     assert_eq!(names.json("bench-0", &["whoami"])["servers"]["used"], 600);
     let load = names.mt("server", &["glob", "bench-*"]).1;
-    assert_eq!(names.mt("server", &["rm", "-r", load.trim()]).0, Some(0));
+    assert_eq!(names.mt("server", &["--timeout", "5m", "rm", "-r", load.trim()]).0, Some(0));
     assert_eq!(names.json("bench-0", &["whoami"])["nodes"]["used"], 0);
 }
 

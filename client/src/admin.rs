@@ -5,7 +5,6 @@
 //! the caller must see the error of creating a table twice.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
@@ -46,16 +45,10 @@ pub enum FamilyChange {
 }
 
 /// The admin calls. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Admin {
     channel: Channel,
     timeout: Duration,
-}
-
-impl fmt::Debug for Admin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admin").finish_non_exhaustive()
-    }
 }
 
 impl Admin {

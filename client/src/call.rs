@@ -32,7 +32,7 @@ pub(crate) async fn call<T, F>(
 where
     F: Future<Output = Result<T, CallError>>,
 {
-    context.retry_budget().deposit();
+    context.retry_budget.lock().deposit();
     let mut retry = RetryState::new(deadline);
     loop {
         let route = retry.route(context, position).await?;

@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use ebla_runtime::Net;
+use parking_lot::Mutex;
 use tonic::transport::Channel;
 
 /// The maximum size of a message in either direction: a row may be as large as the API allows.
@@ -34,7 +34,7 @@ impl Channels {
 
     /// The channel to an address; does not wait for a connection.
     pub fn get(&self, address: &str) -> Channel {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if let Some(channel) = open.get(address) {
             return channel.clone();
         }

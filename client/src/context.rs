@@ -1,9 +1,10 @@
 //! The state that the clones of a cluster handle share, and that each of its calls uses.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::id::SessionId;
+use parking_lot::Mutex;
 
 use crate::deadline::Deadline;
 use crate::lookup::Lookups;
@@ -20,7 +21,7 @@ pub(crate) struct ClusterContext {
     pub(crate) session: Session,
     pub(crate) lookups: Arc<Lookups>,
     /// Guards a counter.
-    retry_budget: Mutex<RetryBudget>,
+    pub(crate) retry_budget: Mutex<RetryBudget>,
 }
 
 impl ClusterContext {
@@ -35,9 +36,5 @@ impl ClusterContext {
     /// The timeout of the next attempt.
     pub(crate) fn attempt_timeout(&self, deadline: Deadline) -> Duration {
         deadline.remaining(&self.options.runtime.clock).min(ATTEMPT_TIMEOUT)
-    }
-
-    pub(crate) fn retry_budget(&self) -> MutexGuard<'_, RetryBudget> {
-        self.retry_budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

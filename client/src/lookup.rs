@@ -4,7 +4,7 @@
 //! request has a timeout; the lookup as a whole ends because the resolver bounds the number of requests.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
@@ -12,6 +12,7 @@ use ebla_model::id::ServerId;
 use ebla_model::key::RowSet;
 use ebla_proto::tablet;
 use futures::StreamExt;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::deadline::Deadline;
@@ -76,26 +77,22 @@ impl Lookups {
     /// A server served a request as the leader of the tablet.
     pub(crate) fn record_success(&self, server: ServerId, tablet: &CachedTablet) {
         if tablet.leader.is_none_or(|leader| leader.server != server) {
-            self.state().resolver.record_success(server, tablet);
+            self.state.lock().resolver.record_success(server, tablet);
         }
     }
 
     /// A server responded with an error, or did not respond.
     pub(crate) fn record_failure(&self, server: ServerId, tablet: &CachedTablet, failure: &CallFailure) {
-        self.state().resolver.record_failure(server, tablet, failure);
+        self.state.lock().resolver.record_failure(server, tablet, failure);
     }
 
     /// None of the known replicas serves the tablet.
     pub(crate) fn invalidate(&self, tablet: &CachedTablet) {
-        self.state().resolver.invalidate(tablet);
-    }
-
-    fn state(&self) -> MutexGuard<'_, LookupsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().resolver.invalidate(tablet);
     }
 
     fn finish(&self, id: LookupId) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.resolver.abandon(id);
         state.pending.remove(&id);
     }
@@ -117,7 +114,7 @@ impl Drop for LookupTask {
 impl Lookups {
     /// The tablet at `position`, if it is cached.
     pub(crate) fn find(&self, position: &Position) -> Option<CachedTablet> {
-        self.state().resolver.cache().find(position).cloned()
+        self.state.lock().resolver.cache().find(position).cloned()
     }
 
     /// The tablet at `position`, looked up if necessary: one pass over the levels. After an error of a retryable kind
@@ -147,7 +144,7 @@ impl Lookups {
     }
 
     fn find_or_join(self: &Arc<Self>, position: &Position) -> FindOrJoin {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (id, effect) = match state.resolver.find_or_start(position) {
             LookupStart::Cached(tablet) => return FindOrJoin::Cached(tablet),
             LookupStart::Join(id) => {
@@ -247,7 +244,7 @@ async fn run(task: LookupTask, mut effect: LookupEffect) {
         match task.lookups.carry_out(effect).await {
             Ok(response) => {
                 let took = clock.monotonic().saturating_sub(sent_at);
-                effect = task.lookups.state().resolver.on_response(task.id, response, took);
+                effect = task.lookups.state.lock().resolver.on_response(task.id, response, took);
             }
             Err(result) => {
                 // All callers may have gone.

@@ -80,7 +80,7 @@ pub(crate) async fn mutate_rows(
     let unknown = || Err(Error::new(Reason::OutcomeUnknown, "the write has no result"));
     let mut results: Vec<Result<(), Error>> = rows.iter().map(|_row| unknown()).collect();
     for round in rounds(rows) {
-        context.retry_budget().deposit();
+        context.retry_budget.lock().deposit();
         let rows = round.into_iter().map(|(index, write)| PendingRow { index, write, ticket: context.session.begin() });
         let batch = Batch { rows: rows.collect(), retry: RetryState::new(deadline) };
         for (index, result) in run(context, table, batch).await {

@@ -216,13 +216,13 @@ impl RetryState {
         };
         let retry_after = wire::retry_after(&error);
         let kind = effective_kind(&failure.error, failure.source);
-        let decision = self.backoff.next(kind, candidates, retry_after, &mut context.retry_budget());
+        let decision = self.backoff.next(kind, candidates, retry_after, &mut context.retry_budget.lock());
         self.wait(context, decision, failure.error).await
     }
 
     /// Backs off after a failure that does not concern a single server.
     pub(crate) async fn back_off(&mut self, context: &ClusterContext, error: Error) -> Result<(), Error> {
-        let decision = self.backoff.next(error.kind, Candidates::Exhausted, None, &mut context.retry_budget());
+        let decision = self.backoff.next(error.kind, Candidates::Exhausted, None, &mut context.retry_budget.lock());
         self.wait(context, decision, error).await
     }
 

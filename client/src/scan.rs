@@ -177,7 +177,7 @@ struct OpenStream {
 
 /// The stream of the messages of a read.
 pub(crate) fn stream(context: Arc<ClusterContext>, read: Read, deadline: Deadline) -> ReadParts {
-    context.retry_budget().deposit();
+    context.retry_budget.lock().deposit();
     let progress = ScanProgress::new(read.rows.clone(), read.limit, read.direction);
     let scan =
         Scan { context, read, progress, retry: RetryState::new(deadline), deadline, open: None, inside_row: false };

@@ -8,12 +8,13 @@
 //! outstanding one and the tablet rejects it: it is applied once or not at all.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ebla_model::id::{Sequence, SessionId};
 use ebla_proto::tablet;
 use ebla_runtime::Failpoint;
+use parking_lot::Mutex;
 
 /// The sequences of one session: the next one and the outstanding ones.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl Session {
 
     /// Begins a write: it holds the next sequence until the ticket is dropped.
     pub fn begin(&self) -> Ticket {
-        let mut sequences = self.lock();
+        let mut sequences = self.sequences.lock();
         let sequence = sequences.next;
         sequences.next = sequences.next.saturating_add(1);
         sequences.outstanding.insert(sequence);
@@ -56,18 +57,14 @@ impl Session {
 
     /// Takes a sequence without a write.
     fn skip(&self) -> u64 {
-        let mut sequences = self.lock();
+        let mut sequences = self.sequences.lock();
         sequences.next = sequences.next.saturating_add(1);
         sequences.next - 1
     }
 
     /// The lowest outstanding sequence.
     pub fn lowest_outstanding(&self) -> Sequence {
-        Sequence::new(self.lock().lowest_outstanding())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Sequences> {
-        self.sequences.lock().unwrap_or_else(PoisonError::into_inner)
+        Sequence::new(self.sequences.lock().lowest_outstanding())
     }
 }
 
@@ -89,14 +86,14 @@ impl Ticket {
         tablet::WriteId {
             session: self.session.id.clone(),
             sequence: if Failpoint::RetryUnderNewNumber.is_enabled() { self.session.skip() } else { self.sequence },
-            lowest_outstanding: self.session.lock().lowest_outstanding(),
+            lowest_outstanding: self.session.sequences.lock().lowest_outstanding(),
         }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.session.lock().outstanding.remove(&self.sequence);
+        self.session.sequences.lock().outstanding.remove(&self.sequence);
     }
 }
 

@@ -2,7 +2,7 @@
 //! Every action needs it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write};
@@ -14,6 +14,7 @@ use ebla_model::metadata::TabletDescriptor;
 use ebla_proto::status::is_unavailable;
 use ebla_routing::{ChubbyDirectory, Metadata};
 use ebla_runtime::Runtime;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::election::MasterLock;
@@ -118,12 +119,12 @@ impl ActiveMaster {
     /// Caches what METADATA says until the next call, or until this master is no longer active.
     pub(crate) fn cache_metadata(&self, metadata: &BTreeMap<RowKey, TabletDescriptor>) {
         let cached = CachedMetadata { metadata: Arc::new(metadata.clone()), at: self.runtime().clock.monotonic() };
-        *self.0.cached_metadata.lock().unwrap_or_else(PoisonError::into_inner) = Some(cached);
+        *self.0.cached_metadata.lock() = Some(cached);
     }
 
     /// METADATA as it was last read by this master.
     pub(crate) fn cached_metadata(&self) -> Option<CachedMetadata> {
-        self.0.cached_metadata.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.cached_metadata.lock().clone()
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {

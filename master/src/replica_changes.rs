@@ -6,13 +6,14 @@
 //! member is an extra replica, which the new master's plan removes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ebla_chubby::{Counter, next_ids};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ReplicaId, ServerId, TabletId};
 use ebla_model::metadata::{Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::active::ActiveMaster;
@@ -33,13 +34,13 @@ pub(crate) struct ReplicaChanges {
 impl ReplicaChanges {
     /// The tablets whose replicas are being changed, and the servers that get one.
     pub(crate) fn in_progress(&self) -> BTreeMap<TabletId, Option<ServerId>> {
-        self.lock().clone()
+        self.in_progress.lock().clone()
     }
 
     /// Starts a change. When it ends, with or without success, it requests a round of the reconciler.
     pub(crate) fn start(&self, master: &ActiveMaster, change: ReplicaChange, schema: TableSchema) {
         let tablet = change.tablet.tablet;
-        self.lock().insert(tablet, change.add.map(Addition::server));
+        self.in_progress.lock().insert(tablet, change.add.map(Addition::server));
         info!(%change, "replica change started");
         let guard = InProgressGuard { changes: self.clone(), master: master.clone(), tablet };
         let master = master.clone();
@@ -52,10 +53,6 @@ impl ReplicaChanges {
             drop(guard);
         });
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<TabletId, Option<ServerId>>> {
-        self.in_progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A change in progress; removes itself when it is dropped.
@@ -67,7 +64,7 @@ struct InProgressGuard {
 
 impl Drop for InProgressGuard {
     fn drop(&mut self) {
-        self.changes.lock().remove(&self.tablet);
+        self.changes.in_progress.lock().remove(&self.tablet);
         self.master.request_reconcile();
     }
 }

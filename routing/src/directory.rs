@@ -11,7 +11,7 @@
 //! emptied, or belongs to another cluster, and its addresses may be those of foreign servers.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::{File, SharedChubby, WatchEvent, WatchStream, paths};
@@ -23,6 +23,7 @@ use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::{convert, record};
 use ebla_runtime::{Clock, Runtime};
 use futures::future::BoxFuture;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -74,7 +75,7 @@ impl ChubbyDirectory {
 
     /// A copy of the snapshot for the next start.
     pub fn copy(&self) -> record::DirectoryCopy {
-        self.read().to_record()
+        self.snapshot.read().to_record()
     }
 
     /// Waits until the files were read for the first time. Cancel-safe.
@@ -91,54 +92,54 @@ impl ChubbyDirectory {
 
     /// The id of the cluster, once its first master has written it.
     pub fn cluster(&self) -> Option<ClusterId> {
-        self.read().cluster_id()
+        self.snapshot.read().cluster_id()
     }
 
     /// Whether the cluster has completed its first start.
     pub fn is_running(&self) -> bool {
         let running = i32::from(record::ClusterState::Running);
-        self.read().cluster.as_ref().is_some_and(|cluster| cluster.state == running)
+        self.snapshot.read().cluster.as_ref().is_some_and(|cluster| cluster.state == running)
     }
 
     /// The last known root tablet.
     pub fn root_tablet(&self) -> Option<TabletDescriptor> {
-        self.read().root.clone()
+        self.snapshot.read().root.clone()
     }
 
     /// The last known active master.
     pub fn master(&self) -> Option<ActiveMaster> {
-        self.read().master.clone()
+        self.snapshot.read().master.clone()
     }
 
     /// The last active master, and for how long no master has been active; `None` while one is active, and when none
     /// was ever known.
     pub fn last_master(&self) -> Option<(ActiveMaster, Duration)> {
-        let snapshot = self.read();
+        let snapshot = self.snapshot.read();
         let last = snapshot.last_master.clone().filter(|_last| snapshot.master.is_none())?;
-        let since = (*self.no_master_since.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let since = (*self.no_master_since.lock())?;
         Some((last, self.clock.monotonic().saturating_sub(since)))
     }
 
     /// Updates the instant since when no master is active.
     fn update_no_master_since(&self) {
-        let has_master = self.read().master.is_some();
-        let mut no_master_since = self.no_master_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_master = self.snapshot.read().master.is_some();
+        let mut no_master_since = self.no_master_since.lock();
         *no_master_since = if has_master { None } else { no_master_since.or_else(|| Some(self.clock.monotonic())) };
     }
 
     /// The live tablet servers, by id.
     pub fn servers(&self) -> Vec<record::Server> {
-        self.read().servers.values().cloned().collect()
+        self.snapshot.read().servers.values().cloned().collect()
     }
 
     /// All schemas, by table id, in any state.
     pub fn schemas(&self) -> Vec<Arc<TableSchema>> {
-        self.read().schemas.values().cloned().collect()
+        self.snapshot.read().schemas.values().cloned().collect()
     }
 
     /// The last known schema of a table, in any state.
     pub fn schema(&self, table: TableId) -> Option<Arc<TableSchema>> {
-        self.read().schemas.get(&table).cloned()
+        self.snapshot.read().schemas.get(&table).cloned()
     }
 
     /// The schema of the table with this name, in any state; read from Chubby if the snapshot does not have it.
@@ -150,7 +151,7 @@ impl ChubbyDirectory {
     }
 
     async fn schema_by_name(&self, name: &TableName, freshness: Freshness) -> Result<Option<Arc<TableSchema>>, Error> {
-        let cached = self.read().schema(name).cloned();
+        let cached = self.snapshot.read().schema(name).cloned();
         if cached.is_some() && freshness == Freshness::Cached {
             return Ok(cached);
         }
@@ -168,17 +169,9 @@ impl ChubbyDirectory {
         convert::schema_from_bytes(file.value).map(|schema| Some(Arc::new(schema)))
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, ClusterSnapshot> {
-        self.snapshot.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, ClusterSnapshot> {
-        self.snapshot.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Replaces the whole snapshot. The addresses of servers without a lease stay.
     fn replace(&self, mut fresh: ClusterSnapshot) -> Result<(), ForeignCluster> {
-        let mut snapshot = self.write();
+        let mut snapshot = self.snapshot.write();
         if let Some(own) = snapshot.cluster_id()
             && fresh.cluster_id() != Some(own)
         {
@@ -191,7 +184,7 @@ impl ChubbyDirectory {
 
     /// Applies a write of a file; false if the file belongs to another cluster, which is rejected.
     fn apply(&self, file: &File) -> bool {
-        let mut snapshot = self.write();
+        let mut snapshot = self.snapshot.write();
         let own = snapshot.cluster.clone();
         let id = snapshot.cluster_id();
         snapshot.put(file);
@@ -251,7 +244,7 @@ async fn watch_files(directory: ChubbyDirectory, changed: watch::Sender<u64>) {
                     match event {
                         WatchEvent::Put(file) if !directory.apply(&file) => break,
                         WatchEvent::Put(_) => {}
-                        WatchEvent::Deleted { path, .. } => directory.write().delete(&path),
+                        WatchEvent::Deleted { path, .. } => directory.snapshot.write().delete(&path),
                         WatchEvent::Gap => break,
                     }
                     publish(&changed);
@@ -282,7 +275,7 @@ impl Directory for ChubbyDirectory {
     }
 
     fn address(&self, server: ServerId) -> BoxFuture<'_, Option<String>> {
-        let address = self.read().addresses.get(&server).cloned();
+        let address = self.snapshot.read().addresses.get(&server).cloned();
         Box::pin(std::future::ready(address))
     }
 

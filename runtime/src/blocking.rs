@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -127,14 +128,14 @@ impl Blocking {
     pub fn queued(&self) -> usize {
         match &self.0 {
             Kind::Inline => 0,
-            Kind::Pool(pool) => pool.shared.lock().jobs.len(),
+            Kind::Pool(pool) => pool.shared.state.lock().jobs.len(),
         }
     }
 }
 
 impl Pool {
     fn push(&self, job: Job) -> Result<(), BlockingError> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if state.stopped {
             return Err(BlockingError::Stopped);
         }
@@ -154,16 +155,12 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.lock().stopped = true;
+        self.shared.state.lock().stopped = true;
         self.shared.wake.notify_all();
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The loop of a thread until the pool is dropped; queued jobs still run.
     fn work(&self) {
         while let Some(job) = self.next() {
@@ -173,7 +170,7 @@ impl Shared {
     }
 
     fn next(&self) -> Option<Job> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 return Some(job);
@@ -182,7 +179,7 @@ impl Shared {
                 return None;
             }
             state.idle += 1;
-            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.wake.wait(&mut state);
             state.idle -= 1;
         }
     }

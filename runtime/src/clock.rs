@@ -7,10 +7,11 @@
 //! [`replace_system_clock`], which [`Clock::system`] then returns to code that cannot be given a clock.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ebla_model::time::Micros;
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
 /// A source of time other than the machine.
@@ -77,7 +78,7 @@ impl Clock {
         match &self.0 {
             Source::System => SYSTEM_OVERRIDE.get().map_or_else(system_wall, |time| time.wall()),
             Source::Custom(time) => time.wall(),
-            Source::Manual(time) => lock(time).wall,
+            Source::Manual(time) => time.lock().wall,
         }
     }
 
@@ -87,14 +88,14 @@ impl Clock {
         match &self.0 {
             Source::System => SYSTEM_OVERRIDE.get().map_or_else(system_monotonic, |time| time.monotonic()),
             Source::Custom(time) => time.monotonic(),
-            Source::Manual(time) => lock(time).monotonic,
+            Source::Manual(time) => time.lock().monotonic,
         }
     }
 
     /// Advances both times of a manual clock; no effect on other clocks.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(time) = &self.0 {
-            let mut time = lock(time);
+            let mut time = time.lock();
             time.wall = time.wall.plus(by);
             time.monotonic = time.monotonic.saturating_add(by);
         }
@@ -103,13 +104,9 @@ impl Clock {
     /// Sets the wall time of a manual clock, as an administrator may; time since boot stays. No effect on other clocks.
     pub fn set_wall(&self, wall: Micros) {
         if let Source::Manual(time) = &self.0 {
-            lock(time).wall = wall;
+            time.lock().wall = wall;
         }
     }
-}
-
-fn lock(time: &Mutex<ManualTime>) -> MutexGuard<'_, ManualTime> {
-    time.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn system_wall() -> Micros {

@@ -1,8 +1,9 @@
 //! Random numbers: from the system in production, from a seed in tests and simulation.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng};
 
@@ -33,7 +34,7 @@ impl Rng {
     /// 64 random bits.
     #[must_use]
     pub fn u64(&self) -> u64 {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).next_u64()
+        self.state.lock().next_u64()
     }
 
     /// 128 random bits: enough for unique ids.

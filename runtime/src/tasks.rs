@@ -4,9 +4,10 @@
 //! still running after the grace period are dropped at their next `await`. Children stop with their parent.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -64,7 +65,7 @@ impl Tasks {
     fn child_of(&self, name: &str, handle: Option<Handle>) -> Self {
         let name = format!("{}/{name}", self.0.name);
         let child = Self::with(name, self.0.token.child_token(), self.0.killed.child_token(), handle);
-        let mut children = self.0.children.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut children = self.0.children.lock();
         children.retain(|other| other.strong_count() > 0);
         children.push(Arc::downgrade(&child.0));
         child
@@ -188,7 +189,7 @@ impl Tasks {
         while let Some(group) = waiting.pop() {
             group.0.tracker.close();
             group.0.tracker.wait().await;
-            let children = group.0.children.lock().unwrap_or_else(PoisonError::into_inner);
+            let children = group.0.children.lock();
             waiting.extend(children.iter().filter_map(Weak::upgrade).map(Tasks));
         }
     }

@@ -15,10 +15,10 @@
 //! [`FlushScheduler::finished`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ebla_model::id::TabletId;
+use parking_lot::Mutex;
 
 /// Above this many unflushed range tombstones a tablet is flushed: the first read after each new one rebuilds their list
 /// (13 us with none, 1.5 ms with 10,000).
@@ -203,7 +203,7 @@ impl FlushScheduler {
     /// Replaces `flushing` of the inputs by the scheduler's own set.
     #[must_use]
     pub fn begin(&self, mut inputs: FlushInputs) -> Vec<TabletId> {
-        let mut flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flushing = self.flushing.lock();
         inputs.flushing = flushing.clone();
         let chosen = choose_flushes(&inputs, self.budgets);
         flushing.extend(chosen.iter().copied());
@@ -212,7 +212,7 @@ impl FlushScheduler {
 
     /// The flush of this tablet has ended.
     pub fn finished(&self, tablet: TabletId) {
-        self.flushing.lock().unwrap_or_else(PoisonError::into_inner).remove(&tablet);
+        self.flushing.lock().remove(&tablet);
     }
 
     /// Whether writes must stall with memtables of this size.

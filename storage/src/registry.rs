@@ -26,10 +26,11 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 use ebla_model::error::{Error, ErrorKind, Reason};
 use ebla_model::id::{LogId, MasterEpoch};
+use parking_lot::{Mutex, RwLock};
 use tracing::warn;
 
 use self::repair::{Repair, TEMPORARY};
@@ -373,12 +374,12 @@ impl Registry {
     }
 
     fn state(&self) -> Arc<State> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 
     /// Changes a copy, writes it, and only then publishes it to readers.
     fn change(&self, edit: impl FnOnce(&mut State) -> Result<(), RegistryError>) -> Result<(), RegistryError> {
-        let mut health: MutexGuard<'_, Health> = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut health = self.changes.lock();
         if matches!(*health, Health::Failed) {
             return Err(RegistryError::Failed);
         }
@@ -389,7 +390,7 @@ impl Registry {
             *health = Health::Failed;
             return Err(RegistryError::io("write", path)(error));
         }
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+        *self.current.write() = Arc::new(state);
         Ok(())
     }
 }

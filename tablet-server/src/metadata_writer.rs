@@ -12,12 +12,13 @@
 //! The root tablet's descriptor is in Chubby's file `root` instead.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use ebla_chubby::{Compare, Counter, SharedChubby, Write, next_ids, paths};
 use ebla_client::channel::Channels;
 use ebla_client::locate::LeaderHint;
+use parking_lot::Mutex;
 
 use ebla_client::{Cluster, Deadline, Directory};
 use ebla_model::error::{Error, Reason};
@@ -101,7 +102,7 @@ impl MetadataWriter {
 
     async fn run(&self, cluster: &Cluster) {
         loop {
-            let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+            let pending = std::mem::take(&mut *self.pending.lock());
             if pending.is_empty() {
                 self.arrived.notified().await;
                 continue;
@@ -113,7 +114,7 @@ impl MetadataWriter {
                 .collect()
                 .await;
             if !retries.is_empty() {
-                self.pending.lock().unwrap_or_else(PoisonError::into_inner).extend(retries);
+                self.pending.lock().extend(retries);
                 tokio::time::sleep(self.runtime.rng.jitter(RETRY_PAUSE)).await;
             }
         }
@@ -240,7 +241,7 @@ impl TabletHost for MetadataWriter {
     }
 
     fn descriptor_changed(&self, tablet: TabletId) {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(tablet);
+        self.pending.lock().insert(tablet);
         self.arrived.notify_one();
     }
 }

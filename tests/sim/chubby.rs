@@ -5,7 +5,7 @@
 //! that is interrupted by a partition reports a gap when the link is back. Leases of a host that is partitioned for long
 //! are no longer renewed and expire.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
@@ -15,6 +15,7 @@ use ebla_chubby::{
 };
 use ebla_runtime::{Rng, Tasks};
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 /// Timeout of a call.
@@ -32,10 +33,6 @@ pub(crate) struct Link {
     /// Lost responses, per mille.
     lost_per_mille: Mutex<u64>,
     leases: Mutex<Vec<LeaseId>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Link {
@@ -56,19 +53,19 @@ impl Link {
 
     /// Sets the number of lost responses, per mille.
     pub(crate) fn set_lost(&self, per_mille: u64) {
-        *lock(&self.lost_per_mille) = per_mille;
+        *self.lost_per_mille.lock() = per_mille;
     }
 
     /// Lets all leases of the host expire.
     pub(crate) fn cut_off(&self, service: &Embedded) {
-        for lease in lock(&self.leases).drain(..) {
+        for lease in self.leases.lock().drain(..) {
             service.stop_renewing(lease);
         }
     }
 
     /// Forgets the leases of a process that has crashed.
     pub(crate) fn forget(&self) {
-        lock(&self.leases).clear();
+        self.leases.lock().clear();
     }
 
     fn is_cut(&self) -> bool {
@@ -76,7 +73,7 @@ impl Link {
     }
 
     fn loses(&self) -> bool {
-        self.rng.below(1_000) < *lock(&self.lost_per_mille)
+        self.rng.below(1_000) < *self.lost_per_mille.lock()
     }
 }
 
@@ -139,7 +136,7 @@ impl Chubby for LinkedChubby {
     fn open_session(&self, ttl: Duration) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>> {
         Box::pin(async move {
             let session = self.call(self.service.open_session(ttl)).await?;
-            lock(&self.link.leases).push(session.lease());
+            self.link.leases.lock().push(session.lease());
             Ok(session)
         })
     }

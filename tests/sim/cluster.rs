@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
@@ -17,6 +17,7 @@ use ebla_tablet_server::config::Threads;
 use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::tablet::TabletManager;
 use ebla_tablet_server::{RestartScope, ServerConfig, ServerOptions, TabletServer};
+use parking_lot::Mutex;
 
 use crate::chubby::{Link, LinkedChubby};
 use crate::history::History;
@@ -106,10 +107,6 @@ pub(crate) struct SimCluster {
     pub(crate) result: Mutex<Option<Vec<String>>>,
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl SimHost {
     fn new(name: String, folder: &Path, rng: &Rng) -> Self {
         Self {
@@ -126,7 +123,7 @@ impl SimHost {
 
     /// The replicas, when the process runs.
     pub(crate) fn hosted(&self) -> Option<Arc<TabletManager>> {
-        lock(&self.hosted).upgrade()
+        self.hosted.lock().upgrade()
     }
 
     /// `host:port` that a tablet server is reached by.
@@ -157,11 +154,11 @@ impl SimCluster {
     }
 
     pub(crate) fn note(&self, node: &str, kind: &str, what: &str) {
-        lock(&self.trace).note(time::elapsed(), node, kind, what);
+        self.trace.lock().note(time::elapsed(), node, kind, what);
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        *lock(&self.phase)
+        *self.phase.lock()
     }
 
     /// All hosts by name.
@@ -224,7 +221,7 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
     };
     match TabletServer::start(config, chubby, runtime).await {
         Ok(server) => {
-            *lock(&host.hosted) = Arc::downgrade(server.tablet_manager());
+            *host.hosted.lock() = Arc::downgrade(server.tablet_manager());
             cluster.note(&host.name, "serves", &server.id().to_string());
             std::future::pending().await
         }

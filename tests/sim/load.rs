@@ -18,7 +18,7 @@ use ebla_model::schema::TableName;
 use ebla_runtime::{Rng, Runtime};
 use ebla_workload::verify::history::{Prefix, Token};
 
-use crate::cluster::{Phase, SimCluster, lock};
+use crate::cluster::{Phase, SimCluster};
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
 use crate::time::{self, HostTime};
 
@@ -133,12 +133,12 @@ impl Worker {
     async fn append(&mut self, table: &Table) -> bool {
         let (list, token) = (self.list(), self.next_token());
         let began = time::elapsed();
-        let number = lock(&self.cluster.history).begin_append(&list, token, began);
+        let number = self.cluster.history.lock().begin_append(&list, token, began);
         let answer = append(table, &list, token).await;
         let ended = time::elapsed();
         self.note("append", &token.to_string(), answer.as_ref().err());
         let Ok(row) = answer else { return false };
-        lock(&self.cluster.history).acknowledge_append(number, ended, &list_of(&row));
+        self.cluster.history.lock().acknowledge_append(number, ended, &list_of(&row));
         true
     }
 
@@ -149,7 +149,7 @@ impl Worker {
         self.note("look", &list, answer.as_ref().err());
         let Ok(row) = answer else { return false };
         let seen = Prefix::of(&row.as_ref().map(list_of).unwrap_or_default());
-        lock(&self.cluster.history).list_reads.push(ListRead { list, began, ended, seen });
+        self.cluster.history.lock().list_reads.push(ListRead { list, began, ended, seen });
         true
     }
 
@@ -182,19 +182,19 @@ impl Worker {
         };
         let version = self.next_token();
         let began = time::elapsed();
-        let number = lock(&self.cluster.history).begin_write(&row, version, Copies::One, began);
+        let number = self.cluster.history.lock().begin_write(&row, version, Copies::One, began);
         let answer = table.mutate_row(&key(&row), &[set("v", version)]).await;
         self.note("overwrite", &row, answer.as_ref().err());
         if answer.is_err() {
             return false;
         }
         self.own = Some(row.clone());
-        lock(&self.cluster.history).acknowledge_write(number, time::elapsed());
+        self.cluster.history.lock().acknowledge_write(number, time::elapsed());
         let read = table.read_row(&key(&row), None).await;
         self.note("look-own", &row, read.as_ref().err());
         let Ok(read) = read else { return false };
         let seen = read.map(|row| content(&values(&row).1, Copies::One));
-        lock(&self.cluster.history).check_own_read(&row, version, seen.as_ref());
+        self.cluster.history.lock().check_own_read(&row, version, seen.as_ref());
         true
     }
 
@@ -204,7 +204,7 @@ impl Worker {
         self.note("sweep", "", answer.as_ref().err());
         let Ok(rows) = answer else { return false };
         let rows = rows.iter().map(|row| String::from_utf8_lossy(row.key.as_bytes()).into_owned()).collect();
-        lock(&self.cluster.history).full_scans.push(FullScan { began, rows });
+        self.cluster.history.lock().full_scans.push(FullScan { began, rows });
         true
     }
 
@@ -224,13 +224,13 @@ impl Worker {
     /// Records writes of rows that are written once; their numbers.
     fn announce(&self, rows: &[(String, Token)]) -> Vec<usize> {
         let began = time::elapsed();
-        let mut history = lock(&self.cluster.history);
+        let mut history = self.cluster.history.lock();
         rows.iter().map(|(row, version)| history.begin_write(row, *version, Copies::Two, began)).collect()
     }
 
     fn acknowledge(&self, numbers: &[usize], are_written: &[bool]) {
         let ended = time::elapsed();
-        let mut history = lock(&self.cluster.history);
+        let mut history = self.cluster.history.lock();
         for (number, _) in numbers.iter().zip(are_written).filter(|(_, is_written)| **is_written) {
             history.acknowledge_write(*number, ended);
         }
@@ -279,7 +279,7 @@ pub(crate) async fn overseer(cluster: Arc<SimCluster>, splits: Vec<(Duration, St
     let runtime = cluster.runtime("overseer", &HostTime::default(), 0);
     create_table(&cluster, &runtime).await;
     cluster.note("overseer", "table", "");
-    *lock(&cluster.phase) = Phase::Load;
+    *cluster.phase.lock() = Phase::Load;
     for (at, split) in splits {
         let now = time::elapsed();
         tokio::time::sleep(at.saturating_sub(now)).await;
@@ -290,11 +290,11 @@ pub(crate) async fn overseer(cluster: Arc<SimCluster>, splits: Vec<(Duration, St
     }
     wait_for(&cluster, Phase::Converge).await;
     let wrong = match tokio::time::timeout(CONVERGE, read_all(&cluster, &runtime)).await {
-        Ok(end) => lock(&cluster.history).check(&end),
+        Ok(end) => cluster.history.lock().check(&end),
         Err(_elapsed) => vec![format!("not live: some operations still fail {CONVERGE:?} after the end of all faults")],
     };
     cluster.note("overseer", "result", &wrong.len().to_string());
-    *lock(&cluster.result) = Some(wrong);
+    *cluster.result.lock() = Some(wrong);
     Ok(())
 }
 
@@ -324,7 +324,7 @@ async fn request_split(cluster: &SimCluster, runtime: &Runtime, split: &str) {
         Ok(Err(error)) => error.reason.name(),
         Err(_elapsed) => "silence",
     };
-    lock(&cluster.trace).count(time::elapsed(), "overseer", "split", &format!("{split} {outcome}"));
+    cluster.trace.lock().count(time::elapsed(), "overseer", "split", &format!("{split} {outcome}"));
 }
 
 /// Appends to every list and reads every row through every server; retries until all succeed.
@@ -339,10 +339,10 @@ async fn read_all(cluster: &SimCluster, runtime: &Runtime) -> Final {
                 sequence += 1;
                 let token = Token { writer: OVERSEER, sequence };
                 let began = time::elapsed();
-                let number = lock(&cluster.history).begin_append(list, token, began);
+                let number = cluster.history.lock().begin_append(list, token, began);
                 match append(&table, list, token).await {
                     Ok(row) => {
-                        lock(&cluster.history).acknowledge_append(number, time::elapsed(), &list_of(&row));
+                        cluster.history.lock().acknowledge_append(number, time::elapsed(), &list_of(&row));
                         break row;
                     }
                     Err(error) => tracing::info!(%error, server = server.name, list, "append failed; retrying"),

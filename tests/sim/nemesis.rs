@@ -9,7 +9,7 @@ use ebla_runtime::Rng;
 use ebla_storage::disk::sim::{Fault, Loss};
 use turmoil::Sim;
 
-use crate::cluster::{SimCluster, SimHost, TIMINGS, lock};
+use crate::cluster::{SimCluster, SimHost, TIMINGS};
 use crate::image;
 
 /// Mean time between two faults of each kind; `None`: never.
@@ -293,7 +293,7 @@ impl Nemesis {
                 self.crash_for_a_while(now, sim, cluster, host);
             }
             FaultKind::CrashAll => {
-                lock(&cluster.trace).count(now, "nemesis", "crash-all", "");
+                cluster.trace.lock().count(now, "nemesis", "crash-all", "");
                 for host in &cluster.servers {
                     self.crash_for_a_while(now, sim, cluster, host);
                 }
@@ -302,7 +302,7 @@ impl Nemesis {
                 let host = &cluster.servers[index(&self.rng, cluster.servers.len())];
                 let Some(given_up) = cluster.failure_timeouts.end() else { return };
                 if !self.down.contains_key(&host.name) {
-                    lock(&cluster.trace).count(now, "nemesis", "lose", &host.name);
+                    cluster.trace.lock().count(now, "nemesis", "lose", &host.name);
                     self.crash(now, sim, cluster, host, Power::Stays);
                     let back = self.between(given_up, given_up + Duration::from_secs(8));
                     self.at(now + back, Event::Start(host.name.clone()));
@@ -347,7 +347,7 @@ impl Nemesis {
             Power::Goes => "power-cut",
             Power::Stays => "kill",
         };
-        lock(&cluster.trace).count(now, &host.name, kind, "");
+        cluster.trace.lock().count(now, &host.name, kind, "");
         // The engine flushes when it is closed, and a crashed process does not: the folder is put back as it was before that.
         // (If the folder were removed instead, the engine would wait a second in each store for the disk.)
         let image = host.folder.with_extension("image");
@@ -439,7 +439,7 @@ impl Nemesis {
             CutKind::OneWay => "cut-one-way",
             CutKind::Hold => "hold",
         };
-        lock(&cluster.trace).count(now, "nemesis", name, &format!("{} {}", pair.0, pair.1));
+        cluster.trace.lock().count(now, "nemesis", name, &format!("{} {}", pair.0, pair.1));
         self.cuts.insert(key, kind);
         self.at(now + long, Event::Heal(pair.0.to_owned(), pair.1.to_owned()));
     }
@@ -463,7 +463,7 @@ impl Nemesis {
         let latency = self.between(Duration::from_millis(10), Duration::from_millis(300));
         let long = self.between(Duration::from_secs(1), Duration::from_secs(6));
         sim.set_link_latency(a.as_str(), b.as_str(), latency);
-        lock(&cluster.trace).count(now, "nemesis", "slow", &format!("{a} {b} {latency:?}"));
+        cluster.trace.lock().count(now, "nemesis", "slow", &format!("{a} {b} {latency:?}"));
         self.at(now + long, Event::Quicken(a, b));
     }
 
@@ -472,7 +472,7 @@ impl Nemesis {
         let span = [100_000, 5_000_000, 3_600_000_000_i64][index(&self.rng, 3)];
         let far = i64::try_from(self.rng.below(span.unsigned_abs() * 2)).unwrap() - span;
         host.time.set_off(far);
-        lock(&cluster.trace).count(now, &host.name, "clock-step", &far.to_string());
+        cluster.trace.lock().count(now, &host.name, "clock-step", &far.to_string());
     }
 
     fn cut_chubby(&mut self, now: Duration, cluster: &SimCluster) {
@@ -486,7 +486,7 @@ impl Nemesis {
         {
             host.link.cut_off(service);
         }
-        lock(&cluster.trace).count(now, &host.name, "chubby-cut", "");
+        cluster.trace.lock().count(now, &host.name, "chubby-cut", "");
         self.at(now + long, Event::Reconnect(host.name.clone()));
     }
 

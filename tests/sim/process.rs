@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ebla_runtime::{Failpoint, spawn_thread};
+use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -107,7 +108,7 @@ pub(crate) fn run_concurrently<W: Send, R: Send>(
     outcome: impl FnMut(R),
 ) {
     let work = Mutex::new(work);
-    let next = || work.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || work.lock().next();
     std::thread::scope(|scope| {
         let (sender, outcomes) = mpsc::channel();
         for _ in 0..AT_ONCE {

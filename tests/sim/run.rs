@@ -9,7 +9,7 @@ use ebla_model::id::{ReplicaId, TabletId};
 use ebla_runtime::Rng;
 use ebla_tablet_server::raft::GroupId;
 
-use crate::cluster::{self, FailureTimeouts, Phase, SimCluster, lock};
+use crate::cluster::{self, FailureTimeouts, Phase, SimCluster};
 use crate::load;
 use crate::nemesis::{FaultRates, Nemesis};
 use crate::replicas;
@@ -146,16 +146,16 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     let rng = Rng::seeded(plan.seed ^ 0xbad_1dea);
     let mut nemesis = Nemesis::new(plan.fault_rates.clone(), rng, steps.sim.elapsed());
     steps.until(plan.load, Some(&mut nemesis), |_| false);
-    *lock(&cluster.phase) = Phase::Drain;
+    *cluster.phase.lock() = Phase::Drain;
     steps.until(DRAIN, Some(&mut nemesis), |cluster| cluster.drained.load(Ordering::Relaxed) == plan.clients);
-    let early = lock(&cluster.history).wrong.clone();
+    let early = cluster.history.lock().wrong.clone();
     if plan.stops_at_first && !early.is_empty() {
         return finish(plan, &cluster, &sim, early);
     }
     nemesis.end_faults(steps.sim, &cluster);
-    *lock(&cluster.phase) = Phase::Converge;
-    steps.until(PROOF, Some(&mut nemesis), |cluster| lock(&cluster.result).is_some());
-    match lock(&cluster.result).take() {
+    *cluster.phase.lock() = Phase::Converge;
+    steps.until(PROOF, Some(&mut nemesis), |cluster| cluster.result.lock().is_some());
+    match cluster.result.lock().take() {
         Some(found) => wrong.extend(found),
         None => wrong.push("not live: the final checks did not finish".to_owned()),
     }
@@ -238,7 +238,7 @@ impl Steps<'_, '_> {
             if now.as_millis() % LOOK.as_millis() == 0 {
                 self.look(now);
             }
-            if self.stops_at_first && !lock(&self.cluster.history).wrong.is_empty() {
+            if self.stops_at_first && !self.cluster.history.lock().wrong.is_empty() {
                 return false;
             }
             if holds(self.cluster) {
@@ -258,7 +258,7 @@ impl Steps<'_, '_> {
                 if term < *known {
                     let (name, tablet) = (&host.name, tablet.id());
                     let wrong = format!("forgotten: term {known} of tablet {tablet} by {name}, in {term} at {now:?}");
-                    lock(&self.cluster.history).wrong.push(wrong);
+                    self.cluster.history.lock().wrong.push(wrong);
                 }
                 *known = term;
             }
@@ -280,14 +280,14 @@ impl Steps<'_, '_> {
             let terms: BTreeSet<u64> = leaders.iter().map(|(term, _, _)| *term).collect();
             if terms.len() < leaders.len() {
                 let wrong = format!("split: {leaders:?} lead tablet {tablet} at {now:?}");
-                lock(&self.cluster.history).wrong.push(wrong);
+                self.cluster.history.lock().wrong.push(wrong);
             }
             let last = terms.last().copied();
             for (term, name, _) in leaders.iter().filter(|(term, _, reads)| *reads && Some(*term) != last) {
                 let wrong = format!(
                     "stale: {name} reads tablet {tablet} by its lease of term {term} at {now:?}, {leaders:?} lead"
                 );
-                lock(&self.cluster.history).wrong.push(wrong);
+                self.cluster.history.lock().wrong.push(wrong);
             }
         }
     }
@@ -298,7 +298,7 @@ impl Steps<'_, '_> {
             for report in host.hosted().iter().flat_map(|hosted| hosted.report()) {
                 let (tablet, generation) = (report.descriptor.tablet, report.descriptor.generation);
                 let state = format!("{tablet} g{generation} t{} {} a{}", report.term, report.is_leader, report.applied);
-                lock(&self.cluster.trace).note(now, &host.name, "group", &state);
+                self.cluster.trace.lock().note(now, &host.name, "group", &state);
                 let voters = report.descriptor.membership.voters.into_iter().flatten();
                 let Some(known) = self.voters.get_mut(&tablet) else {
                     self.voters.insert(tablet, voters.collect());
@@ -307,7 +307,7 @@ impl Steps<'_, '_> {
                 for replica in voters {
                     if known.insert(replica) {
                         let what = format!("{tablet} {replica}");
-                        lock(&self.cluster.trace).count(now, &host.name, "replica-added", &what);
+                        self.cluster.trace.lock().count(now, &host.name, "replica-added", &what);
                     }
                 }
             }
@@ -316,8 +316,8 @@ impl Steps<'_, '_> {
 }
 
 fn finish(plan: &Plan, cluster: &SimCluster, sim: &turmoil::Sim<'_>, wrong: Vec<String>) -> Outcome {
-    let (known, unknown) = lock(&cluster.history).counts();
-    let mut trace = lock(&cluster.trace);
+    let (known, unknown) = cluster.history.lock().counts();
+    let mut trace = cluster.trace.lock();
     let (hash, events) = trace.digest();
     let faults: Vec<String> = trace.counts().iter().map(|(kind, count)| format!("{kind}={count}")).collect();
     let figures = format!(

@@ -16,11 +16,12 @@ mod leases;
 mod state;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_runtime::{Blocking, Clock, Tasks};
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use self::journal::Journal;
@@ -96,18 +97,14 @@ impl Embedded {
 
     /// Stops renewing the lease, as if its holder were paused or partitioned: it expires after its TTL. For tests.
     pub fn stop_renewing(&self, lease: LeaseId) {
-        lock(&self.0.leases).stop_renewing(lease);
+        self.0.leases.lock().stop_renewing(lease);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inner {
     /// Renews the leases whose sessions exist, and expires the others.
     async fn tick(self: &Arc<Self>) {
-        let expired = lock(&self.leases).tick(self.clock.monotonic());
+        let expired = self.leases.lock().tick(self.clock.monotonic());
         if !expired.is_empty() {
             tracing::info!(?expired, "leases expired");
             self.end(expired).await;
@@ -124,9 +121,9 @@ impl Inner {
     }
 
     fn end_now(&self, expired: &[LeaseId]) -> Result<(), Error> {
-        let mut journal = lock(&self.journal);
-        lock(&self.leases).end(expired);
-        let writes = lock(&self.files).deletes_of_leases(|lease| expired.contains(&lease));
+        let mut journal = self.journal.lock();
+        self.leases.lock().end(expired);
+        let writes = self.files.lock().deletes_of_leases(|lease| expired.contains(&lease));
         if !writes.is_empty() {
             self.commit(&mut journal, &[], &writes)?;
         }
@@ -135,7 +132,7 @@ impl Inner {
 
     fn transact_now(&self, compares: &[Compare], writes: &[Write]) -> Result<TransactionOutcome, Error> {
         validate(writes)?;
-        self.commit(&mut lock(&self.journal), compares, writes)
+        self.commit(&mut self.journal.lock(), compares, writes)
     }
 
     fn commit(
@@ -145,7 +142,7 @@ impl Inner {
         writes: &[Write],
     ) -> Result<TransactionOutcome, Error> {
         let revision = {
-            let files = lock(&self.files);
+            let files = self.files.lock();
             if !files.holds(compares) {
                 return Ok(TransactionOutcome::Conflict);
             }
@@ -156,14 +153,14 @@ impl Inner {
         };
         self.require_leases(writes)?;
         if let Some(journal) = journal {
-            journal.append(revision, writes, || lock(&self.files).clone_files())?;
+            journal.append(revision, writes, || self.files.lock().clone_files())?;
         }
-        lock(&self.files).commit(revision, writes);
+        self.files.lock().commit(revision, writes);
         Ok(TransactionOutcome::Committed(revision))
     }
 
     fn require_leases(&self, writes: &[Write]) -> Result<(), Error> {
-        let leases = lock(&self.leases);
+        let leases = self.leases.lock();
         let lost = writes.iter().any(|write| match write {
             Write::Put { lease: Some(lease), .. } => !leases.has(*lease),
             Write::Put { lease: None, .. } | Write::Delete { .. } => false,
@@ -174,12 +171,12 @@ impl Inner {
 
 impl Chubby for Embedded {
     fn read<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Option<File>, Error>> {
-        Box::pin(async move { Ok(lock(&self.0.files).get(path)) })
+        Box::pin(async move { Ok(self.0.files.lock().get(path)) })
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<(Vec<File>, Revision), Error>> {
         Box::pin(async move {
-            let files = lock(&self.0.files);
+            let files = self.0.files.lock();
             Ok((files.list(prefix), files.revision()))
         })
     }
@@ -195,7 +192,7 @@ impl Chubby for Embedded {
     fn watch<'a>(&'a self, prefix: &'a str, after: Revision) -> BoxFuture<'a, Result<WatchStream, Error>> {
         Box::pin(async move {
             let (sender, receiver) = mpsc::channel::<WatchEvent>(WATCH_EVENTS_MAX);
-            lock(&self.0.files).watch(prefix, after, sender);
+            self.0.files.lock().watch(prefix, after, sender);
             Ok(WatchStream::new(receiver))
         })
     }
@@ -204,7 +201,7 @@ impl Chubby for Embedded {
         Box::pin(async move {
             let holder = Arc::new(());
             let now = self.0.clock.monotonic();
-            let (lease, lost) = lock(&self.0.leases).grant(now, ttl, Arc::downgrade(&holder));
+            let (lease, lost) = self.0.leases.lock().grant(now, ttl, Arc::downgrade(&holder));
             Ok(Arc::new(EmbeddedSession { service: self.clone(), lease, lost, _holder: holder }) as Arc<dyn Session>)
         })
     }
@@ -228,7 +225,7 @@ impl Session for EmbeddedSession {
 
     fn is_alive(&self) -> bool {
         let inner = &self.service.0;
-        lock(&inner.leases).is_alive(self.lease, inner.clock.monotonic())
+        inner.leases.lock().is_alive(self.lease, inner.clock.monotonic())
     }
 
     fn lost(&self) -> BoxFuture<'_, ()> {

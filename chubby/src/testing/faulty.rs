@@ -2,11 +2,12 @@
 //!
 //! During an outage every call fails as if the service did not respond. Open sessions and watches continue unchanged.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 
 use crate::{Chubby, Compare, Error, File, Revision, Session, SharedChubby, TransactionOutcome, WatchStream, Write};
 
@@ -41,7 +42,7 @@ impl FaultyChubby {
 
     /// Commits the next transaction that writes below `prefix`, loses its answer, and starts an outage.
     pub fn start_outage_after(&self, prefix: &str) {
-        *self.fail_after.lock().unwrap_or_else(PoisonError::into_inner) = Some(prefix.to_owned());
+        *self.fail_after.lock() = Some(prefix.to_owned());
     }
 
     /// Ends the outage.
@@ -61,7 +62,7 @@ impl FaultyChubby {
 
     /// Whether the outage starts after this transaction.
     fn is_last_before_outage(&self, writes: &[Write]) -> bool {
-        let mut fail_after = self.fail_after.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fail_after = self.fail_after.lock();
         let matches = |prefix: &String| {
             writes.iter().any(|write| {
                 let (Write::Put { path, .. } | Write::Delete { path }) = write;

@@ -1,9 +1,9 @@
 //! What all users of the load have seen together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use ebla_mounttable_tree::{Error, Reason};
+use parking_lot::Mutex;
 
 use crate::mounttables::expectations::CallOutcome;
 
@@ -40,7 +40,7 @@ impl Observations {
     }
 
     pub(crate) fn add_violation(&self, what: String) {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wrong = self.wrong.lock();
         if wrong.len() < WRONG_MAX {
             wrong.push(what);
         }
@@ -62,7 +62,7 @@ impl Observations {
     }
 
     pub(crate) fn wrong(&self) -> Vec<String> {
-        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.wrong.lock().clone()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
@@ -15,6 +14,7 @@ use ebla_proto::locate::{ClusterReply, ClusterRequest};
 use ebla_proto::status::from_status;
 use ebla_runtime::{Clock, Runtime};
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 
 use super::{Directory, Freshness};
 use crate::channel::{Channels, MESSAGE_BYTES_MAX};
@@ -116,7 +116,7 @@ impl LocateDirectory {
 
     /// The addresses to try, unreachable servers last: a request to a failed machine waits for its timeout.
     fn addresses(&self) -> Vec<String> {
-        let cached = self.cached();
+        let cached = self.cached.lock();
         let mut addresses = self.seeds.clone();
         for address in cached.servers.values() {
             if !addresses.contains(address) {
@@ -133,7 +133,7 @@ impl LocateDirectory {
         let servers = reply.servers.iter().map(|server| (ServerId::new(server.server), server.address.clone()));
         let tables = reply.tables.iter().map(|table| (table.name.clone(), TableId::new(table.table)));
         let cluster = ClusterId::from_bytes(&reply.cluster);
-        let mut cached = self.cached();
+        let mut cached = self.cached.lock();
         if cached.cluster.is_some() && cached.cluster != cluster {
             return false;
         }
@@ -148,17 +148,13 @@ impl LocateDirectory {
 
     fn is_recent(&self) -> bool {
         let now = self.clock.monotonic();
-        self.cached().received_at.is_some_and(|at| now.saturating_sub(at) < RECENT)
-    }
-
-    fn cached(&self) -> MutexGuard<'_, CachedReply> {
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cached.lock().received_at.is_some_and(|at| now.saturating_sub(at) < RECENT)
     }
 }
 
 impl Directory for LocateDirectory {
     fn cluster(&self) -> Option<ClusterId> {
-        self.cached().cluster
+        self.cached.lock().cluster
     }
 
     fn root(&self) -> BoxFuture<'_, Result<TabletDescriptor, Error>> {
@@ -171,27 +167,27 @@ impl Directory for LocateDirectory {
 
     fn address(&self, server: ServerId) -> BoxFuture<'_, Option<String>> {
         Box::pin(async move {
-            if !self.cached().has_reachable(server) && !self.is_recent() {
+            if !self.cached.lock().has_reachable(server) && !self.is_recent() {
                 // Without a reply the last address is used.
                 drop(self.fetch().await);
             }
-            self.cached().servers.get(&server).cloned()
+            self.cached.lock().servers.get(&server).cloned()
         })
     }
 
     fn mark_unreachable(&self, server: ServerId) {
-        self.cached().unreachable.insert(server);
+        self.cached.lock().unreachable.insert(server);
     }
 
     fn table<'a>(&'a self, name: &'a TableName, freshness: Freshness) -> BoxFuture<'a, Result<Option<TableId>, Error>> {
         Box::pin(async move {
             if freshness == Freshness::Cached
-                && let Some(table) = self.cached().tables.get(name.as_str())
+                && let Some(table) = self.cached.lock().tables.get(name.as_str())
             {
                 return Ok(Some(*table));
             }
             self.fetch().await?;
-            Ok(self.cached().tables.get(name.as_str()).copied())
+            Ok(self.cached.lock().tables.get(name.as_str()).copied())
         })
     }
 }

@@ -1,12 +1,13 @@
 //! Tests of the directory over tablet servers.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use ebla_model::id::ServerId;
 use ebla_proto::locate::locate_server::{Locate, LocateServer};
 use ebla_proto::locate::{ClusterReply, ClusterRequest, CountersReply, CountersRequest};
 use ebla_proto::record;
 use ebla_runtime::{Runtime, ServeOptions, serve};
+use parking_lot::Mutex;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
@@ -22,8 +23,8 @@ struct FakeLocate {
 #[tonic::async_trait]
 impl Locate for FakeLocate {
     async fn cluster(&self, _request: Request<ClusterRequest>) -> Result<Response<ClusterReply>, Status> {
-        *self.requests.lock().unwrap() += 1;
-        let server = record::Server { server: 1, address: self.address.lock().unwrap().clone(), ..Default::default() };
+        *self.requests.lock() += 1;
+        let server = record::Server { server: 1, address: self.address.lock().clone(), ..Default::default() };
         Ok(Response::new(ClusterReply { servers: vec![server], ..Default::default() }))
     }
 
@@ -36,7 +37,7 @@ impl Locate for FakeLocate {
 async fn an_unreachable_address_is_fetched_again() {
     let runtime = Runtime::system("test");
     let fake = FakeLocate::default();
-    *fake.address.lock().unwrap() = "one:1".to_owned();
+    *fake.address.lock() = "one:1".to_owned();
     let listener = runtime.net.listen("127.0.0.1:0").await.unwrap();
     let seed = listener.local_addr().to_string();
     serve(&runtime.tasks, listener, Routes::new(LocateServer::new(fake.clone())), ServeOptions::default());
@@ -44,17 +45,17 @@ async fn an_unreachable_address_is_fetched_again() {
     let first = ServerId::new(1);
     let directory = LocateDirectory::new(vec![seed], &runtime);
     assert_eq!(directory.address(first).await.as_deref(), Some("one:1"));
-    *fake.address.lock().unwrap() = "elsewhere:1".to_owned();
+    *fake.address.lock() = "elsewhere:1".to_owned();
     assert_eq!(directory.address(first).await.as_deref(), Some("one:1"), "the address is not marked as unreachable");
-    assert_eq!(*fake.requests.lock().unwrap(), 1);
+    assert_eq!(*fake.requests.lock(), 1);
 
     directory.mark_unreachable(first);
     // A recent reply is not fetched again, so that a failed server does not cause many requests.
     while directory.address(first).await.as_deref() != Some("elsewhere:1") {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    assert_eq!(*fake.requests.lock().unwrap(), 2);
+    assert_eq!(*fake.requests.lock(), 2);
     assert_eq!(directory.address(first).await.as_deref(), Some("elsewhere:1"));
-    assert_eq!(*fake.requests.lock().unwrap(), 2, "the new address is not marked as unreachable");
+    assert_eq!(*fake.requests.lock(), 2, "the new address is not marked as unreachable");
     runtime.tasks.stop(std::time::Duration::from_secs(30)).await;
 }

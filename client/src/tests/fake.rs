@@ -5,7 +5,7 @@
 //! The tests of `routing` use this file too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +24,7 @@ use ebla_proto::convert::{LargeRows, MessageSizes, RowMessage, RowMessages};
 use ebla_proto::{convert, record, tablet};
 use futures::future::BoxFuture;
 use futures::stream::{StreamExt, unfold};
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 
 use super::client::directory::{Directory, Freshness};
@@ -123,7 +124,7 @@ impl Fake {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, ClusterState> {
-        self.0.lock().unwrap()
+        self.0.lock()
     }
 
     /// Schedules an event at the given step from now.

@@ -14,6 +14,7 @@ use ebla_proto::{convert, record, tablet};
 use ebla_runtime::{Runtime, ServeOptions, serve};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
+use parking_lot::Mutex;
 use tonic::{Request, Response, Status};
 
 use super::fake::{ClusterEvent, Fake, TABLE, key};
@@ -27,7 +28,7 @@ use crate::{Read, ReadOptions};
 struct Server {
     fake: Fake,
     id: ServerId,
-    addresses: Arc<std::sync::Mutex<Vec<record::Server>>>,
+    addresses: Arc<Mutex<Vec<record::Server>>>,
 }
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,7 +78,7 @@ impl Locate for Server {
         let root = self.fake.root().await.map_err(|error| to_status(&error))?;
         Ok(Response::new(ClusterReply {
             root: Some(convert::descriptor_to_proto(&root)),
-            servers: self.addresses.lock().unwrap().clone(),
+            servers: self.addresses.lock().clone(),
             tables: vec![TableName { name: "projects/p/instances/i/tables/t".to_owned(), table: TABLE.get() }],
             ..Default::default()
         }))
@@ -90,20 +91,20 @@ impl Locate for Server {
 
 /// Starts three servers, each with its own task group; returns the address of the first.
 async fn start(fake: &Fake, runtime: &Runtime) -> (String, Vec<Runtime>) {
-    let addresses = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let addresses = Arc::new(Mutex::new(Vec::new()));
     let mut runtimes = Vec::new();
     for id in 1..=3 {
         let runtime = runtime.child("server");
         let listener = runtime.net.listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().to_string();
-        addresses.lock().unwrap().push(record::Server { server: id, address, ..Default::default() });
+        addresses.lock().push(record::Server { server: id, address, ..Default::default() });
         let server = Server { fake: fake.clone(), id: ServerId::new(id), addresses: Arc::clone(&addresses) };
         let mut routes = tonic::service::Routes::new(TabletsServer::new(server.clone()));
         routes = routes.add_service(LocateServer::new(server));
         serve(&runtime.tasks, listener, routes, ServeOptions::default());
         runtimes.push(runtime);
     }
-    let first = addresses.lock().unwrap()[0].address.clone();
+    let first = addresses.lock()[0].address.clone();
     (first, runtimes)
 }
 

@@ -12,9 +12,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ebla_runtime::Rng;
+use parking_lot::Mutex;
 
 use super::{Disk, DiskFile, Durability};
 
@@ -239,13 +240,9 @@ impl SimDisk {
         Self::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Injects `fault` into the `after`-th mutating operation from now (1 is the next).
     pub fn arm(&self, after: u64, fault: Fault) {
-        self.lock().armed = Some((after.max(1), fault));
+        self.state.lock().armed = Some((after.max(1), fault));
     }
 
     /// Counts as an operation, so that another component (a registry) can fail with the same power cut.
@@ -253,7 +250,7 @@ impl SimDisk {
     /// # Errors
     /// When the power is out, or fails now.
     pub fn count_operation(&self) -> io::Result<()> {
-        match self.lock().begin(false)? {
+        match self.state.lock().begin(false)? {
             OperationOutcome::Succeeds => Ok(()),
             OperationOutcome::PowerFails | OperationOutcome::SyncFails => Err(power_is_out()),
         }
@@ -261,19 +258,19 @@ impl SimDisk {
 
     /// Cuts the power and turns it on again: `loss` applies to unsynced sectors.
     pub fn power_cut(&self, loss: Loss, rng: &Rng) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.lose_power(loss, rng);
         state.restart();
     }
 
     /// Restarts the process but not the machine: unsynced writes stay readable and unsynced.
     pub fn restart(&self) {
-        self.lock().restart();
+        self.state.lock().restart();
     }
 
     /// Flips one bit of a sector of `name`, like bit rot. Returns `false` when the file has no such sector.
     pub fn flip_bit(&self, name: &str, sector: usize, rng: &Rng) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(file) = state.names.get(name).copied() else { return false };
         let Some(content) = state.files.get_mut(&file) else { return false };
         let at = sector * SECTOR + to_offset(rng.below(SECTOR as u64));
@@ -291,7 +288,7 @@ impl SimDisk {
     /// The readable bytes of `name`.
     #[must_use]
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
-        let state = self.lock();
+        let state = self.state.lock();
         state.names.get(name).and_then(|file| state.files.get(file)).map(|content| content.seen.clone())
     }
 
@@ -310,7 +307,7 @@ impl State {
 
 impl Disk for SimDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.names.contains_key(name) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, name.to_owned()));
         }
@@ -324,7 +321,7 @@ impl Disk for SimDisk {
     }
 
     fn open(&self, name: &str, durability: Durability) -> io::Result<Arc<dyn DiskFile>> {
-        let state = self.lock();
+        let state = self.state.lock();
         if state.power_is_out {
             return Err(power_is_out());
         }
@@ -334,24 +331,24 @@ impl Disk for SimDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.file(from)?;
         state.change_name(NameChange::Moved(from.to_owned(), to.to_owned()))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.file(name)?;
         state.change_name(NameChange::Removed(name.to_owned()))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        let state = self.lock();
+        let state = self.state.lock();
         if state.power_is_out { Err(power_is_out()) } else { Ok(state.names.keys().cloned().collect()) }
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match state.begin(true)? {
             OperationOutcome::Succeeds => {
                 state.durable_names = state.names.clone();
@@ -374,7 +371,7 @@ struct SimFile {
 
 impl SimFile {
     fn with<T>(&self, run: impl FnOnce(&mut State, u64) -> io::Result<T>) -> io::Result<T> {
-        let mut state = self.disk.lock();
+        let mut state = self.disk.state.lock();
         if state.incarnation != self.incarnation || state.power_is_out {
             return Err(power_is_out());
         }

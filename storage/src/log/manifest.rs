@@ -4,7 +4,9 @@
 //! the server's replicas is the manifest.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Records the highest segment that was ever started.
 pub trait SegmentManifest: Send + Sync + 'static {
@@ -26,11 +28,11 @@ pub struct MemoryManifest {
 
 impl SegmentManifest for MemoryManifest {
     fn highest(&self) -> u64 {
-        *self.highest.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.highest.lock()
     }
 
     fn record(&self, sequence: u64) -> io::Result<()> {
-        *self.highest.lock().unwrap_or_else(PoisonError::into_inner) = sequence;
+        *self.highest.lock() = sequence;
         Ok(())
     }
 }

@@ -47,11 +47,12 @@ mod power_cut_tests;
 mod tests;
 
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use ebla_model::id::LogId;
 use ebla_runtime::{Failpoint, Thread, spawn_thread};
+use parking_lot::{Condvar, Mutex};
 
 pub use self::error::LogError;
 pub use self::manifest::{MemoryManifest, SegmentManifest};
@@ -113,10 +114,6 @@ enum WakeReason {
     Stop,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl CommitLog {
     /// Opens the log in the folder of `disk`, recovers its content and starts its next segment. Blocking: reads every segment
     /// once.
@@ -147,7 +144,7 @@ impl CommitLog {
     /// # Errors
     /// When the group is quarantined.
     pub fn add_group(&self, group: GroupId) -> Result<(), LogError> {
-        lock(&self.inner.state).index.add(group)
+        self.inner.state.lock().index.add(group)
     }
 
     /// Submits `records`, all or none. They are readable on return and durable when `done` is called with `Ok`. Submissions
@@ -155,7 +152,7 @@ impl CommitLog {
     ///
     /// `done` gets an error when the records do not follow the group's log (nothing was accepted) or when the log is closed.
     pub fn submit(&self, records: Vec<Record>, done: Completion) {
-        let mut state = lock(&self.inner.state);
+        let mut state = self.inner.state.lock();
         match state.admit(&records) {
             Ok((first_serial, bytes)) => {
                 let done = if Failpoint::AckBeforeSync.is_enabled() { complete_early(done) } else { done };
@@ -186,7 +183,7 @@ impl CommitLog {
             let _unwanted = sender.send(outcome);
         });
         self.submit(records, done);
-        if lock(&self.inner.thread).is_none() {
+        if self.inner.thread.lock().is_none() {
             while self.step()? == LogStep::Wrote {}
         }
         durable.recv().unwrap_or(Err(LogError::Stopped))
@@ -198,7 +195,7 @@ impl CommitLog {
     /// # Errors
     /// When the group is unknown or quarantined, when the disk cannot be read, or when an entry is damaged.
     pub fn entries(&self, group: GroupId, range: Range<u64>, bytes_max: u64) -> Result<Vec<(LogId, Bytes)>, LogError> {
-        let planned = lock(&self.inner.state).plan_reads(group, range, bytes_max)?;
+        let planned = self.inner.state.lock().plan_reads(group, range, bytes_max)?;
         let fetched = planned.into_iter().map(|entry| self.fetch(group, entry));
         fetched.filter_map(Result::transpose).collect()
     }
@@ -206,44 +203,44 @@ impl CommitLog {
     /// The last entry's id, or the last purged one when there is no entry.
     #[must_use]
     pub fn last(&self, group: GroupId) -> Option<LogId> {
-        lock(&self.inner.state).index.last(group)
+        self.inner.state.lock().index.last(group)
     }
 
     /// The last purged id.
     #[must_use]
     pub fn purged(&self, group: GroupId) -> Option<LogId> {
-        lock(&self.inner.state).index.purged(group)
+        self.inner.state.lock().index.purged(group)
     }
 
     /// The last vote that was submitted.
     #[must_use]
     pub fn vote(&self, group: GroupId) -> Option<Bytes> {
-        lock(&self.inner.state).index.vote(group)
+        self.inner.state.lock().index.vote(group)
     }
 
     /// The id up to which the group's log is durable. Apply must not run ahead of it.
     #[must_use]
     pub fn synced(&self, group: GroupId) -> Option<LogId> {
-        lock(&self.inner.state).index.synced(group)
+        self.inner.state.lock().index.synced(group)
     }
 
     /// Bytes of all segments that are needed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        lock(&self.inner.state).disk_bytes
+        self.inner.state.lock().disk_bytes
     }
 
     /// Bytes of the submissions that wait for the writer. Admission control should use this number.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
-        lock(&self.inner.state).queued_bytes
+        self.inner.state.lock().queued_bytes
     }
 
     /// The groups that pin the oldest segment, with the bytes of all their entries, the largest first. Empty when the oldest
     /// segment is the active one.
     #[must_use]
     pub fn oldest_pins(&self) -> Vec<(GroupId, u64)> {
-        let state = lock(&self.inner.state);
+        let state = self.inner.state.lock();
         match state.files.keys().next() {
             Some(oldest) if state.files.len() > 1 => state.index.pins(*oldest),
             _ => Vec::new(),
@@ -253,7 +250,7 @@ impl CommitLog {
     /// Counters since the log was opened.
     #[must_use]
     pub fn stats(&self) -> LogStats {
-        lock(&self.inner.state).stats
+        self.inner.state.lock().stats
     }
 
     /// Writes one batch of the queued submissions and completes them. For callers that run the log without its own thread.
@@ -262,7 +259,7 @@ impl CommitLog {
     /// When the log is closed, by a disk failure or by [`Self::stop`].
     pub fn step(&self) -> Result<LogStep, LogError> {
         let taken = {
-            let mut state = lock(&self.inner.state);
+            let mut state = self.inner.state.lock();
             state.take_batch(self.inner.options.batch_bytes)?
         };
         if taken.is_empty() { Ok(LogStep::Idle) } else { self.write(taken) }
@@ -275,7 +272,7 @@ impl CommitLog {
     /// As [`Self::step`].
     pub fn write_commit_marker(&self) -> Result<LogStep, LogError> {
         let is_due = {
-            let state = lock(&self.inner.state);
+            let state = self.inner.state.lock();
             state.check_open()?;
             state.needs_commit_marker
         };
@@ -296,22 +293,22 @@ impl CommitLog {
     pub fn start_writer(&self) -> std::io::Result<()> {
         let log = self.clone();
         let thread = spawn_thread("commit-log", move || log.run())?;
-        *lock(&self.inner.thread) = Some(thread);
+        *self.inner.thread.lock() = Some(thread);
         Ok(())
     }
 
     /// Graceful stop: rejects new submissions, writes the queued ones and the last commit marker, stops the thread and
     /// releases the folder. Entries can still be read. Blocking; must not be called from a completion.
     pub fn stop(&self) {
-        lock(&self.inner.state).stop();
+        self.inner.state.lock().stop();
         self.inner.work.notify_one();
-        let thread = lock(&self.inner.thread).take();
+        let thread = self.inner.thread.lock().take();
         match thread {
             Some(thread) => thread.join(),
             None => self.drain(),
         }
         self.close(LogError::Stopped, Vec::new());
-        *lock(&self.inner.writer) = None;
+        *self.inner.writer.lock() = None;
     }
 
     /// Stops immediately, like a crash: queued submissions are not written and fail with [`LogError::Stopped`]. Otherwise as
@@ -319,15 +316,15 @@ impl CommitLog {
     pub fn abort(&self) {
         self.close(LogError::Stopped, Vec::new());
         self.inner.work.notify_one();
-        let thread = lock(&self.inner.thread).take();
+        let thread = self.inner.thread.lock().take();
         if let Some(thread) = thread {
             thread.join();
         }
-        *lock(&self.inner.writer) = None;
+        *self.inner.writer.lock() = None;
     }
 
     fn write(&self, taken: Vec<Submission>) -> Result<LogStep, LogError> {
-        let mut guard = lock(&self.inner.writer);
+        let mut guard = self.inner.writer.lock();
         let Some(writer) = guard.as_mut() else {
             drop(guard);
             self.close(LogError::Stopped, taken);
@@ -336,7 +333,7 @@ impl CommitLog {
         let records = taken.iter().flat_map(|submission| &submission.records);
         match writer.write(records) {
             Ok(written) => {
-                lock(&self.inner.state).publish(writer, &taken, written);
+                self.inner.state.lock().publish(writer, &taken, written);
                 drop(guard);
                 taken.into_iter().for_each(|submission| (submission.done)(Ok(())));
                 Ok(LogStep::Wrote)
@@ -352,7 +349,7 @@ impl CommitLog {
     /// Closes the log: `taken` and all queued submissions fail with `reason`.
     fn close(&self, reason: LogError, taken: Vec<Submission>) {
         let queued = {
-            let mut state = lock(&self.inner.state);
+            let mut state = self.inner.state.lock();
             if !matches!(state.phase, LogPhase::Closed(_)) {
                 state.phase = LogPhase::Closed(reason.clone());
             }
@@ -389,7 +386,7 @@ impl CommitLog {
 
     /// Waits for work, for the delay of a commit marker, or for the stop.
     fn sleep(&self) -> WakeReason {
-        let mut state = lock(&self.inner.state);
+        let mut state = self.inner.state.lock();
         loop {
             if !state.queue.is_empty() {
                 return WakeReason::Work;
@@ -399,14 +396,12 @@ impl CommitLog {
             }
             state.is_writer_asleep = true;
             if state.needs_commit_marker {
-                let waited = self.inner.work.wait_timeout(state, self.inner.options.commit_marker_delay);
-                let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                state = guard;
-                if timeout.timed_out() && state.queue.is_empty() {
+                let wait = self.inner.work.wait_for(&mut state, self.inner.options.commit_marker_delay);
+                if wait.timed_out() && state.queue.is_empty() {
                     return WakeReason::Idle;
                 }
             } else {
-                state = self.inner.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.inner.work.wait(&mut state);
             }
         }
     }
@@ -429,7 +424,7 @@ impl CommitLog {
             Some(Record::Entry { group: of, id: read, payload }) if (of, read) == (group, id) => {
                 Ok(Some((id, payload)))
             }
-            _ if lock(&self.inner.state).is_at(group, id, location) => {
+            _ if self.inner.state.lock().is_at(group, id, location) => {
                 Err(LogError::Damaged { group, index: id.index })
             }
             _ => Ok(None),

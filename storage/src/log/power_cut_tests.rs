@@ -41,13 +41,13 @@ fn random_histories_lose_nothing_and_invent_nothing() {
                         break;
                     }
                     let printed_on_panic = Seed { seed, next: &next };
-                    lock(&tally).add(&History::new(seed).run());
+                    tally.lock().add(&History::new(seed).run());
                     drop(printed_on_panic);
                 }
             });
         }
     });
-    let tally = *lock(&tally);
+    let tally = *tally.lock();
     println!("{tally:?}");
     if count >= 1000 {
         tally.assert_all_events_occurred();
@@ -335,7 +335,7 @@ impl History {
         let outcome = turn(log)?;
         if outcome == LogStep::Wrote {
             let length = usize::try_from(log.stats().bytes - bytes_before).unwrap();
-            let writer = lock(&log.inner.writer);
+            let writer = log.inner.writer.lock();
             let active = &writer.as_ref().unwrap().active;
             let (segment, end) = (active.sequence, active.end);
             self.written.push(WrittenBatch { segment, start: end - length, end, done_before });

@@ -81,11 +81,11 @@ struct SubmissionResult(Arc<Mutex<Option<Result<(), LogError>>>>);
 impl SubmissionResult {
     fn done(&self) -> Completion {
         let result_slot = Arc::clone(&self.0);
-        Box::new(move |result| *lock(&result_slot) = Some(result))
+        Box::new(move |result| *result_slot.lock() = Some(result))
     }
 
     fn result(&self) -> Option<Result<(), LogError>> {
-        lock(&self.0).clone()
+        self.0.lock().clone()
     }
 }
 

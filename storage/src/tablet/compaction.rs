@@ -15,13 +15,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use ebla_model::codec;
 use ebla_model::id::FamilyId;
 use ebla_model::key::KeyRange;
 use ebla_model::time::Micros;
+use parking_lot::Mutex;
 use rocksdb::CompactionDecision;
 use rocksdb::compaction_filter::CompactionFilter;
 use rocksdb::compaction_filter_factory::{CompactionFilterContext, CompactionFilterFactory};
@@ -103,7 +104,7 @@ impl CurrentGcRules {
         // The epoch first: a view that still sees the old one was created, with its iterators, before any compaction could
         // apply the new rules.
         self.epoch.fetch_add(1, Ordering::SeqCst);
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(rules));
+        *self.current.lock() = Some(Arc::new(rules));
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -111,7 +112,7 @@ impl CurrentGcRules {
     }
 
     fn current(&self) -> Option<Arc<GcRules>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.lock().clone()
     }
 }
 

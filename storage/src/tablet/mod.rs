@@ -29,10 +29,11 @@ mod sizes;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rocksdb::{
     ColumnFamily, DB, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, ReadOptions, WriteBatch, WriteOptions, properties,
 };
@@ -191,7 +192,7 @@ impl TabletStore {
     /// # Errors
     /// When RocksDB fails. The replica must then stop.
     pub fn flush(&self) -> Result<(), StoreError> {
-        let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.flushing.lock();
         let payload_bytes = self.unflushed.payload_bytes.load(Ordering::Relaxed);
         let range_tombstones = self.unflushed.range_tombstones.load(Ordering::Relaxed);
         let families = [self.meta_family()?, self.cell_family()?];

@@ -9,7 +9,7 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -18,6 +18,7 @@ use ebla_model::{Error, Reason};
 use ebla_proto::status::to_status;
 use ebla_runtime::{ConnectionInfo, Reservation, ResourceCounter};
 use hyper::body::{Body, Frame};
+use parking_lot::Mutex;
 use tonic::{
     Status,
     codegen::{BoxFuture, Service, http},
@@ -162,7 +163,7 @@ impl Body for CountedBody {
             if started > 0 {
                 match self.charges.budget.charge(&self.charges.connection, started) {
                     Ok(charge) => {
-                        self.charges.used.lock().unwrap_or_else(PoisonError::into_inner).push(charge);
+                        self.charges.used.lock().push(charge);
                     }
                     Err(error) => return Poll::Ready(Some(Err(to_status(&error)))),
                 }

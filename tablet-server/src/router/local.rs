@@ -4,12 +4,13 @@
 //! outcome is unknown.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 use ebla_client::{CallError, ReadStream};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use futures::StreamExt as _;
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::tablet::handler::TabletHandler;
@@ -29,17 +30,17 @@ impl LocalHandlers {
     /// Makes the tablets of `server` reachable until `killed` is cancelled.
     pub(crate) fn register(&self, server: ServerId, handler: &Arc<TabletHandler>, killed: CancellationToken) {
         let entry = Entry { handler: Arc::downgrade(handler), killed };
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(server, entry);
+        self.0.write().insert(server, entry);
     }
 
     /// Removes `server`: from now on calls to it go over the network, and fail.
     pub(crate) fn deregister(&self, server: ServerId) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&server);
+        self.0.write().remove(&server);
     }
 
     /// The handler of `server`, if it runs in this process.
     pub(super) fn get(&self, server: ServerId) -> Option<LocalTarget> {
-        let servers = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let servers = self.0.read();
         let Entry { handler, killed } = servers.get(&server)?;
         Some(LocalTarget { handler: handler.upgrade()?, killed: Some(killed.clone()) })
     }

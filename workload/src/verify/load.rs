@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ebla_model::error::{Error, ErrorKind, Reason};
 use ebla_model::key::RowKey;
 use ebla_model::schema::TableName;
 use ebla_runtime::{Clock, Runtime};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::check::{self, CheckResult};
@@ -300,7 +301,7 @@ struct Epoch {
 
 impl Shared {
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.state.lock())
     }
 
     pub(super) fn now(&self) -> Moment {

@@ -2,7 +2,7 @@
 //! which the load must find.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use ebla_model::mutation::Mutation;
 use ebla_model::time::Micros;
 use ebla_runtime::{Rng, Runtime};
 use futures::future::join_all;
+use parking_lot::Mutex;
 
 use super::rows::{COUNT, Column, LIST};
 use super::{Anomaly, Endpoint, Load, Plan, Report, Store};
@@ -68,12 +69,12 @@ impl Memory {
     }
 
     fn now(&self, key: &RowKey) -> Row {
-        let rows = self.rows.lock().unwrap();
+        let rows = self.rows.lock();
         rows.get(key).and_then(|states| states.last()).cloned().unwrap_or(Row::empty(key.clone()))
     }
 
     fn put(&self, row: Row) {
-        self.rows.lock().unwrap().entry(row.key.clone()).or_default().push(row);
+        self.rows.lock().entry(row.key.clone()).or_default().push(row);
     }
 
     fn fate(&self) -> Fate {
@@ -133,7 +134,7 @@ impl Store for Memory {
         self.pass().await;
         let mut found = self.now(row);
         if self.strikes(Plant::Stale) {
-            let rows = self.rows.lock().unwrap();
+            let rows = self.rows.lock();
             let states = rows.get(row).map_or(&[][..], Vec::as_slice);
             found = states.iter().rev().nth(40).cloned().unwrap_or(found);
         }
@@ -143,7 +144,7 @@ impl Store for Memory {
 
     async fn scan(&self, range: &KeyRange, direction: Direction, limit: u64) -> Result<Vec<Row>, Error> {
         self.pass().await;
-        let rows = self.rows.lock().unwrap();
+        let rows = self.rows.lock();
         let found = rows.iter().filter(|(key, _)| range.contains(key.as_bytes()));
         let mut found: Vec<_> =
             found.filter_map(|(_, states)| states.last()).filter(|row| !row.is_empty()).cloned().collect();

@@ -1,9 +1,6 @@
 //! The data API over a fake cluster: one server, METADATA and one or two tables, as values.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use ebla_client::{CallError, ClusterOptions, Directory, ReadStream, Target, Transport};
@@ -21,6 +18,7 @@ use ebla_proto::{
 };
 use ebla_runtime::Runtime;
 use futures::{TryStreamExt, future::BoxFuture};
+use parking_lot::Mutex;
 use prost::Message;
 use tonic::Code;
 
@@ -52,7 +50,7 @@ impl Fake {
     fn with_table(table: TableId, splits: &[&'static str]) -> Arc<Self> {
         let fake = Self::default();
         {
-            let mut state = fake.state.lock().unwrap();
+            let mut state = fake.state.lock();
             (state.cached, state.fresh) = (Some(table), Some(table));
             let mut rest = Some(KeyRange::all());
             for (tablet, end) in (10..).zip(splits.iter().copied().map(Some).chain([None])) {
@@ -78,19 +76,19 @@ impl Fake {
     /// The rows of METADATA: one for each tablet, its own two included.
     fn metadata_rows(&self) -> Vec<Row> {
         let mut tablets = first_tablets(&[SERVER]).to_vec();
-        tablets.extend(self.state.lock().unwrap().tablets.iter().cloned());
+        tablets.extend(self.state.lock().tablets.iter().cloned());
         let mut rows: Vec<_> = tablets.iter().map(metadata_row).collect();
         rows.sort_by(|a, b| a.key.cmp(&b.key));
         rows
     }
 
     fn user_rows(&self) -> Vec<Row> {
-        let rows = self.state.lock().unwrap().rows.clone();
+        let rows = self.state.lock().rows.clone();
         rows.into_iter().map(|(key, value)| row(key, "f", "q", value)).collect()
     }
 
     fn is_hosted(&self, tablet: u64) -> bool {
-        self.state.lock().unwrap().tablets.iter().any(|known| known.tablet.get() == tablet)
+        self.state.lock().tablets.iter().any(|known| known.tablet.get() == tablet)
     }
 
     fn read_now(&self, request: &tablet::ReadRequest) -> Result<tablet::ReadReply, CallError> {
@@ -128,7 +126,7 @@ impl Fake {
         for mutation in &row.mutations {
             match mutation_from_bytes(mutation) {
                 Ok(Mutation::SetCell { family, value, .. }) if family == "f" => {
-                    self.state.lock().unwrap().rows.insert(row.row.clone(), value);
+                    self.state.lock().rows.insert(row.row.clone(), value);
                 }
                 _ => {
                     let reason = Reason::NotFoundFamily.name().to_owned();
@@ -166,7 +164,7 @@ impl Directory for Fake {
 
     fn table<'a>(&'a self, name: &'a TableName, freshness: Freshness) -> BoxFuture<'a, Result<Option<TableId>, Error>> {
         Box::pin(async move {
-            let mut state = self.state.lock().unwrap();
+            let mut state = self.state.lock();
             if freshness == Freshness::Fresh {
                 state.cached = state.fresh;
             }
@@ -204,7 +202,7 @@ impl Transport for Fake {
         _: Duration,
     ) -> BoxFuture<'a, Result<tablet::CheckReply, CallError>> {
         Box::pin(async move {
-            let matched = self.state.lock().unwrap().rows.contains_key(&request.row);
+            let matched = self.state.lock().rows.contains_key(&request.row);
             Ok(tablet::CheckReply { matched })
         })
     }
@@ -230,7 +228,7 @@ impl Transport for Fake {
     ) -> BoxFuture<'a, Result<tablet::SampleReply, CallError>> {
         Box::pin(async move {
             let tablet = request.header.unwrap().tablet;
-            let state = self.state.lock().unwrap();
+            let state = self.state.lock();
             let descriptor = state.tablets.iter().find(|known| known.tablet.get() == tablet).map(descriptor_to_proto);
             Ok(tablet::SampleReply { size_bytes: 100, descriptor, ..Default::default() })
         })
@@ -297,14 +295,14 @@ async fn a_table_that_is_missing_is_not_found() {
     let other = data::ReadRowsRequest { table_name: NAME.replace("tables/t", "tables/u"), ..Default::default() };
     let status = service.read_rows(Request::new(other)).await.err().unwrap();
     assert_eq!(status.code(), Code::NotFound);
-    *fake.state.lock().unwrap() = State::default();
+    *fake.state.lock() = State::default();
     assert_eq!(write(&service, "a", "f").await.unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test]
 async fn a_table_that_was_just_created_is_found() {
     let fake = Fake::with_table(TableId::new(5), &[]);
-    fake.state.lock().unwrap().cached = None;
+    fake.state.lock().cached = None;
     write(&fake.service(), "a", "f").await.unwrap();
 }
 
@@ -314,7 +312,7 @@ async fn a_recreated_table_is_resolved_again() {
     let service = fake.service();
     write(&service, "a", "f").await.unwrap();
     {
-        let mut state = fake.state.lock().unwrap();
+        let mut state = fake.state.lock();
         state.tablets = vec![TabletDescriptor::initial(TableId::new(6), TabletId::new(20), KeyRange::all(), &[SERVER])];
         state.fresh = Some(TableId::new(6));
     }
@@ -338,7 +336,7 @@ async fn a_bulk_write_reports_the_outcome_of_each_entry() {
     let outcomes: Vec<_> = messages.iter().flat_map(|message| &message.entries).map(code).collect();
     let expected = [Code::Ok, Code::InvalidArgument, Code::NotFound, Code::Ok].map(i32::from);
     assert_eq!(outcomes, (0..).zip(expected).collect::<Vec<_>>());
-    assert_eq!(fake.state.lock().unwrap().rows.keys().cloned().collect::<Vec<_>>(), ["a", "z"]);
+    assert_eq!(fake.state.lock().rows.keys().cloned().collect::<Vec<_>>(), ["a", "z"]);
 }
 
 #[tokio::test]

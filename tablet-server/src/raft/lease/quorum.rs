@@ -7,8 +7,10 @@
 //! never asked. So the leader lease and the read index count from these times alone.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// What the followers of one group have acknowledged, recorded by the group's peers. Clones share the state.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +28,7 @@ struct Acknowledgments {
 impl QuorumTracker {
     /// Records that `follower` has accepted the message that was sent to it at `sent` in this term.
     pub(in crate::raft) fn record(&self, term: u64, follower: u64, sent: Duration) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if term > state.term {
             *state = Acknowledgments { term, sent: Vec::new() };
         }
@@ -47,16 +49,12 @@ impl QuorumTracker {
         voters: &[BTreeSet<u64>],
         leader: u64,
     ) -> Option<Duration> {
-        let state = self.lock();
+        let state = self.0.lock();
         if state.term != term && voters.iter().any(|set| set.iter().any(|voter| *voter != leader)) {
             return None;
         }
         // Without a set of voters there is no quorum.
         voters.iter().map(|set| state.by_majority(set, leader)).min().flatten()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Acknowledgments> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -19,7 +19,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ebla_model::id::TabletId;
@@ -28,6 +28,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::task::AtomicWaker;
 use futures::{FutureExt as _, StreamExt as _};
+use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -101,17 +102,13 @@ impl ExecutorShard {
             let outcome = AssertUnwindSafe(future).catch_unwind().await;
             let _handle_dropped = sender.send(outcome);
         };
-        let mut state = self.lock();
+        let mut state = self.0.state.lock();
         if !state.is_stopped {
             state.spawned.push(future.boxed());
             drop(state);
             self.0.waker.wake();
         }
         JoinHandle(outcome)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SpawnQueueState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,7 +121,7 @@ struct ShardTask {
 impl ShardTask {
     /// Takes over the spawned futures; returns whether there were any.
     fn take_spawned(&mut self) -> bool {
-        let spawned = std::mem::take(&mut self.shard.lock().spawned);
+        let spawned = std::mem::take(&mut self.shard.0.state.lock().spawned);
         let has_spawned = !spawned.is_empty();
         self.futures.extend(spawned);
         has_spawned
@@ -150,7 +147,7 @@ impl Future for ShardTask {
 
 impl Drop for ShardTask {
     fn drop(&mut self) {
-        let mut state = self.shard.lock();
+        let mut state = self.shard.0.state.lock();
         state.is_stopped = true;
         let spawned = std::mem::take(&mut state.spawned);
         drop(state);

@@ -12,13 +12,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use ebla_proto::raft::{SnapshotChunk, SnapshotPart, snapshot_part};
 use ebla_runtime::Blocking;
 use ebla_storage::log::GroupId;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::blocking::run_blocking;
@@ -156,7 +157,7 @@ pub(in crate::raft) async fn send_files(
     let files = Arc::new(Mutex::new(run_blocking(&maintenance, move || SnapshotReader::open(&path)).await??));
     loop {
         let files = Arc::clone(&files);
-        let read = move || files.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let read = move || files.lock().next();
         let Some(part) = run_blocking(&maintenance, read).await?.transpose()? else { return Ok(()) };
         if parts.send(part).await.is_err() {
             // The response of the receiving server says what happened.

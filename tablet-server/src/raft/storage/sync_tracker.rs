@@ -8,8 +8,8 @@
 //! below it. An older ticket may belong to an entry that a truncation has removed since; waiting for it is merely cautious.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::raft::error::Fault;
@@ -43,7 +43,7 @@ impl OpenTickets {
 impl SyncTracker {
     /// Records a submission whose entries have the index `first` and later ones.
     pub(in crate::raft) fn submitted(&self, first: u64) -> SyncTicket {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         let ticket = open.next;
         open.next += 1;
         open.tickets.push_back((ticket, first));
@@ -52,7 +52,7 @@ impl SyncTracker {
 
     /// Records that a submission is on disk, or never will be.
     pub(in crate::raft) fn synced(&self, ticket: SyncTicket, outcome: Result<(), String>) {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         match outcome {
             Ok(()) => open.tickets.retain(|(number, _)| *number != ticket.0),
             Err(reason) => open.failed = Some(reason),
@@ -76,15 +76,11 @@ impl SyncTracker {
     }
 
     fn is_synced(&self, index: u64) -> Result<bool, Fault> {
-        let open = self.lock();
+        let open = self.open.lock();
         match &open.failed {
             Some(reason) => Err(Fault::new(format!("commit log failed: {reason}"))),
             None => Ok(open.is_synced(index)),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OpenTickets> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@ mod slow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use ebla_model::metadata::{Membership, Replica};
 use ebla_runtime::{Blocking, Clock, Runtime, ServeOptions, serve};
 use ebla_storage::disk::RealDisk;
 use ebla_storage::log::{CommitLog, LogOptions, MemoryManifest, OnFailure};
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use tonic::service::Routes;
 
@@ -76,39 +77,39 @@ impl List {
 
     /// The state that survives a crash.
     fn after_crash(&self) -> Self {
-        let content = self.disk.lock().unwrap().clone();
+        let content = self.disk.lock().clone();
         Self { memory: Mutex::new(content.clone()), disk: Mutex::new(content) }
     }
 
     pub(super) fn flush(&self) {
-        let content = self.memory.lock().unwrap().clone();
-        *self.disk.lock().unwrap() = content;
+        let content = self.memory.lock().clone();
+        *self.disk.lock() = content;
     }
 
     pub(super) fn commands(&self) -> Vec<Bytes> {
-        self.memory.lock().unwrap().commands.clone()
+        self.memory.lock().commands.clone()
     }
 
     pub(super) fn count(&self) -> usize {
-        self.memory.lock().unwrap().commands.len()
+        self.memory.lock().commands.len()
     }
 
     pub(super) fn last(&self) -> u64 {
-        self.memory.lock().unwrap().applied.last.map_or(0, |id| id.index)
+        self.memory.lock().applied.last.map_or(0, |id| id.index)
     }
 }
 
 impl StateMachine for List {
     fn applied(&self) -> AppliedPosition {
-        self.memory.lock().unwrap().applied.clone()
+        self.memory.lock().applied.clone()
     }
 
     fn persisted(&self) -> Result<AppliedPosition, Fault> {
-        Ok(self.disk.lock().unwrap().applied.clone())
+        Ok(self.disk.lock().applied.clone())
     }
 
     fn apply(&self, entries: &[CommittedEntry]) -> Result<Vec<Bytes>, Fault> {
-        let mut content = self.memory.lock().unwrap();
+        let mut content = self.memory.lock();
         let mut results = Vec::new();
         for entry in entries {
             let last = content.applied.last.map_or(0, |id| id.index);
@@ -125,7 +126,7 @@ impl StateMachine for List {
     }
 
     fn checkpoint(&self, folder: &Path) -> Result<AppliedPosition, Fault> {
-        let content = self.memory.lock().unwrap().clone();
+        let content = self.memory.lock().clone();
         fs::create_dir(folder).unwrap();
         let commands: Vec<_> = content.commands.iter().map(|command| String::from_utf8_lossy(command)).collect();
         fs::write(folder.join("commands"), commands.join("\n")).unwrap();
@@ -136,8 +137,8 @@ impl StateMachine for List {
         let commands = fs::read_to_string(folder.join("commands")).unwrap();
         let commands = commands.split('\n').filter(|line| !line.is_empty()).map(|line| Bytes::from(line.to_owned()));
         let content = Content { applied, commands: commands.collect() };
-        *self.memory.lock().unwrap() = content.clone();
-        *self.disk.lock().unwrap() = content;
+        *self.memory.lock() = content.clone();
+        *self.disk.lock() = content;
         Ok(())
     }
 }
@@ -152,7 +153,7 @@ impl AddressBook for Addresses {
     }
 
     fn address(&self, server: ServerId) -> Option<String> {
-        self.0.lock().unwrap().get(&server).cloned()
+        self.0.lock().get(&server).cloned()
     }
 }
 
@@ -162,7 +163,7 @@ struct OneGroup(Mutex<Option<Arc<Group>>>);
 
 impl GroupDirectory for OneGroup {
     fn group(&self, tablet: TabletId, replica: ReplicaId, _origin: GroupOrigin) -> GroupLookup {
-        match &*self.0.lock().unwrap() {
+        match &*self.0.lock() {
             Some(group) if group.id() == (GroupId { tablet, replica }) => GroupLookup::Local(Arc::clone(group)),
             _ => GroupLookup::Unreachable("no such replica".to_owned()),
         }
@@ -279,14 +280,14 @@ impl Cluster {
         let machine = Arc::clone(&durable.machine);
         let state: Arc<dyn StateMachine> = Arc::<List>::clone(&machine);
         let group = network.start_group(config, log.clone(), state, &runtime).await.unwrap();
-        *directory.0.lock().unwrap() = Some(Arc::clone(&group));
+        *directory.0.lock() = Some(Arc::clone(&group));
         self.nodes.insert(server, Node { group, machine, log, network, directory, runtime });
     }
 
     async fn listen(&self, server: ServerId, network: &Arc<Network>, runtime: &Runtime) {
         if let Transport::Grpc = self.transport {
             let listener = runtime.net.listen("127.0.0.1:0").await.unwrap();
-            self.addresses.0.lock().unwrap().insert(server, listener.local_addr().to_string());
+            self.addresses.0.lock().insert(server, listener.local_addr().to_string());
             serve(&runtime.tasks, listener, Routes::new(network.service()), ServeOptions::default());
         }
     }
@@ -295,7 +296,7 @@ impl Cluster {
     pub(super) async fn kill(&mut self, server: ServerId) {
         let node = self.nodes.remove(&server).unwrap();
         node.network.abort();
-        *node.directory.0.lock().unwrap() = None;
+        *node.directory.0.lock() = None;
         tokio::task::block_in_place(|| node.log.abort());
         node.group.stop().await;
         node.runtime.tasks.stop(Duration::ZERO).await;

@@ -1,11 +1,12 @@
 //! The links of a server to its peers, shared by all groups.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ebla_model::id::ServerId;
 use ebla_runtime::Runtime;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 
 use super::link::PeerLink;
 use super::local::LocalLink;
@@ -34,7 +35,7 @@ impl Links {
 
     /// The link to `server`.
     pub(super) fn link(&self, server: ServerId) -> Arc<dyn PeerLink> {
-        let mut links = self.lock();
+        let mut links = self.links.lock();
         let link = links.entry(server).or_insert_with(|| {
             let local = LocalLink::new(self.options.local_peers.clone(), self.options.server, server);
             Arc::new(Link { local, remote: StreamLink::new(server, &self.options, &self.runtime) })
@@ -44,11 +45,7 @@ impl Links {
 
     /// Drops all links.
     pub(super) fn clear(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ServerId, Arc<Link>>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+        self.links.lock().clear();
     }
 }
 

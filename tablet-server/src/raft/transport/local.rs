@@ -2,11 +2,12 @@
 //! socket.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use ebla_model::id::ServerId;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 
 use super::link::{PeerLink, poll_eagerly};
 use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
@@ -50,36 +51,32 @@ struct LocalPeersState {
 impl LocalPeers {
     /// Drops all messages between two servers: for tests of partitions.
     pub fn partition(&self, one: ServerId, other: ServerId) {
-        self.lock().partitions.insert((one, other));
+        self.0.lock().partitions.insert((one, other));
     }
 
     /// Heals all partitions.
     pub fn heal(&self) {
-        self.lock().partitions.clear();
+        self.0.lock().partitions.clear();
     }
 
     pub(super) fn register(&self, server: ServerId, receiver: Weak<dyn MessageReceiver>) {
-        self.lock().servers.insert(server, receiver);
+        self.0.lock().servers.insert(server, receiver);
     }
 
     pub(super) fn deregister(&self, server: ServerId) {
-        self.lock().servers.remove(&server);
+        self.0.lock().servers.remove(&server);
     }
 
     fn contains(&self, server: ServerId) -> bool {
-        self.lock().servers.contains_key(&server)
+        self.0.lock().servers.contains_key(&server)
     }
 
     fn connect(&self, from: ServerId, to: ServerId) -> Option<Arc<dyn MessageReceiver>> {
-        let state = self.lock();
+        let state = self.0.lock();
         if state.partitions.contains(&(from, to)) || state.partitions.contains(&(to, from)) {
             return None;
         }
         state.servers.get(&to).and_then(Weak::upgrade)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LocalPeersState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

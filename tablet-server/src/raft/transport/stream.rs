@@ -6,8 +6,8 @@
 //! behind megabytes of entries.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebla_model::id::ServerId;
@@ -17,6 +17,7 @@ use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
 use ebla_runtime::Runtime;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -57,7 +58,7 @@ impl Endpoint {
     fn client(&self) -> Result<RaftClient<Channel>, Unreachable> {
         let address = self.addresses.address(self.server);
         let address = address.ok_or_else(|| Unreachable(format!("address of server {} is unknown", self.server)))?;
-        let mut current = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.channel.lock();
         let channel = match current.take() {
             Some((known, channel)) if known == address => channel,
             _ => self.runtime.net.channel(&address),
@@ -176,7 +177,7 @@ impl FrameStream {
     /// Queues a frame. The receiver gets its reply, or an error when the stream closes.
     fn send(self: &Arc<Self>, frame: impl FnOnce(u64) -> Frame) -> Result<oneshot::Receiver<FrameReply>, Unreachable> {
         let call = self.next_call.fetch_add(1, Ordering::Relaxed);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let outgoing = match &state.outgoing {
             Some(outgoing) => outgoing.clone(),
             None => self.open(&mut state)?,
@@ -219,7 +220,7 @@ impl FrameStream {
     }
 
     fn resolve(&self, reply: FrameReply) {
-        let pending = self.lock().pending.remove(&reply.call);
+        let pending = self.state.lock().pending.remove(&reply.call);
         if let Some(sender) = pending {
             // The caller may have given up meanwhile.
             let _receiver_dropped = sender.send(reply);
@@ -229,15 +230,11 @@ impl FrameStream {
     /// Fails all pending calls, and lets the next frame open another stream after a delay.
     fn close(&self) {
         let delay = self.endpoint.runtime.rng.jitter(RECONNECT_DELAY);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.outgoing = None;
         state.reconnect_at = self.endpoint.runtime.clock.monotonic().saturating_add(delay);
         let pending = std::mem::take(&mut state.pending);
         drop(state);
         drop(pending);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FrameStreamState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

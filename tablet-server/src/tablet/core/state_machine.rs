@@ -13,7 +13,7 @@
 //! Not here: when to flush, where folders are ([`ReplicaFactory`]), and Raft.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ebla_model::command::{CallToken, Command, CommandKind, Reply};
@@ -28,6 +28,7 @@ use ebla_runtime::Failpoint;
 use ebla_storage::tablet::cells::{self, DeletePlan};
 use ebla_storage::tablet::layout::{self, MetaKey};
 use ebla_storage::tablet::{Batch, Direction, GcRules, SharedResources, StoreError, TabletStore};
+use parking_lot::{Mutex, RwLock};
 use tracing::info;
 
 use crate::raft::{AppliedPosition, CommittedEntry, Fault, GroupId, StateMachine};
@@ -70,7 +71,8 @@ pub struct TabletStateMachine {
     shared: Arc<SharedResources>,
     factory: Arc<dyn ReplicaFactory>,
     /// The state as of the last applied entry. Locked for the whole of an apply, a checkpoint and a snapshot installation:
-    /// they exclude each other. Readers do not lock it.
+    /// they exclude each other. Readers do not lock it. A panic in apply ends the process; nothing half done is ever
+    /// continued.
     state: Mutex<TabletState>,
     /// The store that `state` belongs to; a snapshot installation replaces it. Locked to copy the pointer.
     store: RwLock<Arc<TabletStore>>,
@@ -122,13 +124,13 @@ impl TabletStateMachine {
     /// The published applied state. A read must pin its view first.
     #[must_use]
     pub fn applied_state(&self) -> Arc<AppliedState> {
-        Arc::clone(&self.applied_state.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.applied_state.read())
     }
 
     /// The current store.
     #[must_use]
     pub fn store(&self) -> Arc<TabletStore> {
-        Arc::clone(&self.store.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.store.read())
     }
 
     /// The approximate size of the tablet's rows, on disk and in memory.
@@ -143,7 +145,7 @@ impl TabletStateMachine {
     /// Whether this write was applied before, as far as this replica has applied. Blocking: waits for an apply.
     #[must_use]
     pub fn check_duplicate(&self, id: &WriteId) -> SequenceCheck {
-        let state = self.state();
+        let state = self.state.lock();
         match state.sessions.get(&id.session) {
             Some(window) if !window.is_expired(state.session_time()) && !Failpoint::AppliedTwice.is_enabled() => {
                 window.check(id.sequence)
@@ -156,7 +158,7 @@ impl TabletStateMachine {
     /// log's time if that is later. Blocking: waits for an apply.
     #[must_use]
     pub fn check_token(&self, row: &RowKey, token: &CallToken, now: Micros) -> idempotency::TokenCheck {
-        let state = self.state();
+        let state = self.state.lock();
         state.tokens.check(&token.key(row), token.token.started, state.time.max(now))
     }
 
@@ -175,11 +177,6 @@ impl TabletStateMachine {
     pub fn flushed_id(&self) -> Result<Option<LogId>, Error> {
         let value = self.store().persisted_meta(MetaKey::Applied)?;
         Ok(value.map(|value| layout::decode_log_id(&value)).transpose()?)
-    }
-
-    fn state(&self) -> MutexGuard<'_, TabletState> {
-        // A panic in apply ends the process; nothing half done is ever continued.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn apply_entries(&self, state: &mut TabletState, entries: Vec<DecodedEntry>) -> Result<Vec<Bytes>, Error> {
@@ -208,7 +205,7 @@ impl TabletStateMachine {
 
     fn publish(&self, state: &TabletState, metadata: Arc<TabletMetadata>) {
         let applied_state = Arc::new(AppliedState::of(state, metadata));
-        *self.applied_state.write().unwrap_or_else(PoisonError::into_inner) = applied_state;
+        *self.applied_state.write() = applied_state;
     }
 
     /// Applies a split at `id`: all earlier edits are in the store.
@@ -331,13 +328,13 @@ impl StateMachine for TabletStateMachine {
     }
 
     fn apply(&self, entries: &[CommittedEntry]) -> Result<Vec<Bytes>, Fault> {
-        let apply = || self.apply_entries(&mut self.state(), DecodedEntry::decode_all(entries)?);
+        let apply = || self.apply_entries(&mut self.state.lock(), DecodedEntry::decode_all(entries)?);
         apply().map_err(fault("apply"))
     }
 
     fn try_apply_inline(&self, entries: &[CommittedEntry]) -> Option<Result<Vec<Bytes>, Fault>> {
-        // A checkpoint or a snapshot installation may hold it for long. If poisoned, the process is ending.
-        let mut state = self.state.try_lock().ok()?;
+        // A checkpoint or a snapshot installation may hold it for long.
+        let mut state = self.state.try_lock()?;
         let entries = match DecodedEntry::decode_all(entries) {
             Ok(entries) => entries,
             Err(error) => return Some(Err(fault("apply")(error))),
@@ -349,18 +346,18 @@ impl StateMachine for TabletStateMachine {
     }
 
     fn checkpoint(&self, folder: &Path) -> Result<AppliedPosition, Fault> {
-        let state = self.state();
+        let state = self.state.lock();
         self.store().checkpoint(folder).map_err(|error| Fault::new(format!("checkpoint: {error}")))?;
         Ok(applied_position(state.applied, &state.descriptor))
     }
 
     fn install(&self, folder: &Path, _applied: AppliedPosition) -> Result<(), Fault> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let store = self.factory.install_store(self.id, folder, self.store()).map_err(fault("install snapshot"))?;
         let load = || TabletState::load(store.meta_scan(&[])?);
         *state = load().map_err(fault("install snapshot"))?;
         store.set_gc_rules(gc_rules(&state));
-        *self.store.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(store);
+        *self.store.write() = Arc::new(store);
         self.publish(&state, TabletMetadata::of(&state));
         info!(tablet = %self.id.tablet, replica = %self.id.replica, applied = %state.applied, "snapshot installed");
         Ok(())

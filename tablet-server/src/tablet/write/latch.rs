@@ -1,4 +1,4 @@
-//! LatchState latches: short-term mutual exclusion of writers of one row.
+//! Row latches: short-term mutual exclusion of writers of one row.
 //!
 //! CheckAndMutate and ReadModifyWrite read a row, evaluate, and propose the result; between the read and the apply, no
 //! other write of that row may happen. They hold the row's latch *exclusively*; blind writes, which read nothing, *share* it.
@@ -12,9 +12,10 @@
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ebla_model::key::RowKey;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 /// How a latch is held.
@@ -133,7 +134,7 @@ impl Latches {
     /// The number of rows with a holder or a waiter.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.shared.shards.iter().map(|shard| lock(shard).len()).sum()
+        self.shared.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     fn acquire_or_queue(&self, row: &RowKey, mode: LatchMode) -> Result<LatchGuard, oneshot::Receiver<LatchGuard>> {
@@ -180,7 +181,7 @@ impl Latches {
     fn shard(&self, row: &RowKey) -> MutexGuard<'_, HashMap<RowKey, LatchState>> {
         let hash = self.shared.hasher.hash_one(row);
         let at = usize::try_from(hash % SHARDS as u64).unwrap_or(0);
-        lock(self.shared.shards.get(at).unwrap_or(&self.shared.shards[0]))
+        self.shared.shards.get(at).unwrap_or(&self.shared.shards[0]).lock()
     }
 }
 
@@ -190,11 +191,6 @@ impl Drop for LatchGuard {
             latches.release(&row, self.mode);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No critical section can leave a table half changed.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ impl Tablet {
     pub(crate) async fn propose_command(&self, kind: CommandKind, timeout: Duration) -> Result<Reply, Failure> {
         let term = self.leader_term()?;
         let applied = self.state_machine.applied_state().time;
-        let time = self.queue.lock_pending().assign_timestamp(self.runtime.clock.wall(), applied);
+        let time = self.queue.pending.lock().assign_timestamp(self.runtime.clock.wall(), applied);
         let bytes = command::encode(&Command { time, kind });
         let propose = self.group.propose(vec![bytes], Some(term));
         let replies = tokio::time::timeout(timeout, propose).await.map_err(|_elapsed| Failure::deadline())?;
@@ -195,7 +195,7 @@ impl Tablet {
     ) -> Result<oneshot::Receiver<QueuedReply>, Failure> {
         let applied_state = self.state_machine.applied_state();
         self.check_row_in_range(&applied_state, &row.row)?;
-        let mut pending = self.queue.lock_pending();
+        let mut pending = self.queue.pending.lock();
         let now = pending.assign_timestamp(self.runtime.clock.wall(), applied_state.time);
         let schema = &applied_state.metadata.schema;
         let changes = mutation::resolve(schema, &row.mutations, now)?.merge(schema, &Row::empty(row.row.clone()))?;

@@ -5,13 +5,14 @@
 //! their writes were queued. If the leadership is lost before the proposal, they are surely not applied.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ebla_model::Reason;
 use ebla_model::command::{Command, CommandKind, Reply, RowReply, RowWrite};
 use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
 use crate::raft::ProposeError;
@@ -55,7 +56,7 @@ impl WriteGuards {
 #[derive(Default)]
 pub(crate) struct WriteQueue {
     /// Locked while a write gets its timestamp and its position.
-    pending: Mutex<PendingWrites>,
+    pub(super) pending: Mutex<PendingWrites>,
     arrived: Notify,
 }
 
@@ -85,17 +86,13 @@ impl WriteQueue {
 
     /// Requests a tick: a command that carries only the time.
     pub(crate) fn request_tick(&self) {
-        self.lock_pending().tick_requested = true;
+        self.pending.lock().tick_requested = true;
         self.arrived.notify_one();
-    }
-
-    pub(super) fn lock_pending(&self) -> MutexGuard<'_, PendingWrites> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The writes for the next proposal, in their order, and whether a tick is requested.
     fn take_batch(&self) -> (Vec<QueuedWrite>, bool) {
-        let mut pending = self.lock_pending();
+        let mut pending = self.pending.lock();
         let mut bytes = 0;
         let mut count = 0;
         for queued in &pending.writes {
@@ -157,7 +154,8 @@ impl Tablet {
         stale.into_iter().for_each(|one| one.reply(Err(Failure::not_leader(None))));
         let time = self
             .queue
-            .lock_pending()
+            .pending
+            .lock()
             .assign_timestamp(self.runtime.clock.wall(), self.state_machine.applied_state().time);
         if current.is_empty() {
             if tick {

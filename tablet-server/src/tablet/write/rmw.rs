@@ -179,7 +179,7 @@ impl Tablet {
         let applied_state = self.state_machine.applied_state();
         self.check_generation(&applied_state.metadata, generation)?;
         self.check_row_in_range(&applied_state, &row)?;
-        let now = self.queue.lock_pending().assign_timestamp(self.runtime.clock.wall(), applied_state.time);
+        let now = self.queue.pending.lock().assign_timestamp(self.runtime.clock.wall(), applied_state.time);
         let state_machine = Arc::clone(&self.state_machine);
         let row_and_token = token.clone().map(|token| (row.clone(), token));
         let work = move || match state_machine.check_duplicate(&id) {
@@ -205,7 +205,7 @@ impl Tablet {
         };
         let result = resolved.result.clone();
         let write = row_command(id, row, resolved, token);
-        Ok(Submission::Queued(self.enqueue(self.queue.lock_pending(), term, write, guards), result))
+        Ok(Submission::Queued(self.enqueue(self.queue.pending.lock(), term, write, guards), result))
     }
 }
 

@@ -12,7 +12,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,6 +21,7 @@ use ebla_model::gc::GcRule;
 use ebla_model::idempotency::{CallKind, IdempotencyToken, TOKENS_BYTES_MAX};
 use ebla_model::schema::{Family, TableName, TableState};
 use ebla_model::{OperationId, SchemaVersion, Sequence, ServerId, SessionId, TableId};
+use parking_lot::Mutex;
 
 use super::*;
 use crate::tablet::core::state::MetaEdit;
@@ -34,7 +34,7 @@ struct Stored {
 
 impl Stored {
     fn write(&self, edits: Vec<CellEdit>) {
-        let mut cells = self.cells.lock().unwrap();
+        let mut cells = self.cells.lock();
         for edit in edits {
             match edit {
                 CellEdit::Put(key, value) => {
@@ -56,7 +56,7 @@ impl CellReader for Stored {
     }
 
     fn keys(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Vec<Vec<u8>>, Error> {
-        let cells = self.cells.lock().unwrap();
+        let cells = self.cells.lock();
         Ok(cells.keys().filter(|key| is_inside(key, lower, upper)).cloned().collect())
     }
 }
@@ -182,7 +182,7 @@ impl History {
 
     /// Every cell, including those that no reader would see.
     fn show_rows(&self) -> Vec<String> {
-        let cells = self.stored.cells.lock().unwrap();
+        let cells = self.stored.cells.lock();
         let mut rows: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (key, value) in cells.iter() {
             let key = CellKey::decode(key).unwrap();

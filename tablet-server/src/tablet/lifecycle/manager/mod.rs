@@ -12,7 +12,7 @@ mod start;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ebla_model::Reason;
@@ -24,6 +24,7 @@ use ebla_storage::log::CommitLog;
 use ebla_storage::registry::{Registry, ReplicaState};
 use ebla_storage::tablet::SharedResources;
 use futures::StreamExt as _;
+use parking_lot::{Mutex, RwLock};
 use tracing::{error, warn};
 
 pub use self::provision::{CreateOutcome, InitialState};
@@ -132,14 +133,14 @@ impl TabletManager {
     /// The running replica of a tablet.
     #[must_use]
     pub fn tablet(&self, tablet: TabletId) -> Option<Arc<Tablet>> {
-        let replicas = self.replicas.read().unwrap_or_else(PoisonError::into_inner);
+        let replicas = self.replicas.read();
         replicas.get(&tablet).map(|replica| Arc::clone(&replica.tablet))
     }
 
     /// All running replicas.
     #[must_use]
     pub fn tablets(&self) -> Vec<Arc<Tablet>> {
-        let replicas = self.replicas.read().unwrap_or_else(PoisonError::into_inner);
+        let replicas = self.replicas.read();
         replicas.values().map(|replica| Arc::clone(&replica.tablet)).collect()
     }
 
@@ -249,7 +250,7 @@ impl TabletManager {
     }
 
     fn take_all(&self) -> BTreeMap<TabletId, Replica> {
-        let mut replicas = self.replicas.write().unwrap_or_else(PoisonError::into_inner);
+        let mut replicas = self.replicas.write();
         std::mem::take(&mut *replicas)
     }
 

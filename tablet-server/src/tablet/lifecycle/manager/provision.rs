@@ -2,7 +2,7 @@
 //!
 //! A request is executed to its end even if its caller goes away, and is safe to repeat.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use ebla_model::Reason;
 use ebla_model::error::Error;
@@ -122,7 +122,7 @@ impl TabletManager {
         let GroupId { tablet, replica } = id;
         let Some(_guard) = self.try_begin_start(id) else { return Err(replica_is_starting()) };
         let removed = {
-            let mut replicas = self.replicas.write().unwrap_or_else(PoisonError::into_inner);
+            let mut replicas = self.replicas.write();
             let is_requested = replicas.get(&tablet).is_some_and(|present| present.tablet.replica() == replica);
             if is_requested { replicas.remove(&tablet) } else { None }
         };

@@ -3,9 +3,8 @@
 //! A replica is started at most once at a time, whatever requests it: the start of the server, a request of the master, or a
 //! message from a leader whose replica does not exist here yet.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use ebla_model::Reason;
 use ebla_model::error::Error;
@@ -75,7 +74,7 @@ impl TabletManager {
             host: Arc::clone(&self.parts.host),
         });
         watch_leadership(&tablet, &runtime, &self.parts.host);
-        let mut replicas = self.replicas.write().unwrap_or_else(PoisonError::into_inner);
+        let mut replicas = self.replicas.write();
         replicas.insert(id.tablet, Replica { tablet, runtime });
         Ok(())
     }
@@ -120,13 +119,9 @@ impl TabletManager {
     /// The exclusive right to start this replica; `None` while another task holds it.
     pub(super) fn try_begin_start(&self, id: GroupId) -> Option<StartGuard> {
         let manager = self.me.upgrade()?;
-        let is_first = self.starting().insert(id);
+        let is_first = self.starting.lock().insert(id);
         // Created only by the first task: dropping a guard takes the lock and releases the right.
         is_first.then(|| StartGuard { manager, id })
-    }
-
-    fn starting(&self) -> MutexGuard<'_, BTreeSet<GroupId>> {
-        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a replica in the background: a registered child, or an empty one that a leader requested.
@@ -169,7 +164,7 @@ pub(super) struct StartGuard {
 
 impl Drop for StartGuard {
     fn drop(&mut self) {
-        self.manager.starting().remove(&self.id);
+        self.manager.starting.lock().remove(&self.id);
     }
 }
 
