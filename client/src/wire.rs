@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::ServerId;
+use ebla_model::id::{ServerId, Term};
 use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::RowSet;
 use ebla_model::metadata::TabletDescriptor;
@@ -43,7 +43,7 @@ pub(crate) fn descriptor(descriptor: Option<record::TabletDescriptor>) -> Result
 
 /// A leader hint.
 pub(crate) const fn leader_hint(hint: &record::LeaderHint) -> LeaderHint {
-    LeaderHint { server: ServerId::new(hint.server), term: hint.term }
+    LeaderHint { server: ServerId::new(hint.server), term: Term::new(hint.term) }
 }
 
 /// The result of one row of a write.

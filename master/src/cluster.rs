@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ebla_model::id::{
-    Generation, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId,
+    Generation, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
 };
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
@@ -79,7 +79,7 @@ pub struct ReplicaReport {
     /// Its role in the Raft group.
     pub role: Role,
     /// Its Raft term.
-    pub term: u64,
+    pub term: Term,
     /// The size of its files.
     pub size_bytes: u64,
     /// The schema version that it has applied.

@@ -104,7 +104,7 @@ fn running(cluster: &ClusterSnapshot) -> BTreeSet<(TabletId, ReplicaId)> {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::{Incarnation, LogId, SchemaVersion, ServerId, TableId};
+    use ebla_model::id::{Incarnation, LogId, SchemaVersion, ServerId, TableId, Term};
     use ebla_model::key::KeyRange;
 
     use super::*;
@@ -122,7 +122,7 @@ mod tests {
                 descriptor: tablet.clone(),
                 replica: ReplicaId::new(*number),
                 role: if place == 0 { Role::Leader } else { Role::Follower },
-                term: 1,
+                term: Term::new(1),
                 size_bytes: 0,
                 schema_version: SchemaVersion::new(1),
                 applied: LogId::SEED,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ebla_client::Directory;
 use ebla_model::error::Error;
-use ebla_model::id::{Incarnation, LogId, ReplicaId, SchemaVersion, ServerId, TabletId};
+use ebla_model::id::{Incarnation, LogId, ReplicaId, SchemaVersion, ServerId, TabletId, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
@@ -220,7 +220,7 @@ fn replica_from_proto(report: &control::ReplicaReport) -> Option<ReplicaReport> 
         descriptor: convert::descriptor_from_proto(report.descriptor.as_ref()?).ok()?,
         replica: ReplicaId::new(report.replica),
         role: if report.leads { Role::Leader } else { Role::Follower },
-        term: report.term,
+        term: Term::new(report.term),
         size_bytes: report.size_bytes,
         schema_version: SchemaVersion::new(report.schema_version),
         applied: report.applied.as_ref().map_or_else(LogId::default, convert::log_id_from_proto),

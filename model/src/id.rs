@@ -1,6 +1,7 @@
 //! Ids: one type each, so that a server's id cannot be used as a tablet's.
 //!
-//! ARCHITECTURE.md, "Ids", says who allocates which. No id is ever reused; the only arithmetic is "the next one".
+//! ARCHITECTURE.md, "Ids", says who allocates which. No id is ever reused; the only arithmetic is "the next one",
+//! except for the indexes of a log, which can be counted.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -157,6 +158,31 @@ counted_id! {
     SchemaVersion(u64)
 }
 
+impl LogIndex {
+    /// The index of the entry before; 0 before 0.
+    #[must_use]
+    pub const fn previous(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// The index `count` entries later, or the highest index.
+    #[must_use]
+    pub const fn plus(self, count: u64) -> Self {
+        Self(self.0.saturating_add(count))
+    }
+
+    /// Number of entries after `earlier`, up to and including this one; 0 if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The indexes from this one on, before `end`.
+    pub fn until(self, end: Self) -> impl Iterator<Item = Self> {
+        (self.0..end.0).map(Self)
+    }
+}
+
 impl TableId {
     /// METADATA, the table of tablet locations.
     pub const METADATA: Self = Self(0);
@@ -180,15 +206,15 @@ impl FamilyId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LogId {
     /// The leader's term.
-    pub term: u64,
+    pub term: Term,
     /// Counts entries, without gaps.
-    pub index: u64,
+    pub index: LogIndex,
 }
 
 impl LogId {
     /// Start of every tablet's log: the initial state and membership count as applied here. Term 0, because no vote of a
     /// real term may be implied; an index above zero, because there is initial state.
-    pub const SEED: Self = Self { term: 0, index: 10 };
+    pub const SEED: Self = Self { term: Term(0), index: LogIndex(10) };
 }
 
 impl fmt::Display for LogId {
@@ -214,7 +240,17 @@ mod tests {
 
     #[test]
     fn log_ids_order_by_term_first() {
-        assert!(LogId { term: 1, index: 9 } < LogId { term: 2, index: 1 });
-        assert!(LogId::SEED < LogId { term: 1, index: 11 });
+        let id = |term, index| LogId { term: Term(term), index: LogIndex(index) };
+        assert!(id(1, 9) < id(2, 1));
+        assert!(LogId::SEED < id(1, 11));
+    }
+
+    #[test]
+    fn log_indexes_count_without_overflow() {
+        let (zero, five, highest) = (LogIndex(0), LogIndex(5), LogIndex(u64::MAX));
+        assert_eq!((five.previous(), zero.previous()), (LogIndex(4), zero));
+        assert_eq!((five.plus(2), highest.plus(1)), (LogIndex(7), highest));
+        assert_eq!((five.since(LogIndex(2)), zero.since(five)), (3, 0));
+        assert_eq!(LogIndex(3).until(five).collect::<Vec<_>>(), [LogIndex(3), LogIndex(4)]);
     }
 }

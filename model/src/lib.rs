@@ -42,8 +42,8 @@ pub use crate::error::{Error, ErrorKind, Reason};
 pub use crate::filter::{CompiledFilter, Filter};
 pub use crate::gc::GcRule;
 pub use crate::id::{
-    ClusterId, FamilyId, Generation, Incarnation, LogId, MasterEpoch, OperationId, ReplicaId, SchemaVersion, Sequence,
-    ServerId, SessionId, TableId, TabletId,
+    ClusterId, FamilyId, Generation, Incarnation, LogId, LogIndex, MasterEpoch, OperationId, ReplicaId, SchemaVersion,
+    Sequence, ServerId, SessionId, TableId, TabletId, Term,
 };
 pub use crate::key::{KeyRange, RowKey, RowSet};
 pub use crate::metadata::{Membership, Replica, TabletDescriptor};

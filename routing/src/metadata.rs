@@ -277,7 +277,7 @@ fn slot(qualifier: &[u8]) -> Option<u64> {
 }
 
 fn leader_value(leader: LeaderHint) -> Bytes {
-    record::LeaderHint { server: leader.server.get(), term: leader.term }.encode_to_vec().into()
+    record::LeaderHint { server: leader.server.get(), term: leader.term.get() }.encode_to_vec().into()
 }
 
 fn descriptor_value(row: &Row) -> Option<&Bytes> {

@@ -12,7 +12,7 @@ use ebla_chubby::{Chubby, Write, paths};
 use ebla_client as client;
 use ebla_client::locate::LeaderHint;
 use ebla_client::{Cluster, ClusterOptions, Directory, Freshness};
-use ebla_model::id::{ServerId, TableId, TabletId};
+use ebla_model::id::{ServerId, TableId, TabletId, Term};
 use ebla_model::metadata::{TabletDescriptor, first_tablets};
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::{convert, record};
@@ -104,8 +104,10 @@ async fn metadata_is_never_overwritten_by_an_older_descriptor() {
     let parent = metadata.read_table(TABLE, far()).await.unwrap().remove(0).descriptor;
     let child = TabletId::new(99);
     let (left, right) = parent.split(&key("m"), child).unwrap();
-    let annotations =
-        Annotations { leader: Some(LeaderHint { server, term: 7 }), event: Some(("split".to_owned(), server)) };
+    let annotations = Annotations {
+        leader: Some(LeaderHint { server, term: Term::new(7) }),
+        event: Some(("split".to_owned(), server)),
+    };
     metadata.put_split(&left, &right, &annotations, far()).await.unwrap();
     metadata.put_split(&left, &right, &annotations, far()).await.unwrap();
     let late = metadata.put_descriptor(&parent, &Annotations::default(), far()).await.unwrap();
@@ -114,7 +116,7 @@ async fn metadata_is_never_overwritten_by_an_older_descriptor() {
     let listed = metadata.read_table(TABLE, far()).await.unwrap();
     let tablets: Vec<&TabletDescriptor> = listed.iter().map(|entry| &entry.descriptor).collect();
     assert_eq!(tablets, [&left, &right]);
-    assert!(listed.iter().all(|entry| entry.leader.is_some_and(|leader| leader.term == 7)));
+    assert!(listed.iter().all(|entry| entry.leader.is_some_and(|leader| leader.term == Term::new(7))));
     assert_eq!(metadata.delete(&left, far()).await.unwrap(), CasOutcome::Applied);
     assert_eq!(metadata.delete(&left, far()).await.unwrap(), CasOutcome::Applied);
     assert_eq!(metadata.read_table(TABLE, far()).await.unwrap().len(), 1);

@@ -16,7 +16,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ebla_model::id::{LogId, ReplicaId, TabletId};
+use ebla_model::id::{LogId, LogIndex, ReplicaId, TabletId, Term};
 use ebla_storage::disk::{Disk, Durability, RealDisk};
 use ebla_storage::log::{CommitLog, GroupId, LogError, LogOptions, MemoryManifest, Record};
 use rocksdb::statistics::Ticker;
@@ -173,29 +173,30 @@ fn group(tablet: u64) -> GroupId {
     GroupId { tablet: TabletId::new(tablet), replica: ReplicaId::new(1) }
 }
 
+fn log_id(index: u64) -> LogId {
+    LogId { term: Term::new(1), index: LogIndex::new(index) }
+}
+
 /// Fills segments and purges them, until the log has files to recycle.
 fn fill_and_purge(log: &CommitLog) -> BenchResult<()> {
     let group = group(0);
     log.add_group(group)?;
     for index in 1..=330 {
         let payload = Bytes::from(vec![1; 1 << 20]);
-        wait(log, vec![Record::Entry { group, id: LogId { term: 1, index }, payload }])?;
+        wait(log, vec![Record::Entry { group, id: log_id(index), payload }])?;
     }
-    wait(log, vec![Record::Purge { group, upto: LogId { term: 1, index: 330 } }])?;
+    wait(log, vec![Record::Purge { group, upto: log_id(330) }])?;
     wait(log, vec![Record::Vote { group, vote: Bytes::new() }])?;
     // A segment is released after a durable batch has recorded it as not needed: two batches later.
-    wait(
-        log,
-        vec![Record::Entry { group, id: LogId { term: 1, index: 331 }, payload: Bytes::from(vec![1; 60 << 20]) }],
-    )?;
-    wait(log, vec![Record::Purge { group, upto: LogId { term: 1, index: 331 } }])
+    wait(log, vec![Record::Entry { group, id: log_id(331), payload: Bytes::from(vec![1; 60 << 20]) }])?;
+    wait(log, vec![Record::Purge { group, upto: log_id(331) }])
 }
 
 fn append(log: &CommitLog, group: GroupId, index: u64) -> BenchResult<()> {
     let payload = Bytes::from(vec![7; RECORD_BYTES]);
-    let mut records = vec![Record::Entry { group, id: LogId { term: 1, index }, payload }];
+    let mut records = vec![Record::Entry { group, id: log_id(index), payload }];
     if index.is_multiple_of(RETAINED_ENTRIES) {
-        records.push(Record::Purge { group, upto: LogId { term: 1, index } });
+        records.push(Record::Purge { group, upto: log_id(index) });
     }
     wait(log, records)
 }

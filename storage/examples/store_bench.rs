@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ebla_model::codec;
-use ebla_model::id::{FamilyId, LogId};
+use ebla_model::id::{FamilyId, LogId, LogIndex, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::time::Micros;
 use ebla_storage::tablet::layout::encode_log_id;
@@ -183,7 +183,7 @@ fn store_batch(first: u64, value: &[u8]) -> Batch {
         let key = codec::encode_parts(row(number).as_bytes(), FAMILY, b"q", Micros::new(1));
         batch.put(key, codec::encode_value(value));
     }
-    batch.put_meta(MetaKey::Applied, encode_log_id(LogId { term: 1, index: first }));
+    batch.put_meta(MetaKey::Applied, encode_log_id(LogId { term: Term::new(1), index: LogIndex::new(first) }));
     batch
 }
 
@@ -193,7 +193,7 @@ fn raw_batch(first: u64, value: &[u8]) -> WriteBatch {
         let key = codec::encode_parts(row(number).as_bytes(), FAMILY, b"q", Micros::new(1));
         batch.put(key, codec::encode_value(value));
     }
-    batch.put(b"applied", encode_log_id(LogId { term: 1, index: first }));
+    batch.put(b"applied", encode_log_id(LogId { term: Term::new(1), index: LogIndex::new(first) }));
     batch
 }
 

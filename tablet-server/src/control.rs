@@ -272,7 +272,7 @@ fn replica_report(report: &ReplicaReport) -> wire::ReplicaReport {
         descriptor: Some(convert::descriptor_to_proto(&report.descriptor)),
         replica: report.replica.get(),
         leads: report.is_leader,
-        term: report.term,
+        term: report.term.get(),
         size_bytes: report.size_bytes,
         schema_version: report.schema_version.get(),
         applied: Some(convert::log_id_to_proto(report.applied)),

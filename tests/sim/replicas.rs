@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ebla_model::codec;
-use ebla_model::id::TabletId;
+use ebla_model::id::{LogIndex, TabletId};
 use ebla_storage::tablet::Direction;
 use ebla_tablet_server::tablet::Tablet;
 
@@ -13,7 +13,7 @@ use crate::cluster::SimCluster;
 /// The contents of a replica: last applied entry, range, and the cells in its range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Content {
-    applied: u64,
+    applied: LogIndex,
     range: String,
     generation: u64,
     cells: u64,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use ebla_model::id::{ReplicaId, TabletId};
+use ebla_model::id::{ReplicaId, TabletId, Term};
 use ebla_runtime::Rng;
 use ebla_tablet_server::raft::GroupId;
 
@@ -206,7 +206,7 @@ struct Steps<'s, 'a> {
     /// Whether a run ends with the first thing that is found wrong.
     stops_at_first: bool,
     /// The latest term of each replica.
-    terms: BTreeMap<(usize, GroupId), u64>,
+    terms: BTreeMap<(usize, GroupId), Term>,
     /// All voters that each tablet has had.
     voters: BTreeMap<TabletId, BTreeSet<ReplicaId>>,
 }
@@ -268,7 +268,7 @@ impl Steps<'_, '_> {
     /// A leader must not serve reads by its lease while there is a leader of a later term, which may have committed writes that
     /// the first one does not know. A term has at most one leader.
     fn compare_leaders(&self, now: Duration) {
-        let mut leaders: BTreeMap<TabletId, Vec<(u64, &str, bool)>> = BTreeMap::new();
+        let mut leaders: BTreeMap<TabletId, Vec<(Term, &str, bool)>> = BTreeMap::new();
         for host in &self.cluster.servers {
             for tablet in host.hosted().iter().flat_map(|hosted| hosted.tablets()) {
                 let Some(leadership) = tablet.group().leadership() else { continue };
@@ -277,7 +277,7 @@ impl Steps<'_, '_> {
             }
         }
         for (tablet, leaders) in leaders.into_iter().filter(|(_, leaders)| leaders.len() > 1) {
-            let terms: BTreeSet<u64> = leaders.iter().map(|(term, _, _)| *term).collect();
+            let terms: BTreeSet<Term> = leaders.iter().map(|(term, _, _)| *term).collect();
             if terms.len() < leaders.len() {
                 let wrong = format!("split: {leaders:?} lead tablet {tablet} at {now:?}");
                 self.cluster.history.lock().wrong.push(wrong);

@@ -8,7 +8,7 @@ use super::{CRATES, production, relative, report, sources};
 const BOOLS: [(&str, &str); 0] = [];
 
 /// Crates whose signatures still have terms as `u64`. Remove a crate when its terms have the type `Term`.
-const UNTYPED_TERMS: [&str; 1] = ["tablet-server"];
+const UNTYPED_TERMS: [&str; 0] = [];
 
 /// A function: whether it is `pub`, its name and its parameters.
 struct Signature<'a> {

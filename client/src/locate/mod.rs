@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_model::id::{ServerId, TableId, TabletId};
+use ebla_model::id::{ServerId, TableId, TabletId, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 
@@ -67,7 +67,7 @@ pub struct LeaderHint {
     /// The server.
     pub server: ServerId,
     /// The Raft term of its leadership.
-    pub term: u64,
+    pub term: Term,
 }
 
 /// A tablet in the location cache.
@@ -109,7 +109,7 @@ impl CachedTablet {
 
     /// A server served a request as the leader.
     pub(crate) fn confirm_leader(&mut self, server: ServerId) {
-        let term = self.leader.or(self.rejected_leader).map_or(0, |known| known.term);
+        let term = self.leader.or(self.rejected_leader).map(|known| known.term).unwrap_or_default();
         self.leader = Some(LeaderHint { server, term });
         self.rejected_leader = None;
     }

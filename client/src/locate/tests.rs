@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ServerId, TableId, TabletId};
+use ebla_model::id::{ServerId, TableId, TabletId, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{Membership, TabletDescriptor, first_tablets, row_key};
 
@@ -37,7 +37,7 @@ const ATTEMPTS_MAX: usize = 12;
 struct TabletState {
     descriptor: TabletDescriptor,
     leader: ServerId,
-    term: u64,
+    term: Term,
 }
 
 /// Whether error responses have hints.
@@ -94,7 +94,7 @@ impl Cluster {
     fn add(&mut self, descriptor: TabletDescriptor, leader: u64) {
         let tablet = descriptor.tablet;
         let leader = ServerId::new(leader);
-        self.tablets.insert(tablet, TabletState { descriptor, leader, term: 1 });
+        self.tablets.insert(tablet, TabletState { descriptor, leader, term: Term::new(1) });
         self.list(tablet);
     }
 
@@ -135,9 +135,10 @@ impl Cluster {
         let state = self.tablets.get_mut(&tablet).unwrap();
         let to = servers(to);
         state.descriptor.membership = Membership::initial(&to);
-        state.descriptor.membership_log_id.index += 1;
+        let membership = &mut state.descriptor.membership_log_id;
+        membership.index = membership.index.next();
         state.leader = to[0];
-        state.term += 1;
+        state.term = state.term.next();
     }
 
     fn drop_table(&mut self, table: TableId) {
@@ -157,7 +158,7 @@ impl Cluster {
             ["lead", tablet, server] => {
                 let state = self.tablets.get_mut(&tablet.parse().unwrap()).unwrap();
                 state.leader = server.parse().unwrap();
-                state.term += 1;
+                state.term = state.term.next();
             }
             ["list", tablets @ ..] => tablets.iter().for_each(|tablet| self.list(tablet.parse().unwrap())),
             ["drop", table] => self.drop_table(table.parse().unwrap()),
@@ -390,7 +391,7 @@ fn a_tablet_with_unknown_replicas_is_looked_up_again() {
     let failure = |leader: Option<u64>, descriptors| CallFailure {
         source: FailureSource::Response,
         error: Error::new(Reason::NotLeader, "this replica does not lead"),
-        leader: leader.map(|term| LeaderHint { server: new, term }),
+        leader: leader.map(|term| LeaderHint { server: new, term: Term::new(term) }),
         descriptors,
     };
     let mut resolver = Resolver::new(0);
@@ -412,5 +413,5 @@ fn a_tablet_with_unknown_replicas_is_looked_up_again() {
     let mut peer = rejected;
     peer.descriptor =
         Arc::new(TabletDescriptor::initial(TableId::new(5), TabletId::new(10), KeyRange::all(), &[old, new]));
-    assert!(!peer.is_superseded_by(LeaderHint { server: new, term: 2 }));
+    assert!(!peer.is_superseded_by(LeaderHint { server: new, term: Term::new(2) }));
 }

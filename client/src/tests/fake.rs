@@ -12,7 +12,7 @@ use bytes::Bytes;
 use ebla_model::cell::{Cell, FamilyName, Row};
 use ebla_model::error::{Error, Reason};
 use ebla_model::filter::CompiledFilter;
-use ebla_model::id::{ClusterId, ServerId, TableId, TabletId};
+use ebla_model::id::{ClusterId, ServerId, TableId, TabletId, Term};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::metadata::{
     DESCRIPTOR_QUALIFIER, LOCATION_FAMILY, Membership, TabletDescriptor, first_tablets, root_range,
@@ -69,7 +69,7 @@ pub(crate) enum ClusterEvent {
 struct FakeTablet {
     descriptor: TabletDescriptor,
     leader: Option<ServerId>,
-    term: u64,
+    term: Term,
 }
 
 #[derive(Default)]
@@ -172,7 +172,7 @@ impl ClusterState {
 
     fn add(&mut self, descriptor: TabletDescriptor, leader: u64) {
         self.list(&descriptor);
-        let tablet = FakeTablet { descriptor, leader: Some(ServerId::new(leader)), term: 1 };
+        let tablet = FakeTablet { descriptor, leader: Some(ServerId::new(leader)), term: Term::new(1) };
         self.tablets.insert(tablet.descriptor.tablet, tablet);
     }
 
@@ -216,7 +216,7 @@ impl ClusterState {
             ClusterEvent::Lead { key, server } => {
                 let tablet = self.holder(TABLE, key);
                 tablet.leader = Some(ServerId::new(server));
-                tablet.term += 1;
+                tablet.term = tablet.term.next();
             }
             ClusterEvent::NoLeader { key } => self.holder(TABLE, key).leader = None,
             ClusterEvent::MetadataElection => {
@@ -227,9 +227,10 @@ impl ClusterState {
                 let servers: Vec<ServerId> = (4..=6).map(ServerId::new).collect();
                 let tablet = self.holder(TABLE, key);
                 tablet.descriptor.membership = Membership::initial(&servers);
-                tablet.descriptor.membership_log_id.index += 1;
+                let membership = &mut tablet.descriptor.membership_log_id;
+                membership.index = membership.index.next();
                 tablet.leader = servers.first().copied();
-                tablet.term += 1;
+                tablet.term = tablet.term.next();
                 let now = tablet.descriptor.clone();
                 self.list(&now);
             }
@@ -277,7 +278,7 @@ impl ClusterState {
         let is_follower_allowed = any_replica && table == TableId::METADATA;
         if tablet.leader != Some(server) && !is_follower_allowed {
             let reason = if tablet.leader.is_some() { Reason::NotLeader } else { Reason::NoLeader };
-            let hint = tablet.leader.map(|leader| record::LeaderHint { server: leader.get(), term: tablet.term });
+            let hint = tablet.leader.map(|leader| record::LeaderHint { server: leader.get(), term: tablet.term.get() });
             return Err(self.reject(reason, table, hint));
         }
         if tablet.descriptor.generation.get() != header.generation {

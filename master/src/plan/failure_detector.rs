@@ -94,7 +94,7 @@ fn has_replica(report: &crate::cluster::ServerReport, tablet: TabletId, replica:
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::{Incarnation, LogId, SchemaVersion, TableId};
+    use ebla_model::id::{Incarnation, LogId, SchemaVersion, TableId, Term};
     use ebla_model::key::KeyRange;
     use ebla_model::metadata::TabletDescriptor;
 
@@ -118,7 +118,7 @@ mod tests {
                 descriptor: descriptor.clone(),
                 replica: ReplicaId::new(number),
                 role,
-                term: 1,
+                term: Term::new(1),
                 size_bytes: 0,
                 schema_version: SchemaVersion::new(1),
                 applied: LogId::SEED,

@@ -102,8 +102,7 @@ fn targets(cluster: &ClusterSnapshot, leader: ServerId, report: &ReplicaReport) 
 
 /// Whether a replica of the tablet has applied nearly all that its leader has.
 fn is_caught_up(own: &ReplicaReport, leader: &ReplicaReport) -> bool {
-    own.descriptor.tablet == leader.descriptor.tablet
-        && own.applied.index.saturating_add(LAG_MAX) >= leader.applied.index
+    own.descriptor.tablet == leader.descriptor.tablet && leader.applied.index.since(own.applied.index) <= LAG_MAX
 }
 
 /// The difference between the leader's count and the smallest count of a target, and that target; `None` when a

@@ -28,7 +28,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use ebla_model::id::{Generation, Incarnation, LogId, SchemaVersion};
+use ebla_model::id::{Generation, Incarnation, LogId, LogIndex, SchemaVersion, Term};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::root_range;
 use ebla_model::schema::{TableName, TableSchema};
@@ -72,7 +72,7 @@ impl<'a> Words<'a> {
         membership.voters = [&before, &voters].into_iter().filter(|set| !set.is_empty()).map(|set| ids(set)).collect();
         membership.replicas = [before, voters, learners].concat().into_iter().collect();
         let membership_log_id = match self.number("at") {
-            Some(index) => LogId { term: 1, index },
+            Some(index) => LogId { term: Term::new(1), index: LogIndex::new(index) },
             None => LogId::SEED,
         };
         let generation = Generation::new(self.number("gen").unwrap_or(1));
@@ -96,10 +96,10 @@ impl<'a> Words<'a> {
                 None => descriptor.membership.replica_on(server).unwrap(),
             },
             role: if self.has("leads") { Role::Leader } else { Role::Follower },
-            term: self.number("term").unwrap_or(1),
+            term: Term::new(self.number("term").unwrap_or(1)),
             size_bytes: 0,
             schema_version: SchemaVersion::new(self.number("v").unwrap_or(1)),
-            applied: LogId { index: self.number("applied").unwrap_or(LogId::SEED.index), ..LogId::SEED },
+            applied: LogId { index: self.number("applied").map_or(LogId::SEED.index, LogIndex::new), ..LogId::SEED },
             settled: self.has("settled"),
             heard: self.numbers("heard").map(ReplicaId::new).collect(),
             descriptor,

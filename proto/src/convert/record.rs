@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use ebla_model::{
-    Aggregator, Error, Family, FamilyId, FamilyName, GcRule, Generation, KeyRange, LogId, Membership, Micros,
-    ReplicaId, RowKey, SchemaVersion, Sequence, ServerId, TableId, TableSchema, TabletDescriptor, TabletId,
+    Aggregator, Error, Family, FamilyId, FamilyName, GcRule, Generation, KeyRange, LogId, LogIndex, Membership, Micros,
+    ReplicaId, RowKey, SchemaVersion, Sequence, ServerId, TableId, TableSchema, TabletDescriptor, TabletId, Term,
     aggregate::InputType, idempotency::TokenRecord, schema::TableState, session::SessionWindow,
 };
 use prost::Message;
@@ -89,12 +89,12 @@ fn check_record<R: Record>(version: u32) -> Result<(), Error> {
 
 /// A position in a tablet's log.
 pub const fn log_id_to_proto(id: LogId) -> record::LogId {
-    record::LogId { term: id.term, index: id.index }
+    record::LogId { term: id.term.get(), index: id.index.get() }
 }
 
 /// A position in a tablet's log.
 pub const fn log_id_from_proto(id: &record::LogId) -> LogId {
-    LogId { term: id.term, index: id.index }
+    LogId { term: Term::new(id.term), index: LogIndex::new(id.index) }
 }
 
 /// A range of keys.

@@ -197,16 +197,14 @@ impl BatchHeader {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::LogId;
 
     use super::*;
-    use crate::log::record::tests::group;
+    use crate::log::record::tests::{group, log_id};
 
     const POSITION: Position = Position { segment: 5, salt: 99, number: 12, previous: 0xABCD, synced: 11, oldest: 3 };
 
     fn records(payload: usize) -> Vec<Record> {
-        let entry =
-            |group, index| Record::Entry { group, id: LogId { term: 1, index }, payload: vec![7; payload].into() };
+        let entry = |group, index| Record::Entry { group, id: log_id(1, index), payload: vec![7; payload].into() };
         vec![entry(group(9, 1), 4), entry(group(2, 1), 8), entry(group(9, 1), 5)]
     }
 

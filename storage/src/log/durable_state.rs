@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use ebla_model::id::LogId;
+use ebla_model::id::{LogId, LogIndex};
 
 use super::record::{GroupId, Record};
 use super::segment::{HeaderGroup, HeaderGroupState, SegmentHeader};
@@ -35,24 +35,24 @@ struct LiveGroup {
     /// From index `first` on, entries are in `segment`, up to the next run. Ascending in both.
     runs: VecDeque<Run>,
     /// Index of the last entry above `purged`; it may be in a segment that was not read.
-    last: Option<u64>,
+    last: Option<LogIndex>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    first: u64,
+    first: LogIndex,
     segment: u64,
 }
 
 impl LiveGroup {
-    fn append(&mut self, index: u64, segment: u64) {
+    fn append(&mut self, index: LogIndex, segment: u64) {
         if self.runs.back().is_none_or(|run| run.segment != segment) {
             self.runs.push_back(Run { first: index, segment });
         }
         self.last = Some(index);
     }
 
-    fn truncate(&mut self, after: u64) {
+    fn truncate(&mut self, after: LogIndex) {
         while self.runs.back().is_some_and(|run| run.first > after) {
             self.runs.pop_back();
         }
@@ -60,8 +60,8 @@ impl LiveGroup {
     }
 
     /// Whether an entry can have this index. 0 means "none": logs begin at 1, or at 0 and never end there.
-    fn is_above_purged(&self, index: u64) -> bool {
-        index > self.purged.map_or(0, |purged| purged.index)
+    fn is_above_purged(&self, index: LogIndex) -> bool {
+        index > self.purged.unwrap_or_default().index
     }
 
     fn purge(&mut self, upto: LogId) {
@@ -70,7 +70,7 @@ impl LiveGroup {
         if self.last.is_none() {
             self.runs.clear();
         }
-        while self.runs.get(1).is_some_and(|next| next.first <= upto.index.saturating_add(1)) {
+        while self.runs.get(1).is_some_and(|next| next.first <= upto.index.plus(1)) {
             self.runs.pop_front();
         }
     }
@@ -124,7 +124,7 @@ impl DurableState {
         }
     }
 
-    fn load_live_group(&mut self, group: GroupId, vote: Option<&Bytes>, purged: Option<LogId>, last: Option<u64>) {
+    fn load_live_group(&mut self, group: GroupId, vote: Option<&Bytes>, purged: Option<LogId>, last: Option<LogIndex>) {
         let state = self.groups.entry(group).or_insert_with(|| GroupState::Live(LiveGroup::default()));
         let GroupState::Live(live) = state else { return };
         live.vote = vote.cloned().or_else(|| live.vote.take());
@@ -193,14 +193,14 @@ fn first_needed(groups: &BTreeMap<GroupId, GroupState>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::record::tests::group;
+    use crate::log::record::tests::{group, log_id};
 
     fn entry(tablet: u64, index: u64) -> Record {
-        Record::Entry { group: group(tablet, 1), id: LogId { term: 1, index }, payload: Bytes::new() }
+        Record::Entry { group: group(tablet, 1), id: log_id(1, index), payload: Bytes::new() }
     }
 
     fn purge(tablet: u64, index: u64) -> Record {
-        Record::Purge { group: group(tablet, 1), upto: LogId { term: 1, index } }
+        Record::Purge { group: group(tablet, 1), upto: log_id(1, index) }
     }
 
     fn filled() -> DurableState {
@@ -231,7 +231,7 @@ mod tests {
     fn truncation_forgets_segments_too() {
         let mut state = filled();
         state.apply(&purge(1, 2), 6);
-        state.apply(&Record::Truncate { group: group(1, 1), after: 2 }, 6);
+        state.apply(&Record::Truncate { group: group(1, 1), after: LogIndex::new(2) }, 6);
         state.apply(&purge(2, 1), 6);
         assert_eq!(state.oldest(6), 6);
         state.apply(&entry(1, 3), 7);
@@ -248,8 +248,8 @@ mod tests {
         state.quarantine(group(2, 1));
         let live = HeaderGroupState::Live {
             vote: Some(Bytes::from_static(b"b")),
-            purged: Some(LogId { term: 1, index: 2 }),
-            last: Some(3),
+            purged: Some(log_id(1, 2)),
+            last: Some(LogIndex::new(3)),
         };
         let carried = state.header_groups();
         assert_eq!(carried[0], HeaderGroup { group: group(1, 1), state: live });

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use ebla_model::error::ErrorKind;
+use ebla_model::id::LogIndex;
 
 use super::record::GroupId;
 
@@ -38,9 +39,9 @@ pub enum LogError {
         /// The record's group.
         group: GroupId,
         /// The next valid index, or the lowest index that a truncation may keep.
-        expected: u64,
+        expected: LogIndex,
         /// The index of the record.
-        got: u64,
+        got: LogIndex,
     },
     /// A submission above [`super::SUBMISSION_MAX_BYTES`].
     #[error("submission of {0} bytes exceeds the limit of 512 MiB")]
@@ -51,7 +52,7 @@ pub enum LogError {
         /// The entry's group.
         group: GroupId,
         /// The entry's index.
-        index: u64,
+        index: LogIndex,
     },
 }
 

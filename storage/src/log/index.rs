@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use bytes::Bytes;
-use ebla_model::id::LogId;
+use ebla_model::id::{LogId, LogIndex, Term};
 
 use super::error::LogError;
 use super::record::{ENTRY_OVERHEAD, GroupId, Record};
@@ -49,24 +49,24 @@ struct LiveGroup {
     vote: Option<Bytes>,
     purged: Option<LogId>,
     /// Index of the first entry, durable or pending.
-    first: u64,
+    first: LogIndex,
     durable: VecDeque<DurableEntry>,
     pending: VecDeque<PendingEntry>,
     /// Bytes of the durable records.
     durable_bytes: u64,
     /// In recovery: entries up to this index were in released segments. A later record must purge them.
-    missing_upto: Option<u64>,
+    missing_upto: Option<LogIndex>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct DurableEntry {
-    term: u64,
+    term: Term,
     location: RecordLocation,
 }
 
 #[derive(Debug)]
 struct PendingEntry {
-    term: u64,
+    term: Term,
     payload: Bytes,
     serial: u64,
 }
@@ -74,8 +74,8 @@ struct PendingEntry {
 /// Bounds of a group's entries: they decide whether a record can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
-    purged: Option<u64>,
-    last: Option<u64>,
+    purged: Option<LogIndex>,
+    last: Option<LogIndex>,
 }
 
 impl Bounds {
@@ -84,8 +84,8 @@ impl Bounds {
         let refuse = |expected, got| Err(LogError::OutOfOrder { group: record.group(), expected, got });
         match record {
             Record::Entry { id, .. } => {
-                let expected = self.last.or(self.purged).map_or(1, |last| last.saturating_add(1));
-                let is_first = self.last.or(self.purged).is_none() && id.index == 0;
+                let expected = self.last.or(self.purged).unwrap_or_default().plus(1);
+                let is_first = self.last.or(self.purged).is_none() && id.index == LogIndex::default();
                 if id.index == expected || is_first {
                     Ok(Self { last: Some(id.index), ..self })
                 } else {
@@ -93,7 +93,7 @@ impl Bounds {
                 }
             }
             Record::Truncate { after, .. } if self.purged.is_some_and(|purged| *after < purged) => {
-                refuse(self.purged.unwrap_or(0), *after)
+                refuse(self.purged.unwrap_or_default(), *after)
             }
             Record::Truncate { after, .. } => Ok(Self { last: self.last.map(|last| last.min(*after)), ..self }),
             Record::Purge { upto, .. } => {
@@ -110,26 +110,28 @@ impl LiveGroup {
         (self.durable.len() + self.pending.len()) as u64
     }
 
-    fn end(&self) -> u64 {
-        self.first + self.len()
+    fn end(&self) -> LogIndex {
+        self.first.plus(self.len())
     }
 
     fn bounds(&self) -> Bounds {
-        let last = (self.len() > 0).then(|| self.end() - 1).or(self.missing_upto);
+        let last = (self.len() > 0).then(|| self.end().previous()).or(self.missing_upto);
         Bounds { purged: self.purged.map(|id| id.index), last }
     }
 
     fn last(&self) -> Option<LogId> {
         let pending = self.pending.back().map(|entry| entry.term);
         match pending.or_else(|| self.durable.back().map(|entry| entry.term)) {
-            Some(term) => Some(LogId { term, index: self.end() - 1 }),
+            Some(term) => Some(LogId { term, index: self.end().previous() }),
             None => self.purged,
         }
     }
 
     fn synced(&self) -> Option<LogId> {
         match self.durable.back() {
-            Some(entry) => Some(LogId { term: entry.term, index: self.first + self.durable.len() as u64 - 1 }),
+            Some(entry) => {
+                Some(LogId { term: entry.term, index: self.first.plus(self.durable.len() as u64).previous() })
+            }
             None => self.purged,
         }
     }
@@ -148,15 +150,15 @@ impl LiveGroup {
         }
     }
 
-    fn truncate(&mut self, after: u64) {
-        while self.len() > 0 && self.end() > after.saturating_add(1) {
+    fn truncate(&mut self, after: LogIndex) {
+        while self.len() > 0 && self.end() > after.plus(1) {
             if self.pending.pop_back().is_none()
                 && let Some(entry) = self.durable.pop_back()
             {
                 self.durable_bytes -= u64::from(entry.location.len);
             }
         }
-        let purged = self.purged.map_or(0, |purged| purged.index);
+        let purged = self.purged.unwrap_or_default().index;
         self.missing_upto =
             self.missing_upto.map(|missing_upto| missing_upto.min(after)).filter(|missing_upto| *missing_upto > purged);
     }
@@ -169,12 +171,15 @@ impl LiveGroup {
                 Some(entry) => self.durable_bytes -= u64::from(entry.location.len),
                 None => drop(self.pending.pop_front()),
             }
-            self.first += 1;
+            self.first = self.first.next();
         }
     }
 
-    fn find(&self, index: u64) -> Option<IndexEntry> {
-        let at = usize::try_from(index.checked_sub(self.first)?).ok()?;
+    fn find(&self, index: LogIndex) -> Option<IndexEntry> {
+        if index < self.first {
+            return None;
+        }
+        let at = usize::try_from(index.since(self.first)).ok()?;
         if let Some(entry) = self.durable.get(at) {
             return Some(IndexEntry::Durable(LogId { term: entry.term, index }, entry.location));
         }
@@ -213,7 +218,7 @@ impl Index {
         group: GroupId,
         vote: Option<Bytes>,
         purged: Option<LogId>,
-        last: Option<u64>,
+        last: Option<LogIndex>,
     ) -> Result<(), LogError> {
         let known = self.groups.contains_key(&group);
         let Group::Live(live) = self.groups.entry(group).or_insert_with(|| Group::Live(LiveGroup::default())) else {
@@ -226,11 +231,11 @@ impl Index {
         if !known {
             live.missing_upto = last;
         }
-        let found = live.bounds().last.filter(|last| *last > 0);
-        if found == last.filter(|last| *last > 0) {
+        let found = live.bounds().last.filter(|last| *last > LogIndex::default());
+        if found == last.filter(|last| *last > LogIndex::default()) {
             return Ok(());
         }
-        Err(LogError::OutOfOrder { group, expected: last.unwrap_or(0), got: found.unwrap_or(0) })
+        Err(LogError::OutOfOrder { group, expected: last.unwrap_or_default(), got: found.unwrap_or_default() })
     }
 
     /// The groups with missing entries that no record has purged.
@@ -317,10 +322,15 @@ impl Index {
     ///
     /// # Errors
     /// When the group is unknown or quarantined.
-    pub(crate) fn find(&self, group: GroupId, range: Range<u64>, bytes_max: u64) -> Result<Vec<IndexEntry>, LogError> {
+    pub(crate) fn find(
+        &self,
+        group: GroupId,
+        range: Range<LogIndex>,
+        bytes_max: u64,
+    ) -> Result<Vec<IndexEntry>, LogError> {
         let live = self.live(group)?;
         let (mut found, mut bytes) = (Vec::new(), 0);
-        for index in range.start.max(live.first)..range.end.min(live.end()) {
+        for index in range.start.max(live.first).until(range.end.min(live.end())) {
             let Some(entry) = live.find(index) else { break };
             bytes += entry.payload_len();
             if bytes > bytes_max && !found.is_empty() {
@@ -373,10 +383,10 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::record::tests::group;
+    use crate::log::record::tests::{group, log_id};
 
     fn id(index: u64) -> LogId {
-        LogId { term: 1, index }
+        log_id(1, index)
     }
 
     fn entry(index: u64) -> Record {
@@ -384,7 +394,7 @@ mod tests {
     }
 
     fn truncate(after: u64) -> Record {
-        Record::Truncate { group: group(1, 1), after }
+        Record::Truncate { group: group(1, 1), after: LogIndex::new(after) }
     }
 
     fn purge(index: u64) -> Record {
@@ -408,12 +418,16 @@ mod tests {
         index
     }
 
+    fn indexes(range: Range<u64>) -> Range<LogIndex> {
+        LogIndex::new(range.start)..LogIndex::new(range.end)
+    }
+
     fn found(index: &Index, range: Range<u64>, bytes_max: u64) -> Vec<(u64, bool)> {
         let describe = |found| match found {
-            IndexEntry::Pending(id, _) => (id.index, false),
-            IndexEntry::Durable(id, _) => (id.index, true),
+            IndexEntry::Pending(id, _) => (id.index.get(), false),
+            IndexEntry::Durable(id, _) => (id.index.get(), true),
         };
-        index.find(group(1, 1), range, bytes_max).unwrap().into_iter().map(describe).collect()
+        index.find(group(1, 1), indexes(range), bytes_max).unwrap().into_iter().map(describe).collect()
     }
 
     #[test]
@@ -431,13 +445,13 @@ mod tests {
     fn a_truncated_entry_stays_truncated_when_its_batch_becomes_durable() {
         let mut index = filled();
         index.accept(&truncate(2), 5);
-        let again = Record::Entry { group: group(1, 1), id: LogId { term: 2, index: 3 }, payload: Bytes::new() };
+        let again = Record::Entry { group: group(1, 1), id: log_id(2, 3), payload: Bytes::new() };
         index.accept(&again, 6);
         index.mark_durable(group(1, 1), 3, location(3));
         index.mark_durable(group(1, 1), 4, location(4));
         assert_eq!(found(&index, 0..9, 1000), [(1, true), (2, true), (3, false)]);
         index.mark_durable(group(1, 1), 6, location(6));
-        assert_eq!(index.synced(group(1, 1)), Some(LogId { term: 2, index: 3 }));
+        assert_eq!(index.synced(group(1, 1)), Some(log_id(2, 3)));
     }
 
     #[test]
@@ -473,7 +487,7 @@ mod tests {
     fn a_quarantined_group_serves_nothing_and_can_only_be_removed() {
         let mut index = filled();
         index.quarantine(group(1, 1));
-        assert!(matches!(index.find(group(1, 1), 0..9, 10), Err(LogError::Quarantined(_))));
+        assert!(matches!(index.find(group(1, 1), indexes(0..9), 10), Err(LogError::Quarantined(_))));
         assert!(matches!(index.check(&[entry(5)]), Err(LogError::Quarantined(_))));
         assert!(matches!(index.add(group(1, 1)), Err(LogError::Quarantined(_))));
         let removed = Record::Removed { group: group(1, 1) };

@@ -50,7 +50,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use ebla_model::id::LogId;
+use ebla_model::id::{LogId, LogIndex};
 use ebla_runtime::{Failpoint, Thread, spawn_thread};
 use parking_lot::{Condvar, Mutex};
 
@@ -194,7 +194,12 @@ impl CommitLog {
     ///
     /// # Errors
     /// When the group is unknown or quarantined, when the disk cannot be read, or when an entry is damaged.
-    pub fn entries(&self, group: GroupId, range: Range<u64>, bytes_max: u64) -> Result<Vec<(LogId, Bytes)>, LogError> {
+    pub fn entries(
+        &self,
+        group: GroupId,
+        range: Range<LogIndex>,
+        bytes_max: u64,
+    ) -> Result<Vec<(LogId, Bytes)>, LogError> {
         let planned = self.inner.state.lock().plan_reads(group, range, bytes_max)?;
         let fetched = planned.into_iter().map(|entry| self.fetch(group, entry));
         fetched.filter_map(Result::transpose).collect()

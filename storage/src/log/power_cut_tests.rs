@@ -16,8 +16,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use ebla_model::id::Term;
 use ebla_runtime::Rng;
 
+use super::record::tests::log_id;
 use super::segment::{file_name, parse_file_name};
 use super::*;
 use crate::disk::SimDisk;
@@ -132,11 +134,11 @@ impl Tally {
 struct Expected {
     vote: Option<Bytes>,
     purged: Option<LogId>,
-    entries: BTreeMap<u64, (u64, Bytes)>,
+    entries: BTreeMap<LogIndex, (Term, Bytes)>,
 }
 
 impl Expected {
-    fn last(&self) -> Option<u64> {
+    fn last(&self) -> Option<LogIndex> {
         self.entries.keys().next_back().copied().or(self.purged.map(|id| id.index))
     }
 
@@ -157,7 +159,7 @@ impl Expected {
 
     /// The state of `group` in the log.
     fn read(log: &CommitLog, group: GroupId) -> Self {
-        let entries = log.entries(group, 0..u64::MAX, u64::MAX).unwrap();
+        let entries = log.entries(group, LogIndex::new(0)..LogIndex::new(u64::MAX), u64::MAX).unwrap();
         Self {
             vote: log.vote(group),
             purged: log.purged(group),
@@ -394,8 +396,8 @@ impl History {
     }
 
     fn records_of(&mut self, group: GroupId, expected: &Expected) -> Vec<Record> {
-        let last = expected.last().unwrap_or(0);
-        let least = expected.purged.map_or(0, |id| id.index);
+        let last = expected.last().map_or(0, LogIndex::get);
+        let least = expected.purged.map_or(0, |id| id.index.get());
         let within = least + self.rng.below(last - least + 1);
         match self.rng.below(20) {
             0 => vec![Record::Removed { group }],
@@ -403,7 +405,7 @@ impl History {
             3 => vec![Record::Purge { group, upto: self.id(last + self.rng.below(10)) }],
             4..8 => vec![Record::Purge { group, upto: self.id(within) }],
             8 | 9 => {
-                let mut records = vec![Record::Truncate { group, after: within }];
+                let mut records = vec![Record::Truncate { group, after: LogIndex::new(within) }];
                 records.extend(self.entries(group, within));
                 records
             }
@@ -422,7 +424,7 @@ impl History {
     }
 
     fn id(&self, index: u64) -> LogId {
-        LogId { term: 1 + self.next_value / 50, index }
+        log_id(1 + self.next_value / 50, index)
     }
 
     /// A unique value.

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use bytes::{Buf, BufMut, Bytes};
-use ebla_model::id::{LogId, ReplicaId, TabletId};
+use ebla_model::id::{LogId, LogIndex, ReplicaId, TabletId, Term};
 
 /// One replica of one tablet, as the owner of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,7 +48,7 @@ pub enum Record {
         /// The record's group.
         group: GroupId,
         /// The last index that remains.
-        after: u64,
+        after: LogIndex,
     },
     /// Log compaction: removes the entries up to and including an id. The next entry follows that id, even if no entry had it.
     Purge {
@@ -114,7 +114,7 @@ impl Record {
             }
             Self::Truncate { group, after } => {
                 put_prefix(out, TRUNCATE, *group);
-                out.put_u64_le(*after);
+                out.put_u64_le(after.get());
             }
             Self::Purge { group, upto } => {
                 put_prefix(out, PURGE, *group);
@@ -136,7 +136,7 @@ impl Record {
                 (entry_crc(&entry_prefix(group, id), &payload) == crc).then_some(Self::Entry { group, id, payload })
             }
             VOTE => Some(Self::Vote { group, vote: get_bytes(input)? }),
-            TRUNCATE => Some(Self::Truncate { group, after: input.try_get_u64_le().ok()? }),
+            TRUNCATE => Some(Self::Truncate { group, after: LogIndex::new(input.try_get_u64_le().ok()?) }),
             PURGE => Some(Self::Purge { group, upto: get_log_id(input)? }),
             REMOVED => Some(Self::Removed { group }),
             _ => None,
@@ -196,14 +196,14 @@ pub(crate) fn get_group(input: &mut impl Buf) -> Option<GroupId> {
 
 /// Appends term and index, 16 bytes.
 pub(crate) fn put_log_id(out: &mut Vec<u8>, id: LogId) {
-    out.put_u64_le(id.term);
-    out.put_u64_le(id.index);
+    out.put_u64_le(id.term.get());
+    out.put_u64_le(id.index.get());
 }
 
 /// Takes what [`put_log_id`] wrote.
 pub(crate) fn get_log_id(input: &mut impl Buf) -> Option<LogId> {
-    let term = input.try_get_u64_le().ok()?;
-    let index = input.try_get_u64_le().ok()?;
+    let term = Term::new(input.try_get_u64_le().ok()?);
+    let index = LogIndex::new(input.try_get_u64_le().ok()?);
     Some(LogId { term, index })
 }
 
@@ -215,13 +215,17 @@ pub(crate) mod tests {
         GroupId { tablet: TabletId::new(tablet), replica: ReplicaId::new(replica) }
     }
 
+    pub(crate) fn log_id(term: u64, index: u64) -> LogId {
+        LogId { term: Term::new(term), index: LogIndex::new(index) }
+    }
+
     fn samples() -> Vec<Record> {
         let group = group(7, 2);
         vec![
-            Record::Entry { group, id: LogId { term: 3, index: 11 }, payload: Bytes::from_static(b"cells") },
+            Record::Entry { group, id: log_id(3, 11), payload: Bytes::from_static(b"cells") },
             Record::Vote { group, vote: Bytes::from_static(b"me") },
-            Record::Truncate { group, after: 10 },
-            Record::Purge { group, upto: LogId { term: 3, index: 9 } },
+            Record::Truncate { group, after: LogIndex::new(10) },
+            Record::Purge { group, upto: log_id(3, 9) },
             Record::Removed { group },
         ]
     }

@@ -206,12 +206,11 @@ impl SegmentScanner<'_> {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::LogId;
 
     use super::*;
     use crate::log::batch::{BatchPlan, Position};
     use crate::log::record::Record;
-    use crate::log::record::tests::group;
+    use crate::log::record::tests::{group, log_id};
 
     fn header(synced: u64) -> SegmentHeader {
         SegmentHeader {
@@ -234,7 +233,7 @@ mod tests {
         let mut previous = 1;
         for number in 10..10 + count {
             let size = if number == 12 { 5000 } else { 10 };
-            let id = LogId { term: 1, index: number };
+            let id = log_id(1, number);
             let record = Record::Entry { group: group(number - 9, 1), id, payload: vec![1; size].into() };
             let mut plan = BatchPlan::new();
             plan.add(&record);
@@ -336,7 +335,7 @@ mod tests {
         let inner = segment(4).split_off(place(13));
         let mut payload = vec![0; BLOCK - 72 - 16 - 41];
         payload.extend(inner);
-        let id = LogId { term: 1, index: 10 };
+        let id = log_id(1, 10);
         let record = Record::Entry { group: group(1, 1), id, payload: payload.into() };
         let mut plan = BatchPlan::new();
         plan.add(&record);

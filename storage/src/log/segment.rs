@@ -9,7 +9,7 @@
 //! one, because each batch repeats the segment's sequence number and its random salt.
 
 use bytes::{Buf, BufMut, Bytes};
-use ebla_model::id::LogId;
+use ebla_model::id::{LogId, LogIndex};
 
 use super::batch::{BLOCK, blocks};
 use super::record::{GroupId, get_group, get_log_id, put_group, put_log_id};
@@ -41,7 +41,7 @@ pub(crate) enum HeaderGroupState {
         vote: Option<Bytes>,
         purged: Option<LogId>,
         /// Index of the last entry above `purged`, if there is one. Its segment may have been released since.
-        last: Option<u64>,
+        last: Option<LogIndex>,
     },
     Quarantined,
 }
@@ -145,7 +145,7 @@ impl SegmentHeader {
                 put_log_id(&mut out, *purged);
             }
             if let Some(last) = last {
-                out.put_u64_le(*last);
+                out.put_u64_le(last.get());
             }
         }
         out
@@ -215,7 +215,7 @@ fn decode_group(input: &mut &[u8]) -> Option<HeaderGroup> {
     }
     let vote = if flags & HAS_VOTE == 0 { None } else { Some(decode_vote(input)?) };
     let purged = if flags & HAS_PURGED == 0 { None } else { Some(get_log_id(input)?) };
-    let last = if flags & HAS_LAST == 0 { None } else { Some(input.try_get_u64_le().ok()?) };
+    let last = if flags & HAS_LAST == 0 { None } else { Some(LogIndex::new(input.try_get_u64_le().ok()?)) };
     Some(HeaderGroup { group, state: HeaderGroupState::Live { vote, purged, last } })
 }
 
@@ -229,15 +229,15 @@ fn decode_vote(input: &mut &[u8]) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::record::tests::group;
+    use crate::log::record::tests::{group, log_id};
 
     fn header(groups: u64) -> SegmentHeader {
         let state = |n: u64| match n % 3 {
             0 => HeaderGroupState::Quarantined,
-            1 => HeaderGroupState::Live { vote: None, purged: None, last: Some(n) },
+            1 => HeaderGroupState::Live { vote: None, purged: None, last: Some(LogIndex::new(n)) },
             _ => HeaderGroupState::Live {
                 vote: Some(Bytes::from_static(b"vote")),
-                purged: Some(LogId { term: 2, index: n }),
+                purged: Some(log_id(2, n)),
                 last: None,
             },
         };

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ebla_model::id::LogId;
+use ebla_model::id::{LogId, LogIndex};
 
 use super::cache::BatchCache;
 use super::error::LogError;
@@ -150,7 +150,7 @@ impl LogState {
     pub(super) fn plan_reads(
         &self,
         group: GroupId,
-        range: Range<u64>,
+        range: Range<LogIndex>,
         bytes_max: u64,
     ) -> Result<Vec<PlannedRead>, LogError> {
         let found = self.index.find(group, range, bytes_max)?;
@@ -171,7 +171,7 @@ impl LogState {
 
     /// Whether the entry is still at `location`.
     pub(super) fn is_at(&self, group: GroupId, id: LogId, location: RecordLocation) -> bool {
-        let found = self.index.find(group, id.index..id.index + 1, u64::MAX);
+        let found = self.index.find(group, id.index..id.index.next(), u64::MAX);
         found.is_ok_and(|found| found == [IndexEntry::Durable(id, location)])
     }
 

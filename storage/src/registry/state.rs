@@ -185,6 +185,8 @@ fn checked_body(text: &str) -> Result<&str, String> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use ebla_model::id::{LogIndex, Term};
+
     use super::*;
 
     pub(in crate::registry) fn group(tablet: u64, replica: u64) -> GroupId {
@@ -195,7 +197,14 @@ pub(super) mod tests {
         let record = |folder: &str, state, installed| ReplicaRecord { folder: folder.to_owned(), state, installed };
         let replicas = BTreeMap::from([
             (group(5, 1), record("t5-r1", ReplicaState::Live, None)),
-            (group(6, 2), record("t6-r2.1", ReplicaState::Quarantined, Some(LogId { term: 4, index: 1200 }))),
+            (
+                group(6, 2),
+                record(
+                    "t6-r2.1",
+                    ReplicaState::Quarantined,
+                    Some(LogId { term: Term::new(4), index: LogIndex::new(1200) }),
+                ),
+            ),
             (group(7, 1), record("t7-r1", ReplicaState::Creating, None)),
             (group(8, 1), record("t8-r1", ReplicaState::Removing, None)),
         ]);

@@ -1,6 +1,6 @@
 //! The registry on a real folder: its state after a crash at each point, and the calls that it rejects.
 
-use ebla_model::id::{ClusterId, ServerId};
+use ebla_model::id::{ClusterId, LogIndex, ServerId, Term};
 use tempfile::TempDir;
 
 use super::state::tests::group;
@@ -116,7 +116,7 @@ fn a_creation_interrupted_after_its_rename_is_live() {
 #[test]
 fn an_installation_replaces_the_folder() {
     let dir = TempDir::new().unwrap();
-    let last = LogId { term: 2, index: 70 };
+    let last = LogId { term: Term::new(2), index: LogIndex::new(70) };
     let registry = Registry::open(dir.path()).unwrap();
     let old = create(&registry, 5, 1);
     for _ in 0..2 {

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use ebla_model::id::{FamilyId, LogId, OperationId, SessionId};
+use ebla_model::id::{FamilyId, LogId, LogIndex, OperationId, SessionId, Term};
 use ebla_model::time::Micros;
 
 use super::error::StoreError;
@@ -108,8 +108,8 @@ impl MetaKey {
 #[must_use]
 pub fn encode_log_id(id: LogId) -> Bytes {
     let mut value = vec![VERSION];
-    value.extend(id.term.to_be_bytes());
-    value.extend(id.index.to_be_bytes());
+    value.extend(id.term.get().to_be_bytes());
+    value.extend(id.index.get().to_be_bytes());
     value.into()
 }
 
@@ -119,7 +119,8 @@ pub fn encode_log_id(id: LogId) -> Bytes {
 /// [`StoreError::Damaged`] when it is not one.
 pub fn decode_log_id(value: &[u8]) -> Result<LogId, StoreError> {
     let mut rest = body(value, "decode applied index")?;
-    let id = take_u64(&mut rest).zip(take_u64(&mut rest)).map(|(term, index)| LogId { term, index });
+    let numbers = take_u64(&mut rest).zip(take_u64(&mut rest));
+    let id = numbers.map(|(term, index)| LogId { term: Term::new(term), index: LogIndex::new(index) });
     whole(id, rest, "decode applied index")
 }
 
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn values_read_back() {
-        let id = LogId { term: 3, index: 1 << 40 };
+        let id = LogId { term: Term::new(3), index: LogIndex::new(1 << 40) };
         assert_eq!(decode_log_id(&encode_log_id(id)).unwrap(), id);
         let time = Micros::new(-5);
         assert_eq!(decode_micros(&encode_micros(time)).unwrap(), time);

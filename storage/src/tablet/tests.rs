@@ -9,7 +9,7 @@ use std::fs;
 use std::io::ErrorKind;
 
 use ebla_model::codec::{self, CellKey};
-use ebla_model::id::{FamilyId, LogId};
+use ebla_model::id::{FamilyId, LogId, LogIndex, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::time::Micros;
 use tempfile::TempDir;
@@ -40,7 +40,7 @@ fn put(batch: &mut Batch, row: &str, family: u32, qualifier: &str, micros: i64, 
 }
 
 fn applied(index: u64) -> LogId {
-    LogId { term: 1, index }
+    LogId { term: Term::new(1), index: LogIndex::new(index) }
 }
 
 /// Row number `index`, with the applied index in the same batch.

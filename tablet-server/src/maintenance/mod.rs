@@ -14,6 +14,7 @@ mod split;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebla_model::id::LogIndex;
 use ebla_runtime::Runtime;
 use ebla_storage::flush::TabletLoad;
 use tracing::debug;
@@ -73,7 +74,7 @@ enum ProbeLevel {
 struct TabletProbe {
     load: TabletLoad,
     size_bytes: u64,
-    flushed_index: u64,
+    flushed_index: LogIndex,
 }
 
 impl MaintenanceLoop {
@@ -112,15 +113,15 @@ fn probe_tablet(tablet: &Tablet, level: ProbeLevel) -> TabletProbe {
         range_tombstones: store.unflushed_range_tombstones(),
     };
     if level == ProbeLevel::Cheap {
-        return TabletProbe { load, size_bytes: 0, flushed_index: 0 };
+        return TabletProbe { load, size_bytes: 0, flushed_index: LogIndex::default() };
     }
-    let flushed_index = state_machine.flushed_id().ok().flatten().map_or(0, |id| id.index);
+    let flushed_index = state_machine.flushed_id().ok().flatten().unwrap_or_default().index;
     TabletProbe { load, size_bytes: state_machine.size_bytes(), flushed_index }
 }
 
 fn log_sizes(tablets: &[Arc<Tablet>], probes: &[TabletProbe]) {
     for (tablet, probe) in tablets.iter().zip(probes) {
-        let (size_bytes, flushed) = (probe.size_bytes, probe.flushed_index);
+        let (size_bytes, flushed) = (probe.size_bytes, probe.flushed_index.get());
         debug!(tablet = %tablet.id(), size_bytes, flushed, "tablet sizes sampled");
     }
 }

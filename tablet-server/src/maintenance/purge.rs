@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ebla_model::id::TabletId;
+use ebla_model::id::{LogIndex, TabletId};
 use ebla_runtime::Runtime;
 use ebla_storage::log::CommitLog;
 
@@ -38,7 +38,7 @@ impl LogRetention {
 pub(super) struct LogPurger {
     retention: LogRetention,
     /// Up to which index the purge of each tablet's log was last requested.
-    purged: BTreeMap<TabletId, u64>,
+    purged: BTreeMap<TabletId, LogIndex>,
     runtime: Runtime,
 }
 
@@ -54,7 +54,7 @@ impl LogPurger {
         }
         for (tablet, probe) in tablets.iter().zip(probes) {
             let last = self.purged.entry(tablet.id()).or_default();
-            if probe.flushed_index < last.saturating_add(PURGE_ENTRIES) {
+            if probe.flushed_index < last.plus(PURGE_ENTRIES) {
                 continue;
             }
             *last = probe.flushed_index;

@@ -6,26 +6,26 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ebla_model::id::{LogId, ReplicaId};
+use ebla_model::id::{LogId, LogIndex, ReplicaId, Term};
 use ebla_model::metadata::{Membership, Replica};
 use openraft::async_runtime::WatchReceiver;
 use openraft::{RaftMetrics, ServerState};
 
 use super::storage::adapter::Raft;
-use super::types::{TypeConfig, log_id, membership, replica};
+use super::types::{TypeConfig, current_term, log_id, membership, replica, vote_term};
 
 /// This replica leads and may decide: it has applied the first entry of its term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leadership {
     /// The term it leads in; proposals are bound to it.
-    pub term: u64,
+    pub term: Term,
 }
 
 /// The status of a group, as far as this replica knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupStatus {
     /// The term of the last vote on disk.
-    pub term: u64,
+    pub term: Term,
     /// The leader.
     pub leader: Option<Replica>,
     /// Whether this replica leads *and* has applied the first entry of its term.
@@ -66,10 +66,10 @@ pub(super) fn leadership(raft: &Raft) -> Option<Leadership> {
         let server = raft.server_metrics();
         let server = server.borrow_watched();
         let own = server.vote.committed && server.vote.leader_id.voted_for == server.id;
-        (own && server.state == ServerState::Leader, server.vote.leader_id.term)
+        (own && server.state == ServerState::Leader, vote_term(&server.vote))
     };
     let data = raft.data_metrics();
-    let applied = data.borrow_watched().last_applied.as_ref().map(|id| id.leader_id.term);
+    let applied = data.borrow_watched().last_applied.as_ref().map(|id| log_id(id).term);
     (leads && applied == Some(term)).then_some(Leadership { term })
 }
 
@@ -86,7 +86,7 @@ pub(super) fn status(raft: &Raft, own: ReplicaId) -> GroupStatus {
     let matched = matched.map(|(id, at)| (ReplicaId::new(id), at.as_ref().map(log_id)));
     let last_contact = data.heartbeat.unwrap_or_default().into_iter();
     GroupStatus {
-        term: server.vote.leader_id.term,
+        term: vote_term(&server.vote),
         leader,
         is_leader: leads,
         last: data.last_log.as_ref().map(log_id),
@@ -102,17 +102,17 @@ pub(super) fn status(raft: &Raft, own: ReplicaId) -> GroupStatus {
 }
 
 /// `Some(true)` when `learner` holds the log of the leader up to `upto`; `Some(false)` when this replica does not lead.
-pub(super) fn has_reached(metrics: &RaftMetrics<TypeConfig>, learner: ReplicaId, upto: u64) -> Option<bool> {
+pub(super) fn has_reached(metrics: &RaftMetrics<TypeConfig>, learner: ReplicaId, upto: LogIndex) -> Option<bool> {
     if metrics.state != ServerState::Leader {
         return Some(false);
     }
     let matched = metrics.replication.as_ref()?.get(&learner.get())?.as_ref()?;
-    (matched.index >= upto).then_some(true)
+    (log_id(matched).index >= upto).then_some(true)
 }
 
 /// `Some(true)` when `to` holds the whole log of the leader in `term`; `Some(false)` when that leadership has ended.
-pub(super) fn is_matched(metrics: &RaftMetrics<TypeConfig>, to: ReplicaId, term: u64) -> Option<bool> {
-    if metrics.state != ServerState::Leader || metrics.current_term != term {
+pub(super) fn is_matched(metrics: &RaftMetrics<TypeConfig>, to: ReplicaId, term: Term) -> Option<bool> {
+    if metrics.state != ServerState::Leader || current_term(metrics) != term {
         return Some(false);
     }
     let matched = metrics.replication.as_ref()?.get(&to.get())?.as_ref()?;
@@ -131,7 +131,7 @@ mod tests {
         let mut membership = Membership::initial(&servers);
         // The fourth is a learner.
         membership.voters.iter_mut().for_each(|set| set.retain(|replica| replica.get() < 4));
-        let at = |index| Some(LogId { term: 2, index });
+        let at = |index| Some(LogId { term: Term::new(2), index: LogIndex::new(index) });
         let matched = [(2, at(7)), (3, at(9)), (4, at(12))].map(|(id, at)| (ReplicaId::new(id), at));
         let status = GroupStatus { membership, matched: BTreeMap::from(matched), ..GroupStatus::default() };
         let candidate = |may_lead: &dyn Fn(u64) -> bool| {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_model::id::{ReplicaId, ServerId};
+use ebla_model::id::{LogIndex, ReplicaId, ServerId};
 
 use self::cluster::{Cluster, FirstElection, QUICK, Transport, now, replica_on, until};
 use super::{Group, MembershipChange, MembershipError, ProposeError, RaftTimings, ReadIndexError};
@@ -216,9 +216,9 @@ async fn a_follower_that_needs_purged_entries_gets_a_snapshot() {
         let group = Arc::clone(&cluster.node(leader).group);
         for node in cluster.nodes() {
             node.machine.flush();
-            node.group.purge(200).await;
+            node.group.purge(LogIndex::new(200)).await;
         }
-        until("the purge", || group.status().purged.is_some_and(|id| id.index == 200)).await;
+        until("the purge", || group.status().purged.is_some_and(|id| id.index == LogIndex::new(200))).await;
         cluster.up(follower, Some(QUICK.election_max), FirstElection::ByTimeout).await;
         cluster.write("after").await;
         cluster.settled().await;
@@ -290,7 +290,7 @@ async fn a_proposal_for_another_term_is_refused() {
     let leader = cluster.leader().await;
     let group = &cluster.node(leader).group;
     let term = group.leadership().unwrap().term;
-    let outcome = group.propose(vec![Bytes::from_static(b"stale")], Some(term + 1)).await;
+    let outcome = group.propose(vec![Bytes::from_static(b"stale")], Some(term.next())).await;
     assert!(matches!(outcome.as_slice(), [Err(ProposeError::NotLeader { .. })]));
     let outcome = group.propose(vec![Bytes::from_static(b"a"), Bytes::from_static(b"b")], Some(term)).await;
     assert_eq!(outcome, [Ok(Bytes::from_static(b"1")), Ok(Bytes::from_static(b"2"))]);

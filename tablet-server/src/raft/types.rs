@@ -6,8 +6,9 @@
 use std::fmt;
 
 use bytes::Bytes;
-use ebla_model::id::{LogId, ReplicaId, ServerId};
+use ebla_model::id::{LogId, LogIndex, ReplicaId, ServerId, Term};
 use ebla_model::metadata::{Membership, Replica};
+use openraft::RaftMetrics;
 use openraft::impls::leader_id_std::LeaderId;
 use openraft::type_config::alias::{EntryOf, LogIdOf, StoredMembershipOf, VoteOf};
 
@@ -56,21 +57,31 @@ pub(super) type VoteResponse = openraft::raft::VoteResponse<TypeConfig>;
 pub(super) type TransferRequest = openraft::raft::TransferLeaderRequest<TypeConfig>;
 
 pub(super) fn raft_log_id(id: LogId) -> RaftLogId {
-    RaftLogId::new(id.term.into(), id.index)
+    RaftLogId::new(id.term.get().into(), id.index.get())
 }
 
 pub(super) fn log_id(id: &RaftLogId) -> LogId {
-    LogId { term: id.leader_id.term, index: id.index }
+    LogId { term: Term::new(id.leader_id.term), index: LogIndex::new(id.index) }
+}
+
+/// The term of a vote.
+pub(super) fn vote_term(vote: &RaftVote) -> Term {
+    Term::new(vote.leader_id.term)
+}
+
+/// The term that a replica is in.
+pub(super) fn current_term(metrics: &RaftMetrics<TypeConfig>) -> Term {
+    Term::new(metrics.current_term)
 }
 
 /// A vote for `replica` that no quorum has granted yet.
-pub(super) fn vote(term: u64, replica: u64) -> RaftVote {
-    RaftVote::new(term, replica)
+pub(super) fn vote(term: Term, replica: u64) -> RaftVote {
+    RaftVote::new(term.get(), replica)
 }
 
 /// A vote for `replica` that a quorum has granted: the replica leads in `term`.
-pub(super) fn committed_vote(term: u64, replica: u64) -> RaftVote {
-    RaftVote::new_committed(term, replica)
+pub(super) fn committed_vote(term: Term, replica: u64) -> RaftVote {
+    RaftVote::new_committed(term.get(), replica)
 }
 
 pub(super) fn replica(id: u64, host: Host) -> Replica {

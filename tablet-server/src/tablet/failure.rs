@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::ServerId;
+use ebla_model::id::{ServerId, Term};
 use ebla_model::metadata::TabletDescriptor;
 
 /// The presumed leader of a tablet. A hint: a wrong one costs a round trip, never correctness.
@@ -12,7 +12,7 @@ pub struct Leader {
     /// The server whose replica leads.
     pub server: ServerId,
     /// The Raft term in which it was seen to lead; the hint with the later term is better.
-    pub term: u64,
+    pub term: Term,
 }
 
 /// The failure of a request: the error, and current routing data if the caller's was stale.

@@ -172,7 +172,9 @@ pub fn wire_error(failure: Failure) -> CallError {
     let detail = wire::TabletError {
         reason: failure.error.reason.name().to_owned(),
         descriptors: failure.descriptors.iter().map(convert::descriptor_to_proto).collect(),
-        leader: failure.leader.map(|leader| record::LeaderHint { server: leader.server.get(), term: leader.term }),
+        leader: failure
+            .leader
+            .map(|leader| record::LeaderHint { server: leader.server.get(), term: leader.term.get() }),
         retry_after_micros: failure.retry_after.map(|pause| u64::try_from(pause.as_micros()).unwrap_or(u64::MAX)),
     };
     CallError::new(failure.error, Some(detail))

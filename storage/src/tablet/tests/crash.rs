@@ -22,7 +22,7 @@ fn crashed_copy(store: &TabletStore, to: &Path) -> TabletStore {
 
 /// The rows are exactly those up to the applied index.
 fn assert_agrees(store: &TabletStore) -> u64 {
-    let last = applied_in(store).map_or(0, |id| id.index);
+    let last = applied_in(store).map_or(0, |id| id.index.get());
     let expected: Vec<_> = (1..=last).map(|index| format!("row{index:08}")).collect();
     assert_eq!(row_names(store), expected, "applied index {last}");
     last

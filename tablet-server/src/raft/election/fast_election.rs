@@ -11,7 +11,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ebla_model::id::ReplicaId;
+use ebla_model::id::{ReplicaId, Term};
 use ebla_runtime::Rng;
 
 use crate::raft::group::Group;
@@ -33,7 +33,7 @@ pub(in crate::raft) fn schedule(group: &Arc<Group>, peer: ReplicaId, rng: &Rng) 
 
 /// Campaigns when the promise to the leader of `term` has ended. It holds the group weakly: a strong reference would keep the
 /// group alive.
-async fn campaign_after_lease(group: Weak<Group>, term: u64, rng: Rng) {
+async fn campaign_after_lease(group: Weak<Group>, term: Term, rng: Rng) {
     let Some(promise) = group.upgrade().map(|group| group.timings().election_max) else { return };
     tokio::time::sleep(promise).await;
     let mut spread = SPREAD;

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_model::id::ReplicaId;
+use ebla_model::id::{ReplicaId, Term};
 use ebla_model::metadata::Replica;
 use ebla_runtime::Tasks;
 use openraft::async_runtime::WatchReceiver;
@@ -69,12 +69,17 @@ struct StatusWatcher {
     raft: Raft,
     own: ReplicaId,
     /// The latest own term in which an unfinished membership change was looked for.
-    checked_term: u64,
+    checked_term: Term,
 }
 
 impl StatusWatcher {
     fn new(group: &Arc<Group>) -> Self {
-        Self { group: Arc::downgrade(group), raft: group.raft().clone(), own: group.replica(), checked_term: 0 }
+        Self {
+            group: Arc::downgrade(group),
+            raft: group.raft().clone(),
+            own: group.replica(),
+            checked_term: Term::default(),
+        }
     }
 
     /// Reacts to the new status.
@@ -86,7 +91,7 @@ impl StatusWatcher {
         let is_new_term = self.checked_term < now.term;
         self.checked_term = self.checked_term.max(now.term);
         if is_new_term && !now.membership.is_uniform() {
-            info!(group = ?group.id(), term = now.term, "finishing the membership change of an earlier leader");
+            info!(group = ?group.id(), term = now.term.get(), "finishing the membership change of an earlier leader");
             let raft = self.raft.clone();
             group.tasks().spawn_until_stopped("raft-finish-change", finish_change(raft));
         }

@@ -65,7 +65,7 @@ impl Group {
     pub async fn catch_up(&self, learner: ReplicaId, timeout: Duration) -> Result<(), MembershipError> {
         let deadline = self.clock.monotonic().saturating_add(timeout);
         for _round in 0..2 {
-            let upto = self.status().last.map_or(0, |last| last.index);
+            let upto = self.status().last.unwrap_or_default().index;
             let remaining = deadline.saturating_sub(self.clock.monotonic());
             match self.wait_for(remaining, |m| has_reached(m, learner, upto)).await {
                 Some(true) => {}

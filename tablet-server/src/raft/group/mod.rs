@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use ebla_model::id::ReplicaId;
+use ebla_model::id::{LogIndex, ReplicaId};
 use ebla_model::metadata::Replica;
 use ebla_runtime::{Clock, Runtime, Tasks};
 use ebla_storage::log::{CommitLog, GroupId};
@@ -45,7 +45,7 @@ use super::storage::sync_tracker::SyncTracker;
 use super::transport::follower_recovery::FollowerRecovery;
 use super::transport::links::Links;
 use super::transport::peer::PeerFactory;
-use super::types::{TypeConfig, replica};
+use super::types::{TypeConfig, log_id, replica};
 
 /// One replica of a Raft group.
 pub struct Group {
@@ -184,16 +184,16 @@ impl Group {
     /// Log compaction: purges the log up to `upto`, as far as the state machine has it on disk and no follower is being sent it.
     ///
     /// A follower that needs purged entries gets a snapshot.
-    pub async fn purge(&self, upto: u64) {
+    pub async fn purge(&self, upto: LogIndex) {
         let is_covered =
-            |m: &RaftMetrics<TypeConfig>| m.snapshot.as_ref().is_some_and(|id| id.index >= upto).then_some(());
+            |m: &RaftMetrics<TypeConfig>| m.snapshot.as_ref().is_some_and(|id| log_id(id).index >= upto).then_some(());
         if self.raft.trigger().snapshot().await.is_err() {
             return;
         }
         // openraft purges only entries that it knows to be in a snapshot. When the store has fewer entries on disk than
         // requested, openraft purges only those.
         let _behind = self.wait_for(PURGE_TIMEOUT, is_covered).await;
-        let _stopped = self.raft.trigger().purge_log(upto).await;
+        let _stopped = self.raft.trigger().purge_log(upto.get()).await;
     }
 
     /// Spawns `work` on the group's executor shard, so that it and the core wake each other without a task switch. It must not

@@ -1,6 +1,7 @@
 //! Proposals: commands that the leader appends to the log of the group.
 
 use bytes::Bytes;
+use ebla_model::id::Term;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
 use openraft::raft::ClientWriteResult;
@@ -16,7 +17,7 @@ impl Group {
     ///
     /// `term`: the commands are refused as `NotLeader` unless this replica leads in exactly this term. Waits while too many bytes
     /// of proposals are in flight. Not cancel-safe: a command that was proposed stays proposed.
-    pub async fn propose(&self, commands: Vec<Bytes>, term: Option<u64>) -> Vec<Result<Bytes, ProposeError>> {
+    pub async fn propose(&self, commands: Vec<Bytes>, term: Option<Term>) -> Vec<Result<Bytes, ProposeError>> {
         if let Some(hint) = self.pending_transfer() {
             return commands.iter().map(|_| Err(ProposeError::NotLeader { hint })).collect();
         }
@@ -38,12 +39,12 @@ impl Group {
     async fn propose_one(
         &self,
         command: Bytes,
-        term: Option<u64>,
+        term: Option<Term>,
     ) -> Result<OneshotReceiverOf<TypeConfig, ClientWriteResult<TypeConfig>>, ProposeError> {
         let (responder, result) = ProgressResponder::complete_only();
         let request = self.raft.write(Command(command)).responder(responder);
         let request = match term {
-            Some(term) => request.with_leader(term),
+            Some(term) => request.with_leader(term.get()),
             None => request,
         };
         request.await.map(|()| result).map_err(|_fatal| ProposeError::Stopped)

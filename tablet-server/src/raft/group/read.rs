@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ebla_model::id::Term;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{LinearizableReadError, RaftError};
 use openraft::{RaftMetrics, ReadPolicy, ServerState};
@@ -9,7 +10,7 @@ use openraft::{RaftMetrics, ReadPolicy, ServerState};
 use super::{Group, leader_hint};
 use crate::raft::error::ReadIndexError;
 use crate::raft::lease::leader_lease::{LeaderLease, LeaseSuspension};
-use crate::raft::types::TypeConfig;
+use crate::raft::types::{TypeConfig, current_term, log_id};
 
 impl Group {
     /// Lease read: whether a read that has arrived may be answered at once from this replica's state, because the leader lease is
@@ -27,10 +28,10 @@ impl Group {
         if metrics.state != ServerState::Leader {
             return None;
         }
-        let term = metrics.current_term;
+        let term = current_term(&metrics);
         Some(LeaderLease {
             term,
-            applied_term: metrics.last_applied.as_ref().map(|id| id.leader_id.term),
+            applied_term: metrics.last_applied.as_ref().map(|id| log_id(id).term),
             acknowledged: self.quorum_acknowledged_at(&metrics, term),
         })
     }
@@ -48,7 +49,7 @@ impl Group {
                 let linearizer =
                     self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.map_err(|e| self.read_index_error(e))?;
                 // The term of the read index. openraft alone may count too much as acknowledged (see `quorum`).
-                let term = linearizer.read_log_id().log_id().leader_id.term;
+                let term = log_id(linearizer.read_log_id().log_id()).term;
                 if self.quorum_acknowledged_at(&self.metrics.borrow_watched(), term) >= Some(requested) {
                     break linearizer;
                 }
@@ -63,7 +64,7 @@ impl Group {
     }
 
     /// The latest time such that a quorum has acknowledged a message of this term sent then or later.
-    fn quorum_acknowledged_at(&self, metrics: &RaftMetrics<TypeConfig>, term: u64) -> Option<Duration> {
+    fn quorum_acknowledged_at(&self, metrics: &RaftMetrics<TypeConfig>, term: Term) -> Option<Duration> {
         let voters = metrics.membership_config.membership().get_joint_config();
         self.quorum.acknowledged_by_quorum(term, voters, self.replica().get())
     }

@@ -6,7 +6,7 @@ use super::Group;
 use crate::raft::storage::adapter::{SnapshotData, snapshot_meta};
 use crate::raft::storage::snapshot::validate;
 use crate::raft::transport::message::{RaftRequest, RaftResponse, SnapshotTransfer, Unreachable};
-use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
+use crate::raft::types::{AppendRequest, AppendResponse, RaftVote, vote_term};
 
 impl Group {
     pub(in crate::raft) async fn receive_append(&self, request: AppendRequest) -> Result<AppendResponse, Unreachable> {
@@ -30,7 +30,7 @@ impl Group {
 
     pub(in crate::raft) async fn receive_snapshot(&self, snapshot: SnapshotTransfer) -> Result<RaftVote, Unreachable> {
         validate(&snapshot.applied).map_err(|fault| Unreachable(fault.to_string()))?;
-        let newer = |last: &LogId| last.term > snapshot.vote.leader_id.term;
+        let newer = |last: &LogId| last.term > vote_term(&snapshot.vote);
         if snapshot.applied.last.as_ref().is_some_and(newer) {
             return Err(Unreachable("invalid snapshot: its last term is newer than the sender's term".to_owned()));
         }

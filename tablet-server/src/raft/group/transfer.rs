@@ -8,6 +8,7 @@ use ebla_model::metadata::Replica;
 use super::Group;
 use crate::raft::error::TransferError;
 use crate::raft::status::{Leadership, is_matched};
+use crate::raft::types::current_term;
 
 impl Group {
     /// Transfers leadership to another voter. Proposals are refused meanwhile and are certainly not in the log; reads need a
@@ -32,7 +33,7 @@ impl Group {
         // From here on the target may be elected even while the lease is valid.
         self.lease_suspensions.suspend_term(term);
         self.raft.trigger().transfer_leader(to.get()).await.map_err(|_fatal| TransferError::Stopped)?;
-        let elected = self.wait_for(self.config.timings.election_max, |m| (m.current_term > term).then_some(())).await;
+        let elected = self.wait_for(self.config.timings.election_max, |m| (current_term(m) > term).then_some(())).await;
         elected.ok_or(TransferError::TargetNotElected)
     }
 

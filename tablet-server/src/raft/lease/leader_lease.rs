@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ebla_model::id::Term;
 use ebla_runtime::Failpoint;
 
 /// The share of the lease time that is used: numerator and denominator.
@@ -23,9 +24,9 @@ const LEASE_SHARE: (u32, u32) = (3, 4);
 #[derive(Clone, Copy, Debug)]
 pub(in crate::raft) struct LeaderLease {
     /// The term in which it leads.
-    pub(in crate::raft) term: u64,
+    pub(in crate::raft) term: Term,
     /// The term of the last applied entry.
-    pub(in crate::raft) applied_term: Option<u64>,
+    pub(in crate::raft) applied_term: Option<Term>,
     /// When the last message was sent that a quorum has acknowledged, as time since boot: see `quorum`. For a sole voter it never
     /// expires, because no other replica can be elected.
     pub(in crate::raft) acknowledged: Option<Duration>,
@@ -56,8 +57,8 @@ struct SuspensionState {
 
 impl LeaseSuspensions {
     /// Whether lease reads are suspended in this term.
-    pub(in crate::raft) fn is_suspended(&self, term: u64) -> bool {
-        self.0.guards.load(Ordering::SeqCst) != 0 || self.0.through_term.load(Ordering::SeqCst) >= term
+    pub(in crate::raft) fn is_suspended(&self, term: Term) -> bool {
+        self.0.guards.load(Ordering::SeqCst) != 0 || self.0.through_term.load(Ordering::SeqCst) >= term.get()
     }
 
     /// Suspends lease reads until the guard is dropped.
@@ -67,8 +68,8 @@ impl LeaseSuspensions {
     }
 
     /// Suspends lease reads until this term ends.
-    pub(in crate::raft) fn suspend_term(&self, term: u64) {
-        self.0.through_term.fetch_max(term, Ordering::SeqCst);
+    pub(in crate::raft) fn suspend_term(&self, term: Term) {
+        self.0.through_term.fetch_max(term.get(), Ordering::SeqCst);
     }
 }
 
@@ -94,7 +95,7 @@ mod tests {
     const ELECTION_MAX: Duration = Duration::from_secs(2);
 
     fn lease(acknowledged: Option<Duration>) -> LeaderLease {
-        LeaderLease { term: 3, applied_term: Some(3), acknowledged }
+        LeaderLease { term: Term::new(3), applied_term: Some(Term::new(3)), acknowledged }
     }
 
     #[test]
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn no_lease_before_an_acknowledgement_or_before_the_terms_first_entry_is_applied() {
         assert!(!lease(None).is_valid(Duration::ZERO, ELECTION_MAX));
-        let early = LeaderLease { applied_term: Some(2), ..lease(Some(Duration::ZERO)) };
+        let early = LeaderLease { applied_term: Some(Term::new(2)), ..lease(Some(Duration::ZERO)) };
         assert!(!early.is_valid(Duration::ZERO, ELECTION_MAX));
         let alone = lease(Some(Duration::MAX));
         assert!(alone.is_valid(Duration::from_secs(9), ELECTION_MAX));
@@ -118,14 +119,14 @@ mod tests {
     #[test]
     fn lease_reads_are_suspended_while_a_guard_lives_and_until_a_term_ends() {
         let suspensions = LeaseSuspensions::default();
-        assert!(!suspensions.is_suspended(1));
+        assert!(!suspensions.is_suspended(Term::new(1)));
         let (first, second) = (suspensions.suspend(), suspensions.suspend());
         drop(first);
-        assert!(suspensions.is_suspended(1));
+        assert!(suspensions.is_suspended(Term::new(1)));
         drop(second);
-        assert!(!suspensions.is_suspended(1));
-        suspensions.suspend_term(4);
-        assert!(suspensions.is_suspended(4));
-        assert!(!suspensions.is_suspended(5));
+        assert!(!suspensions.is_suspended(Term::new(1)));
+        suspensions.suspend_term(Term::new(4));
+        assert!(suspensions.is_suspended(Term::new(4)));
+        assert!(!suspensions.is_suspended(Term::new(5)));
     }
 }

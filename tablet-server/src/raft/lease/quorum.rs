@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebla_model::id::Term;
 use parking_lot::Mutex;
 
 /// What the followers of one group have acknowledged, recorded by the group's peers. Clones share the state.
@@ -20,14 +21,14 @@ pub(in crate::raft) struct QuorumTracker(Arc<Mutex<Acknowledgments>>);
 #[derive(Debug, Default)]
 struct Acknowledgments {
     /// The latest term in which a follower acknowledged anything; all times belong to it.
-    term: u64,
+    term: Term,
     /// For each follower that has acknowledged anything: when the latest acknowledged message was sent, as time since boot.
     sent: Vec<(u64, Duration)>,
 }
 
 impl QuorumTracker {
     /// Records that `follower` has accepted the message that was sent to it at `sent` in this term.
-    pub(in crate::raft) fn record(&self, term: u64, follower: u64, sent: Duration) {
+    pub(in crate::raft) fn record(&self, term: Term, follower: u64, sent: Duration) {
         let mut state = self.0.lock();
         if term > state.term {
             *state = Acknowledgments { term, sent: Vec::new() };
@@ -45,7 +46,7 @@ impl QuorumTracker {
     /// leader itself acknowledges everything at once.
     pub(in crate::raft) fn acknowledged_by_quorum(
         &self,
-        term: u64,
+        term: Term,
         voters: &[BTreeSet<u64>],
         leader: u64,
     ) -> Option<Duration> {
@@ -80,10 +81,14 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn tracker(term: u64, times: &[(u64, u64)]) -> QuorumTracker {
+    const fn term(number: u64) -> Term {
+        Term::new(number)
+    }
+
+    fn tracker(number: u64, times: &[(u64, u64)]) -> QuorumTracker {
         let tracker = QuorumTracker::default();
         for (follower, seconds) in times {
-            tracker.record(term, *follower, at(*seconds));
+            tracker.record(term(number), *follower, at(*seconds));
         }
         tracker
     }
@@ -95,42 +100,42 @@ mod tests {
     #[test]
     fn the_leader_and_the_fastest_followers_are_the_quorum() {
         let three = sets([&[1, 2, 3]]);
-        assert_eq!(tracker(4, &[(2, 10), (3, 12), (3, 11)]).acknowledged_by_quorum(4, &three, 1), Some(at(12)));
-        assert_eq!(tracker(4, &[(3, 12)]).acknowledged_by_quorum(4, &three, 1), Some(at(12)));
-        assert_eq!(tracker(4, &[]).acknowledged_by_quorum(4, &three, 1), None);
+        assert_eq!(tracker(4, &[(2, 10), (3, 12), (3, 11)]).acknowledged_by_quorum(term(4), &three, 1), Some(at(12)));
+        assert_eq!(tracker(4, &[(3, 12)]).acknowledged_by_quorum(term(4), &three, 1), Some(at(12)));
+        assert_eq!(tracker(4, &[]).acknowledged_by_quorum(term(4), &three, 1), None);
         let five = sets([&[1, 2, 3, 4, 5]]);
-        assert_eq!(tracker(4, &[(2, 10), (3, 12), (4, 11)]).acknowledged_by_quorum(4, &five, 1), Some(at(11)));
-        assert_eq!(tracker(4, &[(2, 10)]).acknowledged_by_quorum(4, &five, 1), None);
+        assert_eq!(tracker(4, &[(2, 10), (3, 12), (4, 11)]).acknowledged_by_quorum(term(4), &five, 1), Some(at(11)));
+        assert_eq!(tracker(4, &[(2, 10)]).acknowledged_by_quorum(term(4), &five, 1), None);
     }
 
     #[test]
     fn each_set_of_a_joint_configuration_needs_a_majority() {
         let joint = sets([&[1, 2, 3], &[1, 3, 4]]);
-        assert_eq!(tracker(4, &[(2, 10)]).acknowledged_by_quorum(4, &joint, 1), None);
-        assert_eq!(tracker(4, &[(2, 10), (4, 9)]).acknowledged_by_quorum(4, &joint, 1), Some(at(9)));
-        assert_eq!(tracker(4, &[(3, 10)]).acknowledged_by_quorum(4, &joint, 1), Some(at(10)));
-        assert_eq!(tracker(4, &[(3, 10)]).acknowledged_by_quorum(4, &[], 1), None);
+        assert_eq!(tracker(4, &[(2, 10)]).acknowledged_by_quorum(term(4), &joint, 1), None);
+        assert_eq!(tracker(4, &[(2, 10), (4, 9)]).acknowledged_by_quorum(term(4), &joint, 1), Some(at(9)));
+        assert_eq!(tracker(4, &[(3, 10)]).acknowledged_by_quorum(term(4), &joint, 1), Some(at(10)));
+        assert_eq!(tracker(4, &[(3, 10)]).acknowledged_by_quorum(term(4), &[], 1), None);
     }
 
     #[test]
     fn learners_and_other_terms_do_not_count() {
         let three = sets([&[1, 2, 3]]);
-        assert_eq!(tracker(4, &[(9, 10)]).acknowledged_by_quorum(4, &three, 1), None);
+        assert_eq!(tracker(4, &[(9, 10)]).acknowledged_by_quorum(term(4), &three, 1), None);
         let tracker = tracker(4, &[(2, 10)]);
-        assert_eq!(tracker.acknowledged_by_quorum(5, &three, 1), None);
-        tracker.record(3, 3, at(20));
-        assert_eq!(tracker.acknowledged_by_quorum(4, &three, 1), Some(at(10)));
-        tracker.record(5, 3, at(11));
+        assert_eq!(tracker.acknowledged_by_quorum(term(5), &three, 1), None);
+        tracker.record(term(3), 3, at(20));
+        assert_eq!(tracker.acknowledged_by_quorum(term(4), &three, 1), Some(at(10)));
+        tracker.record(term(5), 3, at(11));
         assert_eq!(
-            (tracker.acknowledged_by_quorum(4, &three, 1), tracker.acknowledged_by_quorum(5, &three, 1)),
+            (tracker.acknowledged_by_quorum(term(4), &three, 1), tracker.acknowledged_by_quorum(term(5), &three, 1)),
             (None, Some(at(11)))
         );
     }
 
     #[test]
     fn a_sole_voter_is_its_own_quorum() {
-        assert_eq!(tracker(4, &[]).acknowledged_by_quorum(7, &sets([&[1]]), 1), Some(Duration::MAX));
+        assert_eq!(tracker(4, &[]).acknowledged_by_quorum(term(7), &sets([&[1]]), 1), Some(Duration::MAX));
         // A leader that was removed from the voters is not.
-        assert_eq!(tracker(4, &[(2, 10)]).acknowledged_by_quorum(4, &sets([&[2, 3]]), 1), None);
+        assert_eq!(tracker(4, &[(2, 10)]).acknowledged_by_quorum(term(4), &sets([&[2, 3]]), 1), None);
     }
 }

@@ -17,7 +17,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ebla_model::id::LogId;
+use ebla_model::id::{LogId, LogIndex, Term};
 use ebla_proto::convert;
 use ebla_proto::record;
 use ebla_runtime::Failpoint;
@@ -32,11 +32,14 @@ use tokio::sync::oneshot;
 use super::sync_tracker::SyncTracker;
 use crate::raft::types::{
     Command, RaftEntry, RaftLogId, RaftVote, TypeConfig, committed_vote, log_id, membership, raft_log_id,
-    raft_membership, vote,
+    raft_membership, vote, vote_term,
 };
 
 /// The largest number of bytes of entries in one append, and in one read for apply. One larger entry is sent alone.
 pub(in crate::raft) const APPEND_BYTES_MAX: u64 = 1024 * 1024;
+
+/// The first index of a submission that touches no entry, as that of a vote.
+const NO_ENTRY: LogIndex = LogIndex::new(u64::MAX);
 
 const BLANK: u8 = 0;
 const COMMAND: u8 = 1;
@@ -56,7 +59,7 @@ impl LogStore {
     }
 
     /// Submits records that touch indexes from `first` on; calls `done` after their sync.
-    fn submit(&self, records: Vec<Record>, first: u64, done: impl FnOnce(io::Result<()>) + Send + 'static) {
+    fn submit(&self, records: Vec<Record>, first: LogIndex, done: impl FnOnce(io::Result<()>) + Send + 'static) {
         let sync_tracker = Arc::clone(&self.sync_tracker);
         let ticket = sync_tracker.submitted(first);
         let done = move |outcome: Result<(), _>| {
@@ -67,13 +70,13 @@ impl LogStore {
         self.log.submit(records, Box::new(done));
     }
 
-    fn read(&self, from: u64, to: u64) -> io::Result<Vec<RaftEntry>> {
+    fn read(&self, from: LogIndex, to: LogIndex) -> io::Result<Vec<RaftEntry>> {
         let entries = self.log.entries(self.group, from..to, APPEND_BYTES_MAX).map_err(io::Error::other)?;
         entries.into_iter().map(|(id, payload)| decode_entry(id, payload)).collect()
     }
 
     /// Streams all entries in `[from, to)` chunk by chunk: after a restart a tablet may have a gigabyte to apply.
-    fn chunks(&self, from: u64, to: u64) -> impl Stream<Item = io::Result<RaftEntry>> + Send + 'static {
+    fn chunks(&self, from: LogIndex, to: LogIndex) -> impl Stream<Item = io::Result<RaftEntry>> + Send + 'static {
         let store = self.clone();
         let chunks = stream::try_unfold(from, move |next| {
             let read = if next < to { store.read_chunk(next, to).map(Some) } else { Ok(None) };
@@ -82,11 +85,11 @@ impl LogStore {
         chunks.map_ok(|entries| stream::iter(entries.into_iter().map(Ok))).try_flatten()
     }
 
-    fn read_chunk(&self, from: u64, to: u64) -> io::Result<(Vec<RaftEntry>, u64)> {
+    fn read_chunk(&self, from: LogIndex, to: LogIndex) -> io::Result<(Vec<RaftEntry>, LogIndex)> {
         let entries = self.read(from, to)?;
         match entries.last() {
             Some(last) => {
-                let next = last.log_id.index + 1;
+                let next = log_id(&last.log_id).index.next();
                 Ok((entries, next))
             }
             None => Err(io::Error::other(format!("log entry {from} of {:?} is missing", self.group))),
@@ -105,7 +108,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
             // Fewer entries than requested are valid: the range may extend beyond the end of the log.
             let some = self.read(next, to)?;
             let Some(last) = some.last() else { break };
-            next = last.log_id.index + 1;
+            next = log_id(&last.log_id).index.next();
             all.extend(some);
         }
         Ok(all)
@@ -116,7 +119,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
-        self.read(start, end)
+        self.read(LogIndex::new(start), LogIndex::new(end))
     }
 
     async fn entries_stream<R>(&mut self, range: R) -> impl Stream<Item = io::Result<RaftEntry>> + OptionalSend
@@ -147,8 +150,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         }
         let (sender, synced) = oneshot::channel();
         let record = Record::Vote { group: self.group, vote: encode_vote(vote) };
-        // A vote touches no entry.
-        self.submit(vec![record], u64::MAX, move |outcome| {
+        self.submit(vec![record], NO_ENTRY, move |outcome| {
             // The receiver is dropped when openraft stops meanwhile.
             let _receiver_dropped = sender.send(outcome);
         });
@@ -167,26 +169,27 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             first.get_or_insert(id.index);
             records.push(Record::Entry { group: self.group, id, payload: encode_payload(&entry.payload) });
         }
-        self.submit(records, first.unwrap_or(u64::MAX), move |outcome| callback.io_completed(outcome));
+        self.submit(records, first.unwrap_or(NO_ENTRY), move |outcome| callback.io_completed(outcome));
         Ok(())
     }
 
     async fn truncate_after(&mut self, last: Option<RaftLogId>) -> io::Result<()> {
         // Every log begins after a seed or a snapshot, so at least one entry always remains.
         let Some(last) = last else { return Err(io::Error::other("refused to truncate the log to nothing")) };
-        let record = Record::Truncate { group: self.group, after: last.index };
-        self.submit(vec![record], last.index + 1, |_outcome| ());
+        let after = log_id(&last).index;
+        let record = Record::Truncate { group: self.group, after };
+        self.submit(vec![record], after.next(), |_outcome| ());
         Ok(())
     }
 
     async fn purge(&mut self, upto: RaftLogId) -> io::Result<()> {
         let record = Record::Purge { group: self.group, upto: log_id(&upto) };
-        self.submit(vec![record], u64::MAX, |_outcome| ());
+        self.submit(vec![record], NO_ENTRY, |_outcome| ());
         Ok(())
     }
 }
 
-fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
+fn bounds(range: &impl RangeBounds<u64>) -> (LogIndex, LogIndex) {
     let from = match range.start_bound() {
         Bound::Included(index) => *index,
         Bound::Excluded(index) => index.saturating_add(1),
@@ -197,7 +200,7 @@ fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
         Bound::Excluded(index) => *index,
         Bound::Unbounded => u64::MAX,
     };
-    (from, to)
+    (LogIndex::new(from), LogIndex::new(to))
 }
 
 type RaftPayload = EntryPayload<Command, u64, crate::raft::types::Host>;
@@ -241,7 +244,7 @@ fn damaged(id: LogId, what: &str) -> io::Error {
 
 fn encode_vote(vote: &RaftVote) -> Bytes {
     let mut bytes = BytesMut::with_capacity(17);
-    bytes.put_u64(vote.leader_id.term);
+    bytes.put_u64(vote_term(vote).get());
     bytes.put_u64(vote.leader_id.voted_for);
     bytes.put_u8(u8::from(vote.committed));
     bytes.freeze()
@@ -251,7 +254,7 @@ fn decode_vote(bytes: &[u8]) -> io::Result<RaftVote> {
     let damaged_vote = || io::Error::other("the vote in the log is damaged");
     let (term, rest) = bytes.split_first_chunk::<8>().ok_or_else(damaged_vote)?;
     let (replica, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged_vote)?;
-    let (term, replica) = (u64::from_be_bytes(*term), u64::from_be_bytes(*replica));
+    let (term, replica) = (Term::new(u64::from_be_bytes(*term)), u64::from_be_bytes(*replica));
     match rest {
         [0] => Ok(vote(term, replica)),
         [1] => Ok(committed_vote(term, replica)),
@@ -265,7 +268,7 @@ mod tests {
 
     #[test]
     fn votes_survive_a_round_trip() {
-        for original in [vote(7, u64::MAX), committed_vote(7, u64::MAX)] {
+        for original in [vote(Term::new(7), u64::MAX), committed_vote(Term::new(7), u64::MAX)] {
             assert_eq!(decode_vote(&encode_vote(&original)).unwrap(), original);
         }
         assert!(decode_vote(&[0; 16]).is_err());
@@ -274,7 +277,7 @@ mod tests {
 
     #[test]
     fn payloads_survive_a_round_trip() {
-        let id = LogId { term: 2, index: 11 };
+        let id = LogId { term: Term::new(2), index: LogIndex::new(11) };
         let members = ebla_model::metadata::Membership::initial(&[ebla_model::id::ServerId::new(4)]);
         let payloads = [
             EntryPayload::Blank,

@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 
+use ebla_model::id::LogIndex;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -30,19 +31,19 @@ pub(in crate::raft) struct SyncTracker {
 struct OpenTickets {
     next: u64,
     /// (ticket, first index), in order of submission.
-    tickets: VecDeque<(u64, u64)>,
+    tickets: VecDeque<(u64, LogIndex)>,
     failed: Option<String>,
 }
 
 impl OpenTickets {
-    fn is_synced(&self, index: u64) -> bool {
+    fn is_synced(&self, index: LogIndex) -> bool {
         self.tickets.iter().all(|(_, first)| *first > index)
     }
 }
 
 impl SyncTracker {
     /// Records a submission whose entries have the index `first` and later ones.
-    pub(in crate::raft) fn submitted(&self, first: u64) -> SyncTicket {
+    pub(in crate::raft) fn submitted(&self, first: LogIndex) -> SyncTicket {
         let mut open = self.open.lock();
         let ticket = open.next;
         open.next += 1;
@@ -62,7 +63,7 @@ impl SyncTracker {
     }
 
     /// Waits until the entry at `index` and all before it are on disk. Cancel-safe.
-    pub(in crate::raft) async fn wait_synced(&self, index: u64) -> Result<(), Fault> {
+    pub(in crate::raft) async fn wait_synced(&self, index: LogIndex) -> Result<(), Fault> {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
@@ -75,7 +76,7 @@ impl SyncTracker {
         }
     }
 
-    fn is_synced(&self, index: u64) -> Result<bool, Fault> {
+    fn is_synced(&self, index: LogIndex) -> Result<bool, Fault> {
         let open = self.open.lock();
         match &open.failed {
             Some(reason) => Err(Fault::new(format!("commit log failed: {reason}"))),
@@ -91,15 +92,15 @@ mod tests {
     use super::*;
 
     fn is_synced(tracker: &SyncTracker, index: u64) -> bool {
-        tracker.wait_synced(index).now_or_never().is_some_and(|outcome| outcome.is_ok())
+        tracker.wait_synced(LogIndex::new(index)).now_or_never().is_some_and(|outcome| outcome.is_ok())
     }
 
     #[test]
     fn an_entry_is_synced_when_its_ticket_is() {
         let tracker = SyncTracker::default();
         assert!(is_synced(&tracker, 99));
-        let first = tracker.submitted(11);
-        let second = tracker.submitted(20);
+        let first = tracker.submitted(LogIndex::new(11));
+        let second = tracker.submitted(LogIndex::new(20));
         assert!(is_synced(&tracker, 10));
         assert!(!is_synced(&tracker, 11));
         tracker.synced(first, Ok(()));
@@ -112,10 +113,10 @@ mod tests {
     #[test]
     fn an_entry_written_again_after_a_truncation_waits_for_its_new_ticket() {
         let tracker = SyncTracker::default();
-        let old = tracker.submitted(51);
+        let old = tracker.submitted(LogIndex::new(51));
         tracker.synced(old, Ok(()));
-        let cut = tracker.submitted(51);
-        let again = tracker.submitted(51);
+        let cut = tracker.submitted(LogIndex::new(51));
+        let again = tracker.submitted(LogIndex::new(51));
         tracker.synced(cut, Ok(()));
         assert!(!is_synced(&tracker, 55));
         tracker.synced(again, Ok(()));
@@ -125,8 +126,8 @@ mod tests {
     #[test]
     fn a_failed_log_fails_all_waits() {
         let tracker = SyncTracker::default();
-        let ticket = tracker.submitted(1);
+        let ticket = tracker.submitted(LogIndex::new(1));
         tracker.synced(ticket, Err("no disk".to_owned()));
-        assert!(tracker.wait_synced(0).now_or_never().unwrap().is_err());
+        assert!(tracker.wait_synced(LogIndex::new(0)).now_or_never().unwrap().is_err());
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_model::id::{ClusterId, LogId, ReplicaId, ServerId, TabletId};
+use ebla_model::id::{ClusterId, LogId, LogIndex, ReplicaId, ServerId, TabletId};
 use ebla_model::metadata::{Membership, Replica};
 use ebla_runtime::{Blocking, Clock, Runtime, ServeOptions, serve};
 use ebla_storage::disk::RealDisk;
@@ -94,8 +94,8 @@ impl List {
         self.memory.lock().commands.len()
     }
 
-    pub(super) fn last(&self) -> u64 {
-        self.memory.lock().applied.last.map_or(0, |id| id.index)
+    pub(super) fn last(&self) -> LogIndex {
+        self.memory.lock().applied.last.unwrap_or_default().index
     }
 }
 
@@ -112,8 +112,8 @@ impl StateMachine for List {
         let mut content = self.memory.lock();
         let mut results = Vec::new();
         for entry in entries {
-            let last = content.applied.last.map_or(0, |id| id.index);
-            assert_eq!(entry.id.index, last + 1, "entries come without a gap");
+            let last = content.applied.last.unwrap_or_default().index;
+            assert_eq!(entry.id.index, last.next(), "entries come without a gap");
             content.applied.last = Some(entry.id);
             match &entry.payload {
                 Payload::Blank => {}

@@ -1,6 +1,6 @@
 //! The messages between replicas.
 
-use ebla_model::id::{ReplicaId, TabletId};
+use ebla_model::id::{LogIndex, ReplicaId, TabletId};
 use thiserror::Error;
 
 use crate::raft::state_machine::AppliedPosition;
@@ -13,7 +13,7 @@ pub struct GroupOrigin {
     /// The tablet that was split; 0 when the master created the group.
     pub parent: TabletId,
     /// The index of the split in the parent's log.
-    pub split_index: u64,
+    pub split_index: LogIndex,
 }
 
 /// The sender and the receiver of a message.

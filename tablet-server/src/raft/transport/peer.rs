@@ -35,6 +35,7 @@ use crate::raft::storage::adapter::SnapshotData;
 use crate::raft::storage::snapshot::Checkpoints;
 use crate::raft::types::{
     AppendRequest, AppendResponse, Host, RaftVote, TransferRequest, TypeConfig, VoteRequest, VoteResponse, log_id,
+    vote_term,
 };
 
 /// The largest number of appends of one group in flight to one follower; each has at most about 1 MiB.
@@ -144,7 +145,7 @@ impl Peer {
         timeout: Duration,
     ) -> impl Future<Output = Result<AppendResponse, PeerError>> + Send + use<> {
         let (header, quorum, heartbeats) = (self.header, self.quorum.clone(), self.heartbeats.clone());
-        let (term, sent) = (request.vote.leader_id.term, BootInstant::now().since_boot());
+        let (term, sent) = (vote_term(&request.vote), BootInstant::now().since_boot());
         let response = self.link.append(self.kind, header, request);
         async move {
             let response = match tokio::time::timeout(timeout, response).await {

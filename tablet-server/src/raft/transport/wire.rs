@@ -1,7 +1,7 @@
 //! Encodes messages between servers as `ebla.raft`, and decodes them. An invalid message is refused with a reason; nothing here
 //! panics because of a peer's message.
 
-use ebla_model::id::{LogId, ReplicaId, TabletId};
+use ebla_model::id::{LogId, LogIndex, ReplicaId, TabletId, Term};
 use ebla_proto::raft::append_reply::Result as AppendResult;
 use ebla_proto::raft::{self, entry, frame, frame_reply};
 use ebla_proto::{convert, record};
@@ -12,7 +12,7 @@ use crate::raft::error::Fault;
 use crate::raft::state_machine::AppliedPosition;
 use crate::raft::types::{
     AppendRequest, AppendResponse, Command, RaftEntry, RaftLogId, RaftVote, TransferRequest, VoteRequest, VoteResponse,
-    committed_vote, log_id, membership, raft_log_id, raft_membership, vote,
+    committed_vote, log_id, membership, raft_log_id, raft_membership, vote, vote_term,
 };
 
 pub(super) fn append_frame(call: u64, header: MessageHeader, request: AppendRequest) -> raft::Frame {
@@ -39,7 +39,7 @@ pub(super) fn request_frame(header: MessageHeader, request: RaftRequest) -> raft
 }
 
 fn frame(call: u64, header: MessageHeader, kind: frame::Kind) -> raft::Frame {
-    let origin = raft::Origin { parent: header.origin.parent.get(), split_index: header.origin.split_index };
+    let origin = raft::Origin { parent: header.origin.parent.get(), split_index: header.origin.split_index.get() };
     raft::Frame {
         call,
         tablet: header.tablet.get(),
@@ -62,7 +62,7 @@ pub(super) fn decode_frame(frame: raft::Frame) -> Result<(MessageHeader, Incomin
         tablet: TabletId::new(frame.tablet),
         to: ReplicaId::new(frame.to_replica),
         from: ReplicaId::new(frame.from_replica),
-        origin: GroupOrigin { parent: TabletId::new(origin.parent), split_index: origin.split_index },
+        origin: GroupOrigin { parent: TabletId::new(origin.parent), split_index: LogIndex::new(origin.split_index) },
     };
     let incoming = match frame.kind.ok_or_else(|| Fault::new("invalid raft frame: unknown kind"))? {
         frame::Kind::Append(append) => Incoming::Append(decode_append(append)?),
@@ -198,12 +198,11 @@ fn invalid(reason: impl ToString) -> Unreachable {
 }
 
 fn decode_log_id(id: record::LogId) -> LogId {
-    LogId { term: id.term, index: id.index }
+    convert::log_id_from_proto(&id)
 }
 
 fn encode_log_id(id: &RaftLogId) -> record::LogId {
-    let LogId { term, index } = log_id(id);
-    record::LogId { term, index }
+    convert::log_id_to_proto(log_id(id))
 }
 
 fn decode_raft_log_id(id: record::LogId) -> RaftLogId {
@@ -211,13 +210,13 @@ fn decode_raft_log_id(id: record::LogId) -> RaftLogId {
 }
 
 fn encode_vote(vote: &RaftVote) -> raft::BallotId {
-    raft::BallotId { term: vote.leader_id.term, replica: vote.leader_id.voted_for, committed: vote.committed }
+    raft::BallotId { term: vote_term(vote).get(), replica: vote.leader_id.voted_for, committed: vote.committed }
 }
 
 fn decode_vote(ballot: Option<raft::BallotId>) -> Result<RaftVote, Fault> {
     let ballot = ballot.ok_or_else(|| Fault::new("invalid raft message: the vote is missing"))?;
     let decode = if ballot.committed { committed_vote } else { vote };
-    Ok(decode(ballot.term, ballot.replica))
+    Ok(decode(Term::new(ballot.term), ballot.replica))
 }
 
 fn vote_request(request: &VoteRequest) -> raft::Vote {
@@ -264,15 +263,15 @@ mod tests {
     use super::*;
 
     fn header() -> MessageHeader {
-        let origin = GroupOrigin { parent: TabletId::new(3), split_index: 44 };
+        let origin = GroupOrigin { parent: TabletId::new(3), split_index: LogIndex::new(44) };
         MessageHeader { tablet: TabletId::new(9), to: ReplicaId::new(2), from: ReplicaId::new(1), origin }
     }
 
     #[test]
     fn an_append_survives_a_round_trip() {
-        let at = |index| raft_log_id(LogId { term: 2, index });
+        let at = |index| raft_log_id(LogId { term: Term::new(2), index: LogIndex::new(index) });
         let request = AppendRequest {
-            vote: committed_vote(2, 1),
+            vote: committed_vote(Term::new(2), 1),
             prev_log_id: Some(at(10)),
             entries: vec![
                 RaftEntry { log_id: at(11), payload: EntryPayload::Blank },
@@ -288,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_vote_request_keeps_its_leadership_transfer_flag() {
-        let mut request = VoteRequest::new(vote(3, 2), None);
+        let mut request = VoteRequest::new(vote(Term::new(3), 2), None);
         request.leadership_transfer = true;
         let (_, incoming) = decode_frame(request_frame(header(), RaftRequest::Vote(request.clone()))).unwrap();
         let Incoming::Call(RaftRequest::Vote(back)) = incoming else { panic!("a vote") };
@@ -297,9 +296,11 @@ mod tests {
 
     #[test]
     fn replies_survive_a_round_trip_and_an_invalid_one_is_no_success() {
-        for response in
-            [AppendResponse::Success, AppendResponse::Conflict, AppendResponse::HigherVote(committed_vote(9, 3))]
-        {
+        for response in [
+            AppendResponse::Success,
+            AppendResponse::Conflict,
+            AppendResponse::HigherVote(committed_vote(Term::new(9), 3)),
+        ] {
             assert_eq!(decode_append_reply(append_reply(1, Ok(response.clone()))).unwrap(), response);
         }
         assert!(decode_append_reply(append_reply(1, Err(Unreachable("stopped".to_owned())))).is_err());

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ebla_model::command::{CallToken, Command, CommandKind, Reply};
 use ebla_model::error::Error;
-use ebla_model::id::{LogId, TabletId};
+use ebla_model::id::{LogId, LogIndex, TabletId};
 use ebla_model::idempotency;
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{Membership, TabletDescriptor};
@@ -55,7 +55,7 @@ pub trait ReplicaFactory: Send + Sync + 'static {
     fn create_store(&self, replica: GroupId, fill: &mut dyn FnMut(&Path) -> Result<(), Error>) -> Result<(), Error>;
 
     /// Opens the child that `parent` created by its entry at `split_index`, and starts its group. Returns at once.
-    fn start_child(&self, parent: GroupId, split_index: u64, child: GroupId);
+    fn start_child(&self, parent: GroupId, split_index: LogIndex, child: GroupId);
 
     /// Makes the checkpoint in `folder` the registered folder of `replica` instead of the current one, which is removed
     /// when its last reader is gone. Blocking; durable on return, with the store opened.

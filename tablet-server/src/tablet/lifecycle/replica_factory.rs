@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use ebla_model::Reason;
 use ebla_model::error::Error;
+use ebla_model::id::LogIndex;
 use ebla_storage::log::{CommitLog, LogError, Record};
 use ebla_storage::registry::ReplicaState;
 use ebla_storage::tablet::TabletStore;
@@ -45,7 +46,7 @@ impl ReplicaFactory for LocalReplicaFactory {
         Ok(())
     }
 
-    fn start_child(&self, parent: GroupId, split_index: u64, child: GroupId) {
+    fn start_child(&self, parent: GroupId, split_index: LogIndex, child: GroupId) {
         let Ok(manager) = self.manager() else { return };
         let is_live = manager.registry().replica(child).is_some_and(|record| record.state == ReplicaState::Live);
         if is_live {
@@ -75,5 +76,5 @@ pub(super) fn register_group(log: &CommitLog, id: GroupId) -> Result<(), Error> 
     let failed = |error: LogError| Error::internal(format!("register {id} in the commit log: {error}"));
     log.add_group(id).map_err(failed)?;
     // There is nothing to truncate; any first record registers the group.
-    log.submit_and_wait(vec![Record::Truncate { group: id, after: 0 }]).map_err(failed)
+    log.submit_and_wait(vec![Record::Truncate { group: id, after: LogIndex::default() }]).map_err(failed)
 }

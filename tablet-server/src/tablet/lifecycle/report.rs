@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebla_model::id::{LogId, ReplicaId, SchemaVersion};
+use ebla_model::id::{LogId, ReplicaId, SchemaVersion, Term};
 use ebla_model::metadata::TabletDescriptor;
 
 use crate::tablet::Tablet;
@@ -26,7 +26,7 @@ pub struct ReplicaReport {
     /// Whether it is the leader.
     pub is_leader: bool,
     /// Its Raft term.
-    pub term: u64,
+    pub term: Term,
     /// Approximate size in bytes, on disk and in memory.
     pub size_bytes: u64,
     /// The schema it has applied.

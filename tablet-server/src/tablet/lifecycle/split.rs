@@ -11,7 +11,7 @@ use std::time::Duration;
 use ebla_model::Reason;
 use ebla_model::command::Reply;
 use ebla_model::error::Error;
-use ebla_model::id::TabletId;
+use ebla_model::id::{TabletId, Term};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
 use futures::future::BoxFuture;
@@ -101,7 +101,7 @@ impl Tablet {
 
     /// The split may be applied on other replicas before this one: lease reads stay disabled until it is applied here, or
     /// cannot be any more because the term is over.
-    fn keep_lease_reads_disabled(self: &Arc<Self>, suspension: LeaseSuspension, term: u64, before: &TabletDescriptor) {
+    fn keep_lease_reads_disabled(self: &Arc<Self>, suspension: LeaseSuspension, term: Term, before: &TabletDescriptor) {
         let (tablet, generation) = (Arc::clone(self), before.generation);
         self.runtime.tasks.spawn_until_stopped("split-unknown", async move {
             let is_open =

@@ -18,7 +18,7 @@ use ebla_model::Reason;
 use ebla_model::aggregate::{Aggregator, SKETCH_BYTES_MAX, SKETCHES_MAX};
 use ebla_model::cell::Row;
 use ebla_model::command::{CallToken, Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
-use ebla_model::id::Generation;
+use ebla_model::id::{Generation, Term};
 use ebla_model::idempotency::CallKind;
 use ebla_model::key::RowKey;
 use ebla_model::mutation::{self, Mutation};
@@ -44,7 +44,7 @@ const SKETCHES_BYTES_MAX: usize = TABLET_BYTES as usize;
 struct WriteCall {
     generation: Generation,
     /// The term in which blind writes are queued.
-    term: u64,
+    term: Term,
     permit: Arc<Permit>,
 }
 
@@ -172,7 +172,7 @@ impl Tablet {
     }
 
     /// The term in which this replica leads and may decide; an error with a leader hint when it does not lead.
-    pub(crate) fn leader_term(&self) -> Result<u64, Failure> {
+    pub(crate) fn leader_term(&self) -> Result<Term, Failure> {
         match self.group.leadership() {
             Some(leadership) => Ok(leadership.term),
             None => {
@@ -189,7 +189,7 @@ impl Tablet {
 
     fn submit_blind(
         &self,
-        term: u64,
+        term: Term,
         row: RowMutations,
         guards: WriteGuards,
     ) -> Result<oneshot::Receiver<QueuedReply>, Failure> {

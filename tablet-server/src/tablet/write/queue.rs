@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ebla_model::Reason;
 use ebla_model::command::{Command, CommandKind, Reply, RowReply, RowWrite};
+use ebla_model::id::Term;
 use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
 use parking_lot::{Mutex, MutexGuard};
@@ -32,7 +33,7 @@ pub(super) type QueuedReply = Result<RowReply, Failure>;
 /// A write in the queue.
 struct QueuedWrite {
     /// The term in which it was queued.
-    term: u64,
+    term: Term,
     write: RowWrite,
     bytes: usize,
     reply: oneshot::Sender<QueuedReply>,
@@ -111,7 +112,7 @@ impl Tablet {
     pub(super) fn enqueue(
         &self,
         mut pending: MutexGuard<'_, PendingWrites>,
-        term: u64,
+        term: Term,
         write: RowWrite,
         guards: WriteGuards,
     ) -> oneshot::Receiver<QueuedReply> {

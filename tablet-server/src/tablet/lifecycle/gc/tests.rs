@@ -6,7 +6,9 @@ use bytes::Bytes;
 use ebla_model::cell::{FamilyName, Row};
 use ebla_model::command::{Command, RowWrite};
 use ebla_model::gc::GcRule;
-use ebla_model::id::{FamilyId, LogId, ReplicaId, SchemaVersion, Sequence, ServerId, SessionId, TableId, TabletId};
+use ebla_model::id::{
+    FamilyId, LogId, LogIndex, ReplicaId, SchemaVersion, Sequence, ServerId, SessionId, TableId, TabletId, Term,
+};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::mutation::Change;
 use ebla_model::schema::{Family, TableName, TableSchema, TableState};
@@ -38,7 +40,7 @@ impl ReplicaFactory for NoReplicas {
         Err(Error::internal("this replica is never split"))
     }
 
-    fn start_child(&self, _parent: GroupId, _split_index: u64, _child: GroupId) {}
+    fn start_child(&self, _parent: GroupId, _split_index: LogIndex, _child: GroupId) {}
 
     fn install_store(&self, _replica: GroupId, _folder: &Path, _old: Arc<TabletStore>) -> Result<TabletStore, Error> {
         Err(Error::internal("this replica receives no snapshots"))
@@ -94,7 +96,7 @@ impl Replica {
 
     fn apply(&self, index: u64, time: i64, kind: CommandKind) {
         let command = Command { time: Micros::new(time), kind };
-        let id = LogId { term: 1, index };
+        let id = LogId { term: Term::new(1), index: LogIndex::new(index) };
         let entry = CommittedEntry { id, payload: Payload::Command(command::encode(&command)) };
         self.state_machine.apply(&[entry]).unwrap();
     }
