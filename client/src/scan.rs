@@ -12,6 +12,7 @@ use bytes::Bytes;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::limit::RowLimit;
 use ebla_proto::convert::{LargeRows, reset_row};
 use ebla_proto::tablet;
 use ebla_runtime::Failpoint;
@@ -58,8 +59,8 @@ pub struct Read {
     pub rows: RowSet,
     /// An encoded `google.bigtable.v2.RowFilter`; `None` passes everything.
     pub filter: Option<Bytes>,
-    /// The maximum number of rows that pass the filter; 0: no limit.
-    pub limit: u64,
+    /// The maximum number of rows that pass the filter.
+    pub limit: RowLimit,
     /// The order of the rows.
     pub direction: Direction,
     /// Whether to count scanned rows and cells.
@@ -75,7 +76,7 @@ impl Read {
             table,
             rows,
             filter: None,
-            limit: 0,
+            limit: RowLimit::Unlimited,
             direction: Direction::Ascending,
             stats: Stats::Skip,
             large_rows: LargeRows::Whole,
@@ -91,20 +92,19 @@ pub type ReadParts = BoxStream<'static, Result<tablet::ReadReply, Error>>;
 #[derive(Clone, Debug)]
 pub(crate) struct ScanProgress {
     rows: RowSet,
-    /// `None`: no limit.
-    limit: Option<u64>,
+    /// The limit for the remaining rows; `None` when it is reached.
+    limit: Option<RowLimit>,
     direction: Direction,
 }
 
 impl ScanProgress {
-    pub(crate) const fn new(rows: RowSet, limit: u64, direction: Direction) -> Self {
-        let limit = if limit == 0 { None } else { Some(limit) };
-        Self { rows, limit, direction }
+    pub(crate) const fn new(rows: RowSet, limit: RowLimit, direction: Direction) -> Self {
+        Self { rows, limit: Some(limit), direction }
     }
 
     /// Where to continue; `None` when the scan is done.
     pub(crate) fn next(&self) -> Option<Probe> {
-        if self.limit == Some(0) {
+        if self.limit.is_none() {
             return None;
         }
         match self.direction {
@@ -118,22 +118,19 @@ impl ScanProgress {
         self.rows.clamp(range)
     }
 
-    /// The remaining row limit; 0: no limit.
-    pub(crate) const fn limit(&self) -> u64 {
-        match self.limit {
-            Some(limit) => limit,
-            None => 0,
-        }
+    /// The limit for the remaining rows; `None` when it is reached.
+    pub(crate) const fn limit(&self) -> Option<RowLimit> {
+        self.limit
     }
 
     /// Records a reply of a tablet to a request for `range`.
     pub(crate) fn record(&mut self, reply: &tablet::ReadReply, range: &KeyRange) {
-        self.limit = self.limit.map(|limit| limit.saturating_sub(reply.rows));
+        self.limit = self.limit.and_then(|limit| limit.remaining(reply.rows));
         // The key may be empty: an older release accepted such a row.
         if !reply.last_row.is_empty() || reply.rows > 0 {
             self.skip_to(&RowKey::new(reply.last_row.clone()));
         }
-        if reply.finished && self.limit != Some(0) {
+        if reply.finished && self.limit.is_some() {
             self.skip_range(range);
         }
     }
@@ -233,7 +230,7 @@ impl Scan {
             header: Some(wire::header(tablet)),
             rows: wire::key_ranges(&self.progress.within(&tablet.range)),
             filter: self.read.filter.clone(),
-            limit: self.progress.limit(),
+            limit: self.progress.limit().unwrap_or_default().get(),
             reversed: self.read.direction == Direction::Descending,
             count_stats: self.read.stats == Stats::Count,
             any_replica: false,
@@ -293,10 +290,10 @@ mod tests {
 
     #[test]
     fn a_scan_resumes_after_the_last_scanned_row() {
-        let mut progress = ScanProgress::new(RowSet::all(), 10, Direction::Ascending);
+        let mut progress = ScanProgress::new(RowSet::all(), RowLimit::new(10), Direction::Ascending);
         progress.record(&reply(3, "f", false), &range("", "m"));
         assert_eq!(progress.next(), Some(Probe::At(key("f").successor())));
-        assert_eq!(progress.limit(), 7);
+        assert_eq!(progress.limit(), Some(RowLimit::new(7)));
         progress.record(&reply(0, "", true), &range("", "m"));
         assert_eq!(progress.next(), Some(Probe::At(key("m"))));
         progress.record(&reply(0, "", true), &range("m", ""));
@@ -305,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_reversed_scan_resumes_before_the_last_scanned_row() {
-        let mut progress = ScanProgress::new(RowSet::all(), 0, Direction::Descending);
+        let mut progress = ScanProgress::new(RowSet::all(), RowLimit::Unlimited, Direction::Descending);
         assert_eq!(progress.next(), Some(Probe::Below(None)));
         progress.record(&reply(3, "r", false), &range("m", ""));
         assert_eq!(progress.next(), Some(Probe::Below(Some(key("r")))));
@@ -317,7 +314,7 @@ mod tests {
 
     #[test]
     fn the_row_limit_ends_a_scan_anywhere() {
-        let mut progress = ScanProgress::new(RowSet::all(), 2, Direction::Ascending);
+        let mut progress = ScanProgress::new(RowSet::all(), RowLimit::new(2), Direction::Ascending);
         progress.record(&reply(2, "b", true), &range("", "m"));
         assert_eq!(progress.next(), None);
     }
@@ -325,7 +322,7 @@ mod tests {
     #[test]
     fn a_request_covers_only_the_remaining_rows_of_its_tablet() {
         let rows = RowSet::from_ranges([range("a", "c"), range("k", "p"), range("x", "")]);
-        let mut progress = ScanProgress::new(rows, 0, Direction::Ascending);
+        let mut progress = ScanProgress::new(rows, RowLimit::Unlimited, Direction::Ascending);
         assert_eq!(progress.within(&range("", "m")).ranges(), [range("a", "c"), range("k", "m")]);
         progress.record(&reply(1, "b", true), &range("", "m"));
         assert_eq!(progress.within(&range("m", "")).ranges(), [range("m", "p"), range("x", "")]);

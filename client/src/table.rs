@@ -12,6 +12,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::filter::Filter;
 use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::limit::RowLimit;
 use ebla_model::mutation::{Mutation, validate_row_key, validate_written_key};
 use ebla_model::rmw::Rule;
 use ebla_model::schema::TableName;
@@ -122,7 +123,7 @@ impl Table {
             table,
             rows: rows.clone(),
             filter: options.filter.as_ref().map(convert::filter_to_bytes),
-            limit: options.limit,
+            limit: RowLimit::new(options.limit),
             direction: options.direction,
             stats: Stats::Skip,
             large_rows: convert::LargeRows::Split,

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use ebla_model::error::Reason;
 use ebla_model::id::ServerId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::limit::RowLimit;
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::TableName;
 use ebla_proto::convert::{self, LargeRows};
@@ -52,7 +53,7 @@ fn far_deadline(cluster: &Cluster) -> Deadline {
 }
 
 async fn scan(cluster: &Cluster, limit: u64, direction: Direction) -> Vec<RowKey> {
-    let read = Read { limit, direction, ..Read::new(TABLE, RowSet::all()) };
+    let read = Read { limit: RowLimit::new(limit), direction, ..Read::new(TABLE, RowSet::all()) };
     let parts: Vec<_> = cluster.read_rows(read, far_deadline(cluster)).try_collect().await.unwrap();
     parts.into_iter().flat_map(|part| whole_rows(part.response).unwrap()).map(|row| row.key).collect()
 }

@@ -4,6 +4,7 @@
 //! ```text
 //!   id  time  error                          basic types
 //!   key  cell  codec                         rows, families, columns, versions, and their order on disk
+//!   limit                                    row limits of reads
 //!   schema  gc  mutation  aggregate  rmw     schemas, and changes of rows
 //!   filter                                   row filters and filter push-down
 //!   admin                                    instances and app profiles: resources of the admin API
@@ -27,6 +28,7 @@ pub mod gc;
 pub mod id;
 pub mod idempotency;
 pub mod key;
+pub mod limit;
 pub mod metadata;
 pub mod mutation;
 pub mod rmw;
@@ -46,6 +48,7 @@ pub use crate::id::{
     Sequence, ServerId, SessionId, TableId, TabletId, Term,
 };
 pub use crate::key::{KeyRange, RowKey, RowSet};
+pub use crate::limit::RowLimit;
 pub use crate::metadata::{Membership, Replica, TabletDescriptor};
 pub use crate::schema::{Family, NewFamily, TableName, TableSchema};
 pub use crate::time::Micros;

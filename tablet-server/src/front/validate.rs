@@ -12,7 +12,7 @@
 use bytes::Bytes;
 use ebla_client::{Check, Direction, Modify, Read, RowWrite, Stats};
 use ebla_model::{
-    Error, KeyRange, RowKey, RowSet, TableId, TableName,
+    Error, KeyRange, RowKey, RowLimit, RowSet, TableId, TableName,
     idempotency::IdempotencyToken,
     mutation::{MUTATIONS_MAX, validate_row_key},
 };
@@ -35,7 +35,7 @@ pub(super) struct Validated<T> {
 pub(super) struct ReadSpec {
     rows: RowSet,
     filter: Option<Bytes>,
-    limit: u64,
+    limit: RowLimit,
     direction: Direction,
     pub(super) stats: Stats,
     large_rows: LargeRows,
@@ -64,12 +64,18 @@ pub(super) fn read(
         // An older release accepted a row with the empty key. Clients treat such a row as a broken stream.
         rows: row_set_from_proto(request.rows.as_ref())?.after(&RowKey::EMPTY),
         filter: request.filter,
-        limit: u64::try_from(request.rows_limit).map_err(|_| Error::invalid("rows_limit must not be negative"))?,
+        limit: row_limit(request.rows_limit)?,
         direction: direction(request.reversed, features)?,
         stats,
         large_rows,
     };
     Ok(Validated { table, request: read })
+}
+
+/// The limit of a read; 0 means no limit.
+fn row_limit(limit: i64) -> Result<RowLimit, Error> {
+    let limit = u64::try_from(limit).map_err(|_| Error::invalid("rows_limit must not be negative"))?;
+    Ok(RowLimit::new(limit))
 }
 
 /// Clients that do not support reversed reads would treat their rows as a broken stream.

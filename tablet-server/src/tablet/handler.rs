@@ -15,6 +15,7 @@ use ebla_model::filter::CompiledFilter;
 use ebla_model::id::{Generation, Sequence, SessionId, TableId, TabletId};
 use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::limit::RowLimit;
 use ebla_model::mutation::{self, Mutation};
 use ebla_model::rmw;
 use ebla_model::time::Micros;
@@ -291,7 +292,7 @@ fn read_request(
         generation,
         rows: RowSet::from_ranges(ranges?),
         filter,
-        limit: request.limit,
+        limit: RowLimit::new(request.limit),
         reversed: request.reversed,
         any_replica: request.any_replica,
     })

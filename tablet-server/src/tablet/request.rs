@@ -5,6 +5,7 @@ use ebla_model::filter::CompiledFilter;
 use ebla_model::id::{Generation, Sequence, SessionId};
 use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::{RowKey, RowSet};
+use ebla_model::limit::RowLimit;
 use ebla_model::mutation::Mutation;
 use ebla_model::rmw::Rule;
 
@@ -28,8 +29,8 @@ pub struct ReadRequest {
     pub rows: RowSet,
     /// `None`: all cells.
     pub filter: Option<CompiledFilter>,
-    /// Maximum number of rows after filtering, over all batches of the request; 0: no limit.
-    pub limit: u64,
+    /// Maximum number of rows after filtering, over all batches of the request.
+    pub limit: RowLimit,
     /// Rows in descending key order; the order within a row stays.
     pub reversed: bool,
     /// Any replica may serve it from its applied state, if the tablet belongs to METADATA: lookups treat the result as hints.

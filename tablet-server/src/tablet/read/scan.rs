@@ -382,8 +382,7 @@ impl BatchReader<'_, '_> {
     }
 
     fn is_at_limit(&self) -> bool {
-        let limit = self.request.limit;
-        limit > 0 && self.returned_before + self.out.rows.len() as u64 >= limit
+        self.request.limit.is_reached(self.returned_before + self.out.rows.len() as u64)
     }
 
     /// Whether so much was scanned that the caller should get a progress report.
