@@ -26,8 +26,8 @@ async fn a_listing_is_sent_line_by_line() {
     let entry = |name: &str| json!({"entry": {"name": name, "servers": [server], "has_children": false}});
     let directory = |name: &str| json!({"entry": {"name": name, "servers": [], "has_children": true}});
     let summary = |entries: u64, omitted: bool, truncated: bool| {
-        let told = json!({"entries": entries, "omitted": omitted, "truncated": truncated});
-        json!({ "summary": told })
+        let counts = json!({"entries": entries, "omitted": omitted, "truncated": truncated});
+        json!({ "summary": counts })
     };
     let below = glob(&world, "alice", "/v1/names/open?glob=*").await;
     assert_eq!(below, [entry("a"), entry("b"), directory("c"), summary(3, false, false)]);

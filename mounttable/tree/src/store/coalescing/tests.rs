@@ -216,16 +216,16 @@ fn each_addition_gets_its_own_result() {
     };
     let calls: Vec<_> = [5, 1, -2, 7].into_iter().map(polled).collect();
     counting.is_open.store(true, Ordering::Relaxed);
-    let mut told = Vec::new();
+    let mut totals = Vec::new();
     for mut call in calls {
         for _round in 0..10 {
             if let Poll::Ready(after) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                told.push(after.unwrap());
+                totals.push(after.unwrap());
                 break;
             }
         }
     }
-    assert_eq!(told, [5, 6, 4, 11]);
+    assert_eq!(totals, [5, 6, 4, 11]);
     assert_eq!(counting.increments.load(Ordering::Relaxed), 2, "the first, and the others together");
 }
 
