@@ -227,7 +227,7 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_ignores_its_token_is_dropped_after_the_grace_period() {
         let tasks = Tasks::new("root");
-        tasks.spawn("deaf", std::future::pending());
+        tasks.spawn("endless", std::future::pending());
         tasks.stop(Duration::ZERO).await;
         assert!(tasks.killed().is_cancelled());
     }
@@ -238,7 +238,7 @@ mod tests {
             let tasks = Tasks::new("root");
             let observed = Arc::new(AtomicUsize::new(0));
             let (token, counter) = (tasks.token(), Arc::clone(&observed));
-            tasks.spawn("polite", async move {
+            tasks.spawn("observer", async move {
                 token.cancelled().await;
                 counter.fetch_add(1, Ordering::SeqCst);
             });

@@ -57,7 +57,7 @@ async fn servers_are_kept_mounted_for_as_long_as_they_are_refreshed() {
     assert_eq!(keeping.keep(mounts()).await.unwrap(), expected(&world), "an expired mount is created again");
     world.write_permissions("alice", "a/b", r#"{"Admin":{"In":["alice"]}}"#).await;
     let refused = keeping.keep(vec![mount("a/b", "h:1", 60)]).await.unwrap();
-    assert_eq!(refused, [Err(Reason::NoAccess)], "a right that was taken away does not keep anything mounted");
+    assert_eq!(refused, [Err(Reason::NoAccess)], "a revoked right keeps nothing mounted");
     let too_many = vec![mount("a/b", "h:1", 60); 1_001];
     assert_eq!(refusal(keeping.keep(too_many).await), (Code::InvalidArgument, Reason::BadRequest));
 }

@@ -128,7 +128,9 @@ fn play(events: Vec<Event>, options: CacheOptions) {
                         }
                         in_flight.push((fetch, steps, fetched, world.now));
                     }
-                    Lookup::Join(fetch, _) => assert!(in_flight.iter().any(|(of, ..)| *of == fetch), "nobody reads"),
+                    Lookup::Join(fetch, _) => {
+                        assert!(in_flight.iter().any(|(of, ..)| *of == fetch), "no fetch is in flight")
+                    }
                     Lookup::Stale(_) => unreachable!("the storage answers"),
                 }
             }

@@ -50,7 +50,7 @@ async fn a_long_listing_comes_in_pieces() {
         world.mount("server", &format!("d/{at:03}"), "h:1", 60).await;
     }
     let answer = begin(&world, request("bob", "GET", "/v1/names/d?glob=*", "")).await;
-    assert_eq!(answer.headers().get(header::CONTENT_LENGTH), None, "nobody knows how long it will be");
+    assert_eq!(answer.headers().get(header::CONTENT_LENGTH), None, "the length is not known in advance");
     let mut chunks = answer.into_body().into_data_stream();
     assert!(chunks.next().await.unwrap().unwrap().starts_with(b"{\"entry\""));
     drop(chunks);
