@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ebla_chubby::etcd::Etcd;
-use ebla_chubby::testing::conformance::{Reopen, Subject, run_all};
+use ebla_chubby::testing::conformance::{Reopen, ServiceUnderTest, run_all};
 use ebla_chubby::{Chubby, Counter, Error, Revision, SharedChubby, TransactionOutcome, WatchEvent, Write, next_ids};
 use ebla_runtime::Runtime;
 use ebla_tests::etcd::{Build, EtcdCluster};
@@ -42,16 +42,16 @@ fn etcd(prefix: &str, endpoints: &[String]) -> SharedChubby {
 }
 
 /// The service under one prefix; reopening kills every member and starts it again.
-fn subject(cluster: Arc<Mutex<EtcdCluster>>, prefix: String) -> BoxFuture<'static, Subject> {
+fn service_under_test(cluster: Arc<Mutex<EtcdCluster>>, prefix: String) -> BoxFuture<'static, ServiceUnderTest> {
     Box::pin(async move {
         let chubby = etcd(&prefix, &cluster.lock().await.endpoints());
         let reopen: Reopen = Box::new(move || {
             Box::pin(async move {
                 revive(&mut *cluster.lock().await).await;
-                subject(cluster, prefix).await
+                service_under_test(cluster, prefix).await
             })
         });
-        Subject { chubby, lease_time: LEASE_SHORT, reopen: Some(reopen) }
+        ServiceUnderTest { chubby, lease_time: LEASE_SHORT, reopen: Some(reopen) }
     })
 }
 
@@ -89,7 +89,7 @@ async fn etcd_conforms() {
         let count = AtomicU32::new(0);
         let make = || async {
             let number = count.fetch_add(1, Ordering::SeqCst);
-            subject(cluster.clone(), format!("/suite-{number}/")).await
+            service_under_test(cluster.clone(), format!("/suite-{number}/")).await
         };
         run_all(make).await.unwrap();
     }

@@ -206,7 +206,7 @@ fn a_mounttable_is_administered_by_commands() {
     let saved = json(&["dump", &dump]);
     assert!(saved["rows"].as_u64().unwrap() >= 3, "the root, team and team/web: {saved}");
     let text = std::fs::read_to_string(&dump).unwrap();
-    assert_eq!(admin(&["dump"]), (Some(0), text.clone()), "a table that nobody changes is the same twice");
+    assert_eq!(admin(&["dump"]), (Some(0), text.clone()), "two dumps of an unchanged table are equal");
     std::fs::write(&cut, text.lines().take(3).collect::<Vec<_>>().join("\n")).unwrap();
     assert_eq!(admin(&["restore", &dump]).0, Some(5), "it is not empty");
     assert_eq!(admin(&["destroy", "another"]).0, Some(2));
@@ -282,8 +282,8 @@ fn mounted_mounttables_are_followed() {
     assert_eq!(upper.json("alice", &over_both)["servers"][0]["leaf"], true, "a dead root is skipped");
     let twice = [&["mount", "of/both", "h:2"], &over_both[2..]].concat();
     ok(&twice);
-    let nobody = ["mount", "of/none", "h:2", "--root", "127.0.0.1:1"];
-    assert_eq!(upper.mt("alice", &nobody).0, Some(6), "one of the roots has to be there");
+    let unreachable = ["mount", "of/none", "h:2", "--root", "127.0.0.1:1"];
+    assert_eq!(upper.mt("alice", &unreachable).0, Some(6), "no root is reachable");
     ok(&["rm", "-r", "of"]);
     ok(&["rm", "to/lower"]);
     assert_eq!(upper.mt("alice", &["resolve", "to/lower/web"]).0, Some(3));
@@ -326,7 +326,7 @@ fn a_command_does_not_start_before_its_server_is_mounted() {
     };
     assert_eq!(names.mt("alice", &["perms", "set", "a", r#"{"Admin":{"In":["alice"]}}"#]).0, Some(0));
     assert_eq!(publish(&[]), Some(4), "bob may not mount there");
-    assert_eq!(publish(&["--root", "127.0.0.1:1", "--wait", "1"]), Some(6), "nobody to mount it");
+    assert_eq!(publish(&["--root", "127.0.0.1:1", "--wait", "1"]), Some(6), "no root is reachable");
     assert!(!started.exists());
     assert_eq!(names.mt("alice", &["perms", "add", "a", "bob", "Mount", "Create", "Resolve"]).0, Some(0));
     assert_eq!(publish(&[]), Some(0));
@@ -419,7 +419,7 @@ fn callers_are_authenticated_by_tokens() {
     assert_eq!(mt(&["mount", "a/web", "h:1", "--token-file", &token]).0, Some(0));
     assert_eq!(mt(&["perms", "set", "a", only_ops, "--token-file", &token]).0, Some(0));
     assert_eq!(mt(&["resolve", "a/web", "--token-file", &token]).0, Some(0));
-    assert_eq!(mt(&["resolve", "a/web"]).0, Some(4), "without a token one is nobody");
+    assert_eq!(mt(&["resolve", "a/web"]).0, Some(4), "without a token the caller has no names");
     assert_eq!(mt(&["resolve", "a/web", "--as", "login.example.org:u:alice"]).0, Some(4), "a name is no proof");
     let forged = folder.path().join("forged.jwt");
     std::fs::write(&forged, std::fs::read_to_string(&token).unwrap().replacen(".eyJ", ".eyK", 1)).unwrap();

@@ -174,7 +174,7 @@ fn split_into_requests(rows: Vec<PendingRow>) -> Vec<Vec<PendingRow>> {
     pieces
 }
 
-/// Looks up the tablet of the batch's first row; the lookup also fetches its neighbours.
+/// Looks up the tablet of the batch's first row; the lookup also fetches adjacent tablets.
 async fn locate(context: &ClusterContext, table: TableId, mut batch: Batch) -> BatchOutcome {
     let Some(position) = first_position(&batch, table) else {
         return BatchOutcome { results: Vec::new(), retry: None };

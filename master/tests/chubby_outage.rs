@@ -1,4 +1,4 @@
-//! An outage of Chubby during a change: the caller is never told that nothing was done, and the change is finished
+//! An outage of Chubby during a change: no response claims that the change was not made, and the change is finished
 //! after the outage.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, also in its helpers")]

@@ -176,7 +176,7 @@ impl KeyRange {
     }
 }
 
-/// Ends in order, where no end is the greatest.
+/// Compares the ends of two ranges; a missing end is the greatest.
 fn compare_ends(a: Option<&RowKey>, b: Option<&RowKey>) -> Ordering {
     match (a, b) {
         (None, None) => Ordering::Equal,

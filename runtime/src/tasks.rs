@@ -228,7 +228,7 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_ignores_its_token_is_dropped_after_the_grace_period() {
         let tasks = Tasks::new("root");
-        tasks.spawn("deaf", std::future::pending());
+        tasks.spawn("endless", std::future::pending());
         tasks.stop(Duration::ZERO).await;
         assert!(tasks.killed().is_cancelled());
     }
@@ -237,25 +237,25 @@ mod tests {
     async fn without_grace_no_task_observes_the_stop() {
         for _ in 0..100 {
             let tasks = Tasks::new("root");
-            let said = Arc::new(AtomicUsize::new(0));
-            let (token, goodbye) = (tasks.token(), Arc::clone(&said));
-            tasks.spawn("polite", async move {
+            let observed = Arc::new(AtomicUsize::new(0));
+            let (token, counter) = (tasks.token(), Arc::clone(&observed));
+            tasks.spawn("observer", async move {
                 token.cancelled().await;
-                goodbye.fetch_add(1, Ordering::SeqCst);
+                counter.fetch_add(1, Ordering::SeqCst);
             });
             tasks.stop(Duration::ZERO).await;
             assert!(tasks.token().is_cancelled());
-            assert_eq!(said.load(Ordering::SeqCst), 0);
+            assert_eq!(observed.load(Ordering::SeqCst), 0);
         }
     }
 
     #[tokio::test]
     async fn work_continues_when_the_receiver_is_dropped() {
         let tasks = Tasks::new("root");
-        let (go, told) = oneshot::channel::<()>();
+        let (go, started) = oneshot::channel::<()>();
         let (says, said) = oneshot::channel();
         drop(tasks.start("forgotten", async move {
-            let _go = told.await;
+            let _go = started.await;
             says.send("done")
         }));
         drop(go);

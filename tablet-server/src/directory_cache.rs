@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(DirectoryCache::load(folder.path(), OURS).cached.servers, directory.servers());
 
         // At the next start Chubby belongs to another cluster: the server keeps its cached copy.
-        chubby.transact(Vec::new(), vec![cluster(6), server("stranger:1")]).await.unwrap();
+        chubby.transact(Vec::new(), vec![cluster(6), server("foreign:1")]).await.unwrap();
         let next = DirectoryCache::load(folder.path(), OURS).directory(chubby.clone(), &runtime);
         assert!(tokio::time::timeout(Duration::from_millis(200), next.ready()).await.is_err());
         assert_eq!((next.cluster(), next.servers()[0].address.as_str()), (OURS, "host:1"));

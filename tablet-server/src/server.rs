@@ -361,7 +361,7 @@ impl ServerPools {
     }
 }
 
-/// Persists the cluster's id as soon as Chubby tells it. A request of the master may persist it earlier.
+/// Persists the cluster's id as soon as Chubby reports it. A request of the master may persist it earlier.
 fn persist_cluster_id(manager: &Arc<TabletManager>, directory: &ChubbyDirectory, runtime: &Runtime) {
     let (manager, directory) = (Arc::clone(manager), directory.clone());
     runtime.tasks.spawn_until_stopped("adopt", async move {

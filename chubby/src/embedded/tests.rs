@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::next_ids;
-use crate::testing::conformance::{Subject, run_all};
+use crate::testing::conformance::{ServiceUnderTest, run_all};
 
 const LEASE_TIME: Duration = Duration::from_millis(300);
 
@@ -16,16 +16,16 @@ fn open(dir: &Path) -> Result<Embedded, Error> {
 async fn in_memory_conforms() {
     let make = || async {
         let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test")).shared();
-        Subject { chubby, lease_time: LEASE_TIME, reopen: None }
+        ServiceUnderTest { chubby, lease_time: LEASE_TIME, reopen: None }
     };
     run_all(make).await.unwrap();
 }
 
 /// A service in `dir`, which can be reopened any number of times.
-fn on_disk(dir: PathBuf) -> Subject {
+fn on_disk(dir: PathBuf) -> ServiceUnderTest {
     let chubby = open(&dir).unwrap().shared();
-    let reopen = Box::new(move || Box::pin(async move { on_disk(dir) }) as BoxFuture<'static, Subject>);
-    Subject { chubby, lease_time: LEASE_TIME, reopen: Some(reopen) }
+    let reopen = Box::new(move || Box::pin(async move { on_disk(dir) }) as BoxFuture<'static, ServiceUnderTest>);
+    ServiceUnderTest { chubby, lease_time: LEASE_TIME, reopen: Some(reopen) }
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn a_folder_is_locked_by_one_process() {
 }
 
 #[tokio::test]
-async fn a_holder_whose_renewals_stop_is_told_that_its_lease_is_lost() {
+async fn a_holder_whose_renewals_stop_learns_that_its_lease_is_lost() {
     let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test"));
     let session = chubby.open_session(LEASE_TIME).await.unwrap();
     chubby.stop_renewing(session.lease());

@@ -19,7 +19,7 @@ use crate::{
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A service under test.
-pub struct Subject {
+pub struct ServiceUnderTest {
     /// The service, empty.
     pub chubby: SharedChubby,
     /// The shortest lease that it grants.
@@ -29,7 +29,7 @@ pub struct Subject {
 }
 
 /// Opens the same service again after it has stopped.
-pub type Reopen = Box<dyn FnOnce() -> BoxFuture<'static, Subject> + Send>;
+pub type Reopen = Box<dyn FnOnce() -> BoxFuture<'static, ServiceUnderTest> + Send>;
 
 /// A check that failed, and why.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ fn ensure(holds: bool, what: impl Into<String>) -> CheckResult {
 pub async fn run_all<F, M>(create: M) -> CheckResult
 where
     M: Fn() -> F,
-    F: Future<Output = Subject>,
+    F: Future<Output = ServiceUnderTest>,
 {
     /// Runs one check and adds its name to a failure.
     macro_rules! check {
@@ -112,8 +112,8 @@ async fn next(watch: &mut WatchStream) -> Result<WatchEvent, Failure> {
     in_time(watch.next()).await?.ok_or_else(|| Failure("the watch has stopped".to_owned()))
 }
 
-async fn files_are_read_as_written(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
+async fn files_are_read_as_written(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
     ensure(chubby.read("a").await?.is_none(), "a file exists that was never written")?;
     let first = put(chubby, "a", "1").await?;
     let second = put(chubby, "a", "2").await?;
@@ -126,8 +126,8 @@ async fn files_are_read_as_written(subject: Subject) -> CheckResult {
     ensure(chubby.read("a").await?.is_none(), "a deleted file still exists")
 }
 
-async fn transactions_are_atomic(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
+async fn transactions_are_atomic(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
     put(chubby, "a", "1").await?;
     let both = vec![Write::put("b", "1"), Write::put("c", "1")];
     let refused = vec![Compare::Exists("a".to_owned()), Compare::Exists("nothing".to_owned())];
@@ -143,8 +143,8 @@ async fn transactions_are_atomic(subject: Subject) -> CheckResult {
     ensure(twice.is_err(), "a transaction that writes a path twice was accepted")
 }
 
-async fn comparisons_hold_as_documented(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
+async fn comparisons_hold_as_documented(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
     let created = put(chubby, "a", "1").await?;
     let modified = put(chubby, "a", "2").await?;
     let a = || "a".to_owned();
@@ -166,16 +166,16 @@ async fn comparisons_hold_as_documented(subject: Subject) -> CheckResult {
     Ok(())
 }
 
-async fn a_recreated_file_has_a_new_create_revision(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
+async fn a_recreated_file_has_a_new_create_revision(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
     let first = put(chubby, "a", "1").await?;
     done(chubby.transact(vec![], vec![Write::delete("a")]).await?)?;
     let second = put(chubby, "a", "1").await?;
     ensure(read(chubby, "a").await?.created == second && second > first, "the create revision did not change")
 }
 
-async fn lists_are_by_prefix_and_sorted(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
+async fn lists_are_by_prefix_and_sorted(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
     for path in ["s/2", "s/10", "t/1", "s", "s/"] {
         put(chubby, path, "x").await?;
     }
@@ -185,8 +185,8 @@ async fn lists_are_by_prefix_and_sorted(subject: Subject) -> CheckResult {
     ensure(files.iter().all(|file| file.modified <= revision), "the list is older than its files")
 }
 
-async fn ids_are_never_allocated_twice(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
+async fn ids_are_never_allocated_twice(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
     let takes = (0..8).map(|_| next_ids(chubby, Counter::Tablets, 3));
     let mut ids = Vec::new();
     for taken in futures::future::join_all(takes).await {
@@ -196,8 +196,8 @@ async fn ids_are_never_allocated_twice(subject: Subject) -> CheckResult {
     ensure(ids == (3..27).collect::<Vec<_>>(), format!("took {ids:?}"))
 }
 
-async fn watches_report_changes_in_order(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
+async fn watches_report_changes_in_order(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
     let (_files, now) = chubby.list("w/").await?;
     let mut watch = chubby.watch("w/", now).await?;
     put(chubby, "other", "x").await?;
@@ -209,8 +209,8 @@ async fn watches_report_changes_in_order(subject: Subject) -> CheckResult {
     ensure(second == WatchEvent::Deleted { path: "w/1".to_owned(), revision: deleted }, format!("then came {second:?}"))
 }
 
-async fn watches_start_after_the_given_revision(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
+async fn watches_start_after_the_given_revision(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
     let first = put(chubby, "w/1", "x").await?;
     let second = put(chubby, "w/2", "x").await?;
     let mut watch = chubby.watch("w/", first).await?;
@@ -218,9 +218,9 @@ async fn watches_start_after_the_given_revision(subject: Subject) -> CheckResult
     ensure(matches!(&event, WatchEvent::Put(file) if file.modified == second), format!("first came {event:?}"))
 }
 
-async fn leased_files_are_deleted_when_the_session_closes(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
-    let session = chubby.open_session(subject.lease_time).await?;
+async fn leased_files_are_deleted_when_the_session_closes(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
+    let session = chubby.open_session(service.lease_time).await?;
     ensure(session.is_alive(), "a new session is not alive")?;
     done(chubby.transact(vec![], vec![Write::put_leased("l/1", "x", session.lease())]).await?)?;
     put(chubby, "l/2", "stays").await?;
@@ -232,9 +232,9 @@ async fn leased_files_are_deleted_when_the_session_closes(subject: Subject) -> C
     read(chubby, "l/2").await.map(drop)
 }
 
-async fn leased_files_are_deleted_when_the_holder_is_dropped(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
-    let session = chubby.open_session(subject.lease_time).await?;
+async fn leased_files_are_deleted_when_the_holder_is_dropped(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
+    let session = chubby.open_session(service.lease_time).await?;
     let write = Write::put_leased("l/1", "x", session.lease());
     let put = done(chubby.transact(vec![], vec![write]).await?)?;
     let mut watch = chubby.watch("l/", put).await?;
@@ -243,18 +243,18 @@ async fn leased_files_are_deleted_when_the_holder_is_dropped(subject: Subject) -
     ensure(matches!(&event, WatchEvent::Deleted { path, .. } if path == "l/1"), format!("came {event:?}"))
 }
 
-async fn a_revoked_lease_accepts_no_files(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
-    let session = chubby.open_session(subject.lease_time).await?;
+async fn a_revoked_lease_accepts_no_files(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
+    let session = chubby.open_session(service.lease_time).await?;
     session.close().await;
     let outcome = chubby.transact(vec![], vec![Write::put_leased("l/1", "x", session.lease())]).await;
     ensure(outcome == Err(Error::LeaseLost), format!("gave {outcome:?}"))?;
     ensure(chubby.read("l/1").await?.is_none(), "the file exists")
 }
 
-async fn a_lock_has_one_holder_at_a_time(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
-    let (one, two) = (chubby.open_session(subject.lease_time).await?, chubby.open_session(subject.lease_time).await?);
+async fn a_lock_has_one_holder_at_a_time(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
+    let (one, two) = (chubby.open_session(service.lease_time).await?, chubby.open_session(service.lease_time).await?);
     let first = acquire(chubby, &*one, "lock", Bytes::from("one")).await?;
     ensure(try_lock(chubby, &*two, "lock", Bytes::from("two")).await?.is_none(), "two holders")?;
     let waits = acquire(chubby, &*two, "lock", Bytes::from("two"));
@@ -264,9 +264,9 @@ async fn a_lock_has_one_holder_at_a_time(subject: Subject) -> CheckResult {
     ensure(read(chubby, "lock").await?.created == second, "the sequencer is not the create revision")
 }
 
-async fn a_fence_rejects_the_previous_holder(subject: Subject) -> CheckResult {
-    let chubby = &*subject.chubby;
-    let (one, two) = (chubby.open_session(subject.lease_time).await?, chubby.open_session(subject.lease_time).await?);
+async fn a_fence_rejects_the_previous_holder(service: ServiceUnderTest) -> CheckResult {
+    let chubby = &*service.chubby;
+    let (one, two) = (chubby.open_session(service.lease_time).await?, chubby.open_session(service.lease_time).await?);
     let first = acquire(chubby, &*one, "lock", Bytes::new()).await?;
     let fenced = |revision| vec![Compare::Created("lock".to_owned(), revision)];
     done(chubby.transact(fenced(first), vec![Write::put("act", "one")]).await?)?;
@@ -277,8 +277,8 @@ async fn a_fence_rejects_the_previous_holder(subject: Subject) -> CheckResult {
     done(chubby.transact(fenced(second), vec![Write::put("act", "two")]).await?).map(drop)
 }
 
-async fn acknowledged_transactions_survive_a_crash(subject: Subject) -> CheckResult {
-    let Subject { chubby, lease_time, reopen } = subject;
+async fn acknowledged_transactions_survive_a_crash(service: ServiceUnderTest) -> CheckResult {
+    let ServiceUnderTest { chubby, lease_time, reopen } = service;
     let Some(reopen) = reopen else { return Ok(()) };
     let created = put(&*chubby, "kept", "1").await?;
     let modified = put(&*chubby, "kept", "2").await?;

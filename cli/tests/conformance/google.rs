@@ -153,7 +153,7 @@ impl Account {
     fn check_lines(&mut self) {
         for (pattern, (tests, reason)) in &self.lines {
             if *tests == 0 {
-                self.wrong.push(format!("no test is {pattern}: take the line away"));
+                self.wrong.push(format!("no test is {pattern}: remove the line"));
             }
             if reason.is_empty() {
                 self.wrong.push(format!("{pattern} is left out without a reason"));

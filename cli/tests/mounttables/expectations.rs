@@ -96,7 +96,7 @@ impl Expectations {
         self.0.values().map(|expectation| expectation.must.len()).sum()
     }
 
-    /// Takes in the expectations of another user, who has other names.
+    /// Adds the expectations of another user, for other names.
     pub(crate) fn add(&mut self, other: Self) {
         self.0.extend(other.0);
     }
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(
             expectations.violations(&found(&["h:1"])),
             violation(Kind::Resurrected, "h:1"),
-            "it was taken away before"
+            "it was removed before"
         );
     }
 

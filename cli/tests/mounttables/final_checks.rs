@@ -99,7 +99,7 @@ pub(crate) async fn keeps(
     }
 }
 
-/// What has ended is found by nobody, however many look at the same time.
+/// Expired names are not resolved, also by concurrent lookups.
 pub(crate) async fn has_expired(runtime: &Runtime, addresses: &[String], expiring: &Expiring) {
     // Servers count in milliseconds.
     wait_for!(runtime.clock, "the time does not go by", { runtime.clock.wall().get() > expiring.deadline + 1_000 });

@@ -1,13 +1,13 @@
 //! Two mounttables on a cluster of processes, used while tablet servers and mounttables are killed in turn, and once all
-//! tablet servers together: no acknowledged mount is lost, nothing that was taken away comes back, listings and lookups
+//! tablet servers together: no acknowledged mount is lost, nothing that was removed returns, listings and lookups
 //! agree, and a check finds nothing that cannot be repaired.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`expectations`] | what was promised of each name, as a function of answers |
-//! | [`users`] | who uses the names meanwhile |
-//! | [`observations`] | what all of them have seen |
-//! | [`final_checks`] | what is asked of the table at the end |
+//! | [`expectations`] | the acknowledged state of each name, as a function of responses |
+//! | [`users`] | tasks that use the names during the run |
+//! | [`observations`] | the observations of all tasks |
+//! | [`final_checks`] | checks of the table at the end |
 //!
 //! `EBLA_CHAOS_MOUNTTABLES` says how often each kind of fault comes, `EBLA_CHAOS_SEED` repeats a schedule; `make chaos` asks
 //! for many.

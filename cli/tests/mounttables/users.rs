@@ -24,8 +24,8 @@ use crate::mounttables::observations::{Observations, is_trouble};
 const CALL_MAX: Duration = Duration::from_secs(120);
 /// Timeout until a change is visible through the same server, usually a second.
 const SEEN_MAX: Duration = Duration::from_secs(60);
-/// After an error, because a server that is gone answers at once; and of those who do the same again and again, so that they
-/// leave something of the machine to others.
+/// Pause after an error, because a call to a stopped server fails at once; also between the repetitions of a loop, to
+/// leave processor time to others.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Nodes shared by all owners, which are created and deleted with their children.
 const WAYS: [&str; 3] = ["a", "a/b", "a/c/d/e"];
@@ -50,7 +50,7 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Somebody called so, who may ask at each of `addresses`.
+    /// A user with this name that calls the servers at `addresses`.
     pub(crate) fn new(
         runtime: &Runtime,
         addresses: &[String],

@@ -5,7 +5,7 @@
 //! cheapest level first:
 //!
 //! 1. the tablet is cached: done;
-//! 2. the METADATA tablet that lists it is cached: read up to a hundred rows from there on, neighbours included;
+//! 2. the METADATA tablet that lists it is cached: read up to a hundred rows from there on, adjacent tablets included;
 //! 3. the root tablet is cached: read the row of that METADATA tablet;
 //! 4. fetch the location of the root tablet.
 //!
@@ -17,7 +17,7 @@
 //! itself confirms or corrects, so lookups do not wait for elections of METADATA.
 //!
 //! Single-flight lookup: each table has at most one lookup in progress. Other callers that want a position in the table
-//! wait for it, and usually find theirs among the neighbours. Lookups do not back off; the caller does.
+//! wait for it, and usually find theirs among the adjacent tablets. Lookups do not back off; the caller does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use super::pending::{
 };
 use super::{CachedTablet, Level, Position, Probe, Source};
 
-/// Rows of METADATA that one read returns: the requested tablet and its neighbours.
+/// Rows of METADATA that one read returns: the requested tablet and those adjacent to it.
 pub const PREFETCH_ROWS: u64 = 100;
 
 /// Identifies a lookup.

@@ -271,7 +271,7 @@ impl ClusterState {
             return Err(self.reject(Reason::WrongTablet, table, None));
         };
         if tablet.descriptor.membership.replica_on(server).is_none() {
-            // A removed replica: it waits for a leader in vain.
+            // A removed replica: it knows no leader.
             let detail = tablet::TabletError { reason: Reason::NoLeader.name().to_owned(), ..Default::default() };
             return Err(CallError::new(Error::new(Reason::NoLeader, "no leader"), Some(detail)));
         }

@@ -54,7 +54,7 @@ pub enum Action {
         /// The member.
         replica: Replica,
     },
-    /// Quorum loss: so many replicas are dead that the others cannot commit. An operator must bring servers back.
+    /// Quorum loss: too many replicas are dead for the others to commit. An operator must bring servers back.
     ReportQuorumLoss {
         /// The table.
         table: TableId,

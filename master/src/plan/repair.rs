@@ -19,7 +19,7 @@
 //!
 //! An **extra replica** is one that its tablet's leader does not list as a member, if a quorum has just confirmed
 //! that leader and its membership is committed, has one voter set, and is the last in its log. Nothing less proves
-//! it: a follower may lag behind, and a deposed leader may not know a replica that was added since.
+//! it: a follower may lag behind, and a former leader may not know a replica that was added since.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

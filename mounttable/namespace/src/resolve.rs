@@ -114,7 +114,7 @@ mod tests {
         }
         match step {
             ResolutionStep::Done(outcome) => outcome.map(|entry| entry.names()).map_err(|error| error.reason),
-            ResolutionStep::Ask(entry) => panic!("{entry:?} is to be asked"),
+            ResolutionStep::Ask(entry) => panic!("unexpected request to {entry:?}"),
         }
     }
 

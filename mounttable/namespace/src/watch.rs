@@ -131,9 +131,9 @@ fn changed(before: WatchState, change: &Change) -> WatchState {
     let reported = || change.updated.iter().chain(&change.added);
     let flags = |it: &wire::Server| TargetFlags { serves_mount_table: it.serves_mount_table, is_leaf: it.is_leaf };
     let target = reported().next().map_or(entry.target, |it| Target::from(flags(it)));
-    let is_told_of = |server: &Server| reported().any(|it| it.address == server.address.as_str());
+    let is_reported = |server: &Server| reported().any(|it| it.address == server.address.as_str());
     let is_removed = |server: &Server| change.removed.iter().any(|it| *it == server.address.as_str());
-    let mut servers: Vec<_> = entry.servers.into_iter().filter(|it| !is_told_of(it) && !is_removed(it)).collect();
+    let mut servers: Vec<_> = entry.servers.into_iter().filter(|it| !is_reported(it) && !is_removed(it)).collect();
     servers.extend(reported().filter_map(Server::from_wire));
     Some(MountEntry { servers, suffix: change.suffix.clone(), target })
 }

@@ -100,7 +100,7 @@ pub fn create_child(caller: &Caller, parent: &Permissions, child: &str) -> Resul
     permissions.checked()
 }
 
-/// The permissions that a child inherits from its parent, whoever creates it.
+/// The permissions that a child inherits from its parent: the same for every creator.
 pub fn inherited(parent: &Permissions, child: &str) -> Permissions {
     parent.template().map_or_else(|| parent.clone(), |template| template.for_child(child))
 }

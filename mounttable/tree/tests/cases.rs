@@ -162,8 +162,8 @@ fn every_case_is_shown_or_waits_for_a_reason() {
         }
     }
     let known: BTreeSet<_> = all().collect();
-    let strangers = shown.keys().chain(exceptions.keys()).filter(|case| !known.contains(*case));
-    wrong.extend(strangers.map(|case| format!("there is no case {case}")));
+    let unknown = shown.keys().chain(exceptions.keys()).filter(|case| !known.contains(*case));
+    wrong.extend(unknown.map(|case| format!("there is no case {case}")));
     assert!(wrong.is_empty(), "correct testdata/cases/exceptions.txt, or write the tests:\n{}", wrong.join("\n"));
 }
 

@@ -7,44 +7,44 @@ use ebla_model::Error;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 /// The known fields of a message.
-pub(super) struct Shape {
+pub(super) struct KnownFields {
     name: &'static str,
-    fields: &'static [(u32, Inside)],
+    fields: &'static [(u32, FieldContent)],
 }
 
 /// The content of a field.
-enum Inside {
+enum FieldContent {
     /// No nested message.
     Leaf,
     /// A message.
-    Message(&'static Shape),
+    Message(&'static KnownFields),
 }
 
 /// More than the nesting of any valid filter: each of its 20 levels is two messages.
 const DEPTH_MAX: usize = 50;
 
-/// Refuses `bytes` if they have a field that `shape` does not list.
+/// Refuses `bytes` if they have a field that `known` does not list.
 ///
 /// # Errors
 /// `Unimplemented` with the field's number; `InvalidArgument` when the bytes are not a message, or nested too deeply.
-pub(super) fn check(shape: &Shape, bytes: &[u8]) -> Result<(), Error> {
-    check_at(shape, bytes, 0)
+pub(super) fn check(known: &KnownFields, bytes: &[u8]) -> Result<(), Error> {
+    check_at(known, bytes, 0)
 }
 
-fn check_at(shape: &Shape, mut bytes: &[u8], depth: usize) -> Result<(), Error> {
+fn check_at(known: &KnownFields, mut bytes: &[u8], depth: usize) -> Result<(), Error> {
     if depth > DEPTH_MAX {
-        return Err(Error::invalid(format!("{} is nested too deeply", shape.name)));
+        return Err(Error::invalid(format!("{} is nested too deeply", known.name)));
     }
     while !bytes.is_empty() {
-        let (tag, wire_type) = decode_key(&mut bytes).map_err(|_| malformed(shape))?;
-        match (shape.field(tag), wire_type) {
-            (None, _) => return Err(unknown(shape, tag)),
-            (Some(Inside::Message(inner)), WireType::LengthDelimited) => {
-                let (inside, rest) = split_field(bytes).ok_or_else(|| malformed(shape))?;
+        let (tag, wire_type) = decode_key(&mut bytes).map_err(|_| malformed(known))?;
+        match (known.field(tag), wire_type) {
+            (None, _) => return Err(unknown(known, tag)),
+            (Some(FieldContent::Message(inner)), WireType::LengthDelimited) => {
+                let (inside, rest) = split_field(bytes).ok_or_else(|| malformed(known))?;
                 check_at(inner, inside, depth + 1)?;
                 bytes = rest;
             }
-            _ => skip_field(wire_type, tag, &mut bytes, DecodeContext::default()).map_err(|_| malformed(shape))?,
+            _ => skip_field(wire_type, tag, &mut bytes, DecodeContext::default()).map_err(|_| malformed(known))?,
         }
     }
     Ok(())
@@ -56,23 +56,23 @@ fn split_field(mut bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     bytes.split_at_checked(usize::try_from(length).ok()?)
 }
 
-impl Shape {
-    fn field(&self, tag: u32) -> Option<&Inside> {
+impl KnownFields {
+    fn field(&self, tag: u32) -> Option<&FieldContent> {
         self.fields.iter().find(|(known, _)| *known == tag).map(|(_, inside)| inside)
     }
 }
 
-fn malformed(shape: &Shape) -> Error {
-    Error::invalid(format!("{} does not decode", shape.name))
+fn malformed(known: &KnownFields) -> Error {
+    Error::invalid(format!("{} does not decode", known.name))
 }
 
-fn unknown(shape: &Shape, tag: u32) -> Error {
-    Error::unimplemented(format!("{} has field {tag}, which this release of Ebla does not support", shape.name))
+fn unknown(known: &KnownFields, tag: u32) -> Error {
+    Error::unimplemented(format!("{} has field {tag}, which this release of Ebla does not support", known.name))
 }
 
-use Inside::{Leaf, Message};
+use FieldContent::{Leaf, Message};
 
-pub(super) static ROW_FILTER: Shape = Shape {
+pub(super) static ROW_FILTER: KnownFields = KnownFields {
     name: "RowFilter",
     fields: &[
         (1, Message(&FILTERS)),
@@ -99,23 +99,24 @@ pub(super) static ROW_FILTER: Shape = Shape {
 };
 
 /// `RowFilter.Chain` and `RowFilter.Interleave`.
-static FILTERS: Shape = Shape { name: "RowFilter.Chain", fields: &[(1, Message(&ROW_FILTER))] };
+static FILTERS: KnownFields = KnownFields { name: "RowFilter.Chain", fields: &[(1, Message(&ROW_FILTER))] };
 
-static CONDITION: Shape = Shape {
+static CONDITION: KnownFields = KnownFields {
     name: "RowFilter.Condition",
     fields: &[(1, Message(&ROW_FILTER)), (2, Message(&ROW_FILTER)), (3, Message(&ROW_FILTER))],
 };
 
-static COLUMN_RANGE: Shape =
-    Shape { name: "ColumnRange", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf), (5, Leaf)] };
+static COLUMN_RANGE: KnownFields =
+    KnownFields { name: "ColumnRange", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf), (5, Leaf)] };
 
-static TIMESTAMP_RANGE: Shape = Shape { name: "TimestampRange", fields: &[(1, Leaf), (2, Leaf)] };
+static TIMESTAMP_RANGE: KnownFields = KnownFields { name: "TimestampRange", fields: &[(1, Leaf), (2, Leaf)] };
 
-static VALUE_RANGE: Shape = Shape { name: "ValueRange", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf)] };
+static VALUE_RANGE: KnownFields =
+    KnownFields { name: "ValueRange", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf)] };
 
-static VALUE_BITMASK: Shape = Shape { name: "ValueBitmask", fields: &[(1, Leaf)] };
+static VALUE_BITMASK: KnownFields = KnownFields { name: "ValueBitmask", fields: &[(1, Leaf)] };
 
-pub(super) static MUTATION: Shape = Shape {
+pub(super) static MUTATION: KnownFields = KnownFields {
     name: "Mutation",
     fields: &[
         (1, Message(&SET_CELL)),
@@ -128,16 +129,17 @@ pub(super) static MUTATION: Shape = Shape {
     ],
 };
 
-static SET_CELL: Shape = Shape { name: "Mutation.SetCell", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf)] };
+static SET_CELL: KnownFields =
+    KnownFields { name: "Mutation.SetCell", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf)] };
 
 /// `Mutation.AddToCell` and `Mutation.MergeToCell`.
-static AGGREGATE_TO_CELL: Shape = Shape {
+static AGGREGATE_TO_CELL: KnownFields = KnownFields {
     name: "Mutation.AddToCell",
     fields: &[(1, Leaf), (2, Message(&VALUE)), (3, Message(&VALUE)), (4, Message(&VALUE))],
 };
 
 /// Only plain kinds of values are accepted; the type is not needed.
-static VALUE: Shape = Shape {
+static VALUE: KnownFields = KnownFields {
     name: "Value",
     fields: &[
         (2, Leaf),
@@ -154,15 +156,15 @@ static VALUE: Shape = Shape {
     ],
 };
 
-static DELETE_FROM_COLUMN: Shape =
-    Shape { name: "Mutation.DeleteFromColumn", fields: &[(1, Leaf), (2, Leaf), (3, Message(&TIMESTAMP_RANGE))] };
+static DELETE_FROM_COLUMN: KnownFields =
+    KnownFields { name: "Mutation.DeleteFromColumn", fields: &[(1, Leaf), (2, Leaf), (3, Message(&TIMESTAMP_RANGE))] };
 
-static DELETE_FROM_FAMILY: Shape = Shape { name: "Mutation.DeleteFromFamily", fields: &[(1, Leaf)] };
+static DELETE_FROM_FAMILY: KnownFields = KnownFields { name: "Mutation.DeleteFromFamily", fields: &[(1, Leaf)] };
 
-static DELETE_FROM_ROW: Shape = Shape { name: "Mutation.DeleteFromRow", fields: &[] };
+static DELETE_FROM_ROW: KnownFields = KnownFields { name: "Mutation.DeleteFromRow", fields: &[] };
 
-pub(super) static READ_MODIFY_WRITE_RULE: Shape =
-    Shape { name: "ReadModifyWriteRule", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf)] };
+pub(super) static READ_MODIFY_WRITE_RULE: KnownFields =
+    KnownFields { name: "ReadModifyWriteRule", fields: &[(1, Leaf), (2, Leaf), (3, Leaf), (4, Leaf)] };
 
 #[cfg(test)]
 mod tests {
@@ -171,8 +173,8 @@ mod tests {
 
     use super::*;
 
-    fn reason(shape: &Shape, bytes: &[u8]) -> Option<Reason> {
-        check(shape, bytes).err().map(|error| error.reason)
+    fn reason(known: &KnownFields, bytes: &[u8]) -> Option<Reason> {
+        check(known, bytes).err().map(|error| error.reason)
     }
 
     /// One length-delimited field.

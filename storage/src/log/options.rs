@@ -61,7 +61,7 @@ pub struct Recovered {
     /// Recovery found damage, now or at an earlier start, that it could not attribute to groups: every group that is not in
     /// `groups` is quarantined. `quarantined` may name some that had been removed.
     pub all_quarantined: bool,
-    /// Bytes of a torn batch that recovery truncated. No submitter had been told that it was durable.
+    /// Bytes of a torn batch that recovery truncated. No submitter had received a success for it.
     pub cut_bytes: u64,
 }
 

@@ -8,9 +8,9 @@
 //! - the segment's header records up to which batch a recovery had written and synced it.
 //!
 //! If one of them covers the bad batch it is *damage* (corruption): the groups that its header names have lost records, or
-//! any group when the header cannot be read either. If none does it is a *torn tail*: no submitter was told that it was
-//! durable, and it is truncated. One case remains: corruption of the last batch before its commit marker is written looks
-//! like a torn tail.
+//! any group when the header cannot be read either. If none does it is a *torn tail*: no submitter received a success
+//! for it, and it is truncated. One case remains: corruption of the last batch before its commit marker is written
+//! looks like a torn tail.
 
 use bytes::Bytes;
 

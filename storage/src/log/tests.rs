@@ -363,7 +363,7 @@ fn a_lost_batch_header_quarantines_everyone() {
     assert_eq!(
         fixture.recovered.quarantined.len(),
         2,
-        "the one whose name went with the header is not in groups either"
+        "the group that only the lost header named is not in groups either"
     );
     let fresh = group(9, 1);
     fixture.log.add_group(fresh).unwrap();

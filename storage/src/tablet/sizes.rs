@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_joined_until_they_are_large_enough() {
+    fn adjacent_pieces_are_joined_until_they_are_large_enough() {
         let pieces = (0..10u8).map(|i| (Bytes::from(vec![i]), 1)).collect();
         let joined = joined(pieces, 3);
         assert_eq!(joined.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [3, 3, 3, 1]);

@@ -69,7 +69,7 @@ impl StatsTimer {
     }
 }
 
-/// Whether a client is told the last scanned row of a read that returns no row for a while.
+/// Whether a read that returns no row for a while reports the last scanned row to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScanProgress {
     /// It announced the feature: after a broken stream it resumes from there.

@@ -321,7 +321,7 @@ async fn reads_need_a_lease_without_suspension_or_a_quorum() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_isolated_follower_does_not_depose_the_leader_when_it_returns() {
+async fn an_isolated_follower_does_not_disrupt_the_leader_when_it_returns() {
     let cluster = Cluster::start(3, Transport::Direct, QUICK).await;
     let leader = cluster.leader().await;
     let term = cluster.node(leader).group.leadership().unwrap().term;
@@ -370,7 +370,7 @@ async fn a_replica_moves_from_one_server_to_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_removed_replica_that_returns_does_not_depose_the_leader() {
+async fn a_removed_replica_that_returns_does_not_disrupt_the_leader() {
     let mut cluster = Cluster::start(3, Transport::Direct, SLOW).await;
     let leader = cluster.leader().await;
     cluster.write("before").await;

@@ -134,7 +134,7 @@ impl Endpoint {
             for entry in message.entries {
                 let code = entry.status.map_or(Code::Ok, |status| Code::from_i32(status.code));
                 let before = codes[usize::try_from(entry.index).unwrap()].replace(code);
-                assert_eq!(before, None, "{} tells an entry twice", self.who);
+                assert_eq!(before, None, "{} reports an entry twice", self.who);
             }
         }
         Ok(Outcome::Entries(codes.into_iter().map(|code| code.expect("each entry has a status")).collect()))

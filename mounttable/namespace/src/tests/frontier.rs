@@ -40,7 +40,7 @@ fn list_servers(tables: &Tables<'_>, pattern: &str) -> (Vec<String>, Vec<String>
 }
 
 #[test]
-fn the_rest_of_a_pattern_is_asked_of_the_server_on_the_way() {
+fn the_rest_of_a_pattern_is_sent_to_the_mounted_server() {
     let tables = Tables::from([
         ("/root:1", vec![("a/mt", "/mt:1", Target::MountTable)]),
         ("/mt:1", vec![("", "", Target::Object), ("b", "/h:1", Target::Object), ("c", "/h:2", Target::Leaf)]),
@@ -51,10 +51,10 @@ fn the_rest_of_a_pattern_is_asked_of_the_server_on_the_way() {
         (vec!["a/mt/b".into(), "a/mt/c".into()], vec!["/root:1 a/*/?".into(), "/mt:1 ?".into()])
     );
     let (results, streams) = list_servers(&tables, "a/...");
-    assert_eq!(results, ["a/mt", "a/mt/b", "a/mt/c"], "a table's root is told of once");
+    assert_eq!(results, ["a/mt", "a/mt/b", "a/mt/c"], "a table's root is reported once");
     assert_eq!(streams, ["/root:1 a/...", "/mt:1 ...", "/h:1 ..."], "nothing is below a leaf");
     assert_eq!(list_servers(&tables, "a/***").1, ["/root:1 a/***", "/mt:1 ***"]);
-    assert_eq!(list_servers(&tables, "a/mt").1, ["/root:1 a/mt"], "it is told of already");
+    assert_eq!(list_servers(&tables, "a/mt").1, ["/root:1 a/mt"], "the root table reported it already");
 }
 
 /// T091

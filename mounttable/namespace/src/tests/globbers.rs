@@ -18,7 +18,7 @@ const SERVERS: &[(&str, &str)] = &[
 ];
 
 /// The matches that a server reports: nothing below a server mounted there.
-fn told_by(server: &str, receiver: &str, pattern: &Pattern) -> Vec<(String, String)> {
+fn reported_by(server: &str, receiver: &str, pattern: &Pattern) -> Vec<(String, String)> {
     if let Some(link) = server.strip_prefix("chain") {
         let next = format!("chain{}", link.parse::<usize>().unwrap_or(0) + 1);
         let here = pattern.left().is_empty().then(|| (String::new(), String::new()));
@@ -59,7 +59,7 @@ fn list_servers(receiver: &str, pattern: &str) -> Vec<String> {
     let mut frontier = Frontier::begin(String::new(), start, pattern.parse().unwrap());
     while let Some(visit) = frontier.next_visit() {
         let (address, inner) = naming::split_address(&visit.entry.names().remove(0));
-        for (name, mounted) in told_by(address.trim_end_matches(":1"), &inner, &visit.rest) {
+        for (name, mounted) in reported_by(address.trim_end_matches(":1"), &inner, &visit.rest) {
             let target = if mounted == "leaf" { Target::Leaf } else { Target::Object };
             frontier.found(&visit, Found { name, entry: entry(&mounted, target), has_children: false });
         }

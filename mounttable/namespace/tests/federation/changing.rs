@@ -100,8 +100,9 @@ async fn a_mount_goes_to_all_roots() {
     world.names.set_roots(roots);
     let options = MountOptions::new(HOUR);
     let outcomes = world.names.mount("a", &address("/h:1"), options).await.unwrap();
-    let told: Vec<_> = outcomes.each().map(|(_, outcome)| outcome.as_ref().err().map(|error| error.reason)).collect();
-    assert_eq!(told, [None, Some(Reason::Unavailable), None]);
+    let reasons: Vec<_> =
+        outcomes.each().map(|(_, outcome)| outcome.as_ref().err().map(|error| error.reason)).collect();
+    assert_eq!(reasons, [None, Some(Reason::Unavailable), None]);
     assert_eq!(outcomes.clone().any().unwrap().created, 1);
     assert_eq!(outcomes.all().unwrap_err().reason, Reason::Unavailable);
     for table in ["root", "second"] {

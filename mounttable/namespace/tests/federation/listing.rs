@@ -78,8 +78,11 @@ async fn a_server_that_cannot_have_more_is_not_asked() {
         let runtime = Runtime { net: Net::custom(Arc::new(noted.clone())), ..Runtime::system("test") };
         let roots = Roots::new([world.at("root").as_str()]).unwrap();
         let names = Namespace::builder(runtime).roots(roots).identity("test").build().unwrap();
-        let told = globbed(&names, pattern).await;
-        assert!(told.contains(&"mt4/foo/bar/glob".to_owned()) || pattern.ends_with("glob/*"), "{pattern}: {told:?}");
+        let listed = globbed(&names, pattern).await;
+        assert!(
+            listed.contains(&"mt4/foo/bar/glob".to_owned()) || pattern.ends_with("glob/*"),
+            "{pattern}: {listed:?}"
+        );
         assert_eq!(noted.has_connected(&server), is_asked, "{pattern}");
         assert!(noted.has_connected(&world.at("bar")), "{pattern}");
     }

@@ -17,8 +17,8 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// The next reported names; empty: the name does not resolve.
 async fn next(states: &mut BoxStream<'static, Result<WatchState, Error>>) -> Result<Vec<String>, Reason> {
-    let told = tokio::time::timeout(SOON, states.next()).await.unwrap().unwrap();
-    let mut names = told.map(|state| state.map(|entry| entry.names()).unwrap_or_default()).map_err(|it| it.reason)?;
+    let state = tokio::time::timeout(SOON, states.next()).await.unwrap().unwrap();
+    let mut names = state.map(|it| it.map(|entry| entry.names()).unwrap_or_default()).map_err(|it| it.reason)?;
     names.sort();
     Ok(names)
 }

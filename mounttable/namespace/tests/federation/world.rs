@@ -86,13 +86,13 @@ impl World {
 }
 
 pub(crate) async fn globbed(names: &Namespace, pattern: &str) -> Vec<String> {
-    let told = names.glob(pattern).unwrap().map(|item| match item {
+    let results = names.glob(pattern).unwrap().map(|item| match item {
         Ok(entry) => entry.name,
         Err(failed) => format!("{}: {}", failed.name, failed.error.reason),
     });
-    let mut told: Vec<_> = told.collect().await;
-    told.sort();
-    told
+    let mut results: Vec<_> = results.collect().await;
+    results.sort();
+    results
 }
 
 pub(crate) fn address(text: &str) -> ServerAddress {

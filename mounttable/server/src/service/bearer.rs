@@ -219,7 +219,7 @@ fn usable(jwk: &Jwk) -> Option<Key> {
             _ => return None,
         },
         AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => &[EdDSA],
-        // Whoever can verify with a shared secret could also sign with it.
+        // A server that can verify with a shared secret could also sign with it.
         _ => return None,
     };
     let key = DecodingKey::from_jwk(jwk).ok()?;

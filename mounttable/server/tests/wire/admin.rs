@@ -35,11 +35,11 @@ async fn check(world: &World, fix: bool) -> Vec<(String, String, bool)> {
 
 async fn dump(world: &World) -> Vec<wire::DumpReply> {
     let mut replies = ok(world.admin().dump(by("server", wire::DumpRequest {})).await);
-    let mut told = Vec::new();
+    let mut dumped = Vec::new();
     while let Some(reply) = replies.message().await.unwrap() {
-        told.push(reply);
+        dumped.push(reply);
     }
-    told
+    dumped
 }
 
 async fn restore(world: &World, dump: Vec<wire::DumpReply>) -> Result<wire::RestoreReply, Status> {
@@ -165,12 +165,13 @@ async fn a_dump_restores_the_table() {
     world.mount("bob", "a/b", "h:1", 60).await;
     world.write_permissions("bob", "a", r#"{"Admin":{"In":["bob"]}}"#).await;
     let rows = world.memory.rows();
-    let told = dump(&world).await;
-    let of_big = told.iter().filter(|one| matches!(&one.reply, Some(Reply::Row(row)) if row.key == key("big"))).count();
+    let dumped = dump(&world).await;
+    let of_big =
+        dumped.iter().filter(|one| matches!(&one.reply, Some(Reply::Row(row)) if row.key == key("big"))).count();
     assert_eq!(of_big, 2);
-    assert_eq!(refusal(restore(&world, told.clone()).await), (Code::FailedPrecondition, Reason::NotEmpty));
+    assert_eq!(refusal(restore(&world, dumped.clone()).await), (Code::FailedPrecondition, Reason::NotEmpty));
     assert_eq!(world.memory.rows(), rows, "nothing was touched");
-    let counters: BTreeMap<_, _> = told
+    let counters: BTreeMap<_, _> = dumped
         .iter()
         .filter_map(|one| match &one.reply {
             Some(Reply::Counter(counter)) => Some((counter.name.clone(), counter.value)),
@@ -182,16 +183,16 @@ async fn a_dump_restores_the_table() {
     assert_eq!((reply.rows, reply.counters), (304, u64::try_from(counters.len()).unwrap()));
     let gone = refusal(world.resolve("bob", "a/b").await);
     assert_eq!(gone, (Code::NotFound, Reason::NoSuchNameRoot));
-    let reply = restore(&world, told.clone()).await.unwrap();
+    let reply = restore(&world, dumped.clone()).await.unwrap();
     assert_eq!((reply.rows, reply.counters), (304, u64::try_from(counters.len()).unwrap()));
     assert_eq!(world.memory.rows(), rows);
-    assert_eq!(dump(&world).await, told);
+    assert_eq!(dump(&world).await, dumped);
     assert_eq!(check(&world, false).await, []);
     assert_eq!(world.resolve("bob", "a/b").await.unwrap().0, ["h:1"]);
     assert_eq!(refusal(world.resolve("alice", "a/b").await), (Code::PermissionDenied, Reason::NoAccess));
     // Another server, whose table has only a root.
     let other = World::start().await;
-    restore(&other, told).await.unwrap();
+    restore(&other, dumped).await.unwrap();
     assert_eq!(other.resolve("alice", "big/7").await.unwrap().0, ["h:1"]);
 }
 
@@ -205,9 +206,9 @@ async fn a_large_row_is_dumped_in_pieces_that_a_restore_accepts() {
     let servers = (0..6_000).map(|number| format!("/h:1/{number}/{}", "x".repeat(1_000)));
     let changes = servers.map(|address| Change::Set(Family::Servers, address, cell.clone())).collect();
     assert!(world.memory.change_if(&key("a"), Condition::All(Vec::new()), changes).await.unwrap());
-    let told = dump(&world).await;
+    let dumped = dump(&world).await;
     let other = World::start().await;
-    restore(&other, told).await.unwrap();
+    restore(&other, dumped).await.unwrap();
     assert_eq!(other.memory.rows().remove(&key("a")).map(|row| row.len()), Some(row.len() + 6_000));
 }
 
@@ -216,19 +217,19 @@ async fn a_large_row_is_dumped_in_pieces_that_a_restore_accepts() {
 async fn half_a_dump_is_no_table() {
     let world = World::start().await;
     world.mount("bob", "a/b/c", "h:1", 0).await;
-    let told = dump(&world).await;
+    let dumped = dump(&world).await;
     destroy(&world).await;
     let (root, others): (Vec<_>, Vec<_>) =
-        told.clone().into_iter().partition(|one| matches!(&one.reply, Some(Reply::Row(row)) if row.key == key("")));
+        dumped.clone().into_iter().partition(|one| matches!(&one.reply, Some(Reply::Row(row)) if row.key == key("")));
     assert_eq!(refusal(restore(&world, others).await), (Code::InvalidArgument, Reason::BadRequest), "no root");
     assert_eq!(refusal(world.resolve("bob", "a/b/c").await), (Code::NotFound, Reason::NoSuchNameRoot));
     let swept = ok(world.admin().sweep(by("server", wire::SweepRequest {})).await);
     assert_eq!((swept, world.memory.rows().len()), (wire::SweepReply::default(), 3), "what is restored is not swept");
     assert_eq!(refusal(restore(&world, root).await), (Code::FailedPrecondition, Reason::NotEmpty));
     destroy(&world).await;
-    restore(&world, told.clone()).await.unwrap();
+    restore(&world, dumped.clone()).await.unwrap();
     assert_eq!(world.resolve("bob", "a/b/c").await.unwrap().0, ["h:1"]);
-    let mut strange = told;
+    let mut strange = dumped;
     if let Some(Reply::Row(row)) = &mut strange[0].reply {
         row.cells[0].family = "x".to_owned();
     }

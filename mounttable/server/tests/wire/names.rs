@@ -44,7 +44,7 @@ async fn many_names_are_answered_in_their_order() {
     let names = ["open/x", "never", "closed/x", "a/../b", "open"].map(str::to_owned).to_vec();
     let request = wire::BatchResolveRequest { names };
     let reply = ok(world.names().batch_resolve(by("alice", request)).await);
-    let told: Vec<_> = reply
+    let outcomes: Vec<_> = reply
         .results
         .iter()
         .map(|result| match result.result.as_ref().unwrap() {
@@ -52,7 +52,7 @@ async fn many_names_are_answered_in_their_order() {
             One::Failure(failure) => format!("{}", reason(failure)),
         })
         .collect();
-    assert_eq!(told, [r#"h:1 + "x""#, "NO_SUCH_NAME", "NO_ACCESS", "BAD_NAME", r#"h:1 + """#]);
+    assert_eq!(outcomes, [r#"h:1 + "x""#, "NO_SUCH_NAME", "NO_ACCESS", "BAD_NAME", r#"h:1 + """#]);
     let many = |count| wire::BatchResolveRequest { names: vec!["open".to_owned(); count] };
     assert_eq!(ok(world.names().batch_resolve(by("alice", many(1_000))).await).results.len(), 1_000);
     let refused = world.names().batch_resolve(by("alice", many(1_001))).await;
@@ -115,21 +115,21 @@ async fn rights_are_tested_for_oneself_and_by_admins_for_others() {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         by(caller, wire::TestPermissionsRequest { name: "a".to_owned(), tags: texts(tags), names: texts(names) })
     };
-    let told = |reply: wire::TestPermissionsReply| -> Vec<String> {
+    let rights = |reply: wire::TestPermissionsReply| -> Vec<String> {
         reply.allowed.iter().map(|it| format!("{} by {} {:?}", it.tag, it.granted_by, it.pattern)).collect()
     };
     let mut client = world.names();
-    let alices = told(ok(client.test_permissions(ask("alice", &[], &[])).await));
+    let alices = rights(ok(client.test_permissions(ask("alice", &[], &[])).await));
     assert_eq!(alices, [r#"Read by Read "alice""#]);
-    let bobs = told(ok(client.test_permissions(ask("bob", &["Mount", "Read"], &[])).await));
+    let bobs = rights(ok(client.test_permissions(ask("bob", &["Mount", "Read"], &[])).await));
     assert_eq!(bobs, [r#"Mount by Admin "bob""#, r#"Read by Admin "bob""#]);
-    let carols = told(ok(client.test_permissions(ask("carol", &[], &[])).await));
-    assert_eq!(carols, [r#"Resolve by Resolve """#], "who may not read the lists is not told what stands in them");
-    let others = told(ok(client.test_permissions(ask("bob", &[], &["carol:y"])).await));
-    assert_eq!(others, [r#"Resolve by Resolve "carol""#], "who may read the lists is told");
-    let denied = told(ok(client.test_permissions(ask("bob", &[], &["carol:x"])).await));
+    let carols = rights(ok(client.test_permissions(ask("carol", &[], &[])).await));
+    assert_eq!(carols, [r#"Resolve by Resolve """#], "the pattern is withheld from a caller without Read");
+    let others = rights(ok(client.test_permissions(ask("bob", &[], &["carol:y"])).await));
+    assert_eq!(others, [r#"Resolve by Resolve "carol""#], "the pattern is reported to a caller with Read");
+    let denied = rights(ok(client.test_permissions(ask("bob", &[], &["carol:x"])).await));
     assert_eq!(denied, Vec::<String>::new());
-    let servers = told(ok(client.test_permissions(ask("server", &["Admin"], &[])).await));
+    let servers = rights(ok(client.test_permissions(ask("server", &["Admin"], &[])).await));
     assert_eq!(servers, [r#"Admin by Admin """#]);
     let refused = client.test_permissions(ask("alice", &[], &["bob"])).await;
     assert_eq!(refusal(refused), (Code::PermissionDenied, Reason::NoAccess), "only an Admin asks about others");

@@ -27,12 +27,12 @@ impl Keeping {
 
     async fn keep(&mut self, mounts: Vec<wire::MountRequest>) -> Result<Vec<Result<Option<i64>, Reason>>, Status> {
         self.requests.send(wire::KeepMountedRequest { mounts }).await.unwrap();
-        let told = |one: wire::keep_mounted_reply::Result| match &one.failure {
+        let outcome = |one: wire::keep_mounted_reply::Result| match &one.failure {
             None => Ok(one.deadline_micros),
             Some(failure) => Err(reason(failure)),
         };
         let reply = self.replies.message().await?.expect("an answer for each request");
-        Ok(reply.results.into_iter().map(told).collect())
+        Ok(reply.results.into_iter().map(outcome).collect())
     }
 }
 
@@ -54,10 +54,10 @@ async fn servers_are_kept_mounted_for_as_long_as_they_are_refreshed() {
     assert_eq!(keeping.keep(longer).await.unwrap(), [Ok(Some(world.micros_in(90)))], "another time to live");
     world.clock.advance(Duration::from_secs(90));
     assert_eq!(refusal(world.resolve("alice", "a/b").await), (Code::NotFound, Reason::NoSuchName));
-    assert_eq!(keeping.keep(mounts()).await.unwrap(), expected(&world), "what has gone is mounted anew");
+    assert_eq!(keeping.keep(mounts()).await.unwrap(), expected(&world), "an expired mount is created again");
     world.write_permissions("alice", "a/b", r#"{"Admin":{"In":["alice"]}}"#).await;
     let refused = keeping.keep(vec![mount("a/b", "h:1", 60)]).await.unwrap();
-    assert_eq!(refused, [Err(Reason::NoAccess)], "a right that was taken away does not keep anything mounted");
+    assert_eq!(refused, [Err(Reason::NoAccess)], "a revoked right keeps nothing mounted");
     let too_many = vec![mount("a/b", "h:1", 60); 1_001];
     assert_eq!(refusal(keeping.keep(too_many).await), (Code::InvalidArgument, Reason::BadRequest));
 }
@@ -89,7 +89,7 @@ impl Watching {
         loop {
             match self.0.message().await?.expect("a watch ends with a status").reply.unwrap() {
                 Reply::Heartbeat(Heartbeat {}) => {}
-                told => return Ok(told),
+                reply => return Ok(reply),
             }
         }
     }

@@ -10,7 +10,7 @@
 //!
 //! When a batch is full, the next one queues behind it. A change that conflicts with a batch is sent directly. The
 //! callers of a batch poll it, whichever of them are left, and the callers of the next batch poll it too. So a caller
-//! that is not polled, such as one behind a slow reader, blocks nobody.
+//! that is not polled, such as one behind a slow reader, blocks no other.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -19,7 +19,7 @@ pub(super) struct NewNode {
 
 impl<S: Store + Environment> Table<S> {
     /// One attempt at creating a child of `parent` as read, charged to the reservation; returns whether this call
-    /// created it. The caller must walk again: another call may have created the child, or nobody has.
+    /// created it. The caller must walk again: another call may have created the child, or it is still missing.
     pub(super) async fn create(
         &self,
         parent: &Node,

@@ -46,7 +46,7 @@ impl<S: Store + Environment> Table<S> {
             let Some(node) = dead else { return Ok(live) };
             match self.finish_deletion(&node.name, node.incarnation, &mut budget).await? {
                 DeletionProgress::Finished => self.back_off(&mut attempts).await?,
-                // The node is deleted, whoever removes the rest of it.
+                // The node is deleted; other requests or the sweep remove its remaining rows.
                 DeletionProgress::Interrupted => return Ok(live),
             }
         }

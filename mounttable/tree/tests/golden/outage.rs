@@ -33,8 +33,8 @@ fn outages_put_deadlines_off() {
                 ["now", now] => {
                     let found = evaluate(&records, at(now));
                     let ended = found.ended.map(|it| format!("over {}-{}", seconds(it.begin), seconds(it.end)));
-                    let told: Vec<_> = ended.into_iter().chain(line("useless", &found.obsolete)).collect();
-                    out.push(if told.is_empty() { "nothing".to_owned() } else { told.join(", ") });
+                    let lines: Vec<_> = ended.into_iter().chain(line("useless", &found.obsolete)).collect();
+                    out.push(if lines.is_empty() { "nothing".to_owned() } else { lines.join(", ") });
                     record = found.record;
                 }
                 ["mount", time, ttl, now] => {

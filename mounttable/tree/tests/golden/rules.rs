@@ -23,16 +23,16 @@ fn callers_may_do_what_the_rules_say() {
                 }
                 "create" => {
                     let (name, child) = rest.split_once(' ').unwrap();
-                    out.push(told(rules::create_child(&caller(name), &parent, child)));
+                    out.push(shown(rules::create_child(&caller(name), &parent, child)));
                 }
                 "set" => {
                     let (name, new) = rest.split_once(' ').unwrap();
                     let new = Permissions::from_json(new).unwrap();
-                    out.push(told(rules::replacement(&caller(name), Some(&node), new)));
+                    out.push(shown(rules::replacement(&caller(name), Some(&node), new)));
                 }
                 "set_new" => {
                     let (name, new) = rest.split_once(' ').unwrap();
-                    out.push(told(rules::replacement(&caller(name), None, Permissions::from_json(new).unwrap())));
+                    out.push(shown(rules::replacement(&caller(name), None, Permissions::from_json(new).unwrap())));
                 }
                 other => panic!("{other} is no word of this script"),
             }
@@ -58,7 +58,7 @@ fn allowed(name: &str, node: &Permissions, parent: &Permissions) -> String {
     if words.is_empty() { "nothing".to_string() } else { words.join(" ") }
 }
 
-fn told(permissions: Result<Permissions, Error>) -> String {
+fn shown(permissions: Result<Permissions, Error>) -> String {
     permissions.map_or_else(|error| refusal(&error), |permissions| permissions.to_json())
 }
 

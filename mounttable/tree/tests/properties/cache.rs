@@ -59,8 +59,8 @@ fn version(row: &Row) -> u64 {
 struct World {
     now: Micros,
     versions: Vec<Vec<Micros>>,
-    /// The last change that the cache was told of.
-    told: Vec<Micros>,
+    /// The time of each row's last eviction from the cache.
+    evicted: Vec<Micros>,
 }
 
 impl World {
@@ -78,7 +78,7 @@ impl World {
         let at = usize::try_from(version).unwrap();
         let until = self.versions[row].get(at + 1).copied().unwrap_or(Micros::MAX);
         let is_young = until == Micros::MAX || self.now.since(until) < TTL;
-        is_young && until > self.told[row]
+        is_young && until > self.evicted[row]
     }
 }
 
@@ -100,7 +100,7 @@ type Fetches = Vec<(FetchId, Vec<PathStep>, ReadParts, Micros)>;
 fn play(events: Vec<Event>, options: CacheOptions) {
     let mut cache = Cache::new(options);
     let start = Micros::from_millis(1_000_000);
-    let mut world = World { now: start, versions: vec![vec![start]; 4], told: vec![Micros::ZERO; 4] };
+    let mut world = World { now: start, versions: vec![vec![start]; 4], evicted: vec![Micros::ZERO; 4] };
     let mut in_flight: Fetches = Vec::new();
     for event in events {
         match event {
@@ -120,12 +120,17 @@ fn play(events: Vec<Event>, options: CacheOptions) {
                         for step in &steps {
                             let number: usize = step.key.parse().unwrap();
                             // An evicted row may be read again while an older read is in flight.
-                            assert!(!running.contains(&step) || world.told[number] > start, "{step:?} is read twice");
+                            assert!(
+                                !running.contains(&step) || world.evicted[number] > start,
+                                "{step:?} is read twice"
+                            );
                             cache::parts(step, row(number, world.version(number)).as_ref(), &mut fetched);
                         }
                         in_flight.push((fetch, steps, fetched, world.now));
                     }
-                    Lookup::Join(fetch, _) => assert!(in_flight.iter().any(|(of, ..)| *of == fetch), "nobody reads"),
+                    Lookup::Join(fetch, _) => {
+                        assert!(in_flight.iter().any(|(of, ..)| *of == fetch), "no fetch is in flight")
+                    }
                     Lookup::Stale(_) => unreachable!("the storage answers"),
                 }
             }
@@ -142,7 +147,7 @@ fn play(events: Vec<Event>, options: CacheOptions) {
                 // Time advances, so that before and after differ.
                 world.now = world.now.plus(Duration::from_micros(1));
                 world.change(row);
-                world.told[row] = world.now;
+                world.evicted[row] = world.now;
                 cache.evict(&row.to_string());
             }
             Event::ChangeElsewhere(row) => {

@@ -119,7 +119,7 @@ fn a_read_overtaken_by_a_change_is_not_cached() {
         assert_eq!(go_on(&mut early, 1), None);
     }
     assert!(alone(store.change_if(&row_key(&name("")), anything(), says(&storage, "new"))).unwrap());
-    assert_eq!(alone(said(&store, "")), "new", "nobody joins the early read any more");
+    assert_eq!(alone(said(&store, "")), "new", "a new call does not join the early read");
     assert_eq!(go_on(&mut early, 100), Some("old".to_owned()));
     assert_eq!(alone(said(&store, "")), "new");
 }
@@ -151,13 +151,13 @@ fn stale_entries_are_served_while_the_storage_is_unavailable() {
     assert_eq!((found.servers.len(), found.suffix.as_str(), found.freshness), (1, "c", Freshness::Stale));
     storage.take_calls();
     assert_eq!(replica.look_up("a/b/other").unwrap().suffix, "other", "below a mount nothing is looked for");
-    assert_eq!(storage.take_calls(), 0, "who has something to tell lets the storage rest");
+    assert_eq!(storage.take_calls(), 0, "a lookup with a cached answer sends no request");
     for unknown in ["never", "a", "else/where"] {
         assert_eq!(replica.look_up(unknown).unwrap_err().reason, Reason::Unavailable, "{unknown}");
     }
     assert_eq!(replica.mount("a/b", "h:2", SECOND).unwrap_err().reason, Reason::Unavailable);
     storage.advance(cache::STALE_TTL);
-    assert_eq!(replica.look_up("a/b").unwrap_err().reason, Reason::Unavailable, "nobody knows any more");
+    assert_eq!(replica.look_up("a/b").unwrap_err().reason, Reason::Unavailable, "the stale entry has expired");
     storage.turn(Health::Fine);
     let found = replica.look_up("a/b").unwrap();
     assert_eq!((found.servers.len(), found.freshness), (1, Freshness::Recent));

@@ -96,8 +96,8 @@ fn a_large_directory_is_never_read_completely() {
         (counter.found, outcome.is_ok())
     };
     storage.take_calls();
-    assert_eq!(list("*", 10), (10, false), "who has seen enough ends the listing");
-    assert!(storage.take_calls() < 10, "and what he has not seen is not read");
+    assert_eq!(list("*", 10), (10, false), "the listing stops when the receiver has enough");
+    assert!(storage.take_calls() < 10, "and the rest is not read");
     assert_eq!(list("0999*", usize::MAX), (100, true));
     assert!(storage.take_calls() < 10, "what every match begins with bounds what is read");
     assert_eq!(list("*", usize::MAX), (CHILDREN, true));
@@ -122,7 +122,7 @@ fn mounts_on_one_node_do_not_conflict() {
     let outcomes = together((2..2 + MOUNTS).map(mount));
     assert!(outcomes.iter().all(Result::is_ok), "{:?}", outcomes.iter().find(|outcome| outcome.is_err()));
     assert_eq!(replica.servers("popular").len(), MOUNTS + 1);
-    assert_eq!(storage.pauses(), before, "nobody had to begin anew");
+    assert_eq!(storage.pauses(), before, "no call had to retry");
 }
 
 /// T114: mounting, refreshing or unmounting one of very many servers reads no more than one of few.
@@ -168,7 +168,7 @@ fn a_mount_sees_what_it_conflicts_with_among_many() {
     assert_eq!(below, Reason::ShadowedByMount);
     storage.advance(SECOND * 60);
     mount("h:500", Target::Leaf, SECOND * 60).unwrap();
-    assert_eq!(replica.servers("popular"), ["h:500"], "what has expired stands in nobody's way, and is gone");
+    assert_eq!(replica.servers("popular"), ["h:500"], "expired servers do not conflict, and are removed");
     let rows = storage.memory.rows();
     let left = rows.values().flatten().filter(|((family, _), _)| *family == Family::Servers).count();
     assert_eq!(left, 1);

@@ -96,7 +96,11 @@ fn an_outage_longer_than_the_time_to_live_expires_no_name() {
     world.pass(SECOND * 5);
     assert_eq!((world.servers("living"), world.servers("dead")), (there(), gone()));
     world.pass(SECOND * 5);
-    assert_eq!(world.servers("living"), gone(), "its publisher died when all was well, and is missed on time");
+    assert_eq!(
+        world.servers("living"),
+        gone(),
+        "its publisher stopped without an outage: the name expires at its deadline"
+    );
 }
 
 /// A server that starts after the outage learns of it from the records.

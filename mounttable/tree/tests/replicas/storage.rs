@@ -93,7 +93,7 @@ impl Storage {
         let health = self.state.lock().unwrap().health;
         match health {
             Health::Fine => Ok(()),
-            Health::Away => Err(Error::new(Reason::Unavailable, "nobody is there")),
+            Health::Away => Err(Error::new(Reason::Unavailable, "the storage is unavailable")),
             Health::Silent => pending().await,
         }
     }
@@ -182,7 +182,7 @@ pub(crate) fn go_on<T>(call: &mut Call<'_, T>, steps: usize) -> Option<T> {
 
 /// Runs one call alone.
 pub(crate) fn alone<'a, T>(call: impl Future<Output = T> + 'a) -> T {
-    go_on(&mut (Box::pin(call) as Call<'a, T>), 10_000_000).expect("a call with nobody beside it ends")
+    go_on(&mut (Box::pin(call) as Call<'a, T>), 10_000_000).expect("a call that runs alone ends")
 }
 
 /// Runs calls concurrently, one step of each in turn; returns their results.

@@ -67,5 +67,5 @@ pub(crate) fn alone<T>(future: impl Future<Output = T>) -> T {
             return out;
         }
     }
-    panic!("a call with nobody beside it does not end");
+    panic!("a call that runs alone does not end");
 }

@@ -67,7 +67,7 @@ fn a_fenced_change_fails_with_an_outdated_read() {
 
 /// T066
 #[test]
-fn rows_that_do_not_fit_are_found_and_mended() {
+fn rows_that_do_not_fit_are_found_and_repaired() {
     let world = World::open();
     (0..5).for_each(|at| drop(world.mount("root", &format!("good{at}"), "h:1", 60).unwrap()));
     world.mount("root", "dangling", "h:1", 60).unwrap();

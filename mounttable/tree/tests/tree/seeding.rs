@@ -12,7 +12,7 @@ const FILE: &str =
 fn a_file_seeds_a_new_table_only() {
     let world = World::empty();
     assert_eq!(world.seed(FILE), 2);
-    // A revocation: bob administers it no more.
+    // A revocation: bob is no longer an administrator.
     let carols = r#"{"Admin":{"In":["carol"]}}"#;
     world.set_permissions("server", "a", carols, None).unwrap();
     let stored = world.permissions("server", "a").unwrap();

@@ -163,8 +163,8 @@ async fn errors_of_the_master_are_returned_unchanged() {
 #[tokio::test]
 async fn without_a_master_a_call_waits_for_one() {
     let fixture = Fixture::new().await;
-    let hopeless = fixture.create(SHORT).await.unwrap_err();
-    assert_eq!(hopeless.code(), Code::Unavailable, "{hopeless}");
+    let error = fixture.create(SHORT).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "{error}");
     let elected_later = async {
         let (address, alive) = fixture.master(Fake::new(Answer::Name("late"))).await;
         fixture.elect(&address).await;

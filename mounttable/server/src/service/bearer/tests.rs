@@ -61,7 +61,7 @@ fn token(claims: &Value) -> String {
 }
 
 /// The names, or the error.
-fn told(bearer: &TokenVerifier, claims: &Value) -> String {
+fn outcome(bearer: &TokenVerifier, claims: &Value) -> String {
     let names = bearer.names(&token(claims)).map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>());
     names.map_or_else(|error| format!("{}: {}", error.reason, error.message), |names| names.join(" "))
 }
@@ -87,12 +87,12 @@ fn names_come_from_the_subject_the_address_and_the_groups() {
     let expected = format!(
         "{host}:u:alice {host}:u:alice@example.org {host}:g:ops {host}:g:a%3Ab%2Cc%25 {host}:g:%2E%2E%2E {host}:g:%24"
     );
-    assert_eq!(told(&bearer(), &claims), expected);
+    assert_eq!(outcome(&bearer(), &claims), expected);
     claims["email_verified"] = json!(false);
     claims["groups"] = json!([]);
-    assert_eq!(told(&bearer(), &claims), format!("{host}:u:alice"));
+    assert_eq!(outcome(&bearer(), &claims), format!("{host}:u:alice"));
     claims["sub"] = Value::Null;
-    assert!(told(&bearer(), &claims).contains("neither"));
+    assert!(outcome(&bearer(), &claims).contains("neither"));
 }
 
 #[test]
@@ -108,11 +108,11 @@ fn unaccepted_tokens_are_refused_with_the_cause() {
         (with("sub", json!("")), "neither"),
     ];
     for (claims, why) in refusals {
-        let said = told(&bearer, &claims);
-        assert!(said.starts_with("NOT_AUTHENTICATED") && said.contains(why), "{claims}: {said}");
+        let refusal = outcome(&bearer, &claims);
+        assert!(refusal.starts_with("NOT_AUTHENTICATED") && refusal.contains(why), "{claims}: {refusal}");
     }
     for claims in [with("exp", json!(NOW - 59)), with("nbf", json!(NOW + 59)), with("exp", json!(f64::MAX))] {
-        assert_eq!(told(&bearer, &claims), "login.example.org:u:alice", "{claims}");
+        assert_eq!(outcome(&bearer, &claims), "login.example.org:u:alice", "{claims}");
     }
 }
 

@@ -47,8 +47,8 @@ impl Answer {
     /// Status and reason of an error.
     #[track_caller]
     pub(super) fn refusal(&self) -> (u16, Reason) {
-        let told: Value = serde_json::from_str(&self.body).unwrap();
-        (self.status.as_u16(), Reason::from_name(told["reason"].as_str().unwrap()).unwrap())
+        let error: Value = serde_json::from_str(&self.body).unwrap();
+        (self.status.as_u16(), Reason::from_name(error["reason"].as_str().unwrap()).unwrap())
     }
 }
 

@@ -56,7 +56,7 @@ async fn permissions_are_returned_with_a_name_on_request() {
         "h:1"
     );
     let refused = ask(&world, "alice", "GET", "/v1/names/a?permissions=1", "").await;
-    assert_eq!(refused.refusal(), (403, Reason::NoAccess), "who may resolve may not read everything");
+    assert_eq!(refused.refusal(), (403, Reason::NoAccess), "Resolve does not permit a read of the permissions");
 }
 
 #[tokio::test]

@@ -26,8 +26,8 @@ async fn a_listing_is_sent_line_by_line() {
     let entry = |name: &str| json!({"entry": {"name": name, "servers": [server], "has_children": false}});
     let directory = |name: &str| json!({"entry": {"name": name, "servers": [], "has_children": true}});
     let summary = |entries: u64, omitted: bool, truncated: bool| {
-        let told = json!({"entries": entries, "omitted": omitted, "truncated": truncated});
-        json!({ "summary": told })
+        let counts = json!({"entries": entries, "omitted": omitted, "truncated": truncated});
+        json!({ "summary": counts })
     };
     let below = glob(&world, "alice", "/v1/names/open?glob=*").await;
     assert_eq!(below, [entry("a"), entry("b"), directory("c"), summary(3, false, false)]);
@@ -50,7 +50,7 @@ async fn a_long_listing_comes_in_pieces() {
         world.mount("server", &format!("d/{at:03}"), "h:1", 60).await;
     }
     let answer = begin(&world, request("bob", "GET", "/v1/names/d?glob=*", "")).await;
-    assert_eq!(answer.headers().get(header::CONTENT_LENGTH), None, "nobody knows how long it will be");
+    assert_eq!(answer.headers().get(header::CONTENT_LENGTH), None, "the length is not known in advance");
     let mut chunks = answer.into_body().into_data_stream();
     assert!(chunks.next().await.unwrap().unwrap().starts_with(b"{\"entry\""));
     drop(chunks);

@@ -148,7 +148,7 @@ fn concurrent_changes_share_a_batch() {
     let calls = names.iter().map(|name| begun(&store, name, absent(name))).collect();
     assert!(ended(&counting, calls).iter().all(|outcome| *outcome == Ok(true)));
     assert_eq!((columns(&counting), changes(&counting)), (20, 2));
-    assert!(locked(&store.changes.tails).last.is_empty(), "nobody waits");
+    assert!(locked(&store.changes.tails).last.is_empty(), "no call waits");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_failing_member_does_not_fail_its_batch() {
         begun(&store, "d", absent("d")),
     ];
     assert_eq!(ended(&counting, calls), [Ok(true), Ok(true), Ok(false), Ok(true)]);
-    // The first; the batch of three, in vain; and the three one by one.
+    // The first; the batch of three, which fails; and the three one by one.
     assert_eq!((columns(&counting), changes(&counting)), (3, 5));
 }
 
@@ -199,7 +199,7 @@ fn a_dropped_caller_does_not_stop_its_batch() {
     drop((first, second));
     assert_eq!(ended(&counting, vec![third]), [Ok(true)]);
     drop(begun(&store, "d", absent("d")));
-    assert!(locked(&store.changes.tails).last.is_empty(), "nobody waits");
+    assert!(locked(&store.changes.tails).last.is_empty(), "no call waits");
     assert_eq!(ended(&counting, vec![begun(&store, "e", absent("e"))]), [Ok(true)]);
     // The changes of dropped callers are executed with their batch.
     let row = counting.memory.rows().remove(KEY).unwrap();
@@ -216,16 +216,16 @@ fn each_addition_gets_its_own_result() {
     };
     let calls: Vec<_> = [5, 1, -2, 7].into_iter().map(polled).collect();
     counting.is_open.store(true, Ordering::Relaxed);
-    let mut told = Vec::new();
+    let mut totals = Vec::new();
     for mut call in calls {
         for _round in 0..10 {
             if let Poll::Ready(after) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                told.push(after.unwrap());
+                totals.push(after.unwrap());
                 break;
             }
         }
     }
-    assert_eq!(told, [5, 6, 4, 11]);
+    assert_eq!(totals, [5, 6, 4, 11]);
     assert_eq!(counting.increments.load(Ordering::Relaxed), 2, "the first, and the others together");
 }
 
@@ -252,7 +252,7 @@ fn requests(store: &CoalescingStore<Counting>, counting: &Counting, count: usize
     let names: Vec<_> = (0..count).map(|number| format!("{before} {number}")).collect();
     let calls = names.iter().map(|name| begun(store, name, absent(name))).collect();
     assert!(ended(counting, calls).iter().all(|outcome| *outcome == Ok(true)));
-    assert!(locked(&store.changes.tails).last.is_empty(), "nobody waits");
+    assert!(locked(&store.changes.tails).last.is_empty(), "no call waits");
     changes(counting) - before
 }
 
