@@ -104,9 +104,8 @@ impl ScanProgress {
 
     /// Where to continue; `None` when the scan is done.
     pub(crate) fn next(&self) -> Option<Probe> {
-        if self.limit.is_none() {
-            return None;
-        }
+        // None: the limit is reached.
+        let _remaining = self.limit?;
         match self.direction {
             Direction::Ascending => self.rows.ranges().first().map(|range| Probe::At(range.start().clone())),
             Direction::Descending => self.rows.ranges().last().map(|range| Probe::Below(range.end().cloned())),

@@ -111,7 +111,7 @@ async fn execute(endpoints: &mut [Endpoint], program: &[Step]) -> Result<usize, 
                 (actual, same)
             };
             if !same {
-                return Err(Difference { who: endpoint.who, at, expected, actual: actual });
+                return Err(Difference { who: endpoint.who, at, expected, actual });
             }
         }
     }
