@@ -126,7 +126,8 @@ fn production(path: &Path) -> String {
         return String::new();
     }
     let text = read(path);
-    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let tests = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(crate) mod tests {"];
+    let text = tests.iter().fold(text.as_str(), |text, start| text.split(start).next().unwrap_or_default());
     text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
@@ -526,7 +527,8 @@ fn variables() -> BTreeSet<String> {
     for path in sources() {
         let text = read(&path);
         // Inline tests use made-up names.
-        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let tests = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(crate) mod tests {"];
+        let text = tests.iter().fold(text.as_str(), |text, start| text.split(start).next().unwrap_or_default());
         found.extend(text.split('"').filter(|word| is_variable(word)).map(str::to_owned));
         for call in ["env::var(\"", "env::var_os(\""] {
             found.extend(text.split(call).skip(1).filter_map(|rest| rest.split('"').next()).map(str::to_owned));

@@ -31,6 +31,11 @@ async fn kills(rounds: u64) {
     let (mut unknown, mut undecided, mut slowest_start) = (0, 0, Duration::ZERO);
     for round in 0..rounds {
         let running = load.start(&endpoints(&up.addresses, &table, &runtime)).await.unwrap();
+        // A slow machine may write nothing in half a second: the kill waits for the first acknowledged write of the round.
+        let before = load.acknowledged();
+        while running.acknowledged() == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         tokio::time::sleep(runtime.rng.jitter(Duration::from_millis(500))).await;
         up.kill();
         let notes = load.finish(running).await;

@@ -154,16 +154,22 @@ impl Namespace {
     }
 
     /// Deletes a node, or a subtree; returns the number of deleted nodes.
+    /// Deleting a subtree has no timeout of its own: it takes as long as the subtree has nodes.
     ///
     /// # Errors
     /// As [`Self::mount`]. A missing node is not an error.
     pub async fn delete(&self, name: &str, subtree: Subtree) -> Result<ServerResults<u64>, Error> {
         self.on_all_servers(name, |location| async move {
-            let request = self.request(wire::DeleteRequest {
+            let message = wire::DeleteRequest {
                 name: location.name.clone(),
                 subtree: subtree == Subtree::Delete,
                 expected_version: String::new(),
-            });
+            };
+            // Deleting a subtree takes as long as it has nodes.
+            let request = match subtree {
+                Subtree::Delete => self.request_without_timeout(message),
+                Subtree::Refuse => self.request(message),
+            };
             rpc_result(&location, self.client(&location).delete(request).await).map(|reply| reply.deleted)
         })
         .await
