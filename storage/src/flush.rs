@@ -61,7 +61,7 @@ pub struct Budgets {
 /// Current usage of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushInputs {
-    /// Memory that memtables really use ([`crate::tablet::SharedUsage`]): about twice their payload.
+    /// Memory that memtables really use ([`crate::tablet::MemoryUsage`]): about twice their payload.
     pub memtable_bytes: u64,
     /// Every tablet with unflushed data.
     pub tablets: Vec<TabletLoad>,
