@@ -27,7 +27,7 @@ fn main() {
         process::end(fail(&Failure::other("cannot start the asynchronous runtime: are threads exhausted?")));
     };
     let result = runtime.block_on(commands::run(arguments));
-    // Nobody waits for the remaining tasks.
+    // The process does not wait for the remaining tasks.
     runtime.shutdown_background();
     let code = match result.and_then(|()| output::finish()) {
         Ok(()) => 0,

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) enum CallOutcome {
     /// It was done.
     Acknowledged,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 

@@ -118,7 +118,7 @@ impl AccessList {
 
     fn for_child(&self, child: &str) -> Self {
         // A child called "..." must not open its template to everybody: an element that cannot be a caller's name
-        // matches nobody.
+        // matches no caller.
         let can_name = child.parse::<BlessingName>().is_ok();
         let named = |pattern: &BlessingPattern| match pattern.as_str() {
             text if text.contains(CHILD) && !can_name => BlessingPattern::new(NO_EXTENSION),

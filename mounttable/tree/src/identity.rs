@@ -67,7 +67,7 @@ impl fmt::Display for BlessingName {
     }
 }
 
-/// A pattern in an access list. Any text is accepted: an invalid pattern matches nobody, and is stored as written.
+/// A pattern in an access list. Any text is accepted: an invalid pattern matches no caller, and is stored as written.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BlessingPattern(String);

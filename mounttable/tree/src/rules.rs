@@ -72,7 +72,7 @@ pub fn can_list(caller: &Caller, node: &Permissions, pattern: &Pattern) -> bool 
 
 /// Checks that `caller` may delete a node.
 ///
-/// The parent's Admin suffices, so that nobody can create a node that its parent's owner cannot remove.
+/// The parent's Admin suffices, so that the owner of a parent can remove every child.
 ///
 /// # Errors
 /// `NO_ACCESS`.
