@@ -180,7 +180,20 @@ fn a_mounttable_is_administered_by_commands() {
     let json = |arguments: &[&str]| names.json("server", &[&["admin"], arguments].concat());
     let (open, dump, cut) = (file("open.json"), file("dump.jsonl"), file("cut.jsonl"));
     std::fs::write(&open, r#"{"": {"Admin": {"In": ["..."]}}, "team": {"Admin": {"In": ["alice"]}}}"#).unwrap();
-    assert_eq!(json(&["setup", &open])["changed"], 1, "the root is like that already");
+    let new = json!([{"name": "team", "before": null, "after": r#"{"Admin":{"In":["alice"]}}"#}]);
+    assert_eq!(
+        json(&["setup", &open, "--dry-run"]),
+        json!({"changed": 0, "changes": new}),
+        "the root is like that already"
+    );
+    assert_eq!(json(&["setup", &open]), json!({"changed": 1, "changes": new}));
+    assert_eq!(json(&["setup", &open]), json!({"changed": 0, "changes": []}));
+    let other = file("other.json");
+    std::fs::write(&other, r#"{"team": {"Admin": {"In": ["bob"]}}}"#).unwrap();
+    assert_eq!(admin(&["setup", &other]).0, Some(5), "alice's rights are overwritten only on request");
+    assert!(!names.mt("alice", &["perms", "get", "team"]).1.contains("bob"));
+    assert_eq!(json(&["setup", &other, "--overwrite"])["changed"], 1);
+    assert_eq!(json(&["setup", &open, "--overwrite"])["changed"], 1);
     assert_eq!(names.mt("alice", &["mount", "team/web", "h:1"]).0, Some(0));
     assert_eq!(json(&["check"]), json!([]));
     for arguments in [&["check"][..], &["dump"], &["sweep"], &["destroy", "mounttable"]] {

@@ -11,7 +11,7 @@
 
 use std::collections::HashSet;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use ebla_mounttable_tree::{Error, Reason};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream;
+use parking_lot::Mutex;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 
@@ -74,7 +75,7 @@ impl Namespace {
 impl NamedChannel {
     /// The `host:port` of the servers in use.
     pub fn servers(&self) -> Vec<String> {
-        self.0.servers().alive.clone()
+        self.0.servers.lock().alive.clone()
     }
 }
 
@@ -111,11 +112,11 @@ impl Inner {
         if self.claim_refresh() {
             let looked_up = self.look_up().await;
             // The known servers are better than none.
-            if self.servers().alive.is_empty() {
+            if self.servers.lock().alive.is_empty() {
                 looked_up?;
             }
         }
-        let mut servers = self.servers();
+        let mut servers = self.servers.lock();
         let next_server = servers.next_server;
         servers.next_server = next_server.wrapping_add(1);
         let next = next_server.checked_rem(servers.alive.len()).and_then(|next_server| servers.alive.get(next_server));
@@ -125,7 +126,7 @@ impl Inner {
     /// Whether this call must look up the servers. While some are known, one call does it for all.
     fn claim_refresh(&self) -> bool {
         let now = self.namespace.0.runtime.clock.monotonic();
-        let mut servers = self.servers();
+        let mut servers = self.servers.lock();
         let is_old = servers.since.is_none_or(|since| now.saturating_sub(since) >= REFRESH_INTERVAL);
         if is_old && !servers.alive.is_empty() {
             servers.since = Some(now);
@@ -141,10 +142,10 @@ impl Inner {
         let resolved = resolved.inspect_err(|error| {
             // A name that is gone has no servers; if the lookup fails otherwise, the known ones stay.
             if error.reason == Reason::NoSuchName {
-                *self.servers() = Servers::default();
+                *self.servers.lock() = Servers::default();
             }
         })?;
-        let known: HashSet<String> = self.servers().alive.iter().cloned().collect();
+        let known: HashSet<String> = self.servers.lock().alive.iter().cloned().collect();
         let locations =
             resolved.locations().into_iter().take(SERVERS_MAX).map(|location| location.host_port().to_owned());
         let reached = stream::iter(locations).map(|server| {
@@ -155,23 +156,19 @@ impl Inner {
         if alive.is_empty() {
             return Err(self.unreachable());
         }
-        let mut servers = self.servers();
+        let mut servers = self.servers.lock();
         (servers.alive, servers.since) = (alive, Some(clock.monotonic()));
         Ok(())
     }
 
     /// Removes a server whose connection broke, until it can be connected to again.
     fn remove_server(&self, server: &str) {
-        let mut servers = self.servers();
+        let mut servers = self.servers.lock();
         servers.alive.retain(|other| other != server);
         servers.since = None;
     }
 
     fn unreachable(&self) -> Error {
         Error::new(Reason::Unavailable, format!("no server of {:?} can be reached", self.name))
-    }
-
-    fn servers(&self) -> MutexGuard<'_, Servers> {
-        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

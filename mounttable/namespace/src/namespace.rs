@@ -1,6 +1,6 @@
 //! [`Namespace`]: the handle of a program. The shell around [`crate::resolve`] and [`crate::cache`].
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_client::channel::Channels;
@@ -8,6 +8,7 @@ use ebla_mounttable_tree::messages::BEARER_HEADER;
 use ebla_mounttable_tree::messages::DEVELOPMENT_HEADER;
 use ebla_mounttable_tree::{Error, Reason};
 use ebla_runtime::Runtime;
+use parking_lot::{Mutex, MutexGuard};
 use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::cache::{Cache, CacheConfig, CacheLookup, Caching};
@@ -189,12 +190,12 @@ impl Namespace {
 
     /// The roots of relative names.
     pub fn roots(&self) -> Roots {
-        lock(&self.0.roots).clone()
+        self.0.roots.lock().clone()
     }
 
     /// Replaces the roots of relative names.
     pub fn set_roots(&self, roots: Roots) {
-        *lock(&self.0.roots) = roots;
+        *self.0.roots.lock() = roots;
     }
 
     /// Invalidates the cache entries that a resolution of a name would use, at every table on its path; returns whether
@@ -273,7 +274,7 @@ impl Namespace {
     }
 
     fn cache(&self) -> MutexGuard<'_, Cache> {
-        lock(&self.0.cache)
+        self.0.cache.lock()
     }
 }
 
@@ -284,8 +285,4 @@ async fn ask_and_cache(namespace: Namespace, locations: Vec<ObjectLocation>) -> 
     let now = namespace.0.runtime.clock.wall();
     namespace.cache().insert(&answered.location, &answered.outcome, asked, now);
     answered.outcome
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

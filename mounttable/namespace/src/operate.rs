@@ -5,8 +5,8 @@
 use ebla_mounttable_tree::messages;
 use ebla_mounttable_tree::store::Row;
 use ebla_mounttable_tree::store::caching::{LookupCounts, RequestCounts};
-use ebla_mounttable_tree::table::{Correction, Limits, Swept, Tally};
-use ebla_mounttable_tree::{Error, Reason};
+use ebla_mounttable_tree::table::{Correction, Limits, NodeChange, Swept, Tally};
+use ebla_mounttable_tree::{Error, Permissions, Reason};
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::dump_reply;
 use ebla_proto::mounttable::mount_table_admin_client::MountTableAdminClient;
@@ -102,13 +102,28 @@ impl Namespace {
 /// All calls fail with `NO_ACCESS` if the caller is not a superuser, with `NOT_A_MOUNT_TABLE` at another kind of
 /// server, with `READ_ONLY` for changes while the server is read-only, and with `UNAVAILABLE`.
 impl Operator {
+    /// What [`Self::setup`] would change now, parents first; it changes nothing.
+    ///
+    /// # Errors
+    /// `BAD_PERMISSIONS`, and as above.
+    pub async fn preview_setup(&self, permissions_file: &str) -> Result<Vec<NodeChange>, Error> {
+        let request = wire::SetupRequest { permissions_file: permissions_file.to_owned(), preview: true };
+        let reply = rpc_result(&self.location, self.client().setup(self.request(request)).await)?;
+        let change = |it: wire::NodeChange| {
+            let before = (!it.before.is_empty()).then(|| Permissions::from_json(&it.before)).transpose()?;
+            Ok(NodeChange { name: it.name.parse()?, before, after: Permissions::from_json(&it.after)? })
+        };
+        reply.changes.into_iter().map(change).collect()
+    }
+
     /// Creates the nodes of a permissions file, or a root if the file is empty and there is none; returns the number of created or
     /// changed nodes.
     ///
     /// # Errors
     /// `BAD_PERMISSIONS`, and as above.
     pub async fn setup(&self, permissions_file: &str) -> Result<u64, Error> {
-        let request = self.request(wire::SetupRequest { permissions_file: permissions_file.to_owned() });
+        let request =
+            self.request(wire::SetupRequest { permissions_file: permissions_file.to_owned(), preview: false });
         Ok(rpc_result(&self.location, self.client().setup(request).await)?.changed)
     }
 

@@ -3,11 +3,12 @@
 //! The waiting callers poll the call; when all of them are gone, it is dropped.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ebla_mounttable_tree::Error;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
+use parking_lot::Mutex;
 
 use crate::entry::{MountEntry, ObjectLocation};
 
@@ -29,7 +30,7 @@ impl SingleFlight {
     where
         F: Future<Output = Result<MountEntry, Error>> + Send + 'static,
     {
-        let mut in_flight = self.lock();
+        let mut in_flight = self.in_flight.lock();
         if let Some(call) = in_flight.get(&key).and_then(WeakShared::upgrade) {
             return call;
         }
@@ -47,11 +48,7 @@ impl SingleFlight {
 
     /// Detaches all calls in flight: later callers start their own, because these may return outdated answers.
     pub(crate) fn detach_all(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectLocation, WeakCall>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_flight.lock().clear();
     }
 }
 
@@ -64,7 +61,7 @@ struct RemoveOnDrop {
 impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
         // After a detach this may remove a newer call; then two callers ask for the same, which is harmless.
-        self.single_flight.lock().remove(&self.key);
+        self.single_flight.in_flight.lock().remove(&self.key);
     }
 }
 
@@ -86,14 +83,14 @@ mod tests {
         let (first, second) = (single_flight.join(key(), refused()), single_flight.join(key(), pending()));
         assert!(first.ptr_eq(&second));
         assert_eq!((first.await, second.await), (refused().await, refused().await));
-        assert!(single_flight.lock().is_empty());
+        assert!(single_flight.in_flight.lock().is_empty());
     }
 
     #[test]
     fn a_call_without_waiters_is_dropped() {
         let single_flight = SingleFlight::default();
         drop((single_flight.join(key(), pending()), single_flight.join(key(), pending())));
-        assert!(single_flight.lock().is_empty());
+        assert!(single_flight.in_flight.lock().is_empty());
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub mod rules;
 pub mod store;
 pub mod table;
 
+pub use ebla_model::Micros;
+
 pub use crate::access::{AccessList, Permissions, Tag};
 pub use crate::address::ServerAddress;
 pub use crate::error::{Error, Reason};

@@ -28,6 +28,7 @@ pub mod bigtable;
 pub mod cache;
 pub mod caching;
 pub mod coalescing;
+mod delegate;
 pub mod filters;
 pub mod memory;
 mod path_cache;
@@ -207,7 +208,7 @@ pub enum Change {
     DeleteRow,
 }
 
-/// The table's storage.
+/// The table's storage. A store that wraps another one implements what it changes, and the rest with [`crate::delegate`].
 pub trait Store: Send + Sync {
     /// Reads the rows with these keys, in their order, each as of some moment during the call; `None` for a row that is
     /// absent. A row contains only the selected children and servers.

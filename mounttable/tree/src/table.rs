@@ -53,6 +53,7 @@ pub use quota::{Limits, QuotaKind, Usage};
 pub use remove::Subtree;
 pub use restore::{Restoration, Tally};
 pub use serve::{Mount, Mounted, Resolved};
+pub use setup::NodeChange;
 pub use sweep::Swept;
 
 /// The number of attempts before a call fails with `CONTENTION`.

@@ -20,6 +20,9 @@ use crate::output::{self, Failure, Format};
 /// Exit code: a check has found inconsistencies that are not repaired.
 const FOUND: u8 = 8;
 
+/// Exit code: existing permissions differ.
+const CONFLICT: u8 = 5;
+
 /// Administer a mounttable as one of its superusers; uses the first --root
 ///
 /// Examples:
@@ -28,16 +31,26 @@ const FOUND: u8 = 8;
 #[derive(Debug, clap::Subcommand)]
 #[command(verbatim_doc_comment)]
 pub(super) enum Admin {
-    /// Create the root and the nodes of a permissions file, or change existing ones
+    /// Create the root and the nodes of a permissions file; show first what changes
+    ///
+    /// Existing nodes that the file lists with other permissions are changed only with --overwrite: somebody may have
+    /// granted or revoked rights since. Without it nothing is changed in this case, and the exit code is 5.
     ///
     /// Examples:
     ///   ebla mt admin setup
-    ///   ebla mt admin setup permissions.json
+    ///   ebla mt admin setup permissions.json --dry-run
+    ///   ebla mt admin setup permissions.json --overwrite
     #[command(verbatim_doc_comment)]
     Setup {
         /// JSON file with nodes and their permissions, as for `ebla mounttable --permissions-file`; default: a root with all
         /// permissions for everybody
         file: Option<PathBuf>,
+        /// Change existing nodes that the file lists with other permissions
+        #[arg(long)]
+        overwrite: bool,
+        /// Show what would change, and change nothing
+        #[arg(long, conflicts_with = "overwrite")]
+        dry_run: bool,
     },
     /// Check every row and counter while the mounttable serves; exit code 8 when something is inconsistent
     ///
@@ -132,10 +145,15 @@ pub(super) enum Admin {
 
 pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> Result<(), Failure> {
     let known = match command {
-        Admin::Setup { file } => {
+        Admin::Setup { file, overwrite, dry_run } => {
             let text = file.map(|file| std::fs::read_to_string(&file).map_err(|error| unreadable(&file, &error)));
-            let changed = operator.setup(&text.transpose()?.unwrap_or_default()).await.map_err(to_failure)?;
-            json!({"changed": changed})
+            let text = text.transpose()?.unwrap_or_default();
+            let mode = match (dry_run, overwrite) {
+                (true, _) => SetupMode::DryRun,
+                (false, true) => SetupMode::Overwrite,
+                (false, false) => SetupMode::CreateOnly,
+            };
+            return set_up(operator, &text, mode, format).await;
         }
         Admin::Check { fix } => {
             let fix = if fix { Fix::Repair } else { Fix::Report };
@@ -194,6 +212,41 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
         }
     };
     output::print(&show::facts(format, &known));
+    Ok(())
+}
+
+/// What a setup may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SetupMode {
+    /// Create nodes. If existing ones would change, nothing is done.
+    CreateOnly,
+    /// Create nodes, and change existing ones.
+    Overwrite,
+    /// Nothing: only the changes are shown.
+    DryRun,
+}
+
+/// Shows what a permissions file changes, then applies it if `mode` allows that.
+async fn set_up(operator: &Operator, file: &str, mode: SetupMode, format: Format) -> Result<(), Failure> {
+    let changes = operator.preview_setup(file).await.map_err(to_failure)?;
+    let overwritten = changes.iter().filter(|change| change.before.is_some()).count();
+    let is_refused = mode == SetupMode::CreateOnly && overwritten > 0;
+    if format == Format::Table {
+        output::print(&show::node_changes(&changes));
+    }
+    let changed = match mode {
+        SetupMode::DryRun => 0,
+        _ if is_refused => 0,
+        SetupMode::CreateOnly | SetupMode::Overwrite => operator.setup(file).await.map_err(to_failure)?,
+    };
+    output::print(&show::setup(format, changed, &changes));
+    if is_refused {
+        let message = format!(
+            "nothing was changed: the file has other permissions for {overwritten} existing nodes, shown above. Repeat with \
+             --overwrite to change them, or remove them from the file"
+        );
+        return Err(Failure { message, code: CONFLICT });
+    }
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use ebla_model::Micros;
 use ebla_mounttable_namespace::operate::{AllLimits, Finding};
 use ebla_mounttable_namespace::{Allowed, GlobEntry, MountEntry, Node, Server, Who};
 use ebla_mounttable_tree::file::Stickiness;
-use ebla_mounttable_tree::table::{Correction, Limits, Usage};
+use ebla_mounttable_tree::table::{Correction, Limits, NodeChange, Usage};
 use ebla_mounttable_tree::{Deadline, Privilege, ServerAddress, Target};
 use serde_json::{Map, Value, json};
 
@@ -127,6 +127,34 @@ pub(super) fn findings(format: Format, findings: &[Finding]) -> String {
     let columns = ["kind", "place", "message", "fixed"];
     let row = |it: &Finding| vec![json!(it.kind), json!(it.place), json!(it.message), json!(it.is_fixed)];
     rows(format, &columns, findings.iter().map(row))
+}
+
+/// What a permissions file changes, for people; nothing if there is no change.
+pub(super) fn node_changes(changes: &[NodeChange]) -> String {
+    if changes.is_empty() {
+        return String::new();
+    }
+    let row = |it: &NodeChange| node_change(it).into_iter().map(|(_, value)| value).collect();
+    rows(Format::Table, &["name", "before", "after"], changes.iter().map(row))
+}
+
+/// The result of a setup; JSON contains the changes.
+pub(super) fn setup(format: Format, changed: u64, changes: &[NodeChange]) -> String {
+    match format {
+        Format::Table => facts(format, &json!({"changed": changed})),
+        Format::Json => {
+            let changes = changes.iter().map(|it| {
+                Value::Object(node_change(it).map(|(key, value)| (key.to_owned(), value)).into_iter().collect())
+            });
+            output::document(&json!({"changed": changed, "changes": changes.collect::<Vec<_>>()}))
+        }
+    }
+}
+
+/// Permissions as they are written in a permissions file; the root's name is empty.
+fn node_change(change: &NodeChange) -> [(&'static str, Value); 3] {
+    let before = change.before.as_ref().map(ToString::to_string);
+    [("name", json!(change.name.to_string())), ("before", json!(before)), ("after", json!(change.after.to_string()))]
 }
 
 /// Counters that were corrected.

@@ -4,6 +4,7 @@
 //!   resolved SUFFIX KIND SERVER...        KIND: object, table or leaf; SERVER@SECONDS expires then, since the epoch; `-`: none
 //!   found NAME KIND SERVER...             an entry of a listing; `+` after the name: it has children
 //!   finding KIND PLACE left|fixed MESSAGE...   a finding of a check
+//!   setup NAME BEFORE AFTER               a node that a permissions file changes; `-`: it does not exist, or is the root
 //!   limits USER NODES SERVERS             limits of a user, after the default ones; `-`: the default
 //!   allowed TAG BY PATTERN                a permission; correction COUNTER WAS IS: a corrected counter
 //!   hop ASKED SOURCE MICROS SUFFIX SERVER...   a step of a resolution, or `! REASON` instead of its result
@@ -18,8 +19,8 @@ use std::time::Duration;
 use ebla_model::Micros;
 use ebla_mounttable_namespace::operate::{AllLimits, Finding};
 use ebla_mounttable_namespace::{Allowed, GlobEntry, Hop, MountEntry, Server, Source, Trace};
-use ebla_mounttable_tree::table::{Correction, Limits};
-use ebla_mounttable_tree::{Deadline, Error, Reason, Target};
+use ebla_mounttable_tree::table::{Correction, Limits, NodeChange};
+use ebla_mounttable_tree::{Deadline, Error, Permissions, Reason, Target};
 
 use super::show;
 use crate::output::{Format, document};
@@ -68,6 +69,14 @@ fn shown(case: &str) -> String {
                 let (kind, place, message) = ((*kind).to_owned(), (*place).to_owned(), message.join(" "));
                 let findings = [Finding { kind, place, message, is_fixed }];
                 out.extend(BOTH.map(|format| show::findings(format, &findings)));
+            }
+            ["setup", name, before, after] => {
+                let name = if *name == "-" { "" } else { name };
+                let before = (*before != "-").then(|| Permissions::from_json(before).unwrap());
+                let after = Permissions::from_json(after).unwrap();
+                let changes = [NodeChange { name: name.parse().unwrap(), before, after }];
+                out.push_str(&show::node_changes(&changes));
+                out.extend(BOTH.map(|format| show::setup(format, 1, &changes)));
             }
             ["limits", user, nodes, servers] => {
                 let everybody = Limits { nodes: Some(10_000), servers: Some(0) };

@@ -39,6 +39,7 @@ async fn an_operator_is_a_superuser_and_others_may_count() {
     let (server, anybody) = (operator(&world, "server"), operator(&world, "anybody"));
     let refused = [
         anybody.setup("").await.err(),
+        anybody.preview_setup("").await.err(),
         anybody.check(Fix::Report).await.err(),
         dumped(&anybody).await.err(),
         anybody.restore(stream::empty()).await.err(),
@@ -54,7 +55,10 @@ async fn an_operator_is_a_superuser_and_others_may_count() {
     }
     assert!(anybody.counters().await.is_ok());
 
-    assert_eq!(server.setup(r#"{"team": {"Admin": {"In": ["..."]}}}"#).await.unwrap(), 1);
+    let file = r#"{"team": {"Admin": {"In": ["..."]}}}"#;
+    let changes = server.preview_setup(file).await.unwrap();
+    assert_eq!(changes.iter().map(|it| (it.name.as_str(), it.before.is_none())).collect::<Vec<_>>(), [("team", true)]);
+    assert_eq!(server.setup(file).await.unwrap(), 1);
     assert_eq!(server.check(Fix::Repair).await.unwrap(), []);
     assert_eq!(server.recount().await.unwrap(), []);
     server.set_limits("test", Limit::Own(1), Limit::Default).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_mounttable_namespace::{Builder, MountEntry, MountOptions, Namespace, Roots};
@@ -12,6 +12,7 @@ use ebla_runtime::net::{Connection, Listener};
 use ebla_runtime::{Clock, Net, Network, Runtime, ServeOptions, serve};
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -122,7 +123,7 @@ impl Noted {
 
     /// Whether this rooted address was connected to.
     pub(crate) fn has_connected(&self, root: &str) -> bool {
-        self.connected.lock().unwrap().contains(root.trim_start_matches('/'))
+        self.connected.lock().contains(root.trim_start_matches('/'))
     }
 }
 
@@ -132,7 +133,7 @@ impl Network for Noted {
     }
 
     fn connect(&self, address: String) -> BoxFuture<'_, io::Result<Connection>> {
-        self.connected.lock().unwrap().insert(address.clone());
+        self.connected.lock().insert(address.clone());
         Box::pin(async move { self.net.connect(&address).await })
     }
 }

@@ -4,7 +4,7 @@ use ebla_mounttable_tree::error::{Error, Reason};
 use ebla_mounttable_tree::file;
 use ebla_mounttable_tree::identity::UserId;
 use ebla_mounttable_tree::store::{Environment, Store};
-use ebla_mounttable_tree::table::{Correction, Finding, Limits, QuotaKind, Tally};
+use ebla_mounttable_tree::table::{Correction, Finding, Limits, NodeChange, QuotaKind, Tally};
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::mount_table_admin_server::MountTableAdmin;
 use ebla_proto::mounttable::{dump_reply, list_limits_reply, recount_reply};
@@ -36,6 +36,14 @@ fn pieces(cells: Vec<dump_reply::Cell>) -> Vec<Vec<dump_reply::Cell>> {
     pieces
 }
 
+fn node_change(change: NodeChange) -> wire::NodeChange {
+    wire::NodeChange {
+        name: change.name.to_string(),
+        before: change.before.map(|permissions| permissions.to_json()).unwrap_or_default(),
+        after: change.after.to_json(),
+    }
+}
+
 #[tonic::async_trait]
 impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
     type CheckStream = ReplyStream<wire::Finding>;
@@ -43,15 +51,22 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn setup(&self, request: Request<wire::SetupRequest>) -> RpcResult<wire::SetupReply> {
         self.superuser(request.metadata())?;
-        self.check_writable()?;
-        let file = request.into_inner().permissions_file;
+        let wire::SetupRequest { permissions_file: file, preview } = request.into_inner();
+        if !preview {
+            self.check_writable()?;
+        }
         let file = if file.is_empty() { "{}" } else { file.as_str() };
         // Without an entry for the root an existing root stays as it is.
         let nodes = to_status(file::parse(file, &self.authenticator.default_root()))?;
         let table = self.table.clone();
+        if preview {
+            let changes = self.detached(async move { table.preview(&nodes).await }).await?;
+            let changes = changes.into_iter().map(node_change).collect();
+            return Ok(Response::new(wire::SetupReply { changed: 0, changes }));
+        }
         let changed = self.detached(async move { table.apply(&nodes).await }).await?;
         info!(changed, "table set up");
-        Ok(Response::new(wire::SetupReply { changed: count(changed) }))
+        Ok(Response::new(wire::SetupReply { changed: count(changed), changes: Vec::new() }))
     }
 
     async fn check(&self, request: Request<wire::CheckRequest>) -> RpcResult<Self::CheckStream> {

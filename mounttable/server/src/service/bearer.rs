@@ -18,7 +18,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebla_model::time::Micros;
@@ -27,6 +26,7 @@ use ebla_mounttable_tree::identity::{ALL_PRINCIPALS, BlessingName, NO_EXTENSION,
 use ebla_runtime::Clock;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use parking_lot::Mutex;
 use serde::Deserialize;
 
 /// Tolerance for clock differences at both ends of a token's lifetime.
@@ -152,7 +152,7 @@ impl TokenVerifier {
             return Err(refused("the token is longer than 8 KiB"));
         }
         let now = self.clock.wall();
-        let seen = self.verified().get(token).cloned();
+        let seen = self.verified.lock().get(token).cloned();
         let is_new = seen.is_none();
         let verified = match seen {
             Some(verified) => verified,
@@ -171,16 +171,12 @@ impl TokenVerifier {
     }
 
     fn cache_token(&self, token: &str, checked: VerifiedToken) {
-        let mut verified = self.verified();
+        let mut verified = self.verified.lock();
         if verified.len() >= VERIFIED_MAX {
             // Rare, and active tokens return at once.
             verified.clear();
         }
         verified.insert(token.to_owned(), checked);
-    }
-
-    fn verified(&self) -> MutexGuard<'_, HashMap<String, VerifiedToken>> {
-        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Verifies a token's signature, issuer and audience.

@@ -5,7 +5,6 @@
 //! it is mounted again.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use ebla_mounttable_tree::error::{Error, Reason};
 use ebla_mounttable_tree::identity::Caller;
@@ -17,6 +16,7 @@ use ebla_mounttable_tree::table::Mount;
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::keep_mounted_reply;
 use futures::StreamExt;
+use parking_lot::Mutex;
 use tonic::Streaming;
 
 use crate::service::{ReplySink, Service, messages};
@@ -41,14 +41,14 @@ struct MountCache {
 
 impl MountCache {
     fn get(&self, name: &NodeName, mount: &Mount) -> Option<(Node, MountedServer)> {
-        let mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mounts = self.mounts.lock();
         let mount_of_server = mounts.get(&(name.clone(), mount.address.to_string()));
         // The stored cell contains both.
         mount_of_server.filter(|(_, server)| server.target == mount.target && server.ttl == mount.ttl).cloned()
     }
 
     fn insert(&self, name: NodeName, node: Node, server: MountedServer) {
-        let mut mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mounts = self.mounts.lock();
         if mounts.len() >= ENTRIES_MAX {
             mounts.clear();
         }

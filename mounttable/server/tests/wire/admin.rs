@@ -54,10 +54,15 @@ async fn destroy(world: &World) -> wire::DestroyReply {
 #[tokio::test]
 async fn a_table_is_set_up_again_and_again() {
     let world = World::start().await;
-    let setup = |file: &str| by("server", wire::SetupRequest { permissions_file: file.to_owned() });
+    let setup = |file: &str| by("server", wire::SetupRequest { permissions_file: file.to_owned(), preview: false });
+    let preview = |file: &str| by("server", wire::SetupRequest { permissions_file: file.to_owned(), preview: true });
     let file = r#"{"":{"Read":{"In":["..."]},"Admin":{"In":["root"]}},"x/y":{"Admin":{"In":["bob"]}}}"#;
+    let seen = ok(world.admin().setup(preview(file)).await);
+    let names: Vec<_> = seen.changes.iter().map(|it| (it.name.as_str(), it.before.is_empty())).collect();
+    assert_eq!((seen.changed, names), (0, vec![("", false), ("x", true), ("x/y", true)]));
     assert_eq!(ok(world.admin().setup(setup(file)).await).changed, 3, "the root changes, two nodes are made");
     assert_eq!(ok(world.admin().setup(setup(file)).await).changed, 0);
+    assert_eq!(ok(world.admin().setup(preview(file)).await).changes, []);
     let refused = world.admin().setup(setup("{")).await;
     assert_eq!(refusal(refused), (Code::InvalidArgument, Reason::BadPermissions));
     assert_eq!(ok(world.admin().setup(setup("")).await).changed, 0, "a closed root stays closed");

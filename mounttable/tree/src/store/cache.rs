@@ -97,7 +97,7 @@ impl Cache {
         Self {
             options,
             rows: RowCache::new(options.rows, BYTES_MAX),
-            paths: PathCache::new(options.ttl),
+            paths: PathCache::new(),
             in_flight: BTreeMap::new(),
             next_fetch: 0,
             unavailable: BTreeMap::new(),
@@ -116,7 +116,9 @@ impl Cache {
             match self.walk(path, read_parts, now, |cached| Some(if cached.is_settled() { ttl } else { absent })) {
                 Ok(walked) => {
                     let keys = path.iter().take(walked.rows.len()).map(|step| step.key.as_str());
-                    self.paths.insert(name, keys, &walked.rows, walked.validity, now);
+                    if now < walked.validity.until {
+                        self.paths.insert(name, keys, &walked.rows, walked.validity);
+                    }
                     return Lookup::Hit(walked.rows);
                 }
                 Err(missing) => missing,

@@ -7,13 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::Micros;
 use futures::future::{Either, select};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
+use crate::delegate;
 use crate::error::{Error, Reason};
 use crate::name::NodeName;
 use crate::store::cache::{self, Cache, CacheOptions, FetchId, Lookup, ReadParts};
@@ -85,7 +87,7 @@ impl CacheHandle {
 
     /// Held for one operation, never across an await.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn count_lookup(&self, which: impl FnOnce(&mut LookupCounts) -> &mut u64) {
@@ -353,19 +355,5 @@ impl<S: Store + Environment> Store for CachingStore<S> {
 }
 
 impl<S: Store + Environment> Environment for CachingStore<S> {
-    fn now(&self) -> Micros {
-        self.store.now()
-    }
-
-    fn unique_u64(&self) -> u64 {
-        self.store.unique_u64()
-    }
-
-    async fn back_off(&self, attempts: u32) {
-        self.store.back_off(attempts).await;
-    }
-
-    async fn sleep(&self, duration: Duration) {
-        self.store.sleep(duration).await;
-    }
+    delegate!(store: now, unique_u64, back_off, sleep);
 }

@@ -15,15 +15,15 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use ebla_model::Micros;
 use futures::FutureExt;
 use futures::future::{Shared, WeakShared};
+use parking_lot::Mutex;
 
+use crate::delegate;
 use crate::error::Error;
-use crate::name::NodeName;
-use crate::store::{Change, ChildSelection, Condition, Environment, RecentPath, Row, ServerSelection, Store};
+use crate::store::{Change, Condition, Environment, Store};
 
 /// Changes in one batch.
 const MEMBERS_MAX: usize = 32;
@@ -207,10 +207,6 @@ struct Batch<W> {
 type BatchOutcome<W> = Arc<Vec<Result<<W as Batchable>::Outcome, Error>>>;
 type BatchFuture<W> = Pin<Box<dyn Future<Output = BatchOutcome<W>> + Send>>;
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<W: Batchable> BatchQueue<W> {
     /// The outcome of an operation; `None` when it cannot join a batch, and was not executed.
     async fn submit<S: Store + Clone + 'static>(
@@ -231,7 +227,7 @@ impl<W: Batchable> BatchQueue<W> {
         key: &str,
         operation: &W,
     ) -> Option<(Shared<BatchFuture<W>>, usize)> {
-        let mut tails = locked(&self.tails);
+        let mut tails = self.tails.lock();
         let last = tails
             .last
             .get(key)
@@ -239,7 +235,7 @@ impl<W: Batchable> BatchQueue<W> {
         let joined = match &last {
             None => Some((self.start_batch(&mut tails, store, key, operation, None), 0)),
             Some((future, batch, slots)) => {
-                let mut batch = locked(batch);
+                let mut batch = batch.lock();
                 // The caller and the queue hold one clone each besides the waiting batches.
                 let has_slot = Arc::strong_count(slots) < BATCHES_MAX.saturating_add(2);
                 if batch.slot.is_none() {
@@ -297,7 +293,7 @@ async fn execute_batch<W: Batchable, S: Store>(
         before.await;
     }
     let members = {
-        let mut batch = locked(&batch);
+        let mut batch = batch.lock();
         batch.slot = None;
         std::mem::take(&mut batch.members)
     };
@@ -315,7 +311,7 @@ struct RemoveTailOnDrop<W: Batchable> {
 
 impl<W: Batchable> Drop for RemoveTailOnDrop<W> {
     fn drop(&mut self) {
-        let mut tails = locked(&self.tails);
+        let mut tails = self.tails.lock();
         if tails.last.get(&self.key).is_some_and(|tail| tail.number == self.number) {
             tails.last.remove(&self.key);
         }
@@ -331,23 +327,6 @@ impl<S: Store + Clone + 'static> Store for CoalescingStore<S> {
         }
     }
 
-    async fn read_recent(&self, name: &NodeName) -> Result<RecentPath, Error> {
-        self.store.read_recent(name).await
-    }
-
-    async fn read_with(
-        &self,
-        keys: &[String],
-        children: &ChildSelection,
-        servers: &ServerSelection,
-    ) -> Result<Vec<Option<Row>>, Error> {
-        self.store.read_with(keys, children, servers).await
-    }
-
-    async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
-        self.store.keys(after, limit).await
-    }
-
     async fn add(&self, counter: &str, by: i64) -> Result<i64, Error> {
         match self.increments.submit(&self.store, counter, &Increment(by)).await {
             Some(outcome) => outcome,
@@ -355,35 +334,11 @@ impl<S: Store + Clone + 'static> Store for CoalescingStore<S> {
         }
     }
 
-    async fn counter(&self, counter: &str) -> Result<Option<i64>, Error> {
-        self.store.counter(counter).await
-    }
-
-    async fn set_counter(&self, counter: &str, to: Option<i64>) -> Result<(), Error> {
-        self.store.set_counter(counter, to).await
-    }
-
-    async fn counters(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
-        self.store.counters(after, limit).await
-    }
+    delegate!(store: read_recent, read_with, keys, counter, set_counter, counters);
 }
 
 impl<S: Environment> Environment for CoalescingStore<S> {
-    fn now(&self) -> Micros {
-        self.store.now()
-    }
-
-    fn unique_u64(&self) -> u64 {
-        self.store.unique_u64()
-    }
-
-    async fn back_off(&self, attempts: u32) {
-        self.store.back_off(attempts).await;
-    }
-
-    async fn sleep(&self, duration: std::time::Duration) {
-        self.store.sleep(duration).await;
-    }
+    delegate!(store: now, unique_u64, back_off, sleep);
 }
 
 #[cfg(test)]

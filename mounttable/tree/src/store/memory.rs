@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use ebla_model::Micros;
+use parking_lot::Mutex;
 
 use crate::error::Error;
 use crate::store::{
@@ -43,17 +44,13 @@ impl MemoryStore {
 
     /// Advances the clock.
     pub fn advance(&self, by: Duration) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.now = state.now.plus(by);
     }
 
     /// A copy of all rows.
     pub fn rows(&self) -> BTreeMap<String, Row> {
-        self.lock().rows.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().rows.clone()
     }
 }
 
@@ -80,14 +77,14 @@ impl Store for MemoryStore {
         let mut rows = Vec::with_capacity(keys.len());
         for key in keys {
             yield_once().await;
-            rows.push(self.lock().rows.get(key).map(|row| selected(row, children, servers)));
+            rows.push(self.state.lock().rows.get(key).map(|row| selected(row, children, servers)));
         }
         Ok(rows)
     }
 
     async fn change_if(&self, key: &str, when: Condition, then: Vec<Change>) -> Result<bool, Error> {
         yield_once().await;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !when.holds(state.rows.get(key)) {
             return Ok(false);
         }
@@ -101,14 +98,14 @@ impl Store for MemoryStore {
 
     async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
         yield_once().await;
-        let state = self.lock();
+        let state = self.state.lock();
         let following = state.rows.keys().filter(|key| after.is_none_or(|after| key.as_str() > after));
         Ok(following.take(limit).cloned().collect())
     }
 
     async fn add(&self, counter: &str, by: i64) -> Result<i64, Error> {
         yield_once().await;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let held = state.counters.entry(counter.to_owned()).or_default();
         *held = held.wrapping_add(by);
         Ok(*held)
@@ -116,12 +113,12 @@ impl Store for MemoryStore {
 
     async fn counter(&self, counter: &str) -> Result<Option<i64>, Error> {
         yield_once().await;
-        Ok(self.lock().counters.get(counter).copied())
+        Ok(self.state.lock().counters.get(counter).copied())
     }
 
     async fn set_counter(&self, counter: &str, to: Option<i64>) -> Result<(), Error> {
         yield_once().await;
-        let counters = &mut self.lock().counters;
+        let counters = &mut self.state.lock().counters;
         match to {
             Some(to) => counters.insert(counter.to_owned(), to),
             None => counters.remove(counter),
@@ -131,7 +128,7 @@ impl Store for MemoryStore {
 
     async fn counters(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
         yield_once().await;
-        let state = self.lock();
+        let state = self.state.lock();
         let following = state.counters.iter().filter(|(name, _)| after.is_none_or(|after| name.as_str() > after));
         Ok(following.take(limit).map(|(name, held)| (name.clone(), *held)).collect())
     }
@@ -139,11 +136,11 @@ impl Store for MemoryStore {
 
 impl Environment for MemoryStore {
     fn now(&self) -> Micros {
-        self.lock().now
+        self.state.lock().now
     }
 
     fn unique_u64(&self) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.last_id = state.last_id.wrapping_add(1);
         state.last_id
     }

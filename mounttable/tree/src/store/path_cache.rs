@@ -2,20 +2,26 @@
 //!
 //! A walk looks up two parts of each row on its path, under keys that are hashes. A name that was looked up a moment
 //! ago needs a single lookup here instead. The result is that of the walk: it is valid no longer than the first of its
-//! parts, and not after a change of any of its rows.
+//! parts, and not after a change of any of its rows. `quick_cache` decides which paths stay, by use and by weight: a path
+//! keeps its rows in memory even after [`RowCache`](super::row_cache::RowCache) has dropped them.
 //!
 //! Changes are counted in [`STRIPES`] stripes of the hash range, not per row: a change invalidates some unrelated
 //! paths, which are then walked again.
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::fmt;
 
 use ebla_model::Micros;
+use quick_cache::Weighter;
+use quick_cache::unsync::Cache;
 
+use crate::store::PathRow;
 use crate::store::cache::Rows;
 
-/// The capacity in paths, in two generations.
-const PATHS_MAX: usize = 20_000;
+/// The capacity in paths of at most [`UNIT_BYTES`].
+const PATHS_MAX: u16 = 20_000;
+
+/// A path weighs one unit for each of these bytes of its rows, or part of them: at most 160 MB in all.
+const UNIT_BYTES: usize = 8 << 10;
 
 /// The number of hex digits of a row's key that select its stripe.
 const DIGITS: usize = 3;
@@ -32,7 +38,7 @@ pub(super) struct Validity {
     pub(super) until: Micros,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct CachedPath {
     rows: Rows,
     validity: Validity,
@@ -40,32 +46,39 @@ struct CachedPath {
     stripes: Box<[u16]>,
     /// The sum of their versions, which every change increases.
     versions: u64,
+    weight: u64,
+}
+
+#[derive(Clone)]
+struct StoredWeight;
+
+impl Weighter<Box<str>, CachedPath> for StoredWeight {
+    fn weight(&self, _name: &Box<str>, path: &CachedPath) -> u64 {
+        path.weight
+    }
 }
 
 /// Paths by name, and a version for each stripe.
-#[derive(Debug)]
 pub(super) struct PathCache {
-    young: HashMap<Box<str>, CachedPath>,
-    old: HashMap<Box<str>, CachedPath>,
-    /// Start of the young generation: no entry outlives two generations.
-    began: Micros,
-    generation: Duration,
+    paths: Cache<Box<str>, CachedPath, StoredWeight>,
     versions: Vec<u64>,
 }
 
 impl PathCache {
-    /// Paths are valid for at most `ttl`.
-    pub(super) fn new(ttl: Duration) -> Self {
-        let (young, old) = (HashMap::new(), HashMap::new());
-        Self { young, old, began: Micros::ZERO, generation: ttl, versions: vec![0; STRIPES] }
+    /// An empty cache.
+    pub(super) fn new() -> Self {
+        let paths = Cache::with_weighter(PATHS_MAX.into(), PATHS_MAX.into(), StoredWeight);
+        Self { paths, versions: vec![0; STRIPES] }
     }
 
-    /// The cached rows of the path to `name`.
-    pub(super) fn get(&self, name: &str, now: Micros) -> Option<Rows> {
-        let path = self.young.get(name).or_else(|| self.old.get(name))?;
-        let is_valid =
-            path.validity.from <= now && now < path.validity.until && self.version_sum(&path.stripes) == path.versions;
-        is_valid.then(|| path.rows.clone())
+    /// The cached rows of the path to `name`. An invalid path is removed: it would keep its rows in memory.
+    pub(super) fn get(&mut self, name: &str, now: Micros) -> Option<Rows> {
+        let path = self.paths.get(name)?;
+        if path.validity.from <= now && now < path.validity.until && self.version_sum(&path.stripes) == path.versions {
+            return Some(path.rows.clone());
+        }
+        drop(self.paths.remove(name));
+        None
     }
 
     /// Caches the path to `name`, which consists of the rows with these keys.
@@ -75,18 +88,12 @@ impl PathCache {
         keys: impl Iterator<Item = &'a str>,
         rows: &Rows,
         validity: Validity,
-        now: Micros,
     ) {
-        if validity.until <= now {
-            return;
-        }
-        if self.young.len() >= PATHS_MAX / 2 || now < self.began || now.since(self.began) >= self.generation {
-            self.old = std::mem::take(&mut self.young);
-            self.began = now;
-        }
         let stripes: Box<[u16]> = keys.map(stripe).collect();
-        let path = CachedPath { rows: rows.clone(), validity, versions: self.version_sum(&stripes), stripes };
-        self.young.insert(name.into(), path);
+        let versions = self.version_sum(&stripes);
+        let bytes = rows.iter().flatten().map(PathRow::bytes).fold(name.len(), usize::saturating_add);
+        let weight = u64::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u64::MAX);
+        self.paths.insert(name.into(), CachedPath { rows: rows.clone(), validity, versions, stripes, weight });
     }
 
     /// Invalidates the paths over the row with this key.
@@ -99,6 +106,12 @@ impl PathCache {
     fn version_sum(&self, stripes: &[u16]) -> u64 {
         let counts = stripes.iter().filter_map(|stripe| self.versions.get(usize::from(*stripe)));
         counts.fold(0, |sum, count| sum.wrapping_add(*count))
+    }
+}
+
+impl fmt::Debug for PathCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PathCache").field("paths", &self.paths.len()).finish_non_exhaustive()
     }
 }
 

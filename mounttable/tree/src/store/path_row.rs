@@ -11,10 +11,15 @@ use crate::error::Error;
 use crate::node::{Node, Reference, damaged};
 use crate::store::{Family, Row};
 
+/// The overhead of one cell besides its bytes: map nodes, counts, a time.
+pub(super) const OVERHEAD_BYTES: usize = 160;
+
 /// Cells of a row that were read together: its own, or its reference to one child.
 #[derive(Debug)]
 pub struct RowPart {
     cells: Row,
+    /// The memory of the cells, approximately.
+    bytes: usize,
     /// The latest deadline of a server.
     live_until: Micros,
     /// The decoded reference to the last child, unless it is damaged.
@@ -29,12 +34,18 @@ impl RowPart {
         let live_until = servers.map(|(_, cell)| cell.timestamp).max().unwrap_or(Micros::ZERO);
         let child = cells.last_key_value().filter(|((family, _), _)| *family == Family::Children);
         let reference = child.and_then(|(_, cell)| Reference::read(&cell.value));
-        Self { live_until, reference, cells, node: OnceLock::new() }
+        let bytes = cells.iter().map(|((_, column), cell)| column.len() + cell.value.len() + OVERHEAD_BYTES).sum();
+        Self { bytes, live_until, reference, cells, node: OnceLock::new() }
     }
 
     /// The cells, at least one unless the row is damaged.
     pub const fn cells(&self) -> &Row {
         &self.cells
+    }
+
+    /// The memory of the part in bytes, approximately: as cells, and as the node decoded from them.
+    pub const fn bytes(&self) -> usize {
+        self.bytes.saturating_mul(2)
     }
 
     /// The time until which it has a live server, so that every walk ends here. When an outage has extended that
@@ -82,6 +93,11 @@ impl PathRow {
         reference.retain(|(_, column), _| child == Some(column.as_str()));
         let reference = (!reference.is_empty()).then(|| Arc::new(RowPart::new(reference)));
         Self { own: Arc::new(RowPart::new(row)), reference }
+    }
+
+    /// The memory of its parts in bytes, approximately.
+    pub fn bytes(&self) -> usize {
+        self.own.bytes().saturating_add(self.reference.as_ref().map_or(0, |part| part.bytes()))
     }
 
     /// The reference to the next row. `name` is the name of this row.

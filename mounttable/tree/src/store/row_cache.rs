@@ -12,9 +12,7 @@ use quick_cache::unsync::Cache;
 use quick_cache::{Equivalent, Weighter};
 
 use crate::store::RowPart;
-
-/// The overhead of one entry besides its bytes: map nodes, counts, a time.
-const OVERHEAD_BYTES: usize = 160;
+use crate::store::path_row::OVERHEAD_BYTES;
 
 /// The cells of one part of a row; `None` when there are none.
 #[derive(Clone, PartialEq, Debug)]
@@ -115,8 +113,6 @@ impl fmt::Debug for RowCache {
 }
 
 fn bytes(key: &str, child: Option<&str>, part: &CachedPart) -> usize {
-    let cells = part.cells.iter().flat_map(|part| part.cells());
-    // Counted twice: as cells, and as the node decoded from them.
-    let cells: usize = cells.map(|((_, column), cell)| 2 * (column.len() + cell.value.len() + OVERHEAD_BYTES)).sum();
+    let cells = part.cells.as_ref().map_or(0, |part| part.bytes());
     key.len() + child.map_or(0, str::len) + OVERHEAD_BYTES + cells
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use ebla_model::Micros;
 use ebla_runtime::Runtime;
 
-use crate::error::Error;
-use crate::store::{Change, ChildSelection, Condition, Environment, Row, ServerSelection, Store};
+use crate::delegate;
+use crate::store::{Environment, Store};
 
 /// The longest back-off.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -48,36 +48,5 @@ impl<S: Send + Sync> Environment for SystemStore<S> {
 }
 
 impl<S: Store> Store for SystemStore<S> {
-    async fn read_with(
-        &self,
-        keys: &[String],
-        children: &ChildSelection,
-        servers: &ServerSelection,
-    ) -> Result<Vec<Option<Row>>, Error> {
-        self.store.read_with(keys, children, servers).await
-    }
-
-    async fn change_if(&self, key: &str, when: Condition, then: Vec<Change>) -> Result<bool, Error> {
-        self.store.change_if(key, when, then).await
-    }
-
-    async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
-        self.store.keys(after, limit).await
-    }
-
-    async fn add(&self, counter: &str, by: i64) -> Result<i64, Error> {
-        self.store.add(counter, by).await
-    }
-
-    async fn counter(&self, counter: &str) -> Result<Option<i64>, Error> {
-        self.store.counter(counter).await
-    }
-
-    async fn set_counter(&self, counter: &str, to: Option<i64>) -> Result<(), Error> {
-        self.store.set_counter(counter, to).await
-    }
-
-    async fn counters(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
-        self.store.counters(after, limit).await
-    }
+    delegate!(store: read_with, change_if, keys, add, counter, set_counter, counters);
 }

@@ -5,10 +5,11 @@
 //! many writes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::Micros;
+use parking_lot::Mutex;
 
 use crate::error::Error;
 use crate::file::Stickiness;
@@ -40,7 +41,7 @@ pub(super) struct AttemptTimes {
 impl AttemptTimes {
     /// Whether an attempt is due; if so, it is recorded.
     fn try_acquire(&self, name: &NodeName, now: Micros) -> bool {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         // A clock that went back must not stop collection.
         if last.get(name).is_some_and(|at| now >= *at && now.since(*at) < ATTEMPT_INTERVAL) {
             return false;

@@ -1,6 +1,8 @@
 //! Heartbeats: servers of a table record that they can write, and so detect outages.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::error::Error;
 use crate::name::NodeName;
@@ -33,7 +35,7 @@ impl<S: Store + Environment> Table<S> {
         }
         let own_counter = outage::heartbeat_counter(server);
         self.store.set_counter(&own_counter, Some(now.get())).await?;
-        *self.outages.record.lock().unwrap_or_else(PoisonError::into_inner) = round.record;
+        *self.outages.record.lock() = round.record;
         for obsolete in round.obsolete.iter().filter(|name| **name != own_counter) {
             self.store.set_counter(obsolete, None).await?;
         }
@@ -50,7 +52,7 @@ impl<S: Store + Environment> Table<S> {
     pub(super) fn credited(&self, mut node: Arc<Node>) -> Arc<Node> {
         if self.options.credit == Credit::On && !node.servers.is_empty() {
             let now = self.store.now();
-            let record = self.outages.record.lock().unwrap_or_else(PoisonError::into_inner);
+            let record = self.outages.record.lock();
             if node.servers.iter().any(|server| record.deadline(server, now) != server.deadline) {
                 Arc::make_mut(&mut node).servers.iter_mut().for_each(|server| record.extend_deadline(server, now));
             }

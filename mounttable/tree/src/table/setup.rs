@@ -15,6 +15,17 @@ use crate::table::serve::missing;
 /// The counter that exists while a new table is being seeded.
 pub(super) const SEEDING: &str = "setup:seeding";
 
+/// What [`Table::apply`] does to one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeChange {
+    /// The node's name.
+    pub name: NodeName,
+    /// Its present permissions; `None`: it does not exist, and is created.
+    pub before: Option<Permissions>,
+    /// The permissions that it gets. Equal to `before` when it only becomes sticky.
+    pub after: Permissions,
+}
+
 impl<S: Store + Environment> Table<S> {
     /// Seeds a new table with these nodes, or continues a seeding that was interrupted; returns the number of created
     /// nodes. An existing table stays as it is, and so does one that is being restored.
@@ -43,10 +54,7 @@ impl<S: Store + Environment> Table<S> {
     /// `BAD_PERMISSIONS` when they are too large, `NOT_EMPTY` during a restore, `UNAVAILABLE`.
     pub async fn setup(&self, permissions: Permissions) -> Result<bool, Error> {
         let permissions = permissions.checked()?;
-        if self.is_restoring().await? {
-            let wrong = "a restore is in progress, or was aborted: wait for it, or destroy the table";
-            return Err(Error::new(Reason::NotEmpty, wrong));
-        }
+        self.check_not_restoring().await?;
         let incarnation = Incarnation::new(self.store.unique_u64());
         let root = Node {
             name: NodeName::root(),
@@ -62,6 +70,36 @@ impl<S: Store + Environment> Table<S> {
             children: [].into(),
         };
         self.store.change_if(&root.key(), Condition::RowAbsent, root.write()).await
+    }
+
+    async fn check_not_restoring(&self) -> Result<(), Error> {
+        if self.is_restoring().await? {
+            let wrong = "a restore is in progress, or was aborted: wait for it, or destroy the table";
+            return Err(Error::new(Reason::NotEmpty, wrong));
+        }
+        Ok(())
+    }
+
+    /// What [`Self::apply`] would change now, parents first; it changes nothing.
+    ///
+    /// # Errors
+    /// `NOT_EMPTY` during a restore; `UNAVAILABLE`.
+    pub async fn preview(&self, nodes: &[FileNode]) -> Result<Vec<NodeChange>, Error> {
+        self.check_not_restoring().await?;
+        let has_root = self.node(&NodeName::root(), &ChildSelection::none()).await?.is_some();
+        let mut changes = Vec::new();
+        for wanted in nodes {
+            let path = if has_root { self.walk(&wanted.name).await? } else { Vec::new() };
+            let existing = path.last().filter(|node| node.name == wanted.name);
+            if existing.is_none_or(|node| is_changed_by(node, wanted)) {
+                changes.push(NodeChange {
+                    name: wanted.name.clone(),
+                    before: existing.map(|node| node.permissions.clone()),
+                    after: wanted.permissions.clone(),
+                });
+            }
+        }
+        Ok(changes)
     }
 
     /// Creates the nodes of a permissions file, parents first, and gives the listed ones exactly the listed
@@ -107,9 +145,7 @@ impl<S: Store + Environment> Table<S> {
                     stickiness: wanted.stickiness,
                 };
                 has_changed |= self.create(node, child, reservation).await?;
-            } else if wanted.stickiness == Stickiness::Collected
-                || (node.permissions == wanted.permissions && node.stickiness == Stickiness::Sticky)
-            {
+            } else if !is_changed_by(node, wanted) {
                 return Ok(has_changed);
             } else if self.write_permissions(node, wanted.permissions.clone()).await? {
                 return Ok(true);
@@ -117,4 +153,10 @@ impl<S: Store + Environment> Table<S> {
             self.back_off(&mut attempts).await?;
         }
     }
+}
+
+/// Whether an existing node differs from the file. Ancestors that the file does not list stay as they are.
+fn is_changed_by(node: &Node, wanted: &FileNode) -> bool {
+    wanted.stickiness == Stickiness::Sticky
+        && (node.permissions != wanted.permissions || node.stickiness != Stickiness::Sticky)
 }

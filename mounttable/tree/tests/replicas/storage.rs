@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::future::{Future, pending};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ebla_model::Micros;
 use ebla_mounttable_tree::store::memory::MemoryStore;
 use ebla_mounttable_tree::store::{Change, ChildSelection, Condition, Row, ServerSelection};
-use ebla_mounttable_tree::{Environment, Error, Reason, Store};
+use ebla_mounttable_tree::{Environment, Error, Reason, Store, delegate};
+use parking_lot::Mutex;
 
 /// The behaviour of calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,7 +50,7 @@ impl Storage {
     }
 
     pub(crate) fn turn(&self, health: Health) {
-        self.state.lock().unwrap().health = health;
+        self.state.lock().health = health;
     }
 
     pub(crate) fn advance(&self, by: Duration) {
@@ -58,31 +59,31 @@ impl Storage {
 
     /// The number of reads of a row since the last call.
     pub(crate) fn take_reads(&self, key: &str) -> usize {
-        self.state.lock().unwrap().reads.remove(key).unwrap_or_default()
+        self.state.lock().reads.remove(key).unwrap_or_default()
     }
 
     /// The number of read calls since the last call.
     pub(crate) fn take_calls(&self) -> usize {
-        std::mem::take(&mut self.state.lock().unwrap().calls)
+        std::mem::take(&mut self.state.lock().calls)
     }
 
     /// The number of retries.
     pub(crate) fn pauses(&self) -> usize {
-        self.state.lock().unwrap().pauses
+        self.state.lock().pauses
     }
 
     /// The largest number of cells of one row in one read since the last call.
     pub(crate) fn take_cells_max(&self) -> usize {
-        std::mem::take(&mut self.state.lock().unwrap().cells_max)
+        std::mem::take(&mut self.state.lock().cells_max)
     }
 
     /// The number of cells in all reads since the last call.
     pub(crate) fn take_cells(&self) -> usize {
-        std::mem::take(&mut self.state.lock().unwrap().cells)
+        std::mem::take(&mut self.state.lock().cells)
     }
 
     fn note(&self, keys: &[String], rows: &[Option<Row>]) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         keys.iter().for_each(|key| *state.reads.entry(key.clone()).or_default() += 1);
         let cells = rows.iter().flatten().map(Row::len).max().unwrap_or_default();
         state.cells_max = state.cells_max.max(cells);
@@ -90,7 +91,7 @@ impl Storage {
     }
 
     async fn find_node(&self) -> Result<(), Error> {
-        let health = self.state.lock().unwrap().health;
+        let health = self.state.lock().health;
         match health {
             Health::Fine => Ok(()),
             Health::Away => Err(Error::new(Reason::Unavailable, "the storage is unavailable")),
@@ -107,7 +108,7 @@ impl Store for Storage {
         children: &ChildSelection,
         servers: &ServerSelection,
     ) -> Result<Vec<Option<Row>>, Error> {
-        self.state.lock().unwrap().calls += 1;
+        self.state.lock().calls += 1;
         self.find_node().await?;
         let rows = self.memory.read_with(keys, children, servers).await?;
         self.note(keys, &rows);
@@ -147,23 +148,13 @@ impl Store for Storage {
 }
 
 impl Environment for Storage {
-    fn now(&self) -> Micros {
-        self.memory.now()
-    }
-
-    fn unique_u64(&self) -> u64 {
-        self.memory.unique_u64()
-    }
-
     /// Yields; the tests control the clock.
     async fn back_off(&self, _tries: u32) {
-        self.state.lock().unwrap().pauses += 1;
+        self.state.lock().pauses += 1;
         tokio::task::yield_now().await;
     }
 
-    async fn sleep(&self, duration: Duration) {
-        self.memory.sleep(duration).await;
-    }
+    delegate!(memory: now, unique_u64, sleep);
 }
 
 /// A call in progress.

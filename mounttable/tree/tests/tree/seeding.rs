@@ -42,6 +42,28 @@ fn a_file_without_a_root_leaves_the_root_as_it_is() {
     assert_eq!(world.reason(world.set_permissions("bob", "b", "{}", None)), Reason::NoAccess);
 }
 
+#[test]
+fn a_preview_shows_each_change_and_changes_nothing() {
+    let bobs = r#"{"Admin":{"In":["bob"]}}"#;
+    let carols = r#"{"Admin":{"In":["carol"]}}"#;
+    let new = |name: &str, after: &str| (name.to_owned(), None, after.to_owned());
+    let world = World::empty();
+    let file = format!(r#"{{"": {bobs}, "a": {bobs}, "b/c": {bobs}}}"#);
+    assert_eq!(world.preview(&file), [new("", bobs), new("a", bobs), new("b", bobs), new("b/c", bobs)]);
+    assert_eq!(world.memory.rows().len(), 0, "nothing was created");
+    assert_eq!(world.apply(&file), 4);
+    assert_eq!(world.preview(&file), []);
+
+    let file = format!(r#"{{"a": {carols}, "b": {bobs}, "b/d": {carols}}}"#);
+    let before = world.memory.rows();
+    let changes = world.preview(&file);
+    let changed = |name: &str, after: &str| (name.to_owned(), Some(bobs.to_owned()), after.to_owned());
+    // b keeps its permissions and becomes sticky.
+    assert_eq!(changes, [changed("a", carols), changed("b", bobs), new("b/d", carols)]);
+    assert_eq!(world.memory.rows(), before, "nothing was changed");
+    assert_eq!((world.apply(&file), world.preview(&file)), (3, vec![]));
+}
+
 /// A server that starts meanwhile creates no root, and a sweep removes no restored row.
 #[test]
 fn a_restore_is_not_disturbed() {

@@ -12,12 +12,12 @@ use ebla_model::Micros;
 use ebla_mounttable_tree::store::memory::MemoryStore;
 use ebla_mounttable_tree::store::{Cell, Change, ChildSelection, Condition, Family, Row, ServerSelection};
 use ebla_mounttable_tree::table::{
-    GlobMatch, GlobSink, GlobSummary, Mount, Mounted, NodeInfo, Problem, QuotaKind, Restoration, Subtree, Swept,
-    TableOptions,
+    GlobMatch, GlobSink, GlobSummary, Mount, Mounted, NodeChange, NodeInfo, Problem, QuotaKind, Restoration, Subtree,
+    Swept, TableOptions,
 };
 use ebla_mounttable_tree::{
     BlessingPattern, Caller, Deadline, Environment, Error, MountMode, MountedServer, NodeName, Permissions, Reason,
-    Store, Table, Target, UserId, row_key,
+    Store, Table, Target, UserId, delegate, row_key,
 };
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -45,42 +45,14 @@ impl Store for Counted {
         self.memory.change_if(key, when, then).await
     }
 
-    async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
-        self.memory.keys(after, limit).await
-    }
-
-    async fn add(&self, counter: &str, by: i64) -> Result<i64, Error> {
-        self.memory.add(counter, by).await
-    }
-
-    async fn counter(&self, counter: &str) -> Result<Option<i64>, Error> {
-        self.memory.counter(counter).await
-    }
-
-    async fn set_counter(&self, counter: &str, to: Option<i64>) -> Result<(), Error> {
-        self.memory.set_counter(counter, to).await
-    }
-
-    async fn counters(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
-        self.memory.counters(after, limit).await
-    }
+    delegate!(memory: keys, add, counter, set_counter, counters);
 }
 
 impl Environment for Counted {
-    fn now(&self) -> Micros {
-        self.memory.now()
-    }
-
-    fn unique_u64(&self) -> u64 {
-        self.memory.unique_u64()
-    }
-
     /// No back-off: the deadlines of a test are exact.
     async fn back_off(&self, _tries: u32) {}
 
-    async fn sleep(&self, duration: Duration) {
-        self.memory.sleep(duration).await;
-    }
+    delegate!(memory: now, unique_u64, sleep);
 }
 
 pub(crate) struct World {
@@ -330,6 +302,14 @@ impl World {
     /// Applies a permissions file.
     pub(crate) fn apply(&self, file: &str) -> usize {
         alone(self.table.apply(&ebla_mounttable_tree::file::parse(file, &Permissions::open()).unwrap())).unwrap()
+    }
+
+    /// The changes that a permissions file would make: name, permissions before and after.
+    pub(crate) fn preview(&self, file: &str) -> Vec<(String, Option<String>, String)> {
+        let nodes = ebla_mounttable_tree::file::parse(file, &Permissions::open()).unwrap();
+        let shown =
+            |it: NodeChange| (it.name.to_string(), it.before.map(|before| before.to_string()), it.after.to_string());
+        alone(self.table.preview(&nodes)).unwrap().into_iter().map(shown).collect()
     }
 
     /// The names of all nodes below the root, in order.

@@ -3,7 +3,8 @@
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+
+use ebla_model::Micros;
 
 use super::*;
 use crate::error::Reason;
@@ -39,54 +40,17 @@ impl Store for Counting {
         self.memory.change_if(key, when, then).await
     }
 
-    async fn read_with(
-        &self,
-        keys: &[String],
-        children: &ChildSelection,
-        servers: &ServerSelection,
-    ) -> Result<Vec<Option<Row>>, Error> {
-        self.memory.read_with(keys, children, servers).await
-    }
-
-    async fn keys(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
-        self.memory.keys(after, limit).await
-    }
-
     async fn add(&self, counter: &str, by: i64) -> Result<i64, Error> {
         self.increments.fetch_add(1, Ordering::Relaxed);
         self.opened().await;
         self.memory.add(counter, by).await
     }
 
-    async fn counter(&self, counter: &str) -> Result<Option<i64>, Error> {
-        self.memory.counter(counter).await
-    }
-
-    async fn set_counter(&self, counter: &str, to: Option<i64>) -> Result<(), Error> {
-        self.memory.set_counter(counter, to).await
-    }
-
-    async fn counters(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, i64)>, Error> {
-        self.memory.counters(after, limit).await
-    }
+    delegate!(memory: read_with, keys, counter, set_counter, counters);
 }
 
 impl Environment for Counting {
-    fn now(&self) -> Micros {
-        self.memory.now()
-    }
-
-    fn unique_u64(&self) -> u64 {
-        self.memory.unique_u64()
-    }
-
-    async fn back_off(&self, attempts: u32) {
-        self.memory.back_off(attempts).await;
-    }
-
-    async fn sleep(&self, duration: Duration) {
-        self.memory.sleep(duration).await;
-    }
+    delegate!(memory: now, unique_u64, back_off, sleep);
 }
 
 type Call<'a> = Pin<Box<dyn Future<Output = Result<bool, Error>> + 'a>>;
@@ -148,7 +112,7 @@ fn concurrent_changes_share_a_batch() {
     let calls = names.iter().map(|name| begun(&store, name, absent(name))).collect();
     assert!(ended(&counting, calls).iter().all(|outcome| *outcome == Ok(true)));
     assert_eq!((columns(&counting), changes(&counting)), (20, 2));
-    assert!(locked(&store.changes.tails).last.is_empty(), "no call waits");
+    assert!(store.changes.tails.lock().last.is_empty(), "no call waits");
 }
 
 #[test]
@@ -199,7 +163,7 @@ fn a_dropped_caller_does_not_stop_its_batch() {
     drop((first, second));
     assert_eq!(ended(&counting, vec![third]), [Ok(true)]);
     drop(begun(&store, "d", absent("d")));
-    assert!(locked(&store.changes.tails).last.is_empty(), "no call waits");
+    assert!(store.changes.tails.lock().last.is_empty(), "no call waits");
     assert_eq!(ended(&counting, vec![begun(&store, "e", absent("e"))]), [Ok(true)]);
     // The changes of dropped callers are executed with their batch.
     let row = counting.memory.rows().remove(KEY).unwrap();
@@ -252,7 +216,7 @@ fn requests(store: &CoalescingStore<Counting>, counting: &Counting, count: usize
     let names: Vec<_> = (0..count).map(|number| format!("{before} {number}")).collect();
     let calls = names.iter().map(|name| begun(store, name, absent(name))).collect();
     assert!(ended(counting, calls).iter().all(|outcome| *outcome == Ok(true)));
-    assert!(locked(&store.changes.tails).last.is_empty(), "no call waits");
+    assert!(store.changes.tails.lock().last.is_empty(), "no call waits");
     changes(counting) - before
 }
 
