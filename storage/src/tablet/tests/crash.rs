@@ -2,22 +2,31 @@
 
 use super::*;
 
-/// What the disk would hold if the process died now. The manifest is copied before the files that it names.
+/// What the disk would hold if the process died now.
 fn crashed_copy(store: &TabletStore, to: &Path) -> TabletStore {
     store.database().disable_file_deletions().unwrap();
     fs::create_dir(to).unwrap();
-    let mut names: Vec<_> = fs::read_dir(store.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    names.sort_by_key(|name| !name.to_string_lossy().starts_with("MANIFEST"));
-    for name in names.iter().filter(|name| *name != "LOCK") {
-        match fs::copy(store.dir().join(name), to.join(name)) {
+    // The folder is listed anew after the manifest was copied: a flush in between would add a file to the manifest that an
+    // older list lacks.
+    copy_files(store.dir(), to, |name| name.starts_with("MANIFEST"));
+    copy_files(store.dir(), to, |name| !name.starts_with("MANIFEST") && name != "LOCK");
+    store.database().enable_file_deletions().unwrap();
+    TabletStore::open(to, &shared()).unwrap()
+}
+
+fn copy_files(from: &Path, to: &Path, is_selected: impl Fn(&str) -> bool) {
+    for entry in fs::read_dir(from).unwrap() {
+        let name = entry.unwrap().file_name();
+        if !is_selected(&name.to_string_lossy()) {
+            continue;
+        }
+        match fs::copy(from.join(&name), to.join(&name)) {
             // RocksDB renames its temporary files, and ends what it had begun to remove. What the manifest names and is
             // not there is missed when the copy is opened.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             copied => drop(copied.unwrap()),
         }
     }
-    store.database().enable_file_deletions().unwrap();
-    TabletStore::open(to, &shared()).unwrap()
 }
 
 /// The rows are exactly those up to the applied index.
