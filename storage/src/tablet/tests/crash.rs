@@ -6,7 +6,7 @@ use super::*;
 fn crashed_copy(store: &TabletStore, to: &Path) -> TabletStore {
     store.database().disable_file_deletions().unwrap();
     fs::create_dir(to).unwrap();
-    // The folder is listed anew after the manifest was copied: a flush in between would add a file to the manifest that an
+    // The folder is listed again after the manifest was copied: a flush in between would add a file to the manifest that an
     // older list lacks.
     copy_files(store.dir(), to, |name| name.starts_with("MANIFEST"));
     copy_files(store.dir(), to, |name| !name.starts_with("MANIFEST") && name != "LOCK");
