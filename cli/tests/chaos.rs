@@ -19,9 +19,11 @@ use ebla_model::schema::TableName;
 use ebla_runtime::{Clock, Runtime};
 use ebla_tests::cluster::{Cluster as _, Direction, Node, Role};
 use ebla_tests::etcd::Build;
-use ebla_tests::nemesis::{
-    Driver, Fault, Leaders, ScheduleItem, Target, attribute_stalls, schedule, seed, since_boot, table, times,
-};
+use ebla_tests::faults::fault::{FaultKind, Target};
+use ebla_tests::faults::nemesis::ClusterNemesis;
+use ebla_tests::faults::parameters::{seed, times};
+use ebla_tests::faults::schedule::{ScheduleItem, schedule};
+use ebla_tests::faults::stalls::{Leaders, attribute_stalls, since_boot, table};
 use ebla_tests::netns::NetNs;
 use ebla_tests::network::{Loopback, NodeNetwork};
 use ebla_tests::process::{Plan, ProcessCluster};
@@ -65,16 +67,16 @@ fn faults_of_every_kind_cause_no_anomalies() {
 fn items() -> Vec<ScheduleItem> {
     let one = |node: fn(usize) -> Node, count| (0..count).map(|number| Target::Node(node(number))).collect::<Vec<_>>();
     let role = |role| vec![Target::Role(role)];
-    let item = |fault, targets, lasts, times| ScheduleItem { fault, targets, lasts, times };
+    let item = |kind, targets, lasts, times| ScheduleItem { kind, targets, lasts, times };
     vec![
-        item(Fault::Kill, one(Node::TabletServer, TABLET_SERVERS), SHORT, times("EBLA_CHAOS_KILLS", 5)),
-        item(Fault::Stop, one(Node::TabletServer, TABLET_SERVERS), SHORT, times("EBLA_CHAOS_STOPS", 1)),
-        item(Fault::Kill, role(Role::ActiveMaster), SHORT, times("EBLA_CHAOS_MASTERS", 1)),
-        item(Fault::Kill, one(Node::Etcd, 3), SHORT, times("EBLA_CHAOS_ETCD", 2)),
-        item(Fault::Kill, role(Role::EtcdLeader), SHORT, times("EBLA_CHAOS_ETCD_LEADERS", 1)),
-        item(Fault::Kill, vec![Target::Everything], SHORT, times("EBLA_CHAOS_EVERYTHING", 2)),
-        item(Fault::Pause, role(Role::BusiestTabletServer), LONG, times("EBLA_CHAOS_PAUSES", 1)),
-        item(Fault::Pause, role(Role::ActiveMaster), LONG, times("EBLA_CHAOS_MASTER_PAUSES", 1)),
+        item(FaultKind::Kill, one(Node::TabletServer, TABLET_SERVERS), SHORT, times("EBLA_CHAOS_KILLS", 5)),
+        item(FaultKind::Stop, one(Node::TabletServer, TABLET_SERVERS), SHORT, times("EBLA_CHAOS_STOPS", 1)),
+        item(FaultKind::Kill, role(Role::ActiveMaster), SHORT, times("EBLA_CHAOS_MASTERS", 1)),
+        item(FaultKind::Kill, one(Node::Etcd, 3), SHORT, times("EBLA_CHAOS_ETCD", 2)),
+        item(FaultKind::Kill, role(Role::EtcdLeader), SHORT, times("EBLA_CHAOS_ETCD_LEADERS", 1)),
+        item(FaultKind::Kill, vec![Target::Everything], SHORT, times("EBLA_CHAOS_EVERYTHING", 2)),
+        item(FaultKind::Pause, role(Role::BusiestTabletServer), LONG, times("EBLA_CHAOS_PAUSES", 1)),
+        item(FaultKind::Pause, role(Role::ActiveMaster), LONG, times("EBLA_CHAOS_MASTER_PAUSES", 1)),
     ]
 }
 
@@ -82,7 +84,7 @@ fn items() -> Vec<ScheduleItem> {
 fn cuts() -> Vec<ScheduleItem> {
     let busiest = || vec![Target::Role(Role::BusiestTabletServer)];
     let cut =
-        |direction, targets, times| ScheduleItem { fault: Fault::Partition(direction), targets, lasts: LONG, times };
+        |direction, targets, times| ScheduleItem { kind: FaultKind::Partition(direction), targets, lasts: LONG, times };
     let each = times("EBLA_CHAOS_CUTS", 1);
     vec![
         cut(Direction::Both, busiest(), each),
@@ -114,18 +116,18 @@ async fn chaos<S: NodeNetwork>(plan: Plan, network: S, items: Vec<ScheduleItem>)
     wait_for_writes(&running, &runtime.clock).await;
 
     let map = TabletMap::new(&addresses, name, &runtime).await;
-    let mut driver = Driver::new(&mut cluster, runtime.clock.clone());
-    for (number, nemesis) in schedule.iter().enumerate() {
+    let mut nemesis = ClusterNemesis::new(&mut cluster, runtime.clock.clone());
+    for (number, fault) in schedule.iter().enumerate() {
         let at = (runtime.clock.monotonic() - began).as_secs_f64();
-        println!("{at:6.1} s, {} of {}: {nemesis}", number + 1, schedule.len());
+        println!("{at:6.1} s, {} of {}: {fault}", number + 1, schedule.len());
         let leaders = map.leaders().await;
-        driver
-            .inject_with_leaders(nemesis, &leaders)
+        nemesis
+            .inject_with_leaders(fault, &leaders)
             .await
             .unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
         wait_for_writes(&running, &runtime.clock).await;
     }
-    let records = driver.finish();
+    let records = nemesis.finish();
     load.finish(running).await;
     let report = load.check(&endpoints).await.unwrap();
 

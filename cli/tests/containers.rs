@@ -18,9 +18,11 @@ use ebla_model::time::Micros;
 use ebla_runtime::{Clock, Runtime};
 use ebla_tests::cluster::{Direction, Node};
 use ebla_tests::containers::{ContainerCluster, missing};
-use ebla_tests::nemesis::{
-    Driver, Fault, ScheduleItem, Stall, Target, attribute_stalls, schedule, seed, since_boot, table, times,
-};
+use ebla_tests::faults::fault::{FaultKind, Target};
+use ebla_tests::faults::nemesis::ClusterNemesis;
+use ebla_tests::faults::parameters::{seed, times};
+use ebla_tests::faults::schedule::{ScheduleItem, schedule};
+use ebla_tests::faults::stalls::{Stall, attribute_stalls, since_boot, table};
 use futures::FutureExt as _;
 use serde_json::Value;
 
@@ -56,14 +58,14 @@ fn items(seed: u64) -> Vec<ScheduleItem> {
     // A short run has few of the ten pairs: different ones for each seed.
     pairs.rotate_left((seed % 10) as usize);
     let (short, long) = ((Duration::from_millis(200), Duration::from_secs(2)), (LEASE, LEASE + Duration::from_secs(2)));
-    let item = |fault, targets, lasts, times| ScheduleItem { fault, targets, lasts, times };
+    let item = |kind, targets, lasts, times| ScheduleItem { kind, targets, lasts, times };
     vec![
-        item(Fault::Kill, each(), short, times("EBLA_CHAOS_CONTAINER_KILLS", 6)),
-        item(Fault::Kill, pairs, short, times("EBLA_CHAOS_CONTAINER_PAIRS", 1)),
-        item(Fault::Kill, vec![Target::Everything], short, times("EBLA_CHAOS_CONTAINER_EVERYTHING", 1)),
-        item(Fault::Stop, each(), short, times("EBLA_CHAOS_CONTAINER_STOPS", 1)),
-        item(Fault::Pause, each(), long, times("EBLA_CHAOS_CONTAINER_PAUSES", 1)),
-        item(Fault::Partition(Direction::Both), each(), long, times("EBLA_CHAOS_CONTAINER_CUTS", 1)),
+        item(FaultKind::Kill, each(), short, times("EBLA_CHAOS_CONTAINER_KILLS", 6)),
+        item(FaultKind::Kill, pairs, short, times("EBLA_CHAOS_CONTAINER_PAIRS", 1)),
+        item(FaultKind::Kill, vec![Target::Everything], short, times("EBLA_CHAOS_CONTAINER_EVERYTHING", 1)),
+        item(FaultKind::Stop, each(), short, times("EBLA_CHAOS_CONTAINER_STOPS", 1)),
+        item(FaultKind::Pause, each(), long, times("EBLA_CHAOS_CONTAINER_PAUSES", 1)),
+        item(FaultKind::Partition(Direction::Both), each(), long, times("EBLA_CHAOS_CONTAINER_CUTS", 1)),
     ]
 }
 
@@ -79,13 +81,13 @@ async fn come_and_go() {
     let mut cluster = ContainerCluster::start(Path::new(support::ebla())).await.unwrap();
     let verifier = cluster.verify(&["--for", "86400", "--writers", "8", "--readers", "2"]).await.unwrap();
 
-    let mut driver = Driver::new(&mut cluster, runtime.clock.clone());
-    for (number, nemesis) in schedule.iter().enumerate() {
+    let mut nemesis = ClusterNemesis::new(&mut cluster, runtime.clock.clone());
+    for (number, fault) in schedule.iter().enumerate() {
         let at = (runtime.clock.monotonic() - began).as_secs_f64();
-        println!("{at:6.1} s, {} of {}: {nemesis}", number + 1, schedule.len());
-        driver.inject(nemesis).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
+        println!("{at:6.1} s, {} of {}: {fault}", number + 1, schedule.len());
+        nemesis.inject(fault).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
     }
-    let records = driver.finish();
+    let records = nemesis.finish();
     let report = verifier.finish().await.unwrap();
 
     let costs = attribute_stalls(&records, &stalls(&report, &runtime.clock));

@@ -1,5 +1,5 @@
 //! The interface of a cluster under test: in this process, as processes, in network namespaces, or in containers. The simulation
-//! has its own, because its faults are injected between two steps (docs/inside/decisions/0009-simulation.md).
+//! has its own interface, because its faults are injected between two steps (docs/inside/decisions/0009-simulation.md).
 
 use std::fmt;
 use std::future::Future;
@@ -51,7 +51,7 @@ impl fmt::Display for Direction {
 }
 
 /// A role whose node only the cluster knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// The active master.
     ActiveMaster,
@@ -100,8 +100,8 @@ pub trait Cluster {
     /// Partitions a node from all other nodes. The test still reaches it, like a client on its side.
     fn partition(&mut self, node: Node, direction: Direction) -> impl Future<Output = io::Result<()>>;
 
-    /// Ends every partition.
-    fn heal(&mut self) -> impl Future<Output = io::Result<()>>;
+    /// Ends the partition of a node. No effect if it is not partitioned.
+    fn heal(&mut self, node: Node) -> impl Future<Output = io::Result<()>>;
 
     /// The node that has `role` now; `None` when there is none or it is unknown.
     fn find(&mut self, role: Role) -> impl Future<Output = Option<Node>>;

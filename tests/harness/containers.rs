@@ -205,8 +205,8 @@ impl Cluster for ContainerCluster {
         Ok(())
     }
 
-    async fn heal(&mut self) -> io::Result<()> {
-        while let Some(node) = self.partitioned.pop_first() {
+    async fn heal(&mut self, node: Node) -> io::Result<()> {
+        if self.partitioned.remove(&node) {
             // Without the alias it would be on the network under its container's name only.
             let alias = service(node);
             docker(&["network", "connect", "--alias", &alias, &self.project, &self.container(node)]).await?;

@@ -191,7 +191,7 @@ impl Cluster for InProcess {
         unsupported("cut off")
     }
 
-    async fn heal(&mut self) -> io::Result<()> {
+    async fn heal(&mut self, _node: Node) -> io::Result<()> {
         Ok(())
     }
 

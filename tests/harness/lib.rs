@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   cluster    the interface of a cluster under test
-//!   nemesis    faults as values, schedules, the driver, attribution of stalls
+//!   faults     faults as values, schedules and rates, the driver, attribution of stalls
 //!   process    a cluster of processes; child: one of them; etcd: its lock service
 //!   in_process a cluster in the test's own process
 //!   network    the network of processes: loopback here, network namespaces in netns
@@ -16,8 +16,8 @@ pub mod child;
 pub mod cluster;
 pub mod containers;
 pub mod etcd;
+pub mod faults;
 pub mod in_process;
-pub mod nemesis;
 pub mod netns;
 pub mod network;
 pub mod process;

@@ -140,8 +140,9 @@ impl NodeNetwork for NetNs {
         Ok(())
     }
 
-    fn heal(&mut self) -> io::Result<()> {
-        while let Some((node, chain)) = self.partitions.pop() {
+    fn heal(&mut self, node: Node) -> io::Result<()> {
+        while let Some(at) = self.partitions.iter().position(|(partitioned, _chain)| *partitioned == node) {
+            let (_node, chain) = self.partitions.remove(at);
             self.rule("-D", node, chain)?;
         }
         Ok(())
@@ -232,7 +233,7 @@ mod tests {
             assert!(!reaches(&network, one, other), "partition {direction}");
             let address: SocketAddr = format!("{}:2379", network.host(other)).parse().unwrap();
             assert!(TcpStream::connect_timeout(&address, LIMIT).is_ok(), "the test cannot reach the node");
-            network.heal().unwrap();
+            network.heal(other).unwrap();
             assert!(reaches(&network, one, other), "healed {direction}");
         }
         let name = network.name.clone();

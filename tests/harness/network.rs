@@ -24,11 +24,11 @@ pub trait NodeNetwork: Send {
     /// `Unsupported` where partitions are impossible, and errors of the system.
     fn partition(&mut self, node: Node, direction: Direction) -> io::Result<()>;
 
-    /// Ends every partition.
+    /// Ends the partition of a node. No effect if it is not partitioned.
     ///
     /// # Errors
     /// Errors of the system.
-    fn heal(&mut self) -> io::Result<()>;
+    fn heal(&mut self, node: Node) -> io::Result<()>;
 }
 
 /// The last number of a node's address in its block.
@@ -97,7 +97,7 @@ impl NodeNetwork for Loopback {
         ))
     }
 
-    fn heal(&mut self) -> io::Result<()> {
+    fn heal(&mut self, _node: Node) -> io::Result<()> {
         Ok(())
     }
 }

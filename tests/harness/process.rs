@@ -355,8 +355,8 @@ impl<S: NodeNetwork> Cluster for ProcessCluster<S> {
         self.network.partition(node, direction)
     }
 
-    async fn heal(&mut self) -> io::Result<()> {
-        self.network.heal()
+    async fn heal(&mut self, node: Node) -> io::Result<()> {
+        self.network.heal(node)
     }
 
     async fn find(&mut self, role: Role) -> Option<Node> {

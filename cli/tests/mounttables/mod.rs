@@ -40,7 +40,10 @@ use ebla_mounttable_namespace::{Namespace, Publisher, Roots};
 use ebla_runtime::{Clock, Rng, Runtime};
 use ebla_tests::cluster::{Cluster, Node};
 use ebla_tests::etcd::Build;
-use ebla_tests::nemesis::{Driver, Fault, ScheduleItem, Target, schedule, seed, times};
+use ebla_tests::faults::fault::{FaultKind, Target};
+use ebla_tests::faults::nemesis::ClusterNemesis;
+use ebla_tests::faults::parameters::{seed, times};
+use ebla_tests::faults::schedule::{ScheduleItem, schedule};
 use ebla_tests::network::Loopback;
 use ebla_tests::process::{Plan, ProcessCluster};
 use tokio::sync::oneshot;
@@ -99,13 +102,13 @@ async fn chaos(cluster: &mut ProcessCluster<Loopback>, runtime: &Runtime, seed: 
     let load = Load::start(runtime, &addresses);
     load.begins(&runtime.clock).await;
 
-    let mut driver = Driver::new(cluster, runtime.clock.clone());
-    for (number, nemesis) in schedule.iter().enumerate() {
-        println!("{} of {}: {nemesis}", number + 1, schedule.len());
-        driver.inject(nemesis).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
+    let mut nemesis = ClusterNemesis::new(cluster, runtime.clock.clone());
+    for (number, fault) in schedule.iter().enumerate() {
+        println!("{} of {}: {fault}", number + 1, schedule.len());
+        nemesis.inject(fault).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
         load.is_running(&runtime.clock).await;
     }
-    drop(driver.finish());
+    drop(nemesis.finish());
     without_storage(cluster, &load, &runtime.clock).await;
     load.is_running(&runtime.clock).await;
     let (expectations, servers, observations) = load.end().await;
@@ -130,7 +133,7 @@ async fn chaos(cluster: &mut ProcessCluster<Loopback>, runtime: &Runtime, seed: 
 fn items() -> Vec<ScheduleItem> {
     let each = times("EBLA_CHAOS_MOUNTTABLES", 2);
     let kill = |node: fn(usize) -> Node, count| ScheduleItem {
-        fault: Fault::Kill,
+        kind: FaultKind::Kill,
         targets: (0..count).map(|number| Target::Node(node(number))).collect(),
         lasts: SHORT,
         times: each,

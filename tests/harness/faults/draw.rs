@@ -1,0 +1,148 @@
+//! How each kind of recurring fault is drawn: its target, its duration, and the time until it begins.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ebla_runtime::Rng;
+
+use crate::cluster::{Direction, Node};
+use crate::faults::fault::{Fault, FaultKind, Leases, Target};
+use crate::faults::rates::Rates;
+use crate::faults::view::View;
+
+/// A node that is partitioned from the lock service for longer than this loses its leases.
+const LEASES_ENDURE: Duration = Duration::from_secs(3);
+
+/// The arguments of a draw.
+pub(super) struct Draw<'a> {
+    pub(super) rates: &'a Rates,
+    pub(super) rng: &'a Rng,
+    pub(super) view: &'a View,
+    /// Nodes that are down already.
+    pub(super) down: &'a BTreeSet<Node>,
+}
+
+/// Faults with the time until each begins; `None`: there is no target.
+type Drawn = Option<Vec<(Duration, Fault)>>;
+
+impl Draw<'_> {
+    pub(super) fn crash_one(&self, nodes: &[Node]) -> Drawn {
+        Some(self.crash(self.pick(nodes)?))
+    }
+
+    /// A process is killed, or its host loses power, at once or in the middle of disk operations.
+    pub(super) fn crash(&self, node: Node) -> Vec<(Duration, Fault)> {
+        if self.down.contains(&node) {
+            return Vec::new();
+        }
+        let lasts = between(self.rng, self.rates.down);
+        let fault = |kind, lasts| Fault::new(kind, Target::Node(node), lasts);
+        if self.is_heads() {
+            return vec![(Duration::ZERO, fault(FaultKind::Kill, lasts))];
+        }
+        if self.is_heads() {
+            return vec![(Duration::ZERO, fault(FaultKind::PowerFailure, lasts))];
+        }
+        let operations = 1 + self.rng.below(20);
+        let soon = Duration::from_millis(self.rng.below(30));
+        vec![
+            (Duration::ZERO, fault(FaultKind::DiskFailure { operations }, Duration::ZERO)),
+            (soon, fault(FaultKind::PowerFailure, lasts)),
+        ]
+    }
+
+    pub(super) fn lose(&self) -> Drawn {
+        let node = self.pick(&self.view.tablet_servers()).filter(|node| !self.down.contains(node))?;
+        let replaced = self.rates.replaced_after?;
+        let lasts = between(self.rng, (replaced, replaced + Duration::from_secs(8)));
+        at_once(FaultKind::Kill, Target::Node(node), lasts)
+    }
+
+    pub(super) fn cut(&self) -> Drawn {
+        let link = (self.pick(&self.view.nodes)?, self.pick(&self.view.nodes)?);
+        let kind = self.cut_kind(Direction::Out);
+        let lasts = between(self.rng, (Duration::from_millis(100), Duration::from_secs(8)));
+        at_once(kind, Target::Links(vec![link]), lasts)
+    }
+
+    /// Half of the time a leader.
+    pub(super) fn isolate(&self) -> Drawn {
+        let servers = self.view.tablet_servers();
+        let leader = if self.is_heads() { self.pick(&self.view.leaders) } else { None };
+        let alone = leader.or_else(|| self.pick(&servers))?;
+        let one_way = if self.is_heads() { Direction::Out } else { Direction::In };
+        let kind = self.cut_kind(one_way);
+        let lasts = between(self.rng, (Duration::from_millis(300), Duration::from_secs(8)));
+        let links = servers.into_iter().filter(|other| *other != alone).map(|other| (alone, other)).collect();
+        at_once(kind, Target::Links(links), lasts)
+    }
+
+    pub(super) fn lease_race(&self) -> Drawn {
+        let leader = self.pick(&self.view.leaders)?;
+        let others: Vec<_> = self.view.tablet_servers().into_iter().filter(|node| *node != leader).collect();
+        let lost = self.pick(&others)?;
+        let after_lost = others.iter().skip_while(|node| **node != lost).nth(1);
+        let restarts = *after_lost.or(others.first())?;
+        let (alone, both) = (self.rates.election_max * 5 / 4, self.rates.election_max * 3 / 2);
+        let cut = |other, lasts| {
+            Fault::new(FaultKind::Partition(Direction::Both), Target::Links(vec![(leader, other)]), lasts)
+        };
+        let down = between(self.rng, (Duration::from_millis(2), Duration::from_millis(30)));
+        Some(vec![
+            (Duration::ZERO, cut(lost, alone + both)),
+            (alone, cut(restarts, both)),
+            (alone, Fault::new(FaultKind::PowerFailure, Target::Node(restarts), down)),
+        ])
+    }
+
+    pub(super) fn slow(&self) -> Drawn {
+        let link = (self.pick(&self.view.nodes)?, self.pick(&self.view.nodes)?);
+        let latency = between(self.rng, (Duration::from_millis(10), Duration::from_millis(300)));
+        let lasts = between(self.rng, (Duration::from_secs(1), Duration::from_secs(6)));
+        at_once(FaultKind::Slow(latency), Target::Links(vec![link]), lasts)
+    }
+
+    /// By up to a tenth of a second, five seconds, or an hour, in both directions.
+    pub(super) fn clock_step(&self) -> Drawn {
+        let node = self.pick(&self.view.tablet_servers())?;
+        let span_micros = self.pick(&[100_000_u32, 5_000_000, 3_600_000_000])?;
+        let off_micros =
+            i64::try_from(self.rng.below(u64::from(span_micros) * 2)).unwrap_or(0) - i64::from(span_micros);
+        at_once(FaultKind::ClockStep { micros: off_micros }, Target::Node(node), Duration::ZERO)
+    }
+
+    pub(super) fn no_lock_service(&self) -> Drawn {
+        let node = self.pick(&self.view.nodes)?;
+        let lasts = between(self.rng, (Duration::from_millis(200), Duration::from_secs(15)));
+        let leases = if lasts > LEASES_ENDURE { Leases::Expire } else { Leases::Endure };
+        at_once(FaultKind::NoLockService(leases), Target::Node(node), lasts)
+    }
+
+    /// All messages are lost, those of one direction are lost, or all wait.
+    fn cut_kind(&self, one_way: Direction) -> FaultKind {
+        match self.rng.below(3) {
+            0 => FaultKind::Partition(Direction::Both),
+            1 => FaultKind::Partition(one_way),
+            _ => FaultKind::Hold,
+        }
+    }
+
+    fn is_heads(&self) -> bool {
+        self.rng.below(2) == 0
+    }
+
+    fn pick<T: Copy>(&self, all: &[T]) -> Option<T> {
+        let at = self.rng.below(u64::try_from(all.len()).unwrap_or(u64::MAX));
+        all.get(usize::try_from(at).unwrap_or(usize::MAX)).copied()
+    }
+}
+
+fn at_once(kind: FaultKind, target: Target, lasts: Duration) -> Drawn {
+    Some(vec![(Duration::ZERO, Fault::new(kind, target, lasts))])
+}
+
+/// A whole number of milliseconds more than the minimum, at most the maximum.
+pub(super) fn between(rng: &Rng, (min, max): (Duration, Duration)) -> Duration {
+    let span = u64::try_from(max.saturating_sub(min).as_millis()).unwrap_or(u64::MAX);
+    min + Duration::from_millis(rng.below(span.saturating_add(1)))
+}

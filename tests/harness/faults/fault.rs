@@ -1,0 +1,232 @@
+//! The vocabulary of faults: what fails, where, and for how long.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::cluster::{Direction, Node, Role};
+use crate::faults::view::View;
+
+/// A kind of fault. Each kind of cluster supports some of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// SIGKILL; started again when the time is over.
+    Kill,
+    /// SIGTERM, a graceful stop; started again when the time is over.
+    Stop,
+    /// The host loses its power, and the disk what was not synced; started again when the time is over.
+    PowerFailure,
+    /// The disk loses its power in the middle of an operation, after this number of operations; it has no duration.
+    DiskFailure {
+        /// Operations until then.
+        operations: u64,
+    },
+    /// SIGSTOP; resumed when the time is over.
+    Pause,
+    /// A node is partitioned from all other nodes, or a link is cut. Of a link the direction is seen from its first node.
+    Partition(Direction),
+    /// Messages wait in both directions, and arrive when the time is over.
+    Hold,
+    /// Each message takes this time.
+    Slow(Duration),
+    /// The wall clock is off by this time from now on; it has no duration.
+    ClockStep {
+        /// Ahead; behind if negative.
+        micros: i64,
+    },
+    /// The node does not reach the lock service.
+    NoLockService(Leases),
+}
+
+/// Leases of a node that does not reach the lock service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leases {
+    /// They endure.
+    Endure,
+    /// They expire.
+    Expire,
+}
+
+/// The part of a node or link that a fault affects. A part has at most one fault at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Process,
+    Messages,
+    Latency,
+    Clock,
+    LockService,
+}
+
+impl FaultKind {
+    pub(super) fn part(self) -> Part {
+        match self {
+            Self::Kill | Self::Stop | Self::PowerFailure | Self::DiskFailure { .. } | Self::Pause => Part::Process,
+            Self::Partition(_) | Self::Hold => Part::Messages,
+            Self::Slow(_) => Part::Latency,
+            Self::ClockStep { .. } => Part::Clock,
+            Self::NoLockService(_) => Part::LockService,
+        }
+    }
+
+    /// Whether the fault lasts until it is lifted.
+    pub(super) fn is_lasting(self) -> bool {
+        !matches!(self, Self::DiskFailure { .. } | Self::ClockStep { .. })
+    }
+
+    /// Whether the node's process does not run.
+    pub(super) fn is_down(self) -> bool {
+        matches!(self, Self::Kill | Self::Stop | Self::PowerFailure)
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kill => f.write_str("kill"),
+            Self::Stop => f.write_str("graceful stop"),
+            Self::PowerFailure => f.write_str("power failure"),
+            Self::DiskFailure { operations } => write!(f, "power failure of the disk after {operations} operations"),
+            Self::Pause => f.write_str("pause"),
+            Self::Partition(direction) => write!(f, "partition {direction}"),
+            Self::Hold => f.write_str("hold"),
+            Self::Slow(latency) => write!(f, "latency of {} ms", latency.as_millis()),
+            Self::ClockStep { micros } => write!(f, "clock step to {micros} us"),
+            Self::NoLockService(Leases::Endure) => f.write_str("no lock service"),
+            Self::NoLockService(Leases::Expire) => f.write_str("no lock service, leases expire"),
+        }
+    }
+}
+
+/// Where a fault is injected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// One node.
+    Node(Node),
+    /// The messages between two nodes.
+    Link(Node, Node),
+}
+
+impl Place {
+    /// Whether the places have a link or a node in common.
+    pub(super) fn overlaps(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Node(one), Self::Node(other)) => one == other,
+            (Self::Link(a, b), Self::Link(c, d)) => (a, b) == (c, d) || (a, b) == (d, c),
+            (Self::Node(node), Self::Link(a, b)) | (Self::Link(a, b), Self::Node(node)) => node == a || node == b,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(node) => write!(f, "{node}"),
+            Self::Link(a, b) => write!(f, "{a} to {b}"),
+        }
+    }
+}
+
+/// What a shell must do to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The fault begins here.
+    Inject(FaultKind, Place),
+    /// The fault ends here.
+    Lift(FaultKind, Place),
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inject(kind, place) => write!(f, "inject {kind}: {place}"),
+            Self::Lift(kind, place) => write!(f, "lift {kind}: {place}"),
+        }
+    }
+}
+
+/// The nodes or links that a fault affects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// One node.
+    Node(Node),
+    /// The node that has this role when the fault begins.
+    Role(Role),
+    /// These nodes, simultaneously.
+    Nodes(Vec<Node>),
+    /// The messages between these pairs of nodes.
+    Links(Vec<(Node, Node)>),
+    /// All members of etcd.
+    Etcd,
+    /// Every node, simultaneously.
+    Everything,
+}
+
+impl Target {
+    /// The places when the fault begins. A role that no node has yields none.
+    pub(super) fn places(&self, view: &View) -> Vec<Place> {
+        let nodes = |nodes: &[Node]| nodes.iter().copied().map(Place::Node).collect::<Vec<_>>();
+        match self {
+            Self::Node(node) => vec![Place::Node(*node)],
+            Self::Role(role) => view.roles.get(role).copied().map(Place::Node).into_iter().collect(),
+            Self::Nodes(these) => nodes(these),
+            Self::Links(links) => links.iter().filter(|(a, b)| a != b).map(|(a, b)| Place::Link(*a, *b)).collect(),
+            Self::Etcd => nodes(&view.etcd()),
+            Self::Everything => nodes(&view.nodes),
+        }
+    }
+}
+
+/// A fault with a beginning and an end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Its kind.
+    pub kind: FaultKind,
+    /// The affected nodes or links.
+    pub target: Target,
+    /// Its duration.
+    pub lasts: Duration,
+    /// Another fault that begins at half of the duration and ends before this one.
+    pub within: Option<Box<Self>>,
+}
+
+impl Fault {
+    /// A fault alone.
+    #[must_use]
+    pub fn new(kind: FaultKind, target: Target, lasts: Duration) -> Self {
+        Self { kind, target, lasts, within: None }
+    }
+
+    /// The name that its stalls are counted under.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let target = match &self.target {
+            Target::Node(Node::TabletServer(_)) => "a tablet server".to_owned(),
+            Target::Node(Node::Master(_)) => "a master".to_owned(),
+            Target::Node(Node::Etcd(_)) => "an etcd member".to_owned(),
+            Target::Node(Node::Mounttable(_)) => "a mounttable".to_owned(),
+            Target::Role(Role::ActiveMaster) => "the active master".to_owned(),
+            Target::Role(Role::EtcdLeader) => "etcd's leader".to_owned(),
+            Target::Role(Role::BusiestTabletServer) => "the busiest tablet server".to_owned(),
+            Target::Nodes(nodes) => format!("{} nodes at once", nodes.len()),
+            Target::Links(links) => format!("{} links", links.len()),
+            Target::Etcd => "all of etcd".to_owned(),
+            Target::Everything => "everything at once".to_owned(),
+        };
+        let within = self.within.as_ref().map(|inner| format!(", with {}", inner.name())).unwrap_or_default();
+        format!("{}: {target}{within}", self.kind)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name())?;
+        match &self.target {
+            Target::Node(node) => write!(f, " ({node})")?,
+            Target::Nodes(nodes) => {
+                let names: Vec<_> = nodes.iter().map(Node::to_string).collect();
+                write!(f, " ({})", names.join(", "))?;
+            }
+            _ => (),
+        }
+        write!(f, " for {:.1} s", self.lasts.as_secs_f64())
+    }
+}
