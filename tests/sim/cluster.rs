@@ -1,6 +1,5 @@
 //! The simulated cluster: the shared state that survives crashes of hosts, and the processes of the hosts.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,6 +16,7 @@ use ebla_tablet_server::config::Threads;
 use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::tablet::TabletManager;
 use ebla_tablet_server::{RestartScope, ServerConfig, ServerOptions, TabletServer};
+use ebla_tests::cluster::Node;
 use parking_lot::Mutex;
 
 use crate::chubby::{Link, LinkedChubby};
@@ -161,9 +161,24 @@ impl SimCluster {
         *self.phase.lock()
     }
 
-    /// All hosts by name.
-    pub(crate) fn hosts(&self) -> BTreeMap<&str, &SimHost> {
-        self.servers.iter().chain(&self.masters).map(|host| (host.name.as_str(), host)).collect()
+    /// All hosts.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &SimHost> {
+        self.servers.iter().chain(&self.masters)
+    }
+
+    /// The nodes that can fail: all hosts.
+    pub(crate) fn nodes(&self) -> Vec<Node> {
+        let servers = (0..self.servers.len()).map(Node::TabletServer);
+        servers.chain((0..self.masters.len()).map(Node::Master)).collect()
+    }
+
+    /// The host of a node.
+    pub(crate) fn host(&self, node: Node) -> &SimHost {
+        match node {
+            Node::TabletServer(number) => &self.servers[number],
+            Node::Master(number) => &self.masters[number],
+            Node::Etcd(_) | Node::Mounttable(_) => unreachable!("{node} is not simulated"),
+        }
     }
 
     /// The runtime of one run of a host's process. Must be called on the host.

@@ -6,7 +6,8 @@
 //!   seeds     many seeds;   catalogue   the planted faults, and which plan finds each
 //!   run       one seed: hosts, faults and load, then recovery and checks
 //!   cluster   the simulated cluster: state that survives crashes, processes of each host
-//!   nemesis   fault injection;   image   the state of a folder after a crash
+//!   nemesis   fault injection by the driver of tests/harness/faults;   rates   how often faults recur
+//!   effects   what each fault does;   image   the state of a folder after a crash
 //!   load      the clients;   history   checks of their operations;   replicas   comparison of replicas
 //!   time, net, chubby   simulated interfaces;   trace   the events, as a hash
 //! ```
@@ -25,12 +26,14 @@
 mod catalogue;
 mod chubby;
 mod cluster;
+mod effects;
 mod history;
 mod image;
 mod load;
 mod nemesis;
 mod net;
 mod process;
+mod rates;
 mod replicas;
 mod run;
 mod seeds;

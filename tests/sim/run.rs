@@ -11,7 +11,8 @@ use ebla_tablet_server::raft::GroupId;
 
 use crate::cluster::{self, FailureTimeouts, Phase, SimCluster};
 use crate::load;
-use crate::nemesis::{FaultRates, Nemesis};
+use crate::nemesis::Nemesis;
+use crate::rates::FaultRates;
 use crate::replicas;
 use crate::time::UP_BEFORE;
 use crate::trace::Trace;
@@ -53,7 +54,10 @@ impl Plan {
         let fault_rates = FaultRates::draw(&rng);
         // In a third of the runs there is a spare server, which replaces failed ones.
         let (servers, fault_rates, failure_timeouts) = match rng.below(3) {
-            0 => (4, fault_rates.with_losses(&rng), FailureTimeouts::short(&rng)),
+            0 => {
+                let (fault_rates, failure_timeouts) = fault_rates.with_losses(&rng);
+                (4, fault_rates, failure_timeouts)
+            }
             _ => (3, fault_rates, FailureTimeouts::default()),
         };
         Self {

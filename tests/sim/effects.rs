@@ -1,0 +1,153 @@
+//! What each fault does to turmoil's hosts and links, to the simulated disks and clocks, and to the links to the lock service.
+
+use std::time::Duration;
+
+use ebla_runtime::Rng;
+use ebla_storage::disk::sim::{Fault as DiskFault, Loss};
+use ebla_tests::cluster::{Direction, Node};
+use ebla_tests::faults::fault::{Action, FaultKind, Leases, Place};
+use turmoil::Sim;
+
+use crate::cluster::{SimCluster, SimHost};
+use crate::image;
+
+/// About how long a message takes on a link that was slow.
+const LATENCY: Duration = Duration::from_millis(1);
+
+/// Severity of the faults of a run.
+pub(crate) struct Severity {
+    /// Lost responses of the lock service, per mille, on a link that was cut once.
+    pub(crate) chubby_lost_per_mille: u64,
+    /// Loss of unsynced data in a power failure.
+    pub(crate) loss: Loss,
+    /// Random numbers of that loss.
+    pub(crate) rng: Rng,
+}
+
+/// The state of the simulation between two steps.
+pub(crate) struct Effects<'s, 'a> {
+    pub(crate) now: Duration,
+    pub(crate) sim: &'s mut Sim<'a>,
+    pub(crate) cluster: &'s SimCluster,
+    pub(crate) severity: &'s Severity,
+}
+
+impl<'s> Effects<'s, '_> {
+    pub(crate) fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Inject(kind, Place::Node(node)) => self.inject_at_host(kind, node),
+            Action::Lift(kind, Place::Node(node)) => self.lift_at_host(kind, node),
+            Action::Inject(kind, Place::Link(a, b)) => self.inject_at_link(kind, self.name(a), self.name(b)),
+            Action::Lift(kind, Place::Link(a, b)) => self.lift_at_link(kind, self.name(a), self.name(b)),
+        }
+    }
+
+    fn inject_at_host(&mut self, kind: FaultKind, node: Node) {
+        let host = self.cluster.host(node);
+        match kind {
+            FaultKind::Kill => {
+                self.crash(host, "kill");
+                host.disk.restart();
+            }
+            FaultKind::PowerFailure => {
+                self.crash(host, "power-cut");
+                host.disk.power_cut(self.severity.loss, &self.severity.rng);
+            }
+            FaultKind::DiskFailure { operations } => host.disk.arm(operations, DiskFault::PowerFails),
+            FaultKind::ClockStep { micros } => {
+                host.time.set_off(micros);
+                self.count(&host.name, "clock-step", &micros.to_string());
+            }
+            FaultKind::NoLockService(leases) => {
+                host.link.cut();
+                host.link.set_lost(self.severity.chubby_lost_per_mille);
+                if leases == Leases::Expire
+                    && let Some(service) = self.cluster.chubby.get()
+                {
+                    host.link.cut_off(service);
+                }
+                self.count(&host.name, "chubby-cut", "");
+            }
+            _ => unsupported(kind),
+        }
+    }
+
+    fn lift_at_host(&mut self, kind: FaultKind, node: Node) {
+        let host = self.cluster.host(node);
+        match kind {
+            FaultKind::Kill | FaultKind::PowerFailure => self.sim.bounce(host.name.as_str()),
+            FaultKind::NoLockService(_) => host.link.heal(),
+            _ => unsupported(kind),
+        }
+    }
+
+    fn inject_at_link(&mut self, kind: FaultKind, a: &str, b: &str) {
+        match kind {
+            FaultKind::Partition(Direction::Both) => {
+                self.sim.partition(a, b);
+                self.count("nemesis", "cut", &format!("{a} {b}"));
+            }
+            FaultKind::Partition(one_way) => {
+                let (from, to) = from_to(one_way, a, b);
+                self.sim.partition_oneway(from, to);
+                self.count("nemesis", "cut-one-way", &format!("{from} {to}"));
+            }
+            FaultKind::Hold => {
+                self.sim.hold(a, b);
+                self.count("nemesis", "hold", &format!("{a} {b}"));
+            }
+            FaultKind::Slow(latency) => {
+                self.sim.set_link_latency(a, b, latency);
+                self.count("nemesis", "slow", &format!("{a} {b} {latency:?}"));
+            }
+            _ => unsupported(kind),
+        }
+    }
+
+    fn lift_at_link(&mut self, kind: FaultKind, a: &str, b: &str) {
+        match kind {
+            FaultKind::Partition(Direction::Both) => self.sim.repair(a, b),
+            FaultKind::Partition(one_way) => {
+                let (from, to) = from_to(one_way, a, b);
+                self.sim.repair_oneway(from, to);
+            }
+            FaultKind::Hold => self.sim.release(a, b),
+            FaultKind::Slow(_) => self.sim.set_link_latency(a, b, LATENCY),
+            _ => unsupported(kind),
+        }
+        self.cluster.note("nemesis", "heal", &format!("{a} {b}"));
+    }
+
+    /// The engine flushes when it is closed, and a crashed process does not: the folder is put back as it was before that.
+    /// (If the folder were removed instead, the engine would wait a second in each store for the disk.)
+    fn crash(&mut self, host: &SimHost, kind: &str) {
+        self.count(&host.name, kind, "");
+        let image = host.folder.with_extension("image");
+        if host.folder.exists() {
+            image::take(&host.folder, &image);
+        }
+        self.sim.crash(host.name.as_str());
+        if image.exists() {
+            std::fs::remove_dir_all(&host.folder).unwrap();
+            std::fs::rename(&image, &host.folder).unwrap();
+        }
+    }
+
+    fn name(&self, node: Node) -> &'s str {
+        &self.cluster.host(node).name
+    }
+
+    fn count(&self, node: &str, kind: &str, what: &str) {
+        self.cluster.trace.lock().count(self.now, node, kind, what);
+    }
+}
+
+/// Sender and receiver of the lost messages; `one_way` is seen from `a`.
+fn from_to<'n>(one_way: Direction, a: &'n str, b: &'n str) -> (&'n str, &'n str) {
+    if one_way == Direction::In { (b, a) } else { (a, b) }
+}
+
+/// The driver draws only supported faults.
+fn unsupported(kind: FaultKind) {
+    unreachable!("the simulation has no {kind}");
+}

@@ -1,0 +1,105 @@
+//! Fault rates of a run: those of the named plans, and random ones for each seed (swarm testing).
+
+use std::time::Duration;
+
+use ebla_runtime::Rng;
+use ebla_storage::disk::sim::Loss;
+use ebla_tests::faults::rates::{Rates, Recurring};
+
+use crate::cluster::{FailureTimeouts, TIMINGS};
+
+/// How often faults recur, and what they do to disks and to the lock service.
+#[derive(Clone, Debug)]
+pub(crate) struct FaultRates {
+    pub(crate) rates: Rates,
+    /// Lost responses of the lock service, per mille, on a link that was cut once.
+    pub(crate) chubby_lost_per_mille: u64,
+    /// Loss of unsynced data in a power failure.
+    pub(crate) loss: Loss,
+}
+
+impl FaultRates {
+    /// No faults at all.
+    pub(crate) fn calm() -> Self {
+        Self { rates: Rates::none(TIMINGS.election_max), chubby_lost_per_mille: 0, loss: Loss::All }
+    }
+
+    /// Restarts of a few milliseconds while links are cut: finds forgotten leases and votes.
+    pub(crate) fn votes() -> Self {
+        Self::calm().every(Recurring::Crash, 3_000).every(Recurring::LeaseRace, 2_000)
+    }
+
+    /// Repeated power failures of all hosts.
+    pub(crate) fn power() -> Self {
+        Self::calm().every(Recurring::CrashAll, 4_000).every(Recurring::Crash, 2_000)
+    }
+
+    /// Repeated crashes of all hosts and no other faults: with many writes, some are in progress each time.
+    pub(crate) fn outage() -> Self {
+        Self::calm().every(Recurring::CrashAll, 1_500)
+    }
+
+    /// Clocks that jump, and leaders that change.
+    pub(crate) fn clocks() -> Self {
+        Self::calm().every(Recurring::ClockStep, 700).every(Recurring::Crash, 3_000)
+    }
+
+    /// Servers that crash while requests are in progress.
+    pub(crate) fn kills() -> Self {
+        Self::calm().every(Recurring::Crash, 1_000)
+    }
+
+    /// Links that are cut while requests are in progress.
+    pub(crate) fn parts() -> Self {
+        Self::calm().every(Recurring::Cut, 700).every(Recurring::Isolate, 3_000)
+    }
+
+    /// Isolated servers that clients still reach.
+    pub(crate) fn alone() -> Self {
+        Self::calm().every(Recurring::Isolate, 5_000)
+    }
+
+    fn every(mut self, kind: Recurring, mean_ms: u64) -> Self {
+        self.rates = self.rates.every(kind, Duration::from_millis(mean_ms));
+        self
+    }
+
+    /// Random faults: each kind with some chance, and then a mean time between two of them.
+    pub(crate) fn draw(rng: &Rng) -> Self {
+        let down_ms = [(2, 30), (300, 3_000), (2_000, 30_000), (2, 3_000)];
+        let (from, to) = down_ms[index(rng, down_ms.len())];
+        let mut drawn = Self::calm();
+        drawn.rates.down = (Duration::from_millis(from), Duration::from_millis(to));
+        for (kind, chance_percent, from_ms, to_ms) in [
+            (Recurring::Crash, 75, 1_500, 10_000),
+            (Recurring::CrashAll, 25, 10_000, 30_000),
+            (Recurring::MasterCrash, 40, 5_000, 20_000),
+            (Recurring::Cut, 60, 2_000, 10_000),
+            (Recurring::Isolate, 50, 4_000, 15_000),
+            (Recurring::LeaseRace, 30, 4_000, 15_000),
+            (Recurring::Slow, 40, 3_000, 10_000),
+            (Recurring::ClockStep, 40, 2_000, 10_000),
+            (Recurring::NoLockService, 40, 4_000, 15_000),
+        ] {
+            if rng.below(100) < chance_percent {
+                drawn = drawn.every(kind, from_ms + rng.below(to_ms - from_ms));
+            }
+        }
+        drawn.chubby_lost_per_mille = if rng.below(100) < 30 { rng.below(100) } else { 0 };
+        let losses = [Loss::All, Loss::Some, Loss::Garbage, Loss::Nothing];
+        drawn.loss = losses[index(rng, losses.len())];
+        drawn
+    }
+
+    /// The same with servers that are replaced, and the timeouts after which they are.
+    pub(crate) fn with_losses(self, rng: &Rng) -> (Self, FailureTimeouts) {
+        let mut lossy = self.every(Recurring::Lose, 4_000 + rng.below(6_000));
+        let timeouts = FailureTimeouts::short(rng);
+        lossy.rates.replaced_after = timeouts.end();
+        (lossy, timeouts)
+    }
+}
+
+fn index(rng: &Rng, length: usize) -> usize {
+    usize::try_from(rng.below(length as u64)).unwrap()
+}
