@@ -2,13 +2,13 @@
 //!
 //! A program sends the same few filters repeatedly, and compiling a pattern takes longer than reading a few rows.
 
-use std::collections::BTreeMap;
+use std::fmt;
 
 use bytes::Bytes;
 use ebla_model::error::Error;
 use ebla_model::filter::CompiledFilter;
 use ebla_proto::convert;
-use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 
 /// Maximum number of cached filters; one may use half a megabyte for its compiled patterns.
 const FILTERS_MAX: usize = 32;
@@ -16,11 +16,10 @@ const FILTERS_MAX: usize = 32;
 const ENCODED_BYTES_MAX: usize = 1024;
 
 /// The compiled filters of one server, by their encoding.
-#[derive(Debug, Default)]
-pub(in crate::tablet) struct FilterCache(Mutex<BTreeMap<Bytes, CompiledFilter>>);
+pub(in crate::tablet) struct FilterCache(Cache<Vec<u8>, CompiledFilter>);
 
 impl FilterCache {
-    /// The compiled form of an encoded filter.
+    /// The compiled form of an encoded filter. Concurrent callers with the same filter compile it once.
     ///
     /// # Errors
     /// `InvalidArgument` when the filter is invalid.
@@ -28,18 +27,20 @@ impl FilterCache {
         if encoded.len() > ENCODED_BYTES_MAX {
             return compile(encoded);
         }
-        if let Some(known) = self.0.lock().get(encoded) {
-            return Ok(known.clone());
-        }
-        let compiled = compile(encoded)?;
-        let mut cached = self.0.lock();
-        if cached.len() >= FILTERS_MAX {
-            // Rare, and filters in use are cached again at once.
-            cached.clear();
-        }
-        // A copy, because these bytes are a slice of a whole request.
-        cached.insert(Bytes::copy_from_slice(encoded), compiled.clone());
-        Ok(compiled)
+        // The key is a copy: these bytes are a slice of a whole request.
+        self.0.get_or_insert_with(encoded.as_ref(), || compile(encoded))
+    }
+}
+
+impl Default for FilterCache {
+    fn default() -> Self {
+        Self(Cache::new(FILTERS_MAX))
+    }
+}
+
+impl fmt::Debug for FilterCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FilterCache").field("filters", &self.0.len()).finish_non_exhaustive()
     }
 }
 
@@ -62,13 +63,24 @@ mod tests {
         let filters = FilterCache::default();
         for number in 0..3 * FILTERS_MAX {
             filters.get_or_compile(&encoded(format!("a{number}.*"))).unwrap();
-            assert!(filters.0.lock().len() <= FILTERS_MAX);
+            assert!(filters.0.len() <= FILTERS_MAX);
         }
-        let before = filters.0.lock().len();
+        let before = filters.0.len();
         filters.get_or_compile(&encoded("a*".repeat(ENCODED_BYTES_MAX))).unwrap();
         for _ in 0..2 {
             filters.get_or_compile(&encoded("(".to_owned())).unwrap_err();
         }
-        assert_eq!(filters.0.lock().len(), before);
+        assert_eq!(filters.0.len(), before);
+    }
+
+    #[test]
+    fn a_filter_in_use_is_compiled_once() {
+        let filters = FilterCache::default();
+        let in_use = encoded("a.*".to_owned());
+        for number in 0..10 * FILTERS_MAX {
+            filters.get_or_compile(&in_use).unwrap();
+            filters.get_or_compile(&encoded(format!("b{number}.*"))).unwrap();
+            assert!(filters.0.contains_key(in_use.as_ref()), "evicted by filters that are used once");
+        }
     }
 }
