@@ -1,16 +1,13 @@
 //! Processor time and memory of the processes of a system and their descendants, from /proc.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 
 use ebla_model::error::Error;
+use procfs::process::{self, Process, all_processes};
 
 /// Processes of one system; empty when they are unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Processes(Vec<u32>);
-
-/// Microseconds in one tick of /proc's clock, which Linux fixes at a hundredth of a second.
-const TICK_MICROS: u64 = 10_000;
 
 impl Processes {
     /// `PID,PID…`.
@@ -36,7 +33,7 @@ impl Processes {
             return None;
         }
         let ticks: u64 = all.iter().filter(|(pid, _)| self.started(**pid, &all)).map(|(_, one)| one.ticks).sum();
-        Some(ticks * TICK_MICROS)
+        ticks.checked_mul(1_000_000)?.checked_div(procfs::ticks_per_second())
     }
 
     /// Sum of their resident sets in bytes; `None` as for [`Self::cpu_micros`].
@@ -66,10 +63,8 @@ pub fn children(parent: u32) -> BTreeSet<u32> {
 /// The resident set of a process, in bytes; `None` when it has exited.
 #[must_use]
 pub fn resident(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kibibytes.checked_mul(1024)
+    let status = Process::new(i32::try_from(pid).ok()?).and_then(|process| process.status()).ok()?;
+    status.vmrss?.checked_mul(1024)
 }
 
 /// Fields of /proc/PID/stat.
@@ -81,30 +76,39 @@ struct Stat {
 }
 
 fn all() -> BTreeMap<u32, Stat> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter_map(|pid| Some((pid, stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?))).collect()
+    // A process may exit while /proc is read.
+    let stats = all_processes().into_iter().flatten().filter_map(|process| process.ok()?.stat().ok());
+    stats.filter_map(|stat| Some((u32::try_from(stat.pid).ok()?, Stat::of(&stat)?))).collect()
 }
 
-/// The name of the program, in brackets, may contain any characters. Of the fields after it the 2nd is the parent, the 12th to
-/// 15th are the times.
-fn stat(line: &str) -> Option<Stat> {
-    let mut fields = line.rsplit_once(')')?.1.split_whitespace().skip(1);
-    let parent = fields.next()?.parse().ok()?;
-    let times: Vec<u64> = fields.skip(9).take(4).map_while(|field| field.parse().ok()).collect();
-    (times.len() == 4).then(|| Stat { parent, ticks: times.iter().sum() })
+impl Stat {
+    fn of(stat: &process::Stat) -> Option<Self> {
+        let children = u64::try_from(stat.cutime.checked_add(stat.cstime)?).ok()?;
+        let ticks = stat.utime.checked_add(stat.stime)?.checked_add(children)?;
+        Some(Self { parent: u32::try_from(stat.ppid).ok()?, ticks })
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use procfs::FromRead as _;
+
     use super::*;
 
     #[test]
     fn times_are_parsed_after_any_program_name() {
-        let line = "42 (a ) b) S 1 2 3 4 5 6 7 8 9 10 250 50 7 3 20 0 1";
-        assert_eq!(stat(line), Some(Stat { parent: 1, ticks: 310 }));
-        assert_eq!(stat("42 (a"), None);
-        assert_eq!(stat("42 (a) S 1 2"), None);
+        let fields = "S 1 2 3 4 5 6 7 8 9 10 250 50 7 3 20 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0";
+        let parse = |line: &str| process::Stat::from_read(line.as_bytes()).ok();
+        let stat = parse(&format!("42 (a ) b) {fields}")).unwrap();
+        assert_eq!(Stat::of(&stat), Some(Stat { parent: 1, ticks: 310 }));
+        assert!(parse("42 (a").is_none());
+        assert!(parse("42 (a) S 1 2").is_none());
+    }
+
+    #[test]
+    fn this_process_is_a_child_of_its_parent() {
+        let own = std::process::id();
+        assert!(children(all()[&own].parent).contains(&own));
     }
 
     #[test]
