@@ -28,6 +28,8 @@ use serde_json::Value;
 const VALUE_BYTES: usize = 1_000;
 /// Rows of a request.
 const BATCH: u64 = 100;
+/// Tablets of the table.
+const TABLETS: u64 = 12;
 /// Clients that write at the same time.
 const CLIENTS: usize = 8;
 /// When a system that serves is treated as settled.
@@ -125,7 +127,7 @@ async fn measure(
     note("empty");
     let values = Values::new(runtime, VALUE_BYTES);
     let target = Target::new(runtime, name, places, Processes::default(), CLIENTS * 16).await?;
-    target.create(rows).await?;
+    target.create(rows, TABLETS).await?;
     let batches = rows / BATCH;
     for (quarter, moment) in ["a quarter", "half", "3 quarters", "all written"].into_iter().enumerate() {
         let quarter = quarter as u64;

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use ebla_runtime::Runtime;
+use ebla_workload::bench::Combination;
 use ebla_workload::bench::closed_loop::{self, Client, LoopResult};
 use ebla_workload::bench::etcd::{Consistency, Etcd, Lease};
 use ebla_workload::bench::names::load_client::{LoadClient, NameOrder, Operation, TTL};
@@ -168,7 +169,8 @@ impl Contest<'_> {
         let slices = alternate(sides, self.rounds, |side| side.name(), async |side| self.slice(*side, clients).await);
         let slices = slices.await?;
         eprintln!("{workload} with {clients} clients: done");
-        Ok(Comparison::new(workload, clients, &slices, &self.runtime.rng))
+        let combination = Combination { workload, clients, tablets: None };
+        Ok(Comparison::new(combination, &slices, &self.runtime.rng))
     }
 
     /// The first error ends it: a race of refused requests would flatter.

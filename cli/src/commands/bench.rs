@@ -14,12 +14,13 @@ use ebla_workload::bench::processes::Processes;
 use ebla_workload::bench::report::{COLUMNS, Comparison};
 use ebla_workload::bench::round;
 use ebla_workload::bench::target::Target;
-use ebla_workload::bench::{Plan, Values, Workload};
+use ebla_workload::bench::{Combination, Plan, Values, Workload};
 
 /// Measure reads, writes and scans, alone or in comparison with other systems
 ///
 /// Examples:
 ///   ebla bench --clients 1,16,128
+///   ebla bench --workloads write --clients 16 --tablets 1,12,100,1000
 ///   ebla bench --peer emulator=127.0.0.1:9000 --workloads read,scan
 ///   ebla bench --peer etcd=etcd://127.0.0.1:2379 --processes ebla=4711 --processes etcd=4712
 ///
@@ -29,8 +30,12 @@ use ebla_workload::bench::{Plan, Values, Workload};
 /// (etcd-leader://HOST:PORT), or a PostgreSQL that trusts its user postgres (postgres://HOST:PORT); several members with
 /// commas. The load overwrites the keys of an etcd, and creates the table `bench` of a PostgreSQL again.
 ///
+/// For each of several --tablets the tables are created and filled again, then all workloads run. A peer without tablets
+/// (etcd, PostgreSQL) is filled once, and measured beside each.
+///
 /// Columns:
 ///   CLIENTS            number of clients; each sends its next request when the last one was answered (closed loop)
+///   TABLETS            tablets of the table `bench` of a Bigtable
 ///   ROWS/S             rows per second over all clients, the median over the rounds
 ///   P50 MS, P99 MS     latency percentiles in milliseconds
 ///   CPU US (+ LOAD)    processor time per row in microseconds: of the target's --processes, and of this program
@@ -55,6 +60,9 @@ pub struct Bench {
     /// Numbers of clients to run each workload with
     #[arg(long, value_delimiter = ',', default_value = "1,16,128")]
     pub clients: Vec<usize>,
+    /// Numbers of tablets of the table to run all of this with
+    #[arg(long, value_delimiter = ',', default_value = "12", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub tablets: Vec<u64>,
     /// Rows in the table
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(100..))]
     pub rows: u64,
@@ -77,10 +85,14 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
     if !(0.01..=3_600.0).contains(&bench.seconds) {
         return Err(Failure::usage("--seconds must be between 0.01 and 3600"));
     }
+    if bench.tablets.iter().any(|tablets| *tablets > bench.rows) {
+        return Err(Failure::usage("--tablets must not be greater than --rows: each tablet has a row"));
+    }
     let too_large = |_| Failure::usage("--value-bytes is larger than this machine can address");
     let plan = Plan {
         workloads: bench.workloads.clone(),
         clients: bench.clients.clone(),
+        tablets: bench.tablets.clone(),
         rows: bench.rows,
         value_bytes: usize::try_from(bench.value_bytes.bytes()).map_err(too_large)?,
         round_length: Duration::from_secs_f64(bench.seconds),
@@ -90,14 +102,16 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
     connectivity::require_any(&bench.cluster.addresses()?, &runtime).await?;
     let targets = targets(&bench, &runtime).await?;
     output::note(&estimate(&plan, targets.len()));
-    for target in &targets {
-        output::note(&format!("filling {} with {} rows of {} bytes", target.name, plan.rows, plan.value_bytes));
-        target.prepare(&plan, &values).await?;
-    }
     let mut measured = Vec::new();
-    for workload in &plan.workloads {
-        for clients in &plan.clients {
-            measured.push(measure(&runtime, &targets, *workload, *clients, &plan, &values).await?);
+    for (number, tablets) in plan.tablets.iter().enumerate() {
+        for target in targets.iter().filter(|target| number == 0 || target.has_tablets()) {
+            let parts = if target.has_tablets() { format!(" in {tablets} tablets") } else { String::new() };
+            let (rows, bytes) = (plan.rows, plan.value_bytes);
+            output::note(&format!("filling {} with {rows} rows of {bytes} bytes{parts}", target.name));
+            target.prepare(&plan, *tablets, &values).await?;
+        }
+        for (workload, combination) in plan.combinations(*tablets) {
+            measured.push(measure(&runtime, &targets, workload, combination, &plan, &values).await?);
         }
     }
     show(&bench, &measured);
@@ -106,7 +120,7 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
 
 /// How long the measurements will take.
 fn estimate(plan: &Plan, targets: usize) -> String {
-    let figures = plan.workloads.len().saturating_mul(plan.clients.len());
+    let figures = plan.workloads.len().saturating_mul(plan.clients.len()).saturating_mul(plan.tablets.len());
     let rounds = figures.saturating_mul(plan.rounds).saturating_mul(targets);
     let time = plan.round_length.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX));
     format!(
@@ -150,14 +164,16 @@ async fn measure(
     runtime: &Runtime,
     targets: &[Target],
     workload: Workload,
-    clients: usize,
+    combination: Combination,
     plan: &Plan,
     values: &Values,
 ) -> Result<Comparison, Failure> {
+    let clients = combination.clients;
     let one = async |target: &Target| round::run(runtime, target, workload, clients, plan, values).await;
     let rounds = round::alternate(targets, plan.rounds, |target| &target.name, one).await?;
-    output::note(&format!("{} with {clients} clients: done", workload.name()));
-    Ok(Comparison::new(workload.name(), clients, &rounds, &runtime.rng))
+    let tablets = combination.tablets.map(|tablets| format!(" and {tablets} tablets")).unwrap_or_default();
+    output::note(&format!("{} with {clients} clients{tablets}: done", workload.name()));
+    Ok(Comparison::new(combination, &rounds, &runtime.rng))
 }
 
 fn show(bench: &Bench, measured: &[Comparison]) {
@@ -181,13 +197,14 @@ mod tests {
         let plan = Plan {
             workloads: vec![Workload::Write, Workload::Read, Workload::Scan],
             clients: vec![1, 16, 128],
+            tablets: vec![12, 100],
             rows: 100,
             value_bytes: 10,
             round_length: Duration::from_secs(5),
             rounds: 6,
         };
         let said = estimate(&plan, 2);
-        assert!(said.starts_with("figures: 9, with 12 measurements of 5s each: about 9 minutes"), "{said}");
+        assert!(said.starts_with("figures: 18, with 12 measurements of 5s each: about 18 minutes"), "{said}");
         assert_eq!(
             [1, 119, 120, 7_200].map(|seconds| rough(Duration::from_secs(seconds))),
             ["1 seconds", "119 seconds", "2 minutes", "2 hours"]

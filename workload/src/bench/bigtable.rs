@@ -22,16 +22,14 @@ const WIDE: &str = "bench-wide";
 const FAMILY: &str = "f";
 /// And the column, where there is one.
 const COLUMN: &str = "field0";
-/// Tablets of the table, if the system has tablets.
-const TABLETS: u64 = 12;
 /// Columns of a wide row written in one request.
 const COLUMNS_PER_WRITE: u64 = 1_000;
 /// A message with 100 rows of a scan must fit, and a wide row.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// Creates the table for `rows` rows again, pre-split into tablets.
-pub(super) async fn create(channel: Channel, rows: u64) -> Result<(), Status> {
-    create_table(channel, ROWS, split_keys(rows, TABLETS)).await
+/// Creates the table for `rows` rows again, pre-split into this number of tablets.
+pub(super) async fn create(channel: Channel, rows: u64, tablets: u64) -> Result<(), Status> {
+    create_table(channel, ROWS, split_keys(rows, tablets)).await
 }
 
 /// Creates the table of wide rows again.

@@ -2,7 +2,8 @@
 //! measured under the same conditions.
 //!
 //! ```text
-//!   for each workload and number of clients:   A B C  C B A  A B C …   rounds of a few seconds
+//!   for each number of tablets:   create and fill the tables
+//!     for each workload and number of clients:   A B C  C B A  A B C …   rounds of a few seconds
 //!   results: operations per second and latencies of each (medians over rounds); the ratios A / B, A / C of
 //!            corresponding rounds, as a median with a 95 % interval; processor time and fsyncs per row
 //! ```
@@ -81,14 +82,39 @@ pub struct Plan {
     pub workloads: Vec<Workload>,
     /// Numbers of clients, in order.
     pub clients: Vec<usize>,
+    /// Numbers of tablets of the table, in order.
+    pub tablets: Vec<u64>,
     /// Rows in the table.
     pub rows: u64,
     /// Bytes of each value.
     pub value_bytes: usize,
     /// Duration of a round.
     pub round_length: Duration,
-    /// Rounds of each target for each combination of workload and clients.
+    /// Rounds of each target for each combination.
     pub rounds: usize,
+}
+
+/// What one figure is measured with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Combination {
+    /// Name of the workload.
+    pub workload: &'static str,
+    /// Number of clients.
+    pub clients: usize,
+    /// Number of tablets of the table; `None` for a load without a table.
+    pub tablets: Option<u64>,
+}
+
+impl Plan {
+    /// The combinations of workload and clients for a table of `tablets` tablets, in the order of their measurement.
+    pub fn combinations(&self, tablets: u64) -> Vec<(Workload, Combination)> {
+        let of_workload = |workload: &Workload| {
+            let (workload, clients) = (*workload, self.clients.clone());
+            let one = move |clients| Combination { workload: workload.name(), clients, tablets: Some(tablets) };
+            clients.into_iter().map(move |clients| (workload, one(clients)))
+        };
+        self.workloads.iter().flat_map(of_workload).collect()
+    }
 }
 
 /// The key of row `number`, with fixed width so that keys sort like numbers.
@@ -104,6 +130,22 @@ pub fn split_keys(rows: u64, parts: u64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_workload_is_combined_with_every_number_of_clients() {
+        let plan = Plan {
+            workloads: vec![Workload::Write, Workload::Read],
+            clients: vec![1, 16],
+            tablets: vec![12, 100],
+            rows: 100,
+            value_bytes: 10,
+            round_length: Duration::from_secs(1),
+            rounds: 1,
+        };
+        let combinations: Vec<_> = plan.combinations(100).into_iter().map(|(_, combination)| combination).collect();
+        let one = |workload, clients| Combination { workload, clients, tablets: Some(100) };
+        assert_eq!(combinations, [one("write", 1), one("write", 16), one("read", 1), one("read", 16)]);
+    }
 
     #[test]
     fn splits_divide_the_rows_evenly() {

@@ -3,13 +3,13 @@
 use ebla_runtime::Rng;
 use serde_json::{Value, json};
 
+use super::Combination;
 use super::round::Round;
 use super::statistics::{Interval, bootstrap, median};
 
-/// The results of all targets for one workload and number of clients.
+/// The results of all targets for one combination of workload, clients and tablets.
 pub struct Comparison {
-    workload: &'static str,
-    clients: usize,
+    combination: Combination,
     targets: Vec<TargetResults>,
 }
 
@@ -30,12 +30,22 @@ struct TargetResults {
 }
 
 /// Columns of [`Comparison::lines`].
-pub const COLUMNS: [&str; 9] =
-    ["WORKLOAD", "CLIENTS", "TARGET", "ROWS/S", "P50 MS", "P99 MS", "CPU US (+ LOAD)", "SYNCS", "FIRST / THIS [95 %]"];
+pub const COLUMNS: [&str; 10] = [
+    "WORKLOAD",
+    "CLIENTS",
+    "TABLETS",
+    "TARGET",
+    "ROWS/S",
+    "P50 MS",
+    "P99 MS",
+    "CPU US (+ LOAD)",
+    "SYNCS",
+    "FIRST / THIS [95 %]",
+];
 
 impl Comparison {
     /// Computes the results. `targets`: name and rounds of each target; the first target is compared with the others.
-    pub fn new(workload: &'static str, clients: usize, targets: &[(String, Vec<Round>)], rng: &Rng) -> Self {
+    pub fn new(combination: Combination, targets: &[(String, Vec<Round>)], rng: &Rng) -> Self {
         let first = targets.first().map(|(_, rounds)| rounds.as_slice()).unwrap_or_default();
         let figures = |(number, (name, rounds)): (usize, &(String, Vec<Round>))| TargetResults {
             name: name.clone(),
@@ -47,15 +57,16 @@ impl Comparison {
             syncs: all(rounds, |round| round.per_row(round.syncs?)),
             ratio: if number == 0 { None } else { ratio(first, rounds, rng) },
         };
-        Self { workload, clients, targets: targets.iter().enumerate().map(figures).collect() }
+        Self { combination, targets: targets.iter().enumerate().map(figures).collect() }
     }
 
     /// One line for each target.
     pub fn lines(&self) -> Vec<Vec<String>> {
         let line = |one: &TargetResults| {
             vec![
-                self.workload.to_owned(),
-                self.clients.to_string(),
+                self.combination.workload.to_owned(),
+                self.combination.clients.to_string(),
+                self.combination.tablets.map(|tablets| tablets.to_string()).unwrap_or_default(),
                 one.name.clone(),
                 format!("{:.0}", one.rows_per_second),
                 format!("{:.2}", one.p50_micros / 1000.0),
@@ -88,8 +99,9 @@ impl Comparison {
             })
         };
         json!({
-            "workload": self.workload,
-            "clients": self.clients,
+            "workload": self.combination.workload,
+            "clients": self.combination.clients,
+            "tablets": self.combination.tablets,
             "targets": self.targets.iter().map(target).collect::<Vec<_>>(),
         })
     }

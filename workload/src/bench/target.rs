@@ -77,14 +77,23 @@ impl Target {
         Ok(Self { name: name.to_owned(), processes, kind, addresses, channels, connections })
     }
 
-    /// Creates the tables of `plan` again and fills them.
+    /// Whether the number of tablets means anything to this system. One that has no tablets is prepared once for all numbers.
+    #[must_use]
+    pub const fn has_tablets(&self) -> bool {
+        match self.kind {
+            Kind::Bigtable => true,
+            Kind::Etcd | Kind::EtcdLeader | Kind::Postgres => false,
+        }
+    }
+
+    /// Creates the tables of `plan` again, that of the rows with this number of tablets, and fills them.
     ///
     /// # Errors
     /// The error of the system.
-    pub async fn prepare(&self, plan: &Plan, values: &Values) -> Result<(), Error> {
+    pub async fn prepare(&self, plan: &Plan, tablets: u64, values: &Values) -> Result<(), Error> {
         let rows = plan.rows;
         let read = |status: Status| status::from_status(&status).0.context(&format!("fill {}", self.name));
-        self.create(rows).await?;
+        self.create(rows, tablets).await?;
         let mut client = self.client(0).ok_or_else(|| Error::internal("the target has no address"))?;
         let step = Workload::Batch.rows_per_request();
         for start in (0..rows).step_by(usize::try_from(step).unwrap_or(1)) {
@@ -103,17 +112,18 @@ impl Target {
         Ok(())
     }
 
-    /// Creates the table again, empty and pre-split for this number of rows, if the system has tables.
+    /// Creates the table again, empty and pre-split for this number of rows into this number of tablets, if the system has
+    /// tables and tablets.
     ///
     /// # Errors
     /// The error of the system.
-    pub async fn create(&self, rows: u64) -> Result<(), Error> {
+    pub async fn create(&self, rows: u64, tablets: u64) -> Result<(), Error> {
         let read =
             |status: Status| status::from_status(&status).0.context(&format!("create the table of {}", self.name));
         if self.kind == Kind::Bigtable
             && let Some(channel) = self.channels.first()
         {
-            bigtable::create(channel.clone(), rows).await.map_err(read)?;
+            bigtable::create(channel.clone(), rows, tablets).await.map_err(read)?;
         }
         if let Some(connection) = self.connections.first() {
             connection.create().await.map_err(read)?;
