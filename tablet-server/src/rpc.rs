@@ -1,6 +1,7 @@
 //! The internal gRPC services: `ebla.tablet` for fronts and clients, `ebla.locate` for cluster discovery.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_client::CallError;
@@ -16,6 +17,7 @@ use futures::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
 use crate::deadline::timeout;
+use crate::raft::RaftCounters;
 use crate::tablet::handler::TabletHandler;
 
 /// The largest message received or sent: a row may be as large as the API allows.
@@ -89,13 +91,14 @@ impl Tablets for TabletService {
 pub struct LocateService {
     directory: ChubbyDirectory,
     log: CommitLog,
+    raft: Arc<RaftCounters>,
 }
 
 impl LocateService {
-    /// Serves the directory's content and the log's counters.
+    /// Serves the directory's content, and the counters of the log and of the replication.
     #[must_use]
-    pub const fn new(directory: ChubbyDirectory, log: CommitLog) -> Self {
-        Self { directory, log }
+    pub const fn new(directory: ChubbyDirectory, log: CommitLog, raft: Arc<RaftCounters>) -> Self {
+        Self { directory, log, raft }
     }
 }
 
@@ -131,13 +134,18 @@ impl Locate for LocateService {
     }
 
     async fn counters(&self, _request: Request<CountersRequest>) -> Result<Response<CountersReply>, Status> {
-        let stats = self.log.stats();
+        let (stats, raft) = (self.log.stats(), self.raft.read());
         Ok(Response::new(CountersReply {
             log_syncs: stats.syncs,
             log_batches: stats.batches,
             log_marks: stats.commit_markers,
             log_records: stats.records,
             log_bytes: stats.bytes,
+            raft_frames: raft.frames,
+            raft_frame_bytes: raft.frame_bytes,
+            raft_entry_frames: raft.entry_frames,
+            raft_entries: raft.entries,
+            raft_proposals: raft.proposals,
         }))
     }
 }

@@ -332,7 +332,7 @@ impl Services {
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let routes = Routes::new(tablets)
-            .add_service(LocateServer::new(LocateService::new(self.directory, self.log)))
+            .add_service(LocateServer::new(LocateService::new(self.directory, self.log, self.network.counters())))
             .add_service(ControlServer::new(self.control))
             .add_service(self.network.service());
         serve(&runtime.tasks, listener, front::add_services(routes, self.front), ServeOptions::default());

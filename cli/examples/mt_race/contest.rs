@@ -185,7 +185,7 @@ impl Contest<'_> {
             Side::Ours(..) => &self.ours.processes,
             Side::Theirs(..) => &self.theirs.processes,
         };
-        let (before, own) = (processes.cpu_micros(), Processes::own().cpu_micros());
+        let (before, own) = (processes.usage(), Processes::own().cpu_micros());
         let length = Some(self.slice);
         let outcome = match side {
             Side::Ours(_, operation) => {
@@ -201,9 +201,9 @@ impl Contest<'_> {
             rows: outcome.operations,
             took: outcome.took,
             latencies: outcome.latencies,
-            cpu_micros: grown(before, processes.cpu_micros()),
+            spent: before.zip(processes.usage()).map(|(before, after)| after.since(&before)),
             generator_micros: grown(own, Processes::own().cpu_micros()),
-            syncs: None,
+            servers: None,
         })
     }
 }

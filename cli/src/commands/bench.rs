@@ -11,7 +11,7 @@ use super::connectivity;
 use crate::output::{self, Failure, Format, Table};
 use crate::size;
 use ebla_workload::bench::processes::Processes;
-use ebla_workload::bench::report::{COLUMNS, Comparison};
+use ebla_workload::bench::report::{COLUMNS, COUNT_COLUMNS, Comparison};
 use ebla_workload::bench::round;
 use ebla_workload::bench::target::Target;
 use ebla_workload::bench::{Combination, Plan, Values, Workload};
@@ -39,9 +39,18 @@ use ebla_workload::bench::{Combination, Plan, Values, Workload};
 ///   ROWS/S             rows per second over all clients, the median over the rounds
 ///   P50 MS, P99 MS     latency percentiles in milliseconds
 ///   CPU US (+ LOAD)    processor time per row in microseconds: of the target's --processes, and of this program
-///   SYNCS              commit log fsyncs per row
 ///   FIRST / THIS       throughput of the first target divided by that of this one; the interval contains the true ratio
 ///                      with a probability of 95 %
+///
+/// Columns of the second table, per row, the sum of all --processes or of all servers of a Bigtable that counts:
+///   SWITCHES           context switches of all threads, voluntary and involuntary
+///   WRITE CALLS        system calls write, writev and pwrite, for files, sockets and event counters; not send
+///   SYNCS              commit log fsyncs
+///   RECORDS            records written to commit logs; a replicated log entry is a record on each of its servers
+///   PROPOSALS          Raft log entries proposed
+///   FRAMES             Raft frames sent to servers of other processes, heartbeats included
+///   FRAME BYTES        their size
+///   ENTRIES/FRAME      log entries in a frame that has any; not per row
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Bench {
@@ -185,6 +194,12 @@ fn show(bench: &Bench, measured: &[Comparison]) {
         table.row(line);
     }
     output::print(&table.render());
+    let counts: Vec<_> = measured.iter().flat_map(Comparison::count_lines).collect();
+    if !counts.is_empty() {
+        let mut table = Table::new(&COUNT_COLUMNS);
+        counts.into_iter().for_each(|line| table.row(line));
+        output::print(&format!("\nper row:\n{}", table.render()));
+    }
     output::note("`ebla bench --help` explains the columns");
 }
 

@@ -37,6 +37,7 @@
 //! needs purged entries gets a checkpoint (snapshot install).
 
 mod config;
+mod counters;
 mod election;
 mod error;
 mod group;
@@ -51,6 +52,7 @@ mod transport;
 mod types;
 
 pub use config::{GroupConfig, RaftTimings};
+pub use counters::{RaftCounters, RaftCounts};
 pub use ebla_storage::log::GroupId;
 pub use error::{Fault, MembershipError, ProposeError, ReadIndexError, StartError, TransferError};
 pub use group::Group;

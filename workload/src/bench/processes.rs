@@ -1,4 +1,4 @@
-//! Processor time and memory of the processes of a system and their descendants, from /proc.
+//! Processor time, context switches, write calls, memory and open files of the processes of a system and their descendants, from /proc.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,6 +36,17 @@ impl Processes {
         ticks.checked_mul(1_000_000)?.checked_div(procfs::ticks_per_second())
     }
 
+    /// What they have used since their start; `None` as for [`Self::cpu_micros`].
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        let cpu_micros = self.cpu_micros()?;
+        let all = all();
+        let pids: Vec<u32> = all.keys().copied().filter(|pid| self.started(*pid, &all)).collect();
+        let switches = pids.iter().flat_map(|pid| thread_switches(*pid)).collect();
+        let write_calls = pids.iter().map(|pid| write_calls(*pid)).sum();
+        Some(Usage { cpu_micros, switches, write_calls })
+    }
+
     /// Sum of their resident sets in bytes; `None` as for [`Self::cpu_micros`].
     #[must_use]
     pub fn resident_bytes(&self) -> Option<u64> {
@@ -54,6 +65,65 @@ impl Processes {
     }
 }
 
+/// What processes have used since their start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    cpu_micros: u64,
+    /// By the id of the thread.
+    switches: BTreeMap<u32, u64>,
+    write_calls: Option<u64>,
+}
+
+/// What processes used between two moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Processor time.
+    pub cpu_micros: u64,
+    /// Context switches of all threads, voluntary and involuntary. Those of threads that have exited meanwhile are missing.
+    pub switches: u64,
+    /// System calls of the `write` family (write, writev, pwrite), for files, sockets and event counters; `send` is not counted.
+    /// `None` where the system does not permit to read it.
+    pub write_calls: Option<u64>,
+}
+
+impl Usage {
+    /// What was used since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Spent {
+        let grown = |(thread, switches): (&u32, &u64)| {
+            switches.saturating_sub(before.switches.get(thread).copied().unwrap_or_default())
+        };
+        Spent {
+            cpu_micros: self.cpu_micros.saturating_sub(before.cpu_micros),
+            switches: self.switches.iter().map(grown).sum(),
+            write_calls: self.write_calls.zip(before.write_calls).map(|(after, before)| after.saturating_sub(before)),
+        }
+    }
+}
+
+/// The voluntary and involuntary context switches of each thread of a process, by the thread's id.
+fn thread_switches(pid: u32) -> Vec<(u32, u64)> {
+    let tasks = process(pid).and_then(|process| process.tasks().ok()).into_iter().flatten().flatten();
+    let switches =
+        |status: &process::Status| status.voluntary_ctxt_switches?.checked_add(status.nonvoluntary_ctxt_switches?);
+    // A thread may exit while /proc is read.
+    tasks.filter_map(|task| Some((u32::try_from(task.tid).ok()?, switches(&task.status().ok()?)?))).collect()
+}
+
+fn write_calls(pid: u32) -> Option<u64> {
+    Some(process(pid)?.io().ok()?.syscw)
+}
+
+fn process(pid: u32) -> Option<Process> {
+    Process::new(i32::try_from(pid).ok()?).ok()
+}
+
+/// Number of open files of a process; `None` when it has exited.
+#[must_use]
+pub fn open_files(pid: u32) -> Option<usize> {
+    process(pid)?.fd_count().ok()
+}
+
 /// The running child processes of `parent`.
 #[must_use]
 pub fn children(parent: u32) -> BTreeSet<u32> {
@@ -63,8 +133,7 @@ pub fn children(parent: u32) -> BTreeSet<u32> {
 /// The resident set of a process, in bytes; `None` when it has exited.
 #[must_use]
 pub fn resident(pid: u32) -> Option<u64> {
-    let status = Process::new(i32::try_from(pid).ok()?).and_then(|process| process.status()).ok()?;
-    status.vmrss?.checked_mul(1024)
+    process(pid)?.status().ok()?.vmrss?.checked_mul(1024)
 }
 
 /// Fields of /proc/PID/stat.
@@ -112,6 +181,19 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_exits_does_not_reduce_the_switches_of_others() {
+        let usage = |cpu_micros, threads: &[(u32, u64)], write_calls| Usage {
+            cpu_micros,
+            switches: threads.iter().copied().collect(),
+            write_calls,
+        };
+        let before = usage(10_000, &[(1, 100), (2, 5_000)], Some(40));
+        let spent = usage(40_000, &[(1, 130), (3, 7)], Some(60)).since(&before);
+        assert_eq!(spent, Spent { cpu_micros: 30_000, switches: 37, write_calls: Some(20) });
+        assert_eq!(usage(0, &[], None).since(&before).write_calls, None);
+    }
+
+    #[test]
     fn descendants_are_included() {
         let stat = |parent| Stat { parent, ticks: 1 };
         let all = BTreeMap::from([(1, stat(0)), (7, stat(1)), (8, stat(7)), (9, stat(8)), (10, stat(1))]);
@@ -125,6 +207,9 @@ mod tests {
         assert!(Processes::own().cpu_micros().is_some());
         assert_eq!(Processes::default().resident_bytes(), None);
         assert!(Processes::own().resident_bytes().is_some_and(|bytes| bytes > 0));
+        assert_eq!(Processes::default().usage(), None);
+        assert!(Processes::own().usage().is_some_and(|usage| !usage.switches.is_empty()));
+        assert!(open_files(std::process::id()).is_some_and(|files| files > 0));
         assert!(Processes::parse("1,x").is_err());
     }
 }

@@ -11,8 +11,8 @@ use futures::future::join_all;
 use hdrhistogram::Histogram;
 
 use super::closed_loop::empty;
-use super::counters::LogCounters;
-use super::processes::Processes;
+use super::counters::ServerCounters;
+use super::processes::{Processes, Spent, Usage};
 use super::target::Target;
 use super::{Plan, Values, Workload};
 
@@ -25,12 +25,12 @@ pub struct Round {
     pub took: Duration,
     /// Latencies of requests, in microseconds.
     pub latencies: Histogram<u64>,
-    /// Processor time of the target's processes, if they are known.
-    pub cpu_micros: Option<u64>,
+    /// What the target's processes spent, if they are known.
+    pub spent: Option<Spent>,
     /// Processor time of this process.
     pub generator_micros: Option<u64>,
-    /// Fsyncs of the target's commit logs, if it reports them.
-    pub syncs: Option<u64>,
+    /// Growth of the counters of the target's servers, if it reports them.
+    pub servers: Option<ServerCounters>,
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of one round are far below 2^52")]
@@ -53,15 +53,15 @@ impl Round {
 
 /// Counters read before and after a round.
 struct Counted {
-    cpu_micros: Option<u64>,
+    usage: Option<Usage>,
     generator_micros: Option<u64>,
-    log: Option<LogCounters>,
+    servers: Option<ServerCounters>,
 }
 
 impl Counted {
     async fn now(runtime: &Runtime, target: &Target) -> Self {
-        let log = target.log_counters(runtime).await;
-        Self { cpu_micros: target.processes.cpu_micros(), generator_micros: Processes::own().cpu_micros(), log }
+        let servers = target.server_counters(runtime).await;
+        Self { usage: target.processes.usage(), generator_micros: Processes::own().cpu_micros(), servers }
     }
 }
 
@@ -104,14 +104,13 @@ pub async fn run(
         latencies.add(one).map_err(|error| Error::internal(error.to_string()))?;
     }
     let after = Counted::now(runtime, target).await;
-    let syncs = before.log.zip(after.log).map(|(before, after)| (after - before).syncs);
     Ok(Round {
         rows: latencies.len() * workload.rows_per_request(),
         took: elapsed,
         latencies,
-        cpu_micros: grown(before.cpu_micros, after.cpu_micros),
+        spent: before.usage.zip(after.usage).map(|(before, after)| after.since(&before)),
         generator_micros: grown(before.generator_micros, after.generator_micros),
-        syncs,
+        servers: before.servers.zip(after.servers).map(|(before, after)| after - before),
     })
 }
 

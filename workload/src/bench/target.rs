@@ -12,7 +12,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::bigtable::{self, Bigtable};
-use super::counters::{self, LogCounters};
+use super::counters::{self, ServerCounters};
 use super::etcd::{self, Etcd};
 use super::postgres::Postgres;
 use super::processes::Processes;
@@ -140,8 +140,8 @@ impl Target {
         })
     }
 
-    /// Counters of the commit logs of all its servers; `None` when the system does not report them.
-    pub async fn log_counters(&self, runtime: &Runtime) -> Option<LogCounters> {
+    /// The sum of the counters of all its servers; `None` when the system does not report them.
+    pub async fn server_counters(&self, runtime: &Runtime) -> Option<ServerCounters> {
         match self.kind {
             Kind::Bigtable => counters::of_cluster(runtime, self.addresses.first()?).await,
             Kind::Etcd | Kind::EtcdLeader | Kind::Postgres => None,

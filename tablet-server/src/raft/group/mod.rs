@@ -31,6 +31,7 @@ use tokio::sync::{Semaphore, watch};
 
 use self::propose::permits;
 use super::config::{GroupConfig, RaftTimings, openraft_config};
+use super::counters::RaftCounters;
 use super::election::vote_holdoff::VoteHoldoff;
 use super::error::StartError;
 use super::lease::leader_lease::LeaseSuspensions;
@@ -63,6 +64,7 @@ pub struct Group {
     clock: Clock,
     status: watch::Receiver<GroupStatus>,
     proposals: Semaphore,
+    counters: Arc<RaftCounters>,
     tasks: Tasks,
     /// Runs the futures of the core.
     shard: ExecutorShard,
@@ -85,6 +87,7 @@ impl Group {
         let tasks = runtime.tasks.child("raft-group");
         log.add_group(config.group).map_err(|error| StartError::Damaged(error.to_string()))?;
         let (quorum, recovery) = (QuorumTracker::default(), FollowerRecovery::default());
+        let counters = Arc::clone(links.counters());
         let observers = (quorum.clone(), recovery.clone());
         let (raft, handle) = start_core(&config, log, machine, links, &shard, observers).await?;
         let (sender, status) = watch::channel(GroupStatus::default());
@@ -104,6 +107,7 @@ impl Group {
             clock,
             status,
             proposals,
+            counters,
             tasks,
             shard,
             handle,

@@ -41,6 +41,7 @@ impl Group {
         command: Bytes,
         term: Option<Term>,
     ) -> Result<OneshotReceiverOf<TypeConfig, ClientWriteResult<TypeConfig>>, ProposeError> {
+        self.counters.count_proposal();
         let (responder, result) = ProgressResponder::complete_only();
         let request = self.raft.write(Command(command)).responder(responder);
         let request = match term {

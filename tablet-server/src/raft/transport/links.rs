@@ -13,6 +13,7 @@ use super::local::LocalLink;
 use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
 use super::options::NetworkOptions;
 use super::stream::StreamLink;
+use crate::raft::counters::RaftCounters;
 use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
 
 /// One link to each peer, created at the first use.
@@ -20,17 +21,23 @@ pub(in crate::raft) struct Links {
     options: NetworkOptions,
     /// Owns the tasks of the links.
     runtime: Runtime,
+    counters: Arc<RaftCounters>,
     /// The lock guards the map only.
     links: Mutex<BTreeMap<ServerId, Arc<Link>>>,
 }
 
 impl Links {
     pub(super) fn new(options: NetworkOptions, runtime: Runtime) -> Self {
-        Self { options, runtime, links: Mutex::default() }
+        Self { options, runtime, counters: Arc::default(), links: Mutex::default() }
     }
 
     pub(in crate::raft) const fn options(&self) -> &NetworkOptions {
         &self.options
+    }
+
+    /// The counters of this server's replication.
+    pub(in crate::raft) const fn counters(&self) -> &Arc<RaftCounters> {
+        &self.counters
     }
 
     /// The link to `server`.
@@ -38,7 +45,7 @@ impl Links {
         let mut links = self.links.lock();
         let link = links.entry(server).or_insert_with(|| {
             let local = LocalLink::new(self.options.local_peers.clone(), self.options.server, server);
-            Arc::new(Link { local, remote: StreamLink::new(server, &self.options, &self.runtime) })
+            Arc::new(Link { local, remote: StreamLink::new(server, &self.options, &self.counters, &self.runtime) })
         });
         Arc::clone(link) as Arc<dyn PeerLink>
     }

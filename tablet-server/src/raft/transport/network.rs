@@ -17,6 +17,7 @@ use super::local::MessageReceiver;
 use super::message::{GroupOrigin, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, Unreachable};
 use super::options::NetworkOptions;
 use crate::raft::config::GroupConfig;
+use crate::raft::counters::RaftCounters;
 use crate::raft::election::fast_election;
 use crate::raft::error::StartError;
 use crate::raft::group::Group;
@@ -103,6 +104,11 @@ impl Network {
         options.local_peers.deregister(options.server);
         self.runtime.tasks.cancel();
         self.links.clear();
+    }
+
+    /// The counters of this server's replication.
+    pub fn counters(&self) -> Arc<RaftCounters> {
+        Arc::clone(self.links.counters())
     }
 
     pub(super) fn options(&self) -> &NetworkOptions {

@@ -18,6 +18,7 @@ use ebla_runtime::Runtime;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -26,6 +27,7 @@ use super::link::PeerLink;
 use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
 use super::options::{AddressBook, MESSAGE_BYTES_MAX, NetworkOptions};
 use super::wire;
+use crate::raft::counters::RaftCounters;
 use crate::raft::storage::snapshot::send_files;
 use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
 
@@ -49,6 +51,7 @@ struct Endpoint {
     addresses: Arc<dyn AddressBook>,
     runtime: Runtime,
     maintenance: ebla_runtime::Blocking,
+    counters: Arc<RaftCounters>,
     /// The channel and its address.
     channel: Mutex<Option<(String, Channel)>>,
 }
@@ -79,12 +82,18 @@ impl Endpoint {
 }
 
 impl StreamLink {
-    pub(super) fn new(server: ServerId, options: &NetworkOptions, runtime: &Runtime) -> Self {
+    pub(super) fn new(
+        server: ServerId,
+        options: &NetworkOptions,
+        counters: &Arc<RaftCounters>,
+        runtime: &Runtime,
+    ) -> Self {
         let endpoint = Arc::new(Endpoint {
             server,
             addresses: Arc::clone(&options.addresses),
             runtime: runtime.clone(),
             maintenance: options.maintenance.clone(),
+            counters: Arc::clone(counters),
             channel: Mutex::default(),
         });
         Self { entries: FrameStream::new(&endpoint), heartbeats: FrameStream::new(&endpoint), endpoint }
@@ -182,7 +191,10 @@ impl FrameStream {
             Some(outgoing) => outgoing.clone(),
             None => self.open(&mut state)?,
         };
-        outgoing.try_send(frame(call)).map_err(|error| self.endpoint.unreachable(error))?;
+        let frame = frame(call);
+        let (bytes, entries) = (frame.encoded_len(), wire::entry_count(&frame));
+        outgoing.try_send(frame).map_err(|error| self.endpoint.unreachable(error))?;
+        self.endpoint.counters.count_frame(bytes, entries);
         let (sender, reply) = oneshot::channel();
         state.pending.insert(call, sender);
         Ok(reply)

@@ -25,6 +25,14 @@ pub(super) fn append_frame(call: u64, header: MessageHeader, request: AppendRequ
     frame(call, header, frame::Kind::Append(append))
 }
 
+/// Log entries in a frame.
+pub(super) fn entry_count(frame: &raft::Frame) -> usize {
+    match &frame.kind {
+        Some(frame::Kind::Append(append)) => append.entries.len(),
+        _ => 0,
+    }
+}
+
 pub(super) fn request_frame(header: MessageHeader, request: RaftRequest) -> raft::Frame {
     let kind = match request {
         RaftRequest::Vote(request) => frame::Kind::Vote(vote_request(&request)),
