@@ -29,7 +29,7 @@ SIM_SECONDS ?= 60
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program run test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race \
+.PHONY: help install configure python base-image build program run test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race scale \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory
 
 help: ## show this list
@@ -177,6 +177,9 @@ bench: build ## run the benchmarks of docs/inside/benchmarks.md: storage, start,
 	$(TARGET)/release/examples/store_bench
 	$(TARGET)/release/examples/start $(EBLA) "$(EMULATOR)"
 	$(TARGET)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" --systems up,emulator -- --seconds 2 --rounds 4
+
+scale: build python ## measure what 100, 300 and 1,000 tablets cost: creation, rest, memory, files, restart, failover; about 15 minutes
+	$(TARGET)/release/examples/scale $(EBLA) $(ARGS)
 
 bench-memory: build python ## measure the memory of `ebla up`, empty and while 1 GB is written, and of an etcd of three members; about three minutes
 	$(TARGET)/release/examples/memory $(EBLA) $(ARGS)

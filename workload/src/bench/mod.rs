@@ -11,7 +11,7 @@
 //! A client is a task that sends its next request when the last one was answered (closed loop). Values are incompressible.
 //! [`target`] is a system, [`bigtable`], [`etcd`] and [`postgres`] are its clients, [`mod@round`] runs one round, [`report`]
 //! computes the results of rounds, [`statistics`] has the arithmetic. [`names`] is the load on a mounttable, also made of
-//! [closed loops](closed_loop).
+//! [closed loops](closed_loop). [`scale`] has the figures of `make scale`.
 
 pub mod bigtable;
 pub mod closed_loop;
@@ -22,6 +22,7 @@ pub mod postgres;
 pub mod processes;
 pub mod report;
 pub mod round;
+pub mod scale;
 pub mod statistics;
 pub mod target;
 mod values;
