@@ -12,12 +12,21 @@ use crate::table::check::ChildReference;
 const PAGE: usize = 256;
 
 impl<S: Store + Environment> Table<S> {
-    /// Repairs what [`Self::check`] finds, while the table serves: sweeps, removes invalid cells and dangling references,
-    /// and recounts. Rows with a damaged identity stay.
+    /// Repairs what [`Self::check`] finds, while the table serves: removes invalid cells, sweeps, removes dangling
+    /// references, and recounts. Rows with a damaged identity stay.
     ///
     /// # Errors
-    /// `UNAVAILABLE`, `CONTENTION`: a part of the repair is done.
+    /// `NOT_EMPTY` during a restore, when a reference may be there before its child; `DAMAGED` when the root has a damaged
+    /// identity; `UNAVAILABLE`, `CONTENTION`: a part of the repair is done.
     pub async fn repair(&self) -> Result<(), Error> {
+        self.check_not_restoring().await?;
+        // A sweep needs a valid root, and skips damaged rows.
+        let mut last = None;
+        while let Some(names) = self.next_names(&mut last).await? {
+            for name in names {
+                self.repair_row(&name).await?;
+            }
+        }
         // A row below an orphan becomes an orphan when that is removed: each round handles one more level.
         for _ in 0..=DEPTH_MAX {
             let swept = self.sweep().await?;
@@ -25,21 +34,23 @@ impl<S: Store + Environment> Table<S> {
                 break;
             }
         }
-        let mut last: Option<String> = None;
-        loop {
-            let keys = self.store.keys(last.as_deref(), PAGE).await?;
-            last = keys.last().cloned();
-            for name in keys.iter().filter_map(|key| name_of(key).ok()) {
-                self.repair_row(&name).await?;
+        let mut last = None;
+        while let Some(names) = self.next_names(&mut last).await? {
+            for name in names {
                 match self.repair_references(&name).await {
                     Err(error) if error.reason == Reason::Damaged => {}
                     outcome => outcome?,
                 }
             }
-            if last.is_none() {
-                return self.recount().await.map(drop);
-            }
         }
+        self.recount().await.map(drop)
+    }
+
+    /// The names of the next rows after the key `last`; `None` after the last row.
+    async fn next_names(&self, last: &mut Option<String>) -> Result<Option<Vec<NodeName>>, Error> {
+        let keys = self.store.keys(last.as_deref(), PAGE).await?;
+        *last = keys.last().cloned();
+        Ok(last.is_some().then(|| keys.iter().filter_map(|key| name_of(key).ok()).collect()))
     }
 
     /// Makes a damaged row valid again, page by page of its references, if its identity is intact. Otherwise it stays, and

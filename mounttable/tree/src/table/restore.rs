@@ -120,6 +120,8 @@ impl<S: Store + Environment> Table<S> {
         let key = row_key(&NodeName::root());
         let is_absent = Condition::HasNot(Family::Meta, "i".to_owned());
         if self.put(&key, is_absent, restoration.root).await? {
+            // A seeding that was interrupted before the restore must not continue on the restored nodes.
+            self.store.set_counter(SEEDING, None).await?;
             self.store.set_counter(RESTORING, None).await?;
             Ok(restoration.tally)
         } else {

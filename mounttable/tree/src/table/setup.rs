@@ -72,7 +72,7 @@ impl<S: Store + Environment> Table<S> {
         self.store.change_if(&root.key(), Condition::RowAbsent, root.write()).await
     }
 
-    async fn check_not_restoring(&self) -> Result<(), Error> {
+    pub(super) async fn check_not_restoring(&self) -> Result<(), Error> {
         if self.is_restoring().await? {
             let wrong = "a restore is in progress, or was aborted: wait for it, or destroy the table";
             return Err(Error::new(Reason::NotEmpty, wrong));

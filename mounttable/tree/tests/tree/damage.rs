@@ -1,9 +1,9 @@
 //! Permissions that would damage a row, rows that are damaged, and deletions that were interrupted.
 
-use ebla_mounttable_tree::Reason;
 use ebla_mounttable_tree::access::PERMISSIONS_BYTES_MAX;
 use ebla_mounttable_tree::store::{Cell, Change, Environment, Family};
 use ebla_mounttable_tree::table::{Problem, Subtree};
+use ebla_mounttable_tree::{Permissions, Reason, file};
 
 use crate::world::World;
 
@@ -42,6 +42,16 @@ fn a_template_that_grows_beyond_the_limit_creates_nothing() {
     assert_eq!((world.usage(&bob), world.names()), ((0, 0), vec!["users".to_owned()]));
 }
 
+/// The file has a node's permissions and its template in two entries, which are stored as one.
+#[test]
+fn a_file_with_permissions_that_grow_beyond_the_limit_is_refused() {
+    let half = format!(r#"{{"Admin":{{"In":["{}"]}}}}"#, "x".repeat(PERMISSIONS_BYTES_MAX / 2));
+    let parsed = |text: &str| file::parse(text, &Permissions::open()).map(|nodes| nodes.len());
+    assert_eq!(parsed(&format!(r#"{{"a": {half}}}"#)), Ok(2));
+    let refused = parsed(&format!(r#"{{"a": {half}, "a/%%": {half}}}"#));
+    assert_eq!(refused.unwrap_err().reason, Reason::BadPermissions);
+}
+
 /// A release without a check may have stored them.
 #[test]
 fn larger_stored_permissions_are_read() {
@@ -60,7 +70,7 @@ fn a_subtree_with_a_damaged_node_is_deleted() {
     world.damage("a/b");
     assert_eq!(world.delete("root", "a", Subtree::Delete), Ok(3));
     assert_eq!(world.names(), [""; 0]);
-    world.repair();
+    world.repair().unwrap();
     assert_eq!((world.check(), world.memory.rows().len(), world.usage("root")), (vec![], 1, (0, 0)));
 }
 
@@ -96,24 +106,49 @@ fn a_repair_removes_invalid_cells() {
     set(&world, "b", Family::Meta, "p", "{");
     set(&world, "", Family::Children, "c", "what?");
     assert_eq!(world.check().iter().filter(|problem| **problem == Problem::Damaged).count(), 3);
-    world.repair();
+    world.repair().unwrap();
     assert_eq!(world.check(), []);
     assert_eq!(world.resolve("root", "a").unwrap(), "h:1");
     assert_eq!(world.reason(world.resolve("root", "b")), Reason::NoAccess, "invalid permissions become closed");
     assert_eq!(world.resolve("server", "b").unwrap(), "h:1");
 }
 
-/// However much is left to delete.
+/// A sweep does not start without a root that can be read.
 #[test]
-fn a_lookup_continues_a_deletion_for_a_bounded_number_of_rows() {
+fn a_root_with_invalid_permissions_is_repaired() {
     let world = World::open();
-    (0..200).for_each(|number| drop(world.mount("root", &format!("p/c{number}"), "h:1", 60).unwrap()));
-    set(&world, "p", Family::Meta, "e", "dead");
-    world.take_calls();
-    assert_eq!(world.reason(world.resolve("root", "p/c150")), Reason::NoSuchName);
-    let (_, changes) = world.take_calls();
-    assert!(changes < 300, "{changes} changes by one lookup");
+    world.mount("root", "a", "h:1", 60).unwrap();
+    set(&world, "", Family::Meta, "p", "{");
+    assert_eq!(world.reason(world.resolve("server", "a")), Reason::Damaged);
+    world.repair().unwrap();
+    assert_eq!(world.check(), []);
+    assert_eq!(world.reason(world.resolve("root", "a")), Reason::NoAccess, "invalid permissions become closed");
+    assert_eq!(world.resolve("server", "a").unwrap(), "h:1");
+}
+
+/// However much is left to delete, on one level or on several.
+#[test]
+fn a_reader_continues_a_deletion_for_a_bounded_number_of_rows() {
+    let world = World::open();
+    for number in 0..200 {
+        for at in [format!("wide/c{number}"), format!("deep/d{}/c{number}", number / 50)] {
+            world.mount("root", &at, "h:1", 60).unwrap();
+        }
+    }
+    for at in ["wide", "deep"] {
+        set(&world, at, Family::Meta, "e", "dead");
+    }
+    for (at, name) in [("wide", "wide/c150"), ("deep", "deep/d3/c150")] {
+        world.take_calls();
+        assert_eq!(world.reason(world.resolve("root", name)), Reason::NoSuchName);
+        let (_, changes) = world.take_calls();
+        assert!(changes < 300, "{changes} changes by one lookup of {name}");
+        assert_eq!(world.glob_names("root", at, "..."), [""; 0]);
+        let (_, changes) = world.take_calls();
+        assert!(changes < 300, "{changes} changes by one listing of {at}");
+    }
     assert_eq!(world.names(), [""; 0]);
+    assert!(world.memory.rows().len() > 50, "the rest is left to the sweep");
     world.sweep();
     assert_eq!((world.check(), world.memory.rows().len(), world.usage("root")), (vec![], 1, (0, 0)));
 }

@@ -136,6 +136,7 @@ fn a_damaged_row_is_skipped_and_reported() -> Result<(), Error> {
     world.mount("root", "d/y", "h:1", 60)?;
     world.damage("d/x");
     assert_eq!(world.glob_names("root", "d", "*"), ["y"]);
+    assert_eq!(world.glob_failures("", "..."), [("d/x".to_owned(), Reason::Damaged)]);
     assert_eq!(world.check().len(), 3, "the row, and the two counters that it does not count for");
     assert_eq!(world.sweep().damaged, 1);
     assert_eq!(world.reason(world.resolve("root", "d/x")), Reason::Damaged);

@@ -83,7 +83,7 @@ fn rows_that_do_not_fit_are_found_and_repaired() {
     found.sort();
     let expected = [vec![Problem::Orphan; 10], vec![Problem::Dangling], vec![Problem::Counter; 2]].concat();
     assert_eq!(found, expected);
-    world.repair();
+    world.repair().unwrap();
     assert_eq!((world.check(), world.memory.rows().len()), (vec![], 6));
     assert_eq!(world.usage("root"), (5, 5));
     assert_eq!(world.reason(world.resolve("root", "dangling")), Reason::NoSuchName);

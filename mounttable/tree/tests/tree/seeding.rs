@@ -1,9 +1,10 @@
 //! The initial content of a table, which a restart or a restore must not change.
 
-use ebla_mounttable_tree::Reason;
+use ebla_mounttable_tree::store::{Change, Row};
 use ebla_mounttable_tree::table::Subtree;
+use ebla_mounttable_tree::{NodeName, Reason, row_key};
 
-use crate::world::World;
+use crate::world::{SECOND, World};
 
 const FILE: &str =
     r#"{"": {"Admin":{"In":["root"]},"Read":{"In":["..."]}}, "a": {"Admin":{"In":["bob"]},"Read":{"In":["..."]}}}"#;
@@ -80,9 +81,55 @@ fn a_restore_is_not_disturbed() {
     let before = world.memory.rows().len();
     world.sweep();
     assert_eq!(world.memory.rows().len(), before, "nothing restored is swept");
+    let before = world.memory.rows();
+    assert_eq!(world.repair().unwrap_err().reason, Reason::NotEmpty);
+    assert_eq!(world.memory.rows(), before, "a reference may come before its child");
     world.restore_row(&mut restoration, last, &rows[last]);
-    world.finish_restore(restoration);
+    world.finish_restore(restoration).unwrap();
     world.sweep();
     assert_eq!(world.resolve("root", "a/b").unwrap(), "h:1");
     assert_eq!(world.setup_reason(), None, "it exists");
+}
+
+/// A server of an earlier release does not know of the restore, and may create one.
+#[test]
+fn a_root_that_appears_during_a_restore_does_not_end_it() {
+    let world = World::open();
+    world.mount("root", "a/b", "h:1", 60).unwrap();
+    let rows = world.memory.rows();
+    world.destroy();
+    let mut restoration = world.begin_restore().unwrap();
+    let root = row_key(&NodeName::root());
+    let (roots, others): (Vec<_>, Vec<_>) = rows.iter().partition(|(key, _)| **key == root);
+    let restore = |restoration: &mut _, rows: Vec<(&String, &Row)>| {
+        rows.into_iter().for_each(|(key, row)| world.restore_row(restoration, key, row));
+    };
+    for ((family, column), cell) in World::open().memory.rows().remove(&root).unwrap() {
+        world.behind("", Change::Set(family, column, cell));
+    }
+    let before = world.memory.rows();
+    assert_eq!(world.begin_restore().unwrap_err().reason, Reason::NotEmpty);
+    assert_eq!(world.memory.rows(), before, "another restore does not remove the root");
+    restore(&mut restoration, others);
+    world.memory.advance(SECOND * 61);
+    let before = world.memory.rows();
+    world.sweep();
+    assert_eq!(world.memory.rows(), before, "neither orphans nor expired servers are swept");
+    restore(&mut restoration, roots);
+    assert_eq!(world.finish_restore(restoration).unwrap_err().reason, Reason::Contention);
+    assert_eq!(world.setup_reason(), Some(Reason::NotEmpty), "the restore is not finished");
+}
+
+#[test]
+fn a_restored_table_is_not_seeded() {
+    let world = World::open();
+    world.mount("root", "a", "h:1", 60).unwrap();
+    let rows = world.memory.rows();
+    world.destroy();
+    // A server was killed while it seeded the new table.
+    world.drift("setup:seeding", 1);
+    let mut restoration = world.begin_restore().unwrap();
+    rows.iter().for_each(|(key, row)| world.restore_row(&mut restoration, key, row));
+    world.finish_restore(restoration).unwrap();
+    assert_eq!((world.seed(FILE), world.memory.rows()), (0, rows));
 }

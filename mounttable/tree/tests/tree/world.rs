@@ -13,7 +13,7 @@ use ebla_mounttable_tree::store::memory::MemoryStore;
 use ebla_mounttable_tree::store::{Cell, Change, ChildSelection, Condition, Family, Row, ServerSelection};
 use ebla_mounttable_tree::table::{
     GlobMatch, GlobSink, GlobSummary, Mount, Mounted, NodeChange, NodeInfo, Problem, QuotaKind, Restoration, Subtree,
-    Swept, TableOptions,
+    Swept, TableOptions, Tally,
 };
 use ebla_mounttable_tree::{
     BlessingPattern, Caller, Deadline, Environment, Error, MountMode, MountedServer, NodeName, Permissions, Reason,
@@ -59,6 +59,21 @@ pub(crate) struct World {
     pub(crate) memory: MemoryStore,
     calls: Arc<[AtomicUsize; 2]>,
     table: Table<Counted>,
+}
+
+/// A sink that collects the nodes that could not be read.
+#[derive(Default)]
+struct Failures(Vec<(String, Reason)>);
+
+impl GlobSink for Failures {
+    async fn found(&mut self, _found: GlobMatch) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    async fn failed(&mut self, name: &str, error: &Error) -> ControlFlow<()> {
+        self.0.push((name.to_owned(), error.reason));
+        ControlFlow::Continue(())
+    }
 }
 
 /// A sink that accepts nothing; the number of offered matches.
@@ -140,8 +155,8 @@ impl World {
         alone(self.table.restore_row(restoration, key, row.clone())).unwrap();
     }
 
-    pub(crate) fn finish_restore(&self, restoration: Restoration) {
-        alone(self.table.finish_restore(restoration)).unwrap();
+    pub(crate) fn finish_restore(&self, restoration: Restoration) -> Result<Tally, Error> {
+        alone(self.table.finish_restore(restoration))
     }
 
     /// The same table, after a restart of its server.
@@ -255,8 +270,8 @@ impl World {
         assert!(alone(self.memory.change_if(&row_key(&name(at)), anything, vec![change])).unwrap());
     }
 
-    pub(crate) fn repair(&self) {
-        alone(self.table.repair()).unwrap();
+    pub(crate) fn repair(&self) -> Result<(), Error> {
+        alone(self.table.repair())
     }
 
     /// A listing with a sink that accepts nothing: the number of offered entries, and the error.
@@ -265,6 +280,13 @@ impl World {
         let outcome =
             alone(self.table.glob(&caller("root"), &NodeName::root(), &pattern.parse().unwrap(), &mut nobody));
         (nobody.0, outcome.unwrap_err())
+    }
+
+    /// The nodes that a listing could not read.
+    pub(crate) fn glob_failures(&self, receiver: &str, pattern: &str) -> Vec<(String, Reason)> {
+        let mut failures = Failures::default();
+        alone(self.table.glob(&caller("root"), &name(receiver), &pattern.parse().unwrap(), &mut failures)).unwrap();
+        failures.0
     }
 
     /// The servers of a name, with their deadlines.
