@@ -42,8 +42,8 @@ pub(super) enum Admin {
     ///   ebla mt admin setup permissions.json --overwrite
     #[command(verbatim_doc_comment)]
     Setup {
-        /// JSON file with nodes and their permissions, as for `ebla mounttable --permissions-file`; default: a root with all
-        /// permissions for everybody
+        /// JSON file with nodes and their permissions, as for `ebla mounttable --permissions-file`; default: only a root,
+        /// open to all callers if the mounttable runs with --insecure-dev-identity, otherwise closed
         file: Option<PathBuf>,
         /// Change existing nodes that the file lists with other permissions
         #[arg(long)]

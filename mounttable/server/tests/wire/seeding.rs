@@ -13,6 +13,8 @@ use ebla_mounttable_tree::store::memory::MemoryStore;
 use ebla_mounttable_tree::store::system::SystemStore;
 use ebla_mounttable_tree::table::TableOptions;
 use ebla_mounttable_tree::{BlessingPattern, Permissions, Reason};
+use ebla_proto::mounttable as wire;
+use ebla_proto::mounttable::mount_table_admin_client::MountTableAdminClient;
 use ebla_proto::mounttable::mount_table_client::MountTableClient;
 use ebla_runtime::{Clock, Runtime};
 use tonic::transport::Channel;
@@ -66,6 +68,26 @@ async fn callers_without_a_token_have_no_rights_in_a_new_table() {
     let (_server, mut names) = start(&MemoryStore::default(), tokens(), Some("login.example.org:g:ops"), None).await;
     let refused = names.mount(Request::new(mount("a", "h:1", 60))).await;
     assert_eq!(refusal(refused), (Code::PermissionDenied, Reason::NoAccess));
+    ok(names.mount(as_alice(mount("a", "h:1", 60))).await);
+}
+
+/// Nor in one that is destroyed and set up again without a permissions file.
+#[tokio::test]
+async fn callers_without_a_token_have_no_rights_in_a_table_that_is_set_up_again() {
+    let superuser = Some("login.example.org:g:ops");
+    let (server, mut names) = start(&MemoryStore::default(), tokens(), superuser, None).await;
+    let mut admin = MountTableAdminClient::new(Runtime::system("test").net.channel(server.address()));
+    let destroy = wire::DestroyRequest { table: "names".to_owned() };
+    let refused = admin.destroy(Request::new(destroy.clone())).await;
+    assert_eq!(refusal(refused), (Code::PermissionDenied, Reason::NoAccess));
+    ok(admin.destroy(as_alice(destroy)).await);
+    assert_eq!(ok(admin.setup(as_alice(wire::SetupRequest::default())).await).changed, 1);
+    for refused in [
+        refusal(names.mount(Request::new(mount("a", "h:1", 60))).await),
+        refusal(names.set_permissions(Request::new(permissions("", r#"{"Admin":{"In":["..."]}}"#, ""))).await),
+    ] {
+        assert_eq!(refused, (Code::PermissionDenied, Reason::NoAccess));
+    }
     ok(names.mount(as_alice(mount("a", "h:1", 60))).await);
 }
 
