@@ -290,7 +290,7 @@ fn documents_name_only_paths_that_exist() {
 
 #[test]
 fn every_meta_key_of_the_storage_layout_is_described() {
-    let layout = read(root().join("storage/src/tablet/layout.rs"));
+    let layout = read(root().join("storage/src/store/layout.rs"));
     let formats = read(root().join("docs/reference/formats.md"));
     let body = layout.split("pub enum MetaKey").nth(1).expect("layout.rs declares MetaKey");
     let body = body.split("\n}").next().unwrap();

@@ -11,11 +11,13 @@ pub enum Counter {
     Servers,
     /// Tables; 0 is METADATA.
     Tables,
+    /// Replication groups; 1 is METADATA's.
+    Groups,
     /// Tablets; 1 and 2 are METADATA's first.
     Tablets,
     /// Admin operations.
     Operations,
-    /// Replicas that are added to existing tablets; a tablet's first replicas have lower numbers.
+    /// Replicas that are added to existing groups; a group's first replicas have lower numbers.
     Replicas,
 }
 
@@ -26,6 +28,7 @@ impl Counter {
         let name = match self {
             Self::Servers => "servers",
             Self::Tables => "tables",
+            Self::Groups => "groups",
             Self::Tablets => "tablets",
             Self::Operations => "operations",
             Self::Replicas => "replicas",
@@ -38,6 +41,7 @@ impl Counter {
     pub fn first(self) -> u64 {
         match self {
             Self::Servers | Self::Tables | Self::Operations => 1,
+            Self::Groups => 2,
             Self::Tablets => 3,
             Self::Replicas => 1001,
         }

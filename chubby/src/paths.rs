@@ -8,8 +8,9 @@
 //! | `servers/<id>` | `ebla.record.Server`, leased | that tablet server |
 //! | `tables/<id>` | `ebla.record.TableSchema` | the master |
 //! | `names/<project>/<instance>/<table>` | the table's id in decimal | the master |
-//! | `plans/<table>` | `ebla.record.TablePlan`, while replicas of a new table may be missing | the master |
-//! | `operations/<id>` | `ebla.control.ApplyRequest`, until every tablet has applied it | the master |
+//! | `groups/<id>` | `ebla.record.GroupPlan`, while first replicas of a new group may be missing | the master |
+//! | `plans/<table>` | `ebla.record.TablePlan`, until the groups have created a new table's tablets | the master |
+//! | `operations/<id>` | `ebla.control.ApplyRequest`, until every group has applied it | the master |
 //! | `finished/<id>` | `ebla.record.FinishedOperation`, the last hundred | the master |
 //! | `instances/<project>/<instance>` | `ebla.record.Instance`, for each instance that was created | the master |
 //! | `profiles/<project>/<instance>/<profile>` | `ebla.record.AppProfile` | the master |
@@ -17,7 +18,7 @@
 
 use ebla_model::admin::app_profile::AppProfileName;
 use ebla_model::admin::instance::{InstanceName, Instances, ProjectName};
-use ebla_model::id::{OperationId, ServerId, TableId};
+use ebla_model::id::{GroupId, OperationId, ServerId, TableId};
 use ebla_model::schema::TableName;
 
 /// The cluster's identity and state.
@@ -32,6 +33,8 @@ pub const SERVERS: &str = "servers/";
 pub const TABLES: &str = "tables/";
 /// All table names.
 pub const NAMES: &str = "names/";
+/// New groups.
+pub const GROUPS: &str = "groups/";
 /// First tablets of tables that are being created.
 pub const PLANS: &str = "plans/";
 /// Admin operations in progress.
@@ -67,6 +70,18 @@ pub fn table(id: TableId) -> String {
 #[must_use]
 pub fn parse_table(path: &str) -> Option<TableId> {
     path.strip_prefix(TABLES)?.parse().ok()
+}
+
+/// A group that is being created.
+#[must_use]
+pub fn group(id: GroupId) -> String {
+    format!("{GROUPS}{id}")
+}
+
+/// The group of a path under [`GROUPS`].
+#[must_use]
+pub fn parse_group(path: &str) -> Option<GroupId> {
+    path.strip_prefix(GROUPS)?.parse().ok()
 }
 
 /// The first tablets of a table that is being created.

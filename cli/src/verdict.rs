@@ -153,7 +153,10 @@ fn shortages(snapshot: &ClusterSnapshot, health: &operate::Health) -> Option<Str
     } else if snapshot.master_error.is_some() {
         "start a master to repair them".to_owned()
     } else if health.repairs > 0 {
-        format!("{} {} being repaired now", tablets(health.repairs), if health.repairs == 1 { "is" } else { "are" })
+        match health.repairs {
+            1 => "1 group is being repaired now".to_owned(),
+            repairs => format!("{repairs} groups are being repaired now"),
+        }
     } else {
         "the master repairs them unless the servers return".to_owned()
     };
@@ -240,7 +243,7 @@ mod tests {
             ),
             (
                 with(snapshot(&[true; 3]), |health| (health.shortages, health.repairs) = (vec![short(2, 6)], 1)),
-                "degraded: 6 tablets have 2 of 3 replicas; 1 tablet is being repaired now",
+                "degraded: 6 tablets have 2 of 3 replicas; 1 group is being repaired now",
             ),
             (snapshot(&lost_one), "degraded: tablet server 3 does not answer"),
             (

@@ -1,7 +1,7 @@
-//! Admin calls: tables, families, splits and the cluster status, at one address.
+//! Admin calls: tables, families, splits, groups and the cluster status, at one address.
 //!
-//! Calls for tables and families use the public admin API, so they work with any server that has it; splits and status
-//! use `ebla.operate`. Any tablet server accepts both and forwards them to the active master. Calls are not retried:
+//! Calls for tables and families use the public admin API, so they work with any server that has it; splits, groups
+//! and status use `ebla.operate`. Any tablet server accepts both and forwards them to the active master. Calls are not retried:
 //! the caller must see the error of creating a table twice.
 
 use std::collections::HashMap;
@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
 use ebla_model::gc::GcRule;
+use ebla_model::id::{GroupId, ServerId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::{Protection, TableName};
 use ebla_proto::admin::drop_row_range_request::Target as DropTarget;
 use ebla_proto::admin::longrunning::operation;
@@ -19,7 +20,7 @@ use ebla_proto::admin::modify_column_families_request::modification::Mod;
 use ebla_proto::operate::operate_client::OperateClient;
 use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
 use ebla_proto::status::{from_rpc_status, from_status};
-use ebla_proto::{admin, convert, operate};
+use ebla_proto::{admin, convert, operate, record};
 use ebla_runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
@@ -42,6 +43,19 @@ pub enum FamilyChange {
     Update(NamedFamily),
     /// Delete a family and its cells.
     Drop(String),
+}
+
+/// A group of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupStatus {
+    /// Its replicas.
+    pub group: GroupDescriptor,
+    /// The server that leads it, if it responds.
+    pub leader: Option<ServerId>,
+    /// The number of its tablets.
+    pub tablets: u64,
+    /// Their size.
+    pub size_bytes: u64,
 }
 
 /// The admin calls. Cheap to clone.
@@ -207,6 +221,27 @@ impl Admin {
         unwrap_response(self.operate().status(self.request(operate::StatusRequest {})).await)
     }
 
+    /// The groups that servers report, by id.
+    ///
+    /// # Errors
+    /// `Unavailable` when no master is active.
+    pub async fn groups(&self) -> Result<Vec<GroupStatus>, Error> {
+        let reply = unwrap_response(self.operate().groups(self.request(operate::GroupsRequest {})).await)?;
+        reply.groups.into_iter().map(group_status).collect()
+    }
+
+    /// Divides a group: about half of its bytes move to a new group on the same servers. Returns the group, the new group
+    /// and the number of tablets that moved.
+    ///
+    /// # Errors
+    /// `NotFound`, `FailedPrecondition` when the group cannot be divided; otherwise as [`Self::create_table`].
+    pub async fn divide_group(&self, group: GroupId) -> Result<(GroupDescriptor, GroupDescriptor, u64), Error> {
+        let message = operate::DivideGroupRequest { group: group.get() };
+        let reply = self.operate().divide_group(self.request(message)).await;
+        let reply = reply.map_err(|status| from_status(&status).0)?.into_inner();
+        Ok((group_descriptor(reply.left)?, group_descriptor(reply.right)?, reply.tablets))
+    }
+
     fn request<M>(&self, message: M) -> Request<M> {
         let mut request = Request::new(message);
         request.set_timeout(self.timeout);
@@ -220,6 +255,20 @@ impl Admin {
     fn operate(&self) -> OperateClient<Channel> {
         OperateClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
+}
+
+fn group_descriptor(group: Option<record::GroupDescriptor>) -> Result<GroupDescriptor, Error> {
+    let group = group.ok_or_else(|| Error::internal("the response has no group"))?;
+    convert::group_from_proto(&group)
+}
+
+fn group_status(status: operate::GroupStatus) -> Result<GroupStatus, Error> {
+    Ok(GroupStatus {
+        group: group_descriptor(status.group)?,
+        leader: Some(status.leader).filter(|leader| *leader != 0).map(ServerId::new),
+        tablets: status.tablets,
+        size_bytes: status.size_bytes,
+    })
 }
 
 fn instance(project: &str, instance: &str) -> String {

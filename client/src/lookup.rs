@@ -114,7 +114,7 @@ impl Drop for LookupTask {
 impl Lookups {
     /// The tablet at `position`, if it is cached.
     pub(crate) fn find(&self, position: &Position) -> Option<CachedTablet> {
-        self.state.lock().resolver.cache().find(position).cloned()
+        self.state.lock().resolver.cache().find(position)
     }
 
     /// The tablet at `position`, looked up if necessary: one pass over the levels. After an error of a retryable kind
@@ -262,6 +262,7 @@ fn completed(tablet: CachedTablet, mut trace: Vec<Hop>) -> Lookup {
             level: Level::Tablet,
             source: Source::Cache,
             tablet: tablet.descriptor.tablet,
+            group: tablet.descriptor.group,
             round_trips: 0,
             took: Duration::ZERO,
         });

@@ -15,7 +15,7 @@ use ebla_proto::status::is_unavailable;
 use ebla_routing::{ChubbyDirectory, Metadata};
 use ebla_runtime::Runtime;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::election::MasterLock;
 use crate::replica_changes::ReplicaChanges;
@@ -37,6 +37,8 @@ struct Inner {
     /// METADATA as it was last read. Guards a pointer.
     cached_metadata: Mutex<Option<CachedMetadata>>,
     runtime: Runtime,
+    /// One permit, held while a new table is placed: two creations at once must not create groups twice.
+    placement: Semaphore,
     /// Wakes the reconciler before its next round is due.
     reconcile: Notify,
 }
@@ -51,7 +53,7 @@ pub(crate) struct CachedMetadata {
 
 impl ActiveMaster {
     /// `runtime`: its tasks stop when this master is no longer active. `replicas`: the number of replicas of a new
-    /// tablet.
+    /// group.
     pub(crate) fn new(
         lock: MasterLock,
         cluster: ClusterId,
@@ -78,6 +80,7 @@ impl ActiveMaster {
             replica_changes: ReplicaChanges::default(),
             cached_metadata: Mutex::default(),
             runtime,
+            placement: Semaphore::new(1),
             reconcile: Notify::new(),
         }))
     }
@@ -125,6 +128,14 @@ impl ActiveMaster {
     /// METADATA as it was last read by this master.
     pub(crate) fn cached_metadata(&self) -> Option<CachedMetadata> {
         self.0.cached_metadata.lock().clone()
+    }
+
+    /// Excludes other placements until the permit is dropped. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Internal` when the semaphore is closed, which never happens.
+    pub(crate) async fn placement_permit(&self) -> Result<SemaphorePermit<'_>, Error> {
+        self.0.placement.acquire().await.map_err(|_closed| Error::internal("the placement semaphore is closed"))
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cluster absent          wait for servers, write it: id, first tablets, `bootstrapping`
-//!   cluster bootstrapping   create exactly those tablets, write `root`, list them in METADATA, set `running`
+//!   cluster bootstrapping   create METADATA's group with exactly those tablets, write `root`, list them in METADATA, set `running`
 //!   cluster running         create nothing, whatever is missing: only an operator can restore a lost root tablet
 //! ```
 //!
@@ -14,8 +14,7 @@ use std::time::Duration;
 use ebla_chubby::{Compare, TransactionOutcome, Write, paths};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, ServerId, TabletId};
-use ebla_model::metadata::{TabletDescriptor, first_tablets};
-use ebla_model::schema::TableSchema;
+use ebla_model::metadata::{GroupDescriptor, first_tablets};
 use ebla_proto::convert;
 use ebla_proto::record::{self, ClusterState};
 use ebla_routing::Annotations;
@@ -106,9 +105,9 @@ pub(crate) async fn bootstrap(master: &ActiveMaster, identity: &Identity) -> Res
     if identity.state == ClusterState::Running {
         return Ok(());
     }
-    try_join_all(identity.first_tablets.iter().map(|tablet| create_all_replicas(master, tablet))).await?;
     let root = identity.first_tablets.iter().find(|tablet| tablet.tablet == TabletId::ROOT);
     let root = root.ok_or_else(|| Error::damaged("the cluster record names no root tablet"))?;
+    create_all_replicas(master, &root.group_descriptor()).await?;
     let write = Write::put(paths::ROOT, convert::descriptor_to_bytes(root));
     // A conflict means that another master has written it.
     master.transact(vec![Compare::Absent(paths::ROOT.to_owned())], vec![write]).await?;
@@ -119,18 +118,12 @@ pub(crate) async fn bootstrap(master: &ActiveMaster, identity: &Identity) -> Res
     set_running(master).await
 }
 
-/// Creates all replicas of a first tablet: a cluster starts with the number that was configured.
-async fn create_all_replicas(master: &ActiveMaster, tablet: &TabletDescriptor) -> Result<(), Error> {
-    let schema = TableSchema::metadata();
-    let created = tablet.membership.replicas().map(|replica| {
-        let schema = &schema;
-        async move {
-            let create = || {
-                let servers = master.servers();
-                servers.create_replica(replica.server, tablet, schema, replica.replica, InitialState::Seed)
-            };
-            retry_until_done(master.runtime(), || async { create().await.map_err(|failed| failed.error) }).await
-        }
+/// Creates all replicas of METADATA's group: a cluster starts with the number that was configured. Their seed has the
+/// first tablets.
+async fn create_all_replicas(master: &ActiveMaster, group: &GroupDescriptor) -> Result<(), Error> {
+    let created = group.membership.replicas().map(|replica| async move {
+        let create = || master.servers().create_replica(replica.server, group, replica.replica, InitialState::Seed);
+        retry_until_done(master.runtime(), || async { create().await.map_err(|failed| failed.error) }).await
     });
     try_join_all(created).await.map(drop)
 }

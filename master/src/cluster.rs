@@ -1,17 +1,17 @@
 //! The snapshot of the cluster on which the master's decisions are based: Chubby's files, METADATA, and the servers'
 //! reports.
 //!
-//! Pure values; `observation` collects them. The servers' reports are authoritative for tablets: a descriptor lives
-//! in its tablet's Raft group. METADATA's rows are copies that may be stale. The state of a server that does not
-//! respond is unknown, not empty.
+//! Pure values; `observation` collects them. The servers' reports are authoritative for groups and tablets: their
+//! descriptors are in the state of the group. METADATA's rows are copies that may be stale. The state of a server that
+//! does not respond is unknown, not empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ebla_model::id::{
-    Generation, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
+    GroupId, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
 };
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor};
 use ebla_model::schema::TableSchema;
 
 /// The state of the cluster as observed at one time.
@@ -22,14 +22,43 @@ pub struct ClusterSnapshot {
     /// The tables in Chubby, in any state. Read after the servers' reports: a table that is reported and is not here
     /// was deleted.
     pub tables: BTreeMap<TableId, TableSchema>,
-    /// First tablets of tables whose replicas may not all be created yet.
-    pub plans: BTreeMap<TableId, Vec<TabletDescriptor>>,
+    /// New groups whose replicas may not all be created yet.
+    pub new_groups: BTreeMap<GroupId, GroupPlan>,
+    /// First tablets of tables that may not be created yet.
+    pub plans: BTreeMap<TableId, TablePlan>,
     /// Admin operations that are not applied everywhere yet.
     pub operations: BTreeMap<OperationId, Operation>,
     /// METADATA, by row key.
     pub metadata: BTreeMap<RowKey, TabletDescriptor>,
     /// The root tablet as Chubby's file describes it.
     pub root: Option<TabletDescriptor>,
+}
+
+/// A new group whose first replicas may not all be created yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// The group with its first replicas.
+    pub group: GroupDescriptor,
+    /// Whether a majority of its replicas was created.
+    pub progress: GroupProgress,
+}
+
+/// How far the creation of a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupProgress {
+    /// Replicas are created from the common seed until there is a majority.
+    Creating,
+    /// A majority exists; the missing ones are created empty and filled by the leader.
+    HasMajority,
+}
+
+/// The first tablets of a new table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TablePlan {
+    /// The tablets, each with its group.
+    pub tablets: Vec<TabletDescriptor>,
+    /// The operation that creates them, applied once by each group.
+    pub operation: OperationId,
 }
 
 /// A tablet server that is registered or responds.
@@ -62,28 +91,26 @@ pub struct ServerReport {
     /// Its running replicas.
     pub replicas: Vec<ReplicaReport>,
     /// Its damaged replicas: they neither vote nor serve, and report nothing else.
-    pub damaged: BTreeSet<(TabletId, ReplicaId)>,
+    pub damaged: BTreeSet<(GroupId, ReplicaId)>,
     /// Its replicas that are not running, because they are starting or could not be started.
-    pub idle: BTreeSet<(TabletId, ReplicaId)>,
+    pub idle: BTreeSet<(GroupId, ReplicaId)>,
     /// The size of its commit log.
     pub log_bytes: u64,
 }
 
-/// What a server reports about one replica.
+/// What a server reports about one replica of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaReport {
-    /// The tablet descriptor as this replica has applied it.
-    pub descriptor: TabletDescriptor,
+    /// The group as this replica has applied it; without members while the replica is still empty.
+    pub group: GroupDescriptor,
     /// The replica's id.
     pub replica: ReplicaId,
     /// Its role in the Raft group.
     pub role: Role,
     /// Its Raft term.
     pub term: Term,
-    /// The size of its files.
-    pub size_bytes: u64,
-    /// The schema version that it has applied.
-    pub schema_version: SchemaVersion,
+    /// The group's tablets as this replica has applied them.
+    pub tablets: Vec<TabletReport>,
     /// The last log entry that it has applied.
     pub applied: LogId,
     /// Leader only: the membership is final (one voter set, no learners), and a quorum has just confirmed the
@@ -91,6 +118,25 @@ pub struct ReplicaReport {
     pub settled: bool,
     /// Leader only: the other replicas that have responded to it recently.
     pub heard: BTreeSet<ReplicaId>,
+}
+
+impl ReplicaReport {
+    /// The size of its tablets.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.tablets.iter().map(|tablet| tablet.size_bytes).sum()
+    }
+}
+
+/// What a replica reports about one tablet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TabletReport {
+    /// The tablet, with the membership of its group.
+    pub descriptor: TabletDescriptor,
+    /// The size of its data.
+    pub size_bytes: u64,
+    /// The schema version that is applied.
+    pub schema_version: SchemaVersion,
 }
 
 /// A replica's role in its Raft group.
@@ -102,7 +148,7 @@ pub enum Role {
     Follower,
 }
 
-/// An admin operation, applied once by each tablet of a table.
+/// An admin operation, applied once by each group with tablets of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// The table.
@@ -129,41 +175,65 @@ impl ClusterSnapshot {
         })
     }
 
+    /// All tablets of running replicas.
+    pub fn tablet_reports(&self) -> impl Iterator<Item = &TabletReport> {
+        self.reports().flat_map(|(_server, report)| &report.tablets)
+    }
+
     /// All replicas that are reported and not running, damaged or idle, with their servers.
-    pub fn stopped_replicas(&self) -> impl Iterator<Item = (ServerId, TabletId, ReplicaId)> {
+    pub fn stopped_replicas(&self) -> impl Iterator<Item = (ServerId, GroupId, ReplicaId)> {
         self.servers.iter().flat_map(|(id, server)| {
             let stopped = server.report.iter().flat_map(|report| report.damaged.iter().chain(&report.idle));
-            stopped.map(|(tablet, replica)| (*id, *tablet, *replica))
+            stopped.map(|(group, replica)| (*id, *group, *replica))
         })
     }
 
     /// The newest descriptor of each reported tablet.
     #[must_use]
     pub fn tablets(&self) -> BTreeMap<TabletId, &TabletDescriptor> {
-        newest(self.reports().map(|(_server, report)| &report.descriptor))
+        newest(self.tablet_reports().map(|tablet| &tablet.descriptor))
     }
 
     /// The newest descriptor of each known tablet: reported, listed in METADATA or in Chubby.
     #[must_use]
     pub fn known_tablets(&self) -> BTreeMap<TabletId, &TabletDescriptor> {
-        let reported = self.reports().map(|(_server, report)| &report.descriptor);
+        let reported = self.tablet_reports().map(|tablet| &tablet.descriptor);
         newest(reported.chain(self.metadata.values()).chain(&self.root))
+    }
+
+    /// The newest descriptor of each reported group.
+    #[must_use]
+    pub fn groups(&self) -> BTreeMap<GroupId, GroupDescriptor> {
+        newest_groups(self.reported_memberships())
+    }
+
+    /// The newest descriptor of each known group: reported, or of a tablet in METADATA or in Chubby.
+    #[must_use]
+    pub fn known_groups(&self) -> BTreeMap<GroupId, GroupDescriptor> {
+        let listed = self.metadata.values().chain(&self.root);
+        let listed = listed.map(|tablet| (tablet.group, tablet.membership_log_id, &tablet.membership));
+        newest_groups(self.reported_memberships().chain(listed))
+    }
+
+    fn reported_memberships(&self) -> impl Iterator<Item = (GroupId, LogId, &Membership)> {
+        self.reports()
+            .map(|(_server, ReplicaReport { group, .. })| (group.group, group.membership_log_id, &group.membership))
     }
 
     /// The servers that should have replicas, by the newest descriptors.
     #[must_use]
     pub fn assigned_servers(&self) -> BTreeSet<ServerId> {
-        let tablets = self.known_tablets();
-        let members = tablets.values().flat_map(|tablet| tablet.membership.replicas());
+        let groups = self.known_groups();
+        let members = groups.values().flat_map(|group| group.membership.replicas());
         members.map(|replica| replica.server).collect()
     }
 
-    /// The report of each tablet's leader. If several replicas claim to lead, the highest term wins.
+    /// The report of each group's leader. If several replicas claim to lead, the highest term wins.
     #[must_use]
-    pub fn leader_reports(&self) -> BTreeMap<TabletId, (ServerId, &ReplicaReport)> {
-        let mut leaders: BTreeMap<TabletId, (ServerId, &ReplicaReport)> = BTreeMap::new();
+    pub fn leader_reports(&self) -> BTreeMap<GroupId, (ServerId, &ReplicaReport)> {
+        let mut leaders: BTreeMap<GroupId, (ServerId, &ReplicaReport)> = BTreeMap::new();
         for (server, report) in self.reports().filter(|(_server, report)| report.role == Role::Leader) {
-            let known = leaders.entry(report.descriptor.tablet).or_insert((server, report));
+            let known = leaders.entry(report.group.group).or_insert((server, report));
             if known.1.term < report.term {
                 *known = (server, report);
             }
@@ -171,13 +241,17 @@ impl ClusterSnapshot {
         leaders
     }
 
-    /// The leader of each tablet.
+    /// The leader of each tablet: that of its group.
     #[must_use]
     pub fn leaders(&self) -> BTreeMap<TabletId, ServerId> {
-        self.leader_reports().into_iter().map(|(tablet, (server, _report))| (tablet, server)).collect()
+        let mut leaders = BTreeMap::new();
+        for (server, report) in self.leader_reports().into_values() {
+            leaders.extend(report.tablets.iter().map(|tablet| (tablet.descriptor.tablet, server)));
+        }
+        leaders
     }
 
-    /// For each server that may get more replicas: the replicas that it has, and those planned for it. Placement
+    /// For each server that may get more replicas: the group replicas that it has, and those planned for it. Placement
     /// balances this.
     #[must_use]
     pub fn loads(&self) -> BTreeMap<ServerId, u64> {
@@ -186,15 +260,13 @@ impl ClusterSnapshot {
         let targets = self.servers.iter().filter(|(_id, server)| accepts_replicas(server));
         let mut loads: BTreeMap<ServerId, u64> = targets.map(|(id, _server)| (*id, 0)).collect();
         let mut counted = BTreeSet::new();
-        let reported = self.reports().map(|(server, report)| (server, report.descriptor.tablet));
-        let planned = self
-            .plans
-            .values()
-            .flatten()
-            .flat_map(|tablet| tablet.membership.replicas().map(|replica| (replica.server, tablet.tablet)));
-        for (server, tablet) in reported.chain(planned) {
+        let reported = self.reports().map(|(server, report)| (server, report.group.group));
+        let planned = self.new_groups.values().flat_map(|GroupPlan { group, .. }| {
+            group.membership.replicas().map(|replica| (replica.server, group.group))
+        });
+        for (server, group) in reported.chain(planned) {
             if let Some(load) = loads.get_mut(&server)
-                && counted.insert((server, tablet))
+                && counted.insert((server, group))
             {
                 *load += 1;
             }
@@ -202,12 +274,16 @@ impl ClusterSnapshot {
         loads
     }
 
-    /// How many replicas METADATA assigns to each server, whether it responds or not.
+    /// How many tablets METADATA assigns to each server, whether it responds or not.
     #[must_use]
     pub fn assigned(&self) -> BTreeMap<ServerId, u64> {
+        let groups = self.known_groups();
         let mut assigned = BTreeMap::new();
-        for replica in self.metadata.values().flat_map(|tablet| tablet.membership.replicas()) {
-            *assigned.entry(replica.server).or_default() += 1;
+        for tablet in self.metadata.values() {
+            let membership = groups.get(&tablet.group).map_or(&tablet.membership, |group| &group.membership);
+            for replica in membership.replicas() {
+                *assigned.entry(replica.server).or_default() += 1;
+            }
         }
         assigned
     }
@@ -230,14 +306,31 @@ impl ClusterSnapshot {
     }
 }
 
-/// The newest of these descriptors for each tablet. A replica that is still empty has generation 0 and is ignored.
+/// The newest of these descriptors for each tablet.
 fn newest<'a>(descriptors: impl Iterator<Item = &'a TabletDescriptor>) -> BTreeMap<TabletId, &'a TabletDescriptor> {
     let mut newest: BTreeMap<TabletId, &TabletDescriptor> = BTreeMap::new();
-    for descriptor in descriptors.filter(|descriptor| descriptor.generation > Generation::new(0)) {
+    for descriptor in descriptors {
         let known = newest.entry(descriptor.tablet).or_insert(descriptor);
         if known.fence() < descriptor.fence() {
             *known = descriptor;
         }
     }
     newest
+}
+
+/// The newest of these memberships for each group. A replica that is still empty has no members and is ignored.
+fn newest_groups<'a>(
+    memberships: impl Iterator<Item = (GroupId, LogId, &'a Membership)>,
+) -> BTreeMap<GroupId, GroupDescriptor> {
+    let mut newest: BTreeMap<GroupId, (LogId, &Membership)> = BTreeMap::new();
+    for (group, log_id, membership) in memberships.filter(|(_, _, membership)| !membership.replicas.is_empty()) {
+        let known = newest.entry(group).or_insert((log_id, membership));
+        if known.0 < log_id {
+            *known = (log_id, membership);
+        }
+    }
+    let descriptor = |(group, (membership_log_id, membership)): (GroupId, (LogId, &Membership))| {
+        (group, GroupDescriptor { group, membership: membership.clone(), membership_log_id })
+    };
+    newest.into_iter().map(descriptor).collect()
 }

@@ -68,7 +68,7 @@ pub struct ClusterView {
     pub without_quorum: BTreeSet<TabletId>,
     /// Why METADATA cannot be read; `None` when it can.
     pub metadata: Option<String>,
-    /// Tablets whose replicas are being changed.
+    /// Groups whose replicas are being changed.
     pub repairs: usize,
 }
 
@@ -126,7 +126,7 @@ pub enum ClusterEvent {
     MetadataUnreadable(String),
     /// METADATA can be read again.
     MetadataReadable,
-    /// Replica repair has started for this number of tablets.
+    /// Replica repair has started for this number of groups.
     RepairStarted(usize),
     /// Replica repair has finished; this number of tablets is still under-replicated.
     RepairFinished(usize),
@@ -179,7 +179,7 @@ impl ClusterEvent {
             Self::QuorumRestored => info!("all tablets have a quorum"),
             Self::MetadataUnreadable(cause) => error!(error = cause, "cannot read METADATA"),
             Self::MetadataReadable => info!("METADATA can be read again"),
-            Self::RepairStarted(tablets) => info!(tablets, "replica repair started"),
+            Self::RepairStarted(groups) => info!(groups, "replica repair started"),
             Self::RepairFinished(left) => info!(under_replicated = left, "replica repair finished"),
         }
     }
@@ -222,7 +222,7 @@ impl fmt::Display for ClusterEvent {
             Self::QuorumRestored => f.write_str("quorum-restored"),
             Self::MetadataUnreadable(cause) => write!(f, "metadata-unreadable: {cause}"),
             Self::MetadataReadable => f.write_str("metadata-readable"),
-            Self::RepairStarted(tablets) => write!(f, "repair-started {tablets}"),
+            Self::RepairStarted(groups) => write!(f, "repair-started {groups}"),
             Self::RepairFinished(left) => write!(f, "repair-finished, {left} under-replicated"),
         }
     }
@@ -251,7 +251,7 @@ pub fn events(before: &ClusterView, now: &ClusterView) -> Vec<ClusterEvent> {
     }
     match (before.repairs, now.repairs) {
         (0, 0) => {}
-        (0, tablets) => events.push(ClusterEvent::RepairStarted(tablets)),
+        (0, groups) => events.push(ClusterEvent::RepairStarted(groups)),
         (_, 0) => events.push(ClusterEvent::RepairFinished(now.shortage.map_or(0, |short| short.tablets))),
         _ => {}
     }

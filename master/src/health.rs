@@ -1,17 +1,17 @@
 //! The health of the tablets: live replicas, quorum, leaders. Pure.
 //!
-//! A replica is live when its server reports it as running, or when its tablet's leader has heard from it recently. A
-//! tablet should have as many replicas as the master is configured for, or as many as it has voters if those are
+//! A tablet has the replicas and the leader of its group. A replica is live when its server reports it as running, or
+//! when its group's leader has heard from it recently. A tablet should have as many replicas as the master is configured for, or as many as it has voters if those are
 //! more. It has a quorum when a majority of each of its voter sets is live.
 //!
 //! Tablets of tables that are being created or deleted do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ebla_model::id::{ReplicaId, TabletId};
-use ebla_model::metadata::{Replica, TabletDescriptor};
+use ebla_model::id::{GroupId, ReplicaId, TabletId};
+use ebla_model::metadata::{GroupDescriptor, Membership, Replica};
 
-use crate::cluster::{ClusterSnapshot, ReplicaReport};
+use crate::cluster::ClusterSnapshot;
 
 /// The health of all tablets in a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,33 +47,20 @@ impl Health {
     /// The health in a snapshot. `replicas`: how many a tablet should have.
     #[must_use]
     pub fn of(cluster: &ClusterSnapshot, replicas: usize) -> Self {
-        let leaders = cluster.leader_reports();
-        let running = running(cluster);
+        let groups = group_health(cluster);
         let mut health = Self::default();
-        for known in cluster.known_tablets().into_values().filter(|tablet| cluster.is_served(tablet.table)) {
-            let leader = leaders.get(&known.tablet).map(|(_server, report)| *report);
-            let tablet = leader.map_or(known, |report| &report.descriptor);
-            let lives = |replica: &Replica| {
-                running.contains(&(tablet.tablet, replica.replica))
-                    || leader.is_some_and(|report| report.heard.contains(&replica.replica))
-            };
-            let live: BTreeSet<ReplicaId> =
-                tablet.membership.replicas().filter(lives).map(|replica| replica.replica).collect();
-            health.add(tablet, leader, &live, replicas);
+        for tablet in cluster.known_tablets().into_values().filter(|tablet| cluster.is_served(tablet.table)) {
+            if let Some(group) = groups.get(&tablet.group) {
+                health.add(tablet.tablet, group, replicas);
+            }
         }
         health
     }
 
-    fn add(
-        &mut self,
-        tablet: &TabletDescriptor,
-        leader: Option<&ReplicaReport>,
-        live: &BTreeSet<ReplicaId>,
-        replicas: usize,
-    ) {
-        let sets = &tablet.membership.voters;
+    fn add(&mut self, tablet: TabletId, group: &GroupHealth, replicas: usize) {
+        let sets = &group.membership.voters;
         let voters = sets.last().map_or(0, BTreeSet::len);
-        let live_voters = sets.last().map_or(0, |set| set.intersection(live).count());
+        let live_voters = sets.last().map_or(0, |set| set.intersection(&group.live).count());
         let wanted = replicas.max(voters);
         self.tablets += 1;
         self.replicas_live += live_voters;
@@ -83,10 +70,10 @@ impl Health {
         if live_voters < wanted {
             *self.shortages.entry(Shortage { live: live_voters, wanted }).or_default() += 1;
         }
-        if !sets.iter().all(|set| 2 * set.intersection(live).count() > set.len()) {
-            self.without_quorum.insert(tablet.tablet);
-        } else if leader.is_none() {
-            self.without_leader.insert(tablet.tablet);
+        if !group.has_quorum() {
+            self.without_quorum.insert(tablet);
+        } else if group.leadership == Leadership::None {
+            self.without_leader.insert(tablet);
         }
     }
 
@@ -97,9 +84,50 @@ impl Health {
     }
 }
 
-/// All running replicas.
-fn running(cluster: &ClusterSnapshot) -> BTreeSet<(TabletId, ReplicaId)> {
-    cluster.reports().map(|(_server, report)| (report.descriptor.tablet, report.replica)).collect()
+/// The state of a group, which all its tablets share.
+struct GroupHealth {
+    membership: Membership,
+    live: BTreeSet<ReplicaId>,
+    leadership: Leadership,
+}
+
+impl GroupHealth {
+    /// Whether a majority of each voter set is live.
+    fn has_quorum(&self) -> bool {
+        self.membership.voters.iter().all(|set| 2 * set.intersection(&self.live).count() > set.len())
+    }
+}
+
+/// The known groups that can commit.
+#[must_use]
+pub fn groups_with_quorum(cluster: &ClusterSnapshot) -> BTreeSet<GroupId> {
+    let groups = group_health(cluster).into_iter();
+    groups.filter(|(_group, health)| health.has_quorum()).map(|(group, _health)| group).collect()
+}
+
+/// Whether a replica of a group leads it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leadership {
+    Present,
+    None,
+}
+
+fn group_health(cluster: &ClusterSnapshot) -> BTreeMap<GroupId, GroupHealth> {
+    let leaders = cluster.leader_reports();
+    let running: BTreeSet<(GroupId, ReplicaId)> =
+        cluster.reports().map(|(_server, report)| (report.group.group, report.replica)).collect();
+    let health = |(id, known): (GroupId, GroupDescriptor)| {
+        let leader = leaders.get(&id).map(|(_server, report)| *report);
+        let membership = leader.map_or(known.membership, |report| report.group.membership.clone());
+        let lives = |replica: &Replica| {
+            running.contains(&(id, replica.replica))
+                || leader.is_some_and(|report| report.heard.contains(&replica.replica))
+        };
+        let live = membership.replicas().filter(lives).map(|replica| replica.replica).collect();
+        let leadership = if leader.is_some() { Leadership::Present } else { Leadership::None };
+        (id, GroupHealth { membership, live, leadership })
+    };
+    cluster.known_groups().into_iter().map(health).collect()
 }
 
 #[cfg(test)]
@@ -107,8 +135,10 @@ mod tests {
     use ebla_model::id::{Incarnation, LogId, SchemaVersion, ServerId, TableId, Term};
     use ebla_model::key::KeyRange;
 
+    use ebla_model::metadata::TabletDescriptor;
+
     use super::*;
-    use crate::cluster::{Registration, Role, Server, ServerReport};
+    use crate::cluster::{Registration, ReplicaReport, Role, Server, ServerReport, TabletReport};
 
     /// A tablet of METADATA with a replica on each of three servers; `responding` of them respond, the first one
     /// leads.
@@ -118,13 +148,14 @@ mod tests {
         let mut cluster = ClusterSnapshot::default();
         cluster.metadata.insert(tablet.row_key(), tablet.clone());
         for (number, place) in responding.iter().zip(0..) {
+            let reported =
+                TabletReport { descriptor: tablet.clone(), size_bytes: 0, schema_version: SchemaVersion::new(1) };
             let replica = ReplicaReport {
-                descriptor: tablet.clone(),
+                group: tablet.group_descriptor(),
                 replica: ReplicaId::new(*number),
                 role: if place == 0 { Role::Leader } else { Role::Follower },
                 term: Term::new(1),
-                size_bytes: 0,
-                schema_version: SchemaVersion::new(1),
+                tablets: vec![reported],
                 applied: LogId::SEED,
                 settled: true,
                 heard: heard.iter().copied().map(ReplicaId::new).collect(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ebla_client::Directory;
 use ebla_model::error::Error;
-use ebla_model::id::{Incarnation, LogId, ReplicaId, SchemaVersion, ServerId, TabletId, Term};
+use ebla_model::id::{GroupId, Incarnation, LogId, ReplicaId, SchemaVersion, ServerId, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
@@ -15,7 +15,7 @@ use futures::future::join_all;
 use tracing::debug;
 
 use crate::active::{ActiveMaster, CachedMetadata};
-use crate::cluster::{ClusterSnapshot, Registration, ReplicaReport, Role, Server, ServerReport};
+use crate::cluster::{ClusterSnapshot, Registration, ReplicaReport, Role, Server, ServerReport, TabletReport};
 use crate::schema_store;
 
 /// The timeout of reading METADATA.
@@ -105,6 +105,7 @@ pub(crate) async fn with_chubby(master: &ActiveMaster, observed: ClusterSnapshot
     let chubby = master.chubby();
     Ok(ClusterSnapshot {
         tables: schema_store::list_tables(chubby).await?,
+        new_groups: schema_store::list_groups(chubby).await?,
         plans: schema_store::list_plans(chubby).await?,
         operations: schema_store::list_operations(chubby).await?,
         root: schema_store::read_root(chubby).await?.map(|root| root.value),
@@ -207,24 +208,31 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
 fn ids(
     reply: &control::ReportReply,
     is_selected: impl Fn(&control::ReplicaReport) -> bool,
-) -> BTreeSet<(TabletId, ReplicaId)> {
+) -> BTreeSet<(GroupId, ReplicaId)> {
     let selected = reply.replicas.iter().filter(|report| is_selected(report));
     let id = |report: &control::ReplicaReport| {
-        Some((TabletId::new(report.descriptor.as_ref()?.tablet), ReplicaId::new(report.replica)))
+        Some((GroupId::new(report.group.as_ref()?.group), ReplicaId::new(report.replica)))
     };
     selected.filter_map(id).collect()
 }
 
 fn replica_from_proto(report: &control::ReplicaReport) -> Option<ReplicaReport> {
+    let group = convert::group_from_proto(report.group.as_ref()?).ok()?;
+    let tablet = |tablet: &control::TabletReport| {
+        Some(TabletReport {
+            descriptor: convert::tablet_record_from_proto(tablet.tablet.as_ref()?, &group).ok()?,
+            size_bytes: tablet.size_bytes,
+            schema_version: SchemaVersion::new(tablet.schema_version),
+        })
+    };
     Some(ReplicaReport {
-        descriptor: convert::descriptor_from_proto(report.descriptor.as_ref()?).ok()?,
         replica: ReplicaId::new(report.replica),
         role: if report.leads { Role::Leader } else { Role::Follower },
         term: Term::new(report.term),
-        size_bytes: report.size_bytes,
-        schema_version: SchemaVersion::new(report.schema_version),
+        tablets: report.tablets.iter().filter_map(tablet).collect(),
         applied: report.applied.as_ref().map_or_else(LogId::default, convert::log_id_from_proto),
         settled: report.settled,
         heard: report.heard.iter().copied().map(ReplicaId::new).collect(),
+        group,
     })
 }

@@ -1,13 +1,14 @@
-//! The operator API `ebla.operate`: status and manual splits.
+//! The operator API `ebla.operate`: status, groups, manual splits and divides.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_model::error::Error;
-use ebla_model::id::ServerId;
+use ebla_client::Deadline;
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::{GroupId, ServerId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::mutation::validate_row_key;
 use ebla_model::schema::{TableName, TableState};
 use ebla_proto::operate::operate_server::Operate;
@@ -21,14 +22,21 @@ use tracing::warn;
 use crate::active::{ActiveMaster, CachedMetadata};
 use crate::admin::handle::{MasterHandle, to_response};
 use crate::bootstrap::PendingBootstrap;
-use crate::cluster::{ClusterSnapshot, Role};
+use crate::cluster::{ClusterSnapshot, ReplicaReport, Role};
 use crate::health::{Health, Shortage};
 use crate::observation::StatusSnapshot;
-use crate::routing::TableMap;
+use crate::routing::{TableMap, send_to_group_leader};
+use crate::server_client::DividedGroup;
 use crate::{jobs, observation};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The timeout of dividing a group.
+const DIVIDE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the call waits then for the reports of the new group.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The delay before reports are read again.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The maximum number of tablets that a status names.
 const LISTED_TABLETS_MAX: usize = 5;
@@ -156,6 +164,10 @@ fn registered(
 ) -> impl Iterator<Item = operate::ServerStatus> {
     snapshot.servers.iter().map(|(id, server)| {
         let replicas = server.report.iter().flat_map(|report| &report.replicas);
+        let tablets = |role: Option<Role>| {
+            let counted = replicas.clone().filter(|replica| role.is_none_or(|role| replica.role == role));
+            counted.map(|replica| replica.tablets.len() as u64).sum()
+        };
         operate::ServerStatus {
             server: Some(record::Server {
                 version: convert::VERSION,
@@ -165,9 +177,9 @@ fn registered(
                 release: server.release.clone(),
             }),
             reachable: server.report.is_some(),
-            replicas: replicas.clone().count() as u64,
-            leads: replicas.clone().filter(|replica| replica.role == Role::Leader).count() as u64,
-            size_bytes: replicas.map(|replica| replica.size_bytes).sum(),
+            replicas: tablets(None),
+            leads: tablets(Some(Role::Leader)),
+            size_bytes: replicas.clone().map(ReplicaReport::size_bytes).sum(),
             log_bytes: server.report.as_ref().map_or(0, |report| report.log_bytes),
             registered: true,
             assigned: assigned.get(id).copied().unwrap_or_default(),
@@ -197,6 +209,71 @@ async fn split(
         warn!(%error, "split committed; METADATA not updated yet");
     }
     Ok((left, right))
+}
+
+/// The groups that servers report, by id.
+fn group_statuses(snapshot: &ClusterSnapshot) -> Vec<operate::GroupStatus> {
+    let leaders = snapshot.leader_reports();
+    let mut fullest: BTreeMap<GroupId, &ReplicaReport> = BTreeMap::new();
+    for (_server, report) in snapshot.reports() {
+        let known = fullest.entry(report.group.group).or_insert(report);
+        if known.tablets.len() < report.tablets.len() {
+            *known = report;
+        }
+    }
+    let status = |group: GroupDescriptor| {
+        let leader = leaders.get(&group.group).copied();
+        let report = leader.map(|(_server, report)| report).or_else(|| fullest.get(&group.group).copied());
+        operate::GroupStatus {
+            group: Some(convert::group_to_proto(&group)),
+            leader: leader.map_or(0, |(server, _report)| server.get()),
+            tablets: report.map_or(0, |report| report.tablets.len() as u64),
+            size_bytes: report.map_or(0, ReplicaReport::size_bytes),
+        }
+    };
+    snapshot.groups().into_values().map(status).collect()
+}
+
+/// Divides a group. The rows of the tablets that have moved are written here, so that they are visible when the call
+/// returns; the leader of the new group writes them too.
+async fn divide(master: &ActiveMaster, group: GroupId) -> Result<DividedGroup, Error> {
+    let deadline = master.deadline(DIVIDE_TIMEOUT);
+    let snapshot = observe_servers(master).await?;
+    let known = snapshot.groups().remove(&group);
+    let known = known.ok_or_else(|| {
+        Error::new(Reason::NotFound, format!("group {group} does not exist; ebla group list shows all groups"))
+    })?;
+    let call = |master: ActiveMaster, server, group: GroupDescriptor| {
+        Box::pin(async move { master.servers().divide(server, &group).await }) as BoxFuture<'static, _>
+    };
+    let divided = send_to_group_leader(master, &known, deadline, call).await?;
+    if let Err(error) = write_moved_rows(master, &divided, deadline).await {
+        warn!(%error, "group divided; METADATA not updated yet");
+        master.request_reconcile();
+    }
+    Ok(divided)
+}
+
+/// Waits until the new group's replicas report its tablets, and writes their rows.
+async fn write_moved_rows(master: &ActiveMaster, divided: &DividedGroup, deadline: Deadline) -> Result<(), Error> {
+    let until = master.deadline(REPORT_TIMEOUT);
+    loop {
+        let snapshot = observe_servers(master).await?;
+        let moved = snapshot.tablets().into_values().filter(|tablet| tablet.group == divided.right.group);
+        let moved: Vec<TabletDescriptor> = moved.cloned().collect();
+        if moved.len() as u64 >= divided.tablets_moved {
+            return jobs::create::write_rows(master, &moved, &BTreeMap::new(), deadline).await;
+        }
+        if until.has_passed(&master.runtime().clock) {
+            return Err(Error::new(Reason::Deadline, format!("group {} has not started yet", divided.right.group)));
+        }
+        tokio::time::sleep(master.runtime().rng.jitter(RETRY_DELAY)).await;
+    }
+}
+
+async fn observe_servers(master: &ActiveMaster) -> Result<ClusterSnapshot, Error> {
+    let servers = observation::observe_servers(master).await?;
+    Ok(ClusterSnapshot { servers, ..ClusterSnapshot::default() })
 }
 
 /// Rejects a split key that could not be a row key.
@@ -233,5 +310,33 @@ impl Operate for Operator {
         _request: Request<operate::StatusRequest>,
     ) -> Result<Response<operate::StatusReply>, Status> {
         to_response(self.status().await)
+    }
+
+    async fn groups(
+        &self,
+        _request: Request<operate::GroupsRequest>,
+    ) -> Result<Response<operate::GroupsReply>, Status> {
+        let outcome = async {
+            let master = self.handle.active()?;
+            Ok(operate::GroupsReply { groups: group_statuses(&observe_servers(&master).await?) })
+        };
+        to_response(outcome.await)
+    }
+
+    async fn divide_group(
+        &self,
+        request: Request<operate::DivideGroupRequest>,
+    ) -> Result<Response<operate::DivideGroupReply>, Status> {
+        let outcome = async {
+            let master = self.handle.active()?;
+            let DividedGroup { left, right, tablets_moved } =
+                divide(&master, GroupId::new(request.into_inner().group)).await?;
+            Ok(operate::DivideGroupReply {
+                left: Some(convert::group_to_proto(&left)),
+                right: Some(convert::group_to_proto(&right)),
+                tablets: tablets_moved,
+            })
+        };
+        to_response(outcome.await)
     }
 }

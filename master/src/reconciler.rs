@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use ebla_chubby::{Compare, Revision, Write, paths};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ServerId, TableId, TabletId};
+use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::KeyRange;
-use ebla_model::metadata::TabletDescriptor;
-use ebla_model::schema::TableSchema;
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_proto::convert;
 use ebla_routing::Annotations;
 use ebla_runtime::Tasks;
@@ -69,8 +68,8 @@ struct Reconciler {
     grace: Duration,
     stopping: Tasks,
     failures: FailureDetector,
-    /// Tablets whose quorum loss was reported.
-    reported_quorum_losses: BTreeSet<TabletId>,
+    /// Groups whose quorum loss was reported.
+    reported_quorum_losses: BTreeSet<GroupId>,
     alerts: Alerts,
     /// The error of the last attempt to read METADATA.
     metadata_error: Option<String>,
@@ -201,7 +200,7 @@ impl Reconciler {
         };
         let actions = plan(&snapshot, &ctx);
         self.reported_quorum_losses.retain(|reported| {
-            actions.iter().any(|action| matches!(action, Action::ReportQuorumLoss { tablet, .. } if tablet == reported))
+            actions.iter().any(|action| matches!(action, Action::ReportQuorumLoss { group, .. } if group == reported))
         });
         self.log_quorum_loss(&actions);
         let mut outcome = RoundOutcome::Complete;
@@ -214,7 +213,7 @@ impl Reconciler {
             if table.is_some_and(|table| blocked_tables.contains(&table)) {
                 continue;
             }
-            match self.execute(&snapshot, action).await {
+            match self.execute(action).await {
                 Ok(ActionOutcome::Completed) => info!(%action, "action executed"),
                 Ok(ActionOutcome::NotLogged) => {}
                 Err(error) => {
@@ -235,41 +234,43 @@ impl Reconciler {
         })
     }
 
-    /// Raises the quorum loss alert, once for each tablet that cannot be repaired unless dead servers return.
+    /// Raises the quorum loss alert, once for each group that cannot be repaired unless dead servers return.
     fn log_quorum_loss(&mut self, actions: &[Action]) {
-        let lost = actions.iter().filter_map(|action| match action {
-            Action::ReportQuorumLoss { tablet, .. } => Some(*tablet),
-            _ => None,
-        });
-        let new: Vec<TabletId> = lost.filter(|tablet| self.reported_quorum_losses.insert(*tablet)).collect();
-        if !new.is_empty() {
-            let (tablets, first) = (new.len(), tablet_list(&new));
+        let mut groups = 0;
+        let mut lost: Vec<TabletId> = Vec::new();
+        for action in actions {
+            if let Action::ReportQuorumLoss { group, tablets, .. } = action
+                && self.reported_quorum_losses.insert(*group)
+            {
+                groups += 1;
+                lost.extend(tablets);
+            }
+        }
+        if groups > 0 {
+            let (tablets, first) = (lost.len(), tablet_list(&lost));
             error!(
+                groups,
                 tablets,
-                first, "quorum loss: a majority of replicas is dead; replica repair is impossible until servers return"
+                first,
+                "quorum loss: a majority of replicas is dead; replica repair is impossible until servers return"
             );
         }
     }
 
-    async fn execute(&self, snapshot: &ClusterSnapshot, action: &Action) -> Result<ActionOutcome, Error> {
+    async fn execute(&self, action: &Action) -> Result<ActionOutcome, Error> {
         match action {
             Action::ChangeReplicas(change) => {
-                let Some(schema) = schema_of(snapshot, change.tablet.table) else {
-                    return Ok(ActionOutcome::NotLogged);
-                };
-                self.master.replica_changes().clone().start(&self.master, ReplicaChange::clone(change), schema);
+                self.master.replica_changes().clone().start(&self.master, ReplicaChange::clone(change));
                 return Ok(ActionOutcome::NotLogged);
             }
-            Action::CreateReplica { tablet, replica } => {
-                let Some(schema) = schema_of(snapshot, tablet.table) else { return Ok(ActionOutcome::NotLogged) };
+            Action::CreateReplica { group, replica } => {
                 let servers = self.master.servers();
-                let created =
-                    servers.create_replica(replica.server, tablet, &schema, replica.replica, InitialState::Empty);
+                let created = servers.create_replica(replica.server, group, replica.replica, InitialState::Empty);
                 created.await.map_err(|failed| failed.error)?;
             }
             Action::ReportQuorumLoss { .. } => return Ok(ActionOutcome::NotLogged),
-            Action::TransferLeader { tablet, from, to } => {
-                return Ok(transfer_leader(&self.master, tablet, *from, *to).await);
+            Action::TransferLeader { group, from, to } => {
+                return Ok(transfer_leader(&self.master, group, *from, *to).await);
             }
             other => execute(&self.master, other).await?,
         }
@@ -278,20 +279,20 @@ impl Reconciler {
 }
 
 /// Requests another round after a transfer, because a plan transfers few, and when the target lags behind. Other
-/// failures can wait: the tablet is served as it is.
+/// failures can wait: the group is served as it is.
 async fn transfer_leader(
     master: &ActiveMaster,
-    tablet: &TabletDescriptor,
+    group: &GroupDescriptor,
     from: ServerId,
     to: ServerId,
 ) -> ActionOutcome {
-    match master.servers().transfer(from, tablet, to).await {
+    match master.servers().transfer(from, group, to).await {
         Ok(()) => {
             master.request_reconcile();
             ActionOutcome::Completed
         }
         Err(failed) => {
-            debug!(tablet = %tablet.tablet, %from, %to, error = %failed.error, "leader balance: transfer failed");
+            debug!(group = %group.group, %from, %to, error = %failed.error, "leader balance: transfer failed");
             if failed.error.reason == Reason::Busy {
                 master.request_reconcile();
             }
@@ -305,13 +306,6 @@ async fn transfer_leader(
 enum ActionOutcome {
     Completed,
     NotLogged,
-}
-
-fn schema_of(snapshot: &ClusterSnapshot, table: TableId) -> Option<TableSchema> {
-    if table == TableId::METADATA {
-        return Some(TableSchema::metadata());
-    }
-    snapshot.tables.get(&table).cloned()
 }
 
 /// Whether all registered servers have responded: one that is down may still be registered until its lease expires.
@@ -335,12 +329,13 @@ async fn execute(master: &ActiveMaster, action: &Action) -> Result<(), Error> {
             }
             Ok(())
         }
+        Action::FinishGroup(group) => jobs::create_groups::finish(master, *group, deadline).await,
         Action::FinishCreate(table) => jobs::create::finish(master, *table, deadline).await,
         Action::ApplySchema(table) => jobs::update_schema::finish(master, *table, deadline).await,
         Action::FinishOperation(operation) => jobs::drop_range::finish(master, *operation, deadline).await,
         Action::FinishDelete(table) => jobs::delete::finish(master, *table, deadline).await,
-        Action::DropReplica { server, tablet, replica } => {
-            master.servers().drop_replica(*server, *tablet, *replica).await.map_err(|failed| failed.error)
+        Action::DropReplica { server, group, replica } => {
+            master.servers().drop_replica(*server, *group, *replica).await.map_err(|failed| failed.error)
         }
         // Executed by [`Reconciler::execute`].
         Action::ChangeReplicas(_)

@@ -1,7 +1,7 @@
-//! Replica repair: executes replica changes in the background. Each copies a tablet, so the reconciler must not wait
-//! for it.
+//! Replica repair: executes replica changes in the background. Each copies a group with all its tablets, so the reconciler must
+//! not wait for it.
 //!
-//! Only this master knows the changes in progress. A new master finds incomplete ones in the tablets themselves, as a
+//! Only this master knows the changes in progress. A new master finds incomplete ones in the groups themselves, as a
 //! learner or as two voter sets (joint consensus), and finishes them. A replica that was created and never became a
 //! member is an extra replica, which the new master's plan removes.
 
@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use ebla_chubby::{Counter, next_ids};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ReplicaId, ServerId, TabletId};
-use ebla_model::metadata::{Replica, TabletDescriptor};
-use ebla_model::schema::TableSchema;
+use ebla_model::id::{GroupId, ReplicaId, ServerId};
+use ebla_model::metadata::{GroupDescriptor, Replica};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -26,28 +25,28 @@ const LEADER_HINTS_MAX: usize = 3;
 /// The replica changes in progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReplicaChanges {
-    /// The tablets, and the servers that get a replica. Locked for a lookup; at most as many entries as a plan
+    /// The groups, and the servers that get a replica. Locked for a lookup; at most as many entries as a plan
     /// starts.
-    in_progress: Arc<Mutex<BTreeMap<TabletId, Option<ServerId>>>>,
+    in_progress: Arc<Mutex<BTreeMap<GroupId, Option<ServerId>>>>,
 }
 
 impl ReplicaChanges {
-    /// The tablets whose replicas are being changed, and the servers that get one.
-    pub(crate) fn in_progress(&self) -> BTreeMap<TabletId, Option<ServerId>> {
+    /// The groups whose replicas are being changed, and the servers that get one.
+    pub(crate) fn in_progress(&self) -> BTreeMap<GroupId, Option<ServerId>> {
         self.in_progress.lock().clone()
     }
 
     /// Starts a change. When it ends, with or without success, it requests a round of the reconciler.
-    pub(crate) fn start(&self, master: &ActiveMaster, change: ReplicaChange, schema: TableSchema) {
-        let tablet = change.tablet.tablet;
-        self.in_progress.lock().insert(tablet, change.add.map(Addition::server));
+    pub(crate) fn start(&self, master: &ActiveMaster, change: ReplicaChange) {
+        let group = change.group.group;
+        self.in_progress.lock().insert(group, change.add.map(Addition::server));
         info!(%change, "replica change started");
-        let guard = InProgressGuard { changes: self.clone(), master: master.clone(), tablet };
+        let guard = InProgressGuard { changes: self.clone(), master: master.clone(), group };
         let master = master.clone();
         master.runtime().tasks.clone().spawn_until_stopped("repair", async move {
             let shown = change.to_string();
-            match run_change(&master, change, &schema).await {
-                Ok(tablet) => info!(change = shown, membership = ?tablet.membership, "replica change finished"),
+            match run_change(&master, change).await {
+                Ok(group) => info!(change = shown, membership = ?group.membership, "replica change finished"),
                 Err(error) => warn!(change = shown, %error, "replica change failed; retrying"),
             }
             drop(guard);
@@ -59,23 +58,19 @@ impl ReplicaChanges {
 struct InProgressGuard {
     changes: ReplicaChanges,
     master: ActiveMaster,
-    tablet: TabletId,
+    group: GroupId,
 }
 
 impl Drop for InProgressGuard {
     fn drop(&mut self) {
-        self.changes.in_progress.lock().remove(&self.tablet);
+        self.changes.in_progress.lock().remove(&self.group);
         self.master.request_reconcile();
     }
 }
 
-async fn run_change(
-    master: &ActiveMaster,
-    change: ReplicaChange,
-    schema: &TableSchema,
-) -> Result<TabletDescriptor, Error> {
+async fn run_change(master: &ActiveMaster, change: ReplicaChange) -> Result<GroupDescriptor, Error> {
     let add = match change.add {
-        Some(Addition::New(server)) => Some(create_replica(master, &change.tablet, schema, server).await?),
+        Some(Addition::New(server)) => Some(create_replica(master, &change.group, server).await?),
         Some(Addition::Learner(learner)) => Some(learner),
         None => None,
     };
@@ -83,7 +78,7 @@ async fn run_change(
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let outcome = master.servers().change_replicas(leader, &change.tablet, add, change.remove).await;
+        let outcome = master.servers().change_replicas(leader, &change.group, add, change.remove).await;
         let failed = match outcome {
             Ok(changed) => return Ok(changed),
             Err(failed) => failed,
@@ -96,14 +91,9 @@ async fn run_change(
 }
 
 /// Creates an empty replica with a new id. It must exist before the leader sends to it.
-async fn create_replica(
-    master: &ActiveMaster,
-    tablet: &TabletDescriptor,
-    schema: &TableSchema,
-    server: ServerId,
-) -> Result<Replica, Error> {
+async fn create_replica(master: &ActiveMaster, group: &GroupDescriptor, server: ServerId) -> Result<Replica, Error> {
     let replica = ReplicaId::new(next_ids(master.chubby(), Counter::Replicas, 1).await?.start);
-    let created = master.servers().create_replica(server, tablet, schema, replica, InitialState::Empty).await;
+    let created = master.servers().create_replica(server, group, replica, InitialState::Empty).await;
     match created.map_err(|failed| failed.error)?.as_str() {
         "removed" => Err(Error::new(Reason::Conflict, format!("replica {replica} was removed from server {server}"))),
         _ => Ok(Replica { replica, server }),

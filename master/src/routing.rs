@@ -1,5 +1,5 @@
-//! Sends a request to the leader of the tablet that contains a key, and applies an operation to all tablets of a
-//! range.
+//! Sends a request to the leader of the tablet that contains a key, or to the leader of a group, and applies an operation
+//! to all tablets of a range.
 //!
 //! METADATA may be stale; the servers' responses correct it. Each tablet returns the range that it covers, and the
 //! next request starts at its end, so a concurrent split leaves nothing out.
@@ -11,12 +11,14 @@ use ebla_client::Deadline;
 use ebla_model::error::{Error, ErrorKind, Reason};
 use ebla_model::id::{ServerId, TableId};
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_proto::control::apply_request::Kind;
 use ebla_proto::{convert, tablet};
 use futures::future::BoxFuture;
 
 use crate::active::ActiveMaster;
+use crate::cluster::ClusterSnapshot;
+use crate::observation;
 use crate::server_client::RpcError;
 
 /// The delay after a first round in which no server accepted the request; it doubles up to [`RETRY_DELAY_MAX`].
@@ -69,11 +71,15 @@ impl TableMap {
 
     /// The tablet that contains a key.
     pub(crate) fn at(&self, key: &RowKey) -> Option<&KnownTablet> {
-        self.tablets.iter().find(|known| known.descriptor.range.contains(key.as_bytes()))
+        let after = self.tablets.partition_point(|known| known.descriptor.range.start() <= key);
+        self.tablets.get(after.checked_sub(1)?).filter(|known| known.descriptor.range.contains(key.as_bytes()))
     }
 
     /// Takes a descriptor from a server: it replaces older tablets that overlap it.
     pub(crate) fn learn(&mut self, descriptor: TabletDescriptor, leader: Option<ServerId>) {
+        if leader.is_none() && self.at(descriptor.range.start()).is_some_and(|known| known.descriptor == descriptor) {
+            return;
+        }
         let covers = |known: &KnownTablet| known.descriptor.range.intersect(&descriptor.range).is_some();
         let newer = |known: &KnownTablet| known.descriptor.generation > descriptor.generation;
         if descriptor.table != self.table || self.tablets.iter().any(|known| covers(known) && newer(known)) {
@@ -165,6 +171,74 @@ impl TableMap {
     }
 }
 
+/// Sends `call` to the leader of a group, following hints and retrying until the deadline. `group`: its last known
+/// descriptor; reports of the servers correct it.
+///
+/// # Errors
+/// Those of the leader that a retry cannot help; `Deadline` after the deadline.
+pub(crate) async fn send_to_group_leader<T, F>(
+    master: &ActiveMaster,
+    group: &GroupDescriptor,
+    deadline: Deadline,
+    call: F,
+) -> Result<T, Error>
+where
+    F: Fn(ActiveMaster, ServerId, GroupDescriptor) -> BoxFuture<'static, Result<T, RpcError>>,
+{
+    let (mut group, mut leader, mut delay) = (group.clone(), None, RETRY_DELAY_MIN);
+    loop {
+        let last = match group_round(master, &group, leader, &call).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) if is_final(&error) => return Err(error),
+            Err(error) => error,
+        };
+        let runtime = master.runtime();
+        if deadline.remaining(&runtime.clock) <= delay {
+            return Err(timed_out(&last));
+        }
+        tokio::time::sleep(runtime.rng.jitter(delay)).await;
+        delay = (delay * 2).min(RETRY_DELAY_MAX);
+        let servers = observation::observe_servers(master).await?;
+        let snapshot = ClusterSnapshot { servers, ..ClusterSnapshot::default() };
+        leader = snapshot.leader_reports().get(&group.group).map(|(server, _report)| *server);
+        group = snapshot.groups().remove(&group.group).unwrap_or(group);
+    }
+}
+
+/// Tries the servers of a group one after another; a response may name the leader, which is tried next.
+async fn group_round<T, F>(
+    master: &ActiveMaster,
+    group: &GroupDescriptor,
+    leader: Option<ServerId>,
+    call: &F,
+) -> Result<T, Error>
+where
+    F: Fn(ActiveMaster, ServerId, GroupDescriptor) -> BoxFuture<'static, Result<T, RpcError>>,
+{
+    let members = group.membership.replicas().map(|replica| replica.server);
+    let mut queue: VecDeque<ServerId> = leader.into_iter().chain(members).collect();
+    let mut tried = Vec::new();
+    let mut last = Error::new(Reason::NoLeader, "the group has no replicas");
+    while let Some(server) = queue.pop_front() {
+        if tried.contains(&server) {
+            continue;
+        }
+        tried.push(server);
+        let failed = match call(master.clone(), server, group.clone()).await {
+            Ok(answer) => return Ok(answer),
+            Err(failed) => failed,
+        };
+        if let Some(leader) = failed.detail.leader {
+            queue.push_front(ServerId::new(leader.server));
+        }
+        if is_final(&failed.error) {
+            return Err(failed.error);
+        }
+        last = failed.error;
+    }
+    Err(last)
+}
+
 /// Whether a retry cannot help.
 fn is_final(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::FixRequest | ErrorKind::GiveUp) && error.reason != Reason::Deadline
@@ -174,7 +248,8 @@ fn timed_out(last: &Error) -> Error {
     Error::new(Reason::Deadline, format!("not finished in time; the change continues in the background: {last}"))
 }
 
-/// Applies one step at every tablet that overlaps `range`. A tablet applies it once however often it is sent.
+/// Applies one step at every tablet that overlaps `range`. A group applies it once, for all its tablets of the table,
+/// however often it is sent.
 ///
 /// # Errors
 /// As [`TableMap::send_to_leader`]; the tablets before the one that failed have applied it.

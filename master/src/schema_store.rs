@@ -1,4 +1,4 @@
-//! The schema store: typed records in Chubby's files (schemas, table plans, operations, instances, app profiles, and
+//! The schema store: typed records in Chubby's files (schemas, group and table plans, operations, instances, app profiles, and
 //! the cluster's identity). The master encodes and decodes them only here.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use ebla_chubby::{Chubby, File, Revision, paths};
 use ebla_model::admin::app_profile::{AppProfile, AppProfileName};
 use ebla_model::admin::instance::{Instance, InstanceName, Instances, ProjectName};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ClusterId, OperationId, ServerId, TableId};
+use ebla_model::id::{ClusterId, GroupId, OperationId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_proto::admin::longrunning::Operation as FinishedOperation;
@@ -19,7 +19,7 @@ use ebla_proto::convert::operation::finished_operation_from_bytes;
 use ebla_proto::{control, convert, record};
 use prost::Message;
 
-use crate::cluster::{Operation, OperationKind};
+use crate::cluster::{GroupPlan, GroupProgress, Operation, OperationKind, TablePlan};
 
 /// A value and its revision, to compare when it is replaced.
 #[derive(Clone, Debug)]
@@ -99,21 +99,49 @@ pub(crate) async fn list_tables(chubby: &dyn Chubby) -> Result<BTreeMap<TableId,
     named.map(|(id, file)| Ok((id, convert::schema_from_bytes(file.value)?))).collect()
 }
 
-pub(crate) fn encode_plan(tablets: &[TabletDescriptor]) -> Bytes {
-    let first_tablets = tablets.iter().map(convert::descriptor_to_proto).collect();
-    convert::encode_record(record::TablePlan { first_tablets, ..Default::default() })
+pub(crate) fn encode_group(plan: &GroupPlan) -> Bytes {
+    convert::encode_record(record::GroupPlan {
+        group: Some(convert::group_to_proto(&plan.group)),
+        created: plan.progress == GroupProgress::HasMajority,
+        ..Default::default()
+    })
 }
 
-fn decode_plan(file: &File) -> Result<Vec<TabletDescriptor>, Error> {
+fn decode_group(file: &File) -> Result<GroupPlan, Error> {
+    let plan: record::GroupPlan = convert::decode_record(file.value.clone())?;
+    let group = plan.group.ok_or_else(|| Error::damaged(format!("{} names no group", file.path)))?;
+    let progress = if plan.created { GroupProgress::HasMajority } else { GroupProgress::Creating };
+    Ok(GroupPlan { group: convert::group_from_proto(&group)?, progress })
+}
+
+pub(crate) async fn read_group(chubby: &dyn Chubby, group: GroupId) -> Result<Option<Stored<GroupPlan>>, Error> {
+    let Some(file) = chubby.read(&paths::group(group)).await? else { return Ok(None) };
+    Ok(Some(Stored { value: decode_group(&file)?, modified: file.modified }))
+}
+
+/// The groups that are being created.
+pub(crate) async fn list_groups(chubby: &dyn Chubby) -> Result<BTreeMap<GroupId, GroupPlan>, Error> {
+    let (files, _revision) = chubby.list(paths::GROUPS).await?;
+    let named = files.iter().filter_map(|file| Some((paths::parse_group(&file.path)?, file)));
+    named.map(|(id, file)| Ok((id, decode_group(file)?))).collect()
+}
+
+pub(crate) fn encode_plan(plan: &TablePlan) -> Bytes {
+    let first_tablets = plan.tablets.iter().map(convert::descriptor_to_proto).collect();
+    convert::encode_record(record::TablePlan { first_tablets, operation: plan.operation.get(), ..Default::default() })
+}
+
+fn decode_plan(file: &File) -> Result<TablePlan, Error> {
     let plan: record::TablePlan = convert::decode_record(file.value.clone())?;
-    plan.first_tablets.iter().map(convert::descriptor_from_proto).collect()
+    let tablets = plan.first_tablets.iter().map(convert::descriptor_from_proto).collect::<Result<_, _>>()?;
+    Ok(TablePlan { tablets, operation: OperationId::new(plan.operation) })
 }
 
-pub(crate) async fn read_plan(chubby: &dyn Chubby, table: TableId) -> Result<Option<Vec<TabletDescriptor>>, Error> {
+pub(crate) async fn read_plan(chubby: &dyn Chubby, table: TableId) -> Result<Option<TablePlan>, Error> {
     chubby.read(&paths::plan(table)).await?.as_ref().map(decode_plan).transpose()
 }
 
-pub(crate) async fn list_plans(chubby: &dyn Chubby) -> Result<BTreeMap<TableId, Vec<TabletDescriptor>>, Error> {
+pub(crate) async fn list_plans(chubby: &dyn Chubby) -> Result<BTreeMap<TableId, TablePlan>, Error> {
     let (files, _revision) = chubby.list(paths::PLANS).await?;
     let named = files.iter().filter_map(|file| Some((paths::parse_plan(&file.path)?, file)));
     named.map(|(id, file)| Ok((id, decode_plan(file)?))).collect()
@@ -197,6 +225,7 @@ pub(crate) async fn list_finished(chubby: &dyn Chubby) -> Result<BTreeMap<Operat
 #[cfg(test)]
 mod tests {
     use ebla_model::key::{KeyRange, RowKey};
+    use ebla_model::metadata::GroupDescriptor;
 
     use super::*;
 
@@ -218,7 +247,13 @@ mod tests {
 
     #[test]
     fn plans_survive_a_round_trip() {
-        let tablets = ebla_model::metadata::first_tablets(&[ServerId::new(1), ServerId::new(2)]);
-        assert_eq!(decode_plan(&file(encode_plan(&tablets))).unwrap(), tablets);
+        let servers = [ServerId::new(1), ServerId::new(2)];
+        let tablets = ebla_model::metadata::first_tablets(&servers).to_vec();
+        let plan = TablePlan { tablets, operation: OperationId::new(7) };
+        assert_eq!(decode_plan(&file(encode_plan(&plan))).unwrap(), plan);
+        for progress in [GroupProgress::Creating, GroupProgress::HasMajority] {
+            let plan = GroupPlan { group: GroupDescriptor::initial(GroupId::new(3), &servers), progress };
+            assert_eq!(decode_group(&file(encode_group(&plan))).unwrap(), plan);
+        }
     }
 }

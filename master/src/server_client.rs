@@ -10,10 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_client::Directory;
 use ebla_client::channel::Channels;
+use ebla_client::locate::LeaderHint;
+use ebla_model::command::NewTablet;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ClusterId, MasterEpoch, ReplicaId, ServerId, TabletId};
+use ebla_model::id::{ClusterId, GroupId, MasterEpoch, OperationId, ReplicaId, ServerId, TableId, Term};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::{Replica, TabletDescriptor};
+use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
 use ebla_proto::control::apply_request::Kind;
 use ebla_proto::control::control_client::ControlClient;
@@ -33,24 +35,39 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 const REPLICA_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout of applying one step of an operation at one tablet.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The timeout of one attempt to change replicas: a new replica receives a copy of the whole tablet. After a timeout
+/// The timeout of one attempt to change replicas: a new replica receives a copy of the whole group. After a timeout
 /// the next attempt continues with the data that was sent.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The timeout of a leadership transfer.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The timeout of a split, which flushes first.
+/// The timeout of creating tablets in a group.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout of dividing a group, which flushes first.
+const DIVIDE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The initial state of a new replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InitialState {
-    /// The seed log position that all first replicas of a new tablet share.
+    /// The common seed that all first replicas of a new group share.
     Seed,
     /// Empty: the leader sends a snapshot.
     Empty,
 }
 
-/// A request that failed, and what the server said about the tablet and its leader.
+/// A group that was divided.
+#[derive(Clone, Debug)]
+pub(crate) struct DividedGroup {
+    /// The group.
+    pub(crate) left: GroupDescriptor,
+    /// The new group.
+    pub(crate) right: GroupDescriptor,
+    /// How many tablets have moved to the new group.
+    pub(crate) tablets_moved: u64,
+}
+
+/// A request that failed, and what the server said about the tablet or the group and its leader.
 #[derive(Clone, Debug)]
 pub(crate) struct RpcError {
     pub(crate) error: Error,
@@ -107,20 +124,18 @@ impl ServerClient {
         Some(self.fence.clone())
     }
 
-    /// Creates a replica of a tablet. Returns `made`, `here`, or `removed` for a replica that must never exist there
+    /// Creates a replica of a group. Returns `made`, `here`, or `removed` for a replica that must never exist there
     /// again.
     pub(crate) async fn create_replica(
         &self,
         server: ServerId,
-        descriptor: &TabletDescriptor,
-        schema: &TableSchema,
+        group: &GroupDescriptor,
         replica: ReplicaId,
         initial: InitialState,
     ) -> Result<String, RpcError> {
         let message = control::CreateReplicaRequest {
             fence: self.fence(),
-            descriptor: Some(convert::descriptor_to_proto(descriptor)),
-            schema: Some(convert::schema_to_proto(schema)),
+            group: Some(convert::group_to_proto(group)),
             replica: replica.get(),
             empty: initial == InitialState::Empty,
         };
@@ -133,15 +148,66 @@ impl ServerClient {
     pub(crate) async fn drop_replica(
         &self,
         server: ServerId,
-        tablet: TabletId,
+        group: GroupId,
         replica: ReplicaId,
     ) -> Result<(), RpcError> {
-        let message = control::DropReplicaRequest { fence: self.fence(), tablet: tablet.get(), replica: replica.get() };
+        let message = control::DropReplicaRequest { fence: self.fence(), group: group.get(), replica: replica.get() };
         let mut client = self.client(server).await?;
         within(REPLICA_TIMEOUT, client.drop_replica(Self::request(message, REPLICA_TIMEOUT))).await.map(drop)
     }
 
-    /// Applies one step of an operation at a tablet that the server leads. Returns the tablet's descriptor.
+    /// Creates tablets of a table in a group that the server leads, unless the group has applied the operation before.
+    /// Returns the leader; `None` when it has just lost the leadership.
+    pub(crate) async fn create_tablets(
+        &self,
+        server: ServerId,
+        group: GroupId,
+        operation: OperationId,
+        schema: &TableSchema,
+        tablets: &[NewTablet],
+    ) -> Result<Option<LeaderHint>, RpcError> {
+        let message = control::CreateTabletsRequest {
+            fence: self.fence(),
+            group: group.get(),
+            operation: operation.get(),
+            schema: Some(convert::schema_to_proto(schema)),
+            tablets: tablets.iter().map(convert::command::new_tablet_to_proto).collect(),
+        };
+        let mut client = self.client(server).await?;
+        let reply = within(CREATE_TIMEOUT, client.create_tablets(Self::request(message, CREATE_TIMEOUT))).await?;
+        Ok((reply.term != 0).then(|| LeaderHint { server, term: Term::new(reply.term) }))
+    }
+
+    /// Drops all tablets of a table in a group that the server leads, unless the group has applied the operation before.
+    pub(crate) async fn drop_table(
+        &self,
+        server: ServerId,
+        group: GroupId,
+        operation: OperationId,
+        table: TableId,
+    ) -> Result<(), RpcError> {
+        let message = control::ApplyRequest {
+            fence: self.fence(),
+            table: table.get(),
+            group: group.get(),
+            kind: Some(Kind::DropOperation(operation.get())),
+            ..Default::default()
+        };
+        let mut client = self.client(server).await?;
+        within(APPLY_TIMEOUT, client.apply(Self::request(message, APPLY_TIMEOUT))).await.map(drop)
+    }
+
+    /// Divides a group that the server leads: some of its tablets move to a new group on the same servers.
+    pub(crate) async fn divide(&self, server: ServerId, group: &GroupDescriptor) -> Result<DividedGroup, RpcError> {
+        let message = control::DivideRequest { fence: self.fence(), expected: Some(expected_group(group)) };
+        let mut client = self.client(server).await?;
+        let reply = within(DIVIDE_TIMEOUT, client.divide(Self::request(message, DIVIDE_TIMEOUT))).await?;
+        let (left, right) = (group_descriptor(reply.left)?, group_descriptor(reply.right)?);
+        Ok(DividedGroup { left, right, tablets_moved: reply.tablets })
+    }
+
+    /// Applies one step of an operation at a tablet that the server leads: for all tablets of its table in its group.
+    /// Returns the tablet's descriptor.
     pub(crate) async fn apply(
         &self,
         server: ServerId,
@@ -153,6 +219,7 @@ impl ServerClient {
             table: tablet.table.get(),
             tablet: tablet.tablet.get(),
             kind: Some(kind),
+            ..Default::default()
         };
         let mut client = self.client(server).await?;
         let reply = within(APPLY_TIMEOUT, client.apply(Self::request(message, APPLY_TIMEOUT))).await?;
@@ -173,37 +240,37 @@ impl ServerClient {
         Ok((descriptor(reply.left)?, descriptor(reply.right)?))
     }
 
-    /// Transfers the leadership of a tablet to the replica on the server `to`.
+    /// Transfers the leadership of a group to the replica on the server `to`.
     pub(crate) async fn transfer(
         &self,
         leader: ServerId,
-        tablet: &TabletDescriptor,
+        group: &GroupDescriptor,
         to: ServerId,
     ) -> Result<(), RpcError> {
-        let expected = Some(expected(tablet));
+        let expected = Some(expected_group(group));
         let message = control::TransferRequest { fence: self.fence(), expected, to_server: to.get() };
         let mut client = self.client(leader).await?;
         within(TRANSFER_TIMEOUT, client.transfer(Self::request(message, TRANSFER_TIMEOUT))).await.map(drop)
     }
 
-    /// Adds and removes a replica of a tablet that the server leads. Returns the tablet with its new membership.
+    /// Adds and removes a replica of a group that the server leads. Returns the group with its new membership.
     pub(crate) async fn change_replicas(
         &self,
         server: ServerId,
-        tablet: &TabletDescriptor,
+        group: &GroupDescriptor,
         add: Option<Replica>,
         remove: Option<ReplicaId>,
-    ) -> Result<TabletDescriptor, RpcError> {
+    ) -> Result<GroupDescriptor, RpcError> {
         let add = add.map(|add| record::Replica { replica: add.replica.get(), server: add.server.get() });
         let message = control::ChangeReplicasRequest {
             fence: self.fence(),
-            expected: Some(expected(tablet)),
+            expected: Some(expected_group(group)),
             add,
             remove: remove.map_or(0, ReplicaId::get),
         };
         let mut client = self.client(server).await?;
         let reply = within(CHANGE_TIMEOUT, client.change_replicas(Self::request(message, CHANGE_TIMEOUT))).await?;
-        Ok(descriptor(reply.descriptor)?)
+        Ok(group_descriptor(reply.group)?)
     }
 
     /// Pings a server. Called often, so the request is small.
@@ -228,6 +295,19 @@ fn expected(tablet: &TabletDescriptor) -> control::Expected {
         generation: tablet.generation.get(),
         membership_log_id: Some(convert::log_id_to_proto(tablet.membership_log_id)),
     }
+}
+
+/// The state of the group that a request expects.
+fn expected_group(group: &GroupDescriptor) -> control::ExpectedGroup {
+    control::ExpectedGroup {
+        group: group.group.get(),
+        membership_log_id: Some(convert::log_id_to_proto(group.membership_log_id)),
+    }
+}
+
+fn group_descriptor(message: Option<record::GroupDescriptor>) -> Result<GroupDescriptor, Error> {
+    let message = message.ok_or_else(|| Error::internal("the server returned no group"))?;
+    convert::group_from_proto(&message)
 }
 
 fn descriptor(message: Option<record::TabletDescriptor>) -> Result<TabletDescriptor, Error> {

@@ -15,9 +15,9 @@ use ebla_master::{Master, MasterConfig};
 use ebla_model::cell::FamilyName;
 use ebla_model::error::{Error, Reason};
 use ebla_model::gc::GcRule;
-use ebla_model::id::{ServerId, TableId, TabletId};
+use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::GroupDescriptor;
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::{control, convert, record};
@@ -181,6 +181,61 @@ async fn a_table_is_created_changed_split_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tables_share_groups_and_a_group_is_divided() {
+    let cluster = TestCluster::start().await;
+    let (admin, family) = (cluster.client.admin(), [("a".to_owned(), None)]);
+    let (first, second) = (name("first"), name("second"));
+    let cuts: Vec<RowKey> = ["b", "c", "d", "e", "f"].map(key).to_vec();
+    // Two creations at once agree on the groups.
+    let (one, other) =
+        tokio::join!(admin.create_table(&first, &family, &cuts), admin.create_table(&second, &family, &cuts[..2]));
+    one.unwrap();
+    other.unwrap();
+    let counts = async || -> Vec<u64> { admin.groups().await.unwrap().iter().map(|one| one.tablets).collect() };
+    assert_eq!(counts().await, [2, 3, 3, 3], "METADATA's group, and one for each server");
+    let listed = cluster.client.tablets(&first).await.unwrap();
+    let groups: Vec<GroupId> = listed.iter().map(|(tablet, _leader)| tablet.group).collect();
+    assert!(groups.windows(3).all(|three| three[0] != three[1] && three[1] != three[2] && three[0] != three[2]));
+
+    let table = cluster.table(&first);
+    for row in ["apple", "banana", "cherry", "date", "elder", "fig"] {
+        table.mutate_row(&key(row), &set("a")).await.unwrap();
+    }
+    let before = keys(&table).await;
+    let (left, right, moved) = admin.divide_group(groups[0]).await.unwrap();
+    assert_eq!((left.group, right.membership.replicas.len()), (groups[0], 3));
+    assert!((1..=2).contains(&moved), "{moved} of three tablets");
+    let mut listed = cluster.client.tablets(&first).await.unwrap();
+    listed.extend(cluster.client.tablets(&second).await.unwrap());
+    let in_right = listed.iter().filter(|(tablet, _leader)| tablet.group == right.group).count();
+    assert_eq!(in_right as u64, moved, "METADATA lists the tablets in their new group");
+    assert_eq!(keys(&table).await, before);
+    assert_eq!(reason(admin.divide_group(GroupId::new(999)).await), Reason::NotFound);
+
+    for name in [&first, &second] {
+        admin.delete_table(name).await.unwrap();
+    }
+    soon("all groups but METADATA's are empty", async || counts().await == [2, 0, 0, 0, 0]).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_tablets_are_created_at_once() {
+    let cluster = TestCluster::start().await;
+    let (admin, clock) = (cluster.client.admin(), &cluster.runtime.clock);
+    let cuts: Vec<RowKey> = (1..1000).map(|number| RowKey::new(format!("{number:04}"))).collect();
+    let begun = clock.monotonic();
+    admin.create_table(&name("wide"), &[("a".to_owned(), None)], &cuts).await.unwrap();
+    let created = clock.monotonic().saturating_sub(begun);
+    assert_eq!(cluster.client.tablets(&name("wide")).await.unwrap().len(), 1000);
+    cluster.table(&name("wide")).mutate_row(&key("0500"), &set("a")).await.unwrap();
+    let begun = clock.monotonic();
+    admin.delete_table(&name("wide")).await.unwrap();
+    println!("1000 tablets: created in {created:?}, deleted in {:?}", clock.monotonic().saturating_sub(begun));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_recreated_table_shares_nothing_with_the_deleted_one() {
     let cluster = TestCluster::start().await;
     let (admin, name) = (cluster.client.admin(), name("again"));
@@ -216,7 +271,7 @@ async fn a_new_master_creates_no_second_root_and_finishes_incomplete_jobs() {
     let left = || async {
         let files = cluster.chubby.list("").await.unwrap().0;
         let paths: Vec<_> = files.iter().map(|file| file.path.as_str()).collect();
-        let open = [paths::PLANS, paths::OPERATIONS];
+        let open = [paths::GROUPS, paths::PLANS, paths::OPERATIONS];
         let tables = paths.iter().filter(|path| path.starts_with(paths::TABLES)).count();
         tables == 1 && !paths.iter().any(|path| open.iter().any(|prefix| path.starts_with(prefix)))
     };
@@ -233,13 +288,19 @@ async fn leave_half_created(cluster: &TestCluster) -> TableName {
     let tablet = TabletId::new(next_ids(chubby, Counter::Tablets, 1).await.unwrap().start);
     let schema = TableSchema::new(table, name.clone(), [(FamilyName::new("a").unwrap(), None)]).unwrap();
     let servers: Vec<ServerId> = cluster.servers.iter().map(TabletServer::id).collect();
-    let first = TabletDescriptor::initial(table, tablet, KeyRange::all(), &servers);
+    let group = GroupId::new(next_ids(chubby, Counter::Groups, 1).await.unwrap().start);
+    let group = GroupDescriptor::initial(group, &servers);
+    let first = group.new_tablet(table, tablet, KeyRange::all());
     let first_tablets = vec![convert::descriptor_to_proto(&first)];
-    let plan = convert::encode_record(record::TablePlan { first_tablets, ..Default::default() });
+    let operation = next_ids(chubby, Counter::Operations, 1).await.unwrap().start;
+    let plan = convert::encode_record(record::TablePlan { first_tablets, operation, ..Default::default() });
+    let new_group = Some(convert::group_to_proto(&group));
+    let new_group = convert::encode_record(record::GroupPlan { group: new_group, ..Default::default() });
     let writes = vec![
         Write::put(paths::name(&name), table.to_string()),
         Write::put(paths::table(table), convert::schema_to_bytes(&schema)),
         Write::put(paths::plan(table), plan),
+        Write::put(paths::group(group.group), new_group),
     ];
     chubby.transact(vec![], writes).await.unwrap();
     name

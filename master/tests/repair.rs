@@ -15,13 +15,14 @@ use ebla_chubby::{SharedChubby, paths};
 use ebla_client::table::ReadOptions;
 use ebla_client::{Client, Table};
 use ebla_master::{Master, MasterConfig};
-use ebla_model::id::{ReplicaId, ServerId, TabletId};
+use ebla_model::id::{GroupId, ReplicaId, ServerId, TabletId};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::TableName;
 use ebla_proto::convert;
 use ebla_runtime::{Clock, Runtime};
+use ebla_storage::log::GroupReplica;
 use ebla_storage::registry::{Registry, ReplicaState};
 use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::tablet::Digest;
@@ -32,7 +33,7 @@ use tokio::sync::oneshot;
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// A repair starts this long after a server was found missing.
 const GRACE: Duration = Duration::from_secs(3);
-/// The first id of a replica that is added to a tablet.
+/// The first id of a replica that is added to a group.
 const FIRST_ADDED: ReplicaId = ReplicaId::new(1001);
 const WRITERS: usize = 6;
 /// Tablets of the table that the load writes to.
@@ -130,7 +131,7 @@ impl TestCluster {
         Some(rows.chain([root]).map(|tablet| (tablet.tablet, tablet)).collect())
     }
 
-    /// The first problem: each tablet must have three voters on running servers, and there must be no other replica.
+    /// The first problem: each tablet's group must have three voters on running servers, and there must be no other replica.
     async fn problem(&self) -> Option<String> {
         let Some(listed) = self.listed().await else { return Some("METADATA cannot be read".to_owned()) };
         let alive: BTreeSet<ServerId> = self.running().map(TabletServer::id).collect();
@@ -141,7 +142,7 @@ impl TestCluster {
             if members.voters.len() != 1 || members.voters[0].len() != 3 || members.replicas.len() != 3 || !lives {
                 return Some(format!("tablet {} has {members:?}", tablet.tablet));
             }
-            expected.extend(members.replicas().map(|replica| (replica.server, tablet.tablet, replica.replica)));
+            expected.extend(members.replicas().map(|replica| (replica.server, tablet.group, replica.replica)));
         }
         let mut found = BTreeSet::new();
         for server in self.running() {
@@ -149,7 +150,7 @@ impl TestCluster {
                 if record.state != ReplicaState::Live || server.tablet_manager().idle().contains(&id) {
                     return Some(format!("server {} has {id} {:?}, which is not running", server.id(), record.state));
                 }
-                found.insert((server.id(), id.tablet, id.replica));
+                found.insert((server.id(), id.group, id.replica));
             }
         }
         (found != expected)
@@ -318,7 +319,7 @@ async fn replicas_of_a_dead_server_are_replaced_and_it_is_used_again_when_it_ret
     assert_eq!(cluster.server(2).id(), lost, "its data folder is its identity");
     cluster.repaired("the removal of its extra replicas").await;
     assert!(cluster.server(2).tablet_manager().tablets().is_empty());
-    assert_eq!(std::fs::read_dir(cluster.folder(2).join("tablets")).unwrap().count(), 0, "its files are gone");
+    assert_eq!(std::fs::read_dir(cluster.folder(2).join("groups")).unwrap().count(), 0, "its files are gone");
 
     let load = Load::start(&client, &cluster.runtime, "second");
     cluster.crash(1).await;
@@ -343,7 +344,7 @@ async fn a_server_that_returns_within_the_grace_keeps_its_replicas() {
     tokio::time::sleep(GRACE * 2).await;
     cluster.repaired("nothing to repair").await;
     let after = cluster.server(2).tablet_manager().registry().replicas();
-    let ids = |replicas: &[(ebla_storage::log::GroupId, ebla_storage::registry::ReplicaRecord)]| -> Vec<_> {
+    let ids = |replicas: &[(GroupReplica, ebla_storage::registry::ReplicaRecord)]| -> Vec<_> {
         replicas.iter().map(|(id, _record)| *id).collect()
     };
     assert_eq!(ids(&before), ids(&after));
@@ -396,9 +397,9 @@ async fn a_damaged_replica_is_replaced_under_a_new_id() {
     let load = Load::start(&client, &cluster.runtime, "load");
     cluster.repaired("the initial").await;
     let table = client.tablets(&load_name()).await.unwrap();
-    let tablet = table[0].0.tablet;
+    let group = table[0].0.group;
     cluster.crash(2).await;
-    let damaged = delete_folder(&cluster.folder(2), tablet);
+    let damaged = delete_folder(&cluster.folder(2), group);
     cluster.start_server(2).await;
     assert_eq!(cluster.server(2).tablet_manager().quarantined(), [damaged]);
     // There is no other server: the new replica is created where the damaged one was.
@@ -411,10 +412,10 @@ async fn a_damaged_replica_is_replaced_under_a_new_id() {
     cluster.stop().await;
 }
 
-/// Deletes the folder of a tablet's replica, as a bad disk might. Returns the replica.
-fn delete_folder(data: &std::path::Path, tablet: TabletId) -> ebla_storage::log::GroupId {
+/// Deletes the folder of a group's replica, as a bad disk might. Returns the replica.
+fn delete_folder(data: &std::path::Path, group: GroupId) -> GroupReplica {
     let registry = Registry::open(data).unwrap();
-    let (id, record) = registry.replicas().into_iter().find(|(id, _record)| id.tablet == tablet).unwrap();
+    let (id, record) = registry.replicas().into_iter().find(|(id, _record)| id.group == group).unwrap();
     assert_eq!(record.state, ReplicaState::Live);
     std::fs::remove_dir_all(registry.path(id).unwrap()).unwrap();
     id

@@ -1,10 +1,10 @@
-//! Commands of a tablet's log, and the results of applying them.
+//! Commands of a group's log, and the results of applying them.
 //!
-//! Commands are resolved: applying one needs no clock, no condition and no lookup of a family name.
+//! A group holds tablets of any tables; a command names the tablets or the table that it concerns. Commands are resolved: applying one needs no clock, no condition and no lookup of a family name.
 
 use bytes::Bytes;
 
-use crate::id::{OperationId, Sequence, SessionId, TabletId};
+use crate::id::{GroupId, OperationId, Sequence, SessionId, TableId, TabletId};
 use crate::idempotency::{CallKind, IdempotencyToken};
 use crate::key::{KeyRange, RowKey};
 use crate::metadata::TabletDescriptor;
@@ -12,7 +12,7 @@ use crate::mutation::Change;
 use crate::schema::TableSchema;
 use crate::time::Micros;
 
-/// An entry of a tablet's log.
+/// An entry of a group's log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Command {
     /// The leader's clock at proposal. The log's time at apply is the maximum so far.
@@ -26,29 +26,53 @@ pub struct Command {
 pub enum CommandKind {
     /// Writes rows, each atomically.
     Write(Vec<RowWrite>),
-    /// Splits the tablet: rows at or above `at` become the tablet `child`.
+    /// Creates tablets of one table, unless this operation was applied before.
+    CreateTablets {
+        /// Applied once.
+        operation: OperationId,
+        /// The schema of their table.
+        schema: TableSchema,
+        /// The tablets.
+        tablets: Vec<NewTablet>,
+    },
+    /// Splits a tablet: its rows at or above `at` become the tablet `child` of the same group.
     Split {
+        /// The tablet, which keeps its id for the rows below `at`.
+        tablet: TabletId,
         /// The child's first key; strictly inside the tablet's range.
         at: RowKey,
         /// The child's id, never used before.
         child: TabletId,
     },
-    /// Installs this schema unless the current one is as new.
+    /// Moves tablets to the new group `child`, which starts with a copy of the store on the same servers.
+    Divide {
+        /// The tablets to move: some of the group's, not all.
+        tablets: Vec<TabletId>,
+        /// The new group's id, never used before.
+        child: GroupId,
+    },
+    /// Installs the schema of a table for its tablets in this group, unless the current one is as new.
     SetSchema(TableSchema),
-    /// Deletes the rows of a range.
+    /// Deletes the rows of a range in all tablets of a table in this group.
     DropRange {
         /// Applied once.
         operation: OperationId,
-        /// Clamped to the tablet's range.
+        /// The table.
+        table: TableId,
+        /// Clamped to the ranges of the tablets.
         range: KeyRange,
     },
-    /// Drops the tablet: its table is deleted.
+    /// Drops all tablets of a table in this group: the table is deleted.
     Drop {
         /// Applied once.
         operation: OperationId,
+        /// The table.
+        table: TableId,
     },
-    /// Removes the cells that are garbage according to the garbage collection rules.
+    /// Removes the cells of a tablet that are garbage according to the garbage collection rules.
     Collect {
+        /// The tablet.
+        tablet: TabletId,
         /// Clamped to the tablet's range.
         range: KeyRange,
         /// The GC time for the rules.
@@ -58,9 +82,20 @@ pub enum CommandKind {
     Tick,
 }
 
+/// A tablet to create.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewTablet {
+    /// Its id, never used before.
+    pub tablet: TabletId,
+    /// Its rows.
+    pub range: KeyRange,
+}
+
 /// The changes of one row, applied atomically.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RowWrite {
+    /// The tablet that the row belongs to.
+    pub tablet: TabletId,
     /// The writer's session.
     pub session: SessionId,
     /// The write's number in the session.
@@ -87,7 +122,7 @@ pub struct CallToken {
 }
 
 impl CallToken {
-    /// The key of a write of this row in the tablet's token table.
+    /// The key of a write of this row in the group's token table. `row`: as in the group's store ([`crate::stored_row`]).
     pub fn key(&self, row: &RowKey) -> Bytes {
         self.token.key(row, self.kind)
     }
@@ -98,7 +133,7 @@ impl CallToken {
 pub enum Reply {
     /// One for each row of a `Write`, in its order.
     Write(Vec<RowReply>),
-    /// The two children.
+    /// The two halves.
     Split {
         /// The left child, which keeps the tablet's id.
         left: Box<TabletDescriptor>,
@@ -134,7 +169,7 @@ pub struct Refusal {
 /// The kinds of refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalKind {
-    /// The row is not in the tablet's range (any more).
+    /// The group does not hold the tablet, or the row is not in the tablet's range (any more).
     OutOfRange,
     /// A family was dropped between proposal and apply.
     UnknownFamily,
@@ -142,7 +177,7 @@ pub enum RefusalKind {
     Dropped,
     /// The session has acknowledged the response of this write.
     SessionForgotten,
-    /// The tablet's state forbids it for now.
+    /// The group's state forbids it for now.
     NotNow,
     /// Its idempotency token may have expired, or would expire too early.
     TokenOutOfTime,

@@ -118,7 +118,11 @@ counted_id! {
     TabletId(u64)
 }
 counted_id! {
-    /// A replica among those of its tablet: the Raft node id.
+    /// A replication group: a Raft group that holds tablets.
+    GroupId(u64)
+}
+counted_id! {
+    /// A replica among those of its group: the Raft node id.
     ReplicaId(u64)
 }
 counted_id! {
@@ -142,7 +146,7 @@ counted_id! {
     Sequence(u64)
 }
 counted_id! {
-    /// An admin operation, which each tablet applies once.
+    /// An admin operation, which each group applies once.
     OperationId(u64)
 }
 counted_id! {
@@ -188,6 +192,11 @@ impl TableId {
     pub const METADATA: Self = Self(0);
 }
 
+impl GroupId {
+    /// The group of METADATA's tablets. It holds no others.
+    pub const METADATA: Self = Self(1);
+}
+
 impl TabletId {
     /// The root tablet: locations of METADATA's own tablets.
     pub const ROOT: Self = Self(1);
@@ -202,7 +211,7 @@ impl FamilyId {
     pub const EVENTS: Self = Self(2);
 }
 
-/// A position in a tablet's Raft log; a later term comes later.
+/// A position in a group's Raft log; a later term comes later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LogId {
     /// The leader's term.
@@ -212,7 +221,7 @@ pub struct LogId {
 }
 
 impl LogId {
-    /// Start of every tablet's log: the initial state and membership count as applied here. Term 0, because no vote of a
+    /// Start of every group's log: the initial state and membership count as applied here. Term 0, because no vote of a
     /// real term may be implied; an index above zero, because there is initial state.
     pub const SEED: Self = Self { term: Term(0), index: LogIndex(10) };
 }

@@ -1,11 +1,11 @@
 //! Idempotency tokens: a write that its caller retries, from any place and through any front, is applied once.
 //!
 //! A session ([`crate::session`]) covers retries of a front. A token comes from the caller: it identifies one write of one
-//! row, and a tablet stores it with the response for [`TOKEN_TTL`] after the apply. All of it is replicated state, changed in
-//! apply only, expired by the log's time, and divided by a split like the rows.
+//! row, and a group stores it with the response for [`TOKEN_TTL`] after the apply. All of it is replicated state, changed in
+//! apply only, expired by the log's time, and divided like the rows when the group is divided.
 //!
 //! If the caller sends the time of its first attempt, a retry is refused once the token may have expired; without that
-//! time a retry is accepted. The tokens of a tablet are bounded in bytes. When the bound is reached a write with a token is
+//! time a retry is accepted. The tokens of a group are bounded in bytes. When the bound is reached a write with a token is
 //! refused: no token expires early.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ pub const TOKEN_BYTES_MAX: usize = 1024;
 pub const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 /// Maximum time that a caller's clock may be ahead.
 pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(5 * 60);
-/// Maximum size of the tokens of one tablet, in bytes.
+/// Maximum size of the tokens of one group, in bytes.
 pub const TOKENS_BYTES_MAX: usize = 64 << 20;
 
 /// Approximate size of a token besides its key and its response, in bytes.
@@ -88,7 +88,7 @@ impl IdempotencyToken {
         )))
     }
 
-    /// The key of the write in a tablet's token table: row, kind of call, token. Keys sort like the rows.
+    /// The key of the write in a group's token table: row, kind of call, token. Keys sort like the rows.
     pub fn key(&self, row: &RowKey, kind: CallKind) -> Bytes {
         let mut key = codec::row_prefix(row);
         key.push(kind.number());
@@ -119,7 +119,7 @@ pub enum TokenCheck {
     FromFuture,
 }
 
-/// The token table of a tablet.
+/// The token table of a group.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TokenTable {
     known: BTreeMap<Bytes, TokenRecord>,
@@ -170,10 +170,13 @@ impl TokenTable {
         removed
     }
 
-    /// Removes the tokens of rows outside `range` and returns their keys.
-    pub fn retain(&mut self, range: &KeyRange) -> Vec<Bytes> {
-        let (lower, upper) = codec::range_bounds(range);
-        let outside = |key: &[u8]| key < lower.as_slice() || upper.as_deref().is_some_and(|upper| key >= upper);
+    /// Removes the tokens of rows outside all of these ranges and returns their keys.
+    pub fn retain(&mut self, ranges: &[KeyRange]) -> Vec<Bytes> {
+        let bounds: Vec<_> = ranges.iter().map(codec::range_bounds).collect();
+        let is_inside = |key: &[u8], (lower, upper): &(Vec<u8>, Option<Vec<u8>>)| {
+            lower.as_slice() <= key && upper.as_deref().is_none_or(|upper| key < upper)
+        };
+        let outside = |key: &Bytes| !bounds.iter().any(|bounds| is_inside(key, bounds));
         let removed: Vec<Bytes> = self.known.keys().filter(|key| outside(key)).cloned().collect();
         removed.iter().for_each(|key| self.remove(key));
         removed
@@ -301,8 +304,8 @@ mod tests {
         }
         let (mut left, mut right) = (all.clone(), all);
         let (below, above) = KeyRange::all().split_at(&RowKey::new("m")).unwrap();
-        assert_eq!(left.retain(&below).len(), 3);
-        assert_eq!(right.retain(&above), [key("a", "tokentoken")]);
+        assert_eq!(left.retain(std::slice::from_ref(&below)).len(), 3);
+        assert_eq!(right.retain(std::slice::from_ref(&above)), [key("a", "tokentoken")]);
         assert_eq!(left.keys().collect::<Vec<_>>(), [&key("a", "tokentoken")]);
         assert_eq!(right.keys().count(), 3);
     }

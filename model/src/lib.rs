@@ -1,5 +1,5 @@
 //! The data model of Ebla as pure functions over values: keys, cells, schemas, mutations, filters, garbage collection
-//! rules, write sessions, METADATA records and the commands of a tablet's log.
+//! rules, write sessions, METADATA records and the commands of a group's log.
 //!
 //! ```text
 //!   id  time  error                          basic types
@@ -8,7 +8,7 @@
 //!   schema  gc  mutation  aggregate  rmw     schemas, and changes of rows
 //!   filter                                   row filters and filter push-down
 //!   admin                                    instances and app profiles: resources of the admin API
-//!   metadata  command                        tablet descriptors, and the commands of their logs
+//!   metadata  command  stored_row            tablet and group descriptors, the commands of a group's log, rows in its store
 //!   session  idempotency                     exactly-once writes
 //! ```
 //!
@@ -34,6 +34,7 @@ pub mod mutation;
 pub mod rmw;
 pub mod schema;
 pub mod session;
+pub mod stored_row;
 pub mod time;
 
 pub use crate::admin::app_profile::{AppProfile, AppProfileName};
@@ -44,11 +45,11 @@ pub use crate::error::{Error, ErrorKind, Reason};
 pub use crate::filter::{CompiledFilter, Filter};
 pub use crate::gc::GcRule;
 pub use crate::id::{
-    ClusterId, FamilyId, Generation, Incarnation, LogId, LogIndex, MasterEpoch, OperationId, ReplicaId, SchemaVersion,
-    Sequence, ServerId, SessionId, TableId, TabletId, Term,
+    ClusterId, FamilyId, Generation, GroupId, Incarnation, LogId, LogIndex, MasterEpoch, OperationId, ReplicaId,
+    SchemaVersion, Sequence, ServerId, SessionId, TableId, TabletId, Term,
 };
 pub use crate::key::{KeyRange, RowKey, RowSet};
 pub use crate::limit::RowLimit;
-pub use crate::metadata::{Membership, Replica, TabletDescriptor};
+pub use crate::metadata::{GroupDescriptor, Membership, Replica, TabletDescriptor};
 pub use crate::schema::{Family, NewFamily, TableName, TableSchema};
 pub use crate::time::Micros;

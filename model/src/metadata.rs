@@ -1,4 +1,6 @@
-//! Tablet descriptors, and their rows in METADATA.
+//! Group and tablet descriptors, and the rows of tablets in METADATA.
+//!
+//! A group is a Raft group with its replicas; a tablet belongs to one group at a time, and its replicas are those of its group.
 //!
 //! METADATA is table 0. It has one row per tablet, keyed by the tablet's table and *end* key. Ends are exclusive, so
 //! the first row strictly after `(table, key)` is that of the tablet that contains the key:
@@ -12,13 +14,13 @@
 //! The rows of table 0 itself, the locations of METADATA's own tablets, make up the root tablet, which never splits: three
 //! levels reach every tablet.
 //!
-//! The descriptor inside a tablet's own Raft group is authoritative; METADATA has copies, guarded by generation.
+//! The descriptors inside a group's own log are authoritative; METADATA has copies, guarded by generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::codec::{escape, unescape};
 use crate::error::Error;
-use crate::id::{Generation, LogId, ReplicaId, ServerId, TableId, TabletId};
+use crate::id::{Generation, GroupId, LogId, ReplicaId, ServerId, TableId, TabletId};
 use crate::key::{KeyRange, RowKey};
 
 /// Qualifier of a tablet's descriptor in METADATA's family `location`.
@@ -35,7 +37,7 @@ pub const EVENTS_KEPT: u64 = 64;
 const HAS_END: u8 = 0;
 const NO_END: u8 = 1;
 
-/// A replica of a tablet and its server.
+/// A replica of a group and its server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Replica {
     /// The replica.
@@ -44,7 +46,7 @@ pub struct Replica {
     pub server: ServerId,
 }
 
-/// Voters and learners of a tablet's group.
+/// Voters and learners of a group.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Membership {
     /// One set of voters, or two during a change (joint consensus), when a majority of each is needed.
@@ -93,7 +95,55 @@ impl Membership {
     }
 }
 
-/// A tablet: its rows and its replicas.
+/// A replication group: its replicas.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupDescriptor {
+    /// The group.
+    pub group: GroupId,
+    /// Its replicas.
+    pub membership: Membership,
+    /// The log entry of the membership; rises when the replicas change.
+    pub membership_log_id: LogId,
+}
+
+impl GroupDescriptor {
+    /// The initial descriptor of a new group with one replica on each of these servers.
+    pub fn initial(group: GroupId, servers: &[ServerId]) -> Self {
+        Self { group, membership: Membership::initial(servers), membership_log_id: LogId::SEED }
+    }
+
+    /// The initial descriptor of a new tablet in this group.
+    pub fn new_tablet(&self, table: TableId, tablet: TabletId, range: KeyRange) -> TabletDescriptor {
+        self.tablet(table, tablet, range, Generation::new(1))
+    }
+
+    /// The descriptor of a tablet in this group.
+    pub fn tablet(
+        &self,
+        table: TableId,
+        tablet: TabletId,
+        range: KeyRange,
+        generation: Generation,
+    ) -> TabletDescriptor {
+        TabletDescriptor {
+            table,
+            tablet,
+            range,
+            generation,
+            group: self.group,
+            membership: self.membership.clone(),
+            membership_log_id: self.membership_log_id,
+        }
+    }
+
+    /// The group `child` with the same voters and a new log; `None` during a membership change. Learners stay behind.
+    pub fn divide(&self, child: GroupId) -> Option<Self> {
+        let membership = self.membership.without_learners()?;
+        Some(Self { group: child, membership, membership_log_id: LogId::SEED })
+    }
+}
+
+/// A tablet: its rows, its group, and the replicas of its group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TabletDescriptor {
     /// Its table.
@@ -102,51 +152,48 @@ pub struct TabletDescriptor {
     pub tablet: TabletId,
     /// Its rows.
     pub range: KeyRange,
-    /// Rises when the range changes.
+    /// Rises when the range or the group changes.
     pub generation: Generation,
-    /// Its replicas.
+    /// Its group.
+    pub group: GroupId,
+    /// The replicas of its group.
     pub membership: Membership,
-    /// The log entry of the membership; rises when the replicas change.
+    /// The entry of the membership in the group's log; rises when the replicas change.
     pub membership_log_id: LogId,
 }
 
 impl TabletDescriptor {
-    /// The initial descriptor of a new tablet with one replica on each of these servers.
+    /// The initial descriptor of a new tablet in a group of its own, which has the tablet's number and one replica on each of
+    /// these servers.
     pub fn initial(table: TableId, tablet: TabletId, range: KeyRange, servers: &[ServerId]) -> Self {
-        Self {
-            table,
-            tablet,
-            range,
-            generation: Generation::new(1),
-            membership: Membership::initial(servers),
-            membership_log_id: LogId::SEED,
+        GroupDescriptor::initial(GroupId::new(tablet.get()), servers).new_tablet(table, tablet, range)
+    }
+
+    /// The descriptor of its group.
+    pub fn group_descriptor(&self) -> GroupDescriptor {
+        GroupDescriptor {
+            group: self.group,
+            membership: self.membership.clone(),
+            membership_log_id: self.membership_log_id,
         }
     }
 
-    /// The fence that requests and METADATA updates compare: it grows with every change of range or replicas.
+    /// The fence that requests and METADATA updates compare: it grows with every change of range, group or replicas.
     pub const fn fence(&self) -> (Generation, LogId) {
         (self.generation, self.membership_log_id)
     }
 
-    /// The children below and from `at`: the left one keeps the id, the right one is the tablet `child` with a new log.
+    /// The halves below and from `at`: the left one keeps the id, the right one is the tablet `child`. Both stay in the group.
     ///
-    /// `None` unless both children are non-empty and no membership change is in progress. Learners stay with the left child.
+    /// `None` unless both halves are non-empty. The root tablet never splits.
     pub fn split(&self, at: &RowKey, child: TabletId) -> Option<(Self, Self)> {
         if self.tablet == TabletId::ROOT {
             return None;
         }
         let (lower, upper) = self.range.split_at(at)?;
-        let membership = self.membership.without_learners()?;
         let generation = self.generation.next();
         let left = Self { range: lower, generation, ..self.clone() };
-        let right = Self {
-            table: self.table,
-            tablet: child,
-            range: upper,
-            generation,
-            membership,
-            membership_log_id: LogId::SEED,
-        };
+        let right = Self { tablet: child, range: upper, generation, ..self.clone() };
         Some((left, right))
     }
 
@@ -220,11 +267,14 @@ pub fn root_range() -> KeyRange {
     KeyRange::new(RowKey::EMPTY, Some(root_end())).unwrap_or_else(KeyRange::all)
 }
 
-/// The tablets of a new cluster, with replicas on these servers: the root tablet and the rest of METADATA.
-pub fn first_tablets(servers: &[ServerId]) -> [TabletDescriptor; 2] {
+/// METADATA's first tablets with their ranges: the root tablet and the rest.
+pub fn first_ranges() -> [(TabletId, KeyRange); 2] {
     let rest = KeyRange::new(root_end(), None).unwrap_or_else(KeyRange::all);
-    [
-        TabletDescriptor::initial(TableId::METADATA, TabletId::ROOT, root_range(), servers),
-        TabletDescriptor::initial(TableId::METADATA, TabletId::FIRST_METADATA, rest, servers),
-    ]
+    [(TabletId::ROOT, root_range()), (TabletId::FIRST_METADATA, rest)]
+}
+
+/// METADATA's first tablets in a new cluster, with replicas on these servers.
+pub fn first_tablets(servers: &[ServerId]) -> [TabletDescriptor; 2] {
+    let group = GroupDescriptor::initial(GroupId::METADATA, servers);
+    first_ranges().map(|(tablet, range)| group.new_tablet(TableId::METADATA, tablet, range))
 }

@@ -1,7 +1,7 @@
 //! Sessions: writes are applied exactly once, however often they are sent.
 //!
 //! A session is one incarnation of a front or of a direct client. It numbers its writes and sends with each the lowest
-//! number that it may still retry. For each session a tablet stores the applied numbers from there on, with the response if
+//! number that it may still retry. For each session a group stores the applied numbers from there on, with the response if
 //! it cannot be recomputed. All of it is replicated state, changed in apply only and expired by the log's time.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::time::Micros;
 /// Time to live of a session after its last write.
 pub const IDLE_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// A tablet's record of one session.
+/// A group's record of one session.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SessionWindow {
     /// The session has acknowledged the responses of all writes below this; it never retries them.

@@ -60,7 +60,7 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let descriptor = TabletDescriptor::initial(TableId::new(3), TabletId::new(4), range.clone(), &servers);
     let split = Command {
         time: Micros::new(5_000),
-        kind: CommandKind::Split { at: RowKey::new("g"), child: TabletId::new(9) },
+        kind: CommandKind::Split { tablet: TabletId::new(4), at: RowKey::new("g"), child: TabletId::new(9) },
     };
     vec![
         ("filter_tree", filter.to_vec()),

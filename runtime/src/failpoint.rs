@@ -29,8 +29,8 @@ pub enum Failpoint {
     AppliedTwice,
     /// A write takes a new sequence number with each attempt.
     RetryUnderNewNumber,
-    /// The child of a split does not inherit the sessions of its parent.
-    SplitForgetsSessions,
+    /// The new group of a divided one does not inherit the sessions of its parent.
+    DivideForgetsSessions,
     /// Timestamps follow the wall clock backwards.
     TimeGoesBack,
     /// Read-modify-writes of one row do not exclude each other.
@@ -66,7 +66,7 @@ impl Failpoint {
         Self::AnswerBeforeCommit,
         Self::AppliedTwice,
         Self::RetryUnderNewNumber,
-        Self::SplitForgetsSessions,
+        Self::DivideForgetsSessions,
         Self::TimeGoesBack,
         Self::DecisionUnlatched,
         Self::GenerationUnchecked,

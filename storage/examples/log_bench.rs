@@ -16,9 +16,9 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ebla_model::id::{LogId, LogIndex, ReplicaId, TabletId, Term};
+use ebla_model::id::{GroupId, LogId, LogIndex, ReplicaId, Term};
 use ebla_storage::disk::{Disk, Durability, RealDisk};
-use ebla_storage::log::{CommitLog, GroupId, LogError, LogOptions, MemoryManifest, Record};
+use ebla_storage::log::{CommitLog, GroupReplica, LogError, LogOptions, MemoryManifest, Record};
 use rocksdb::statistics::Ticker;
 use rocksdb::{DB, Options, WriteOptions};
 
@@ -169,8 +169,8 @@ fn commit_log(dir: &Path, writers: u64, span: Duration, files: Files) -> BenchRe
     Ok(figure(name, latencies.len() as u64, took, Some(syncs), latencies))
 }
 
-fn group(tablet: u64) -> GroupId {
-    GroupId { tablet: TabletId::new(tablet), replica: ReplicaId::new(1) }
+fn group(number: u64) -> GroupReplica {
+    GroupReplica { group: GroupId::new(number), replica: ReplicaId::new(1) }
 }
 
 fn log_id(index: u64) -> LogId {
@@ -192,7 +192,7 @@ fn fill_and_purge(log: &CommitLog) -> BenchResult<()> {
     wait(log, vec![Record::Purge { group, upto: log_id(331) }])
 }
 
-fn append(log: &CommitLog, group: GroupId, index: u64) -> BenchResult<()> {
+fn append(log: &CommitLog, group: GroupReplica, index: u64) -> BenchResult<()> {
     let payload = Bytes::from(vec![7; RECORD_BYTES]);
     let mut records = vec![Record::Entry { group, id: log_id(index), payload }];
     if index.is_multiple_of(RETAINED_ENTRIES) {

@@ -16,8 +16,8 @@ use ebla_model::codec;
 use ebla_model::id::{FamilyId, LogId, LogIndex, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::time::Micros;
-use ebla_storage::tablet::layout::encode_log_id;
-use ebla_storage::tablet::{Batch, Direction, MetaKey, SharedResources, StoreOptions, TabletStore};
+use ebla_storage::store::layout::encode_log_id;
+use ebla_storage::store::{Batch, Direction, GroupStore, MetaKey, SharedResources, StoreOptions};
 use rocksdb::{BlockBasedOptions, Cache, DB, Options, ReadOptions, WriteBatch, WriteOptions};
 
 type BenchResult<T> = Result<T, Box<dyn Error>>;
@@ -46,7 +46,7 @@ fn main() -> BenchResult<()> {
 fn load_twelve(dir: &Path, options: &StoreOptions) -> BenchResult<()> {
     let shared = SharedResources::new(options.clone())?;
     let stores = (0..TABLETS)
-        .map(|n| TabletStore::create(&dir.join(format!("store{n}")), &shared))
+        .map(|n| GroupStore::create(&dir.join(format!("store{n}")), &shared))
         .collect::<Result<Vec<_>, _>>()?;
     let raws = (0..TABLETS).map(|n| raw(&dir.join(format!("raw{n}")), options)).collect::<BenchResult<Vec<_>>>()?;
     for value_bytes in [50, VALUE_BYTES] {
@@ -69,7 +69,7 @@ fn load_twelve(dir: &Path, options: &StoreOptions) -> BenchResult<()> {
 /// Reads of one tablet of 1 KB rows, all cached.
 fn read_and_scan(dir: &Path, options: &StoreOptions) -> BenchResult<()> {
     let shared = SharedResources::new(options.clone())?;
-    let store = TabletStore::create(&dir.join("one"), &shared)?;
+    let store = GroupStore::create(&dir.join("one"), &shared)?;
     let raw = raw(&dir.join("raw-one"), options)?;
     let value = noise(VALUE_BYTES);
     for first in (0..CELLS / 2).step_by(usize::try_from(BATCH)?) {
@@ -93,7 +93,7 @@ enum Report {
     Silent,
 }
 
-fn scan(store: &TabletStore, raw: &DB, report: Report) -> BenchResult<()> {
+fn scan(store: &GroupStore, raw: &DB, report: Report) -> BenchResult<()> {
     for direction in [Direction::Forward, Direction::Reverse] {
         let started = Instant::now();
         let (mut bytes, mut cells) = (0, 0);
@@ -126,7 +126,7 @@ fn scan(store: &TabletStore, raw: &DB, report: Report) -> BenchResult<()> {
     Ok(())
 }
 
-fn point_reads(store: &TabletStore, raw: &DB) -> BenchResult<()> {
+fn point_reads(store: &GroupStore, raw: &DB) -> BenchResult<()> {
     let rows: Vec<RowKey> = (0..READS).map(|n| row(n * 7919 % (CELLS / 2))).collect();
 
     let started = Instant::now();
@@ -167,7 +167,7 @@ fn point_reads(store: &TabletStore, raw: &DB) -> BenchResult<()> {
 }
 
 /// Number of cells between the bounds; copies each cell.
-fn cells_between(store: &TabletStore, (lower, upper): (Vec<u8>, Option<Vec<u8>>)) -> BenchResult<usize> {
+fn cells_between(store: &GroupStore, (lower, upper): (Vec<u8>, Option<Vec<u8>>)) -> BenchResult<usize> {
     let view = store.view();
     let cells: Vec<_> = view.cells(&lower, upper.as_deref(), Direction::Forward)?.collect::<Result<_, _>>()?;
     Ok(cells.len())

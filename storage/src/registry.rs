@@ -3,7 +3,7 @@
 //! ```text
 //!   <data>/LOCK         locked while the folder is in use
 //!   <data>/registry     this file: text, one checksum (state.rs)
-//!   <data>/tablets/     a folder for each replica, `t<tablet>-r<replica>`
+//!   <data>/groups/      a folder for each replica, `g<group>-r<replica>`
 //!   <data>/set-aside/   lost and found: folders that the registry does not know
 //!   <data>/log/         the commit log
 //! ```
@@ -37,7 +37,7 @@ use self::repair::{Repair, TEMPORARY};
 use self::state::State;
 pub use self::state::{Identity, ReplicaRecord, ReplicaState};
 use crate::folder;
-use crate::log::{GroupId, SegmentManifest};
+use crate::log::{GroupReplica, SegmentManifest};
 
 /// Errors of the registry.
 #[derive(Debug, thiserror::Error)]
@@ -70,13 +70,13 @@ pub enum RegistryError {
     },
     /// The replica was removed here; its id is never used again.
     #[error("replica {0} was removed from this server")]
-    Removed(GroupId),
+    Removed(GroupReplica),
     /// The replica exists here.
     #[error("replica {0} already exists on this server")]
-    Exists(GroupId),
+    Exists(GroupReplica),
     /// The replica does not exist here in the state that the call needs.
     #[error("replica {0} is not on this server")]
-    Unknown(GroupId),
+    Unknown(GroupReplica),
     /// An earlier change could not be written; the state on disk is unknown. The process must exit.
     #[error("registry unavailable after an earlier write failure; restart the server")]
     Failed,
@@ -146,11 +146,11 @@ impl Registry {
     /// # Errors
     /// [`RegistryError::InUse`], [`RegistryError::Damaged`]; else when the file system fails.
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
-        fs::create_dir_all(dir.join(TABLETS)).map_err(RegistryError::io("create", dir))?;
+        fs::create_dir_all(dir.join(GROUPS)).map_err(RegistryError::io("create", dir))?;
         folder::sync_parent(dir).map_err(RegistryError::io("sync folder of", dir))?;
         let lock = lock_folder(dir)?;
         let recorded = read_state(dir)?;
-        let repair = repair::plan(&recorded, &folder_names(&dir.join(TABLETS))?);
+        let repair = repair::plan(&recorded, &folder_names(&dir.join(GROUPS))?);
         apply_repair(dir, &repair)?;
         let current = RwLock::new(Arc::new(repair.state));
         let registry = Self { dir: dir.to_owned(), current, changes: Mutex::new(Health::Good), _lock: lock };
@@ -213,25 +213,25 @@ impl Registry {
 
     /// All replicas, in any state.
     #[must_use]
-    pub fn replicas(&self) -> Vec<(GroupId, ReplicaRecord)> {
+    pub fn replicas(&self) -> Vec<(GroupReplica, ReplicaRecord)> {
         self.state().replicas.iter().map(|(group, record)| (*group, record.clone())).collect()
     }
 
     /// One replica; `None` when it does not exist.
     #[must_use]
-    pub fn replica(&self, group: GroupId) -> Option<ReplicaRecord> {
+    pub fn replica(&self, group: GroupReplica) -> Option<ReplicaRecord> {
         self.state().replicas.get(&group).cloned()
     }
 
     /// The path of a replica's folder; `None` when the replica does not exist.
     #[must_use]
-    pub fn path(&self, group: GroupId) -> Option<PathBuf> {
+    pub fn path(&self, group: GroupReplica) -> Option<PathBuf> {
         self.replica(group).map(|record| self.folder(&record.folder))
     }
 
     /// Whether the replica was removed here (then it must not be created again).
     #[must_use]
-    pub fn is_removed(&self, group: GroupId) -> bool {
+    pub fn is_removed(&self, group: GroupReplica) -> bool {
         self.state().is_removed(group)
     }
 
@@ -242,7 +242,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError::Removed`], [`RegistryError::Exists`]; else when the file system fails.
-    pub fn begin_create(&self, group: GroupId) -> Result<PathBuf, RegistryError> {
+    pub fn begin_create(&self, group: GroupReplica) -> Result<PathBuf, RegistryError> {
         let folder = first_folder(group);
         let temporary = self.folder(&format!("{folder}{TEMPORARY}"));
         self.change(|state| {
@@ -265,7 +265,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError::Unknown`] without a preceding [`Self::begin_create`]; else when the file system fails.
-    pub fn finish_create(&self, group: GroupId) -> Result<PathBuf, RegistryError> {
+    pub fn finish_create(&self, group: GroupReplica) -> Result<PathBuf, RegistryError> {
         let record = self.replica(group).filter(|record| record.state == ReplicaState::Creating);
         let folder = record.ok_or(RegistryError::Unknown(group))?.folder;
         let path = self.publish_folder(&folder)?;
@@ -277,7 +277,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError::Unknown`]; else when the file system fails.
-    pub fn begin_install(&self, group: GroupId) -> Result<PathBuf, RegistryError> {
+    pub fn begin_install(&self, group: GroupReplica) -> Result<PathBuf, RegistryError> {
         let record = self.replica(group).ok_or(RegistryError::Unknown(group))?;
         let temporary = self.folder(&format!("{}{TEMPORARY}", next_folder(group, &record.folder)));
         folder::remove(&temporary).map_err(RegistryError::io("delete", &temporary))?;
@@ -290,7 +290,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError::Unknown`]; else when the file system fails.
-    pub fn finish_install(&self, group: GroupId, last: LogId) -> Result<PathBuf, RegistryError> {
+    pub fn finish_install(&self, group: GroupReplica, last: LogId) -> Result<PathBuf, RegistryError> {
         let old = self.replica(group).ok_or(RegistryError::Unknown(group))?.folder;
         let new = next_folder(group, &old);
         let path = self.publish_folder(&new)?;
@@ -314,7 +314,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError::Unknown`]; else when the file system fails.
-    pub fn quarantine(&self, group: GroupId) -> Result<(), RegistryError> {
+    pub fn quarantine(&self, group: GroupReplica) -> Result<(), RegistryError> {
         self.set_state(group, ReplicaState::Quarantined)
     }
 
@@ -323,7 +323,7 @@ impl Registry {
     ///
     /// # Errors
     /// When the file system fails. After a crash in between the next start completes the removal.
-    pub fn remove(&self, group: GroupId) -> Result<(), RegistryError> {
+    pub fn remove(&self, group: GroupReplica) -> Result<(), RegistryError> {
         if let Some(path) = self.path(group) {
             self.set_state(group, ReplicaState::Removing)?;
             folder::remove(&path).map_err(RegistryError::io("delete", &path))?;
@@ -354,7 +354,7 @@ impl Registry {
         })
     }
 
-    fn set_state(&self, group: GroupId, to: ReplicaState) -> Result<(), RegistryError> {
+    fn set_state(&self, group: GroupReplica, to: ReplicaState) -> Result<(), RegistryError> {
         self.change(|state| {
             state.replicas.get_mut(&group).ok_or(RegistryError::Unknown(group))?.state = to;
             Ok(())
@@ -370,7 +370,7 @@ impl Registry {
     }
 
     fn folder(&self, name: &str) -> PathBuf {
-        self.dir.join(TABLETS).join(name)
+        self.dir.join(GROUPS).join(name)
     }
 
     fn state(&self) -> Arc<State> {
@@ -408,18 +408,18 @@ impl SegmentManifest for Registry {
 
 const FILE: &str = "registry";
 const LOCK: &str = "LOCK";
-const TABLETS: &str = "tablets";
+const GROUPS: &str = "groups";
 /// Lost and found: unknown folders are moved here.
 const LOST_AND_FOUND: &str = "set-aside";
 /// The commit log's folder: when it is not empty, there must be a registry.
 const LOG: &str = "log";
 
-fn first_folder(group: GroupId) -> String {
-    format!("t{}-r{}", group.tablet, group.replica)
+fn first_folder(group: GroupReplica) -> String {
+    format!("g{}-r{}", group.group, group.replica)
 }
 
 /// A name that the replica's folder never had: the number after the point grows by one.
-fn next_folder(group: GroupId, current: &str) -> String {
+fn next_folder(group: GroupReplica, current: &str) -> String {
     let number = current.rsplit_once('.').and_then(|(_, number)| number.parse::<u64>().ok()).unwrap_or(0);
     format!("{}.{}", first_folder(group), number + 1)
 }
@@ -447,7 +447,7 @@ fn read_state(dir: &Path) -> Result<State, RegistryError> {
 /// The state without a registry file, which is valid only in a folder without data.
 fn initial_state(dir: &Path, path: PathBuf) -> Result<State, RegistryError> {
     let log = dir.join(LOG);
-    let is_used = !folder_names(&dir.join(TABLETS))?.is_empty() || (log.is_dir() && !folder_names(&log)?.is_empty());
+    let is_used = !folder_names(&dir.join(GROUPS))?.is_empty() || (log.is_dir() && !folder_names(&log)?.is_empty());
     if is_used {
         return Err(RegistryError::Damaged {
             path,
@@ -467,16 +467,16 @@ fn folder_names(dir: &Path) -> Result<BTreeSet<String>, RegistryError> {
 }
 
 fn apply_repair(dir: &Path, repair: &Repair) -> Result<(), RegistryError> {
-    let tablets = dir.join(TABLETS);
+    let groups = dir.join(GROUPS);
     for name in &repair.delete {
-        let path = tablets.join(name);
+        let path = groups.join(name);
         folder::remove(&path).map_err(RegistryError::io("delete", &path))?;
     }
     for name in &repair.unknown {
         let to = unused_name(&dir.join(LOST_AND_FOUND), name)?;
         warn!(folder = %name, to = %to.display(), "unknown replica folder moved to lost and found");
-        folder::rename(&tablets.join(name), &to).map_err(RegistryError::io("move unknown folder to", &to))?;
-        folder::sync(&tablets).map_err(RegistryError::io("sync", &tablets))?;
+        folder::rename(&groups.join(name), &to).map_err(RegistryError::io("move unknown folder to", &to))?;
+        folder::sync(&groups).map_err(RegistryError::io("sync", &groups))?;
     }
     for name in &repair.lost {
         warn!(folder = %name, "replica folder is missing; replica quarantined");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ebla_runtime::units::ByteSize;
 use ebla_storage::disk::{Disk, RealDisk};
-use ebla_storage::tablet::{BlockCache, StoreOptions};
+use ebla_storage::store::{BlockCache, StoreOptions};
 
 use crate::front::RequestBytes;
 use crate::local_servers::LocalServers;

@@ -2,18 +2,21 @@
 //!
 //! A request is accepted when it names this cluster and an epoch not below the highest one seen, which is persisted before
 //! the request is executed; so a request of a former master has no effect, however late it arrives. A request about one
-//! tablet also carries the master's view of it (generation, membership log id) and is refused when that is stale. All
-//! requests may be repeated.
+//! tablet or group also carries the master's view of it (generation, membership log id) and is refused when that is stale.
+//! All requests may be repeated.
 
 use std::sync::Arc;
 
 use ebla_model::Reason;
+use ebla_model::command::NewTablet;
 use ebla_model::error::Error;
 use ebla_model::id::{
-    ClusterId, Generation, Incarnation, LogId, MasterEpoch, OperationId, ReplicaId, ServerId, TabletId,
+    ClusterId, Generation, GroupId, Incarnation, LogId, MasterEpoch, OperationId, ReplicaId, ServerId, TableId,
+    TabletId,
 };
 use ebla_model::key::RowKey;
-use ebla_model::metadata::{Replica, TabletDescriptor};
+use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor};
+use ebla_model::schema::TableSchema;
 use ebla_proto::control::control_server::Control;
 use ebla_proto::control::{self as wire, apply_request};
 use ebla_proto::{convert, status};
@@ -21,14 +24,14 @@ use ebla_storage::registry::Identity;
 use tonic::{Request, Response, Status};
 
 use crate::deadline::timeout;
-use crate::raft::{GroupId, TransferError};
+use crate::raft::{GroupReplica, TransferError};
 use crate::rpc::call_status;
 use crate::tablet::failure::Failure;
 use crate::tablet::handler::wire_error;
 use crate::tablet::lifecycle::digest::Digest;
 use crate::tablet::lifecycle::manager::{CreateOutcome, InitialState, TabletManager};
 use crate::tablet::lifecycle::replica_change::ReplicaChange;
-use crate::tablet::{ReplicaReport, Tablet};
+use crate::tablet::{ReplicaReport, Tablet, TabletGroup, TabletReport};
 
 /// Serves `ebla.control.Control`.
 #[derive(Clone, Debug)]
@@ -72,26 +75,41 @@ impl ControlService {
         self.check_fence(fence).await
     }
 
-    fn tablet(&self, tablet: u64) -> Result<Arc<Tablet>, Failure> {
+    fn group(&self, group: u64) -> Result<Arc<TabletGroup>, Failure> {
+        let missing = || Failure::new(Reason::WrongTablet, "this server has no replica of the group");
+        self.manager.group(GroupId::new(group)).ok_or_else(missing)
+    }
+
+    /// The group of a request, and the master's view of it.
+    fn group_and_fence(&self, expected: Option<wire::ExpectedGroup>) -> Result<(Arc<TabletGroup>, LogId), Failure> {
+        let expected = expected.ok_or_else(|| Error::invalid("the request names no group"))?;
+        let log_id = expected.membership_log_id.as_ref().map(convert::log_id_from_proto).unwrap_or_default();
+        Ok((self.group(expected.group)?, log_id))
+    }
+
+    /// The group of a request, if the master's view of it is current.
+    fn current_group(&self, expected: Option<wire::ExpectedGroup>) -> Result<Arc<TabletGroup>, Failure> {
+        let (group, fence) = self.group_and_fence(expected)?;
+        if group.descriptor().membership_log_id == fence {
+            Ok(group)
+        } else {
+            Err(Failure::new(Reason::WrongTablet, "the replicas of the group have changed"))
+        }
+    }
+
+    fn tablet(&self, tablet: u64) -> Result<Tablet, Failure> {
         let missing = || Failure::new(Reason::WrongTablet, "this server has no replica of the tablet");
         self.manager.tablet(TabletId::new(tablet)).ok_or_else(missing)
     }
 
     /// The tablet of a request, if the master's view of it is current.
-    fn current_tablet(&self, expected: Option<wire::Expected>) -> Result<Arc<Tablet>, Failure> {
-        let (tablet, fence) = self.tablet_and_fence(expected)?;
-        let descriptor = tablet.descriptor();
-        if descriptor.fence() == fence { Ok(tablet) } else { Err(Failure::wrong_tablet(descriptor)) }
-    }
-
-    /// The tablet of a request, and the master's view of it.
-    fn tablet_and_fence(
-        &self,
-        expected: Option<wire::Expected>,
-    ) -> Result<(Arc<Tablet>, (Generation, LogId)), Failure> {
+    fn current_tablet(&self, expected: Option<wire::Expected>) -> Result<Tablet, Failure> {
         let expected = expected.ok_or_else(|| Error::invalid("the request names no tablet"))?;
         let log_id = expected.membership_log_id.as_ref().map(convert::log_id_from_proto).unwrap_or_default();
-        Ok((self.tablet(expected.tablet)?, (Generation::new(expected.generation), log_id)))
+        let tablet = self.tablet(expected.tablet)?;
+        let descriptor = tablet.descriptor()?;
+        let is_current = descriptor.fence() == (Generation::new(expected.generation), log_id);
+        if is_current { Ok(tablet) } else { Err(Failure::wrong_tablet(descriptor)) }
     }
 }
 
@@ -103,9 +121,14 @@ fn error_status(error: &Error) -> Status {
     status::to_status(error)
 }
 
-fn descriptor_of(descriptor: Option<ebla_proto::record::TabletDescriptor>) -> Result<TabletDescriptor, Error> {
-    let descriptor = descriptor.ok_or_else(|| Error::invalid("the request has no descriptor"))?;
-    convert::descriptor_from_proto(&descriptor)
+fn group_of(group: Option<ebla_proto::record::GroupDescriptor>) -> Result<GroupDescriptor, Error> {
+    convert::group_from_proto(&group.ok_or_else(|| Error::invalid("the request has no group"))?)
+}
+
+fn schema_and_tablets(request: &wire::CreateTabletsRequest) -> Result<(TableSchema, Vec<NewTablet>), Error> {
+    let schema = request.schema.as_ref().ok_or_else(|| Error::invalid("the request has no schema"))?;
+    let tablets = request.tablets.iter().map(convert::command::new_tablet_from_proto).collect::<Result<_, _>>()?;
+    Ok((convert::schema_from_proto(schema)?, tablets))
 }
 
 #[tonic::async_trait]
@@ -116,12 +139,9 @@ impl Control for ControlService {
     ) -> Result<Response<wire::CreateReplicaReply>, Status> {
         let request = request.into_inner();
         self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
-        let descriptor = descriptor_of(request.descriptor).map_err(|error| error_status(&error))?;
-        let schema = request.schema.ok_or_else(|| error_status(&Error::invalid("the request has no schema")))?;
-        let schema = convert::schema_from_proto(&schema).map_err(|error| error_status(&error))?;
+        let group = group_of(request.group).map_err(|error| error_status(&error))?;
         let initial_state = if request.empty { InitialState::Empty } else { InitialState::Seed };
-        let created =
-            self.manager.create_replica(descriptor, schema, ReplicaId::new(request.replica), initial_state).await;
+        let created = self.manager.create_replica(group, ReplicaId::new(request.replica), initial_state).await;
         let outcome = match created.map_err(|error| error_status(&error))? {
             CreateOutcome::Created => "made",
             CreateOutcome::AlreadyExists => "here",
@@ -136,9 +156,38 @@ impl Control for ControlService {
     ) -> Result<Response<wire::DropReplicaReply>, Status> {
         let request = request.into_inner();
         self.check_fence(request.fence).await.map_err(|error| error_status(&error))?;
-        let dropped = self.manager.drop_replica(TabletId::new(request.tablet), ReplicaId::new(request.replica)).await;
+        let dropped = self.manager.drop_replica(GroupId::new(request.group), ReplicaId::new(request.replica)).await;
         dropped.map_err(|error| error_status(&error))?;
         Ok(Response::new(wire::DropReplicaReply {}))
+    }
+
+    async fn create_tablets(
+        &self,
+        request: Request<wire::CreateTabletsRequest>,
+    ) -> Result<Response<wire::CreateTabletsReply>, Status> {
+        let timeout = timeout(request.metadata());
+        let request = request.into_inner();
+        self.check_fence_for_new_work(request.fence.clone()).await.map_err(|error| error_status(&error))?;
+        let group = self.group(request.group).map_err(failure_status)?;
+        let (schema, tablets) = schema_and_tablets(&request).map_err(|error| error_status(&error))?;
+        let created = group.create_tablets(OperationId::new(request.operation), schema, tablets, timeout).await;
+        created.map_err(|failure| group_failure_status(&group, failure))?;
+        let term = group.raft().leadership().map_or(0, |leadership| leadership.term.get());
+        Ok(Response::new(wire::CreateTabletsReply { term }))
+    }
+
+    async fn divide(&self, request: Request<wire::DivideRequest>) -> Result<Response<wire::DivideReply>, Status> {
+        let timeout = timeout(request.metadata());
+        let request = request.into_inner();
+        self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
+        let (group, expected) = self.group_and_fence(request.expected).map_err(failure_status)?;
+        let division = group.divide(expected, timeout).await;
+        let division = division.map_err(|failure| group_failure_status(&group, failure))?;
+        Ok(Response::new(wire::DivideReply {
+            left: Some(convert::group_to_proto(&division.left)),
+            right: Some(convert::group_to_proto(&division.right)),
+            tablets: u64::try_from(division.moved.len()).unwrap_or(u64::MAX),
+        }))
     }
 
     async fn split(&self, request: Request<wire::SplitRequest>) -> Result<Response<wire::SplitReply>, Status> {
@@ -157,6 +206,13 @@ impl Control for ControlService {
         let timeout = timeout(request.metadata());
         let request = request.into_inner();
         self.check_fence_for_new_work(request.fence.clone()).await.map_err(|error| error_status(&error))?;
+        if let Some(apply_request::Kind::DropOperation(operation)) = request.kind {
+            let group = self.group(request.group).map_err(failure_status)?;
+            let table = TableId::new(request.table);
+            let dropped = group.drop_table(OperationId::new(operation), table, timeout).await;
+            dropped.map_err(|failure| group_failure_status(&group, failure))?;
+            return Ok(Response::new(wire::ApplyReply { descriptor: None }));
+        }
         let tablet = self.tablet(request.tablet).map_err(failure_status)?;
         if tablet.table().get() != request.table {
             return Err(error_status(&Error::invalid("the tablet belongs to another table")));
@@ -169,14 +225,11 @@ impl Control for ControlService {
     async fn transfer(&self, request: Request<wire::TransferRequest>) -> Result<Response<wire::TransferReply>, Status> {
         let request = request.into_inner();
         self.check_fence(request.fence).await.map_err(|error| error_status(&error))?;
-        let tablet = self.current_tablet(request.expected).map_err(failure_status)?;
-        let to = tablet.descriptor().membership.replica_on(ServerId::new(request.to_server));
-        let to = to.ok_or_else(|| error_status(&Error::invalid("the tablet has no replica on that server")))?;
-        tablet
-            .group()
-            .transfer_leadership(to)
-            .await
-            .map_err(|error| failure_status(transfer_failure(&tablet, error)))?;
+        let group = self.current_group(request.expected).map_err(failure_status)?;
+        let to = group.descriptor().membership.replica_on(ServerId::new(request.to_server));
+        let to = to.ok_or_else(|| error_status(&Error::invalid("the group has no replica on that server")))?;
+        let transferred = group.raft().transfer_leadership(to).await;
+        transferred.map_err(|error| failure_status(transfer_failure(&group, error)))?;
         Ok(Response::new(wire::TransferReply {}))
     }
 
@@ -187,13 +240,13 @@ impl Control for ControlService {
         let timeout = timeout(request.metadata());
         let request = request.into_inner();
         self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
-        let (tablet, expected) = self.tablet_and_fence(request.expected).map_err(failure_status)?;
+        let (group, expected) = self.group_and_fence(request.expected).map_err(failure_status)?;
         let add =
             request.add.map(|add| Replica { replica: ReplicaId::new(add.replica), server: ServerId::new(add.server) });
         let remove = (request.remove > 0).then(|| ReplicaId::new(request.remove));
         let changed =
-            tablet.change_replicas(ReplicaChange { expected, add, remove }, timeout).await.map_err(failure_status)?;
-        Ok(Response::new(wire::ChangeReplicasReply { descriptor: Some(convert::descriptor_to_proto(&changed)) }))
+            group.change_replicas(ReplicaChange { expected, add, remove }, timeout).await.map_err(failure_status)?;
+        Ok(Response::new(wire::ChangeReplicasReply { group: Some(convert::group_to_proto(&changed)) }))
     }
 
     async fn digest(&self, request: Request<wire::DigestRequest>) -> Result<Response<wire::DigestReply>, Status> {
@@ -229,8 +282,8 @@ impl Control for ControlService {
     }
 
     async fn flush(&self, request: Request<wire::FlushRequest>) -> Result<Response<wire::FlushReply>, Status> {
-        let tablet = self.tablet(request.into_inner().tablet).map_err(failure_status)?;
-        let state_machine = Arc::clone(tablet.state_machine());
+        let group = self.group(request.into_inner().group).map_err(failure_status)?;
+        let state_machine = Arc::clone(group.state_machine());
         let flushed = self.manager.maintenance().run(move || state_machine.flush()).await;
         let flushed = flushed.map_err(|error| error_status(&Error::new(Reason::Unavailable, error.to_string())))?;
         flushed.map_err(|error| error_status(&error))?;
@@ -252,13 +305,21 @@ async fn apply(
             let range = convert::key_range_from_proto(&range)?;
             tablet.drop_range(OperationId::new(request.operation), range, timeout).await
         }
-        apply_request::Kind::DropOperation(operation) => tablet.drop_table(OperationId::new(operation), timeout).await,
+        apply_request::Kind::DropOperation(_) => Err(Error::internal("a table is dropped by its groups").into()),
     }
 }
 
-fn transfer_failure(tablet: &Tablet, error: TransferError) -> Failure {
+/// The status of a request to a group, with its leader as far as it is known.
+fn group_failure_status(group: &TabletGroup, mut failure: Failure) -> Status {
+    if matches!(failure.error.reason, Reason::NotLeader | Reason::NoLeader) {
+        failure.leader = failure.leader.or_else(|| group.leader());
+    }
+    failure_status(failure)
+}
+
+fn transfer_failure(group: &TabletGroup, error: TransferError) -> Failure {
     match error {
-        TransferError::NotLeader => Failure::not_leader(tablet.leader()),
+        TransferError::NotLeader => Failure::not_leader(group.leader()),
         TransferError::NotVoter(_) => Error::new(Reason::FailedPrecondition, error.to_string()).into(),
         TransferError::TargetBehind => Failure::busy(std::time::Duration::from_millis(100)),
         TransferError::TargetNotElected | TransferError::Stopped => {
@@ -269,12 +330,11 @@ fn transfer_failure(tablet: &Tablet, error: TransferError) -> Failure {
 
 fn replica_report(report: &ReplicaReport) -> wire::ReplicaReport {
     wire::ReplicaReport {
-        descriptor: Some(convert::descriptor_to_proto(&report.descriptor)),
+        group: Some(convert::group_to_proto(&report.descriptor)),
         replica: report.replica.get(),
         leads: report.is_leader,
         term: report.term.get(),
-        size_bytes: report.size_bytes,
-        schema_version: report.schema_version.get(),
+        tablets: report.tablets.iter().map(tablet_report).collect(),
         applied: Some(convert::log_id_to_proto(report.applied)),
         quarantined: false,
         idle: false,
@@ -283,10 +343,18 @@ fn replica_report(report: &ReplicaReport) -> wire::ReplicaReport {
     }
 }
 
+fn tablet_report(tablet: &TabletReport) -> wire::TabletReport {
+    wire::TabletReport {
+        tablet: Some(convert::tablet_record_to_proto(&tablet.descriptor)),
+        size_bytes: tablet.size_bytes,
+        schema_version: tablet.schema_version.get(),
+    }
+}
+
 /// The report on a replica that does not run.
-fn not_running_report(id: GroupId) -> wire::ReplicaReport {
-    let descriptor = ebla_proto::record::TabletDescriptor { tablet: id.tablet.get(), ..Default::default() };
-    wire::ReplicaReport { descriptor: Some(descriptor), replica: id.replica.get(), ..Default::default() }
+fn not_running_report(id: GroupReplica) -> wire::ReplicaReport {
+    let group = ebla_proto::record::GroupDescriptor { group: id.group.get(), ..Default::default() };
+    wire::ReplicaReport { group: Some(group), replica: id.replica.get(), ..Default::default() }
 }
 
 fn replica_digest(tablet: &Tablet, digest: &Digest) -> wire::ReplicaDigest {

@@ -1,4 +1,4 @@
-//! Drain: a server that stops gracefully transfers its leaderships first, so that no tablet waits for an election.
+//! Drain: a server that stops gracefully transfers its leaderships first, so that no group waits for an election.
 //!
 //! A leadership goes to the voter that holds most of the log, on a server that is registered in Chubby. A draining server has
 //! released its own registration before; so servers that stop at the same time do not transfer to each other, and the last
@@ -14,7 +14,7 @@ use futures::StreamExt as _;
 use tracing::debug;
 
 use crate::raft::TransferError;
-use crate::tablet::Tablet;
+use crate::tablet::TabletGroup;
 use crate::tablet::lifecycle::manager::TabletManager;
 
 /// Leaderships transferred at a time.
@@ -44,7 +44,7 @@ pub async fn transfer_leaderships(
 ) -> DrainOutcome {
     // Transfers in progress at the timeout end by themselves or with the process.
     let _late = tokio::time::timeout(timeout, transfer_all(manager, directory)).await;
-    let left = led_tablets(manager).len();
+    let left = led_groups(manager).len();
     if left == 0 {
         return DrainOutcome::Complete;
     }
@@ -70,24 +70,24 @@ async fn transfer_all(manager: &TabletManager, directory: &ChubbyDirectory) {
     let mut refusing = BTreeSet::new();
     loop {
         let candidates = transfer_candidates(manager.server(), directory, &refusing);
-        let tablets: Vec<_> =
-            led_tablets(manager).into_iter().filter(|tablet| has_candidate(tablet, &candidates)).collect();
-        if tablets.is_empty() {
+        let groups: Vec<_> =
+            led_groups(manager).into_iter().filter(|group| has_candidate(group, &candidates)).collect();
+        if groups.is_empty() {
             return;
         }
         let candidates = &candidates;
         let transfers =
-            futures::stream::iter(tablets).map(|tablet| async move { transfer_leadership(&tablet, candidates).await });
+            futures::stream::iter(groups).map(|group| async move { transfer_leadership(&group, candidates).await });
         let refused: Vec<_> = transfers.buffer_unordered(CONCURRENCY).filter_map(std::future::ready).collect().await;
         refusing.extend(refused);
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
-/// The tablets whose leader is on this server, including those that do not serve yet.
-fn led_tablets(manager: &TabletManager) -> Vec<Arc<Tablet>> {
-    let here = |tablet: &Arc<Tablet>| tablet.leader().is_some_and(|leader| leader.server == manager.server());
-    manager.tablets().into_iter().filter(here).collect()
+/// The groups whose leader is on this server, including those that do not serve yet.
+fn led_groups(manager: &TabletManager) -> Vec<Arc<TabletGroup>> {
+    let here = |group: &Arc<TabletGroup>| group.leader().is_some_and(|leader| leader.server == manager.server());
+    manager.groups().into_iter().filter(here).collect()
 }
 
 /// The servers that may receive a leadership.
@@ -100,19 +100,19 @@ fn transfer_candidates(
     registered.filter(|server| *server != own && !refusing.contains(server)).collect()
 }
 
-fn has_candidate(tablet: &Tablet, candidates: &BTreeSet<ServerId>) -> bool {
-    let membership = tablet.group().status().membership;
+fn has_candidate(group: &TabletGroup, candidates: &BTreeSet<ServerId>) -> bool {
+    let membership = group.raft().status().membership;
     membership.replicas().any(|replica| membership.is_voter(replica.replica) && candidates.contains(&replica.server))
 }
 
 /// Transfers one leadership to the best candidate. Returns the server that did not accept it.
-async fn transfer_leadership(tablet: &Tablet, candidates: &BTreeSet<ServerId>) -> Option<ServerId> {
-    let group = tablet.group();
-    let candidate = group.status().transfer_candidate(|replica| candidates.contains(&replica.server))?;
-    match group.transfer_leadership(candidate.replica).await {
+async fn transfer_leadership(group: &TabletGroup, candidates: &BTreeSet<ServerId>) -> Option<ServerId> {
+    let raft = group.raft();
+    let candidate = raft.status().transfer_candidate(|replica| candidates.contains(&replica.server))?;
+    match raft.transfer_leadership(candidate.replica).await {
         Ok(()) => None,
         Err(error) => {
-            debug!(tablet = %tablet.id(), to = %candidate.server, %error, "leadership not transferred");
+            debug!(group = %group.id(), to = %candidate.server, %error, "leadership not transferred");
             (error == TransferError::TargetNotElected).then_some(candidate.server)
         }
     }

@@ -26,6 +26,6 @@ pub mod server;
 pub mod tablet;
 
 pub use config::{RestartScope, ServerConfig, ServerOptions};
-pub use ebla_storage::tablet::BlockCache;
+pub use ebla_storage::store::BlockCache;
 pub use local_servers::LocalServers;
 pub use server::TabletServer;

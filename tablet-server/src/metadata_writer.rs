@@ -1,7 +1,7 @@
-//! The METADATA writer: every leader keeps the METADATA row of its tablet up to date.
+//! The METADATA writer: every leader keeps the METADATA rows of its tablets up to date.
 //!
 //! A tablet's own descriptor is the truth and METADATA is derived from it, after the fact. A replica that becomes leader,
-//! splits its tablet, or sees its replicas change writes the tablet's row. The write is guarded so that nothing newer is
+//! splits a tablet, or sees its replicas change writes the rows of the tablets. The write is guarded so that nothing newer is
 //! overwritten, and retried until it succeeds or another replica leads. If the leader of a split dies before METADATA is
 //! updated, the next leaders of both halves write the rows, so no step needs a record of its own.
 //!
@@ -22,9 +22,9 @@ use parking_lot::Mutex;
 
 use ebla_client::{Cluster, Deadline, Directory};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{Generation, ServerId, TabletId};
+use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::{self, TabletDescriptor};
+use ebla_model::metadata::{self, GroupDescriptor, TabletDescriptor};
 use ebla_proto::control::FlushRequest;
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{convert, status};
@@ -44,7 +44,7 @@ const CONCURRENCY: usize = 16;
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before failed rows are retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Timeout of another replica's flush before a split.
+/// Timeout of another replica's flush before a division.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The writer of METADATA rows, and the other services that tablets need from the cluster ([`TabletHost`]).
@@ -123,12 +123,9 @@ impl MetadataWriter {
     async fn update_row(&self, cluster: &Cluster, tablet: TabletId) -> Result<RowStatus, Error> {
         let manager = self.manager.get().and_then(Weak::upgrade);
         let Some(tablet) = manager.and_then(|manager| manager.tablet(tablet)) else { return Ok(RowStatus::UpToDate) };
-        let Some(leadership) = tablet.group().leadership() else { return Ok(RowStatus::UpToDate) };
-        let tablet_metadata = Arc::clone(&tablet.state_machine().applied_state().metadata);
-        if tablet_metadata.dropped || tablet_metadata.descriptor.generation == Generation::new(0) {
-            return Ok(RowStatus::UpToDate);
-        }
-        if tablet.group().status().membership_log_id != Some(tablet_metadata.descriptor.membership_log_id) {
+        let Some(leadership) = tablet.raft().leadership() else { return Ok(RowStatus::UpToDate) };
+        let Ok(tablet_metadata) = tablet.metadata() else { return Ok(RowStatus::UpToDate) };
+        if tablet.raft().status().membership_log_id != Some(tablet_metadata.descriptor.membership_log_id) {
             // The log has a later membership than the descriptor: it will be applied soon.
             return Ok(RowStatus::Deferred);
         }
@@ -162,11 +159,11 @@ impl MetadataWriter {
         }
     }
 
-    async fn flush_replica(&self, server: ServerId, tablet: TabletId) -> Result<(), Error> {
+    async fn flush_replica(&self, server: ServerId, group: GroupId) -> Result<(), Error> {
         let address = self.directory.address(server).await;
         let address = address.ok_or_else(|| Error::new(Reason::Unavailable, "the server's address is unknown"))?;
         let mut client = ControlClient::new(self.channels.get(&address));
-        let mut request = tonic::Request::new(FlushRequest { tablet: tablet.get() });
+        let mut request = tonic::Request::new(FlushRequest { group: group.get() });
         request.set_timeout(FLUSH_TIMEOUT);
         client.flush(request).await.map(drop).map_err(|status| status::from_status(&status).0)
     }
@@ -219,20 +216,27 @@ impl TabletHost for MetadataWriter {
         })
     }
 
-    fn flush_other_replicas<'a>(&'a self, descriptor: &'a TabletDescriptor) -> BoxFuture<'a, ()> {
+    fn allocate_group_id(&self) -> BoxFuture<'_, Result<GroupId, Error>> {
         Box::pin(async move {
-            let others = descriptor.membership.replicas().filter(|replica| replica.server != self.server);
+            let ids = next_ids(self.chubby.as_ref(), Counter::Groups, 1).await?;
+            Ok(GroupId::new(ids.start))
+        })
+    }
+
+    fn flush_other_replicas<'a>(&'a self, group: &'a GroupDescriptor) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let others = group.membership.replicas().filter(|replica| replica.server != self.server);
             let flushes = others.map(|replica| async move {
                 let flushed =
-                    tokio::time::timeout(FLUSH_TIMEOUT, self.flush_replica(replica.server, descriptor.tablet)).await;
-                // Without this flush the split is still correct, only slower on that replica.
+                    tokio::time::timeout(FLUSH_TIMEOUT, self.flush_replica(replica.server, group.group)).await;
+                // Without this flush the division is still correct, only slower on that replica.
                 match flushed {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => {
-                        warn!(server = %replica.server, %error, "flush before tablet split failed on a replica")
+                        warn!(server = %replica.server, %error, "flush before group division failed on a replica")
                     }
                     Err(_elapsed) => {
-                        warn!(server = %replica.server, "flush before tablet split timed out on a replica")
+                        warn!(server = %replica.server, "flush before group division timed out on a replica")
                     }
                 }
             });
@@ -240,8 +244,8 @@ impl TabletHost for MetadataWriter {
         })
     }
 
-    fn descriptor_changed(&self, tablet: TabletId) {
-        self.pending.lock().insert(tablet);
+    fn tablets_changed(&self, tablets: Vec<TabletId>) {
+        self.pending.lock().extend(tablets);
         self.arrived.notify_one();
     }
 }

@@ -28,8 +28,8 @@ use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Blocking, Listener, Rng, Runtime, ServeOptions, serve};
 use ebla_storage::log::{CommitLog, LogError, LogOptions, LogStep, Record, Recovered, SegmentManifest};
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
-use ebla_storage::tablet::SharedResources;
-use ebla_storage::tablet::options::{OPEN_FILES_WANTED, raise_open_files_limit};
+use ebla_storage::store::SharedResources;
+use ebla_storage::store::options::{OPEN_FILES_WANTED, raise_open_files_limit};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, watch};
@@ -43,7 +43,7 @@ use crate::drain::{self, DrainOutcome};
 use crate::front::{self, FrontConfig};
 use crate::maintenance::{self, MaintenanceLimits};
 use crate::metadata_writer::MetadataWriter;
-use crate::raft::{AddressBook, BlockingPools, GroupId, Network, NetworkOptions};
+use crate::raft::{AddressBook, BlockingPools, GroupReplica, Network, NetworkOptions};
 use crate::registration::{self, Registration, RegistrationStatus};
 use crate::router::{LocalHandlers, Router};
 use crate::rpc::{LocateService, MESSAGE_BYTES_MAX, TabletService};
@@ -382,11 +382,15 @@ fn persist_cluster_id(manager: &Arc<TabletManager>, directory: &ChubbyDirectory,
     });
 }
 
+/// A group is divided when it is larger than this many tablets of the maximum size.
+const DIVIDE_FACTOR: u64 = 64;
+
 fn maintenance_limits(options: &ServerOptions) -> MaintenanceLimits {
     MaintenanceLimits {
         memtable_bytes: options.store.memtable_bytes as u64,
         log_bytes: options.log_bytes.bytes(),
         split_bytes: options.split_bytes.bytes(),
+        divide_bytes: options.split_bytes.bytes().saturating_mul(DIVIDE_FACTOR),
     }
 }
 
@@ -419,7 +423,7 @@ async fn load_directory_cache(
 struct OpenedDisk {
     registry: Arc<Registry>,
     log: CommitLog,
-    quarantined: BTreeSet<GroupId>,
+    quarantined: BTreeSet<GroupReplica>,
 }
 
 async fn open_disk(config: &ServerConfig, maintenance: &Blocking, rng: &Rng) -> Result<OpenedDisk, Error> {
@@ -452,19 +456,19 @@ fn open_disk_now(config: &ServerConfig, rng: Rng) -> Result<OpenedDisk, Error> {
 /// Removes groups from the log whose replicas were removed or never completely created. After a crash before this removal,
 /// the log carries such a group, even a damaged one, from segment to segment.
 fn remove_deleted_groups(log: &CommitLog, registry: &Registry, recovered: &Recovered) {
-    let here: BTreeSet<GroupId> = registry.replicas().into_iter().map(|(id, _)| id).collect();
-    let carried: BTreeSet<GroupId> = recovered.groups.keys().chain(&recovered.quarantined).copied().collect();
+    let here: BTreeSet<GroupReplica> = registry.replicas().into_iter().map(|(id, _)| id).collect();
+    let carried: BTreeSet<GroupReplica> = recovered.groups.keys().chain(&recovered.quarantined).copied().collect();
     for group in carried.difference(&here) {
-        info!(tablet = %group.tablet, replica = %group.replica, "removing a deleted replica from the commit log");
+        info!(group = %group.group, replica = %group.replica, "removing a deleted replica from the commit log");
         // Repeated at the next start if it does not reach the disk now.
         log.submit(vec![Record::Removed { group: *group }], Box::new(|_outcome| ()));
     }
 }
 
-/// Fewer open files than this do not suffice for a thousand tablets.
+/// Fewer open files than this do not suffice for a busy server: a group has some tens of files, a connection one.
 const OPEN_FILES_LOW: u64 = 8_192;
 
-/// Raises the limit of open files of this process: a thousand tablets with 6 to 8 files each exceed the usual 1024.
+/// Raises the limit of open files of this process: the usual 1024 are few for groups and connections.
 fn raise_open_files() {
     let limit = raise_open_files_limit();
     if let Some(soft) = limit.soft.filter(|soft| *soft < OPEN_FILES_LOW) {
@@ -513,9 +517,9 @@ async fn write_batches(log: &CommitLog, queued: &Notify, sync: Duration, rng: &R
 }
 
 /// The live replicas whose log is incomplete: entries that they acknowledged may be lost.
-fn find_damaged(registry: &Registry, recovered: &Recovered) -> BTreeSet<GroupId> {
+fn find_damaged(registry: &Registry, recovered: &Recovered) -> BTreeSet<GroupReplica> {
     let live = registry.replicas().into_iter().filter(|(_, record)| record.state == ReplicaState::Live);
-    let lost: BTreeSet<GroupId> = live.map(|(id, _)| id).filter(|id| !recovered.groups.contains_key(id)).collect();
+    let lost: BTreeSet<GroupReplica> = live.map(|(id, _)| id).filter(|id| !recovered.groups.contains_key(id)).collect();
     if !lost.is_empty() {
         error!(
             replicas = lost.len(),

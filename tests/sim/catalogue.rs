@@ -7,7 +7,7 @@ use ebla_runtime::{Clock, Failpoint};
 
 use crate::process::{Ran, run_concurrently, start};
 
-/// The faults with the plans that find them. `SplitForgetsSessions` and `ScanSkipsRest` are missing: no seed has found them
+/// The faults with the plans that find them. `DivideForgetsSessions` and `ScanSkipsRest` are missing: no seed has found them
 /// yet.
 const CATALOGUE: [(Failpoint, &str); 14] = [
     (Failpoint::VoteAfterRestart, "votes"),

@@ -11,7 +11,7 @@ use ebla_model::error::Error;
 use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Net, Rng, Runtime, Tasks};
 use ebla_storage::disk::SimDisk;
-use ebla_storage::tablet::StoreOptions;
+use ebla_storage::store::StoreOptions;
 use ebla_tablet_server::config::Threads;
 use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::tablet::TabletManager;

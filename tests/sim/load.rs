@@ -7,16 +7,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_client::{Client, ReadOptions, Table};
+use ebla_client::{Admin, Client, ReadOptions, Table};
 use ebla_model::cell::Row;
 use ebla_model::error::{Error, Reason};
 use ebla_model::gc::GcRule;
+use ebla_model::id::GroupId;
 use ebla_model::key::{RowKey, RowSet};
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::rmw::{Operation, Rule};
 use ebla_model::schema::TableName;
 use ebla_runtime::{Rng, Runtime};
 use ebla_workload::verify::history::{Prefix, Token};
+use tokio::time::error::Elapsed;
 
 use crate::cluster::{Phase, SimCluster};
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
@@ -274,19 +276,26 @@ fn list_of(row: &Row) -> String {
     newest.map(|cell| String::from_utf8_lossy(&cell.value).into_owned()).unwrap_or_default()
 }
 
-/// The host that creates the table, requests splits, and runs the final checks.
+/// Maximum number of divisions of groups that a run requests. Each group costs processor time until the end of the run.
+const DIVISIONS_MAX: usize = 3;
+
+/// The host that creates the table, requests splits and divisions of groups, and runs the final checks.
 pub(crate) async fn overseer(cluster: Arc<SimCluster>, splits: Vec<(Duration, String)>) -> turmoil::Result {
     let runtime = cluster.runtime("overseer", &HostTime::default(), 0);
     create_table(&cluster, &runtime).await;
     cluster.note("overseer", "table", "");
     *cluster.phase.lock() = Phase::Load;
-    for (at, split) in splits {
+    for (number, (at, split)) in splits.into_iter().enumerate() {
         let now = time::elapsed();
         tokio::time::sleep(at.saturating_sub(now)).await;
         if cluster.phase() != Phase::Load {
             break;
         }
         request_split(&cluster, &runtime, &split).await;
+        // Every second one, so that tablets are also split in the groups that a division has created.
+        if number % 2 == 1 && number / 2 < DIVISIONS_MAX {
+            request_division(&cluster, &runtime).await;
+        }
     }
     wait_for(&cluster, Phase::Converge).await;
     let wrong = match tokio::time::timeout(CONVERGE, read_all(&cluster, &runtime)).await {
@@ -303,7 +312,7 @@ async fn create_table(cluster: &SimCluster, runtime: &Runtime) {
         ["l", "v", "w"].iter().map(|name| ((*name).to_owned(), Some(GcRule::MaxVersions(1)))).collect();
     for turn in 0.. {
         let server = &cluster.servers[turn % cluster.servers.len()];
-        let admin = ebla_client::Admin::connect(&server.address(), runtime);
+        let admin = Admin::connect(&server.address(), runtime);
         match tokio::time::timeout(Duration::from_secs(10), admin.create_table(&table_name(), &families, &[])).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) if error.reason == Reason::AlreadyExists => return,
@@ -314,16 +323,42 @@ async fn create_table(cluster: &SimCluster, runtime: &Runtime) {
     }
 }
 
-async fn request_split(cluster: &SimCluster, runtime: &Runtime, split: &str) {
+/// Requests from any server.
+fn any_admin(cluster: &SimCluster, runtime: &Runtime) -> Admin {
     let server = &cluster.servers[usize::try_from(runtime.rng.below(cluster.servers.len() as u64)).unwrap()];
-    let admin = ebla_client::Admin::connect(&server.address(), runtime);
-    let (name, at, nowhere) = (table_name(), key(split), RowKey::EMPTY);
-    let ordered = admin.split(&name, Some(&at), &nowhere);
-    let outcome = match tokio::time::timeout(Duration::from_secs(5), ordered).await {
+    Admin::connect(&server.address(), runtime)
+}
+
+/// The trace's word for the outcome of a request with a timeout.
+fn outcome_name<T>(outcome: &Result<Result<T, Error>, Elapsed>) -> &'static str {
+    match outcome {
         Ok(Ok(_)) => "ok",
         Ok(Err(error)) => error.reason.name(),
         Err(_elapsed) => "silence",
+    }
+}
+
+/// Divides the group with the most tablets.
+async fn request_division(cluster: &SimCluster, runtime: &Runtime) {
+    let admin = any_admin(cluster, runtime);
+    let divided = async {
+        let groups = admin.groups().await?;
+        let of_tables = groups.into_iter().filter(|one| one.group.group != GroupId::METADATA);
+        let largest = of_tables.max_by_key(|one| one.tablets).map(|one| one.group.group);
+        let largest = largest.ok_or_else(|| Error::new(Reason::Unavailable, "no group responds"))?;
+        admin.divide_group(largest).await
     };
+    let outcome = tokio::time::timeout(Duration::from_secs(10), divided).await;
+    let kind = if matches!(outcome, Ok(Ok(_))) { "divided" } else { "not-divided" };
+    cluster.trace.lock().count(time::elapsed(), "overseer", kind, outcome_name(&outcome));
+}
+
+async fn request_split(cluster: &SimCluster, runtime: &Runtime, split: &str) {
+    let admin = any_admin(cluster, runtime);
+    let (name, at, nowhere) = (table_name(), key(split), RowKey::EMPTY);
+    let ordered = admin.split(&name, Some(&at), &nowhere);
+    let outcome = tokio::time::timeout(Duration::from_secs(5), ordered).await;
+    let outcome = outcome_name(&outcome);
     cluster.trace.lock().count(time::elapsed(), "overseer", "split", &format!("{split} {outcome}"));
 }
 

@@ -75,7 +75,7 @@ impl Nemesis {
 fn view(cluster: &SimCluster) -> View {
     let leads = |node: &Node| {
         let hosted = cluster.host(*node).hosted();
-        hosted.is_some_and(|hosted| hosted.tablets().iter().any(|tablet| tablet.group().leadership().is_some()))
+        hosted.is_some_and(|hosted| hosted.groups().iter().any(|group| group.is_leader()))
     };
     let nodes = cluster.nodes();
     let leaders = nodes.iter().copied().filter(leads).collect();

@@ -1,11 +1,11 @@
-//! Comparison of all replicas of each tablet at the end.
+//! Comparison of the contents of each tablet on all replicas of its group at the end.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ebla_model::codec;
-use ebla_model::id::{LogIndex, TabletId};
-use ebla_storage::tablet::Direction;
+use ebla_model::id::{GroupId, LogIndex, TabletId};
+use ebla_storage::store::Direction;
 use ebla_tablet_server::tablet::Tablet;
 
 use crate::cluster::SimCluster;
@@ -13,6 +13,7 @@ use crate::cluster::SimCluster;
 /// The contents of a replica: last applied entry, range, and the cells in its range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Content {
+    group: GroupId,
     applied: LogIndex,
     range: String,
     generation: u64,
@@ -52,7 +53,8 @@ pub(crate) fn differences(cluster: &SimCluster) -> Vec<String> {
 fn content(tablet: &Tablet) -> Content {
     let applied_state = tablet.state_machine().applied_state();
     let store = tablet.state_machine().store();
-    let (lower, upper) = codec::range_bounds(&applied_state.metadata.descriptor.range);
+    let metadata = tablet.metadata().unwrap();
+    let (lower, upper) = codec::range_bounds(&metadata.stored_range(&metadata.descriptor.range));
     let mut hash = DefaultHasher::new();
     let mut cells = 0;
     let view = store.view();
@@ -61,9 +63,10 @@ fn content(tablet: &Tablet) -> Content {
         cells += 1;
     }
     Content {
+        group: metadata.descriptor.group,
         applied: applied_state.applied.index,
-        range: format!("{:?}", applied_state.metadata.descriptor.range),
-        generation: applied_state.metadata.descriptor.generation.get(),
+        range: format!("{:?}", metadata.descriptor.range),
+        generation: metadata.descriptor.generation.get(),
         cells,
         hash: hash.finish(),
     }

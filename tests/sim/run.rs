@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use ebla_model::id::{ReplicaId, TabletId, Term};
+use ebla_model::id::{GroupId, ReplicaId, Term};
 use ebla_runtime::Rng;
-use ebla_tablet_server::raft::GroupId;
+use ebla_tablet_server::raft::GroupReplica;
 
 use crate::cluster::{self, FailureTimeouts, Phase, SimCluster};
 use crate::load;
@@ -210,9 +210,9 @@ struct Steps<'s, 'a> {
     /// Whether a run ends with the first thing that is found wrong.
     stops_at_first: bool,
     /// The latest term of each replica.
-    terms: BTreeMap<(usize, GroupId), Term>,
-    /// All voters that each tablet has had.
-    voters: BTreeMap<TabletId, BTreeSet<ReplicaId>>,
+    terms: BTreeMap<(usize, GroupReplica), Term>,
+    /// All voters that each group has had.
+    voters: BTreeMap<GroupId, BTreeSet<ReplicaId>>,
 }
 
 /// Interval at which the state of all groups is traced.
@@ -255,13 +255,13 @@ impl Steps<'_, '_> {
     /// Terms of a replica must not decrease, also over restarts.
     fn compare_terms(&mut self, now: Duration) {
         for (number, host) in self.cluster.servers.iter().enumerate() {
-            for tablet in host.hosted().iter().flat_map(|hosted| hosted.tablets()) {
-                let group = tablet.group();
-                let term = group.status().term;
-                let known = self.terms.entry((number, group.id())).or_default();
+            for group in host.hosted().iter().flat_map(|hosted| hosted.groups()) {
+                let raft = group.raft();
+                let term = raft.status().term;
+                let known = self.terms.entry((number, raft.id())).or_default();
                 if term < *known {
-                    let (name, tablet) = (&host.name, tablet.id());
-                    let wrong = format!("forgotten: term {known} of tablet {tablet} by {name}, in {term} at {now:?}");
+                    let (name, group) = (&host.name, group.id());
+                    let wrong = format!("forgotten: term {known} of group {group} by {name}, in {term} at {now:?}");
                     self.cluster.history.lock().wrong.push(wrong);
                 }
                 *known = term;
@@ -272,45 +272,45 @@ impl Steps<'_, '_> {
     /// A leader must not serve reads by its lease while there is a leader of a later term, which may have committed writes that
     /// the first one does not know. A term has at most one leader.
     fn compare_leaders(&self, now: Duration) {
-        let mut leaders: BTreeMap<TabletId, Vec<(Term, &str, bool)>> = BTreeMap::new();
+        let mut leaders: BTreeMap<GroupId, Vec<(Term, &str, bool)>> = BTreeMap::new();
         for host in &self.cluster.servers {
-            for tablet in host.hosted().iter().flat_map(|hosted| hosted.tablets()) {
-                let Some(leadership) = tablet.group().leadership() else { continue };
-                let reads = tablet.group().can_lease_read(UP_BEFORE + now);
-                leaders.entry(tablet.id()).or_default().push((leadership.term, &host.name, reads));
+            for group in host.hosted().iter().flat_map(|hosted| hosted.groups()) {
+                let Some(leadership) = group.raft().leadership() else { continue };
+                let reads = group.raft().can_lease_read(UP_BEFORE + now);
+                leaders.entry(group.id()).or_default().push((leadership.term, &host.name, reads));
             }
         }
-        for (tablet, leaders) in leaders.into_iter().filter(|(_, leaders)| leaders.len() > 1) {
+        for (group, leaders) in leaders.into_iter().filter(|(_, leaders)| leaders.len() > 1) {
             let terms: BTreeSet<Term> = leaders.iter().map(|(term, _, _)| *term).collect();
             if terms.len() < leaders.len() {
-                let wrong = format!("split: {leaders:?} lead tablet {tablet} at {now:?}");
+                let wrong = format!("split: {leaders:?} lead group {group} at {now:?}");
                 self.cluster.history.lock().wrong.push(wrong);
             }
             let last = terms.last().copied();
             for (term, name, _) in leaders.iter().filter(|(term, _, reads)| *reads && Some(*term) != last) {
                 let wrong = format!(
-                    "stale: {name} reads tablet {tablet} by its lease of term {term} at {now:?}, {leaders:?} lead"
+                    "stale: {name} reads group {group} by its lease of term {term} at {now:?}, {leaders:?} lead"
                 );
                 self.cluster.history.lock().wrong.push(wrong);
             }
         }
     }
 
-    /// Traces the state of the groups, and counts replicas that were added to tablets.
+    /// Traces the state of the groups, and counts replicas that were added to groups.
     fn look(&mut self, now: Duration) {
         for host in &self.cluster.servers {
             for report in host.hosted().iter().flat_map(|hosted| hosted.report()) {
-                let (tablet, generation) = (report.descriptor.tablet, report.descriptor.generation);
-                let state = format!("{tablet} g{generation} t{} {} a{}", report.term, report.is_leader, report.applied);
+                let (group, tablets) = (report.descriptor.group, report.tablets.len());
+                let state = format!("{group} n{tablets} t{} {} a{}", report.term, report.is_leader, report.applied);
                 self.cluster.trace.lock().note(now, &host.name, "group", &state);
                 let voters = report.descriptor.membership.voters.into_iter().flatten();
-                let Some(known) = self.voters.get_mut(&tablet) else {
-                    self.voters.insert(tablet, voters.collect());
+                let Some(known) = self.voters.get_mut(&group) else {
+                    self.voters.insert(group, voters.collect());
                     continue;
                 };
                 for replica in voters {
                     if known.insert(replica) {
-                        let what = format!("{tablet} {replica}");
+                        let what = format!("{group} {replica}");
                         self.cluster.trace.lock().count(now, &host.name, "replica-added", &what);
                     }
                 }

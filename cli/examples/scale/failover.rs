@@ -73,7 +73,7 @@ impl NodeNetwork for Limited {
         self.loopback.partition(node, direction)
     }
 
-    fn heal(&mut self) -> io::Result<()> {
-        self.loopback.heal()
+    fn heal(&mut self, node: Node) -> io::Result<()> {
+        self.loopback.heal(node)
     }
 }

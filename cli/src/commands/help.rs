@@ -8,7 +8,7 @@ use super::Arguments;
 /// The groups: title and commands.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run", &["up", "demo", "master", "tablet-server", "mounttable"]),
-    ("Inspect", &["status", "wait", "server", "tablet", "meta"]),
+    ("Inspect", &["status", "wait", "server", "tablet", "group", "meta"]),
     ("Data", &["table", "family", "row", "load"]),
     ("Names", &["mt"]),
     ("Test", &["bench", "verify"]),

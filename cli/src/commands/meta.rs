@@ -5,7 +5,7 @@ use ebla_model::key::RowKey;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::ClusterArguments;
+use super::{ClusterArguments, tablet};
 use crate::encoding;
 use crate::output::{self, Failure, Format, Table};
 
@@ -49,31 +49,38 @@ pub async fn run(command: Meta, runtime: Runtime) -> Result<(), Failure> {
     let client = cluster.client(&runtime).await?;
     for _ in 0..times.max(1) {
         let found = client.locate(&name, &key).await?;
-        let tablet = &found.tablet.descriptor;
+        let held_by = &found.tablet.descriptor;
         let leader = found.tablet.leader.map(|leader| leader.server.get());
         if cluster.output == Format::Json {
             output::print_json(&json!({
-                "tablet": tablet.tablet.get(),
-                "start": encoding::to_base64(tablet.range.start().as_bytes()),
-                "end": tablet.range.end().map(|end| encoding::to_base64(end.as_bytes())),
+                "tablet": held_by.tablet.get(),
+                "group": held_by.group.get(),
+                "servers": tablet::servers(held_by),
+                "start": encoding::to_base64(held_by.range.start().as_bytes()),
+                "end": held_by.range.end().map(|end| encoding::to_base64(end.as_bytes())),
                 "leader": leader,
                 "hops": found.trace.iter().map(hop_json).collect::<Vec<_>>(),
             }));
         } else {
             output::print(&render(&found.trace));
+            let replicas = tablet::mark_leader(&tablet::servers(held_by), leader);
             let leader = leader.map_or("unknown".to_owned(), |server| format!("server {server}"));
-            output::print(&format!("tablet {} holds it; leader: {leader}\n", tablet.tablet));
+            output::print(&format!(
+                "tablet {} of group {} holds it; servers: {replicas}; leader: {leader}\n",
+                held_by.tablet, held_by.group
+            ));
         }
     }
     Ok(())
 }
 
 fn render(trace: &[Hop]) -> String {
-    let mut table = Table::new(&["LEVEL", "TABLET", "FROM", "ROUND TRIPS", "MS"]);
+    let mut table = Table::new(&["LEVEL", "TABLET", "GROUP", "FROM", "ROUND TRIPS", "MS"]);
     for hop in trace {
         table.row(vec![
             hop.level.to_string(),
             hop.tablet.to_string(),
+            hop.group.to_string(),
             hop.source.to_string(),
             hop.round_trips.to_string(),
             format!("{:.3}", hop.took.as_secs_f64() * 1000.0),
@@ -86,6 +93,7 @@ fn hop_json(hop: &Hop) -> Value {
     json!({
         "level": hop.level.to_string(),
         "tablet": hop.tablet.get(),
+        "group": hop.group.get(),
         "from": hop.source.to_string(),
         "round_trips": hop.round_trips,
         "micros": u64::try_from(hop.took.as_micros()).unwrap_or(u64::MAX),

@@ -8,6 +8,7 @@ pub mod bench;
 mod connectivity;
 pub mod demo;
 pub mod family;
+pub mod group;
 mod help;
 pub mod load;
 pub mod master;
@@ -208,6 +209,8 @@ pub enum Command {
     #[command(subcommand)]
     Tablet(tablet::Tablet),
     #[command(subcommand)]
+    Group(group::Group),
+    #[command(subcommand)]
     Meta(meta::Meta),
     Mounttable(mounttable::Mounttable),
     Mt(mt::Mt),
@@ -265,6 +268,7 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Family(family) => Box::pin(family::run(family, runtime)).await,
         Command::Row(row) => Box::pin(row::run(row, runtime)).await,
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
+        Command::Group(group) => Box::pin(group::run(group, runtime)).await,
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
         Command::Mounttable(server) => Box::pin(mounttable::run(server, runtime)).await,
         Command::Mt(command) => Box::pin(mt::run(command, runtime)).await,

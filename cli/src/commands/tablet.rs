@@ -87,37 +87,41 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
     }
 }
 
-/// Tablets as a table: range, generation, servers; the leader is marked.
+/// Tablets as a table: group, generation, range, servers; the leader is marked.
 pub fn render(tablets: &[(TabletDescriptor, Option<LeaderHint>)]) -> String {
-    let mut table = Table::new(&["TABLET", "GENERATION", "START", "END", "SERVERS (* LEADS)"]);
+    let mut table = Table::new(&["TABLET", "GROUP", "GENERATION", "START", "END", "SERVERS (* LEADS)"]);
     for (tablet, leader) in tablets {
-        let servers =
-            servers(tablet).into_iter().map(|id| match leader.is_some_and(|leader| leader.server.get() == id) {
-                true => format!("{id}*"),
-                false => id.to_string(),
-            });
         table.row(vec![
             tablet.tablet.to_string(),
+            tablet.group.to_string(),
             tablet.generation.to_string(),
             short(tablet.range.start()),
             tablet.range.end().map_or("(end)".to_owned(), short),
-            servers.collect::<Vec<_>>().join(" "),
+            mark_leader(&servers(tablet), leader.map(|leader| leader.server.get())),
         ]);
     }
     table.render()
+}
+
+/// Servers separated by spaces, with a star after the one that leads.
+pub(super) fn mark_leader(servers: &[u64], leader: Option<u64>) -> String {
+    let shown = servers.iter().map(|id| if leader == Some(*id) { format!("{id}*") } else { id.to_string() });
+    shown.collect::<Vec<_>>().join(" ")
 }
 
 fn short(key: &RowKey) -> String {
     if key.is_empty() { "(start)".to_owned() } else { encoding::escape(key.as_bytes()) }
 }
 
-fn servers(tablet: &TabletDescriptor) -> Vec<u64> {
+/// The servers of its replicas.
+pub(super) fn servers(tablet: &TabletDescriptor) -> Vec<u64> {
     tablet.membership.replicas().map(|replica| replica.server.get()).collect()
 }
 
 fn to_json(tablet: &TabletDescriptor, leader: Option<LeaderHint>) -> Value {
     json!({
         "tablet": tablet.tablet.get(),
+        "group": tablet.group.get(),
         "generation": tablet.generation.get(),
         "start": encoding::to_base64(tablet.range.start().as_bytes()),
         "end": tablet.range.end().map(|end| encoding::to_base64(end.as_bytes())),

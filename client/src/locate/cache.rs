@@ -1,4 +1,4 @@
-//! The location cache: tablets by table and key.
+//! The location cache: tablets by table and key, and the groups that hold them.
 //!
 //! Each table has ranges that do not overlap, each with its newest descriptor. Of two descriptors that overlap, the one
 //! with the higher generation wins (a split gives both halves the parent's generation plus one); of two descriptors of
@@ -6,28 +6,43 @@
 //! one. If a newer descriptor covers only a part of an older one, the older one stays for the rest. That costs at most
 //! one round trip: its tablet responds with the current descriptor.
 //!
+//! Replicas and leader belong to the group (`group.rs`), once for all its tablets: what a response to a request
+//! for one tablet says about them counts for the others. [`Cache::find`] returns a tablet with the newest membership of
+//! its group.
+//!
 //! Tables are keyed by id, and ids are never reused: a recreated table shares nothing with its predecessor.
 //! The root tablet is an ordinary entry; the resolver fetches it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use ebla_model::id::{ServerId, TableId};
+use ebla_model::id::{GroupId, ServerId, TableId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 
+use super::group::CachedGroup;
 use super::{CachedTablet, LeaderHint, Position, Probe};
 
-/// The maximum number of tablets. A full cache drops all user tables: a refill costs a round trip per hundred tablets.
+/// The maximum number of tablets, and of groups. A full cache drops all user tables: a refill costs a round trip per
+/// hundred tablets.
 pub const TABLETS_MAX: usize = 200_000;
 
-type Table = BTreeMap<RowKey, CachedTablet>;
+/// A tablet and the keys for which its descriptor counts.
+#[derive(Clone, Debug)]
+struct Entry {
+    descriptor: Arc<TabletDescriptor>,
+    range: KeyRange,
+}
+
+type Table = BTreeMap<RowKey, Entry>;
 
 /// The location cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
     tables: BTreeMap<TableId, Table>,
+    /// The groups of all cached tablets.
+    groups: BTreeMap<GroupId, CachedGroup>,
     tablets: usize,
     tablets_max: usize,
 }
@@ -41,63 +56,80 @@ impl Default for Cache {
 impl Cache {
     /// An empty cache for at most `tablets_max` tablets.
     pub const fn with_tablets_max(tablets_max: usize) -> Self {
-        Self { tables: BTreeMap::new(), tablets: 0, tablets_max }
+        Self { tables: BTreeMap::new(), groups: BTreeMap::new(), tablets: 0, tablets_max }
     }
 
     /// The tablet at this position, if it is cached.
-    pub fn find(&self, position: &Position) -> Option<&CachedTablet> {
+    pub fn find(&self, position: &Position) -> Option<CachedTablet> {
         let table = self.tables.get(&position.table)?;
         let (_start, entry) = match &position.probe {
             Probe::At(key) => table.range::<RowKey, _>((Bound::Unbounded, Bound::Included(key))).next_back(),
             Probe::Below(Some(key)) => table.range::<RowKey, _>((Bound::Unbounded, Bound::Excluded(key))).next_back(),
             Probe::Below(None) => table.last_key_value(),
         }?;
-        position.probe.is_in(&entry.range).then_some(entry)
+        if !position.probe.is_in(&entry.range) {
+            return None;
+        }
+        Some(self.groups.get(&entry.descriptor.group)?.tablet(&entry.descriptor, entry.range.clone()))
     }
 
-    /// Adds a tablet. Newer entries stay; true when the cache has changed.
-    pub fn insert(&mut self, descriptor: &Arc<TabletDescriptor>, leader: Option<LeaderHint>) -> bool {
-        if self.tablets >= self.tablets_max {
+    /// Adds a tablet and what it says about its group. Newer entries stay.
+    pub fn insert(&mut self, descriptor: &Arc<TabletDescriptor>, leader: Option<LeaderHint>) {
+        if self.tablets.max(self.groups.len()) >= self.tablets_max {
             self.remove_user_tables();
+        }
+        let group = self.groups.entry(descriptor.group).or_insert_with(|| CachedGroup::new(descriptor));
+        group.update_membership(descriptor);
+        if let Some(leader) = leader {
+            group.update_leader(leader);
         }
         let table = self.tables.entry(descriptor.table).or_default();
         let before = table.len();
-        let (pieces, mut tablet) = make_room(table, descriptor);
-        if let Some(leader) = leader {
-            tablet.update_leader(leader);
-        }
-        let has_changed = !pieces.is_empty();
-        for range in pieces {
-            table.insert(range.start().clone(), CachedTablet { range, ..tablet.clone() });
+        for range in make_room(table, descriptor) {
+            table.insert(range.start().clone(), Entry { descriptor: Arc::clone(descriptor), range });
         }
         self.tablets = (self.tablets + table.len()).saturating_sub(before);
-        has_changed
     }
 
-    /// Removes this descriptor; a newer descriptor of its tablet stays.
+    /// Removes this descriptor; a newer descriptor of its tablet, or a newer membership of its group, stays.
     pub fn remove(&mut self, descriptor: &TabletDescriptor) {
+        let Some(group) = self.groups.get(&descriptor.group) else { return };
+        if group.membership_log_id() > descriptor.membership_log_id {
+            return;
+        }
         let Some(table) = self.tables.get_mut(&descriptor.table) else { return };
+        let is_same = |entry: &Entry| {
+            entry.descriptor.tablet == descriptor.tablet && entry.descriptor.generation == descriptor.generation
+        };
         for start in overlapping(table, &descriptor.range) {
-            if table.get(&start).is_some_and(|entry| is_same(&entry.descriptor, descriptor)) {
+            if table.get(&start).is_some_and(is_same) {
                 table.remove(&start);
                 self.tablets -= 1;
             }
         }
     }
 
-    /// Sets the presumed leader of a tablet; an older term has no effect.
+    /// Removes this descriptor as [`Self::remove`] does, and forgets the leader of its group.
+    pub fn remove_with_leader(&mut self, descriptor: &TabletDescriptor) {
+        self.remove(descriptor);
+        if let Some(group) = self.groups.get_mut(&descriptor.group) {
+            group.forget_leader();
+        }
+    }
+
+    /// Sets the presumed leader of a tablet's group; an older term has no effect.
     pub fn set_leader(&mut self, descriptor: &TabletDescriptor, hint: LeaderHint) {
-        self.update_entries(descriptor, |entry| entry.update_leader(hint));
+        self.update_group(descriptor, |group| group.update_leader(hint));
     }
 
-    /// A server served a request as the leader of a tablet.
+    /// A server served a request as the leader of a tablet's group.
     pub fn confirm_leader(&mut self, descriptor: &TabletDescriptor, server: ServerId) {
-        self.update_entries(descriptor, |entry| entry.confirm_leader(server));
+        self.update_group(descriptor, |group| group.confirm_leader(server));
     }
 
-    /// A server does not lead a tablet, or did not respond.
+    /// A server does not lead a tablet's group, or did not respond.
     pub fn reject_leader(&mut self, descriptor: &TabletDescriptor, server: ServerId) {
-        self.update_entries(descriptor, |entry| entry.reject_leader(server));
+        self.update_group(descriptor, |group| group.reject_leader(server));
     }
 
     /// The number of cached tablets.
@@ -110,25 +142,19 @@ impl Cache {
         self.tablets == 0
     }
 
-    /// Updates the entries of the descriptor's tablet within its range.
-    fn update_entries(&mut self, descriptor: &TabletDescriptor, change: impl Fn(&mut CachedTablet)) {
-        let Some(table) = self.tables.get_mut(&descriptor.table) else { return };
-        for start in overlapping(table, &descriptor.range) {
-            if let Some(entry) = table.get_mut(&start).filter(|entry| entry.descriptor.tablet == descriptor.tablet) {
-                change(entry);
-            }
+    fn update_group(&mut self, descriptor: &TabletDescriptor, change: impl FnOnce(&mut CachedGroup)) {
+        if let Some(group) = self.groups.get_mut(&descriptor.group) {
+            change(group);
         }
     }
 
     fn remove_user_tables(&mut self) {
         self.tables.retain(|table, _entries| *table == TableId::METADATA);
+        let entries = self.tables.values().flat_map(BTreeMap::values);
+        let groups: BTreeSet<GroupId> = entries.map(|entry| entry.descriptor.group).collect();
+        self.groups.retain(|group, _state| groups.contains(group));
         self.tablets = self.tables.values().map(BTreeMap::len).sum();
     }
-}
-
-/// Whether both are the same version of one tablet.
-fn is_same(a: &TabletDescriptor, b: &TabletDescriptor) -> bool {
-    a.tablet == b.tablet && a.fence() == b.fence()
 }
 
 /// Whether the cached descriptor is newer than the received one.
@@ -140,24 +166,18 @@ fn is_newer(cached: &TabletDescriptor, received: &TabletDescriptor) -> bool {
     }
 }
 
-/// Removes entries that are older than `received`. Returns the ranges for which `received` is the newest descriptor,
-/// and its entry with the known leader.
-fn make_room(table: &mut Table, received: &Arc<TabletDescriptor>) -> (Vec<KeyRange>, CachedTablet) {
-    let mut tablet = CachedTablet::new(Arc::clone(received), received.range.clone());
+/// Removes entries that are older than `received`. Returns the ranges for which `received` is the newest descriptor.
+fn make_room(table: &mut Table, received: &TabletDescriptor) -> Vec<KeyRange> {
     let mut pieces = vec![received.range.clone()];
     for start in overlapping(table, &received.range) {
         let Some(entry) = table.get(&start) else { continue };
         if is_newer(&entry.descriptor, received) {
             pieces = pieces.iter().flat_map(|piece| without(piece, &entry.range)).collect();
-            continue;
+        } else {
+            table.remove(&start);
         }
-        if entry.descriptor.tablet == received.tablet {
-            tablet.leader = entry.leader.or(tablet.leader);
-            tablet.rejected_leader = entry.rejected_leader.or(tablet.rejected_leader);
-        }
-        table.remove(&start);
     }
-    (pieces, tablet)
+    pieces
 }
 
 /// The starts of the entries that share a key with `range`.

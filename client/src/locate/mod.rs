@@ -9,8 +9,12 @@
 //! [`crate::Cluster`] sends the requests and returns the responses; a test supplies its own responses and counts them.
 //! An empty cache costs three round trips, a cache that is stale at every level costs six. Every location here may be
 //! stale; each request carries the tablet's generation, so a stale location never gives a wrong answer.
+//!
+//! A tablet's replicas are those of its group, and so is its leader: one response that names a new leader redirects the
+//! requests to all tablets of the group.
 
 pub mod cache;
+mod group;
 pub mod messages;
 mod pending;
 pub mod resolver;
@@ -21,7 +25,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_model::id::{ServerId, TableId, TabletId, Term};
+use ebla_model::id::{GroupId, ServerId, TableId, TabletId, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 
@@ -61,7 +65,7 @@ impl Position {
     }
 }
 
-/// The presumed leader of a tablet and its term. A wrong hint costs a round trip.
+/// The presumed leader of a tablet's group and its term. A wrong hint costs a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaderHint {
     /// The server.
@@ -73,11 +77,11 @@ pub struct LeaderHint {
 /// A tablet in the location cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedTablet {
-    /// The newest descriptor of the tablet.
+    /// The newest descriptor of the tablet, with the newest membership of its group.
     pub descriptor: Arc<TabletDescriptor>,
     /// The keys for which it counts: the descriptor's range without the ranges of newer descriptors.
     pub range: KeyRange,
-    /// The presumed leader.
+    /// The presumed leader of its group.
     pub leader: Option<LeaderHint>,
     /// The last presumed leader that did not lead or did not respond. Peers with stale state may name it again.
     pub(crate) rejected_leader: Option<LeaderHint>,
@@ -89,37 +93,10 @@ impl CachedTablet {
         Self { descriptor, range, leader: None, rejected_leader: None }
     }
 
-    /// A server named the leader. A hint of an older term, or of a leader that was rejected in its term, has no effect.
-    pub(crate) fn update_leader(&mut self, hint: LeaderHint) {
-        if !self.has_rejected(hint) && self.leader.is_none_or(|known| known.term <= hint.term) {
-            self.leader = Some(hint);
-        }
-    }
-
     /// Whether the hint names a rejected leader that is not among the known replicas: the tablet has other replicas
     /// now, and METADATA lists them.
     pub(crate) fn is_superseded_by(&self, hint: LeaderHint) -> bool {
-        self.has_rejected(hint) && self.descriptor.membership.replica_on(hint.server).is_none()
-    }
-
-    /// Whether this leader was rejected in this term or a later one.
-    fn has_rejected(&self, hint: LeaderHint) -> bool {
-        self.rejected_leader.is_some_and(|known| known.server == hint.server && hint.term <= known.term)
-    }
-
-    /// A server served a request as the leader.
-    pub(crate) fn confirm_leader(&mut self, server: ServerId) {
-        let term = self.leader.or(self.rejected_leader).map(|known| known.term).unwrap_or_default();
-        self.leader = Some(LeaderHint { server, term });
-        self.rejected_leader = None;
-    }
-
-    /// A server does not lead, or did not respond.
-    pub(crate) fn reject_leader(&mut self, server: ServerId) {
-        if let Some(known) = self.leader.filter(|known| known.server == server) {
-            self.leader = None;
-            self.rejected_leader = Some(known);
-        }
+        is_rejected(self.rejected_leader, hint) && self.descriptor.membership.replica_on(hint.server).is_none()
     }
 
     /// The server to try next: the presumed leader, then the voters in turn, beginning with number `round_robin_start`.
@@ -141,6 +118,11 @@ impl CachedTablet {
         let first = round_robin_start.checked_rem(voters.len()).unwrap_or(0);
         voters.iter().cycle().skip(first).take(voters.len()).find(|server| !tried.contains(server)).copied()
     }
+}
+
+/// Whether this leader was rejected in this term or a later one.
+fn is_rejected(rejected: Option<LeaderHint>, hint: LeaderHint) -> bool {
+    rejected.is_some_and(|known| known.server == hint.server && hint.term <= known.term)
 }
 
 /// The level that a hop of a lookup found.
@@ -176,6 +158,8 @@ pub struct Hop {
     pub source: Source,
     /// Which tablet it is.
     pub tablet: TabletId,
+    /// The group that holds the tablet.
+    pub group: GroupId,
     /// Round trips, wrong guesses included.
     pub round_trips: u32,
     /// The total time of the round trips.

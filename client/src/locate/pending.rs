@@ -59,13 +59,16 @@ impl PendingLookup {
         }
     }
 
+    /// Whether a server rejected this descriptor, or a newer one of its tablet, during this lookup.
     pub(super) fn has_rejected(&self, descriptor: &TabletDescriptor) -> bool {
-        self.rejected.contains(&version(descriptor))
+        let (tablet, generation, log_id) = version(descriptor);
+        self.rejected.iter().any(|known| known.0 == tablet && (generation, log_id) <= (known.1, known.2))
     }
 
     /// Records that a level was found, with the cost since the previous one.
-    pub(super) fn add_hop(&mut self, level: Level, source: Source, tablet: TabletId) {
-        let hop = Hop { level, source, tablet, round_trips: self.round_trips, took: self.took };
+    pub(super) fn add_hop(&mut self, level: Level, source: Source, found: &TabletDescriptor) {
+        let (tablet, group) = (found.tablet, found.group);
+        let hop = Hop { level, source, tablet, group, round_trips: self.round_trips, took: self.took };
         self.hops.push(hop);
         self.round_trips = 0;
         self.took = Duration::ZERO;
@@ -77,8 +80,8 @@ impl PendingLookup {
             return;
         }
         let level = if descriptor.tablet == TabletId::ROOT { Level::Root } else { Level::Metadata };
-        let (source, tablet) = (Source::Cache, descriptor.tablet);
-        self.hops.push(Hop { level, source, tablet, round_trips: 0, took: Duration::ZERO });
+        let (tablet, group) = (descriptor.tablet, descriptor.group);
+        self.hops.push(Hop { level, source: Source::Cache, tablet, group, round_trips: 0, took: Duration::ZERO });
     }
 }
 

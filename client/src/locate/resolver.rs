@@ -13,6 +13,8 @@
 //! step goes one level up. A descriptor that comes back unchanged after it was rejected ends the lookup with an error
 //! that asks the caller to wait: METADATA is written after the change, and another read at once would not help.
 //!
+//! METADATA's tablets share a group. When none of its replicas responds, step 4 follows at once.
+//!
 //! A METADATA tablet without a leader is read from any replica that responds: descriptors are hints, which the tablet
 //! itself confirms or corrects, so lookups do not wait for elections of METADATA.
 //!
@@ -67,8 +69,8 @@ enum NextRead {
 }
 
 impl NextRead {
-    fn rows(tablet: &CachedTablet, rows: KeyRange, position: Position) -> Self {
-        Self::Rows(Box::new(NextRows { tablet: tablet.clone(), rows, position }))
+    fn rows(tablet: CachedTablet, rows: KeyRange, position: Position) -> Self {
+        Self::Rows(Box::new(NextRows { tablet, rows, position }))
     }
 }
 
@@ -97,7 +99,7 @@ impl Resolver {
     /// Searches the cache for a position; if it is absent, joins or starts a lookup.
     pub fn find_or_start(&mut self, position: &Position) -> LookupStart {
         if let Some(tablet) = self.cache.find(position) {
-            return LookupStart::Cached(tablet.clone());
+            return LookupStart::Cached(tablet);
         }
         if let Some(lookup) = self.pending_by_table.get(&position.table) {
             return LookupStart::Join(*lookup);
@@ -160,7 +162,7 @@ impl Resolver {
             let newer = failure.descriptors.iter().find(|descriptor| descriptor.tablet == tablet.descriptor.tablet);
             self.cache.set_leader(newer.unwrap_or(&tablet.descriptor), leader);
             if newer.is_none() && tablet.is_superseded_by(leader) {
-                self.cache.remove(&tablet.descriptor);
+                self.cache.remove_with_leader(&tablet.descriptor);
             }
         }
         if failure.error.kind == ErrorKind::RefreshAndRetry {
@@ -171,7 +173,7 @@ impl Resolver {
     /// Removes a tablet from the cache: none of its known replicas is reachable, or none has known a leader for long.
     /// The tablet may have moved, so the next lookup reads METADATA.
     pub fn invalidate(&mut self, tablet: &CachedTablet) {
-        self.cache.remove(&tablet.descriptor);
+        self.cache.remove_with_leader(&tablet.descriptor);
     }
 
     fn store(&mut self, id: LookupId, lookup: PendingLookup, effect: &LookupEffect) {
@@ -240,7 +242,7 @@ impl Resolver {
             Ok(root) if lookup.has_rejected(&root) => done(lookup, Err(metadata_behind())),
             Ok(root) => {
                 self.cache.insert(&root, None);
-                lookup.add_hop(Level::Root, Source::Chubby, root.tablet);
+                lookup.add_hop(Level::Root, Source::Chubby, &root);
                 if self.cache.find(&Position::at(TableId::METADATA, root.range.start().clone())).is_none() {
                     return done(lookup, Err(Error::internal("the root tablet has an invalid range")));
                 }
@@ -269,8 +271,7 @@ impl Resolver {
                 _other => Source::MetadataTablet,
             };
             let level = if position.table == TableId::METADATA { Level::Metadata } else { Level::Tablet };
-            let tablet = found.descriptor.tablet;
-            lookup.add_hop(level, source, tablet);
+            lookup.add_hop(level, source, &found.descriptor);
             return self.advance(lookup);
         }
         match (rows.is_empty(), next_tablet_start(read)) {
@@ -305,7 +306,7 @@ impl Resolver {
         let here = Position::at(TableId::METADATA, read.rows.start().clone());
         let known =
             self.cache.find(&here).filter(|known| version(&known.descriptor) == version(&read.tablet.descriptor));
-        let Some(known) = known.cloned() else {
+        let Some(known) = known else {
             // The descriptor was removed or replaced.
             lookup.rejected.push(version(&read.tablet.descriptor));
             return self.advance(lookup);
@@ -320,9 +321,19 @@ impl Resolver {
         if let Some((_server, error)) = lookup.followers.last().cloned() {
             return read_any_replica(lookup, MetadataRead { tablet: known, ..read }, position, error);
         }
-        self.cache.remove(&known.descriptor);
-        lookup.rejected.push(version(&known.descriptor));
+        self.reject_with_root(&mut lookup, &known.descriptor);
         self.advance(lookup)
+    }
+
+    /// No replica of a METADATA tablet responds. If the root tablet is in the same group, no replica of it responds
+    /// either.
+    fn reject_with_root(&mut self, lookup: &mut PendingLookup, descriptor: &TabletDescriptor) {
+        let root = self.cache.find(&Position::at(TableId::METADATA, metadata::root_range().start().clone()));
+        let root = root.map(|root| root.descriptor).filter(|root| root.group == descriptor.group);
+        for rejected in root.as_deref().into_iter().chain([descriptor]) {
+            self.cache.remove(rejected);
+            lookup.rejected.push(version(rejected));
+        }
     }
 }
 

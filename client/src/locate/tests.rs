@@ -2,10 +2,13 @@
 //! the output is one round trip. `UPDATE=1` rewrites the output.
 //!
 //! ```text
-//! table 5 at f m          creates a table of three tablets, 10 and on, led by the servers 1 2 3 in turn, and lists them
+//! table 5 at f m          creates a table of three tablets, 10 and on, each in a group with its number, led by the
+//!                         servers 1 2 3 in turn, and lists them
+//! table 5 at f m in 7     creates all of them in group 7, led by server 1
 //! split 10 at c child 20  splits a tablet; METADATA is not updated
-//! move 10 to 4 5 6        replaces the replicas of a tablet, the first leads; METADATA is not updated
-//! lead 10 2               changes the leader
+//! divide 10 into 8        moves a tablet to a new group on the same servers; METADATA is not updated
+//! move 10 to 4 5 6        replaces the replicas of a tablet's group, the first leads; METADATA is not updated
+//! lead 10 2               changes the leader of a tablet's group
 //! list 10                 updates METADATA (or Chubby, for the root tablet)
 //! drop 5                  drops a table, also in METADATA
 //! down 3, up 3            a server stops responding, or responds again
@@ -22,10 +25,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ServerId, TableId, TabletId, Term};
+use ebla_model::id::{GroupId, ServerId, TableId, TabletId, Term};
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::{Membership, TabletDescriptor, first_tablets, row_key};
+use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, first_tablets, row_key};
 
+use super::cache::Cache;
 use super::messages::{CallFailure, FailureSource, LookupEffect, LookupResponse, MetadataRead, TabletLocation};
 use super::resolver::{LookupId, LookupStart, Resolver};
 use super::{CachedTablet, LeaderHint, Position, Probe};
@@ -33,9 +37,8 @@ use super::{CachedTablet, LeaderHint, Position, Probe};
 /// The maximum number of attempts of one request.
 const ATTEMPTS_MAX: usize = 12;
 
-#[derive(Clone)]
-struct TabletState {
-    descriptor: TabletDescriptor,
+struct GroupState {
+    descriptor: GroupDescriptor,
     leader: ServerId,
     term: Term,
 }
@@ -48,7 +51,9 @@ enum Hints {
 }
 
 struct Cluster {
-    tablets: BTreeMap<TabletId, TabletState>,
+    groups: BTreeMap<GroupId, GroupState>,
+    /// With the membership of their creation; [`Cluster::tablet`] has the current one.
+    tablets: BTreeMap<TabletId, TabletDescriptor>,
     /// The rows of METADATA.
     rows: BTreeMap<RowKey, TabletDescriptor>,
     /// The file in Chubby.
@@ -75,6 +80,7 @@ impl Cluster {
         let three = servers(&["1", "2", "3"]);
         let [root, metadata] = first_tablets(&three);
         let mut cluster = Self {
+            groups: BTreeMap::new(),
             tablets: BTreeMap::new(),
             rows: BTreeMap::new(),
             root: root.clone(),
@@ -93,47 +99,74 @@ impl Cluster {
 
     fn add(&mut self, descriptor: TabletDescriptor, leader: u64) {
         let tablet = descriptor.tablet;
-        let leader = ServerId::new(leader);
-        self.tablets.insert(tablet, TabletState { descriptor, leader, term: Term::new(1) });
+        self.groups.entry(descriptor.group).or_insert_with(|| GroupState {
+            descriptor: descriptor.group_descriptor(),
+            leader: ServerId::new(leader),
+            term: Term::new(1),
+        });
+        self.tablets.insert(tablet, descriptor);
         self.list(tablet);
     }
 
+    /// A tablet with the current membership of its group.
+    fn tablet(&self, tablet: TabletId) -> TabletDescriptor {
+        let TabletDescriptor { table, tablet, range, generation, group, .. } = self.tablets[&tablet].clone();
+        self.groups[&group].descriptor.tablet(table, tablet, range, generation)
+    }
+
+    fn group_of(&mut self, tablet: &str) -> &mut GroupState {
+        let tablet = &self.tablets[&tablet.parse().unwrap()];
+        self.groups.get_mut(&tablet.group).unwrap()
+    }
+
     fn list(&mut self, tablet: TabletId) {
-        let descriptor = self.tablets[&tablet].descriptor.clone();
+        let descriptor = self.tablet(tablet);
         if tablet == TabletId::ROOT {
             self.root = descriptor.clone();
         }
         self.rows.insert(descriptor.row_key(), descriptor);
     }
 
-    fn table(&mut self, table: TableId, cuts: &[&str]) {
+    /// `group`: of all tablets; otherwise each has its own.
+    fn table(&mut self, table: TableId, cuts: &[&str], group: Option<GroupId>) {
+        let three = servers(&["1", "2", "3"]);
         let mut start = RowKey::EMPTY;
         let ends = cuts.iter().map(|cut| Some(key(cut))).chain([None]);
         for end in ends {
             let range = KeyRange::new(start, end.clone()).unwrap();
             let tablet = TabletId::new(self.next_tablet);
-            let leader = 1 + (self.next_tablet - 10) % 3;
+            let leader = if group.is_some() { 1 } else { 1 + (self.next_tablet - 10) % 3 };
+            let group = GroupDescriptor::initial(group.unwrap_or(GroupId::new(tablet.get())), &three);
             self.next_tablet += 1;
-            self.add(TabletDescriptor::initial(table, tablet, range, &servers(&["1", "2", "3"])), leader);
+            self.add(group.new_tablet(table, tablet, range), leader);
             start = end.unwrap_or_default();
         }
     }
 
     /// METADATA's keys are written `5/g`: the row of the tablet of table 5 that ends before g.
     fn split(&mut self, tablet: TabletId, at: &str, child: TabletId) {
-        let state = self.tablets[&tablet].clone();
         let at = match at.split_once('/') {
             Some((table, end)) => row_key(table.parse().unwrap(), Some(&key(end))),
             None => key(at),
         };
-        let (left, right) = state.descriptor.split(&at, child).unwrap();
-        self.tablets.insert(tablet, TabletState { descriptor: left, ..state.clone() });
-        self.tablets.insert(child, TabletState { descriptor: right, ..state });
+        let (left, right) = self.tablet(tablet).split(&at, child).unwrap();
+        self.tablets.insert(tablet, left);
+        self.tablets.insert(child, right);
     }
 
-    fn move_replicas(&mut self, tablet: TabletId, to: &[&str]) {
-        let state = self.tablets.get_mut(&tablet).unwrap();
+    fn divide(&mut self, tablet: TabletId, child: GroupId) {
+        let moved = self.tablet(tablet);
+        let parent = &self.groups[&moved.group];
+        let descriptor = parent.descriptor.divide(child).unwrap();
+        let moved = descriptor.tablet(moved.table, tablet, moved.range, moved.generation.next());
+        let state = GroupState { descriptor, leader: parent.leader, term: Term::new(1) };
+        self.groups.insert(child, state);
+        self.tablets.insert(tablet, moved);
+    }
+
+    fn move_replicas(&mut self, tablet: &str, to: &[&str]) {
         let to = servers(to);
+        let state = self.group_of(tablet);
         state.descriptor.membership = Membership::initial(&to);
         let membership = &mut state.descriptor.membership_log_id;
         membership.index = membership.index.next();
@@ -142,21 +175,25 @@ impl Cluster {
     }
 
     fn drop_table(&mut self, table: TableId) {
-        self.tablets.retain(|_tablet, state| state.descriptor.table != table);
+        self.tablets.retain(|_tablet, descriptor| descriptor.table != table);
         self.rows.retain(|_key, descriptor| descriptor.table != table);
     }
 
     fn run(&mut self, command: &str) {
         let words: Vec<&str> = command.split_whitespace().collect();
         match words.as_slice() {
-            ["table", table] => self.table(table.parse().unwrap(), &[]),
-            ["table", table, "at", cuts @ ..] => self.table(table.parse().unwrap(), cuts),
+            ["table", table] => self.table(table.parse().unwrap(), &[], None),
+            ["table", table, "at", cuts @ .., "in", group] => {
+                self.table(table.parse().unwrap(), cuts, Some(group.parse().unwrap()));
+            }
+            ["table", table, "at", cuts @ ..] => self.table(table.parse().unwrap(), cuts, None),
             ["split", tablet, "at", at, "child", child] => {
                 self.split(tablet.parse().unwrap(), at, child.parse().unwrap());
             }
-            ["move", tablet, "to", to @ ..] => self.move_replicas(tablet.parse().unwrap(), to),
+            ["divide", tablet, "into", child] => self.divide(tablet.parse().unwrap(), child.parse().unwrap()),
+            ["move", tablet, "to", to @ ..] => self.move_replicas(tablet, to),
             ["lead", tablet, server] => {
-                let state = self.tablets.get_mut(&tablet.parse().unwrap()).unwrap();
+                let state = self.group_of(tablet);
                 state.leader = server.parse().unwrap();
                 state.term = state.term.next();
             }
@@ -272,7 +309,7 @@ impl Cluster {
 
     fn read(&mut self, read: &MetadataRead) -> LookupResponse {
         let tablet = read.tablet.descriptor.tablet;
-        let known = self.tablets.get(&tablet).filter(|state| state.descriptor == *read.tablet.descriptor);
+        let known = self.tablets.get(&tablet).filter(|_known| self.tablet(tablet) == *read.tablet.descriptor);
         let follower_serves = read.any_replica && known.is_some() && !self.down.contains(&read.server);
         let served = if follower_serves { Ok(()) } else { self.respond(&read.tablet, read.server) };
         match served {
@@ -281,7 +318,7 @@ impl Cluster {
                 LookupResponse::Failed(failure)
             }
             Ok(()) => {
-                let rows = read.rows.intersect(&self.tablets[&tablet].descriptor.range);
+                let rows = read.rows.intersect(&self.tablets[&tablet].range);
                 let inside = |key: &RowKey| rows.as_ref().is_some_and(|rows| rows.contains(key.as_bytes()));
                 let found =
                     self.rows.iter().filter(|(key, _)| inside(key)).take(usize::try_from(read.rows_max).unwrap());
@@ -301,18 +338,23 @@ impl Cluster {
             return Err(CallFailure { error, source: FailureSource::Timeout, descriptors: Vec::new(), leader: None });
         }
         let requested = &tablet.descriptor;
-        let here = |state: &&TabletState| state.descriptor.membership.replica_on(server).is_some();
-        let Some(state) = self.tablets.get(&requested.tablet).filter(here) else {
+        let here = |known: &&TabletDescriptor| self.has_replica(server, known);
+        let Some(known) = self.tablets.get(&requested.tablet).filter(here) else {
             return Err(self.error_response(Reason::WrongTablet, server, requested.table, None));
         };
-        if state.leader != server {
-            let leader = Some(LeaderHint { server: state.leader, term: state.term });
+        let group = &self.groups[&known.group];
+        if group.leader != server {
+            let leader = Some(LeaderHint { server: group.leader, term: group.term });
             return Err(self.error_response(Reason::NotLeader, server, requested.table, leader));
         }
-        if state.descriptor.generation != requested.generation {
+        if known.generation != requested.generation {
             return Err(self.error_response(Reason::WrongTablet, server, requested.table, None));
         }
         Ok(())
+    }
+
+    fn has_replica(&self, server: ServerId, tablet: &TabletDescriptor) -> bool {
+        self.groups[&tablet.group].descriptor.membership.replica_on(server).is_some()
     }
 
     fn error_response(
@@ -322,12 +364,12 @@ impl Cluster {
         table: TableId,
         leader: Option<LeaderHint>,
     ) -> CallFailure {
-        let hints = self.tablets.values().map(|state| &state.descriptor).filter(|descriptor| {
-            reason == Reason::WrongTablet
-                && descriptor.table == table
-                && descriptor.membership.replica_on(server).is_some()
-        });
-        let descriptors = if self.hints == Hints::Off { Vec::new() } else { hints.cloned().map(Arc::new).collect() };
+        let hints = self
+            .tablets
+            .values()
+            .filter(|known| reason == Reason::WrongTablet && known.table == table && self.has_replica(server, known));
+        let hints = hints.map(|known| Arc::new(self.tablet(known.tablet)));
+        let descriptors = if self.hints == Hints::Off { Vec::new() } else { hints.collect() };
         let leader = leader.filter(|_leader| self.hints == Hints::On);
         CallFailure { error: Error::new(reason, "rejected"), source: FailureSource::Response, descriptors, leader }
     }
@@ -395,7 +437,7 @@ fn a_tablet_with_unknown_replicas_is_looked_up_again() {
         descriptors,
     };
     let mut resolver = Resolver::new(0);
-    let known = |resolver: &Resolver| resolver.cache().find(&position).cloned();
+    let known = |resolver: &Resolver| resolver.cache().find(&position);
     resolver.record_failure(
         old,
         &CachedTablet::new(descriptor.clone(), KeyRange::all()),
@@ -414,4 +456,55 @@ fn a_tablet_with_unknown_replicas_is_looked_up_again() {
     peer.descriptor =
         Arc::new(TabletDescriptor::initial(TableId::new(5), TabletId::new(10), KeyRange::all(), &[old, new]));
     assert!(!peer.is_superseded_by(LeaderHint { server: new, term: Term::new(2) }));
+}
+
+/// A membership that one tablet's descriptor has counts for the other tablets of the group, and leaves their ranges.
+#[test]
+fn a_newer_membership_counts_for_all_tablets_of_the_group() {
+    let table = TableId::new(5);
+    let three = servers(&["1", "2", "3"]);
+    let group = GroupDescriptor::initial(GroupId::new(7), &three);
+    let range = |start: &str, end: Option<&str>| KeyRange::new(key(start), end.map(key)).unwrap();
+    let left = group.new_tablet(table, TabletId::new(10), range("", Some("m")));
+    let right = group.new_tablet(table, TabletId::new(11), range("m", None));
+    let mut cache = Cache::default();
+    let leader = LeaderHint { server: three[2], term: Term::new(4) };
+    cache.insert(&Arc::new(left.clone()), Some(leader));
+    cache.insert(&Arc::new(right.clone()), None);
+    let at = |cache: &Cache, row: &str| cache.find(&Position::at(table, key(row))).unwrap();
+    assert_eq!(at(&cache, "z").leader, Some(leader));
+
+    let mut moved = group.clone();
+    moved.membership = Membership::initial(&servers(&["1", "2", "4"]));
+    moved.membership_log_id.index = moved.membership_log_id.index.next();
+    let learned = moved.new_tablet(table, TabletId::new(10), left.range.clone());
+    cache.insert(&Arc::new(learned.clone()), None);
+    assert_eq!(*at(&cache, "a").descriptor, learned);
+    let other = at(&cache, "z");
+    assert_eq!((&other.descriptor.range, other.leader), (&right.range, None), "the leader is no member any more");
+    assert_eq!(other.descriptor.group_descriptor(), moved);
+
+    // A row of METADATA that was not updated yet changes nothing.
+    cache.insert(&Arc::new(right.clone()), None);
+    assert_eq!(at(&cache, "z").descriptor.group_descriptor(), moved);
+    cache.remove(&right);
+    assert_eq!(cache.len(), 2, "the descriptor to remove has an older membership");
+    cache.remove(&other.descriptor);
+    assert_eq!(cache.len(), 1);
+}
+
+#[test]
+fn a_full_cache_keeps_metadata_and_its_group() {
+    let three = servers(&["1", "2", "3"]);
+    let [root, metadata] = first_tablets(&three);
+    let mut cache = Cache::with_tablets_max(3);
+    for tablet in [root, metadata] {
+        cache.insert(&Arc::new(tablet), None);
+    }
+    for (table, tablet) in [(5, 10), (6, 11)] {
+        let tablet = TabletDescriptor::initial(TableId::new(table), TabletId::new(tablet), KeyRange::all(), &three);
+        cache.insert(&Arc::new(tablet), None);
+    }
+    let has = |table: u64| cache.find(&Position::at(TableId::new(table), RowKey::EMPTY)).is_some();
+    assert_eq!((cache.len(), has(0), has(5), has(6)), (3, true, false, true));
 }

@@ -1,34 +1,41 @@
 //! The job that creates a table. The intent goes to Chubby first; any master can repeat the steps after it.
 //!
 //! ```text
-//!   1  one transaction: tables/<id> (creating)  names/…  plans/<id> (tablets, replicas, servers)
-//!   2  replicas on the servers of the plan; a majority of each tablet is needed
-//!   3  rows of METADATA
-//!   4  tables/<id> becomes active: the table serves
-//!   5  plans/<id> is deleted when every replica was created
+//!   1  one transaction: tables/<id> (creating)  names/…  plans/<id> (tablets and their groups)  groups/… (new groups)
+//!   2  replicas of the new groups; a majority of each is needed (crate::jobs::create_groups)
+//!   3  a `CreateTablets` entry in the log of each group
+//!   4  rows of METADATA
+//!   5  tables/<id> becomes active: the table serves
+//!   6  plans/<id> is deleted
 //! ```
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
 use ebla_client::Deadline;
+use ebla_client::locate::LeaderHint;
+use ebla_model::command::NewTablet;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{TableId, TabletId};
+use ebla_model::id::{GroupId, OperationId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::{Replica, TabletDescriptor};
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::{NewFamily, TableName, TableSchema, TableState};
 use ebla_proto::convert;
 use ebla_routing::Annotations;
+use futures::future::{BoxFuture, try_join_all};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use tracing::{info, warn};
+use tracing::info;
 
+use super::create_groups;
 use crate::active::ActiveMaster;
-use crate::plan::placement::assign;
-use crate::server_client::InitialState;
-use crate::{cluster, observation, schema_store};
+use crate::cluster::{ClusterSnapshot, GroupPlan, GroupProgress, TablePlan};
+use crate::plan::placement::{self, GroupLoad};
+use crate::routing::send_to_group_leader;
+use crate::{observation, schema_store};
 
-/// Concurrent requests and row writes.
-const CONCURRENCY: usize = 16;
+/// Concurrent writes of rows. Each waits for METADATA's group, which commits many at once.
+const CONCURRENT_ROWS: usize = 64;
 /// The delay before a failed request is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -91,42 +98,83 @@ async fn record_intent(master: &ActiveMaster, new: NewTable) -> Result<Option<Ta
     let table = TableId::new(next_ids(chubby, Counter::Tables, 1).await?.start);
     let mut schema = TableSchema::with_families(table, new.name.clone(), new.families.iter().cloned())?;
     schema.deletion_protection = new.deletion_protection;
-    let plan = plan_tablets(master, table, &new.splits).await?;
-    let compares = vec![Compare::Absent(paths::name(&new.name))];
-    let writes = vec![
+    // Held until the transaction: the next placement counts these tablets and groups.
+    let _permit = master.placement_permit().await?;
+    let placed = place(master, table, &new).await?;
+    let mut writes = vec![
         Write::put(paths::name(&new.name), table.to_string()),
         Write::put(paths::table(table), convert::schema_to_bytes(&schema)),
-        Write::put(paths::plan(table), schema_store::encode_plan(&plan)),
+        Write::put(paths::plan(table), schema_store::encode_plan(&placed.plan)),
     ];
-    match master.commit_intent(compares, writes).await? {
+    writes.extend(placed.new_groups.iter().map(|group| {
+        let plan = GroupPlan { group: group.clone(), progress: GroupProgress::Creating };
+        Write::put(paths::group(group.group), schema_store::encode_group(&plan))
+    }));
+    match master.commit_intent(vec![Compare::Absent(paths::name(&new.name))], writes).await? {
         TransactionOutcome::Committed(_) => {
-            info!(%table, name = %new.name, tablets = plan.len(), "creating table");
+            let (tablets, new_groups) = (placed.plan.tablets.len(), placed.new_groups.len());
+            info!(%table, name = %new.name, tablets, new_groups, "creating table");
             Ok(Some(table))
         }
         TransactionOutcome::Conflict => Ok(None),
     }
 }
 
-/// The first tablets of a table, with ids and placement.
-async fn plan_tablets(
-    master: &ActiveMaster,
-    table: TableId,
-    splits: &[RowKey],
-) -> Result<Vec<TabletDescriptor>, Error> {
-    let ranges = ranges(splits);
-    let snapshot = cluster::ClusterSnapshot {
+/// The first tablets of a table with their ids and groups.
+struct Placement {
+    plan: TablePlan,
+    /// The groups among them that must be created.
+    new_groups: Vec<GroupDescriptor>,
+}
+
+/// Chooses groups for the tablets of a new table, and new groups if there are too few.
+///
+/// # Errors
+/// `ResourceExhausted` when the groups have no room for so many tablets; `Unavailable` when no server responds.
+async fn place(master: &ActiveMaster, table: TableId, new: &NewTable) -> Result<Placement, Error> {
+    let chubby = master.chubby();
+    let snapshot = ClusterSnapshot {
         servers: observation::observe_servers(master).await?,
-        plans: schema_store::list_plans(master.chubby()).await?,
+        plans: schema_store::list_plans(chubby).await?,
+        new_groups: schema_store::list_groups(chubby).await?,
         ..Default::default()
     };
-    let loads = snapshot.loads();
-    if loads.is_empty() {
+    let servers = snapshot.loads();
+    if servers.is_empty() {
         return Err(Error::new(Reason::Unavailable, "no tablet server responds"));
     }
-    let servers = assign(&loads, ranges.len(), master.replicas());
-    let ids = next_ids(master.chubby(), Counter::Tablets, ranges.len() as u64).await?;
-    let tablets = ids.map(TabletId::new).zip(ranges).zip(servers);
-    Ok(tablets.map(|((tablet, range), servers)| TabletDescriptor::initial(table, tablet, range, &servers)).collect())
+    let mut groups = placement::group_loads(&snapshot);
+    let ranges = ranges(&new.splits);
+    let missing = placement::missing_groups(servers.len(), groups.len());
+    let room = placement::room(&groups) + missing as u64 * placement::TABLETS_PER_GROUP_MAX;
+    if room < ranges.len() as u64 {
+        return Err(no_room(&new.name, ranges.len(), groups.len() + missing, room));
+    }
+    let mut new_groups = Vec::new();
+    if missing > 0 {
+        let ids = next_ids(chubby, Counter::Groups, missing as u64).await?.map(GroupId::new);
+        let assigned = placement::assign(&servers, missing, master.replicas());
+        new_groups.extend(ids.zip(assigned).map(|(id, servers)| GroupDescriptor::initial(id, &servers)));
+    }
+    groups.extend(new_groups.iter().map(|group| (group.group, GroupLoad { group: group.clone(), tablets: 0 })));
+    let chosen = placement::distribute(&groups, ranges.len())
+        .ok_or_else(|| no_room(&new.name, ranges.len(), groups.len(), placement::room(&groups)))?;
+    let ids = next_ids(chubby, Counter::Tablets, ranges.len() as u64).await?.map(TabletId::new);
+    let operation = OperationId::new(next_ids(chubby, Counter::Operations, 1).await?.start);
+    let placed = ids.zip(ranges).zip(&chosen);
+    let tablets = placed
+        .filter_map(|((tablet, range), group)| Some(groups.get(group)?.group.new_tablet(table, tablet, range)))
+        .collect();
+    Ok(Placement { plan: TablePlan { tablets, operation }, new_groups })
+}
+
+fn no_room(name: &TableName, tablets: usize, groups: usize, room: u64) -> Error {
+    let max = placement::TABLETS_PER_GROUP_MAX;
+    let message = format!(
+        "table {name} needs {tablets} tablets, but the cluster has room for {room}: {groups} groups of at most {max} \
+         tablets; use fewer split keys, delete tables, or add tablet servers"
+    );
+    Error::new(Reason::ResourceExhausted, message)
 }
 
 /// The ranges between the split keys, which ascend.
@@ -139,122 +187,91 @@ fn ranges(splits: &[RowKey]) -> Vec<KeyRange> {
 /// Executes the remaining steps of a creation. Safe to repeat, also when the table is active or deleted.
 ///
 /// # Errors
-/// `Deadline` when some tablet has no majority of replicas yet; errors of Chubby or METADATA.
+/// `Deadline` when some group has no majority of replicas yet, or no leader; errors of Chubby or METADATA.
 pub(crate) async fn finish(master: &ActiveMaster, table: TableId, deadline: Deadline) -> Result<(), Error> {
     let chubby = master.chubby();
     let Some(plan) = schema_store::read_plan(chubby, table).await? else { return Ok(()) };
     let Some(stored) = schema_store::read_table(chubby, table).await? else { return Ok(()) };
-    let schema = TableSchema { state: TableState::Active, ..stored.value.clone() };
-    let all_created = match stored.value.state {
+    match stored.value.state {
         TableState::Creating => {
-            let all_created = create_replicas(master, &schema, &plan, deadline).await?;
-            write_metadata(master, &plan, deadline).await?;
+            let schema = TableSchema { state: TableState::Active, ..stored.value };
+            let leaders = create_tablets(master, &schema, &plan, deadline).await?;
+            write_rows(master, &plan.tablets, &leaders, deadline).await?;
             activate(master, table).await?;
-            all_created
         }
-        // The table is active; a replica that is still missing is created empty, and catches up.
-        TableState::Active => {
-            let due = still_members(master, table, &plan, deadline).await?;
-            try_create_replicas(master, &schema, InitialState::Empty, due).await.is_empty()
-        }
+        // Only the plan is left.
+        TableState::Active => {}
         TableState::Deleting => return Ok(()),
-    };
-    if all_created {
-        // Needs no comparison with the table's revision: a plan is never written again.
-        master.transact(Vec::new(), vec![Write::delete(paths::plan(table))]).await?;
     }
-    Ok(())
+    // Needs no comparison with the table's revision: a plan is never written again.
+    master.transact(Vec::new(), vec![Write::delete(paths::plan(table))]).await.map(drop)
 }
 
-/// A replica to create.
-type ReplicaToCreate<'a> = (&'a TabletDescriptor, Replica);
-
-fn planned_replicas(plan: &[TabletDescriptor]) -> Vec<ReplicaToCreate<'_>> {
-    plan.iter().flat_map(|tablet| tablet.membership.replicas().map(move |replica| (tablet, replica))).collect()
-}
-
-/// The replicas of the plan that are still members: others were replaced meanwhile.
-async fn still_members<'a>(
+/// Creates the tablets in their groups, all groups at once; new groups first get a majority of their replicas.
+/// Returns the leaders that are known.
+async fn create_tablets(
     master: &ActiveMaster,
-    table: TableId,
-    plan: &'a [TabletDescriptor],
+    schema: &TableSchema,
+    plan: &TablePlan,
     deadline: Deadline,
-) -> Result<Vec<ReplicaToCreate<'a>>, Error> {
-    let listed = master.metadata().read_table(table, deadline).await?;
-    let has = |tablet: TabletId, replica: Replica| {
-        let now = listed.iter().map(|entry| &entry.descriptor).find(|listed| listed.tablet == tablet);
-        now.is_none_or(|now| now.membership.server_of(replica.replica) == Some(replica.server))
+) -> Result<BTreeMap<GroupId, LeaderHint>, Error> {
+    let operation = plan.operation;
+    let in_group = |(id, (group, tablets)): (GroupId, (GroupDescriptor, Vec<NewTablet>))| {
+        let schema = schema.clone();
+        async move {
+            create_groups::finish(master, id, deadline).await?;
+            let call = |master: ActiveMaster, server, group: GroupDescriptor| {
+                let (schema, tablets) = (schema.clone(), tablets.clone());
+                Box::pin(async move {
+                    master.servers().create_tablets(server, group.group, operation, &schema, &tablets).await
+                }) as BoxFuture<'static, _>
+            };
+            let leader: Option<LeaderHint> = send_to_group_leader(master, &group, deadline, call).await?;
+            Ok::<_, Error>(leader.map(|leader| (id, leader)))
+        }
+        .boxed()
     };
-    let all = planned_replicas(plan).into_iter();
-    Ok(all.filter(|(tablet, replica)| has(tablet.tablet, *replica)).collect())
+    let leaders = try_join_all(by_group(&plan.tablets).into_iter().map(in_group)).await?;
+    Ok(leaders.into_iter().flatten().collect())
 }
 
-/// Creates replicas until each tablet has a majority. Returns whether all were created.
-async fn create_replicas(
+/// The new tablets of each group.
+fn by_group(tablets: &[TabletDescriptor]) -> BTreeMap<GroupId, (GroupDescriptor, Vec<NewTablet>)> {
+    let mut groups: BTreeMap<GroupId, (GroupDescriptor, Vec<NewTablet>)> = BTreeMap::new();
+    for one in tablets {
+        let (_group, new) = groups.entry(one.group).or_insert_with(|| (one.group_descriptor(), Vec::new()));
+        new.push(NewTablet { tablet: one.tablet, range: one.range.clone() });
+    }
+    groups
+}
+
+/// Writes the rows of METADATA. A newer row of a tablet's leader, after a split, stays. `leaders`: those of the groups,
+/// as far as they are known; a row of another group keeps its leader.
+///
+/// # Errors
+/// Those of METADATA.
+pub(crate) async fn write_rows(
     master: &ActiveMaster,
-    schema: &TableSchema,
-    plan: &[TabletDescriptor],
+    tablets: &[TabletDescriptor],
+    leaders: &BTreeMap<GroupId, LeaderHint>,
     deadline: Deadline,
-) -> Result<bool, Error> {
-    let mut left = planned_replicas(plan);
-    loop {
-        left = try_create_replicas(master, schema, InitialState::Seed, left).await;
-        if plan.iter().all(|tablet| has_majority(tablet, &left)) {
-            return Ok(left.is_empty());
-        }
-        if deadline.has_passed(&master.runtime().clock) {
-            let message = format!("table {} is still being created: servers do not respond", schema.name);
-            return Err(Error::new(Reason::Deadline, message));
-        }
-        tokio::time::sleep(master.runtime().rng.jitter(RETRY_DELAY)).await;
-    }
+) -> Result<(), Error> {
+    let write = |tablet: &'_ TabletDescriptor| {
+        let (tablet, leader) = (tablet.clone(), leaders.get(&tablet.group).copied());
+        async move { write_row(master, &tablet, leader, deadline).await }.boxed()
+    };
+    let writes: Vec<_> = tablets.iter().map(write).collect();
+    stream::iter(writes).buffer_unordered(CONCURRENT_ROWS).try_collect().await
 }
 
-/// Whether more than half of a tablet's replicas are not in the list of missing ones.
-fn has_majority(tablet: &TabletDescriptor, left: &[ReplicaToCreate<'_>]) -> bool {
-    let all = tablet.membership.replicas.len();
-    let missing = left.iter().filter(|(of, _replica)| of.tablet == tablet.tablet).count();
-    2 * (all - missing) > all
-}
-
-/// Attempts each creation once; returns those that failed.
-async fn try_create_replicas<'a>(
+async fn write_row(
     master: &ActiveMaster,
-    schema: &TableSchema,
-    initial: InitialState,
-    replicas: Vec<ReplicaToCreate<'a>>,
-) -> Vec<ReplicaToCreate<'a>> {
-    let attempts: Vec<_> =
-        replicas.into_iter().map(|replica| try_create(master, schema, initial, replica).boxed()).collect();
-    let failed = stream::iter(attempts).buffer_unordered(CONCURRENCY);
-    failed.filter_map(|failed| async move { failed }).collect().await
-}
-
-/// Returns the replica again if the attempt failed.
-async fn try_create<'a>(
-    master: &ActiveMaster,
-    schema: &TableSchema,
-    initial: InitialState,
-    (tablet, replica): ReplicaToCreate<'a>,
-) -> Option<ReplicaToCreate<'a>> {
-    match master.servers().create_replica(replica.server, tablet, schema, replica.replica, initial).await {
-        Ok(_outcome) => None,
-        Err(failed) => {
-            let (tablet_id, error) = (tablet.tablet, failed.error);
-            warn!(tablet = %tablet_id, server = %replica.server, %error, "replica not created; retrying");
-            Some((tablet, replica))
-        }
-    }
-}
-
-/// Writes the rows of METADATA. A newer row of a tablet's leader, after a split, stays.
-async fn write_metadata(master: &ActiveMaster, plan: &[TabletDescriptor], deadline: Deadline) -> Result<(), Error> {
-    let writes: Vec<_> = plan.iter().map(|tablet| write_row(master, tablet, deadline).boxed()).collect();
-    stream::iter(writes).buffer_unordered(CONCURRENCY).try_collect().await
-}
-
-async fn write_row(master: &ActiveMaster, tablet: &TabletDescriptor, deadline: Deadline) -> Result<(), Error> {
-    master.metadata().put_descriptor(tablet, &Annotations::default(), deadline).await.map(drop)
+    tablet: &TabletDescriptor,
+    leader: Option<LeaderHint>,
+    deadline: Deadline,
+) -> Result<(), Error> {
+    let annotations = Annotations { leader, event: None };
+    master.metadata().put_descriptor(tablet, &annotations, deadline).await.map(drop)
 }
 
 async fn activate(master: &ActiveMaster, table: TableId) -> Result<(), Error> {
@@ -275,7 +292,7 @@ async fn activate(master: &ActiveMaster, table: TableId) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::{ReplicaId, ServerId};
+    use ebla_model::id::ServerId;
 
     use super::*;
 
@@ -288,14 +305,24 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_is_more_than_half() {
-        let servers: Vec<_> = (1..=3).map(ServerId::new).collect();
-        let tablet = TabletDescriptor::initial(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
-        let left = |count: u64| -> Vec<_> {
-            let replica = |n| Replica { replica: ReplicaId::new(n), server: ServerId::new(n) };
-            (1..=count).map(|n| (&tablet, replica(n))).collect()
-        };
-        assert!(has_majority(&tablet, &left(0)) && has_majority(&tablet, &left(1)));
-        assert!(!has_majority(&tablet, &left(2)));
+    fn each_group_gets_its_tablets() {
+        let groups = [2, 3].map(|id| GroupDescriptor::initial(GroupId::new(id), &[ServerId::new(1)]));
+        let ranges = ranges(&[RowKey::new("g"), RowKey::new("p")]);
+        let placed = (7..).map(TabletId::new).zip(ranges).zip(groups.iter().cycle());
+        let tablets: Vec<_> =
+            placed.map(|((tablet, range), group)| group.new_tablet(TableId::new(5), tablet, range)).collect();
+        let shown: Vec<(u64, Vec<u64>)> = by_group(&tablets)
+            .into_iter()
+            .map(|(group, (_descriptor, tablets))| (group.get(), tablets.iter().map(|one| one.tablet.get()).collect()))
+            .collect();
+        assert_eq!(shown, [(2, vec![7, 9]), (3, vec![8])]);
+    }
+
+    #[test]
+    fn an_error_says_how_much_room_there_is() {
+        let name = "projects/p/instances/i/tables/t".parse().unwrap();
+        let error = no_room(&name, 50_000, 2, 30_000);
+        assert_eq!(error.reason, Reason::ResourceExhausted);
+        assert!(error.message.contains("needs 50000 tablets, but the cluster has room for 30000"), "{error}");
     }
 }

@@ -2,25 +2,35 @@
 //!
 //! ```text
 //!   1  one transaction: tables/<id> (deleting), names/… deleted, operations/<op> (drop)
-//!   2  a `Drop` entry in each tablet's group: no stale front can write into the deleted table after it
-//!   3  rows of METADATA, from the last to the first, so that a scan from the start finds the remaining ones
-//!   4  replicas, on every server that responds; on the others when they return (crate::plan)
-//!   5  one transaction: tables/<id> and operations/<op> deleted
+//!   2  a `Drop` entry in each group with tablets of the table: no stale front can write into the table after it
+//!   3  rows of METADATA
+//!   4  one transaction: tables/<id> and operations/<op> deleted
 //! ```
+//!
+//! Only the `Drop` entries remove tablets, so step 2 finds the groups in METADATA and in the servers' reports: a tablet
+//! may have moved to another group since its row was written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
 
 use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
 use ebla_client::Deadline;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{OperationId, TableId};
-use ebla_model::key::RowKey;
+use ebla_model::id::{GroupId, OperationId, TableId};
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::convert;
-use tracing::{info, warn};
+use futures::future::{BoxFuture, try_join_all};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use tracing::info;
 
 use crate::active::ActiveMaster;
-use crate::cluster::{Operation, OperationKind};
-use crate::routing::{TableMap, apply_at};
-use crate::{cluster, observation, schema_store};
+use crate::cluster::{ClusterSnapshot, Operation, OperationKind};
+use crate::routing::send_to_group_leader;
+use crate::{observation, schema_store};
+
+/// Concurrent deletions of rows.
+const CONCURRENT_ROWS: usize = 64;
 
 /// Deletes a table; no caller sees it any more when this returns.
 ///
@@ -75,15 +85,14 @@ pub(crate) fn check_deletable(schema: &TableSchema) -> Result<(), Error> {
 /// Executes the remaining steps of a deletion. Safe to repeat, also when it has finished.
 ///
 /// # Errors
-/// `Deadline` when some tablet did not respond; errors of Chubby or METADATA.
+/// `Deadline` when some group did not respond; errors of Chubby or METADATA.
 pub(crate) async fn finish(master: &ActiveMaster, table: TableId, deadline: Deadline) -> Result<(), Error> {
     let operations = schema_store::list_operations(master.chubby()).await?;
     let of_table = operations.iter().filter(|(_id, operation)| operation.table == table);
     let drop = of_table.clone().find(|(_id, operation)| operation.kind == OperationKind::DropTable);
     let Some((operation, _drop)) = drop else { return Ok(()) };
     drop_tablets(master, table, *operation, deadline).await?;
-    delete_metadata_rows(master, table, deadline).await?;
-    drop_replicas(master, table).await?;
+    delete_rows(master, table, deadline).await?;
     let mut writes = vec![Write::delete(paths::table(table)), Write::delete(paths::plan(table))];
     // All other operations of the table end with it.
     writes.extend(of_table.map(|(id, _operation)| Write::delete(paths::operation(*id))));
@@ -92,43 +101,61 @@ pub(crate) async fn finish(master: &ActiveMaster, table: TableId, deadline: Dead
     Ok(())
 }
 
-/// Proposes the `Drop` entry in each group that METADATA still lists, in key order.
+/// Proposes the `Drop` entry in each group that has tablets of the table.
 async fn drop_tablets(
     master: &ActiveMaster,
     table: TableId,
     operation: OperationId,
     deadline: Deadline,
 ) -> Result<(), Error> {
-    let kind = schema_store::apply_kind(operation, &OperationKind::DropTable);
-    let mut map = TableMap::read(master, table, deadline).await?;
-    let mut cursor = RowKey::EMPTY;
-    // Rows are deleted from the last to the first: all tablets after the last listed one were dropped before.
-    while map.at(&cursor).is_some() {
-        let covered = apply_at(&mut map, &cursor, &kind, deadline).await?;
-        let Some(end) = covered.range.end() else { return Ok(()) };
-        cursor = end.clone();
+    let listed = master.metadata().read_table(table, deadline).await?;
+    let listed: Vec<TabletDescriptor> = listed.into_iter().map(|entry| entry.descriptor).collect();
+    let mut dropped = BTreeSet::new();
+    loop {
+        let servers = observation::observe_servers(master).await?;
+        let snapshot = ClusterSnapshot { servers, ..ClusterSnapshot::default() };
+        let left = groups_with_tablets(&snapshot, table, &listed, &dropped);
+        if left.is_empty() {
+            return Ok(());
+        }
+        let drops = left.values().map(|group| drop_in_group(master, group, table, operation, deadline).boxed());
+        try_join_all(drops.collect::<Vec<_>>()).await?;
+        dropped.extend(left.into_keys());
     }
-    Ok(())
 }
 
-async fn delete_metadata_rows(master: &ActiveMaster, table: TableId, deadline: Deadline) -> Result<(), Error> {
+/// The groups that may have tablets of the table, by METADATA's rows and by reports, and that have not dropped them yet.
+fn groups_with_tablets(
+    snapshot: &ClusterSnapshot,
+    table: TableId,
+    listed: &[TabletDescriptor],
+    dropped: &BTreeSet<GroupId>,
+) -> BTreeMap<GroupId, GroupDescriptor> {
+    let newest = snapshot.groups();
+    let reported = snapshot.tablet_reports().map(|tablet| &tablet.descriptor);
+    let tablets = listed.iter().chain(reported).filter(|tablet| tablet.table == table);
+    let left = tablets.filter(|tablet| !dropped.contains(&tablet.group));
+    left.map(|tablet| (tablet.group, newest.get(&tablet.group).cloned().unwrap_or_else(|| tablet.group_descriptor())))
+        .collect()
+}
+
+async fn drop_in_group(
+    master: &ActiveMaster,
+    group: &GroupDescriptor,
+    table: TableId,
+    operation: OperationId,
+    deadline: Deadline,
+) -> Result<(), Error> {
+    let call = |master: ActiveMaster, server, group: GroupDescriptor| {
+        Box::pin(async move { master.servers().drop_table(server, group.group, operation, table).await })
+            as BoxFuture<'static, _>
+    };
+    send_to_group_leader(master, group, deadline, call).await
+}
+
+async fn delete_rows(master: &ActiveMaster, table: TableId, deadline: Deadline) -> Result<(), Error> {
     let metadata = master.metadata();
     let entries = metadata.read_table(table, deadline).await?;
-    for entry in entries.iter().rev() {
-        metadata.delete(&entry.descriptor, deadline).await?;
-    }
-    Ok(())
-}
-
-/// Removes the replicas that servers report. The reconciler retries those that fail, as long as they are reported.
-async fn drop_replicas(master: &ActiveMaster, table: TableId) -> Result<(), Error> {
-    let snapshot =
-        cluster::ClusterSnapshot { servers: observation::observe_servers(master).await?, ..Default::default() };
-    for (server, report) in snapshot.reports().filter(|(_server, report)| report.descriptor.table == table) {
-        let tablet = report.descriptor.tablet;
-        if let Err(failed) = master.servers().drop_replica(server, tablet, report.replica).await {
-            warn!(%server, %tablet, error = %failed.error, "replica not dropped; retrying in the next round");
-        }
-    }
-    Ok(())
+    let deletions: Vec<_> = entries.iter().map(|entry| metadata.delete(&entry.descriptor, deadline).boxed()).collect();
+    stream::iter(deletions).buffer_unordered(CONCURRENT_ROWS).try_for_each(|_outcome| ready(Ok(()))).await
 }

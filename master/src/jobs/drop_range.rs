@@ -1,4 +1,5 @@
-//! The job that drops a range of rows: one operation, recorded in Chubby and applied once by each tablet.
+//! The job that drops a range of rows: one operation, recorded in Chubby and applied once by each group with tablets of the
+//! table.
 
 use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
 use ebla_client::Deadline;
@@ -41,7 +42,7 @@ async fn record_intent(master: &ActiveMaster, name: &TableName, range: KeyRange)
     }
 }
 
-/// Applies the operation at all tablets that have not applied it yet. Safe to repeat.
+/// Applies the operation at all groups that have not applied it yet. Safe to repeat.
 ///
 /// # Errors
 /// As [`apply_to_range`].

@@ -1,5 +1,5 @@
-//! The job that changes a table's schema: Chubby stores the new one first, then each tablet applies it as a log
-//! entry.
+//! The job that changes a table's schema: Chubby stores the new one first, then each group with tablets of the
+//! table applies it as a log entry.
 
 use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write, paths};
 use ebla_client::Deadline;
@@ -24,7 +24,7 @@ pub(crate) async fn find_active(chubby: &dyn Chubby, name: &TableName) -> Result
     if stored.value.state == TableState::Active { Ok(stored) } else { Err(schema_store::not_found(name)) }
 }
 
-/// Changes the schema by `change` and returns it when every tablet has applied it.
+/// Changes the schema by `change` and returns it when every group has applied it.
 ///
 /// # Errors
 /// Those of `change`; `NotFoundTable`; `Deadline` or `OutcomeUnknown` when the change continues in the background.
@@ -48,7 +48,7 @@ pub(crate) async fn update_schema(
     Ok(schema)
 }
 
-/// Applies Chubby's schema at all tablets. Safe to repeat: a tablet ignores versions that are not newer than its own.
+/// Applies Chubby's schema at all tablets. Safe to repeat: a group ignores versions that are not newer than its own.
 ///
 /// # Errors
 /// As [`apply_to_range`].

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use ebla_model::id::ServerId;
-use ebla_model::metadata::{Replica, TabletDescriptor};
+use ebla_model::metadata::{GroupDescriptor, Replica};
 
-use super::repair::{Addition, PlanContext, RepairAction, ReplicaChange, TabletRepair};
+use super::repair::{Addition, GroupRepair, PlanContext, RepairAction, ReplicaChange};
 use crate::cluster::ClusterSnapshot;
 
 /// The maximum number of concurrent replica changes.
@@ -36,7 +36,7 @@ impl<'a> ChangeBudget<'a> {
     }
 
     /// The change for a repair, if it may start now.
-    pub(super) fn change(&mut self, repair: &TabletRepair<'_>) -> Option<ReplicaChange> {
+    pub(super) fn change(&mut self, repair: &GroupRepair<'_>) -> Option<ReplicaChange> {
         if self.left == 0 {
             return None;
         }
@@ -45,23 +45,23 @@ impl<'a> ChangeBudget<'a> {
             RepairAction::Promote(learner, replaced_voter) => (Some(Addition::Learner(*learner)), *replaced_voter),
             RepairAction::Remove(member) => (None, Some(*member)),
             RepairAction::Replace(dead) => {
-                (Some(Addition::New(self.choose_server(repair.tablet, Some(*dead))?)), Some(dead.replica))
+                (Some(Addition::New(self.choose_server(repair.group, Some(*dead))?)), Some(dead.replica))
             }
-            RepairAction::Add => (Some(Addition::New(self.choose_server(repair.tablet, None)?)), None),
+            RepairAction::Add => (Some(Addition::New(self.choose_server(repair.group, None)?)), None),
         };
         self.left -= 1;
         if let Some(add) = add {
             self.reserve(add.server());
         }
-        Some(ReplicaChange { tablet: repair.tablet.clone(), leader: repair.leader, add, remove })
+        Some(ReplicaChange { group: repair.group.clone(), leader: repair.leader, add, remove })
     }
 
-    /// The least loaded server without a replica of the tablet; if there is none, the server of the dead replica, if
+    /// The least loaded server without a replica of the group; if there is none, the server of the dead replica, if
     /// it is up. `None` also when all possible servers receive the maximum of replicas.
-    fn choose_server(&self, tablet: &TabletDescriptor, dead: Option<Replica>) -> Option<ServerId> {
+    fn choose_server(&self, group: &GroupDescriptor, dead: Option<Replica>) -> Option<ServerId> {
         let mut free: Vec<(u64, ServerId)> = Vec::new();
         for (server, load) in &self.loads {
-            if !self.has_replica(*server, tablet) {
+            if !self.has_replica(*server, group) {
                 free.push((*load, *server));
             }
         }
@@ -72,13 +72,13 @@ impl<'a> ChangeBudget<'a> {
         free.into_iter().min().map(|(_load, server)| server)
     }
 
-    /// Whether a server has a replica of the tablet: a member, or an extra one.
-    fn has_replica(&self, server: ServerId, tablet: &TabletDescriptor) -> bool {
+    /// Whether a server has a replica of the group: a member, or an extra one.
+    fn has_replica(&self, server: ServerId, group: &GroupDescriptor) -> bool {
         let report = self.cluster.servers.get(&server).and_then(|server| server.report.as_ref());
-        tablet.membership.replica_on(server).is_some()
+        group.membership.replica_on(server).is_some()
             || report.is_some_and(|report| {
-                report.replicas.iter().any(|replica| replica.descriptor.tablet == tablet.tablet)
-                    || report.damaged.iter().chain(&report.idle).any(|(stopped, _replica)| *stopped == tablet.tablet)
+                report.replicas.iter().any(|replica| replica.group.group == group.group)
+                    || report.damaged.iter().chain(&report.idle).any(|(stopped, _replica)| *stopped == group.group)
             })
     }
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ebla_model::id::{ReplicaId, ServerId, TabletId};
+use ebla_model::id::{GroupId, ReplicaId, ServerId};
 
 use crate::cluster::ClusterSnapshot;
 
@@ -17,8 +17,8 @@ use crate::cluster::ClusterSnapshot;
 pub enum Component {
     /// A server that should hold replicas.
     Server(ServerId),
-    /// A replica on a server that is up.
-    Replica(ServerId, TabletId, ReplicaId),
+    /// A replica of a group on a server that is up.
+    Replica(ServerId, GroupId, ReplicaId),
 }
 
 /// Since when components have been missing, as time since boot.
@@ -63,21 +63,20 @@ fn missing_components(cluster: &ClusterSnapshot) -> BTreeSet<Component> {
     let leaders = cluster.leader_reports();
     let mut heard = BTreeSet::new();
     for (_server, report) in leaders.values() {
-        let members = &report.descriptor.membership;
+        let members = &report.group.membership;
         heard.extend(report.heard.iter().filter_map(|replica| members.server_of(*replica)));
     }
     let mut missing = BTreeSet::new();
-    for tablet in cluster.known_tablets().into_values() {
-        let members =
-            leaders.get(&tablet.tablet).map_or(tablet, |(_server, report)| &report.descriptor).membership.replicas();
-        for member in members {
+    for group in cluster.known_groups().into_values() {
+        let newest = leaders.get(&group.group).map_or(&group, |(_server, report)| &report.group);
+        for member in newest.membership.replicas() {
             match cluster.servers.get(&member.server) {
                 None if heard.contains(&member.server) => {}
                 None => _ = missing.insert(Component::Server(member.server)),
                 Some(server) => {
-                    let has = |report| has_replica(report, tablet.tablet, member.replica);
+                    let has = |report| has_replica(report, group.group, member.replica);
                     if server.report.as_ref().is_some_and(|report| !has(report)) {
-                        missing.insert(Component::Replica(member.server, tablet.tablet, member.replica));
+                        missing.insert(Component::Replica(member.server, group.group, member.replica));
                     }
                 }
             }
@@ -87,16 +86,15 @@ fn missing_components(cluster: &ClusterSnapshot) -> BTreeSet<Component> {
 }
 
 /// Whether a server has this replica, damaged or not.
-fn has_replica(report: &crate::cluster::ServerReport, tablet: TabletId, replica: ReplicaId) -> bool {
-    report.damaged.contains(&(tablet, replica))
-        || report.replicas.iter().any(|here| here.descriptor.tablet == tablet && here.replica == replica)
+fn has_replica(report: &crate::cluster::ServerReport, group: GroupId, replica: ReplicaId) -> bool {
+    report.damaged.contains(&(group, replica))
+        || report.replicas.iter().any(|here| here.group.group == group && here.replica == replica)
 }
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::{Incarnation, LogId, SchemaVersion, TableId, Term};
-    use ebla_model::key::KeyRange;
-    use ebla_model::metadata::TabletDescriptor;
+    use ebla_model::id::{Incarnation, LogId, Term};
+    use ebla_model::metadata::GroupDescriptor;
 
     use super::*;
     use crate::cluster::{Registration, ReplicaReport, Role, Server, ServerReport};
@@ -108,19 +106,18 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// Servers 1 and 2 with their replicas of a tablet that also has one on server 3, which is missing.
+    /// Servers 1 and 2 with their replicas of a group that also has one on server 3, which is missing.
     fn snapshot(heard: &[u64]) -> ClusterSnapshot {
         let servers = [1, 2, 3].map(ServerId::new);
-        let descriptor = TabletDescriptor::initial(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
+        let group = GroupDescriptor::initial(GroupId::new(7), &servers);
         let mut cluster = ClusterSnapshot::default();
         for (number, role) in [(1, Role::Leader), (2, Role::Follower)] {
             let replica = ReplicaReport {
-                descriptor: descriptor.clone(),
+                group: group.clone(),
                 replica: ReplicaId::new(number),
                 role,
                 term: Term::new(1),
-                size_bytes: 0,
-                schema_version: SchemaVersion::new(1),
+                tablets: Vec::new(),
                 applied: LogId::SEED,
                 settled: role == Role::Leader,
                 heard: heard.iter().copied().map(ReplicaId::new).collect(),
@@ -161,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_replica_that_its_server_does_not_have_is_missing_and_a_damaged_one_is_not() {
-        let component = Component::Replica(ServerId::new(2), TabletId::new(7), ReplicaId::new(2));
+        let component = Component::Replica(ServerId::new(2), GroupId::new(7), ReplicaId::new(2));
         let mut cluster = snapshot(&[2, 3]);
         let report = cluster.servers.get_mut(&ServerId::new(2)).unwrap().report.as_mut().unwrap();
         report.replicas.clear();
@@ -169,7 +166,7 @@ mod tests {
         failures.observe(&cluster, seconds(1));
         assert!(failures.is_missing_for(component, seconds(2), seconds(1)));
         let report = cluster.servers.get_mut(&ServerId::new(2)).unwrap().report.as_mut().unwrap();
-        report.damaged.insert((TabletId::new(7), ReplicaId::new(2)));
+        report.damaged.insert((GroupId::new(7), ReplicaId::new(2)));
         failures.observe(&cluster, seconds(2));
         assert_eq!(failures, FailureDetector::default());
     }

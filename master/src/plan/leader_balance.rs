@@ -1,26 +1,27 @@
-//! Leader balance: every server should lead about as many tablets as every other.
+//! Leader balance: every server should lead about as many groups as every other.
 //!
-//! A leader does most of a tablet's work, and elections place leaders at random: a restarted server leads nothing at
+//! A leader does most of a group's work, and elections place leaders at random: a restarted server leads nothing at
 //! first, and after some restarts one server leads nearly everything. Its next crash would then affect every table.
 //!
-//! A leadership is transferred to another voter whose server leads at least two tablets fewer: only then are the two
-//! servers more even afterwards, so the transfers end by themselves. Each costs the tablet some milliseconds without
-//! writes. A target must be able to take over at once:
+//! A leadership is transferred to another voter whose server leads at least two groups fewer: only then are the two
+//! servers more even afterwards, so the transfers end by themselves. METADATA's group has little work, so it does not
+//! count when other groups are balanced; it is balanced last, by the number of all groups. Each transfer costs the
+//! group some milliseconds without writes. A target must be able to take over at once:
 //!
 //! - its server is registered and responds (a server that is stopping is not registered any more),
 //! - its replica is running and has applied nearly all that the leader has,
 //! - the leader has heard from it recently, is confirmed by a quorum, and no replica change is in progress.
 //!
-//! The load of a tablet is ignored: leaderships are counted.
+//! The load of a group is ignored: leaderships are counted.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use ebla_model::id::{ServerId, TableId, TabletId};
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::id::{GroupId, ServerId};
+use ebla_model::metadata::GroupDescriptor;
 
-use super::repair::PlanContext;
-use super::{Action, is_live};
+use super::Action;
+use super::repair::{PlanContext, is_being_created};
 use crate::cluster::{ClusterSnapshot, Registration, ReplicaReport};
 
 /// The maximum number of transfers in one round: the next round takes a new snapshot.
@@ -28,67 +29,73 @@ const MOVES_MAX: usize = 16;
 /// The maximum lag of a target, in log entries. Its leader rejects writes until it has caught up.
 const LAG_MAX: u64 = 1_000;
 
-/// The report of each tablet's leader.
-type Leaders<'a> = BTreeMap<TabletId, (ServerId, &'a ReplicaReport)>;
+/// The report of each group's leader.
+type Leaders<'a> = BTreeMap<GroupId, (ServerId, &'a ReplicaReport)>;
+
+/// The number of groups that each possible target server leads.
+type Counts = BTreeMap<ServerId, u64>;
 
 /// A leadership that may be transferred.
 struct Transfer<'a> {
-    tablet: &'a TabletDescriptor,
+    group: &'a GroupDescriptor,
     leader: ServerId,
     targets: Vec<ServerId>,
 }
 
-/// The transfers that reduce the largest imbalances, in order.
+/// The transfers that reduce the largest imbalances, in order: METADATA is transferred last.
 pub(super) fn balance_leaders(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     let leaders = cluster.leader_reports();
-    let mut counts = counts(cluster, &leaders);
-    let mut transfers = transfers(cluster, ctx, &leaders);
+    let mut counts: Counts = cluster.loads().into_keys().map(|server| (server, 0)).collect();
+    let (metadata, users): (Leaders<'_>, Leaders<'_>) =
+        leaders.into_iter().partition(|(group, _leader)| *group == GroupId::METADATA);
     let mut moves = Vec::new();
-    while moves.len() < MOVES_MAX {
-        let best = transfers.iter().enumerate().filter_map(|(at, one)| Some((imbalance(&counts, one)?, at)));
-        // Among equal ones the first, which is the tablet with the lowest id.
-        let Some(((_imbalance, to), at)) = best.min_by_key(|((imbalance, _to), at)| (Reverse(*imbalance), *at)) else {
-            break;
-        };
-        let Transfer { tablet, leader, .. } = transfers.remove(at);
-        *counts.entry(leader).or_default() -= 1;
-        *counts.entry(to).or_default() += 1;
-        moves.push(Action::TransferLeader { tablet: tablet.clone(), from: leader, to });
+    for class in [users, metadata] {
+        count(&mut counts, &class);
+        let mut transfers = transfers(cluster, ctx, &class);
+        while moves.len() < MOVES_MAX {
+            let Some(chosen) = best(&counts, &mut transfers) else { break };
+            let (Transfer { group, leader, .. }, to) = chosen;
+            *counts.entry(leader).or_default() -= 1;
+            *counts.entry(to).or_default() += 1;
+            moves.push(Action::TransferLeader { group: group.clone(), from: leader, to });
+        }
     }
     moves
 }
 
-/// How many tablets each possible target server leads.
-fn counts(cluster: &ClusterSnapshot, leaders: &Leaders<'_>) -> BTreeMap<ServerId, u64> {
-    let mut counts: BTreeMap<ServerId, u64> = cluster.loads().into_keys().map(|server| (server, 0)).collect();
+/// Takes out the transfer that reduces the largest imbalance, with its target. Among equal ones the first, which is the
+/// group with the lowest id.
+fn best<'a>(counts: &Counts, transfers: &mut Vec<Transfer<'a>>) -> Option<(Transfer<'a>, ServerId)> {
+    let possible = transfers.iter().enumerate().filter_map(|(at, one)| Some((imbalance(counts, one)?, at)));
+    let ((_imbalance, to), at) = possible.min_by_key(|((imbalance, _to), at)| (Reverse(*imbalance), *at))?;
+    Some((transfers.remove(at), to))
+}
+
+/// Adds the groups that each possible target server leads.
+fn count(counts: &mut Counts, leaders: &Leaders<'_>) {
     for (leader, _report) in leaders.values() {
         if let Some(count) = counts.get_mut(leader) {
             *count += 1;
         }
     }
-    counts
 }
 
-/// All possible transfers, tables of users first: METADATA is transferred last.
+/// All possible transfers, by group.
 fn transfers<'a>(cluster: &ClusterSnapshot, ctx: &PlanContext, leaders: &Leaders<'a>) -> Vec<Transfer<'a>> {
-    let stable = leaders.values().filter(|(_leader, report)| {
-        let tablet = &report.descriptor;
-        report.settled && is_live(cluster, tablet.table) && !ctx.in_progress.contains_key(&tablet.tablet)
+    let stable = leaders.iter().filter(|(group, (_leader, report))| {
+        report.settled && !ctx.in_progress.contains_key(group) && !is_being_created(cluster, **group)
     });
-    let mut transfers: Vec<Transfer<'a>> = stable
-        .map(|&(leader, report)| Transfer {
-            tablet: &report.descriptor,
-            leader,
-            targets: targets(cluster, leader, report),
-        })
-        .collect();
-    transfers.sort_by_key(|one| (one.tablet.table == TableId::METADATA, one.tablet.tablet));
-    transfers
+    let transfer = |(leader, report): (ServerId, &'a ReplicaReport)| Transfer {
+        group: &report.group,
+        leader,
+        targets: targets(cluster, leader, report),
+    };
+    stable.map(|(_group, leader)| transfer(*leader)).collect()
 }
 
-/// The servers that could lead the tablet at once.
+/// The servers that could lead the group at once.
 fn targets(cluster: &ClusterSnapshot, leader: ServerId, report: &ReplicaReport) -> Vec<ServerId> {
-    let members = &report.descriptor.membership;
+    let members = &report.group.membership;
     let others = members.replicas().filter(|member| member.server != leader && members.is_voter(member.replica));
     let heard = others.filter(|member| report.heard.contains(&member.replica));
     let ready = heard.filter(|member| {
@@ -100,14 +107,14 @@ fn targets(cluster: &ClusterSnapshot, leader: ServerId, report: &ReplicaReport) 
     ready.map(|member| member.server).collect()
 }
 
-/// Whether a replica of the tablet has applied nearly all that its leader has.
+/// Whether a replica of the group has applied nearly all that its leader has.
 fn is_caught_up(own: &ReplicaReport, leader: &ReplicaReport) -> bool {
-    own.descriptor.tablet == leader.descriptor.tablet && leader.applied.index.since(own.applied.index) <= LAG_MAX
+    own.group.group == leader.group.group && leader.applied.index.since(own.applied.index) <= LAG_MAX
 }
 
 /// The difference between the leader's count and the smallest count of a target, and that target; `None` when a
 /// transfer would not help.
-fn imbalance(counts: &BTreeMap<ServerId, u64>, one: &Transfer<'_>) -> Option<(u64, ServerId)> {
+fn imbalance(counts: &Counts, one: &Transfer<'_>) -> Option<(u64, ServerId)> {
     let own = counts.get(&one.leader)?;
     let least = one.targets.iter().filter_map(|target| Some((*counts.get(target)?, *target))).min()?;
     let imbalance = own.checked_sub(least.0)?;

@@ -12,12 +12,12 @@ mod leader_balance;
 pub mod placement;
 pub mod repair;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
-use ebla_model::id::{OperationId, ReplicaId, ServerId, TableId, TabletId};
+use ebla_model::id::{GroupId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::{Replica, TabletDescriptor, parse_row_key};
+use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor, parse_row_key};
 use ebla_model::schema::TableState;
 
 use self::repair::{PlanContext, ReplicaChange};
@@ -37,49 +37,51 @@ pub enum Action {
         /// Its tablet: a row with another tablet is not removed.
         tablet: TabletId,
     },
-    /// The creation of a table is incomplete: replicas or rows are missing, or it is not active.
+    /// The creation of a group is incomplete: some of its first replicas are missing.
+    FinishGroup(GroupId),
+    /// The creation of a table is incomplete: tablets or rows are missing, or it is not active.
     FinishCreate(TableId),
-    /// Some tablets have an older schema than Chubby.
+    /// Some groups have an older schema than Chubby.
     ApplySchema(TableId),
-    /// Some tablets have not applied an admin operation.
+    /// Some groups have not applied an admin operation.
     FinishOperation(OperationId),
     /// The deletion of a table is incomplete.
     FinishDelete(TableId),
-    /// Replica repair: a tablet has dead replicas or too few, or a change of its replicas is incomplete.
+    /// Replica repair: a group has dead replicas or too few, or a change of its replicas is incomplete.
     ChangeReplicas(ReplicaChange),
-    /// A member of a tablet does not exist on its server: create it there, empty.
+    /// A member of a group does not exist on its server: create it there, empty.
     CreateReplica {
-        /// The tablet.
-        tablet: TabletDescriptor,
+        /// The group.
+        group: GroupDescriptor,
         /// The member.
         replica: Replica,
     },
     /// Quorum loss: too many replicas are dead for the others to commit. An operator must bring servers back.
     ReportQuorumLoss {
-        /// The table.
-        table: TableId,
-        /// The tablet.
-        tablet: TabletId,
+        /// The group.
+        group: GroupId,
+        /// Its tablets.
+        tablets: Vec<TabletId>,
         /// Dead voters.
         dead: usize,
         /// All voters.
         of: usize,
     },
-    /// Leader balance: a server leads many tablets, and another voter's server leads few.
+    /// Leader balance: a server leads many groups, and another voter's server leads few.
     TransferLeader {
         /// The descriptor as the leader reported it.
-        tablet: TabletDescriptor,
+        group: GroupDescriptor,
         /// The present leader.
         from: ServerId,
         /// The target.
         to: ServerId,
     },
-    /// An extra replica: its table was deleted, or its tablet has replaced it.
+    /// An extra replica: its group has replaced it.
     DropReplica {
         /// Its server.
         server: ServerId,
-        /// Its tablet.
-        tablet: TabletId,
+        /// Its group.
+        group: GroupId,
         /// Its id.
         replica: ReplicaId,
     },
@@ -91,22 +93,23 @@ impl fmt::Display for Action {
             Self::WriteRoot(to) => write!(f, "write-root {}", Summary(to)),
             Self::WriteRow(to) => write!(f, "write-row {}", Summary(to)),
             Self::RemoveRow { row, tablet } => write!(f, "remove-row {row} tablet={tablet}"),
+            Self::FinishGroup(group) => write!(f, "finish-group group={group}"),
             Self::FinishCreate(table) => write!(f, "finish-create table={table}"),
             Self::ApplySchema(table) => write!(f, "apply-schema table={table}"),
             Self::FinishOperation(operation) => write!(f, "finish-operation {operation}"),
             Self::FinishDelete(table) => write!(f, "finish-delete table={table}"),
             Self::ChangeReplicas(change) => change.fmt(f),
-            Self::CreateReplica { tablet, replica: Replica { replica, server } } => {
-                write!(f, "create-replica server={server} tablet={} replica={replica}", tablet.tablet)
+            Self::CreateReplica { group, replica: Replica { replica, server } } => {
+                write!(f, "create-replica server={server} group={} replica={replica}", group.group)
             }
-            Self::ReportQuorumLoss { table, tablet, dead, of } => {
-                write!(f, "report-quorum-loss table={table} tablet={tablet} dead={dead} of={of}")
+            Self::ReportQuorumLoss { group, tablets, dead, of } => {
+                write!(f, "report-quorum-loss group={group} tablets={} dead={dead} of={of}", tablets.len())
             }
-            Self::TransferLeader { tablet: TabletDescriptor { table, tablet, .. }, from, to } => {
-                write!(f, "transfer-leader table={table} tablet={tablet} from={from} to={to}")
+            Self::TransferLeader { group, from, to } => {
+                write!(f, "transfer-leader group={} from={from} to={to}", group.group)
             }
-            Self::DropReplica { server, tablet, replica } => {
-                write!(f, "drop-replica server={server} tablet={tablet} replica={replica}")
+            Self::DropReplica { server, group, replica } => {
+                write!(f, "drop-replica server={server} group={group} replica={replica}")
             }
         }
     }
@@ -117,8 +120,8 @@ struct Summary<'a>(&'a TabletDescriptor);
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TabletDescriptor { table, tablet, range, generation, .. } = self.0;
-        write!(f, "table={table} tablet={tablet} range={range} gen={generation}")
+        let TabletDescriptor { table, tablet, range, generation, group, .. } = self.0;
+        write!(f, "table={table} tablet={tablet} range={range} gen={generation} group={group}")
     }
 }
 
@@ -128,13 +131,13 @@ pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     let mut actions = Vec::new();
     actions.extend(stale_root(cluster));
     actions.extend(stale_rows(cluster));
+    actions.extend(cluster.new_groups.keys().copied().map(Action::FinishGroup));
     actions.extend(incomplete_creations(cluster));
     actions.extend(stale_schemas(cluster));
     actions.extend(pending_operations(cluster));
     actions.extend(incomplete_deletions(cluster));
     actions.extend(repair::repair(cluster, ctx));
     actions.extend(orphan_rows(cluster));
-    actions.extend(orphan_replicas(cluster));
     actions.extend(leader_balance::balance_leaders(cluster, ctx));
     actions
 }
@@ -189,12 +192,14 @@ fn incomplete_creations(cluster: &ClusterSnapshot) -> impl Iterator<Item = Actio
 }
 
 fn stale_schemas(cluster: &ClusterSnapshot) -> impl Iterator<Item = Action> {
+    let mut applied: BTreeMap<TableId, SchemaVersion> = BTreeMap::new();
+    let leaders = cluster.reports().filter(|(_server, report)| report.role == Role::Leader);
+    for tablet in leaders.flat_map(|(_server, report)| &report.tablets) {
+        let oldest = applied.entry(tablet.descriptor.table).or_insert(tablet.schema_version);
+        *oldest = tablet.schema_version.min(*oldest);
+    }
     let active = cluster.tables.values().filter(|schema| schema.state == TableState::Active);
-    let behind = active.filter(|schema| {
-        let mut leaders = cluster.reports().filter(|(_server, report)| report.role == Role::Leader);
-        leaders
-            .any(|(_server, report)| report.descriptor.table == schema.table && report.schema_version < schema.version)
-    });
+    let behind = active.filter(move |schema| applied.get(&schema.table).is_some_and(|oldest| *oldest < schema.version));
     behind.map(|schema| Action::ApplySchema(schema.table))
 }
 
@@ -215,18 +220,6 @@ fn orphan_rows(cluster: &ClusterSnapshot) -> impl Iterator<Item = Action> {
         .iter()
         .filter(|(row, _tablet)| parse_row_key(row).is_ok_and(|(table, _end)| is_deleted(cluster, table)));
     orphans.map(|(row, tablet)| Action::RemoveRow { row: row.clone(), tablet: tablet.tablet })
-}
-
-/// Replicas of deleted tables, also damaged ones: their data is never needed again. A replica that is not running
-/// does not report its table; it stays as long as the table is unknown.
-fn orphan_replicas(cluster: &ClusterSnapshot) -> Vec<Action> {
-    let orphans = cluster.reports().filter(|(_server, report)| is_deleted(cluster, report.descriptor.table));
-    let drops = orphans.map(|(server, report)| (server, report.descriptor.tablet, report.replica));
-    let known = cluster.known_tablets();
-    let is_of_deleted = |tablet: &TabletId| known.get(tablet).is_some_and(|known| is_deleted(cluster, known.table));
-    let stopped = cluster.stopped_replicas().filter(|(_server, tablet, _replica)| is_of_deleted(tablet));
-    let unique: BTreeSet<_> = drops.chain(stopped).collect();
-    unique.into_iter().map(|(server, tablet, replica)| Action::DropReplica { server, tablet, replica }).collect()
 }
 
 fn is_deleted(cluster: &ClusterSnapshot, table: TableId) -> bool {

@@ -5,37 +5,44 @@
 //! server 2 unresponsive                                          registered, not responding
 //! server 2 unregistered                                          not registered, but responding
 //! table 5 active v2                                              in Chubby
-//! planned table=5 tablet=7 range=-..m on=1,2,3                   a tablet of a table's plan
+//! new-group 7 on=1,2,3 [has-majority]                            a group that is being created
+//! planned table=5 tablet=7 range=-..m group=7 on=1,2,3           a tablet of a table's plan
 //! operation 4 table=5 drop-range a..b | drop-table
-//! row table=5 tablet=7 range=-..m gen=1 on=1,2,3                 in METADATA
+//! row table=5 tablet=7 range=-..m gen=1 group=7 on=1,2,3         in METADATA
 //! root gen=1 on=1,2,3                                            Chubby's file
-//! report 1 table=5 tablet=7 range=-..m gen=1 on=1,2,3 [replica=1] [leads term=2] [settled] [heard=2,3] [applied=9] [v=1]
-//! damaged 3 tablet=7 replica=3                                   a damaged replica on server 3
+//! report 1 group=7 on=1,2,3 [replica=1] [leads term=2] [settled] [heard=2,3] [applied=9] tablets=5/7:-..m,5/8:m..-:g2:v3
+//! damaged 3 group=7 replica=3                                    a damaged replica on server 3
 //! now 60                                                         seconds; the grace is 30
-//! replicas 3                                                     that a tablet should have
-//! idle 3 tablet=7 replica=3                                      a replica on server 3 that is not running
+//! replicas 3                                                     that a group should have
+//! idle 3 group=7 replica=3                                       a replica on server 3 that is not running
 //! missing-server 3 since=10                                      a server is missing since then
-//! missing-replica 2 tablet=7 replica=2 since=10                  a replica is missing on its server since then
-//! in-progress tablet=7 on=4                                      its replicas are being changed; server 4 gets one
+//! missing-replica 2 group=7 replica=2 since=10                   a replica is missing on its server since then
+//! in-progress group=7 on=4                                       its replicas are being changed; server 4 gets one
 //! ---
 //! write-row …
 //! ```
 //!
+//! The tablets of a report are `table/tablet:range`, then the generation `g2` and the schema version `v3` unless they are 1.
+//! The group of a row is that with the tablet's number unless it is named; METADATA is in group 1.
+//!
 //! Members are servers, whose replicas are numbered from 1, or `replica@server`: `on=1,2,1001@4`. The outgoing voters of
 //! a joint membership: `was=1,2,3`. Learners: `learners=1001@4`. `at=20`: the index of the membership's entry.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use ebla_model::id::{Generation, Incarnation, LogId, LogIndex, SchemaVersion, Term};
 use ebla_model::key::KeyRange;
-use ebla_model::metadata::root_range;
+use ebla_model::metadata::{Membership, root_range};
 use ebla_model::schema::{TableName, TableSchema};
 
 use super::failure_detector::{Component, FailureDetector};
 use super::*;
-use crate::cluster::{Operation, Registration, ReplicaReport, Server, ServerReport};
+use crate::cluster::{
+    GroupPlan, GroupProgress, Operation, Registration, ReplicaReport, Server, ServerReport, TablePlan, TabletReport,
+};
 
 /// The words of a line after the first, as `key=value` or alone.
 struct Words<'a>(Vec<&'a str>);
@@ -62,21 +69,29 @@ impl<'a> Words<'a> {
     }
 
     fn descriptor(&self) -> TabletDescriptor {
-        let voters = self.members("on");
         let table = TableId::new(self.number("table").unwrap_or(0));
         let tablet = TabletId::new(self.number("tablet").unwrap_or(1));
         let range = if tablet == TabletId::ROOT { root_range() } else { self.range() };
-        let fresh = TabletDescriptor::initial(table, tablet, range, &[]);
-        let (before, learners) = (self.members("was"), self.members("learners"));
-        let mut membership = fresh.membership.clone();
-        membership.voters = [&before, &voters].into_iter().filter(|set| !set.is_empty()).map(|set| ids(set)).collect();
-        membership.replicas = [before, voters, learners].concat().into_iter().collect();
+        let own_group = if table == TableId::METADATA { 1 } else { tablet.get() };
+        let group = self.group(GroupId::new(self.number("group").unwrap_or(own_group)));
+        group.tablet(table, tablet, range, Generation::new(self.number("gen").unwrap_or(1)))
+    }
+
+    fn group(&self, group: GroupId) -> GroupDescriptor {
+        let (before, voters, learners) = (self.members("was"), self.members("on"), self.members("learners"));
+        let membership = Membership {
+            voters: [&before, &voters].into_iter().filter(|set| !set.is_empty()).map(|set| ids(set)).collect(),
+            replicas: [before, voters, learners].concat().into_iter().collect(),
+        };
         let membership_log_id = match self.number("at") {
             Some(index) => LogId { term: Term::new(1), index: LogIndex::new(index) },
             None => LogId::SEED,
         };
-        let generation = Generation::new(self.number("gen").unwrap_or(1));
-        TabletDescriptor { generation, membership, membership_log_id, ..fresh }
+        GroupDescriptor { group, membership, membership_log_id }
+    }
+
+    fn group_id(&self) -> GroupId {
+        GroupId::new(self.number("group").unwrap())
     }
 
     fn members(&self, key: &str) -> Vec<(ReplicaId, ServerId)> {
@@ -89,22 +104,43 @@ impl<'a> Words<'a> {
     }
 
     fn report(&self, server: ServerId) -> ReplicaReport {
-        let descriptor = self.descriptor();
+        let group = self.group(self.group_id());
+        let tablets = self.value("tablets").into_iter().flat_map(|value| value.split(','));
         ReplicaReport {
             replica: match self.number("replica") {
                 Some(replica) => ReplicaId::new(replica),
-                None => descriptor.membership.replica_on(server).unwrap(),
+                None => group.membership.replica_on(server).unwrap(),
             },
             role: if self.has("leads") { Role::Leader } else { Role::Follower },
             term: Term::new(self.number("term").unwrap_or(1)),
-            size_bytes: 0,
-            schema_version: SchemaVersion::new(self.number("v").unwrap_or(1)),
+            tablets: tablets.map(|text| tablet_report(text, &group)).collect(),
             applied: LogId { index: self.number("applied").map_or(LogId::SEED.index, LogIndex::new), ..LogId::SEED },
             settled: self.has("settled"),
             heard: self.numbers("heard").map(ReplicaId::new).collect(),
-            descriptor,
+            group,
         }
     }
+}
+
+/// `table/tablet:range[:gN][:vN]`.
+fn tablet_report(text: &str, group: &GroupDescriptor) -> TabletReport {
+    let mut parts = text.split(':');
+    let (table, tablet) = parts.next().unwrap().split_once('/').unwrap();
+    let range = match parts.next().unwrap() {
+        "root" => root_range(),
+        other => range(other),
+    };
+    let (mut generation, mut version) = (1, 1);
+    for part in parts {
+        match part.split_at(1) {
+            ("g", number) => generation = number.parse().unwrap(),
+            ("v", number) => version = number.parse().unwrap(),
+            other => panic!("unknown part {other:?}"),
+        }
+    }
+    let generation = Generation::new(generation);
+    let descriptor = group.tablet(table.parse().unwrap(), tablet.parse().unwrap(), range, generation);
+    TabletReport { descriptor, size_bytes: 0, schema_version: SchemaVersion::new(version) }
 }
 
 fn ids(members: &[(ReplicaId, ServerId)]) -> BTreeSet<ReplicaId> {
@@ -189,7 +225,7 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
         "damaged" | "idle" => {
             let server = cluster.servers.get_mut(&ServerId::new(number())).unwrap();
             let words = Words(rest);
-            let id = (TabletId::new(words.number("tablet").unwrap()), ReplicaId::new(words.number("replica").unwrap()));
+            let id = (words.group_id(), ReplicaId::new(words.number("replica").unwrap()));
             let report = server.report.as_mut().unwrap();
             if kind == "idle" {
                 report.idle.insert(id)
@@ -205,18 +241,24 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
         }
         "missing-replica" => {
             let (server, words) = (ServerId::new(number()), Words(rest));
-            let tablet = TabletId::new(words.number("tablet").unwrap());
-            let component = Component::Replica(server, tablet, ReplicaId::new(words.number("replica").unwrap()));
+            let component =
+                Component::Replica(server, words.group_id(), ReplicaId::new(words.number("replica").unwrap()));
             ctx.failures = ctx.failures.clone().with(component, words.since());
         }
         "in-progress" => {
             let words = Words(rest);
-            let tablet = TabletId::new(words.number("tablet").unwrap());
-            ctx.in_progress.insert(tablet, words.number("on").map(ServerId::new));
+            ctx.in_progress.insert(words.group_id(), words.number("on").map(ServerId::new));
         }
         "planned" => {
             let first = Words(rest).descriptor();
-            cluster.plans.entry(first.table).or_default().push(first);
+            let empty = || TablePlan { tablets: Vec::new(), operation: OperationId::new(1) };
+            cluster.plans.entry(first.table).or_insert_with(empty).tablets.push(first);
+        }
+        "new-group" => {
+            let id = GroupId::new(number());
+            let words = Words(rest);
+            let progress = if words.has("has-majority") { GroupProgress::HasMajority } else { GroupProgress::Creating };
+            cluster.new_groups.insert(id, GroupPlan { group: words.group(id), progress });
         }
         "row" => {
             let row = Words(rest).descriptor();

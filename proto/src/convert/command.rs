@@ -1,12 +1,12 @@
-//! Commands of a tablet's log and the results of applying them.
+//! Commands of a group's log and the results of applying them.
 //!
 //! A command with unknown content is an error and never skipped: the replica must stop. Decoding from [`Bytes`] shares keys
 //! and values with the entry instead of copying them.
 
 use bytes::{Buf, Bytes};
 use ebla_model::{
-    Error, FamilyId, Micros, OperationId, RowKey, Sequence, SessionId, TabletId,
-    command::{CallToken, Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite},
+    Error, FamilyId, GroupId, Micros, OperationId, RowKey, Sequence, SessionId, TableId, TabletId,
+    command::{CallToken, Command, CommandKind, NewTablet, Refusal, RefusalKind, Reply, RowReply, RowWrite},
     idempotency::{CallKind, IdempotencyToken},
     mutation::Change,
 };
@@ -59,15 +59,32 @@ fn kind_to_proto(kind: &CommandKind) -> wire::command::Kind {
     use wire::command::Kind;
     match kind {
         CommandKind::Write(rows) => Kind::Write(wire::Write { rows: rows.iter().map(row_write_to_proto).collect() }),
-        CommandKind::Split { at, child } => Kind::Split(wire::Split { at: at.bytes().clone(), child: child.get() }),
+        CommandKind::CreateTablets { operation, schema, tablets } => Kind::CreateTablets(wire::CreateTablets {
+            operation: operation.get(),
+            schema: Some(schema_to_proto(schema)),
+            tablets: tablets.iter().map(new_tablet_to_proto).collect(),
+        }),
+        CommandKind::Split { tablet, at, child } => {
+            Kind::Split(wire::Split { tablet: tablet.get(), at: at.bytes().clone(), child: child.get() })
+        }
+        CommandKind::Divide { tablets, child } => Kind::Divide(wire::Divide {
+            tablets: tablets.iter().map(|tablet| tablet.get()).collect(),
+            child: child.get(),
+        }),
         CommandKind::SetSchema(schema) => Kind::SetSchema(wire::SetSchema { schema: Some(schema_to_proto(schema)) }),
-        CommandKind::DropRange { operation, range } => {
-            Kind::DropRange(wire::DropRange { operation: operation.get(), range: Some(key_range_to_proto(range)) })
+        CommandKind::DropRange { operation, table, range } => Kind::DropRange(wire::DropRange {
+            operation: operation.get(),
+            table: table.get(),
+            range: Some(key_range_to_proto(range)),
+        }),
+        CommandKind::Drop { operation, table } => {
+            Kind::Drop(wire::Drop { operation: operation.get(), table: table.get() })
         }
-        CommandKind::Drop { operation } => Kind::Drop(wire::Drop { operation: operation.get() }),
-        CommandKind::Collect { range, time } => {
-            Kind::Collect(wire::Collect { range: Some(key_range_to_proto(range)), time_micros: time.get() })
-        }
+        CommandKind::Collect { tablet, range, time } => Kind::Collect(wire::Collect {
+            tablet: tablet.get(),
+            range: Some(key_range_to_proto(range)),
+            time_micros: time.get(),
+        }),
         CommandKind::Tick => Kind::Tick(wire::Tick {}),
     }
 }
@@ -78,16 +95,33 @@ fn kind_from_proto(kind: wire::command::Kind) -> Result<CommandKind, Error> {
         Kind::Write(write) => {
             CommandKind::Write(write.rows.into_iter().map(row_write_from_proto).collect::<Result<_, _>>()?)
         }
-        Kind::Split(split) => CommandKind::Split { at: RowKey::new(split.at), child: TabletId::new(split.child) },
+        Kind::CreateTablets(create) => CommandKind::CreateTablets {
+            operation: OperationId::new(create.operation),
+            schema: schema_from_proto(&required(create.schema, "create tablets command: schema")?)?,
+            tablets: create.tablets.iter().map(new_tablet_from_proto).collect::<Result<_, _>>()?,
+        },
+        Kind::Split(split) => CommandKind::Split {
+            tablet: TabletId::new(split.tablet),
+            at: RowKey::new(split.at),
+            child: TabletId::new(split.child),
+        },
+        Kind::Divide(divide) => CommandKind::Divide {
+            tablets: divide.tablets.into_iter().map(TabletId::new).collect(),
+            child: GroupId::new(divide.child),
+        },
         Kind::SetSchema(set) => {
             CommandKind::SetSchema(schema_from_proto(&required(set.schema, "set schema command: schema")?)?)
         }
         Kind::DropRange(drop) => CommandKind::DropRange {
             operation: OperationId::new(drop.operation),
+            table: TableId::new(drop.table),
             range: key_range_from_proto(&required(drop.range, "drop range command: range")?)?,
         },
-        Kind::Drop(drop) => CommandKind::Drop { operation: OperationId::new(drop.operation) },
+        Kind::Drop(drop) => {
+            CommandKind::Drop { operation: OperationId::new(drop.operation), table: TableId::new(drop.table) }
+        }
         Kind::Collect(collect) => CommandKind::Collect {
+            tablet: TabletId::new(collect.tablet),
             range: key_range_from_proto(&required(collect.range, "collect command: range")?)?,
             time: Micros::new(collect.time_micros),
         },
@@ -95,8 +129,23 @@ fn kind_from_proto(kind: wire::command::Kind) -> Result<CommandKind, Error> {
     })
 }
 
+/// A tablet to create.
+pub fn new_tablet_to_proto(tablet: &NewTablet) -> wire::NewTablet {
+    wire::NewTablet { tablet: tablet.tablet.get(), range: Some(key_range_to_proto(&tablet.range)) }
+}
+
+/// A tablet to create.
+///
+/// # Errors
+/// `DataDamaged` when the range is missing or not a range.
+pub fn new_tablet_from_proto(tablet: &wire::NewTablet) -> Result<NewTablet, Error> {
+    let range = key_range_from_proto(required(tablet.range.as_ref(), "new tablet: range")?)?;
+    Ok(NewTablet { tablet: TabletId::new(tablet.tablet), range })
+}
+
 fn row_write_to_proto(write: &RowWrite) -> wire::RowWrite {
     wire::RowWrite {
+        tablet: write.tablet.get(),
         session: Bytes::copy_from_slice(&write.session.to_bytes()),
         sequence: write.sequence.get(),
         lowest_outstanding: write.lowest_outstanding.get(),
@@ -109,6 +158,7 @@ fn row_write_to_proto(write: &RowWrite) -> wire::RowWrite {
 
 fn row_write_from_proto(write: wire::RowWrite) -> Result<RowWrite, Error> {
     Ok(RowWrite {
+        tablet: TabletId::new(write.tablet),
         session: required(SessionId::from_bytes(&write.session), "write command: session")?,
         sequence: Sequence::new(write.sequence),
         lowest_outstanding: Sequence::new(write.lowest_outstanding),
@@ -279,9 +329,10 @@ mod tests {
     }
 
     fn row_write() -> impl Strategy<Value = RowWrite> {
-        let id = (any::<u128>(), any::<u64>(), any::<u64>());
+        let id = (any::<u128>(), any::<u64>(), any::<u64>(), any::<u64>());
         (id, bytes(), vec(change(), 0..4), option::of(bytes()), option::of(call_token())).prop_map(
-            |((session, sequence, lowest), row, changes, result, token)| RowWrite {
+            |((session, sequence, lowest, tablet), row, changes, result, token)| RowWrite {
+                tablet: TabletId::new(tablet),
                 session: SessionId::new(session),
                 sequence: Sequence::new(sequence),
                 lowest_outstanding: Sequence::new(lowest),
@@ -318,14 +369,17 @@ mod tests {
     fn every_other_command_comes_back() {
         let range = KeyRange::prefix(b"com.");
         let operation = OperationId::new(77);
+        let (table, tablet) = (TableId::new(4), TabletId::new(8));
+        let schema = TableSchema::new(table, "projects/p/instances/i/tables/t".parse().unwrap(), []).unwrap();
+        let tablets = vec![NewTablet { tablet, range: range.clone() }];
         let kinds = [
-            CommandKind::Split { at: RowKey::new("m"), child: TabletId::new(12) },
-            CommandKind::SetSchema(
-                TableSchema::new(TableId::new(4), "projects/p/instances/i/tables/t".parse().unwrap(), []).unwrap(),
-            ),
-            CommandKind::DropRange { operation, range: range.clone() },
-            CommandKind::Drop { operation },
-            CommandKind::Collect { range, time: Micros::new(5) },
+            CommandKind::CreateTablets { operation, schema: schema.clone(), tablets },
+            CommandKind::Split { tablet, at: RowKey::new("m"), child: TabletId::new(12) },
+            CommandKind::Divide { tablets: vec![tablet, TabletId::new(9)], child: GroupId::new(5) },
+            CommandKind::SetSchema(schema),
+            CommandKind::DropRange { operation, table, range: range.clone() },
+            CommandKind::Drop { operation, table },
+            CommandKind::Collect { tablet, range, time: Micros::new(5) },
             CommandKind::Tick,
         ];
         for kind in kinds {
@@ -354,6 +408,7 @@ mod tests {
         };
         for (token, version) in [(None, VERSION), (Some(token), TOKENS_VERSION)] {
             let row = RowWrite {
+                tablet: TabletId::new(4),
                 session: SessionId::new(1),
                 sequence: Sequence::new(1),
                 lowest_outstanding: Sequence::new(1),

@@ -38,9 +38,10 @@ pub use self::{
     },
     record::{
         Record, decode_record, descriptor_from_bytes, descriptor_from_proto, descriptor_to_bytes, descriptor_to_proto,
-        encode_record, gc_rule_from_proto, gc_rule_to_proto, key_range_from_proto, key_range_to_proto,
-        log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto, schema_from_bytes,
-        schema_from_proto, schema_to_bytes, schema_to_proto, session_from_proto, session_to_proto,
+        encode_record, gc_rule_from_proto, gc_rule_to_proto, group_from_bytes, group_from_proto, group_to_bytes,
+        group_to_proto, key_range_from_proto, key_range_to_proto, log_id_from_proto, log_id_to_proto,
+        membership_from_proto, membership_to_proto, schema_from_bytes, schema_from_proto, schema_to_bytes,
+        schema_to_proto, session_from_proto, session_to_proto, tablet_record_from_proto, tablet_record_to_proto,
         token_record_from_bytes, token_record_to_bytes,
     },
     rows::{row_from_proto, row_range_from_proto, row_set_from_proto, row_to_proto, rows_to_response},

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use ebla_model::{
-    Aggregator, Error, Family, FamilyId, FamilyName, GcRule, Generation, KeyRange, LogId, LogIndex, Membership, Micros,
-    ReplicaId, RowKey, SchemaVersion, Sequence, ServerId, TableId, TableSchema, TabletDescriptor, TabletId, Term,
-    aggregate::InputType, idempotency::TokenRecord, schema::TableState, session::SessionWindow,
+    Aggregator, Error, Family, FamilyId, FamilyName, GcRule, Generation, GroupDescriptor, GroupId, KeyRange, LogId,
+    LogIndex, Membership, Micros, ReplicaId, RowKey, SchemaVersion, Sequence, ServerId, TableId, TableSchema,
+    TabletDescriptor, TabletId, Term, aggregate::InputType, idempotency::TokenRecord, schema::TableState,
+    session::SessionWindow,
 };
 use prost::Message;
 
@@ -53,6 +54,9 @@ macro_rules! records {
 
 records! {
     TabletDescriptor = "tablet descriptor";
+    GroupDescriptor = "group descriptor";
+    TabletRecord = "tablet record";
+    GroupPlan = "group plan";
     TableSchema = "table schema" up to AGGREGATES_VERSION;
     Server = "server record";
     Master = "master record";
@@ -149,6 +153,7 @@ pub fn descriptor_to_proto(descriptor: &TabletDescriptor) -> record::TabletDescr
         generation: descriptor.generation.get(),
         membership: Some(membership_to_proto(&descriptor.membership)),
         membership_log_id: Some(log_id_to_proto(descriptor.membership_log_id)),
+        group: descriptor.group.get(),
     }
 }
 
@@ -166,9 +171,73 @@ pub fn descriptor_from_proto(descriptor: &record::TabletDescriptor) -> Result<Ta
         tablet: TabletId::new(descriptor.tablet),
         range: key_range_from_proto(range)?,
         generation: Generation::new(descriptor.generation),
+        group: GroupId::new(descriptor.group),
         membership: membership_from_proto(membership),
         membership_log_id: log_id_from_proto(log_id),
     })
+}
+
+/// A group.
+pub fn group_to_proto(group: &GroupDescriptor) -> record::GroupDescriptor {
+    record::GroupDescriptor {
+        version: VERSION,
+        group: group.group.get(),
+        membership: Some(membership_to_proto(&group.membership)),
+        membership_log_id: Some(log_id_to_proto(group.membership_log_id)),
+    }
+}
+
+/// A group.
+///
+/// # Errors
+/// `DataDamaged` when a part is missing or the version is another.
+pub fn group_from_proto(group: &record::GroupDescriptor) -> Result<GroupDescriptor, Error> {
+    check_record::<record::GroupDescriptor>(group.version)?;
+    let membership = required(group.membership.as_ref(), "group descriptor: membership")?;
+    let log_id = required(group.membership_log_id.as_ref(), "group descriptor: membership log id")?;
+    Ok(GroupDescriptor {
+        group: GroupId::new(group.group),
+        membership: membership_from_proto(membership),
+        membership_log_id: log_id_from_proto(log_id),
+    })
+}
+
+/// A group descriptor as stored in replicas.
+pub fn group_to_bytes(group: &GroupDescriptor) -> Bytes {
+    group_to_proto(group).encode_to_vec().into()
+}
+
+/// A group descriptor as stored in replicas.
+///
+/// # Errors
+/// As [`group_from_proto`].
+pub fn group_from_bytes(bytes: impl Buf) -> Result<GroupDescriptor, Error> {
+    group_from_proto(&decode_record(bytes)?)
+}
+
+/// A tablet as the state of its group stores it, without the replicas.
+pub fn tablet_record_to_proto(tablet: &TabletDescriptor) -> record::TabletRecord {
+    record::TabletRecord {
+        version: VERSION,
+        table: tablet.table.get(),
+        tablet: tablet.tablet.get(),
+        range: Some(key_range_to_proto(&tablet.range)),
+        generation: tablet.generation.get(),
+    }
+}
+
+/// A tablet of `group`.
+///
+/// # Errors
+/// `DataDamaged` when the range is missing or the version is another.
+pub fn tablet_record_from_proto(
+    tablet: &record::TabletRecord,
+    group: &GroupDescriptor,
+) -> Result<TabletDescriptor, Error> {
+    check_record::<record::TabletRecord>(tablet.version)?;
+    let range = key_range_from_proto(required(tablet.range.as_ref(), "tablet record: range")?)?;
+    let generation = Generation::new(tablet.generation);
+    Ok(group.tablet(TableId::new(tablet.table), TabletId::new(tablet.tablet), range, generation))
 }
 
 /// A tablet descriptor as stored in METADATA and replicas.

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use bytes::{Buf, BufMut, Bytes};
 
-use super::record::{GroupId, Record, get_group, put_group};
+use super::record::{GroupReplica, Record, get_group, put_group};
 
 /// Alignment of batches and segment headers, in bytes: the block size of disks and file systems.
 pub(crate) const BLOCK: usize = 4096;
@@ -54,7 +54,7 @@ pub(crate) struct BatchHeader {
     pub(crate) payload_len: usize,
     pub(crate) payload_crc: u32,
     /// The groups that have records in it, ascending.
-    pub(crate) groups: Vec<GroupId>,
+    pub(crate) groups: Vec<GroupReplica>,
     /// As the next batch stores it.
     pub(crate) crc: u32,
 }
@@ -73,7 +73,7 @@ pub(crate) struct EncodedBatch {
 /// The layout of a batch of these records: enough to compute its size.
 #[derive(Debug)]
 pub(crate) struct BatchPlan {
-    groups: BTreeSet<GroupId>,
+    groups: BTreeSet<GroupReplica>,
     payload_len: usize,
 }
 
@@ -169,7 +169,7 @@ impl BatchHeader {
         if header_len != FIXED_BYTES + GROUP_BYTES * count {
             return None;
         }
-        let groups: Option<Vec<GroupId>> = (0..count).map(|_| get_group(&mut input)).collect();
+        let groups: Option<Vec<GroupReplica>> = (0..count).map(|_| get_group(&mut input)).collect();
         let position = Position { segment, salt, number, previous, synced, oldest };
         Some(Self { position, payload_len, payload_crc, groups: groups?, crc })
     }

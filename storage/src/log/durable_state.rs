@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use ebla_model::id::{LogId, LogIndex};
 
-use super::record::{GroupId, Record};
+use super::record::{GroupReplica, Record};
 use super::segment::{HeaderGroup, HeaderGroupState, SegmentHeader};
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DurableState {
-    groups: BTreeMap<GroupId, GroupState>,
+    groups: BTreeMap<GroupReplica, GroupState>,
     /// See [`SegmentHeader::all_quarantined`].
     pub(crate) all_quarantined: bool,
     /// Cached result of [`first_needed`]; `None` inside: no group has entries.
@@ -111,7 +111,7 @@ impl DurableState {
     /// then. A quarantined group stays quarantined.
     pub(crate) fn load_header(&mut self, header: &SegmentHeader) {
         self.all_quarantined |= header.all_quarantined;
-        let carried: BTreeSet<GroupId> = header.groups.iter().map(|carried| carried.group).collect();
+        let carried: BTreeSet<GroupReplica> = header.groups.iter().map(|carried| carried.group).collect();
         self.groups.retain(|group, _| carried.contains(group));
         self.first_needed = None;
         for HeaderGroup { group, state } in &header.groups {
@@ -124,7 +124,13 @@ impl DurableState {
         }
     }
 
-    fn load_live_group(&mut self, group: GroupId, vote: Option<&Bytes>, purged: Option<LogId>, last: Option<LogIndex>) {
+    fn load_live_group(
+        &mut self,
+        group: GroupReplica,
+        vote: Option<&Bytes>,
+        purged: Option<LogId>,
+        last: Option<LogIndex>,
+    ) {
         let state = self.groups.entry(group).or_insert_with(|| GroupState::Live(LiveGroup::default()));
         let GroupState::Live(live) = state else { return };
         live.vote = vote.cloned().or_else(|| live.vote.take());
@@ -135,29 +141,29 @@ impl DurableState {
     }
 
     /// Quarantines the group.
-    pub(crate) fn quarantine(&mut self, group: GroupId) {
+    pub(crate) fn quarantine(&mut self, group: GroupReplica) {
         self.groups.insert(group, GroupState::Quarantined);
         self.first_needed = None;
     }
 
     /// A state in which every group is quarantined: `groups` by name, and any other.
-    pub(crate) fn all_quarantined(groups: &BTreeSet<GroupId>) -> Self {
+    pub(crate) fn all_quarantined(groups: &BTreeSet<GroupReplica>) -> Self {
         let groups = groups.iter().map(|group| (*group, GroupState::Quarantined)).collect();
         Self { groups, all_quarantined: true, first_needed: None }
     }
 
     /// Whether the group is known.
-    pub(crate) fn contains(&self, group: GroupId) -> bool {
+    pub(crate) fn contains(&self, group: GroupReplica) -> bool {
         self.groups.contains_key(&group)
     }
 
     /// Whether the group is quarantined.
-    pub(crate) fn is_quarantined(&self, group: GroupId) -> bool {
+    pub(crate) fn is_quarantined(&self, group: GroupReplica) -> bool {
         matches!(self.groups.get(&group), Some(GroupState::Quarantined))
     }
 
     /// The quarantined groups.
-    pub(crate) fn quarantined(&self) -> impl Iterator<Item = GroupId> {
+    pub(crate) fn quarantined(&self) -> impl Iterator<Item = GroupReplica> {
         self.groups.iter().filter(|(_, state)| matches!(state, GroupState::Quarantined)).map(|(group, _)| *group)
     }
 
@@ -182,7 +188,7 @@ impl DurableState {
     }
 }
 
-fn first_needed(groups: &BTreeMap<GroupId, GroupState>) -> Option<u64> {
+fn first_needed(groups: &BTreeMap<GroupReplica, GroupState>) -> Option<u64> {
     let first = |state: &GroupState| match state {
         GroupState::Live(live) => live.runs.front().map(|run| run.segment),
         GroupState::Quarantined => None,

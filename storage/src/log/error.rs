@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ebla_model::error::ErrorKind;
 use ebla_model::id::LogIndex;
 
-use super::record::GroupId;
+use super::record::GroupReplica;
 
 /// Why the log rejected or failed a call.
 ///
@@ -29,15 +29,15 @@ pub enum LogError {
     Stopped,
     /// The group was never added, or it was removed.
     #[error("group {0} is not in the commit log")]
-    UnknownGroup(GroupId),
+    UnknownGroup(GroupReplica),
     /// The group's part of the log is damaged: the replica must be replaced under a new id.
     #[error("group {0} is quarantined: its log is damaged; replace the replica")]
-    Quarantined(GroupId),
+    Quarantined(GroupReplica),
     /// The record does not follow the group's log: a bug of the caller. Nothing of the submission was accepted.
     #[error("record of group {group} does not follow its log: expected {expected}, got {got}")]
     OutOfOrder {
         /// The record's group.
-        group: GroupId,
+        group: GroupReplica,
         /// The next valid index, or the lowest index that a truncation may keep.
         expected: LogIndex,
         /// The index of the record.
@@ -50,7 +50,7 @@ pub enum LogError {
     #[error("entry {index} of group {group} is damaged in the commit log")]
     Damaged {
         /// The entry's group.
-        group: GroupId,
+        group: GroupReplica,
         /// The entry's index.
         index: LogIndex,
     },

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ebla_model::id::{LogId, LogIndex, Term};
 
 use super::error::LogError;
-use super::record::{ENTRY_OVERHEAD, GroupId, Record};
+use super::record::{ENTRY_OVERHEAD, GroupReplica, Record};
 
 /// The location of a record on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) enum IndexEntry {
 /// All groups.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    groups: BTreeMap<GroupId, Group>,
+    groups: BTreeMap<GroupReplica, Group>,
 }
 
 #[derive(Debug)]
@@ -202,7 +202,7 @@ impl Index {
     ///
     /// # Errors
     /// When the group is quarantined.
-    pub(crate) fn add(&mut self, group: GroupId) -> Result<(), LogError> {
+    pub(crate) fn add(&mut self, group: GroupReplica) -> Result<(), LogError> {
         match self.groups.entry(group).or_insert_with(|| Group::Live(LiveGroup::default())) {
             Group::Live(_) => Ok(()),
             Group::Quarantined => Err(LogError::Quarantined(group)),
@@ -215,7 +215,7 @@ impl Index {
     /// When the group is known and has another last entry: entries are missing.
     pub(crate) fn load_header_group(
         &mut self,
-        group: GroupId,
+        group: GroupReplica,
         vote: Option<Bytes>,
         purged: Option<LogId>,
         last: Option<LogIndex>,
@@ -239,18 +239,18 @@ impl Index {
     }
 
     /// The groups with missing entries that no record has purged.
-    pub(crate) fn incomplete(&self) -> Vec<GroupId> {
+    pub(crate) fn incomplete(&self) -> Vec<GroupReplica> {
         let lacks = |state: &Group| matches!(state, Group::Live(live) if live.missing_upto.is_some());
         self.groups.iter().filter(|(_, state)| lacks(state)).map(|(group, _)| *group).collect()
     }
 
     /// Quarantines a damaged group and drops its entries.
-    pub(crate) fn quarantine(&mut self, group: GroupId) {
+    pub(crate) fn quarantine(&mut self, group: GroupReplica) {
         self.groups.insert(group, Group::Quarantined);
     }
 
     /// Drops every group for which `stays` is false.
-    pub(crate) fn retain(&mut self, stays: impl Fn(GroupId) -> bool) {
+    pub(crate) fn retain(&mut self, stays: impl Fn(GroupReplica) -> bool) {
         self.groups.retain(|group, _| stays(*group));
     }
 
@@ -259,7 +259,7 @@ impl Index {
     /// # Errors
     /// The first that cannot; nothing is changed.
     pub(crate) fn check(&self, records: &[Record]) -> Result<(), LogError> {
-        let mut seen: BTreeMap<GroupId, Option<Bounds>> = BTreeMap::new();
+        let mut seen: BTreeMap<GroupReplica, Option<Bounds>> = BTreeMap::new();
         for record in records {
             let group = record.group();
             let before = match seen.get(&group) {
@@ -304,13 +304,13 @@ impl Index {
     }
 
     /// Marks the entry with this `serial` as durable at `location`.
-    pub(crate) fn mark_durable(&mut self, group: GroupId, serial: u64, location: RecordLocation) {
+    pub(crate) fn mark_durable(&mut self, group: GroupReplica, serial: u64, location: RecordLocation) {
         if let Some(Group::Live(live)) = self.groups.get_mut(&group) {
             live.mark_durable(serial, location);
         }
     }
 
-    fn live(&self, group: GroupId) -> Result<&LiveGroup, LogError> {
+    fn live(&self, group: GroupReplica) -> Result<&LiveGroup, LogError> {
         match self.groups.get(&group) {
             Some(Group::Live(live)) => Ok(live),
             Some(Group::Quarantined) => Err(LogError::Quarantined(group)),
@@ -324,7 +324,7 @@ impl Index {
     /// When the group is unknown or quarantined.
     pub(crate) fn find(
         &self,
-        group: GroupId,
+        group: GroupReplica,
         range: Range<LogIndex>,
         bytes_max: u64,
     ) -> Result<Vec<IndexEntry>, LogError> {
@@ -342,39 +342,39 @@ impl Index {
     }
 
     /// The id of the last entry, or the last purged one when there is none.
-    pub(crate) fn last(&self, group: GroupId) -> Option<LogId> {
+    pub(crate) fn last(&self, group: GroupReplica) -> Option<LogId> {
         self.live(group).ok()?.last()
     }
 
     /// The id up to which all entries are durable.
-    pub(crate) fn synced(&self, group: GroupId) -> Option<LogId> {
+    pub(crate) fn synced(&self, group: GroupReplica) -> Option<LogId> {
         self.live(group).ok()?.synced()
     }
 
     /// The last purged id.
-    pub(crate) fn purged(&self, group: GroupId) -> Option<LogId> {
+    pub(crate) fn purged(&self, group: GroupReplica) -> Option<LogId> {
         self.live(group).ok()?.purged
     }
 
     /// The vote.
-    pub(crate) fn vote(&self, group: GroupId) -> Option<Bytes> {
+    pub(crate) fn vote(&self, group: GroupReplica) -> Option<Bytes> {
         self.live(group).ok()?.vote.clone()
     }
 
     /// Every group that is not quarantined.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupId> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupReplica> {
         self.groups.iter().filter(|(_, group)| matches!(group, Group::Live(_))).map(|(group, _)| *group)
     }
 
     /// The groups whose first entry is in `segment` or before, with the bytes of all their entries; the largest first.
-    pub(crate) fn pins(&self, segment: u64) -> Vec<(GroupId, u64)> {
-        let pin = |(group, state): (&GroupId, &Group)| match state {
+    pub(crate) fn pins(&self, segment: u64) -> Vec<(GroupReplica, u64)> {
+        let pin = |(group, state): (&GroupReplica, &Group)| match state {
             Group::Live(live) if live.durable.front().is_some_and(|entry| entry.location.segment <= segment) => {
                 Some((*group, live.durable_bytes))
             }
             Group::Live(_) | Group::Quarantined => None,
         };
-        let mut pins: Vec<(GroupId, u64)> = self.groups.iter().filter_map(pin).collect();
+        let mut pins: Vec<(GroupReplica, u64)> = self.groups.iter().filter_map(pin).collect();
         pins.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         pins
     }

@@ -57,7 +57,7 @@ use parking_lot::Mutex;
 pub use self::error::LogError;
 pub use self::manifest::{MemoryManifest, SegmentManifest};
 pub use self::options::{LogOptions, LogStats, OnFailure, Recovered, RecoveredGroup};
-pub use self::record::{GroupId, Record};
+pub use self::record::{GroupReplica, Record};
 use self::state::{LogPhase, LogState, PlannedRead, Submission};
 use self::writer::Writer;
 use crate::disk::Disk;
@@ -151,7 +151,7 @@ impl CommitLog {
     ///
     /// # Errors
     /// When the group is quarantined.
-    pub fn add_group(&self, group: GroupId) -> Result<(), LogError> {
+    pub fn add_group(&self, group: GroupReplica) -> Result<(), LogError> {
         self.inner.lock_state().index.add(group)
     }
 
@@ -204,7 +204,7 @@ impl CommitLog {
     /// When the group is unknown or quarantined, when the disk cannot be read, or when an entry is damaged.
     pub fn entries(
         &self,
-        group: GroupId,
+        group: GroupReplica,
         range: Range<LogIndex>,
         bytes_max: u64,
     ) -> Result<Vec<(LogId, Bytes)>, LogError> {
@@ -215,25 +215,25 @@ impl CommitLog {
 
     /// The last entry's id, or the last purged one when there is no entry.
     #[must_use]
-    pub fn last(&self, group: GroupId) -> Option<LogId> {
+    pub fn last(&self, group: GroupReplica) -> Option<LogId> {
         self.inner.lock_state().index.last(group)
     }
 
     /// The last purged id.
     #[must_use]
-    pub fn purged(&self, group: GroupId) -> Option<LogId> {
+    pub fn purged(&self, group: GroupReplica) -> Option<LogId> {
         self.inner.lock_state().index.purged(group)
     }
 
     /// The last vote that was submitted.
     #[must_use]
-    pub fn vote(&self, group: GroupId) -> Option<Bytes> {
+    pub fn vote(&self, group: GroupReplica) -> Option<Bytes> {
         self.inner.lock_state().index.vote(group)
     }
 
     /// The id up to which the group's log is durable. Apply must not run ahead of it.
     #[must_use]
-    pub fn synced(&self, group: GroupId) -> Option<LogId> {
+    pub fn synced(&self, group: GroupReplica) -> Option<LogId> {
         self.inner.lock_state().index.synced(group)
     }
 
@@ -252,7 +252,7 @@ impl CommitLog {
     /// The groups that pin the oldest segment, with the bytes of all their entries, the largest first. Empty when the oldest
     /// segment is the active one.
     #[must_use]
-    pub fn oldest_pins(&self) -> Vec<(GroupId, u64)> {
+    pub fn oldest_pins(&self) -> Vec<(GroupReplica, u64)> {
         let state = self.inner.lock_state();
         match state.files.keys().next() {
             Some(oldest) if state.files.len() > 1 => state.index.pins(*oldest),
@@ -428,7 +428,7 @@ impl CommitLog {
     }
 
     /// The entry's payload; `None` when it was purged while it was being read.
-    fn fetch(&self, group: GroupId, entry: PlannedRead) -> Result<Option<(LogId, Bytes)>, LogError> {
+    fn fetch(&self, group: GroupReplica, entry: PlannedRead) -> Result<Option<(LogId, Bytes)>, LogError> {
         let (id, location, file) = match entry {
             PlannedRead::Ready(id, payload) => return Ok(Some((id, payload))),
             PlannedRead::OnDisk(id, location, file) => (id, location, file),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ebla_model::id::LogId;
 use ebla_runtime::Rng;
 
-use super::record::GroupId;
+use super::record::GroupReplica;
 
 /// Settings of the log.
 #[derive(Clone, Debug)]
@@ -55,9 +55,9 @@ pub enum OnFailure {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The groups whose log is intact. A live replica that is missing here has lost its log: treat it as quarantined.
-    pub groups: BTreeMap<GroupId, RecoveredGroup>,
+    pub groups: BTreeMap<GroupReplica, RecoveredGroup>,
     /// The groups that are known to have lost records. Each must be replaced under a new id, and then removed here.
-    pub quarantined: BTreeSet<GroupId>,
+    pub quarantined: BTreeSet<GroupReplica>,
     /// Recovery found damage, now or at an earlier start, that it could not attribute to groups: every group that is not in
     /// `groups` is quarantined. `quarantined` may name some that had been removed.
     pub all_quarantined: bool,

@@ -158,7 +158,7 @@ impl Expected {
     }
 
     /// The state of `group` in the log.
-    fn read(log: &CommitLog, group: GroupId) -> Self {
+    fn read(log: &CommitLog, group: GroupReplica) -> Self {
         let entries = log.entries(group, LogIndex::new(0)..LogIndex::new(u64::MAX), u64::MAX).unwrap();
         Self {
             vote: log.vote(group),
@@ -170,7 +170,7 @@ impl Expected {
 
 /// The expected state of all groups; `None` is a quarantined group.
 #[derive(Clone, Debug, Default)]
-struct Model(BTreeMap<GroupId, Option<Expected>>);
+struct Model(BTreeMap<GroupReplica, Option<Expected>>);
 
 impl Model {
     fn apply(&mut self, records: &[Record]) {
@@ -383,7 +383,7 @@ impl History {
         records
     }
 
-    fn pick_group(&mut self, log: &CommitLog) -> GroupId {
+    fn pick_group(&mut self, log: &CommitLog) -> GroupReplica {
         let count = self.accepted.0.len() as u64;
         if count == 0 || (count < 6 && self.chance(8)) {
             let group = super::record::tests::group(self.rng.below(5), self.next_replica);
@@ -395,7 +395,7 @@ impl History {
         *self.accepted.0.keys().nth(at).unwrap()
     }
 
-    fn records_of(&mut self, group: GroupId, expected: &Expected) -> Vec<Record> {
+    fn records_of(&mut self, group: GroupReplica, expected: &Expected) -> Vec<Record> {
         let last = expected.last().map_or(0, LogIndex::get);
         let least = expected.purged.map_or(0, |id| id.index.get());
         let within = least + self.rng.below(last - least + 1);
@@ -413,7 +413,7 @@ impl History {
         }
     }
 
-    fn entries(&mut self, group: GroupId, after: u64) -> Vec<Record> {
+    fn entries(&mut self, group: GroupReplica, after: u64) -> Vec<Record> {
         let count = 1 + self.rng.below(3);
         (1..=count)
             .map(|n| {
@@ -507,7 +507,7 @@ impl History {
     fn check_recovered(&mut self, log: &CommitLog, recovered: &Recovered, least: usize, has_corruption: bool) {
         self.tally.quarantined += recovered.quarantined.len() as u64;
         self.tally.all_quarantined += u64::from(recovered.all_quarantined);
-        let found: BTreeMap<GroupId, Expected> =
+        let found: BTreeMap<GroupReplica, Expected> =
             recovered.groups.keys().map(|group| (*group, Expected::read(log, *group))).collect();
         let done = self.done.load(Ordering::Relaxed);
         let mut state = self.base.clone();
@@ -549,10 +549,10 @@ impl History {
 /// The first difference between `found` and `state`.
 fn first_difference(
     state: &Model,
-    found: &BTreeMap<GroupId, Expected>,
+    found: &BTreeMap<GroupReplica, Expected>,
     recovered: &Recovered,
     has_corruption: bool,
-) -> Option<(GroupId, &'static str)> {
+) -> Option<(GroupReplica, &'static str)> {
     for (group, expected) in &state.0 {
         let is_quarantined = recovered.quarantined.contains(group) || recovered.all_quarantined;
         match (expected, found.get(group)) {

@@ -1,26 +1,26 @@
 //! Records of the log and their encoding.
 //!
-//! A record names its group by (tablet, replica), so a replica that returns under a new id never reads records of its
+//! A record names its group by (group, replica), so a replica that returns under a new id never reads records of its
 //! predecessor. Integers are little endian. The layout is in `docs/reference/formats.md`, "Commit log"; kinds are never
 //! reused.
 
 use std::fmt;
 
 use bytes::{Buf, BufMut, Bytes};
-use ebla_model::id::{LogId, LogIndex, ReplicaId, TabletId, Term};
+use ebla_model::id::{GroupId, LogId, LogIndex, ReplicaId, Term};
 
-/// One replica of one tablet, as the owner of records.
+/// One replica of one group, as the owner of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId {
-    /// The tablet.
-    pub tablet: TabletId,
+pub struct GroupReplica {
+    /// The group.
+    pub group: GroupId,
     /// Its replica on this server; never reused.
     pub replica: ReplicaId,
 }
 
-impl fmt::Display for GroupId {
+impl fmt::Display for GroupReplica {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.tablet, self.replica)
+        write!(f, "{}/{}", self.group, self.replica)
     }
 }
 
@@ -30,7 +30,7 @@ pub enum Record {
     /// An entry; its index follows that of the group's last one.
     Entry {
         /// The record's group.
-        group: GroupId,
+        group: GroupReplica,
         /// Term and index.
         id: LogId,
         /// Opaque to the log.
@@ -39,28 +39,28 @@ pub enum Record {
     /// The group's vote, replacing the one before.
     Vote {
         /// The record's group.
-        group: GroupId,
+        group: GroupReplica,
         /// Opaque to the log.
         vote: Bytes,
     },
     /// Removes the entries above an index.
     Truncate {
         /// The record's group.
-        group: GroupId,
+        group: GroupReplica,
         /// The last index that remains.
         after: LogIndex,
     },
     /// Log compaction: removes the entries up to and including an id. The next entry follows that id, even if no entry had it.
     Purge {
         /// The record's group.
-        group: GroupId,
+        group: GroupReplica,
         /// The last id that is removed.
         upto: LogId,
     },
     /// Removes the group.
     Removed {
         /// The record's group.
-        group: GroupId,
+        group: GroupReplica,
     },
 }
 
@@ -78,7 +78,7 @@ pub(crate) const ENTRY_OVERHEAD: usize = PREFIX_BYTES + 16 + 8;
 impl Record {
     /// The group it belongs to.
     #[must_use]
-    pub fn group(&self) -> GroupId {
+    pub fn group(&self) -> GroupReplica {
         match self {
             Self::Entry { group, .. }
             | Self::Vote { group, .. }
@@ -153,7 +153,7 @@ impl Record {
     }
 }
 
-fn entry_prefix(group: GroupId, id: LogId) -> Vec<u8> {
+fn entry_prefix(group: GroupReplica, id: LogId) -> Vec<u8> {
     let mut prefix = Vec::with_capacity(ENTRY_OVERHEAD);
     put_prefix(&mut prefix, ENTRY, group);
     put_log_id(&mut prefix, id);
@@ -165,7 +165,7 @@ fn entry_crc(prefix: &[u8], payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(prefix), payload)
 }
 
-fn put_prefix(out: &mut Vec<u8>, kind: u8, group: GroupId) {
+fn put_prefix(out: &mut Vec<u8>, kind: u8, group: GroupReplica) {
     out.put_u8(kind);
     put_group(out, group);
 }
@@ -181,17 +181,17 @@ fn get_bytes(input: &mut Bytes) -> Option<Bytes> {
     (length <= input.len()).then(|| input.split_to(length))
 }
 
-/// Appends tablet and replica, 16 bytes.
-pub(crate) fn put_group(out: &mut Vec<u8>, group: GroupId) {
-    out.put_u64_le(group.tablet.get());
+/// Appends group and replica, 16 bytes.
+pub(crate) fn put_group(out: &mut Vec<u8>, group: GroupReplica) {
+    out.put_u64_le(group.group.get());
     out.put_u64_le(group.replica.get());
 }
 
 /// Takes what [`put_group`] wrote.
-pub(crate) fn get_group(input: &mut impl Buf) -> Option<GroupId> {
-    let tablet = TabletId::new(input.try_get_u64_le().ok()?);
+pub(crate) fn get_group(input: &mut impl Buf) -> Option<GroupReplica> {
+    let group = GroupId::new(input.try_get_u64_le().ok()?);
     let replica = ReplicaId::new(input.try_get_u64_le().ok()?);
-    Some(GroupId { tablet, replica })
+    Some(GroupReplica { group, replica })
 }
 
 /// Appends term and index, 16 bytes.
@@ -211,8 +211,8 @@ pub(crate) fn get_log_id(input: &mut impl Buf) -> Option<LogId> {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn group(tablet: u64, replica: u64) -> GroupId {
-        GroupId { tablet: TabletId::new(tablet), replica: ReplicaId::new(replica) }
+    pub(crate) fn group(number: u64, replica: u64) -> GroupReplica {
+        GroupReplica { group: GroupId::new(number), replica: ReplicaId::new(replica) }
     }
 
     pub(crate) fn log_id(term: u64, index: u64) -> LogId {

@@ -23,7 +23,7 @@ use super::error::LogError;
 use super::files::{Files, OpenedSegment};
 use super::index::{Index, RecordLocation};
 use super::manifest::SegmentManifest;
-use super::record::{GroupId, Record};
+use super::record::{GroupReplica, Record};
 use super::scan::{Damage, ScanItem, SegmentScan, Tail, scan};
 use super::segment::{HeaderGroup, HeaderGroupState, SegmentHeader};
 use super::writer::Writer;
@@ -136,7 +136,7 @@ struct Replay {
     durable_state: DurableState,
     index: Index,
     /// Every group that was found in any segment.
-    seen_groups: BTreeSet<GroupId>,
+    seen_groups: BTreeSet<GroupReplica>,
     next_serial: u64,
     /// Damage was found that may affect any group.
     all_suspect: bool,
@@ -186,14 +186,14 @@ impl Replay {
         }
     }
 
-    fn quarantine(&mut self, group: GroupId) {
+    fn quarantine(&mut self, group: GroupReplica) {
         self.seen_groups.insert(group);
         self.durable_state.quarantine(group);
         self.index.quarantine(group);
     }
 
     /// Replays a batch of an older segment, which stays where it is.
-    fn replay_batch(&mut self, segment: u64, offset: usize, payload: Bytes, groups: &[GroupId]) {
+    fn replay_batch(&mut self, segment: u64, offset: usize, payload: Bytes, groups: &[GroupReplica]) {
         let Some(records) = Record::decode_all(payload) else {
             // The CRC matches, so it was written like this: by an unknown release, or because of a bug.
             groups.iter().for_each(|group| self.quarantine(*group));
@@ -316,7 +316,7 @@ impl Replay {
 
     /// The header's groups, with those that were quarantined since.
     fn with_quarantined(&self, carried: Vec<HeaderGroup>) -> Vec<HeaderGroup> {
-        let mut states: BTreeMap<GroupId, HeaderGroupState> =
+        let mut states: BTreeMap<GroupReplica, HeaderGroupState> =
             carried.into_iter().map(|carried| (carried.group, carried.state)).collect();
         states.extend(self.durable_state.quarantined().map(|group| (group, HeaderGroupState::Quarantined)));
         states.into_iter().map(|(group, state)| HeaderGroup { group, state }).collect()
@@ -357,7 +357,7 @@ impl Replay {
 /// The content of the last segment in the batches of a new one.
 struct Rewrite {
     content: Vec<u8>,
-    locations: Vec<(GroupId, u64, RecordLocation)>,
+    locations: Vec<(GroupReplica, u64, RecordLocation)>,
     /// Number of the next batch, and the CRC of its predecessor.
     next: u64,
     chain: u32,

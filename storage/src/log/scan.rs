@@ -15,7 +15,7 @@
 use bytes::Bytes;
 
 use super::batch::{BLOCK, BatchHeader};
-use super::record::GroupId;
+use super::record::GroupReplica;
 use super::segment::SegmentHeader;
 
 /// The end of a segment.
@@ -45,7 +45,7 @@ pub(crate) struct Damage {
     /// The first batch that is lost.
     pub(crate) batch: u64,
     /// The groups that lost records; `None` when it may be any group.
-    pub(crate) groups: Option<Vec<GroupId>>,
+    pub(crate) groups: Option<Vec<GroupReplica>>,
 }
 
 /// A batch or damage, in the order of the segment.
@@ -259,7 +259,7 @@ mod tests {
                 ScanItem::Batch(batch) => batch.header.position.number.to_string(),
                 ScanItem::Damage(Damage { batch, groups: None }) => format!("!{batch}[all]"),
                 ScanItem::Damage(Damage { batch, groups: Some(groups) }) => {
-                    let groups: Vec<u64> = groups.iter().map(|group| group.tablet.get()).collect();
+                    let groups: Vec<u64> = groups.iter().map(|group| group.group.get()).collect();
                     format!("!{batch}{groups:?}")
                 }
             })

@@ -12,7 +12,7 @@ use bytes::{Buf, BufMut, Bytes};
 use ebla_model::id::{LogId, LogIndex};
 
 use super::batch::{BLOCK, blocks};
-use super::record::{GroupId, get_group, get_log_id, put_group, put_log_id};
+use super::record::{GroupReplica, get_group, get_log_id, put_group, put_log_id};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"EbS1");
 const FORMAT: u16 = 1;
@@ -30,7 +30,7 @@ const HAS_LAST: u8 = 8;
 /// One group in the header of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeaderGroup {
-    pub(crate) group: GroupId,
+    pub(crate) group: GroupReplica,
     pub(crate) state: HeaderGroupState,
 }
 

@@ -13,7 +13,7 @@ use super::cache::BatchCache;
 use super::error::LogError;
 use super::index::{Index, IndexEntry, RecordLocation};
 use super::options::LogStats;
-use super::record::{ENTRY_OVERHEAD, GroupId, Record};
+use super::record::{ENTRY_OVERHEAD, GroupReplica, Record};
 use super::recover::FIRST_LIVE_SERIAL;
 use super::writer::{Writer, Written};
 use super::{Completion, SUBMISSION_MAX_BYTES};
@@ -149,7 +149,7 @@ impl LogState {
 
     pub(super) fn plan_reads(
         &self,
-        group: GroupId,
+        group: GroupReplica,
         range: Range<LogIndex>,
         bytes_max: u64,
     ) -> Result<Vec<PlannedRead>, LogError> {
@@ -157,7 +157,7 @@ impl LogState {
         found.into_iter().map(|entry| self.plan_read(group, entry)).collect()
     }
 
-    fn plan_read(&self, group: GroupId, entry: IndexEntry) -> Result<PlannedRead, LogError> {
+    fn plan_read(&self, group: GroupReplica, entry: IndexEntry) -> Result<PlannedRead, LogError> {
         let (id, location) = match entry {
             IndexEntry::Pending(id, payload) => return Ok(PlannedRead::Ready(id, payload)),
             IndexEntry::Durable(id, location) => (id, location),
@@ -170,7 +170,7 @@ impl LogState {
     }
 
     /// Whether the entry is still at `location`.
-    pub(super) fn is_at(&self, group: GroupId, id: LogId, location: RecordLocation) -> bool {
+    pub(super) fn is_at(&self, group: GroupReplica, id: LogId, location: RecordLocation) -> bool {
         let found = self.index.find(group, id.index..id.index.next(), u64::MAX);
         found.is_ok_and(|found| found == [IndexEntry::Durable(id, location)])
     }

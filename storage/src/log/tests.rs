@@ -11,7 +11,8 @@ use super::*;
 use crate::disk::sim::{Fault, Loss, SECTOR};
 use crate::disk::{RealDisk, SimDisk};
 
-const A: GroupId = GroupId { tablet: ebla_model::id::TabletId::new(1), replica: ebla_model::id::ReplicaId::new(1) };
+const A: GroupReplica =
+    GroupReplica { group: ebla_model::id::GroupId::new(1), replica: ebla_model::id::ReplicaId::new(1) };
 
 fn options(segment_bytes: usize) -> LogOptions {
     LogOptions {
@@ -61,7 +62,7 @@ impl Fixture {
         outcome.result().unwrap().unwrap();
     }
 
-    fn indexes(&self, group: GroupId) -> Vec<u64> {
+    fn indexes(&self, group: GroupReplica) -> Vec<u64> {
         self.log.entries(group, indexes(0..u64::MAX), u64::MAX).unwrap().iter().map(|(id, _)| id.index.get()).collect()
     }
 
@@ -97,15 +98,15 @@ fn id(index: u64) -> LogId {
     log_id(1, index)
 }
 
-fn entry(group: GroupId, index: u64) -> Record {
+fn entry(group: GroupReplica, index: u64) -> Record {
     sized(group, index, 20)
 }
 
-fn sized(group: GroupId, index: u64, bytes: usize) -> Record {
+fn sized(group: GroupReplica, index: u64, bytes: usize) -> Record {
     Record::Entry { group, id: id(index), payload: vec![u8::try_from(index % 251).unwrap(); bytes].into() }
 }
 
-fn vote(group: GroupId, vote: &'static [u8]) -> Record {
+fn vote(group: GroupReplica, vote: &'static [u8]) -> Record {
     Record::Vote { group, vote: Bytes::from_static(vote) }
 }
 
@@ -434,7 +435,7 @@ fn open_real(folder: &std::path::Path, manifest: &MemoryManifest) -> (CommitLog,
 }
 
 /// Appends entries 1 to `count`, waiting for each.
-fn append_in_turn(log: &CommitLog, group: GroupId, count: u64) {
+fn append_in_turn(log: &CommitLog, group: GroupReplica, count: u64) {
     for index in 1..=count {
         let (sender, receiver) = mpsc::channel();
         log.submit(vec![sized(group, index, 1000)], Box::new(move |result| sender.send(result).unwrap()));

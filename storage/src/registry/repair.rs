@@ -56,7 +56,7 @@ pub(super) fn plan(recorded: &State, folders: &BTreeSet<String>) -> Repair {
 }
 
 impl Repair {
-    fn set(&mut self, group: crate::log::GroupId, state: ReplicaState) {
+    fn set(&mut self, group: crate::log::GroupReplica, state: ReplicaState) {
         if let Some(record) = self.state.replicas.get_mut(&group) {
             record.state = state;
         }

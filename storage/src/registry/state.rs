@@ -6,24 +6,24 @@
 //!   server 3
 //!   epoch 41
 //!   segment 17
-//!   replica 5 1 live t5-r1
-//!   replica 6 2 live t6-r2.1 4 1200
+//!   replica 5 1 live g5-r1
+//!   replica 6 2 live g6-r2.1 4 1200
 //!   tombstone 4 2
-//!   discard t6-r2
+//!   discard g6-r2
 //!   crc32c 8a2b01ff
 //! ```
 //!
-//! `replica`: tablet, replica, state, folder, and the log id (term, index) of its last installed snapshot, if any.
-//! `tombstone`: tablet and the highest replica id that was removed here; ids only grow, so lower ones are removed too.
+//! `replica`: group, replica, state, folder, and the log id (term, index) of its last installed snapshot, if any.
+//! `tombstone`: group and the highest replica id that was removed here; ids only grow, so lower ones are removed too.
 //! `discard`: a folder that an installation has replaced and that may be deleted. The last line is the CRC-32C of all
 //! bytes before it. Lines are in this order, sorted, so equal states have equal bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use ebla_model::id::{ClusterId, LogId, MasterEpoch, ReplicaId, ServerId, TabletId};
+use ebla_model::id::{ClusterId, GroupId, LogId, MasterEpoch, ReplicaId, ServerId};
 
-use crate::log::GroupId;
+use crate::log::GroupReplica;
 
 const HEADER: &str = "ebla-registry 1\n";
 const CHECKSUM: &str = "crc32c ";
@@ -66,7 +66,7 @@ impl ReplicaState {
 /// One replica of this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaRecord {
-    /// Name of its folder in `tablets/`.
+    /// Name of its folder in `groups/`.
     pub folder: String,
     /// Its lifecycle state.
     pub state: ReplicaState,
@@ -80,20 +80,20 @@ pub(super) struct State {
     pub(super) identity: Option<Identity>,
     pub(super) epoch: MasterEpoch,
     pub(super) segment: u64,
-    pub(super) replicas: BTreeMap<GroupId, ReplicaRecord>,
-    pub(super) tombstones: BTreeMap<TabletId, ReplicaId>,
+    pub(super) replicas: BTreeMap<GroupReplica, ReplicaRecord>,
+    pub(super) tombstones: BTreeMap<GroupId, ReplicaId>,
     pub(super) discards: BTreeSet<String>,
 }
 
 impl State {
-    pub(super) fn is_removed(&self, group: GroupId) -> bool {
-        let below = self.tombstones.get(&group.tablet).is_some_and(|removed| group.replica <= *removed);
+    pub(super) fn is_removed(&self, group: GroupReplica) -> bool {
+        let below = self.tombstones.get(&group.group).is_some_and(|removed| group.replica <= *removed);
         below && !self.replicas.contains_key(&group)
     }
 
-    pub(super) fn add_tombstone(&mut self, group: GroupId) {
+    pub(super) fn add_tombstone(&mut self, group: GroupReplica) {
         self.replicas.remove(&group);
-        let highest = self.tombstones.entry(group.tablet).or_insert(group.replica);
+        let highest = self.tombstones.entry(group.group).or_insert(group.replica);
         *highest = group.replica.max(*highest);
     }
 
@@ -113,14 +113,14 @@ impl State {
         writeln!(text, "epoch {}\nsegment {}", self.epoch, self.segment)?;
         for (group, record) in &self.replicas {
             let (state, folder) = (record.state.name(), &record.folder);
-            write!(text, "replica {} {} {state} {folder}", group.tablet, group.replica)?;
+            write!(text, "replica {} {} {state} {folder}", group.group, group.replica)?;
             if let Some(id) = record.installed {
                 write!(text, " {} {}", id.term, id.index)?;
             }
             writeln!(text)?;
         }
-        for (tablet, replica) in &self.tombstones {
-            writeln!(text, "tombstone {tablet} {replica}")?;
+        for (group, replica) in &self.tombstones {
+            writeln!(text, "tombstone {group} {replica}")?;
         }
         for folder in &self.discards {
             writeln!(text, "discard {folder}")?;
@@ -148,8 +148,8 @@ impl State {
             ["server", id] => self.identity = Some(Identity { cluster: (*cluster)?, server: id.parse().ok()? }),
             ["epoch", epoch] => self.epoch = epoch.parse().ok()?,
             ["segment", segment] => self.segment = segment.parse().ok()?,
-            ["replica", tablet, replica, state, folder, installed @ ..] => {
-                let group = GroupId { tablet: tablet.parse().ok()?, replica: replica.parse().ok()? };
+            ["replica", group, replica, state, folder, installed @ ..] => {
+                let group = GroupReplica { group: group.parse().ok()?, replica: replica.parse().ok()? };
                 let state = ReplicaState::ALL.into_iter().find(|known| known.name() == *state)?;
                 let installed = match installed {
                     [] => None,
@@ -158,8 +158,8 @@ impl State {
                 };
                 self.replicas.insert(group, ReplicaRecord { folder: (*folder).to_owned(), state, installed });
             }
-            ["tombstone", tablet, replica] => {
-                self.tombstones.insert(tablet.parse().ok()?, replica.parse().ok()?);
+            ["tombstone", group, replica] => {
+                self.tombstones.insert(group.parse().ok()?, replica.parse().ok()?);
             }
             ["discard", folder] => {
                 self.discards.insert((*folder).to_owned());
@@ -189,32 +189,32 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::registry) fn group(tablet: u64, replica: u64) -> GroupId {
-        GroupId { tablet: TabletId::new(tablet), replica: ReplicaId::new(replica) }
+    pub(in crate::registry) fn group(number: u64, replica: u64) -> GroupReplica {
+        GroupReplica { group: GroupId::new(number), replica: ReplicaId::new(replica) }
     }
 
     fn full() -> State {
         let record = |folder: &str, state, installed| ReplicaRecord { folder: folder.to_owned(), state, installed };
         let replicas = BTreeMap::from([
-            (group(5, 1), record("t5-r1", ReplicaState::Live, None)),
+            (group(5, 1), record("g5-r1", ReplicaState::Live, None)),
             (
                 group(6, 2),
                 record(
-                    "t6-r2.1",
+                    "g6-r2.1",
                     ReplicaState::Quarantined,
                     Some(LogId { term: Term::new(4), index: LogIndex::new(1200) }),
                 ),
             ),
-            (group(7, 1), record("t7-r1", ReplicaState::Creating, None)),
-            (group(8, 1), record("t8-r1", ReplicaState::Removing, None)),
+            (group(7, 1), record("g7-r1", ReplicaState::Creating, None)),
+            (group(8, 1), record("g8-r1", ReplicaState::Removing, None)),
         ]);
         State {
             identity: Some(Identity { cluster: ClusterId::new(0xabc), server: ServerId::new(3) }),
             epoch: MasterEpoch::new(41),
             segment: 17,
             replicas,
-            tombstones: BTreeMap::from([(TabletId::new(4), ReplicaId::new(2))]),
-            discards: BTreeSet::from(["t6-r2".to_owned()]),
+            tombstones: BTreeMap::from([(GroupId::new(4), ReplicaId::new(2))]),
+            discards: BTreeSet::from(["g6-r2".to_owned()]),
         }
     }
 

@@ -15,9 +15,9 @@ fn make_folder(path: &Path) {
     fs::write(path.join("data"), b"content").unwrap();
 }
 
-fn create(registry: &Registry, tablet: u64, replica: u64) -> PathBuf {
-    make_folder(&registry.begin_create(group(tablet, replica)).unwrap());
-    registry.finish_create(group(tablet, replica)).unwrap()
+fn create(registry: &Registry, number: u64, replica: u64) -> PathBuf {
+    make_folder(&registry.begin_create(group(number, replica)).unwrap());
+    registry.finish_create(group(number, replica)).unwrap()
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_creation_interrupted_after_its_rename_is_live() {
         let registry = Registry::open(dir.path()).unwrap();
         let temporary = registry.begin_create(group(5, 1)).unwrap();
         make_folder(&temporary);
-        registry.publish_folder("t5-r1").unwrap();
+        registry.publish_folder("g5-r1").unwrap();
     }
     let registry = Registry::open(dir.path()).unwrap();
     assert_eq!(registry.replica(group(5, 1)).unwrap().state, ReplicaState::Live);
@@ -124,13 +124,13 @@ fn an_installation_replaces_the_folder() {
         registry.finish_install(group(5, 1), last).unwrap();
     }
     let path = registry.path(group(5, 1)).unwrap();
-    assert_eq!(path.file_name().unwrap(), "t5-r1.2");
+    assert_eq!(path.file_name().unwrap(), "g5-r1.2");
     assert!(path.join("data").is_file());
     assert!(!old.exists());
     drop(registry);
     let registry = Registry::open(dir.path()).unwrap();
     assert_eq!(registry.replica(group(5, 1)).unwrap().installed, Some(last));
-    assert_eq!(folder_names(&dir.path().join(TABLETS)).unwrap().len(), 1);
+    assert_eq!(folder_names(&dir.path().join(GROUPS)).unwrap().len(), 1);
 }
 
 #[test]
@@ -140,12 +140,12 @@ fn an_installation_interrupted_before_it_was_recorded_leaves_the_old_folder() {
         let registry = Registry::open(dir.path()).unwrap();
         let old = create(&registry, 5, 1);
         make_folder(&registry.begin_install(group(5, 1)).unwrap());
-        registry.publish_folder("t5-r1.1").unwrap();
+        registry.publish_folder("g5-r1.1").unwrap();
         old
     };
     let registry = Registry::open(dir.path()).unwrap();
     assert_eq!(registry.path(group(5, 1)), Some(old));
-    assert!(dir.path().join(LOST_AND_FOUND).join("t5-r1.1.0").join("data").is_file());
+    assert!(dir.path().join(LOST_AND_FOUND).join("g5-r1.1.0").join("data").is_file());
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn unknown_folders_are_moved_to_lost_and_found_and_not_deleted() {
     let dir = TempDir::new().unwrap();
     drop(Registry::open(dir.path()).unwrap());
     for round in 0..2 {
-        make_folder(&dir.path().join(TABLETS).join("unknown"));
+        make_folder(&dir.path().join(GROUPS).join("unknown"));
         drop(Registry::open(dir.path()).unwrap());
         let aside = dir.path().join(LOST_AND_FOUND).join(format!("unknown.{round}"));
         assert!(aside.join("data").is_file());

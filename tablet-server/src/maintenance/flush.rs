@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use ebla_runtime::Runtime;
-use ebla_storage::flush::{Budgets, FlushInputs, FlushScheduler, IdleTablets, LogPin, TabletLoad, WriteStall};
+use ebla_storage::flush::{Budgets, FlushInputs, FlushScheduler, GroupLoad, IdleGroups, LogPin, WriteStall};
 use tracing::{error, warn};
 
 use super::MaintenanceLimits;
 use super::purge::LogRetention;
-use crate::tablet::Tablet;
+use crate::tablet::TabletGroup;
 use crate::tablet::lifecycle::manager::TabletManager;
 use crate::tablet::write::admission::Gate;
 
@@ -17,7 +17,7 @@ pub(super) struct Flusher {
     manager: Arc<TabletManager>,
     scheduler: Arc<FlushScheduler>,
     retention: LogRetention,
-    idle: IdleTablets,
+    idle: IdleGroups,
     runtime: Runtime,
 }
 
@@ -33,13 +33,13 @@ impl Flusher {
             manager: Arc::clone(manager),
             scheduler: Arc::new(FlushScheduler::new(budgets)),
             retention,
-            idle: IdleTablets::default(),
+            idle: IdleGroups::default(),
             runtime: runtime.clone(),
         }
     }
 
     /// Opens or closes the admission gate (write stall), and starts the flushes that are due.
-    pub(super) fn apply(&mut self, tablets: &[Arc<Tablet>], loads: Vec<TabletLoad>) {
+    pub(super) fn apply(&mut self, groups: &[Arc<TabletGroup>], loads: Vec<GroupLoad>) {
         let memtable_bytes = self.manager.shared().usage().memtable_bytes as u64;
         let gate = match self.scheduler.write_stall(memtable_bytes) {
             WriteStall::None => Gate::Open,
@@ -49,43 +49,43 @@ impl Flusher {
         let inputs = FlushInputs {
             memtable_bytes,
             idle: self.idle.update(self.runtime.clock.monotonic(), &loads),
-            tablets: loads,
+            groups: loads,
             log_bytes: self.manager.log().bytes(),
             log_pins: self.log_pins(),
             ..FlushInputs::default()
         };
         for id in self.scheduler.begin(inputs) {
-            match tablets.iter().find(|tablet| tablet.id() == id) {
-                Some(tablet) => self.start_flush(Arc::clone(tablet)),
+            match groups.iter().find(|group| group.id() == id) {
+                Some(group) => self.start_flush(Arc::clone(group)),
                 None => self.scheduler.finished(id),
             }
         }
     }
 
-    /// The tablets that pin the oldest segment. It is released only when all of them are flushed; then the next pins show.
+    /// The groups that pin the oldest segment. It is released only when all of them are flushed; then the next pins show.
     fn log_pins(&self) -> Vec<LogPin> {
         let mut before = 0;
         let pins = self.manager.log().oldest_pins().into_iter().map(|(group, bytes)| {
             before += bytes;
-            LogPin { tablet: group.tablet, bytes: before }
+            LogPin { group: group.group, bytes: before }
         });
         pins.collect()
     }
 
-    fn start_flush(&self, tablet: Arc<Tablet>) {
+    fn start_flush(&self, group: Arc<TabletGroup>) {
         let (scheduler, maintenance) = (Arc::clone(&self.scheduler), self.manager.maintenance().clone());
         let must_purge = self.retention.is_exceeded();
         self.runtime.tasks.spawn_until_stopped("flush", async move {
-            let state_machine = Arc::clone(tablet.state_machine());
+            let state_machine = Arc::clone(group.state_machine());
             let flush = move || state_machine.flush().and_then(|()| state_machine.flushed_id());
             match maintenance.run(flush).await {
-                Ok(Ok(Some(flushed))) if must_purge => tablet.group().purge(flushed.index).await,
+                Ok(Ok(Some(flushed))) if must_purge => group.raft().purge(flushed.index).await,
                 Ok(Ok(_)) => {}
                 // The engine refuses all writes from now on; apply fails in the same way and stops the replica.
-                Ok(Err(error)) => error!(tablet = %tablet.id(), %error, "flush failed"),
-                Err(error) => warn!(tablet = %tablet.id(), %error, "flush postponed: maintenance pool unavailable"),
+                Ok(Err(error)) => error!(group = %group.id(), %error, "flush failed"),
+                Err(error) => warn!(group = %group.id(), %error, "flush postponed: maintenance pool unavailable"),
             }
-            scheduler.finished(tablet.id());
+            scheduler.finished(group.id());
         });
     }
 }

@@ -33,8 +33,8 @@ impl GcScheduler {
     }
 
     /// Checks the sizes of all replicas of the server, and starts a pass where one is due.
-    pub(super) fn apply<'a>(&mut self, replicas: impl Iterator<Item = (&'a Arc<Tablet>, u64)> + Clone) {
-        let grown = self.sizes.grown(replicas.clone().map(|(tablet, bytes)| (tablet.id(), bytes)));
+    pub(super) fn apply<'a>(&mut self, replicas: impl Iterator<Item = &'a (Tablet, u64)> + Clone) {
+        let grown = self.sizes.grown(replicas.clone().map(|(tablet, bytes)| (tablet.id(), *bytes)));
         let due = replicas
             .filter(|(tablet, _bytes)| {
                 grown.contains(&tablet.id()) && tablet.is_leader() && tablet.has_version_limits()
@@ -42,8 +42,8 @@ impl GcScheduler {
             .max_by_key(|(_tablet, bytes)| *bytes);
         let Some((tablet, bytes)) = due else { return };
         let Ok(permit) = Arc::clone(&self.permit).try_acquire_owned() else { return };
-        self.sizes.pass_started(tablet.id(), bytes);
-        let tablet = Arc::clone(tablet);
+        self.sizes.pass_started(tablet.id(), *bytes);
+        let tablet = tablet.clone();
         self.runtime.tasks.spawn_until_stopped("gc", async move {
             let outcome = tablet.collect_garbage().await;
             drop(permit);

@@ -3,7 +3,7 @@
 //! One task probes all replicas four times a second and applies the policies to them:
 //! - `flush`: which memtables are flushed, and when writes stall because memtables use too much memory;
 //! - `purge`: how far Raft logs are truncated below the flushed entries;
-//! - `split`: the automatic tablet split above a size;
+//! - `split`: the automatic split of a tablet, and division of a group, above a size;
 //! - `gc`: the garbage collection of excess cell versions.
 
 mod flush;
@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use ebla_model::id::LogIndex;
 use ebla_runtime::Runtime;
-use ebla_storage::flush::TabletLoad;
+use ebla_storage::flush::GroupLoad;
 use tracing::debug;
 
 use self::flush::Flusher;
 use self::gc::GcScheduler;
 use self::purge::{LogPurger, LogRetention};
 use self::split::AutoSplitter;
-use crate::tablet::Tablet;
 use crate::tablet::lifecycle::manager::TabletManager;
+use crate::tablet::{Tablet, TabletGroup};
 
 /// The period of the loop.
 const TICK: Duration = Duration::from_millis(250);
@@ -34,12 +34,14 @@ const TICKS_PER_FULL_PROBE: u64 = 8;
 /// The limits that the maintenance loop enforces.
 #[derive(Clone, Copy, Debug)]
 pub struct MaintenanceLimits {
-    /// Memory of the memtables of all tablets, in bytes.
+    /// Memory of the memtables of all groups, in bytes.
     pub memtable_bytes: u64,
     /// The commit log on disk, in bytes.
     pub log_bytes: u64,
     /// A tablet above this size is split, in bytes.
     pub split_bytes: u64,
+    /// A group above this size with several tablets is divided, in bytes.
+    pub divide_bytes: u64,
 }
 
 /// Starts the loop; it ends with `runtime.tasks`.
@@ -49,7 +51,7 @@ pub fn start(manager: &Arc<TabletManager>, limits: MaintenanceLimits, runtime: &
         manager: Arc::clone(manager),
         flusher: Flusher::new(manager, limits, retention.clone(), runtime),
         purger: LogPurger::new(retention, runtime),
-        splitter: AutoSplitter::new(manager, limits.split_bytes, runtime),
+        splitter: AutoSplitter::new(manager, limits, runtime),
         gc: GcScheduler::new(runtime),
     };
     runtime.tasks.spawn_until_stopped("maintenance", maintenance.run());
@@ -70,10 +72,11 @@ enum ProbeLevel {
     Full,
 }
 
-/// The result of probing one tablet; size and position are zero in a cheap probe.
-struct TabletProbe {
-    load: TabletLoad,
-    size_bytes: u64,
+/// The result of probing one group; a cheap probe has neither tablets nor a position.
+struct GroupProbe {
+    load: GroupLoad,
+    /// The tablets with their sizes in bytes.
+    tablets: Vec<(Tablet, u64)>,
     flushed_index: LogIndex,
 }
 
@@ -84,44 +87,50 @@ impl MaintenanceLoop {
             tokio::time::sleep(TICK).await;
             ticks += 1;
             let level = if ticks.is_multiple_of(TICKS_PER_FULL_PROBE) { ProbeLevel::Full } else { ProbeLevel::Cheap };
-            let tablets = self.manager.tablets();
-            let Some(probes) = self.probe(&tablets, level).await else { continue };
-            self.flusher.apply(&tablets, probes.iter().map(|probe| probe.load).collect());
+            let groups = self.manager.groups();
+            let Some(probes) = self.probe(&groups, level).await else { continue };
+            self.flusher.apply(&groups, probes.iter().map(|probe| probe.load).collect());
             if level == ProbeLevel::Full {
-                log_sizes(&tablets, &probes);
-                self.purger.apply(&tablets, &probes);
-                self.splitter.apply(&tablets, &probes);
-                self.gc.apply(tablets.iter().zip(probes.iter().map(|probe| probe.size_bytes)));
+                log_sizes(&groups, &probes);
+                self.purger.apply(&groups, &probes);
+                self.splitter.apply(&groups, &probes);
+                self.gc.apply(probes.iter().flat_map(|probe| &probe.tablets));
             }
         }
     }
 
     /// Probes all stores, on a thread that may block. `None` when the pool is full: the next tick probes again.
-    async fn probe(&self, tablets: &[Arc<Tablet>], level: ProbeLevel) -> Option<Vec<TabletProbe>> {
-        let tablets = tablets.to_vec();
-        let probe = move || tablets.iter().map(|tablet| probe_tablet(tablet, level)).collect();
+    async fn probe(&self, groups: &[Arc<TabletGroup>], level: ProbeLevel) -> Option<Vec<GroupProbe>> {
+        let groups = groups.to_vec();
+        let probe = move || groups.iter().map(|group| probe_group(group, level)).collect();
         self.manager.maintenance().run(probe).await.ok()
     }
 }
 
-fn probe_tablet(tablet: &Tablet, level: ProbeLevel) -> TabletProbe {
-    let state_machine = tablet.state_machine();
+fn probe_group(group: &Arc<TabletGroup>, level: ProbeLevel) -> GroupProbe {
+    let state_machine = group.state_machine();
     let store = state_machine.store();
-    let load = TabletLoad {
-        tablet: tablet.id(),
+    let load = GroupLoad {
+        group: group.id(),
         unflushed_bytes: store.unflushed_bytes().unwrap_or_default(),
         range_tombstones: store.unflushed_range_tombstones(),
     };
     if level == ProbeLevel::Cheap {
-        return TabletProbe { load, size_bytes: 0, flushed_index: LogIndex::default() };
+        return GroupProbe { load, tablets: Vec::new(), flushed_index: LogIndex::default() };
     }
     let flushed_index = state_machine.flushed_id().ok().flatten().unwrap_or_default().index;
-    TabletProbe { load, size_bytes: state_machine.size_bytes(), flushed_index }
+    let sizes = state_machine.sizes();
+    let sized = |tablet: Tablet| {
+        let size_bytes = sizes.get(&tablet.id()).copied().unwrap_or_default();
+        (tablet, size_bytes)
+    };
+    GroupProbe { load, tablets: group.tablets().into_iter().map(sized).collect(), flushed_index }
 }
 
-fn log_sizes(tablets: &[Arc<Tablet>], probes: &[TabletProbe]) {
-    for (tablet, probe) in tablets.iter().zip(probes) {
-        let (size_bytes, flushed) = (probe.size_bytes, probe.flushed_index.get());
-        debug!(tablet = %tablet.id(), size_bytes, flushed, "tablet sizes sampled");
+fn log_sizes(groups: &[Arc<TabletGroup>], probes: &[GroupProbe]) {
+    for (group, probe) in groups.iter().zip(probes) {
+        let size_bytes: u64 = probe.tablets.iter().map(|(_tablet, bytes)| bytes).sum();
+        let (tablets, flushed) = (probe.tablets.len(), probe.flushed_index.get());
+        debug!(group = %group.id(), tablets, size_bytes, flushed, "tablet sizes sampled");
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ebla_model::id::{LogIndex, TabletId};
+use ebla_model::id::{GroupId, LogIndex};
 use ebla_runtime::Runtime;
 use ebla_storage::log::CommitLog;
 
-use super::TabletProbe;
-use crate::tablet::Tablet;
+use super::GroupProbe;
+use crate::tablet::TabletGroup;
 
 /// A log is purged only when this many flushed entries have accumulated: a purge is a log record, too.
 const PURGE_ENTRIES: u64 = 1024;
@@ -37,8 +37,8 @@ impl LogRetention {
 /// Purges log entries below what the engine has flushed by itself.
 pub(super) struct LogPurger {
     retention: LogRetention,
-    /// Up to which index the purge of each tablet's log was last requested.
-    purged: BTreeMap<TabletId, LogIndex>,
+    /// Up to which index the purge of each group's log was last requested.
+    purged: BTreeMap<GroupId, LogIndex>,
     runtime: Runtime,
 }
 
@@ -48,19 +48,19 @@ impl LogPurger {
     }
 
     /// Starts the purges that are due.
-    pub(super) fn apply(&mut self, tablets: &[Arc<Tablet>], probes: &[TabletProbe]) {
+    pub(super) fn apply(&mut self, groups: &[Arc<TabletGroup>], probes: &[GroupProbe]) {
         if !self.retention.is_exceeded() {
             return;
         }
-        for (tablet, probe) in tablets.iter().zip(probes) {
-            let last = self.purged.entry(tablet.id()).or_default();
+        for (group, probe) in groups.iter().zip(probes) {
+            let last = self.purged.entry(group.id()).or_default();
             if probe.flushed_index < last.plus(PURGE_ENTRIES) {
                 continue;
             }
             *last = probe.flushed_index;
-            let (group, upto) = (Arc::clone(tablet.group()), probe.flushed_index);
-            self.runtime.tasks.spawn_until_stopped("purge", async move { group.purge(upto).await });
+            let (raft, upto) = (Arc::clone(group.raft()), probe.flushed_index);
+            self.runtime.tasks.spawn_until_stopped("purge", async move { raft.purge(upto).await });
         }
-        self.purged.retain(|id, _| tablets.iter().any(|tablet| tablet.id() == *id));
+        self.purged.retain(|id, _| groups.iter().any(|group| group.id() == *id));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::id::ServerId;
-use ebla_storage::log::GroupId;
+use ebla_storage::log::GroupReplica;
 use openraft::{Config, SnapshotPolicy, StepDownPolicy};
 
 use super::error::StartError;
@@ -39,8 +39,8 @@ impl Default for RaftTimings {
 /// The configuration with which a replica's group starts.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
-    /// Identifies the tablet and the replica.
-    pub group: GroupId,
+    /// Identifies the group and the replica.
+    pub group: GroupReplica,
     /// The server that holds the replica.
     pub server: ServerId,
     /// What created the group; its messages carry it.
@@ -62,7 +62,7 @@ pub struct GroupConfig {
 
 impl GroupConfig {
     /// The defaults: no vote hold-off, no immediate campaign, 64 MiB of proposals.
-    pub fn new(group: GroupId, server: ServerId, scratch: PathBuf, pools: BlockingPools) -> Self {
+    pub fn new(group: GroupReplica, server: ServerId, scratch: PathBuf, pools: BlockingPools) -> Self {
         Self {
             group,
             server,
@@ -84,7 +84,7 @@ pub(super) fn openraft_config(config: &GroupConfig) -> Result<Arc<Config>, Start
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let RaftTimings { heartbeat, election_min, election_max } = config.timings;
     let settings = Config {
-        cluster_name: "tablet".to_owned(),
+        cluster_name: "group".to_owned(),
         heartbeat_interval: millis(heartbeat),
         election_timeout_min: millis(election_min),
         election_timeout_max: millis(election_max),

@@ -1,4 +1,4 @@
-//! Replication: one Raft group for each tablet, openraft behind a small interface.
+//! Replication: Raft groups, openraft behind a small interface.
 //!
 //! ```text
 //!   tablet --- Group::propose / can_lease_read / wait_for_read_index / transfer_leadership / purge ---> group
@@ -19,7 +19,7 @@
 //! | `transport` | messages between servers, outbound and inbound |
 //! | `runtime` | openraft's clock and tasks: time since boot, the group executor |
 //!
-//! No type of openraft leaves this folder, and no file in it knows a tablet's rules: only the [`StateMachine`] knows what a
+//! No type of openraft leaves this folder, and no file in it knows a tablet: only the [`StateMachine`] knows what a
 //! command means.
 //!
 //! Invariants, in addition to Raft's own:
@@ -32,8 +32,8 @@
 //! 5. A message from a peer is validated before openraft, which could panic, gets it. A request that fails is
 //!    unreachable, never a granted vote.
 //!
-//! Not here: which replicas are on this server (a [`GroupDirectory`] knows that), and when to take a snapshot: the tablet's
-//! store is its own snapshot (`state_machine`). Log compaction happens when the tablet calls [`Group::purge`]; a follower that
+//! Not here: which replicas are on this server (a [`GroupDirectory`] knows that), and when to take a snapshot: the group's
+//! store is its own snapshot (`state_machine`). Log compaction happens when the tablet layer calls [`Group::purge`]; a follower that
 //! needs purged entries gets a checkpoint (snapshot install).
 
 mod config;
@@ -53,7 +53,7 @@ mod types;
 
 pub use config::{GroupConfig, RaftTimings};
 pub use counters::{RaftCounters, RaftCounts};
-pub use ebla_storage::log::GroupId;
+pub use ebla_storage::log::GroupReplica;
 pub use error::{Fault, MembershipError, ProposeError, ReadIndexError, StartError, TransferError};
 pub use group::Group;
 pub use group::membership::MembershipChange;

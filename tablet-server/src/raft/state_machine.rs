@@ -1,8 +1,8 @@
-//! The state machine of a group: a replicated tablet applies committed commands in log order and knows its applied index.
+//! The state machine of a group: a replicated group of tablets applies committed commands in log order and knows its applied index.
 //!
-//! The tablet implements [`StateMachine`]; `storage::adapter` adapts it to openraft.
+//! The tablet layer implements [`StateMachine`]; `storage::adapter` adapts it to openraft.
 //!
-//! The tablet's store *is* the snapshot. Log compaction (`Group::purge`) needs no copy of it: the store only reports what it
+//! The store of the group *is* the snapshot. Log compaction (`Group::purge`) needs no copy of it: the store only reports what it
 //! has on disk. A checkpoint is created when a follower needs purged entries, and the follower installs it (snapshot
 //! install).
 
@@ -37,13 +37,13 @@ pub struct CommittedEntry {
 pub enum Payload {
     /// The first entry of a leader's term.
     Blank,
-    /// A command of the tablet.
+    /// A command of the group.
     Command(Bytes),
     /// The membership from this entry on.
     Membership(Membership),
 }
 
-/// A replicated tablet as Raft sees it. All calls may block; `apply` and `install` are never called concurrently.
+/// A replicated state as Raft sees it. All calls may block; `apply` and `install` are never called concurrently.
 pub trait StateMachine: Send + Sync + 'static {
     /// What is applied in memory. Does not block.
     fn applied(&self) -> AppliedPosition;

@@ -16,7 +16,7 @@ use super::error::Fault;
 use super::runtime::RaftRuntime;
 use super::state_machine::AppliedPosition;
 
-/// A command of the tablet. Raft sees only its bytes.
+/// A command of the group. Raft sees only its bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Command(pub(crate) Bytes);
 

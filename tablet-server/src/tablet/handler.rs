@@ -123,7 +123,7 @@ impl TabletHandler {
     /// `WrongTablet` when this server has no replica; errors of the store.
     pub async fn sample(&self, request: wire::SampleRequest) -> Result<wire::SampleReply, CallError> {
         let (tablet, _) = self.find_tablet(request.header.as_ref())?;
-        let sample = tablet.sample();
+        let sample = tablet.sample().map_err(|failure| self.call_error(&tablet, failure))?;
         let last_row = if sample.descriptor.range == KeyRange::all() {
             tablet.last_row().await.map_err(|failure| self.call_error(&tablet, failure))?
         } else {
@@ -140,13 +140,17 @@ impl TabletHandler {
         encoded.map(|encoded| self.filters.get_or_compile(encoded)).transpose()
     }
 
-    fn find_tablet(&self, header: Option<&wire::Header>) -> Result<(Arc<Tablet>, Generation), CallError> {
+    fn find_tablet(&self, header: Option<&wire::Header>) -> Result<(Tablet, Generation), CallError> {
         let header = header.ok_or_else(|| Error::invalid("the request has no header"))?;
-        let tablet = self.manager.tablet(TabletId::new(header.tablet)).ok_or_else(|| {
-            let known = self.manager.descriptors(TableId::new(header.table));
-            let failure = Failure {
-                descriptors: known,
-                ..Failure::new(Reason::WrongTablet, "this server has no replica of the tablet")
+        let (table, tablet) = (TableId::new(header.table), TabletId::new(header.tablet));
+        let tablet = self.manager.tablet(tablet).ok_or_else(|| {
+            let failure = if self.manager.has_dropped(table) {
+                Failure::new(Reason::TabletDropped, "the table was dropped")
+            } else {
+                Failure {
+                    descriptors: self.manager.nearby_descriptors(table, tablet),
+                    ..Failure::new(Reason::WrongTablet, "this server has no replica of the tablet")
+                }
             };
             wire_error(failure)
         })?;
@@ -156,9 +160,9 @@ impl TabletHandler {
     /// Adds this server's routing data: descriptors of nearby tablets (after a split, the other half) and the leader.
     fn call_error(&self, tablet: &Tablet, mut failure: Failure) -> CallError {
         if failure.error.reason == Reason::WrongTablet {
-            let own = tablet.id();
-            let others = self.manager.descriptors(tablet.table());
-            failure.descriptors.extend(others.into_iter().filter(|other| other.tablet != own));
+            let own: Vec<TabletId> = failure.descriptors.iter().map(|known| known.tablet).collect();
+            let others = self.manager.nearby_descriptors(tablet.table(), tablet.id());
+            failure.descriptors.extend(others.into_iter().filter(|other| !own.contains(&other.tablet)));
         }
         if failure.leader.is_none() && matches!(failure.error.reason, Reason::NotLeader | Reason::NoLeader) {
             failure.leader = tablet.leader().filter(|leader| leader.server != self.manager.server());
@@ -184,7 +188,7 @@ pub fn wire_error(failure: Failure) -> CallError {
 /// The state of a read stream between two messages.
 struct ReadStreamState {
     handler: TabletHandler,
-    tablet: Arc<Tablet>,
+    tablet: Tablet,
     request: Arc<ReadRequest>,
     large_rows: LargeRows,
     /// The rest of the last batch.

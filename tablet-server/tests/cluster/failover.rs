@@ -162,7 +162,7 @@ async fn no_write_is_lost_or_applied_twice_during_failovers_and_splits() {
                     |tablet| {
                         tablet.table() == TABLE
                             && tablet.is_leader()
-                            && tablet.descriptor().range.contains(key.as_bytes())
+                            && tablet.descriptor().is_ok_and(|now| now.range.contains(key.as_bytes()))
                     },
                 );
                 match found {

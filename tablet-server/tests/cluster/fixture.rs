@@ -1,6 +1,8 @@
 //! Three tablet servers in one process, and their initial tablets.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,21 +10,24 @@ use ebla_chubby::embedded::Embedded;
 use ebla_chubby::{SharedChubby, Write, paths};
 use ebla_model::aggregate::Aggregator;
 use ebla_model::cell::FamilyName;
+use ebla_model::command::NewTablet;
 use ebla_model::gc::GcRule;
-use ebla_model::id::{ClusterId, ServerId, TableId, TabletId};
+use ebla_model::id::{ClusterId, GroupId, OperationId, ServerId, TableId, TabletId};
 use ebla_model::key::KeyRange;
-use ebla_model::metadata::{TabletDescriptor, first_tablets};
+use ebla_model::metadata::{GroupDescriptor, first_tablets};
 use ebla_model::schema::{Family, TableName, TableSchema, TableState};
 use ebla_model::{FamilyId, SchemaVersion};
 use ebla_proto::{convert, record};
 use ebla_runtime::{Clock, Runtime, Tasks};
 use ebla_tablet_server::raft::RaftTimings;
+use ebla_tablet_server::tablet::TabletGroup;
 use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
 use ebla_tablet_server::{LocalServers, RestartScope, ServerConfig, ServerOptions, TabletServer};
 use tempfile::TempDir;
 
 pub(crate) const TABLE: TableId = TableId::new(5);
 pub(crate) const TABLET: TabletId = TabletId::new(100);
+pub(crate) const GROUP: GroupId = GroupId::new(1_000);
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Shorter than in production, so that a failover does not take the test's time.
@@ -127,7 +132,7 @@ impl Fixture {
     /// Does the work of a master at a cluster's first start, and for creating a table.
     pub(crate) async fn begin(&self) {
         let ids = self.ids();
-        let [root, rest] = first_tablets(&ids);
+        let [root, _rest] = first_tablets(&ids);
         let cluster = convert::encode_record(record::Cluster {
             cluster: Bytes::copy_from_slice(&ClusterId::new(7).to_bytes()),
             state: record::ClusterState::Running.into(),
@@ -144,18 +149,38 @@ impl Fixture {
         for server in self.servers.iter().flatten() {
             until("the cluster known", || server.tablet_manager().registry().identity().is_some()).await;
         }
-        let user = TabletDescriptor::initial(TABLE, TABLET, KeyRange::all(), &ids);
-        for (descriptor, schema) in [(root, TableSchema::metadata()), (rest, TableSchema::metadata()), (user, schema())]
-        {
+        for group in [GroupId::METADATA, GROUP].map(|group| GroupDescriptor::initial(group, &ids)) {
             for server in self.servers.iter().flatten() {
-                let replica = descriptor.membership.replica_on(server.id()).unwrap();
-                server
-                    .tablet_manager()
-                    .create_replica(descriptor.clone(), schema.clone(), replica, InitialState::Seed)
-                    .await
-                    .unwrap();
+                let replica = group.membership.replica_on(server.id()).unwrap();
+                let manager = server.tablet_manager();
+                manager.create_replica(group.clone(), replica, InitialState::Seed).await.unwrap();
             }
         }
+        let tablet = NewTablet { tablet: TABLET, range: KeyRange::all() };
+        let group = self.led_group(GROUP).await;
+        group.create_tablets(OperationId::new(1_000), schema(), vec![tablet], TIMEOUT).await.unwrap();
+        let descriptor = group.tablet(TABLET).unwrap().descriptor().unwrap();
+        let cluster = self.server(0).cluster();
+        let metadata = ebla_routing::Metadata::new(cluster.clone());
+        metadata.put_descriptor(&descriptor, &Default::default(), cluster.deadline(TIMEOUT)).await.unwrap();
+    }
+
+    /// The leader's replica of a group; waits for a leader.
+    pub(crate) async fn led_group(&self, group: GroupId) -> Arc<TabletGroup> {
+        let mut found = None;
+        until("a leader", || {
+            let mut groups = self.servers.iter().flatten().filter_map(|server| server.tablet_manager().group(group));
+            found = groups.find(|group| group.is_leader());
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
+    }
+
+    /// The tablets of [`TABLE`] that any server knows.
+    pub(crate) fn tablets(&self) -> BTreeSet<TabletId> {
+        let all = self.servers.iter().flatten().flat_map(|server| server.tablet_manager().tablets());
+        all.filter(|tablet| tablet.table() == TABLE).map(|tablet| tablet.id()).collect()
     }
 
     /// Returns when METADATA lists the table's tablet.
@@ -206,10 +231,10 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// Flushes all writes and purges the logs, on every running server.
 pub(crate) async fn purge_logs(fixture: &Fixture) {
     for server in fixture.servers.iter().flatten() {
-        for tablet in server.tablet_manager().tablets() {
-            tablet.state_machine().flush().unwrap();
-            let flushed = tablet.state_machine().flushed_id().unwrap().unwrap();
-            tablet.group().purge(flushed.index).await;
+        for group in server.tablet_manager().groups() {
+            group.state_machine().flush().unwrap();
+            let flushed = group.state_machine().flushed_id().unwrap().unwrap();
+            group.raft().purge(flushed.index).await;
         }
     }
 }

@@ -14,7 +14,7 @@ use ebla_proto::{control, convert};
 use ebla_runtime::{Clock, Runtime};
 use ebla_tablet_server::tablet::{RowMutations, WriteId};
 
-use super::fixture::{Fixture, TABLE, TABLET, TIMEOUT, schema};
+use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, schema};
 use super::rows::{add, expect_rows, increment, key, payload, scan, set, sum, write};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -66,7 +66,7 @@ async fn plant(fixture: &Fixture, row: RowKey, sequence: u64) {
         lowest_outstanding: Sequence::new(1),
     };
     let write = RowMutations { id, row, mutations: vec![mutation], token: None };
-    tablet.write(tablet.descriptor().generation, vec![write], TIMEOUT).await.unwrap()[0].as_ref().unwrap();
+    tablet.write(tablet.descriptor().unwrap().generation, vec![write], TIMEOUT).await.unwrap()[0].as_ref().unwrap();
 }
 
 /// The errors of a cluster handle, which validates no keys, for writes of these rows: all at once, then each by each call.
@@ -183,7 +183,8 @@ async fn requests_are_accepted_only_from_the_newest_master_of_this_cluster() {
         }),
     };
     let report = control.report(order(7, 5)).await.unwrap().into_inner();
-    assert_eq!(report.replicas.len(), 3);
+    assert_eq!(report.replicas.len(), 2, "METADATA's group, and that of the table");
+    assert_eq!(report.replicas.iter().map(|replica| replica.tablets.len()).sum::<usize>(), 3);
     assert!(control.report(order(8, 6)).await.is_err(), "another cluster");
     let stale = control.report(order(7, 4)).await.unwrap_err();
     assert_eq!(ebla_proto::status::from_status(&stale).0.reason, Reason::StaleEpoch);
@@ -192,16 +193,15 @@ async fn requests_are_accepted_only_from_the_newest_master_of_this_cluster() {
     let manager = fixture.server(0).tablet_manager();
     let replica = manager.tablet(TABLET).unwrap().replica();
     let fence = order(7, 5).fence;
-    let drop_it = control::DropReplicaRequest { fence: fence.clone(), tablet: TABLET.get(), replica: replica.get() };
+    let drop_it = control::DropReplicaRequest { fence: fence.clone(), group: GROUP.get(), replica: replica.get() };
     control.drop_replica(drop_it.clone()).await.unwrap();
     control.drop_replica(drop_it).await.unwrap();
     assert!(manager.tablet(TABLET).is_none());
-    let descriptor = fixture.server(1).tablet_manager().tablet(TABLET).unwrap().descriptor();
+    let group = fixture.server(1).tablet_manager().group(GROUP).unwrap().descriptor();
     let make = control::CreateReplicaRequest {
         empty: false,
         fence,
-        descriptor: Some(convert::descriptor_to_proto(&descriptor)),
-        schema: Some(convert::schema_to_proto(&schema())),
+        group: Some(convert::group_to_proto(&group)),
         replica: replica.get(),
     };
     assert_eq!(control.create_replica(make).await.unwrap().into_inner().outcome, "removed");
@@ -220,8 +220,10 @@ async fn a_dropped_tablet_refuses_writes() {
     tablet.drop_range(OperationId::new(1), KeyRange::prefix(b"row-00001"), TIMEOUT).await.unwrap();
     tablet.drop_range(OperationId::new(1), KeyRange::all(), TIMEOUT).await.unwrap();
     assert_eq!(scan(cluster).await.len(), 10);
-    tablet.drop_table(OperationId::new(2), TIMEOUT).await.unwrap();
-    tablet.drop_table(OperationId::new(2), TIMEOUT).await.unwrap();
+    tablet.group().drop_table(OperationId::new(2), TABLE, TIMEOUT).await.unwrap();
+    tablet.group().drop_table(OperationId::new(2), TABLE, TIMEOUT).await.unwrap();
+    let gone = tablet.descriptor().unwrap_err();
+    assert_eq!(gone.error.reason, Reason::TabletDropped);
     let write = RowWrite { row: key(1), mutations: vec![set("q", "x")], token: None };
     let refused = cluster.mutate_row(TABLE, write, cluster.deadline(Duration::from_secs(2))).await;
     assert!(refused.is_err());

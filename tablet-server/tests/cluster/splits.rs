@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use ebla_runtime::Clock;
 
-use super::fixture::{Fixture, TABLE, TABLET, TIMEOUT, until};
-use super::rows::{expect_rows, scan, write};
+use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, until};
+use super::rows::{expect_rows, key, scan, write};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_tablet_splits_on_request_and_metadata_is_updated() {
@@ -40,6 +40,50 @@ async fn a_tablet_splits_on_request_and_metadata_is_updated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_group_divides_during_reads_and_writes() {
+    let fixture = Fixture::start(1 << 20).await;
+    let cluster = fixture.server(0).cluster();
+    write(cluster, 0, 400, 200).await;
+    let group = fixture.led_group(GROUP).await;
+    for at in [100, 200, 300] {
+        let tablets = group.tablets();
+        let tablet = tablets
+            .iter()
+            .find(|tablet| tablet.table() == TABLE && tablet.descriptor().unwrap().range.contains(key(at).as_bytes()));
+        tablet.unwrap().split(Some(key(at)), TIMEOUT).await.unwrap();
+    }
+    let before = fixture.tablets();
+    let division = group.divide(group.descriptor().membership_log_id, TIMEOUT).await.unwrap();
+    assert_eq!((before.len(), division.moved.len()), (4, 2));
+    assert_eq!(group.tablet_ids().len(), 2);
+    let child = fixture.led_group(division.right.group).await;
+    assert_eq!(child.tablet_ids(), division.moved);
+    write(cluster, 0, 400, 300).await;
+    for at in 0..3 {
+        expect_rows(&scan(fixture.server(at).cluster()).await, 400, 300);
+    }
+    // Each group divides again until it has one tablet.
+    let again = child.divide(child.descriptor().membership_log_id, TIMEOUT).await.unwrap();
+    assert_eq!(again.moved.len(), 1);
+    let last = child.divide(child.descriptor().membership_log_id, TIMEOUT).await.unwrap_err();
+    assert_eq!(last.error.reason, ebla_model::Reason::FailedPrecondition);
+    write(cluster, 0, 400, 400).await;
+    expect_rows(&scan(cluster).await, 400, 400);
+    // METADATA finally lists each tablet in its group.
+    let deadline = cluster.deadline(TIMEOUT);
+    loop {
+        let listed = cluster.read_metadata(ebla_model::metadata::table_range(TABLE), deadline).await.unwrap();
+        let groups: std::collections::BTreeSet<_> = listed.iter().map(|entry| entry.descriptor.group).collect();
+        if (listed.len(), groups.len()) == (4, 3) {
+            break;
+        }
+        assert!(!deadline.has_passed(&Clock::system()), "METADATA lists {listed:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_growing_table_splits_automatically_during_writes() {
     let fixture = Fixture::start(512).await;
     let cluster = fixture.server(0).cluster();
@@ -48,14 +92,7 @@ async fn a_growing_table_splits_automatically_during_writes() {
         write(cluster, written, written + 200, 1000).await;
         written += 200;
     }
-    let tablets = || -> usize {
-        let mut seen = std::collections::BTreeSet::new();
-        for server in fixture.servers.iter().flatten() {
-            seen.extend(server.tablet_manager().descriptors(TABLE).into_iter().map(|descriptor| descriptor.tablet));
-        }
-        seen.len()
-    };
-    until("the table split", || tablets() >= 4).await;
+    until("the table split", || fixture.tablets().len() >= 4).await;
     for at in 0..3 {
         expect_rows(&scan(fixture.server(at).cluster()).await, written, 1000);
     }
@@ -89,11 +126,9 @@ async fn a_large_table_splits_while_it_is_loaded_and_scanned() {
         scans += 1;
     }
     println!("loaded in {:?} beside {scans} scans", clock.monotonic() - started);
-    let tablets =
-        || fixture.servers.iter().flatten().flat_map(|s| s.tablet_manager().descriptors(TABLE)).map(|d| d.tablet);
-    until("the table split", || tablets().collect::<std::collections::BTreeSet<_>>().len() >= 8).await;
+    until("the table split", || fixture.tablets().len() >= 8).await;
     let before = clock.monotonic();
     expect_rows(&scan(&reader).await, ROWS, 1000);
-    println!("scanned in {:?}, {} replicas", clock.monotonic() - before, tablets().count());
+    println!("scanned in {:?}, {} tablets", clock.monotonic() - before, fixture.tablets().len());
     fixture.stop().await;
 }

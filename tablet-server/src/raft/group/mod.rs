@@ -1,4 +1,4 @@
-//! One replica of a tablet's Raft group: propose, lead, read safely, change the membership, stop.
+//! One replica of a Raft group: propose, lead, read safely, change the membership, stop.
 //!
 //! A `Group` does not know what a command means; the [`StateMachine`] does. Its view of the leadership is the one that
 //! openraft's core last published. That view may be stale for a moment. This is safe, because a proposal is bound to its term,
@@ -21,7 +21,7 @@ use std::time::Duration;
 use ebla_model::id::{LogIndex, ReplicaId};
 use ebla_model::metadata::Replica;
 use ebla_runtime::{Clock, Runtime, Tasks};
-use ebla_storage::log::{CommitLog, GroupId};
+use ebla_storage::log::{CommitLog, GroupReplica};
 use openraft::RaftMetrics;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{Fatal, ForwardToLeader};
@@ -117,8 +117,8 @@ impl Group {
         Ok(group)
     }
 
-    /// Identifies the tablet and the replica.
-    pub const fn id(&self) -> GroupId {
+    /// Identifies the group and the replica.
+    pub const fn id(&self) -> GroupReplica {
         self.config.group
     }
 

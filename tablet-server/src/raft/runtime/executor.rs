@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use ebla_model::id::TabletId;
+use ebla_model::id::GroupId;
 use ebla_runtime::Tasks;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -45,10 +45,10 @@ impl GroupExecutor {
         Self((0..SHARDS).map(|_| ExecutorShard::start(tasks)).collect())
     }
 
-    /// The shard that runs the group of a tablet.
-    pub(in crate::raft) fn shard(&self, tablet: TabletId) -> ExecutorShard {
+    /// The shard that runs a group.
+    pub(in crate::raft) fn shard(&self, group: GroupId) -> ExecutorShard {
         let count = self.0.len().max(1);
-        let at = usize::try_from(tablet.get() % count as u64).unwrap_or(0);
+        let at = usize::try_from(group.get() % count as u64).unwrap_or(0);
         self.0.get(at).or(self.0.first()).cloned().unwrap_or_default()
     }
 }

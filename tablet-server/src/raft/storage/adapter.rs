@@ -1,4 +1,4 @@
-//! Adapts the [`StateMachine`] of a tablet to openraft.
+//! Adapts the [`StateMachine`] of a group to openraft.
 //!
 //! Calls block on RocksDB and run on thread pools; apply waits until the entries are synced to the local disk
 //! (`sync_tracker`).

@@ -4,7 +4,7 @@
 //! `IOFlushed` is called after the sync that covers them, and a vote is on disk when `save_vote` returns. The core of a
 //! group issues its calls one after another and the commit log keeps that order, so a vote is never on disk without the entries
 //! that were appended before it. Entries that have left the memory are read from their segment inside the call: at most
-//! about 1 MiB at once, for a follower that lags and after a restart. `save_committed` is not implemented: the tablet's applied
+//! about 1 MiB at once, for a follower that lags and after a restart. `save_committed` is not implemented: the group's applied
 //! index is durable with its flush.
 //!
 //! An entry's payload is one tag byte (0 blank, 1 command, 2 membership) and the bytes. A vote is term and replica, big
@@ -21,7 +21,7 @@ use ebla_model::id::{LogId, LogIndex, Term};
 use ebla_proto::convert;
 use ebla_proto::record;
 use ebla_runtime::Failpoint;
-use ebla_storage::log::{CommitLog, GroupId, Record};
+use ebla_storage::log::{CommitLog, GroupReplica, Record};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use openraft::OptionalSend;
 use openraft::entry::EntryPayload;
@@ -49,12 +49,12 @@ const MEMBERSHIP: u8 = 2;
 #[derive(Clone)]
 pub(crate) struct LogStore {
     log: CommitLog,
-    group: GroupId,
+    group: GroupReplica,
     sync_tracker: Arc<SyncTracker>,
 }
 
 impl LogStore {
-    pub(in crate::raft) fn new(log: CommitLog, group: GroupId, sync_tracker: Arc<SyncTracker>) -> Self {
+    pub(in crate::raft) fn new(log: CommitLog, group: GroupReplica, sync_tracker: Arc<SyncTracker>) -> Self {
         Self { log, group, sync_tracker }
     }
 
@@ -75,7 +75,7 @@ impl LogStore {
         entries.into_iter().map(|(id, payload)| decode_entry(id, payload)).collect()
     }
 
-    /// Streams all entries in `[from, to)` chunk by chunk: after a restart a tablet may have a gigabyte to apply.
+    /// Streams all entries in `[from, to)` chunk by chunk: after a restart a group may have a gigabyte to apply.
     fn chunks(&self, from: LogIndex, to: LogIndex) -> impl Stream<Item = io::Result<RaftEntry>> + Send + 'static {
         let store = self.clone();
         let chunks = stream::try_unfold(from, move |next| {

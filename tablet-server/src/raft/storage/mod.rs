@@ -1,7 +1,7 @@
 //! What a replica stores: its log, and the state machine as openraft sees it.
 //!
 //! The log of each group is part of the server's commit log (`log_store`); `sync_tracker` knows which entries are synced, and the
-//! state machine (`adapter`) applies no others. Snapshots are checkpoints of the tablet's store (`snapshot`).
+//! state machine (`adapter`) applies no others. Snapshots are checkpoints of the group's store (`snapshot`).
 
 pub(super) mod adapter;
 pub(super) mod blocking;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use ebla_proto::raft::{SnapshotChunk, SnapshotPart, snapshot_part};
 use ebla_runtime::Blocking;
-use ebla_storage::log::GroupId;
+use ebla_storage::log::GroupReplica;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -38,9 +38,9 @@ pub(crate) struct ScratchFolder(PathBuf);
 
 impl ScratchFolder {
     /// Reserves a unique path in `scratch`; nothing is created there.
-    pub(in crate::raft) fn reserve(scratch: &Path, group: GroupId) -> Self {
+    pub(in crate::raft) fn reserve(scratch: &Path, group: GroupReplica) -> Self {
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("snapshot-{}-{}-{number}", group.tablet, group.replica);
+        let name = format!("snapshot-{}-{}-{number}", group.group, group.replica);
         Self(scratch.join(name))
     }
 
@@ -60,7 +60,7 @@ impl Drop for ScratchFolder {
 #[derive(Clone)]
 pub(in crate::raft) struct Checkpoints {
     pub(in crate::raft) machine: Arc<dyn StateMachine>,
-    pub(in crate::raft) group: GroupId,
+    pub(in crate::raft) group: GroupReplica,
     pub(in crate::raft) scratch: PathBuf,
     pub(in crate::raft) maintenance: Blocking,
 }
@@ -181,7 +181,7 @@ pub(in crate::raft) struct SnapshotReceiver {
 }
 
 impl SnapshotReceiver {
-    pub(in crate::raft) fn create(scratch: &Path, group: GroupId) -> io::Result<Self> {
+    pub(in crate::raft) fn create(scratch: &Path, group: GroupReplica) -> io::Result<Self> {
         fs::create_dir_all(scratch)?;
         let folder = ScratchFolder::reserve(scratch, group);
         let _old = fs::remove_dir_all(folder.path());
@@ -240,11 +240,11 @@ fn is_plain_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::{ReplicaId, TabletId};
+    use ebla_model::id::{GroupId, ReplicaId};
 
     use super::*;
 
-    const GROUP: GroupId = GroupId { tablet: TabletId::new(7), replica: ReplicaId::new(1) };
+    const GROUP: GroupReplica = GroupReplica { group: GroupId::new(7), replica: ReplicaId::new(1) };
 
     fn transfer(from: &Path, scratch: &Path, corrupt: fn(&mut SnapshotChunk)) -> io::Result<ScratchFolder> {
         let mut receiver = SnapshotReceiver::create(scratch, GROUP)?;

@@ -1,7 +1,7 @@
 //! Which entries of a group are synced to the local disk, so that apply never runs ahead of them.
 //!
 //! openraft applies entries that a quorum holds, whether or not the local log has been synced by then. If such an entry were
-//! applied and the tablet flushed before the log's sync, a crash would leave a tablet that is ahead of its log. So apply waits
+//! applied and the store flushed before the log's sync, a crash would leave a store that is ahead of its log. So apply waits
 //! here.
 //!
 //! Every submission gets a ticket with the first index that it touches. An entry is synced when no open ticket starts at or

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_model::id::{ClusterId, LogId, LogIndex, ReplicaId, ServerId, TabletId};
+use ebla_model::id::{ClusterId, GroupId, LogId, LogIndex, ReplicaId, ServerId};
 use ebla_model::metadata::{Membership, Replica};
 use ebla_runtime::{Blocking, Clock, Runtime, ServeOptions, serve};
 use ebla_storage::disk::RealDisk;
@@ -20,11 +20,12 @@ use tonic::service::Routes;
 
 use self::slow::{SlowDisk, WriteBlocker};
 use crate::raft::{
-    AddressBook, AppliedPosition, BlockingPools, CommittedEntry, Fault, Group, GroupConfig, GroupDirectory, GroupId,
-    GroupLookup, GroupOrigin, LocalPeers, Network, NetworkOptions, Payload, ProposeError, RaftTimings, StateMachine,
+    AddressBook, AppliedPosition, BlockingPools, CommittedEntry, Fault, Group, GroupConfig, GroupDirectory,
+    GroupLookup, GroupOrigin, GroupReplica, LocalPeers, Network, NetworkOptions, Payload, ProposeError, RaftTimings,
+    StateMachine,
 };
 
-pub(super) const TABLET: TabletId = TabletId::new(7);
+pub(super) const TABLET: GroupId = GroupId::new(7);
 /// How long a test waits for an expected event.
 pub(super) const LIVENESS_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -162,9 +163,9 @@ impl AddressBook for Addresses {
 struct OneGroup(Mutex<Option<Arc<Group>>>);
 
 impl GroupDirectory for OneGroup {
-    fn group(&self, tablet: TabletId, replica: ReplicaId, _origin: GroupOrigin) -> GroupLookup {
+    fn group(&self, id: GroupId, replica: ReplicaId, _origin: GroupOrigin) -> GroupLookup {
         match &*self.0.lock() {
-            Some(group) if group.id() == (GroupId { tablet, replica }) => GroupLookup::Local(Arc::clone(group)),
+            Some(group) if group.id() == (GroupReplica { group: id, replica }) => GroupLookup::Local(Arc::clone(group)),
             _ => GroupLookup::Unreachable("no such replica".to_owned()),
         }
     }
@@ -270,7 +271,7 @@ impl Cluster {
         let weak: Weak<OneGroup> = Arc::downgrade(&directory);
         network.set_directory(weak);
         self.listen(server, &network, &runtime).await;
-        let id = GroupId { tablet: TABLET, replica: ReplicaId::new(server.get()) };
+        let id = GroupReplica { group: TABLET, replica: ReplicaId::new(server.get()) };
         let config = GroupConfig {
             vote_holdoff,
             campaign_at_start: first == FirstElection::Immediate,

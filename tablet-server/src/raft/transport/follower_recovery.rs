@@ -1,7 +1,7 @@
 //! Follower recovery: replication to a follower that was unreachable resumes as soon as it answers a heartbeat.
 //!
 //! openraft backs off before it sends entries again to a follower that cannot be reached, up to a second, and nothing
-//! shortens the backoff when the follower is back. Until then the follower counts for no quorum: a tablet that loses another
+//! shortens the backoff when the follower is back. Until then the follower counts for no quorum: a group that loses another
 //! server in that second stops, although two of its three replicas run. Heartbeats have no backoff, so they notice the
 //! recovery first.
 

@@ -1,6 +1,6 @@
 //! The messages between replicas.
 
-use ebla_model::id::{LogIndex, ReplicaId, TabletId};
+use ebla_model::id::{GroupId, LogIndex, ReplicaId};
 use thiserror::Error;
 
 use crate::raft::state_machine::AppliedPosition;
@@ -10,16 +10,16 @@ use crate::raft::types::{RaftVote, TransferRequest, VoteRequest, VoteResponse};
 /// What created a group. A server without the replica uses it to tell a late message from a replica that it must create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupOrigin {
-    /// The tablet that was split; 0 when the master created the group.
-    pub parent: TabletId,
-    /// The index of the split in the parent's log.
-    pub split_index: LogIndex,
+    /// The group that was divided; 0 when the master created the group.
+    pub parent: GroupId,
+    /// The index of the division in the parent's log.
+    pub divide_index: LogIndex,
 }
 
 /// The sender and the receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::raft) struct MessageHeader {
-    pub(in crate::raft) tablet: TabletId,
+    pub(in crate::raft) group: GroupId,
     pub(in crate::raft) to: ReplicaId,
     pub(in crate::raft) from: ReplicaId,
     pub(in crate::raft) origin: GroupOrigin,

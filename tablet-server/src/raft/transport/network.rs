@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use ebla_model::id::{ReplicaId, TabletId};
+use ebla_model::id::{GroupId, ReplicaId};
 use ebla_runtime::Runtime;
 use ebla_storage::log::CommitLog;
 use futures::FutureExt;
@@ -29,7 +29,7 @@ use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
 pub trait GroupDirectory: Send + Sync + 'static {
     /// The group to which a message is addressed. May begin to create the replica and return [`GroupLookup::Unreachable`]
     /// meanwhile; must not block.
-    fn group(&self, tablet: TabletId, replica: ReplicaId, origin: GroupOrigin) -> GroupLookup;
+    fn group(&self, group: GroupId, replica: ReplicaId, origin: GroupOrigin) -> GroupLookup;
 }
 
 /// Whether a replica is on this server.
@@ -89,7 +89,7 @@ impl Network {
         machine: Arc<dyn StateMachine>,
         runtime: &Runtime,
     ) -> Result<Arc<Group>, StartError> {
-        let shard = self.executor.shard(config.group.tablet);
+        let shard = self.executor.shard(config.group.group);
         Group::start(config, log, machine, Arc::clone(&self.links), shard, runtime).await
     }
 
@@ -124,7 +124,7 @@ impl Network {
         let Some(directory) = self.directory.get().and_then(Weak::upgrade) else {
             return Err(Unreachable("the server is starting or stopping".to_owned()));
         };
-        match directory.group(header.tablet, header.to, header.origin) {
+        match directory.group(header.group, header.to, header.origin) {
             GroupLookup::Local(group) => Ok(group),
             GroupLookup::Unreachable(reason) => Err(Unreachable(reason)),
         }

@@ -29,7 +29,7 @@ pub struct NetworkOptions {
     pub addresses: Arc<dyn AddressBook>,
     /// The servers in the same process.
     pub local_peers: LocalPeers,
-    /// The folder for checkpoints that are received, on the file system of the tablets; its content does not outlive the process.
+    /// The folder for checkpoints that are received, on the file system of the stores; its content does not outlive the process.
     pub scratch: PathBuf,
     /// The thread pool that writes received checkpoints.
     pub maintenance: Blocking,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::id::{ReplicaId, ServerId};
-use ebla_storage::log::GroupId;
+use ebla_storage::log::GroupReplica;
 use futures::{Stream, StreamExt, stream};
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{
@@ -51,7 +51,7 @@ type AppendResult = Result<StreamAppendResult<TypeConfig>, PeerError>;
 /// Creates the peers of one group.
 pub(in crate::raft) struct PeerFactory {
     pub(in crate::raft) links: Arc<Links>,
-    pub(in crate::raft) group: GroupId,
+    pub(in crate::raft) group: GroupReplica,
     pub(in crate::raft) origin: GroupOrigin,
     pub(in crate::raft) checkpoints: Checkpoints,
     pub(in crate::raft) quorum: QuorumTracker,
@@ -61,7 +61,7 @@ pub(in crate::raft) struct PeerFactory {
 impl PeerFactory {
     fn peer(&self, kind: StreamKind, target: u64, host: Host) -> Peer {
         let header = MessageHeader {
-            tablet: self.group.tablet,
+            group: self.group.group,
             to: ReplicaId::new(target),
             from: self.group.replica,
             origin: self.origin,
@@ -267,13 +267,13 @@ impl RaftNetworkV2<TypeConfig> for Peer {
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         // openraft names the least that the snapshot must contain; the checkpoint may contain more.
         let at_least = snapshot.meta.last_log_id.as_ref().map(log_id);
-        tracing::info!(tablet = %self.header.tablet, to = %self.header.to, ?at_least, "sending snapshot");
+        tracing::info!(group = %self.header.group, to = %self.header.to, ?at_least, "sending snapshot");
         tokio::select! {
             sent = self.send_snapshot(vote) => match sent {
                 Ok(vote) => Ok(SnapshotResponse::new(vote)),
                 Err(error) => {
                     // openraft retries without a log line.
-                    tracing::warn!(tablet = %self.header.tablet, to = %self.header.to, %error, "snapshot not sent; will retry");
+                    tracing::warn!(group = %self.header.group, to = %self.header.to, %error, "snapshot not sent; will retry");
                     Err(error)
                 }
             },

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use ebla_model::id::TabletId;
+use ebla_model::id::GroupId;
 use ebla_proto::cluster_guard::check_cluster_id;
 use ebla_proto::raft::raft_server::{Raft, RaftServer};
 use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
 use ebla_proto::status::to_status;
-use ebla_storage::log::GroupId;
+use ebla_storage::log::GroupReplica;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, Stream, StreamExt, stream};
@@ -62,7 +62,7 @@ impl Service {
 /// one of the two servers stops.
 struct ConnectedPeers {
     network: Arc<Network>,
-    last: BTreeMap<TabletId, MessageHeader>,
+    last: BTreeMap<GroupId, MessageHeader>,
 }
 
 impl ConnectedPeers {
@@ -72,7 +72,7 @@ impl ConnectedPeers {
 
     /// Records the sender of a frame.
     fn record(&mut self, header: MessageHeader) {
-        self.last.insert(header.tablet, header);
+        self.last.insert(header.group, header);
     }
 }
 
@@ -185,7 +185,7 @@ impl Service {
 
     async fn install(&self, header: MessageHeader, snapshot: SnapshotTransfer) -> Result<RaftVote, Unreachable> {
         let AppliedPosition { last, .. } = snapshot.applied;
-        tracing::info!(tablet = %header.tablet, replica = %header.to, ?last, "snapshot received");
+        tracing::info!(group = %header.group, replica = %header.to, ?last, "snapshot received");
         self.network.receive_snapshot(header, snapshot).await
     }
 
@@ -196,7 +196,7 @@ impl Service {
     ) -> Result<ScratchFolder, Unreachable> {
         let options = self.network.options();
         let (scratch, pool) = (options.scratch.clone(), options.maintenance.clone());
-        let group = GroupId { tablet: header.tablet, replica: header.to };
+        let group = GroupReplica { group: header.group, replica: header.to };
         let mut receiver = self.blocking(move || SnapshotReceiver::create(&scratch, group)).await?;
         loop {
             match next_part(&mut parts).await? {

@@ -1,7 +1,7 @@
 //! Encodes messages between servers as `ebla.raft`, and decodes them. An invalid message is refused with a reason; nothing here
 //! panics because of a peer's message.
 
-use ebla_model::id::{LogId, LogIndex, ReplicaId, TabletId, Term};
+use ebla_model::id::{GroupId, LogId, LogIndex, ReplicaId, Term};
 use ebla_proto::raft::append_reply::Result as AppendResult;
 use ebla_proto::raft::{self, entry, frame, frame_reply};
 use ebla_proto::{convert, record};
@@ -47,10 +47,10 @@ pub(super) fn request_frame(header: MessageHeader, request: RaftRequest) -> raft
 }
 
 fn frame(call: u64, header: MessageHeader, kind: frame::Kind) -> raft::Frame {
-    let origin = raft::Origin { parent: header.origin.parent.get(), split_index: header.origin.split_index.get() };
+    let origin = raft::Origin { parent: header.origin.parent.get(), divide_index: header.origin.divide_index.get() };
     raft::Frame {
         call,
-        tablet: header.tablet.get(),
+        group: header.group.get(),
         to_replica: header.to.get(),
         from_replica: header.from.get(),
         origin: Some(origin),
@@ -67,10 +67,10 @@ pub(super) enum Incoming {
 pub(super) fn decode_frame(frame: raft::Frame) -> Result<(MessageHeader, Incoming), Fault> {
     let origin = frame.origin.unwrap_or_default();
     let header = MessageHeader {
-        tablet: TabletId::new(frame.tablet),
+        group: GroupId::new(frame.group),
         to: ReplicaId::new(frame.to_replica),
         from: ReplicaId::new(frame.from_replica),
-        origin: GroupOrigin { parent: TabletId::new(origin.parent), split_index: LogIndex::new(origin.split_index) },
+        origin: GroupOrigin { parent: GroupId::new(origin.parent), divide_index: LogIndex::new(origin.divide_index) },
     };
     let incoming = match frame.kind.ok_or_else(|| Fault::new("invalid raft frame: unknown kind"))? {
         frame::Kind::Append(append) => Incoming::Append(decode_append(append)?),
@@ -172,7 +172,7 @@ pub(super) fn snapshot_header(
 ) -> raft::SnapshotHeader {
     let (membership_log_id, members) = &applied.membership;
     raft::SnapshotHeader {
-        tablet: header.tablet.get(),
+        group: header.group.get(),
         to_replica: header.to.get(),
         from_replica: header.from.get(),
         vote: Some(encode_vote(vote)),
@@ -187,7 +187,7 @@ pub(super) fn decode_snapshot_header(
     header: raft::SnapshotHeader,
 ) -> Result<(MessageHeader, RaftVote, AppliedPosition), Fault> {
     let to = MessageHeader {
-        tablet: TabletId::new(header.tablet),
+        group: GroupId::new(header.group),
         to: ReplicaId::new(header.to_replica),
         from: ReplicaId::new(header.from_replica),
         origin: GroupOrigin::default(),
@@ -271,8 +271,8 @@ mod tests {
     use super::*;
 
     fn header() -> MessageHeader {
-        let origin = GroupOrigin { parent: TabletId::new(3), split_index: LogIndex::new(44) };
-        MessageHeader { tablet: TabletId::new(9), to: ReplicaId::new(2), from: ReplicaId::new(1), origin }
+        let origin = GroupOrigin { parent: GroupId::new(3), divide_index: LogIndex::new(44) };
+        MessageHeader { group: GroupId::new(9), to: ReplicaId::new(2), from: ReplicaId::new(1), origin }
     }
 
     #[test]

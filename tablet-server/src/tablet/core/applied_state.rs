@@ -1,26 +1,45 @@
 //! The applied state of a replica as one value, published for readers after each write batch.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ebla_model::id::LogId;
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::id::{LogId, TableId, TabletId};
+use ebla_model::key::KeyRange;
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::TableSchema;
+use ebla_model::stored_row::stored_range;
 use ebla_model::time::Micros;
 
-use crate::tablet::core::state::TabletState;
+use crate::tablet::core::state::{GroupState, TableState};
 use crate::tablet::read::row_assembler::Families;
 
-/// The part of a tablet's state that readers need and that changes rarely.
+/// The part of a group's state that readers need and that changes rarely.
+#[derive(Clone, Debug)]
+pub struct GroupMetadata {
+    /// The group and its replicas.
+    pub descriptor: GroupDescriptor,
+    /// The tablets of the group.
+    pub tablets: BTreeMap<TabletId, Arc<TabletMetadata>>,
+    /// Tables that were dropped.
+    pub dropped: BTreeSet<TableId>,
+}
+
+/// One tablet of the group.
 #[derive(Clone, Debug)]
 pub struct TabletMetadata {
     /// Range, generation, replicas.
     pub descriptor: TabletDescriptor,
-    /// The table's schema in the version that this replica has applied.
+    /// Its table.
+    pub table: Arc<TableMetadata>,
+}
+
+/// A table, for all its tablets in the group.
+#[derive(Clone, Debug)]
+pub struct TableMetadata {
+    /// The schema in the version that this replica has applied.
     pub schema: Arc<TableSchema>,
     /// The schema in the form that reads use.
     pub families: Families,
-    /// Whether the tablet was dropped.
-    pub dropped: bool,
 }
 
 /// The applied state of this replica as of its last write batch, as one consistent value for readers.
@@ -32,23 +51,58 @@ pub struct AppliedState {
     pub time: Micros,
     /// The time at which reads evaluate ages.
     pub gc_time: Micros,
-    /// Range and schema.
-    pub metadata: Arc<TabletMetadata>,
+    /// Tablets and schemas.
+    pub metadata: Arc<GroupMetadata>,
 }
 
-impl TabletMetadata {
-    pub(super) fn of(state: &TabletState) -> Arc<Self> {
+impl GroupMetadata {
+    pub(super) fn of(state: &GroupState) -> Arc<Self> {
+        let table = |table: &TableState| TableMetadata {
+            schema: Arc::clone(&table.schema),
+            families: Families::new(&table.schema, &table.floors),
+        };
+        let tables: BTreeMap<_, _> = state.tables.iter().map(|(id, state)| (*id, Arc::new(table(state)))).collect();
+        let tablet = |tablet: &TabletDescriptor| {
+            let table = Arc::clone(tables.get(&tablet.table)?);
+            Some((tablet.tablet, Arc::new(TabletMetadata { descriptor: tablet.clone(), table })))
+        };
         Arc::new(Self {
             descriptor: state.descriptor.clone(),
-            schema: Arc::clone(&state.schema),
-            families: Families::new(&state.schema, &state.floors),
-            dropped: state.dropped.is_some(),
+            // The state has the table of each of its tablets.
+            tablets: state.tablets.values().filter_map(tablet).collect(),
+            dropped: state.dropped.clone(),
         })
     }
 }
 
+impl TabletMetadata {
+    /// The table's schema.
+    #[must_use]
+    pub fn schema(&self) -> &Arc<TableSchema> {
+        &self.table.schema
+    }
+
+    /// The table's families.
+    #[must_use]
+    pub fn families(&self) -> &Families {
+        &self.table.families
+    }
+
+    /// A range of the tablet's rows, as stored.
+    #[must_use]
+    pub fn stored_range(&self, range: &KeyRange) -> KeyRange {
+        stored_range(self.descriptor.table, range)
+    }
+}
+
 impl AppliedState {
-    pub(super) const fn of(state: &TabletState, metadata: Arc<TabletMetadata>) -> Self {
+    pub(super) const fn of(state: &GroupState, metadata: Arc<GroupMetadata>) -> Self {
         Self { applied: state.applied, time: state.time, gc_time: state.gc_time, metadata }
+    }
+
+    /// A tablet of the group.
+    #[must_use]
+    pub fn tablet(&self, tablet: TabletId) -> Option<&Arc<TabletMetadata>> {
+        self.metadata.tablets.get(&tablet)
     }
 }

@@ -1,4 +1,4 @@
-//! Applying commands to a tablet: a function of the state, the stored cells, and the command.
+//! Applying commands to a group: a function of the state, the stored cells, and the command.
 //!
 //! Commands are resolved, so this module uses no clock, setting or filter; every replica that applies the same log
 //! ends with the same cells, the same sessions and the same replies. Refusals are decided here, from replicated state
@@ -10,7 +10,10 @@
 //!
 //! **Edits** of many commands are buffered for one write batch. A delete must also find the cells that earlier commands of
 //! the same batch wrote; it searches the buffered edits of touched rows, so no batch needs to be cut for it. `Collect`
-//! and `Split` need all earlier edits written first: see [`needs_written_edits`].
+//! and `Divide` need all earlier edits written first: see [`needs_written_edits`].
+//!
+//! **Rows** of requests and commands are those of the table. The cells of all tables are in one store, under stored rows
+//! (`model::stored_row`): a row becomes a stored row here, where its tablet is known.
 //!
 //! **Rules that count versions.** When a newer version is deleted, an older one that was already dead must not reappear. So
 //! such a delete first removes the dead versions of its column.
@@ -18,29 +21,30 @@
 use std::collections::{BTreeSet, HashSet};
 
 use ebla_model::codec::{self, CellKey};
-use ebla_model::command::{Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
+use ebla_model::command::{Command, CommandKind, NewTablet, Refusal, RefusalKind, Reply, RowReply, RowWrite};
 use ebla_model::error::Error;
 use ebla_model::gc::VersionGc;
-use ebla_model::id::{FamilyId, TabletId};
+use ebla_model::id::{FamilyId, GroupId, OperationId, TableId, TabletId};
 use ebla_model::idempotency;
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::mutation::Change;
 use ebla_model::schema::TableSchema;
 use ebla_model::session::SequenceCheck;
+use ebla_model::stored_row::{stored_range, stored_row};
 use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
 
-use crate::tablet::core::state::TabletState;
+use crate::tablet::core::state::GroupState;
 
 /// Maximum number of cells deleted one by one; more are deleted by a range tombstone.
-const SINGLE_DELETES_MAX: usize = ebla_storage::tablet::cells::SINGLE_DELETES_MAX;
+const SINGLE_DELETES_MAX: usize = ebla_storage::store::cells::SINGLE_DELETES_MAX;
 
 /// Maximum number of applied sequences of a session above its lowest outstanding one. A session that never advances
 /// it is refused; nothing is forgotten.
 const OUTSTANDING_MAX: usize = 65_536;
 
-/// Maximum number of sessions of a tablet; more are refused until some have expired.
+/// Maximum number of sessions of a group; more are refused until some have expired.
 const SESSIONS_MAX: usize = 10_000;
 
 /// The refusal of a write that was first sent too long ago.
@@ -79,7 +83,7 @@ pub enum CellEdit {
 /// Whether all buffered edits must be written before this command is applied.
 #[must_use]
 pub fn needs_written_edits(kind: &CommandKind) -> bool {
-    matches!(kind, CommandKind::Split { .. } | CommandKind::Collect { .. })
+    matches!(kind, CommandKind::Divide { .. } | CommandKind::Collect { .. })
 }
 
 /// Whether this command only puts cells, so that no stored cell is read.
@@ -93,31 +97,53 @@ pub fn is_put_only(kind: &CommandKind) -> bool {
     }
 }
 
-/// The halves of a split of the tablet in its current state, or the reason why it cannot be split now.
-///
-/// # Errors
-/// The refusal that every replica returns: the tablet was dropped, the key is not an interior key (any more), or a change
-/// of replicas is in progress.
-pub fn split(
-    state: &TabletState,
+/// The halves of a split of a tablet in its current state, or the reason why it cannot be split now.
+fn split(
+    state: &GroupState,
+    tablet: TabletId,
     at: &RowKey,
     child: TabletId,
 ) -> Result<(TabletDescriptor, TabletDescriptor), Refusal> {
-    if state.dropped.is_some() {
-        return Err(dropped());
+    let tablet = state.tablets.get(&tablet).ok_or_else(not_here)?;
+    if state.tablets.contains_key(&child) {
+        return Err(refusal(RefusalKind::NotNow, "the group has a tablet with the child's id"));
     }
-    if state.descriptor.range.split_at(at).is_none() {
+    if tablet.range.split_at(at).is_none() {
         return Err(refusal(RefusalKind::OutOfRange, "the split key is not an interior key of the tablet"));
     }
-    state
-        .descriptor
-        .split(at, child)
-        .ok_or_else(|| refusal(RefusalKind::NotNow, "the tablet is the root tablet, or its replicas are being changed"))
+    tablet.split(at, child).ok_or_else(|| refusal(RefusalKind::NotNow, "the root tablet cannot be split"))
+}
+
+/// The new group of a division in the current state with its tablets, or the reason why the group cannot be divided now.
+///
+/// # Errors
+/// The refusal that every replica returns: a tablet is not in the group (any more), none would stay, or a change of replicas is
+/// in progress.
+pub fn divide(
+    state: &GroupState,
+    tablets: &[TabletId],
+    child: GroupId,
+) -> Result<(GroupDescriptor, Vec<TabletDescriptor>), Refusal> {
+    if state.descriptor.group == GroupId::METADATA {
+        return Err(refusal(RefusalKind::NotNow, "METADATA's group cannot be divided"));
+    }
+    let new = state.descriptor.divide(child);
+    let new = new.ok_or_else(|| refusal(RefusalKind::NotNow, "the replicas of the group are being changed"))?;
+    let unique: BTreeSet<TabletId> = tablets.iter().copied().collect();
+    if unique.is_empty() || unique.len() >= state.tablets.len() {
+        return Err(refusal(RefusalKind::OutOfRange, "some tablets must move and some must stay"));
+    }
+    let moved = unique.iter().map(|tablet| {
+        let tablet = state.tablets.get(tablet).ok_or_else(not_here)?;
+        Ok(new.tablet(tablet.table, tablet.tablet, tablet.range.clone(), tablet.generation.next()))
+    });
+    let moved = moved.collect::<Result<Vec<_>, Refusal>>()?;
+    Ok((new, moved))
 }
 
 /// Applies commands to a state and buffers their edits of the cells.
 pub struct Applier<'a, C> {
-    state: &'a mut TabletState,
+    state: &'a mut GroupState,
     cells: &'a C,
     edits: Vec<CellEdit>,
     /// Rows that the buffered edits touch.
@@ -126,7 +152,7 @@ pub struct Applier<'a, C> {
 
 impl<'a, C: CellReader> Applier<'a, C> {
     /// An applier without buffered edits.
-    pub fn new(state: &'a mut TabletState, cells: &'a C) -> Self {
+    pub fn new(state: &'a mut GroupState, cells: &'a C) -> Self {
         Self { state, cells, edits: Vec::new(), touched_rows: HashSet::new() }
     }
 
@@ -139,7 +165,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
     }
 
     /// The state after the last command.
-    pub fn state(&mut self) -> &mut TabletState {
+    pub fn state(&mut self) -> &mut GroupState {
         self.state
     }
 
@@ -155,7 +181,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
         std::mem::take(&mut self.edits)
     }
 
-    /// Applies one command other than `Split`, which also creates files and is handled by the state machine.
+    /// Applies one command other than `Divide`, which also creates files and is handled by the state machine.
     ///
     /// # Errors
     /// Only errors after which this replica cannot continue: its store fails, or it cannot apply the command.
@@ -163,28 +189,45 @@ impl<'a, C: CellReader> Applier<'a, C> {
         self.state.advance_time(command.time);
         match command.kind {
             CommandKind::Write(rows) => self.write(rows),
+            CommandKind::CreateTablets { operation, schema, tablets } => {
+                Ok(self.create_tablets(operation, &schema, tablets))
+            }
+            CommandKind::Split { tablet, at, child } => Ok(self.split(tablet, &at, child)),
             CommandKind::SetSchema(schema) => Ok(self.set_schema(schema)),
-            CommandKind::DropRange { operation, range } => {
-                if self.state.dropped.is_some() {
-                    return Ok(Reply::Refused(dropped()));
-                }
-                if self.state.record_operation(operation) {
-                    self.drop_range(&range);
-                }
+            CommandKind::DropRange { operation, table, range } => Ok(self.drop_range(operation, table, &range)),
+            CommandKind::Drop { operation, table } => {
+                self.drop_table(operation, table);
                 Ok(Reply::Done)
             }
-            CommandKind::Drop { operation } => {
-                if self.state.dropped.is_none() {
-                    self.state.drop_tablet(operation);
-                }
-                Ok(Reply::Done)
-            }
-            CommandKind::Collect { range, time } => {
-                self.collect(&range, time)?;
+            CommandKind::Collect { tablet, range, time } => {
+                self.collect(tablet, &range, time)?;
                 Ok(Reply::Done)
             }
             CommandKind::Tick => Ok(Reply::Done),
-            CommandKind::Split { .. } => Err(Error::internal("a split command reached the cell applier")),
+            CommandKind::Divide { .. } => Err(Error::internal("a divide command reached the cell applier")),
+        }
+    }
+
+    fn create_tablets(&mut self, operation: OperationId, schema: &TableSchema, tablets: Vec<NewTablet>) -> Reply {
+        if self.state.dropped.contains(&schema.table) {
+            return Reply::Refused(dropped());
+        }
+        if self.state.record_operation(operation) {
+            for NewTablet { tablet, range } in tablets {
+                self.state.add_tablet(schema.clone(), tablet, range);
+            }
+        }
+        Reply::Done
+    }
+
+    fn split(&mut self, tablet: TabletId, at: &RowKey, child: TabletId) -> Reply {
+        match split(self.state, tablet, at, child) {
+            Ok((left, right)) => {
+                self.state.put_tablet(left.clone());
+                self.state.put_tablet(right.clone());
+                Reply::Split { left: Box::new(left), right: Box::new(right) }
+            }
+            Err(refusal) => Reply::Refused(refusal),
         }
     }
 
@@ -193,33 +236,41 @@ impl<'a, C: CellReader> Applier<'a, C> {
     }
 
     fn write_row(&mut self, write: RowWrite) -> Result<RowReply, Error> {
-        if let Some(reply) = self.early_reply(&write) {
+        let table = match self.table_of_row(&write) {
+            Ok(table) => table,
+            Err(refusal) => return Ok(RowReply::Refused(refusal)),
+        };
+        let row = stored_row(table, &write.row);
+        if let Some(reply) = self.early_reply(table, &row, &write) {
             return Ok(reply);
         }
         for change in write.changes {
-            self.change(&write.row, change)?;
+            self.change(table, &row, change)?;
         }
         if let Some(token) = &write.token {
-            self.state.record_token(&token.key(&write.row), token.token.started, write.result.as_ref());
+            self.state.record_token(&token.key(&row), token.token.started, write.result.as_ref());
         }
         let time = self.state.session_time();
         let window = self.state.session(write.session);
         window.record(write.sequence, write.lowest_outstanding, write.result, time);
-        self.touched_rows.insert(write.row);
+        self.touched_rows.insert(row);
         Ok(RowReply::Applied)
     }
 
-    /// The reply to a write that changes nothing. The order of the checks matters: a write that was applied
-    /// before a split moved its row is recognized in the tablet that has the row now.
-    fn early_reply(&mut self, write: &RowWrite) -> Option<RowReply> {
-        if self.state.dropped.is_some() {
-            return Some(RowReply::Refused(dropped()));
+    /// The table of a row that is in its tablet.
+    fn table_of_row(&self, write: &RowWrite) -> Result<TableId, Refusal> {
+        let tablet = self.state.tablets.get(&write.tablet).ok_or_else(not_here)?;
+        if tablet.range.contains(write.row.as_bytes()) {
+            Ok(tablet.table)
+        } else {
+            Err(refusal(RefusalKind::OutOfRange, "the row is not in this tablet"))
         }
-        if !self.state.descriptor.range.contains(write.row.as_bytes()) {
-            return Some(RowReply::Refused(refusal(RefusalKind::OutOfRange, "the row is not in this tablet")));
-        }
+    }
+
+    /// The reply to a write that changes nothing. `row`: as stored.
+    fn early_reply(&mut self, table: TableId, row: &RowKey, write: &RowWrite) -> Option<RowReply> {
         if !self.state.has_room_for_session(write.session, SESSIONS_MAX) {
-            return Some(RowReply::Refused(refusal(RefusalKind::NotNow, "too many sessions write to this tablet")));
+            return Some(RowReply::Refused(refusal(RefusalKind::NotNow, "too many sessions write to this group")));
         }
         let window = self.state.session(write.session);
         match window.check(write.sequence) {
@@ -237,31 +288,32 @@ impl<'a, C: CellReader> Applier<'a, C> {
                 "the session has too many outstanding writes",
             )));
         }
-        if let Some(reply) = self.token_reply(write) {
+        if let Some(reply) = self.token_reply(row, write) {
             return Some(reply);
         }
-        let unknown =
-            write.changes.iter().filter_map(family_of).find(|id| self.state.schema.family_by_id(*id).is_none());
+        let known = self.state.tables.get(&table)?;
+        let unknown = write.changes.iter().filter_map(family_of).find(|id| known.schema.family_by_id(*id).is_none());
         unknown.map(|id| RowReply::Refused(refusal(RefusalKind::UnknownFamily, format!("no family with id {id}"))))
     }
 
     /// The reply to a write that its token forbids to apply now.
-    fn token_reply(&mut self, write: &RowWrite) -> Option<RowReply> {
+    fn token_reply(&mut self, row: &RowKey, write: &RowWrite) -> Option<RowReply> {
         let token = write.token.as_ref()?;
-        let key = token.key(&write.row);
+        let key = token.key(row);
         match self.state.tokens.check(&key, token.token.started, self.state.time) {
             idempotency::TokenCheck::Duplicate(result) => Some(RowReply::Duplicate(result)),
             idempotency::TokenCheck::Expired => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, LATE))),
             idempotency::TokenCheck::FromFuture => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, EARLY))),
             idempotency::TokenCheck::New if !self.state.has_room_for_token(&key, write.result.as_ref()) => {
-                let message = "the tablet's memory for idempotency tokens is full";
+                let message = "the group's memory for idempotency tokens is full";
                 Some(RowReply::Refused(refusal(RefusalKind::NotNow, message)))
             }
             idempotency::TokenCheck::New => None,
         }
     }
 
-    fn change(&mut self, row: &RowKey, change: Change) -> Result<(), Error> {
+    /// Applies a change of a stored row.
+    fn change(&mut self, table: TableId, row: &RowKey, change: Change) -> Result<(), Error> {
         match change {
             Change::SetCell { family, qualifier, timestamp, value } => {
                 let timestamp = if Failpoint::ApplyReadsClock.is_enabled() {
@@ -278,7 +330,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
             Change::DeleteColumn { family, qualifier, start, end } => {
                 let prefix = codec::column_prefix(row, family, &qualifier);
                 if start > Micros::ZERO || end.is_some() {
-                    self.delete_dead(row, family, &prefix)?;
+                    self.delete_dead(table, row, family, &prefix)?;
                 }
                 let Some((lower, upper)) = version_bounds(row, family, &qualifier, start, end) else { return Ok(()) };
                 self.delete(row, lower, upper)
@@ -311,8 +363,9 @@ impl<'a, C: CellReader> Applier<'a, C> {
     }
 
     /// Deletes the dead versions of the column if its family has a rule that counts versions.
-    fn delete_dead(&mut self, row: &RowKey, family: FamilyId, prefix: &[u8]) -> Result<(), Error> {
-        let schema = std::sync::Arc::clone(&self.state.schema);
+    fn delete_dead(&mut self, table: TableId, row: &RowKey, family: FamilyId, prefix: &[u8]) -> Result<(), Error> {
+        let Some(known) = self.state.tables.get(&table) else { return Ok(()) };
+        let schema = std::sync::Arc::clone(&known.schema);
         let rule = schema.family_by_id(family).and_then(|family| family.gc.as_ref());
         let Some(rule) = rule.filter(|rule| rule.counts_versions()) else { return Ok(()) };
         let upper = codec::prefix_end(prefix);
@@ -347,41 +400,61 @@ impl<'a, C: CellReader> Applier<'a, C> {
     }
 
     fn set_schema(&mut self, schema: TableSchema) -> Reply {
-        if self.state.dropped.is_some() {
+        if self.state.dropped.contains(&schema.table) {
             return Reply::Refused(dropped());
         }
-        if schema.version > self.state.schema.version {
+        // A group without tablets of the table gets its schema with its first one.
+        if self.state.tables.get(&schema.table).is_some_and(|known| schema.version > known.schema.version) {
             self.state.set_schema(schema);
         }
         Reply::Done
     }
 
-    fn drop_range(&mut self, range: &KeyRange) {
-        if let Some(range) = self.state.descriptor.range.intersect(range) {
-            let (from, to) = codec::range_bounds(&range);
-            self.edits.push(CellEdit::DeleteRange(from, to));
+    fn drop_range(&mut self, operation: OperationId, table: TableId, range: &KeyRange) -> Reply {
+        if self.state.dropped.contains(&table) {
+            return Reply::Refused(dropped());
+        }
+        if self.state.record_operation(operation) {
+            let ranges: Vec<_> =
+                self.state.tablets_of(table).filter_map(|tablet| tablet.range.intersect(range)).collect();
+            ranges.iter().for_each(|range| self.delete_rows(table, range));
+        }
+        Reply::Done
+    }
+
+    fn drop_table(&mut self, operation: OperationId, table: TableId) {
+        if self.state.record_operation(operation) && self.state.tables.contains_key(&table) {
+            self.delete_rows(table, &KeyRange::all());
+            self.state.drop_table(table);
         }
     }
 
-    /// Deletes the cells in `range` that the GC rules call dead at `time`. The proposer keeps the range small.
-    fn collect(&mut self, range: &KeyRange, time: Micros) -> Result<(), Error> {
-        let Some(range) = self.state.descriptor.range.intersect(range) else { return Ok(()) };
-        let (lower, upper) = codec::range_bounds(&range);
-        let schema = std::sync::Arc::clone(&self.state.schema);
+    fn delete_rows(&mut self, table: TableId, range: &KeyRange) {
+        let (from, to) = codec::range_bounds(&stored_range(table, range));
+        self.edits.push(CellEdit::DeleteRange(from, to));
+    }
+
+    /// Deletes the cells of a tablet in `range` that the GC rules call dead at `time`. The proposer keeps the range small.
+    fn collect(&mut self, tablet: TabletId, range: &KeyRange, time: Micros) -> Result<(), Error> {
+        let Some(known) = self.state.table_of(tablet).cloned() else { return Ok(()) };
+        let Some(tablet) = self.state.tablets.get(&tablet) else { return Ok(()) };
+        let Some(range) = tablet.range.intersect(range) else { return Ok(()) };
+        let (lower, upper) = codec::range_bounds(&stored_range(tablet.table, &range));
+        let schema = known.schema;
         let mut column: Option<(CellKey, VersionGc<'_>)> = None;
         for key in self.cells.keys(&lower, upper.as_deref())? {
             let cell = CellKey::decode(&key)?;
-            let known = schema.family_by_id(cell.family);
+            let family = schema.family_by_id(cell.family);
             let fresh = column.as_ref().is_none_or(|(first, _)| !is_same_column(first, &cell));
             let judge = match &mut column {
                 Some((_, judge)) if !fresh => judge,
                 slot => {
-                    let rule = known.and_then(|family| family.gc.as_ref());
+                    let rule = family.and_then(|family| family.gc.as_ref());
                     &mut slot.insert((cell.clone(), VersionGc::new(rule, time))).1
                 }
             };
-            let below_floor = self.state.floors.get(&cell.family).is_some_and(|floor| cell.timestamp < *floor);
-            if known.is_none() || below_floor || !judge.is_live(cell.timestamp) {
+            let below_floor = known.floors.get(&cell.family).is_some_and(|floor| cell.timestamp < *floor);
+            if family.is_none() || below_floor || !judge.is_live(cell.timestamp) {
                 self.edits.push(CellEdit::Delete(key));
             }
         }
@@ -438,7 +511,11 @@ fn family_of(change: &Change) -> Option<FamilyId> {
 }
 
 fn dropped() -> Refusal {
-    refusal(RefusalKind::Dropped, "the tablet was dropped")
+    refusal(RefusalKind::Dropped, "the table was dropped")
+}
+
+fn not_here() -> Refusal {
+    refusal(RefusalKind::OutOfRange, "the tablet is not in this group")
 }
 
 fn refusal(kind: RefusalKind, message: impl Into<String>) -> Refusal {

@@ -4,8 +4,8 @@ use bytes::Bytes;
 pub use ebla_model::command::Command;
 use ebla_model::command::{CommandKind, Reply, RowWrite};
 use ebla_model::error::Error;
-use ebla_model::id::{OperationId, TabletId};
-use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::id::{OperationId, TableId};
+use ebla_model::key::KeyRange;
 use ebla_model::mutation::Change;
 use ebla_model::schema::TableSchema;
 use ebla_proto::convert;
@@ -41,28 +41,16 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Error> {
     convert::command::decode_reply(bytes)
 }
 
-/// Sets a tablet's schema.
+/// Sets the schema of a table.
 #[must_use]
 pub const fn set_schema(schema: TableSchema) -> CommandKind {
     CommandKind::SetSchema(schema)
 }
 
-/// Deletes the rows of a range, once per operation.
+/// Deletes the rows of a range of a table, once per operation.
 #[must_use]
-pub const fn drop_range(operation: OperationId, range: KeyRange) -> CommandKind {
-    CommandKind::DropRange { operation, range }
-}
-
-/// Drops the tablet.
-#[must_use]
-pub const fn drop_table(operation: OperationId) -> CommandKind {
-    CommandKind::Drop { operation }
-}
-
-/// Splits the tablet at `at`.
-#[must_use]
-pub const fn split(at: RowKey, child: TabletId) -> CommandKind {
-    CommandKind::Split { at, child }
+pub const fn drop_range(operation: OperationId, table: TableId, range: KeyRange) -> CommandKind {
+    CommandKind::DropRange { operation, table, range }
 }
 
 /// The approximate size of a row's write in a command, in bytes.

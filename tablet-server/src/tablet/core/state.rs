@@ -1,8 +1,9 @@
-//! The replicated state of a tablet besides its cells, and its persistent form.
+//! The replicated state of a group besides its cells, and its persistent form: its tablets, the schemas of their tables,
+//! sessions and tokens.
 //!
-//! It is stored under the meta keys of the replica's store (`storage::tablet::layout`), which change in the same write
-//! batch as the cells, so after a crash they match the cells exactly. An applied operation is stored with an empty
-//! value, the one that dropped the tablet with [`DROPPED_MARKER`].
+//! It is stored under the meta keys of the replica's store (`storage::store::layout`), which change in the same write
+//! batch as the cells, so after a crash they match the cells exactly. The membership is stored once, with the group; the
+//! descriptors of the tablets here are complete.
 //!
 //! Pure: the state is a value, and changes are returned as a list of edits.
 
@@ -13,22 +14,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_model::error::Error;
 use ebla_model::gc::age_floor;
-use ebla_model::id::{FamilyId, Generation, LogId, OperationId, SessionId, TableId, TabletId};
+use ebla_model::id::{FamilyId, GroupId, LogId, OperationId, SessionId, TableId, TabletId};
 use ebla_model::idempotency::TokenTable;
 use ebla_model::key::KeyRange;
-use ebla_model::metadata::{Membership, TabletDescriptor};
+use ebla_model::metadata::{self, GroupDescriptor, Membership, TabletDescriptor};
 use ebla_model::schema::{Family, TableSchema};
 use ebla_model::session::SessionWindow;
+use ebla_model::stored_row::stored_range;
 use ebla_model::time::Micros;
 use ebla_proto::convert;
 use ebla_proto::record;
-use ebla_storage::tablet::layout::{self, MetaKey};
-
-/// The value stored with the operation that dropped the tablet.
-pub const DROPPED_MARKER: &[u8] = b"ended";
+use ebla_storage::store::layout::{self, MetaKey};
 
 /// Maximum number of stored operations; the oldest ids are forgotten first. A master does not repeat such old ones.
 const OPERATIONS_MAX: usize = 1024;
+
+/// Maximum number of stored ids of dropped tables; the lowest are forgotten first. A request for a tablet of a forgotten
+/// one fails with the error that the group does not have the tablet.
+const DROPPED_MAX: usize = 1024;
 
 /// Age floors are raised in steps of the GC time, because each raise expires the views in use.
 const FLOOR_STEP: Duration = Duration::from_secs(60);
@@ -46,103 +49,124 @@ pub enum MetaEdit {
     Delete(MetaKey),
 }
 
+/// A table as a group knows it, for its tablets in the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableState {
+    /// The schema, in the latest version that this group has received.
+    pub schema: Arc<TableSchema>,
+    /// Cells below the floor of their family are dead, whatever later rules say. Floors never fall.
+    pub floors: BTreeMap<FamilyId, Micros>,
+}
+
 /// The state of a replica except its cells.
 #[derive(Clone, Debug)]
-pub struct TabletState {
-    /// Range, generation and replicas.
-    pub descriptor: TabletDescriptor,
-    /// The table's schema, in the latest version that this tablet has received.
-    pub schema: Arc<TableSchema>,
+pub struct GroupState {
+    /// The group and its replicas.
+    pub descriptor: GroupDescriptor,
+    /// The tablets of the group, each with the group's replicas.
+    pub tablets: BTreeMap<TabletId, TabletDescriptor>,
+    /// The tables of these tablets, and tables whose tablets have all moved to other groups.
+    pub tables: BTreeMap<TableId, TableState>,
+    /// Tables that were dropped.
+    pub dropped: BTreeSet<TableId>,
     /// The last entry applied.
     pub applied: LogId,
     /// The greatest timestamp of a command: the log's time.
     pub time: Micros,
     /// The time at which cell ages are evaluated.
     pub gc_time: Micros,
-    /// Cells below the floor of their family are dead, whatever later rules say. Floors never fall.
-    pub floors: BTreeMap<FamilyId, Micros>,
     /// The recently applied writes of each session.
     pub sessions: BTreeMap<SessionId, SessionWindow>,
-    /// The sum of the forward jumps of the log's time: see [`TabletState::session_time`].
+    /// The sum of the forward jumps of the log's time: see [`GroupState::session_time`].
     pub jumped: Duration,
     /// The recently applied writes with an idempotency token.
     pub tokens: TokenTable,
     /// The applied operations, so that repeating one has no effect.
     pub operations: BTreeSet<OperationId>,
-    /// The operation that dropped this tablet.
-    pub dropped: Option<OperationId>,
     /// The GC time when the floors were last raised. Not stored: after a restart they are raised at the first command, which
     /// may be earlier than on other replicas but is not visible, because reads use the GC time itself.
     floors_raised_at: Micros,
     dirty: DirtyKeys,
 }
 
-/// The changes since the last [`TabletState::take_edits`].
+/// The changes since the last [`GroupState::take_edits`].
 #[derive(Clone, Debug, Default)]
 struct DirtyKeys {
-    descriptor: bool,
-    schema: bool,
-    floors: bool,
-    dropped: bool,
+    group: bool,
+    tablets: BTreeSet<TabletId>,
+    tables: BTreeSet<TableId>,
+    floors: BTreeSet<TableId>,
+    dropped: BTreeSet<TableId>,
     jumped: bool,
     sessions: BTreeSet<SessionId>,
     tokens: BTreeSet<Bytes>,
     operations: BTreeSet<OperationId>,
 }
 
-impl TabletState {
-    /// The state of a newly created tablet: applied up to the seed, nothing saved yet.
+impl GroupState {
+    /// The state of a newly created group, applied up to the seed, nothing saved yet. METADATA's group starts with
+    /// METADATA's first tablets, every other group without a tablet.
     #[must_use]
-    pub fn fresh(descriptor: TabletDescriptor, schema: TableSchema) -> Self {
+    pub fn fresh(descriptor: GroupDescriptor) -> Self {
+        let mut state = Self { applied: LogId::SEED, ..Self::empty(descriptor.group) };
+        state.descriptor = descriptor;
+        if state.descriptor.group == GroupId::METADATA {
+            for (tablet, range) in metadata::first_ranges() {
+                state.add_tablet(TableSchema::metadata(), tablet, range);
+            }
+            state.dirty = DirtyKeys::default();
+        }
+        state
+    }
+
+    /// The state of an empty replica, which the group's leader fills with a snapshot. It has no tablets, so it serves nothing.
+    #[must_use]
+    pub fn empty(group: GroupId) -> Self {
         Self {
-            descriptor,
-            schema: Arc::new(schema),
-            applied: LogId::SEED,
+            descriptor: GroupDescriptor {
+                group,
+                membership: Membership::default(),
+                membership_log_id: LogId::default(),
+            },
+            tablets: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            dropped: BTreeSet::new(),
+            applied: LogId::default(),
             time: Micros::ZERO,
             gc_time: Micros::ZERO,
-            floors: BTreeMap::new(),
             sessions: BTreeMap::new(),
             jumped: Duration::ZERO,
             tokens: TokenTable::default(),
             operations: BTreeSet::new(),
-            dropped: None,
             floors_raised_at: Micros::ZERO,
             dirty: DirtyKeys::default(),
         }
     }
 
-    /// The state of an empty replica, which the group's leader fills with a snapshot. Its generation matches no request, so
-    /// it serves nothing. `table`: METADATA if the table is not known.
+    /// The state of the new group of a divided one, applied up to the seed: it has the tablets `moved`. It inherits the
+    /// sessions and operations, so that a write repeated after the division is still recognized, and the tokens of its rows.
+    /// Its edits turn a copy of the stored state of this group into its own.
     #[must_use]
-    pub fn empty(table: TableId, tablet: TabletId) -> Self {
-        let descriptor = TabletDescriptor {
-            table,
-            tablet,
-            range: KeyRange::all(),
-            generation: Generation::new(0),
-            membership: Membership::default(),
-            membership_log_id: LogId::default(),
-        };
-        Self { applied: LogId::default(), ..Self::fresh(descriptor, TableSchema::metadata()) }
-    }
-
-    /// The state of the right half of a split, applied up to the seed. It inherits the sessions, so
-    /// that a write repeated after the split is still recognized, and the tokens of its rows.
-    #[must_use]
-    pub fn child(&self, descriptor: TabletDescriptor) -> Self {
-        let mut child = Self { descriptor, applied: LogId::SEED, dirty: DirtyKeys::default(), ..self.clone() };
-        let _of_the_left_half = child.tokens.retain(&child.descriptor.range);
+    pub fn child(&self, descriptor: GroupDescriptor, moved: &[TabletDescriptor]) -> Self {
+        let tablets: BTreeMap<_, _> = moved.iter().map(|tablet| (tablet.tablet, tablet.clone())).collect();
+        let has_table = |table: &TableId| moved.iter().any(|tablet| tablet.table == *table);
+        let tables = self.tables.iter().filter(|(table, _)| has_table(table));
+        let tables = tables.map(|(table, state)| (*table, state.clone())).collect();
+        let dirty = self.all_keys();
+        let mut child = Self { descriptor, tablets, tables, applied: LogId::SEED, dirty, ..self.clone() };
+        // These keys are among the dirty ones.
+        let _of_tablets_that_stay = child.tokens.retain(&child.stored_ranges());
         child
     }
 
-    /// Reads the state stored by [`TabletState::save`] and the edits of later commands.
+    /// Reads the state stored by [`GroupState::save`] and the edits of later commands.
     ///
     /// # Errors
     /// `DataDamaged` when a required key is missing, or a value cannot be decoded.
     pub fn load(meta: impl IntoIterator<Item = (Bytes, Bytes)>) -> Result<Self, Error> {
         let mut loader = StateLoader::default();
         for (key, value) in meta {
-            loader.load_key(&key, &value).map_err(|error| error.context("read tablet state"))?;
+            loader.load_key(&key, &value).map_err(|error| error.context("read group state"))?;
         }
         loader.finish()
     }
@@ -150,18 +174,23 @@ impl TabletState {
     /// All meta keys, for a new store.
     #[must_use]
     pub fn save(&self) -> Vec<MetaEdit> {
-        let mut all = self.clone();
-        all.dirty = DirtyKeys {
-            descriptor: true,
-            schema: true,
-            floors: true,
-            dropped: true,
+        let mut all = Self { dirty: self.all_keys(), ..self.clone() };
+        all.take_edits()
+    }
+
+    /// All keys of the state.
+    fn all_keys(&self) -> DirtyKeys {
+        DirtyKeys {
+            group: true,
+            tablets: self.tablets.keys().copied().collect(),
+            tables: self.tables.keys().copied().collect(),
+            floors: self.tables.keys().copied().collect(),
+            dropped: self.dropped.clone(),
             jumped: true,
             sessions: self.sessions.keys().copied().collect(),
             tokens: self.tokens.keys().cloned().collect(),
             operations: self.operations.clone(),
-        };
-        all.take_edits()
+        }
     }
 
     /// The edits since the last call that bring the stored keys to this state. The applied id and the
@@ -174,18 +203,16 @@ impl TabletState {
             MetaEdit::Put(MetaKey::LastTime, layout::encode_micros(self.time)),
             MetaEdit::Put(MetaKey::GcTime, layout::encode_micros(self.gc_time)),
         ];
-        if dirty.descriptor {
-            edits.push(MetaEdit::Put(MetaKey::Descriptor, convert::descriptor_to_bytes(&self.descriptor)));
-        }
-        if dirty.schema {
-            edits.push(MetaEdit::Put(MetaKey::Schema, convert::schema_to_bytes(&self.schema)));
-        }
-        if dirty.floors {
-            edits.push(MetaEdit::Put(MetaKey::Floors, layout::encode_floors(&self.floors)));
+        if dirty.group {
+            edits.push(MetaEdit::Put(MetaKey::Group, convert::group_to_bytes(&self.descriptor)));
         }
         if dirty.jumped {
             edits.push(MetaEdit::Put(MetaKey::Leapt, layout::encode_micros(Micros::ZERO.plus(self.jumped))));
         }
+        edits.extend(dirty.tablets.iter().map(|id| self.tablet_edit(*id)));
+        edits.extend(dirty.tables.iter().map(|id| self.table_edit(*id)));
+        edits.extend(dirty.floors.iter().map(|id| self.floors_edit(*id)));
+        edits.extend(dirty.dropped.iter().map(|id| self.dropped_edit(*id)));
         edits.extend(dirty.sessions.iter().map(|id| self.session_edit(*id)));
         edits.extend(dirty.tokens.into_iter().map(|key| self.token_edit(key)));
         edits.extend(dirty.operations.iter().map(|id| self.operation_edit(*id)));
@@ -215,33 +242,91 @@ impl TabletState {
         self.time.minus(self.jumped)
     }
 
-    /// Whether metadata that readers or compactions depend on has changed since the last [`TabletState::take_edits`].
+    /// Whether metadata that readers or compactions depend on has changed since the last [`GroupState::take_edits`].
     #[must_use]
     pub fn has_metadata_changed(&self) -> bool {
-        self.dirty.descriptor || self.dirty.schema || self.dirty.floors || self.dirty.dropped
+        self.dirty.group
+            || !self.dirty.tablets.is_empty()
+            || !self.dirty.tables.is_empty()
+            || !self.dirty.floors.is_empty()
+            || !self.dirty.dropped.is_empty()
     }
 
-    /// Sets a new range and generation. Tokens of rows outside the range are removed.
-    pub fn set_descriptor(&mut self, descriptor: TabletDescriptor) {
-        self.dirty.tokens.extend(self.tokens.retain(&descriptor.range));
-        self.descriptor = descriptor;
-        self.dirty.descriptor = true;
+    /// The stored rows of each tablet.
+    #[must_use]
+    pub fn stored_ranges(&self) -> Vec<KeyRange> {
+        self.tablets.values().map(|tablet| stored_range(tablet.table, &tablet.range)).collect()
+    }
+
+    /// The tablets of a table.
+    pub fn tablets_of(&self, table: TableId) -> impl Iterator<Item = &TabletDescriptor> {
+        self.tablets.values().filter(move |tablet| tablet.table == table)
+    }
+
+    /// The table of a tablet.
+    #[must_use]
+    pub fn table_of(&self, tablet: TabletId) -> Option<&TableState> {
+        self.tables.get(&self.tablets.get(&tablet)?.table)
+    }
+
+    /// Adds a new tablet, and its table unless the group knows it.
+    pub fn add_tablet(&mut self, schema: TableSchema, tablet: TabletId, range: KeyRange) {
+        let table = schema.table;
+        if schema.version > self.tables.get(&table).map(|known| known.schema.version).unwrap_or_default() {
+            self.set_schema(schema);
+        }
+        self.put_tablet(self.descriptor.new_tablet(table, tablet, range));
+    }
+
+    /// Sets a tablet's range and generation.
+    pub fn put_tablet(&mut self, tablet: TabletDescriptor) {
+        self.dirty.tablets.insert(tablet.tablet);
+        self.tablets.insert(tablet.tablet, tablet);
+    }
+
+    /// Removes tablets that have moved to another group, with the tokens of their rows.
+    pub fn remove_tablets(&mut self, tablets: &[TabletId]) {
+        for tablet in tablets {
+            self.tablets.remove(tablet);
+            self.dirty.tablets.insert(*tablet);
+        }
+        self.dirty.tokens.extend(self.tokens.retain(&self.stored_ranges()));
+    }
+
+    /// Removes a table that is dropped, with its tablets and the tokens of its rows.
+    pub fn drop_table(&mut self, table: TableId) {
+        let tablets: Vec<TabletId> = self.tablets_of(table).map(|tablet| tablet.tablet).collect();
+        self.remove_tablets(&tablets);
+        self.tables.remove(&table);
+        self.dirty.tables.insert(table);
+        self.dirty.floors.insert(table);
+        self.dropped.insert(table);
+        self.dirty.dropped.insert(table);
+        while self.dropped.len() > DROPPED_MAX {
+            self.dirty.dropped.extend(self.dropped.pop_first());
+        }
     }
 
     /// Sets the membership of the log entry `id`.
     pub fn set_membership(&mut self, id: LogId, membership: Membership) {
         self.descriptor.membership = membership;
         self.descriptor.membership_log_id = id;
-        self.dirty.descriptor = true;
+        self.dirty.group = true;
+        for tablet in self.tablets.values_mut() {
+            tablet.membership = self.descriptor.membership.clone();
+            tablet.membership_log_id = id;
+        }
     }
 
-    /// Sets a later schema. Floors are raised first under the old rules: what these had expired stays dead.
+    /// Sets a later schema of a table. Floors are raised first under the old rules: what these had expired stays dead.
     pub fn set_schema(&mut self, schema: TableSchema) {
         self.raise_floors();
-        self.floors.retain(|family, _| schema.family_by_id(*family).is_some());
-        self.schema = Arc::new(schema);
-        self.dirty.schema = true;
-        self.dirty.floors = true;
+        let table = schema.table;
+        let mut floors = self.tables.get(&table).map(|known| known.floors.clone()).unwrap_or_default();
+        floors.retain(|family, _| schema.family_by_id(*family).is_some());
+        self.tables.insert(table, TableState { schema: Arc::new(schema), floors });
+        self.dirty.tables.insert(table);
+        self.dirty.floors.insert(table);
     }
 
     /// Records an operation; `true` when it is new.
@@ -258,14 +343,6 @@ impl TabletState {
         true
     }
 
-    /// Drops the tablet.
-    pub fn drop_tablet(&mut self, operation: OperationId) {
-        self.dropped = Some(operation);
-        self.operations.insert(operation);
-        self.dirty.operations.insert(operation);
-        self.dirty.dropped = true;
-    }
-
     /// The session's window; a new one if the session is unknown or expired.
     pub fn session(&mut self, id: SessionId) -> &mut SessionWindow {
         self.dirty.sessions.insert(id);
@@ -277,7 +354,7 @@ impl TabletState {
         window
     }
 
-    /// Whether the tablet can accept one more session. Only sessions that are alive by the log's time count, however
+    /// Whether the group can accept one more session. Only sessions that are alive by the log's time count, however
     /// many expired ones this replica still stores: all replicas decide alike.
     pub fn has_room_for_session(&mut self, id: SessionId, sessions_max: usize) -> bool {
         if self.sessions.len() < sessions_max || self.sessions.contains_key(&id) {
@@ -287,7 +364,7 @@ impl TabletState {
         self.sessions.len() < sessions_max
     }
 
-    /// Whether the tablet can store one more token. As with sessions, all replicas decide alike.
+    /// Whether the group can store one more token. As with sessions, all replicas decide alike.
     pub fn has_room_for_token(&mut self, key: &[u8], result: Option<&Bytes>) -> bool {
         if !self.tokens.has_room(key, result) {
             self.forget_tokens();
@@ -308,7 +385,7 @@ impl TabletState {
     }
 
     /// Removes expired sessions. Which expired ones are still stored is never visible: see
-    /// [`TabletState::session`].
+    /// [`GroupState::session`].
     fn forget_idle_sessions(&mut self) {
         let time = self.session_time();
         let dirty = &mut self.dirty.sessions;
@@ -336,15 +413,47 @@ impl TabletState {
     /// a log entry, on each replica at its own time; readers see no cell there from now on.
     fn raise_floors(&mut self) {
         self.floors_raised_at = self.gc_time;
-        let floor = |family: &Family| Some((family.id, age_floor(family.gc.as_ref(), self.gc_time)?));
-        let floors: Vec<_> = self.schema.families.iter().filter_map(floor).collect();
-        for (family, floor) in floors {
-            let known = self.floors.entry(family).or_insert(Micros::ZERO);
-            if floor > *known {
-                *known = floor;
-                self.dirty.floors = true;
+        let gc_time = self.gc_time;
+        for (id, table) in &mut self.tables {
+            let floor = |family: &Family| Some((family.id, age_floor(family.gc.as_ref(), gc_time)?));
+            let floors: Vec<_> = table.schema.families.iter().filter_map(floor).collect();
+            for (family, floor) in floors {
+                let known = table.floors.entry(family).or_insert(Micros::ZERO);
+                if floor > *known {
+                    *known = floor;
+                    self.dirty.floors.insert(*id);
+                }
             }
         }
+    }
+
+    fn tablet_edit(&self, id: TabletId) -> MetaEdit {
+        let key = MetaKey::Tablet(id);
+        match self.tablets.get(&id) {
+            Some(tablet) => MetaEdit::Put(key, convert::encode_record(convert::tablet_record_to_proto(tablet))),
+            None => MetaEdit::Delete(key),
+        }
+    }
+
+    fn table_edit(&self, id: TableId) -> MetaEdit {
+        let key = MetaKey::Table(id);
+        match self.tables.get(&id) {
+            Some(table) => MetaEdit::Put(key, convert::schema_to_bytes(&table.schema)),
+            None => MetaEdit::Delete(key),
+        }
+    }
+
+    fn floors_edit(&self, id: TableId) -> MetaEdit {
+        let key = MetaKey::Floors(id);
+        match self.tables.get(&id) {
+            Some(table) => MetaEdit::Put(key, layout::encode_floors(&table.floors)),
+            None => MetaEdit::Delete(key),
+        }
+    }
+
+    fn dropped_edit(&self, id: TableId) -> MetaEdit {
+        let key = MetaKey::Dropped(id);
+        if self.dropped.contains(&id) { MetaEdit::Put(key, Bytes::new()) } else { MetaEdit::Delete(key) }
     }
 
     fn session_edit(&self, id: SessionId) -> MetaEdit {
@@ -367,8 +476,7 @@ impl TabletState {
         if !self.operations.contains(&id) {
             return MetaEdit::Delete(key);
         }
-        let value = if self.dropped == Some(id) { Bytes::from_static(DROPPED_MARKER) } else { Bytes::new() };
-        MetaEdit::Put(key, value)
+        MetaEdit::Put(key, Bytes::new())
     }
 }
 
@@ -376,16 +484,17 @@ impl TabletState {
 #[derive(Default)]
 struct StateLoader {
     applied: Option<LogId>,
-    descriptor: Option<TabletDescriptor>,
-    schema: Option<TableSchema>,
+    group: Option<GroupDescriptor>,
+    tablets: Vec<record::TabletRecord>,
+    schemas: BTreeMap<TableId, TableSchema>,
+    floors: BTreeMap<TableId, BTreeMap<FamilyId, Micros>>,
+    dropped: BTreeSet<TableId>,
     time: Micros,
     gc_time: Micros,
-    floors: BTreeMap<FamilyId, Micros>,
     sessions: BTreeMap<SessionId, SessionWindow>,
     jumped: Duration,
     tokens: TokenTable,
     operations: BTreeSet<OperationId>,
-    dropped: Option<OperationId>,
 }
 
 impl StateLoader {
@@ -396,40 +505,91 @@ impl StateLoader {
             MetaKey::LastTime => self.time = layout::decode_micros(value)?,
             MetaKey::GcTime => self.gc_time = layout::decode_micros(value)?,
             MetaKey::Leapt => self.jumped = layout::decode_micros(value)?.since(Micros::ZERO),
-            MetaKey::Floors => self.floors = layout::decode_floors(value)?,
-            MetaKey::Descriptor => self.descriptor = Some(convert::descriptor_from_bytes(value.clone())?),
-            MetaKey::Schema => self.schema = Some(convert::schema_from_bytes(value.clone())?),
+            MetaKey::Group => self.group = Some(convert::group_from_bytes(value.clone())?),
+            MetaKey::Tablet(_) => self.tablets.push(convert::decode_record(value.clone())?),
+            MetaKey::Table(id) => _ = self.schemas.insert(id, convert::schema_from_bytes(value.clone())?),
+            MetaKey::Floors(id) => _ = self.floors.insert(id, layout::decode_floors(value)?),
+            MetaKey::Dropped(id) => _ = self.dropped.insert(id),
             MetaKey::Session(id) => {
                 let session = convert::decode_record::<record::Session>(value.clone())?;
                 self.sessions.insert(id, convert::session_from_proto(&session)?);
             }
             MetaKey::Token(key) => self.tokens.restore(key, convert::token_record_from_bytes(value.clone())?),
-            MetaKey::Operation(id) => {
-                self.operations.insert(id);
-                if value.as_ref() == DROPPED_MARKER {
-                    self.dropped = Some(id);
-                }
-            }
+            MetaKey::Operation(id) => _ = self.operations.insert(id),
         }
         Ok(())
     }
 
-    fn finish(self) -> Result<TabletState, Error> {
-        let missing = |what: &str| Error::damaged(format!("read tablet state: {what} is missing"));
-        Ok(TabletState {
+    fn finish(mut self) -> Result<GroupState, Error> {
+        let missing = |what: &str| Error::damaged(format!("read group state: {what} is missing"));
+        let descriptor = self.group.ok_or_else(|| missing("group"))?;
+        let mut tables = BTreeMap::new();
+        for (id, schema) in self.schemas {
+            let floors = self.floors.remove(&id).unwrap_or_default();
+            tables.insert(id, TableState { schema: Arc::new(schema), floors });
+        }
+        let mut tablets = BTreeMap::new();
+        for record in self.tablets {
+            let tablet = convert::tablet_record_from_proto(&record, &descriptor)?;
+            if !tables.contains_key(&tablet.table) {
+                return Err(missing("the schema of a tablet"));
+            }
+            tablets.insert(tablet.tablet, tablet);
+        }
+        Ok(GroupState {
+            descriptor,
+            tablets,
+            tables,
+            dropped: self.dropped,
             applied: self.applied.ok_or_else(|| missing("applied"))?,
-            descriptor: self.descriptor.ok_or_else(|| missing("descriptor"))?,
-            schema: Arc::new(self.schema.ok_or_else(|| missing("schema"))?),
             time: self.time,
             gc_time: self.gc_time,
-            floors: self.floors,
             sessions: self.sessions,
             jumped: self.jumped,
             tokens: self.tokens,
             operations: self.operations,
-            dropped: self.dropped,
             floors_raised_at: Micros::ZERO,
             dirty: DirtyKeys::default(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::id::ServerId;
+    use ebla_model::key::RowKey;
+    use ebla_model::schema::TableName;
+
+    use super::*;
+
+    fn write(stored: &mut BTreeMap<Vec<u8>, Bytes>, edits: Vec<MetaEdit>) {
+        for edit in edits {
+            match edit {
+                MetaEdit::Put(key, value) => drop(stored.insert(key.encode(), value)),
+                MetaEdit::Delete(key) => drop(stored.remove(&key.encode())),
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_of_a_divided_group_becomes_the_new_group() {
+        let group = |id| GroupDescriptor::initial(GroupId::new(id), &[1, 2, 3].map(ServerId::new));
+        let mut parent = GroupState::fresh(group(4));
+        for (tablet, table) in [(7, 2), (8, 2), (9, 3)] {
+            let name = TableName::from_parts("p", "i", &format!("t{table}")).unwrap();
+            let schema = TableSchema::with_families(TableId::new(table), name, []).unwrap();
+            let range = KeyRange::new(RowKey::new(tablet.to_string()), None).unwrap();
+            parent.add_tablet(schema, TabletId::new(tablet), range);
+        }
+        let mut stored = BTreeMap::new();
+        write(&mut stored, parent.save());
+        let moved = parent.tablets[&TabletId::new(8)].clone();
+        let mut child = parent.child(group(5), &[TabletDescriptor { group: GroupId::new(5), ..moved }]);
+        write(&mut stored, child.take_edits());
+        let all = stored.into_iter().map(|(key, value)| (key.into(), value));
+        let loaded = GroupState::load(all).unwrap();
+        assert_eq!((&loaded.tablets, &loaded.tables), (&child.tablets, &child.tables));
+        assert_eq!(loaded.tablets.keys().map(|id| id.get()).collect::<Vec<_>>(), [8]);
+        assert_eq!(loaded.descriptor.group.get(), 5);
     }
 }

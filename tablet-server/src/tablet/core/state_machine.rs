@@ -1,43 +1,46 @@
-//! A replica's state machine: carries the rules of `apply` out on its store; driven by `raft`.
+//! The state machine of a group's replica: carries the rules of `apply` out on its store; driven by `raft`.
 //!
 //! One write batch contains the changes of many entries, with the log id of the last one: the store never claims an entry
 //! whose effect it lacks. The data that readers need (range, schema, times) is published as one value after the batch is
 //! written; a reader pins its view first and reads the published value second, so the range that it sees is never wider
 //! than the one that its view covers.
 //!
-//! **Split** is the only command that creates files. All earlier edits are flushed and checkpointed (hard links) into a
-//! folder for the child; the child's own state replaces the copied one; the folder is synced, renamed and registered; only
-//! then is the parent's smaller range written and flushed; only then does the child's group start. A crash in between is
-//! repaired by applying the entry again: a registered child is left unchanged, anything unregistered is created again.
+//! **Divide** is the only command that creates files. All earlier edits are flushed and checkpointed (hard links) into a
+//! folder for the child, the new group; the child's own state replaces the copied one; the folder is synced, renamed and
+//! registered; only then is the parent written and flushed without the moved tablets; only then does the child start. A crash
+//! in between is repaired by applying the entry again: a registered child is left unchanged, anything unregistered is created
+//! again.
 //!
 //! Not here: when to flush, where folders are ([`ReplicaFactory`]), and Raft.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use ebla_model::command::{CallToken, Command, CommandKind, Reply};
 use ebla_model::error::Error;
-use ebla_model::id::{LogId, LogIndex, TabletId};
+use ebla_model::id::{GroupId, LogId, LogIndex, TableId, TabletId};
 use ebla_model::idempotency;
-use ebla_model::key::RowKey;
-use ebla_model::metadata::{Membership, TabletDescriptor};
+use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::metadata::{GroupDescriptor, Membership};
 use ebla_model::session::SequenceCheck;
 use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
-use ebla_storage::tablet::cells::{self, DeletePlan};
-use ebla_storage::tablet::layout::{self, MetaKey};
-use ebla_storage::tablet::{Batch, Direction, GcRules, SharedResources, StoreError, TabletStore};
+use ebla_storage::store::cells::{self, DeletePlan};
+use ebla_storage::store::compaction::TableGcRules;
+use ebla_storage::store::layout::{self, MetaKey};
+use ebla_storage::store::{Batch, Direction, GcRules, GroupStore, SharedResources, StoreError};
 use parking_lot::{Mutex, RwLock};
 use tracing::info;
 
-use crate::raft::{AppliedPosition, CommittedEntry, Fault, GroupId, StateMachine};
+use crate::raft::{AppliedPosition, CommittedEntry, Fault, GroupReplica, StateMachine};
 use crate::tablet::WriteId;
-use crate::tablet::core::applied_state::{AppliedState, TabletMetadata};
+use crate::tablet::core::applied_state::{AppliedState, GroupMetadata, TabletMetadata};
 use crate::tablet::core::apply::{self, Applier, CellEdit, CellReader};
 use crate::tablet::core::command;
 use crate::tablet::core::entry::{DecodedEntry, DecodedPayload};
-use crate::tablet::core::state::{MetaEdit, TabletState};
+use crate::tablet::core::state::{GroupState, MetaEdit};
 
 /// A batch is written at the end of the command that reaches this number of edits.
 const EDITS_MAX: usize = 16_384;
@@ -45,44 +48,58 @@ const EDITS_MAX: usize = 16_384;
 /// Creates the stores of local replicas and starts their groups.
 pub trait ReplicaFactory: Send + Sync + 'static {
     /// Whether this replica exists here, or existed and was removed: then it must not be created.
-    fn is_known(&self, replica: GroupId) -> bool;
+    fn is_known(&self, replica: GroupReplica) -> bool;
 
     /// Lets `fill` create a store in a new folder, then makes that the registered folder of `replica`:
     /// synced, renamed, registered. Blocking; durable on return.
     ///
     /// # Errors
     /// When the disk fails, or `fill` does.
-    fn create_store(&self, replica: GroupId, fill: &mut dyn FnMut(&Path) -> Result<(), Error>) -> Result<(), Error>;
+    fn create_store(
+        &self,
+        replica: GroupReplica,
+        fill: &mut dyn FnMut(&Path) -> Result<(), Error>,
+    ) -> Result<(), Error>;
 
-    /// Opens the child that `parent` created by its entry at `split_index`, and starts its group. Returns at once.
-    fn start_child(&self, parent: GroupId, split_index: LogIndex, child: GroupId);
+    /// Opens the child that `parent` created by its entry at `divide_index`, and starts its group. Returns at once.
+    fn start_child(&self, parent: GroupReplica, divide_index: LogIndex, child: GroupReplica);
 
     /// Makes the checkpoint in `folder` the registered folder of `replica` instead of the current one, which is removed
     /// when its last reader is gone. Blocking; durable on return, with the store opened.
     ///
     /// # Errors
     /// When the disk fails, or there is no usable store in `folder`.
-    fn install_store(&self, replica: GroupId, folder: &Path, old: Arc<TabletStore>) -> Result<TabletStore, Error>;
+    fn install_store(&self, replica: GroupReplica, folder: &Path, old: Arc<GroupStore>) -> Result<GroupStore, Error>;
 }
 
 /// The state machine of one replica.
-pub struct TabletStateMachine {
-    id: GroupId,
+pub struct GroupStateMachine {
+    id: GroupReplica,
     shared: Arc<SharedResources>,
     factory: Arc<dyn ReplicaFactory>,
     /// The state as of the last applied entry. Locked for the whole of an apply, a checkpoint and a snapshot installation:
     /// they exclude each other. Readers do not lock it. A panic in apply ends the process; nothing half done is ever
     /// continued.
-    state: Mutex<TabletState>,
+    state: Mutex<GroupState>,
     /// The store that `state` belongs to; a snapshot installation replaces it. Locked to copy the pointer.
-    store: RwLock<Arc<TabletStore>>,
+    store: RwLock<Arc<GroupStore>>,
     /// Locked to copy or replace the pointer.
     applied_state: RwLock<Arc<AppliedState>>,
+    /// Locked to copy or replace the value.
+    file_sizes: Mutex<Option<FileSizes>>,
 }
 
-impl std::fmt::Debug for TabletStateMachine {
+/// The sizes of the group's tablets in files, which change only with the files or the tablets.
+#[derive(Clone)]
+struct FileSizes {
+    files_version: u64,
+    metadata: Arc<GroupMetadata>,
+    sizes: Arc<BTreeMap<TabletId, u64>>,
+}
+
+impl std::fmt::Debug for GroupStateMachine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TabletStateMachine").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("GroupStateMachine").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -90,7 +107,7 @@ impl std::fmt::Debug for TabletStateMachine {
 ///
 /// # Errors
 /// When the store fails.
-pub fn initialize_store(store: &TabletStore, state: &TabletState) -> Result<(), Error> {
+pub fn initialize_store(store: &GroupStore, state: &GroupState) -> Result<(), Error> {
     let mut batch = Batch::new();
     add_meta_edits(&mut batch, state.save());
     store.write(&batch)?;
@@ -98,26 +115,34 @@ pub fn initialize_store(store: &TabletStore, state: &TabletState) -> Result<(), 
     Ok(())
 }
 
-impl TabletStateMachine {
+impl GroupStateMachine {
     /// Opens the state machine of the replica in `store`.
     ///
     /// # Errors
     /// `DataDamaged` when the store's state cannot be read.
     pub fn open(
-        id: GroupId,
-        store: TabletStore,
+        id: GroupReplica,
+        store: GroupStore,
         shared: Arc<SharedResources>,
         factory: Arc<dyn ReplicaFactory>,
     ) -> Result<Self, Error> {
-        let state = TabletState::load(store.meta_scan(&[])?)?;
+        let state = GroupState::load(store.meta_scan(&[])?)?;
         store.set_gc_rules(gc_rules(&state));
-        let applied_state = RwLock::new(Arc::new(AppliedState::of(&state, TabletMetadata::of(&state))));
-        Ok(Self { id, shared, factory, state: Mutex::new(state), store: RwLock::new(Arc::new(store)), applied_state })
+        let applied_state = RwLock::new(Arc::new(AppliedState::of(&state, GroupMetadata::of(&state))));
+        Ok(Self {
+            id,
+            shared,
+            factory,
+            state: Mutex::new(state),
+            store: RwLock::new(Arc::new(store)),
+            applied_state,
+            file_sizes: Mutex::default(),
+        })
     }
 
     /// The replica's id.
     #[must_use]
-    pub const fn id(&self) -> GroupId {
+    pub const fn id(&self) -> GroupReplica {
         self.id
     }
 
@@ -129,17 +154,43 @@ impl TabletStateMachine {
 
     /// The current store.
     #[must_use]
-    pub fn store(&self) -> Arc<TabletStore> {
+    pub fn store(&self) -> Arc<GroupStore> {
         Arc::clone(&self.store.read())
     }
 
-    /// The approximate size of the tablet's rows, on disk and in memory.
+    /// The approximate size of a tablet's rows, as in [`Self::sizes`]; zero if the group does not hold it.
     #[must_use]
-    pub fn size_bytes(&self) -> u64 {
-        let store = self.store();
-        let range = &self.applied_state().metadata.descriptor.range;
-        let on_disk = store.row_range_bytes(range).unwrap_or_default();
-        on_disk.saturating_add(store.unflushed_bytes().unwrap_or_default())
+    pub fn size_bytes(&self, tablet: TabletId) -> u64 {
+        self.sizes().get(&tablet).copied().unwrap_or_default()
+    }
+
+    /// The approximate size of each tablet's rows, on disk and in memory. Unflushed data is attributed evenly to the tablets.
+    /// Blocking when files have changed.
+    #[must_use]
+    pub fn sizes(&self) -> BTreeMap<TabletId, u64> {
+        let (store, metadata) = (self.store(), Arc::clone(&self.applied_state().metadata));
+        let in_files = self.file_sizes(&store, metadata);
+        let tablets = u64::try_from(in_files.len()).unwrap_or(u64::MAX).max(1);
+        let unflushed = store.unflushed_bytes().unwrap_or_default() / tablets;
+        in_files.iter().map(|(tablet, bytes)| (*tablet, bytes.saturating_add(unflushed))).collect()
+    }
+
+    fn file_sizes(&self, store: &GroupStore, metadata: Arc<GroupMetadata>) -> Arc<BTreeMap<TabletId, u64>> {
+        let files_version = store.files_version().unwrap_or_default();
+        let known = self.file_sizes.lock().clone();
+        if let Some(known) =
+            known.filter(|known| known.files_version == files_version && Arc::ptr_eq(&known.metadata, &metadata))
+        {
+            return known.sizes;
+        }
+        let size = |tablet: &TabletMetadata| {
+            let range = tablet.stored_range(&tablet.descriptor.range);
+            store.row_range_bytes(&range).unwrap_or_default()
+        };
+        let sizes = metadata.tablets.iter().map(|(id, tablet)| (*id, size(tablet)));
+        let sizes: Arc<BTreeMap<TabletId, u64>> = Arc::new(sizes.collect());
+        *self.file_sizes.lock() = Some(FileSizes { files_version, metadata, sizes: Arc::clone(&sizes) });
+        sizes
     }
 
     /// Whether this write was applied before, as far as this replica has applied. Blocking: waits for an apply.
@@ -155,7 +206,7 @@ impl TabletStateMachine {
     }
 
     /// Whether a write with this token was applied before, as far as this replica has applied; evaluated at `now`, or at the
-    /// log's time if that is later. Blocking: waits for an apply.
+    /// log's time if that is later. `row`: as stored. Blocking: waits for an apply.
     #[must_use]
     pub fn check_token(&self, row: &RowKey, token: &CallToken, now: Micros) -> idempotency::TokenCheck {
         let state = self.state.lock();
@@ -179,7 +230,7 @@ impl TabletStateMachine {
         Ok(value.map(|value| layout::decode_log_id(&value)).transpose()?)
     }
 
-    fn apply_entries(&self, state: &mut TabletState, entries: Vec<DecodedEntry>) -> Result<Vec<Bytes>, Error> {
+    fn apply_entries(&self, state: &mut GroupState, entries: Vec<DecodedEntry>) -> Result<Vec<Bytes>, Error> {
         let store = self.store();
         let cells = StoredCells { store: &store };
         let mut applier = Applier::new(state, &cells);
@@ -195,7 +246,7 @@ impl TabletStateMachine {
         let metadata = if context.metadata_changed {
             // Before the new metadata is published: a cell of a new family must not be filtered by the old rules.
             store.set_gc_rules(gc_rules(state));
-            TabletMetadata::of(state)
+            GroupMetadata::of(state)
         } else {
             Arc::clone(&self.applied_state().metadata)
         };
@@ -203,49 +254,52 @@ impl TabletStateMachine {
         Ok(replies)
     }
 
-    fn publish(&self, state: &TabletState, metadata: Arc<TabletMetadata>) {
+    fn publish(&self, state: &GroupState, metadata: Arc<GroupMetadata>) {
         let applied_state = Arc::new(AppliedState::of(state, metadata));
         *self.applied_state.write() = applied_state;
     }
 
-    /// Applies a split at `id`: all earlier edits are in the store.
-    fn split(
+    /// Applies a division at `id`: all earlier edits are in the store.
+    fn divide(
         &self,
-        state: &mut TabletState,
-        store: &TabletStore,
+        state: &mut GroupState,
+        store: &GroupStore,
         id: LogId,
-        (at, child): (&RowKey, TabletId),
+        (tablets, child): (&[TabletId], GroupId),
     ) -> Result<Reply, Error> {
-        let (left, right) = match apply::split(state, at, child) {
-            Ok(halves) => halves,
+        let (new, moved) = match apply::divide(state, tablets, child) {
+            Ok(divided) => divided,
             Err(refusal) => return Ok(Reply::Refused(refusal)),
         };
-        let replica = GroupId { tablet: child, replica: self.id.replica };
-        let is_local = right.membership.is_voter(self.id.replica);
+        let replica = GroupReplica { group: child, replica: self.id.replica };
+        let is_local = new.membership.is_voter(self.id.replica);
         if is_local && !self.factory.is_known(replica) {
-            let child_state = state.child(right.clone());
+            let child_state = state.child(new, &moved);
             self.factory.create_store(replica, &mut |folder| self.create_child_store(store, folder, &child_state))?;
         }
-        state.set_descriptor(left.clone());
+        state.remove_tablets(tablets);
         state.applied = id;
         let mut batch = Batch::new();
         add_meta_edits(&mut batch, state.take_edits());
         store.write(&batch)?;
         store.flush()?;
-        self.publish(state, TabletMetadata::of(state));
+        self.publish(state, GroupMetadata::of(state));
         store.drop_outside(gc_rules(state))?;
-        info!(tablet = %self.id.tablet, %child, %at, "split applied");
+        info!(group = %self.id.group, %child, tablets = moved.len(), "group divided");
         if is_local {
             self.factory.start_child(self.id, id.index, replica);
         }
-        Ok(Reply::Split { left: Box::new(left), right: Box::new(right) })
+        Ok(Reply::Done)
     }
 
-    fn create_child_store(&self, store: &TabletStore, folder: &Path, state: &TabletState) -> Result<(), Error> {
+    fn create_child_store(&self, store: &GroupStore, folder: &Path, state: &GroupState) -> Result<(), Error> {
         store.checkpoint(folder)?;
-        let child = TabletStore::open(folder, &self.shared)?;
-        initialize_store(&child, state)?;
-        if Failpoint::SplitForgetsSessions.is_enabled() {
+        let child = GroupStore::open(folder, &self.shared)?;
+        let mut batch = Batch::new();
+        add_meta_edits(&mut batch, state.clone().take_edits());
+        child.write(&batch)?;
+        child.flush()?;
+        if Failpoint::DivideForgetsSessions.is_enabled() {
             let mut batch = Batch::new();
             state.sessions.keys().for_each(|id| batch.delete_meta(MetaKey::Session(*id)));
             child.write(&batch)?;
@@ -257,8 +311,8 @@ impl TabletStateMachine {
 
 /// The context of one call of apply.
 struct ApplyContext<'a> {
-    state_machine: &'a TabletStateMachine,
-    store: &'a TabletStore,
+    state_machine: &'a GroupStateMachine,
+    store: &'a GroupStore,
     metadata_changed: bool,
 }
 
@@ -289,10 +343,20 @@ impl ApplyContext<'_> {
         if apply::needs_written_edits(&command.kind) {
             self.commit(applier)?;
         }
-        let CommandKind::Split { at, child } = &command.kind else { return applier.apply(command) };
-        applier.state().advance_time(command.time);
-        self.metadata_changed = true;
-        self.state_machine.split(applier.state(), self.store, id, (at, *child))
+        match &command.kind {
+            CommandKind::Divide { tablets, child } => {
+                applier.state().advance_time(command.time);
+                self.metadata_changed = true;
+                self.state_machine.divide(applier.state(), self.store, id, (tablets, *child))
+            }
+            CommandKind::CreateTablets { .. } => {
+                let reply = applier.apply(command)?;
+                // Before the first cell of a new tablet is written: a compaction under the old rules would drop it.
+                self.store.set_gc_rules(gc_rules(applier.state()));
+                Ok(reply)
+            }
+            _ => applier.apply(command),
+        }
     }
 
     /// Writes the buffered edits and the state after them, in one batch.
@@ -313,7 +377,7 @@ impl ApplyContext<'_> {
     }
 }
 
-impl StateMachine for TabletStateMachine {
+impl StateMachine for GroupStateMachine {
     fn applied(&self) -> AppliedPosition {
         let applied_state = self.applied_state();
         applied_position(applied_state.applied, &applied_state.metadata.descriptor)
@@ -354,19 +418,20 @@ impl StateMachine for TabletStateMachine {
     fn install(&self, folder: &Path, _applied: AppliedPosition) -> Result<(), Fault> {
         let mut state = self.state.lock();
         let store = self.factory.install_store(self.id, folder, self.store()).map_err(fault("install snapshot"))?;
-        let load = || TabletState::load(store.meta_scan(&[])?);
+        let load = || GroupState::load(store.meta_scan(&[])?);
         *state = load().map_err(fault("install snapshot"))?;
         store.set_gc_rules(gc_rules(&state));
         *self.store.write() = Arc::new(store);
-        self.publish(&state, TabletMetadata::of(&state));
-        info!(tablet = %self.id.tablet, replica = %self.id.replica, applied = %state.applied, "snapshot installed");
+        *self.file_sizes.lock() = None;
+        self.publish(&state, GroupMetadata::of(&state));
+        info!(group = %self.id.group, replica = %self.id.replica, applied = %state.applied, "snapshot installed");
         Ok(())
     }
 }
 
 /// The cells of a store as apply reads them.
 struct StoredCells<'a> {
-    store: &'a TabletStore,
+    store: &'a GroupStore,
 }
 
 impl CellReader for StoredCells<'_> {
@@ -379,7 +444,7 @@ impl CellReader for StoredCells<'_> {
     }
 
     fn keys(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Vec<Vec<u8>>, Error> {
-        let read = |view: &ebla_storage::tablet::View<'_>| -> Result<_, StoreError> {
+        let read = |view: &ebla_storage::store::View<'_>| -> Result<_, StoreError> {
             let mut scan = view.cells(lower, upper, Direction::Forward)?;
             let mut keys = Vec::new();
             while let Some((key, _)) = scan.entry() {
@@ -401,12 +466,25 @@ fn add_meta_edits(batch: &mut Batch, edits: Vec<MetaEdit>) {
     }
 }
 
-pub(in crate::tablet) fn gc_rules(state: &TabletState) -> GcRules {
-    let families = state.schema.families.iter().map(|family| family.id);
-    GcRules::new(&state.descriptor.range, families, state.schema.next_family, state.floors.clone())
+pub(in crate::tablet) fn gc_rules(state: &GroupState) -> GcRules {
+    let mut ranges: BTreeMap<TableId, Vec<KeyRange>> = BTreeMap::new();
+    for tablet in state.tablets.values() {
+        ranges.entry(tablet.table).or_default().push(tablet.range.clone());
+    }
+    let tables = ranges.into_iter().filter_map(|(table, ranges)| {
+        let known = state.tables.get(&table)?;
+        let rules = TableGcRules {
+            table,
+            families: known.schema.families.iter().map(|family| family.id).collect(),
+            next_family: known.schema.next_family,
+            floors: known.floors.clone(),
+        };
+        Some((rules, ranges))
+    });
+    GcRules::new(tables)
 }
 
-fn applied_position(last: LogId, descriptor: &TabletDescriptor) -> AppliedPosition {
+fn applied_position(last: LogId, descriptor: &GroupDescriptor) -> AppliedPosition {
     // An empty replica has applied nothing and knows no members: Raft sends it a snapshot.
     if last == LogId::default() {
         return AppliedPosition { last: None, membership: (None, Membership::default()) };

@@ -1,15 +1,16 @@
-//! The digest of a replica: checksums that must be equal on replicas of a tablet that have applied the same entry.
+//! The digest of a tablet on a replica: checksums that must be equal on all replicas that have applied the same entry.
 //!
 //! All data is read through one view, so cells and state belong to the same entry. Invisible differences between replicas
 //! are excluded: cells that a compaction may drop at any time, floors raised a little earlier or later,
-//! sessions that have expired. A digest reads the whole tablet; it is computed only on request.
+//! sessions that have expired. A digest has the cells of one tablet and the state of its whole group. It reads the whole tablet; it is computed only on request.
 
 use ebla_model::error::Error;
-use ebla_model::id::LogId;
-use ebla_storage::tablet::{Direction, StoreError, TabletStore, View};
+use ebla_model::id::{LogId, TabletId};
+use ebla_model::stored_row::stored_range;
+use ebla_storage::store::{Direction, GroupStore, StoreError, View};
 
 use crate::tablet::Tablet;
-use crate::tablet::core::state::{MetaEdit, TabletState};
+use crate::tablet::core::state::{GroupState, MetaEdit};
 use crate::tablet::core::state_machine::gc_rules;
 use crate::tablet::failure::Failure;
 use crate::tablet::read::scan::pool_failure;
@@ -23,9 +24,9 @@ pub struct Digest {
     pub cells: u64,
     /// The bytes of their stored keys and values.
     pub cell_bytes: u64,
-    /// CRC-32C of keys and values, each with its length, in order.
+    /// CRC-32C of the tablet's keys and values, each with its length, in order.
     pub cells_crc32c: u32,
-    /// The same of the meta keys.
+    /// The same of the group's meta keys.
     pub state_crc32c: u32,
 }
 
@@ -36,23 +37,25 @@ impl Tablet {
     /// When the store cannot be read, or the thread pool is full.
     pub async fn digest(&self) -> Result<Digest, Failure> {
         let store = self.state_machine().store();
-        let digest = self.reads.run(move || digest_store(&store)).await.map_err(pool_failure)??;
+        let tablet = self.id();
+        let digest = self.reads.run(move || digest_store(&store, tablet)).await.map_err(pool_failure)??;
         Ok(digest)
     }
 }
 
-/// The digest of a store's current content. Blocking.
-fn digest_store(store: &TabletStore) -> Result<Digest, Error> {
-    let read = |view: &View<'_>| match TabletState::load(view.metas(&[])?) {
-        Ok(state) => digest_view(view, &state.canonical()).map(Ok),
+/// The digest of a tablet in a store's current content. Blocking.
+fn digest_store(store: &GroupStore, tablet: TabletId) -> Result<Digest, Error> {
+    let read = |view: &View<'_>| match GroupState::load(view.metas(&[])?) {
+        Ok(state) => digest_view(view, &state.canonical(), tablet).map(Ok),
         Err(damaged) => Ok(Err(damaged)),
     };
     store.with_view(read)?
 }
 
-fn digest_view(view: &View<'_>, state: &TabletState) -> Result<Digest, StoreError> {
+fn digest_view(view: &View<'_>, state: &GroupState, tablet: TabletId) -> Result<Digest, StoreError> {
     let rules = gc_rules(state);
-    let (lower, upper) = ebla_model::codec::range_bounds(&state.descriptor.range);
+    let Some(tablet) = state.tablets.get(&tablet) else { return Ok(Digest::default()) };
+    let (lower, upper) = ebla_model::codec::range_bounds(&stored_range(tablet.table, &tablet.range));
     let mut digest = Digest { applied: state.applied, state_crc32c: state_crc(state), ..Digest::default() };
     let mut cells = view.cells(&lower, upper.as_deref(), Direction::Forward)?;
     while let Some((key, value)) = cells.entry() {
@@ -66,7 +69,7 @@ fn digest_view(view: &View<'_>, state: &TabletState) -> Result<Digest, StoreErro
     Ok(digest)
 }
 
-fn state_crc(state: &TabletState) -> u32 {
+fn state_crc(state: &GroupState) -> u32 {
     let puts = state.save().into_iter().filter_map(|edit| match edit {
         MetaEdit::Put(key, value) => Some((key.encode(), value)),
         MetaEdit::Delete(_) => None,

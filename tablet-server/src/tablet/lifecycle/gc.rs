@@ -12,15 +12,17 @@ use ebla_model::codec::{self, ColumnKey};
 use ebla_model::command::CommandKind;
 use ebla_model::error::Error;
 use ebla_model::gc::VersionGc;
+use ebla_model::id::TabletId;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::time::Micros;
-use ebla_storage::tablet::{ScanPlan, StoreError, View};
+use ebla_storage::store::{ScanPlan, StoreError, View};
 
 use crate::tablet::Tablet;
-use crate::tablet::core::state_machine::TabletStateMachine;
+use crate::tablet::core::applied_state::TabletMetadata;
+use crate::tablet::core::state_machine::GroupStateMachine;
 use crate::tablet::failure::Failure;
 use crate::tablet::read::row_assembler::Families;
-use crate::tablet::read::scan::pool_failure;
+use crate::tablet::read::scan::{pool_failure, row_of};
 
 /// A range ends after the row that reaches this number of cells: the work of one entry on each replica.
 const CELLS_MAX: u64 = 4_096;
@@ -61,7 +63,7 @@ impl GcRange {
 impl Tablet {
     /// Whether the tablet can contain excess versions: a rule of its schema counts versions.
     pub(crate) fn has_version_limits(&self) -> bool {
-        self.state_machine.applied_state().metadata.families.has_version_limits()
+        self.metadata().is_ok_and(|tablet| tablet.families().has_version_limits())
     }
 
     /// Scans the tablet once and removes excess versions on all replicas. Runs at low priority.
@@ -70,19 +72,19 @@ impl Tablet {
     /// `NotLeader` when another replica leads; errors of proposals and of the store. Cells removed until then stay removed.
     pub async fn collect_garbage(&self) -> Result<GcStats, Failure> {
         let mut stats = GcStats::default();
-        let mut start = self.descriptor().range.start().clone();
+        let mut start = self.descriptor()?.range.start().clone();
         loop {
             self.leader_term()?;
             let started = self.runtime.clock.monotonic();
-            let state_machine = Arc::clone(&self.state_machine);
-            let scan = move || next_range(&state_machine, &start);
+            let (state_machine, tablet) = (Arc::clone(&self.state_machine), self.id());
+            let scan = move || next_range(&state_machine, tablet, &start);
             let Some(gc_range) = self.maintenance.run(scan).await.map_err(pool_failure)?? else { return Ok(stats) };
             stats.cells += gc_range.cells;
             let end = gc_range.range.end().cloned();
             if gc_range.is_worth_collecting() {
                 stats.removed += gc_range.dead;
                 self.propose_command(
-                    CommandKind::Collect { range: gc_range.range, time: gc_range.time },
+                    CommandKind::Collect { tablet: self.id(), range: gc_range.range, time: gc_range.time },
                     ENTRY_TIMEOUT,
                 )
                 .await?;
@@ -95,15 +97,15 @@ impl Tablet {
 }
 
 /// The next range of the tablet's rows from `start`; `None` after the last row. Blocking.
-fn next_range(state_machine: &TabletStateMachine, start: &RowKey) -> Result<Option<GcRange>, Error> {
+fn next_range(state_machine: &GroupStateMachine, tablet: TabletId, start: &RowKey) -> Result<Option<GcRange>, Error> {
     let scan = |view: &View<'_>| {
         // After the view is pinned, as in reads.
         let applied_state = state_machine.applied_state();
-        let whole = &applied_state.metadata.descriptor.range;
+        // A tablet that has left the group has no rows here.
+        let Some(metadata) = applied_state.tablet(tablet) else { return Ok(Ok(None)) };
+        let whole = &metadata.descriptor.range;
         let rest = KeyRange::new(start.clone(), whole.end().cloned()).and_then(|rest| rest.intersect(whole));
-        rest.map_or(Ok(Ok(None)), |rest| {
-            scan_range(view, &applied_state.metadata.families, applied_state.gc_time, rest)
-        })
+        rest.map_or(Ok(Ok(None)), |rest| scan_range(view, metadata, applied_state.gc_time, rest))
     };
     state_machine.store().with_view(scan)?
 }
@@ -111,11 +113,12 @@ fn next_range(state_machine: &TabletStateMachine, start: &RowKey) -> Result<Opti
 /// Scans rows from the start of `range`. The inner error reports keys that cannot be decoded.
 fn scan_range(
     view: &View<'_>,
-    families: &Families,
+    tablet: &TabletMetadata,
     time: Micros,
     range: KeyRange,
 ) -> Result<Result<Option<GcRange>, Error>, StoreError> {
-    let (lower, upper) = codec::range_bounds(&range);
+    let (lower, upper) = codec::range_bounds(&tablet.stored_range(&range));
+    let families = tablet.families();
     // A pass scans the whole tablet: it must not evict the hot blocks from the cache.
     let mut scan = view.scan(&ScanPlan::new(&lower, upper.as_deref()).without_filling_cache())?;
     let mut counter =
@@ -157,7 +160,7 @@ impl DeadCellCounter<'_> {
     fn count(&mut self, key: &[u8]) -> Result<CountStep, Error> {
         if self.row.is_empty() || !key.starts_with(&self.row) {
             if self.cells >= CELLS_MAX {
-                return Ok(CountStep::Full(RowKey::new(codec::unescape(key)?.0)));
+                return Ok(CountStep::Full(row_of(key)?));
             }
             let length = codec::escaped_len(key)?;
             self.row = key.get(..length).unwrap_or_default().to_vec();

@@ -1,4 +1,4 @@
-//! Changing a tablet's replicas, from the leader's side: add a learner, copy the content, change the voters.
+//! Changing a group's replicas, from the leader's side: add a learner, copy the content, change the voters.
 //!
 //! ```text
 //!   add a learner          one entry; the new, empty replica receives a snapshot and then the log's tail
@@ -11,7 +11,7 @@
 //! so a member with the id to add can only come from the same request. A joint membership whose leader failed is completed
 //! by the next leader (`raft::group::driver`), or by the next request.
 //!
-//! A leader that must be removed transfers leadership first: otherwise the tablet would have no leader until an election.
+//! A leader that must be removed transfers leadership first: otherwise the group would have no leader until an election.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use ebla_model::Reason;
 use ebla_model::error::Error;
-use ebla_model::id::{Generation, LogId, ReplicaId};
-use ebla_model::metadata::{Membership, Replica, TabletDescriptor};
+use ebla_model::id::{LogId, ReplicaId};
+use ebla_model::metadata::{GroupDescriptor, Membership, Replica};
 use tracing::info;
 
 use crate::raft::{MembershipChange, MembershipError, TransferError};
-use crate::tablet::Tablet;
+use crate::tablet::TabletGroup;
 use crate::tablet::failure::Failure;
 
 /// The pause that `Busy` tells a caller to make while another change is in progress.
@@ -34,8 +34,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// A change of replicas. Without `add` and `remove`, an unfinished change is completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaChange {
-    /// The fence of the descriptor that the request was made for.
-    pub expected: (Generation, LogId),
+    /// The membership log id that the request was made for.
+    pub expected: LogId,
     /// The replica to add, created empty on its server.
     pub add: Option<Replica>,
     /// The replica to remove.
@@ -55,8 +55,8 @@ impl ReplicaChange {
     }
 }
 
-impl Tablet {
-    /// Changes the tablet's replicas; returns the tablet with the new ones. Safe to repeat.
+impl TabletGroup {
+    /// Changes the group's replicas; returns the group with the new ones. Safe to repeat.
     ///
     /// # Errors
     /// `WrongTablet` when the request was made for another membership; `NotLeader`, also after a transfer of leadership
@@ -66,7 +66,7 @@ impl Tablet {
         self: &Arc<Self>,
         change: ReplicaChange,
         timeout: Duration,
-    ) -> Result<TabletDescriptor, Failure> {
+    ) -> Result<GroupDescriptor, Failure> {
         let Some(_token) = ExclusiveToken::try_acquire(&self.changing) else { return Err(Failure::busy(RETRY_AFTER)) };
         match tokio::time::timeout(timeout, self.change_exclusive(change, timeout)).await {
             Ok(outcome) => outcome,
@@ -74,12 +74,12 @@ impl Tablet {
         }
     }
 
-    async fn change_exclusive(&self, change: ReplicaChange, timeout: Duration) -> Result<TabletDescriptor, Failure> {
+    async fn change_exclusive(&self, change: ReplicaChange, timeout: Duration) -> Result<GroupDescriptor, Failure> {
         self.leader_term()?;
         let before = self.descriptor();
         let has_started = change.has_started(&before.membership);
-        if !has_started && before.fence() != change.expected {
-            return Err(Failure::wrong_tablet(before));
+        if !has_started && before.membership_log_id != change.expected {
+            return Err(stale_membership());
         }
         let voters = before.membership.voters.last().cloned().unwrap_or_default();
         let target_voters = change.target_voters(&voters);
@@ -96,7 +96,7 @@ impl Tablet {
                 at = self.change_members(MembershipChange::AddLearner(add), at).await?;
             }
             if !voters.contains(&add.replica) {
-                self.group().catch_up(add.replica, timeout).await.map_err(|error| self.change_failure(error))?;
+                self.raft.catch_up(add.replica, timeout).await.map_err(|error| self.change_failure(error))?;
             }
         }
         if target_voters != voters {
@@ -104,24 +104,24 @@ impl Tablet {
         } else if let Some(learner) = change.remove.filter(|id| before.membership.server_of(*id).is_some()) {
             self.change_members(MembershipChange::RemoveLearners([learner].into()), at).await?;
         }
-        info!(tablet = %self.id(), add = ?change.add, remove = ?change.remove, "replicas changed");
-        self.host.descriptor_changed(self.id());
+        info!(group = %self.id(), add = ?change.add, remove = ?change.remove, "replicas changed");
+        self.host.tablets_changed(self.tablet_ids());
         Ok(self.descriptor())
     }
 
     async fn change_members(&self, change: MembershipChange, at: LogId) -> Result<LogId, Failure> {
-        let changed = self.group().change_membership(change, Some(at)).await;
+        let changed = self.raft.change_membership(change, Some(at)).await;
         changed.map_err(|error| self.change_failure(error))
     }
 
     /// Transfers leadership to the best of the remaining replicas, and returns `NotLeader`.
     async fn transfer_leadership_to_remaining(&self, stay: &BTreeSet<ReplicaId>) -> Failure {
-        let status = self.group().status();
+        let status = self.raft.status();
         let others = status.matched.iter().filter(|(id, _)| stay.contains(id) && status.membership.is_voter(**id));
         let Some((to, _)) = others.max_by_key(|(_, matched)| **matched) else {
             return Failure::new(Reason::FailedPrecondition, "no other voter can become the leader");
         };
-        match self.group().transfer_leadership(*to).await {
+        match self.raft.transfer_leadership(*to).await {
             Ok(()) => Failure::not_leader(self.leader()),
             Err(TransferError::NotLeader) => Failure::not_leader(self.leader()),
             Err(error) => Failure::new(Reason::Unavailable, error.to_string()),
@@ -131,7 +131,7 @@ impl Tablet {
     fn change_failure(&self, error: MembershipError) -> Failure {
         match error {
             MembershipError::NotLeader { hint } => Failure::not_leader(hint.map(|replica| self.hint(replica.server))),
-            MembershipError::Stale(_) => Failure::wrong_tablet(self.descriptor()),
+            MembershipError::Stale(_) => stale_membership(),
             MembershipError::Busy => {
                 Failure { retry_after: Some(RETRY_AFTER), ..Failure::new(Reason::Busy, error.to_string()) }
             }
@@ -142,12 +142,16 @@ impl Tablet {
     }
 }
 
+fn stale_membership() -> Failure {
+    Failure::new(Reason::WrongTablet, "the replicas of the group have changed")
+}
+
 /// An id at or below a member's id could be that of a removed replica.
 fn check_id_is_new(id: ReplicaId, membership: &Membership) -> Result<(), Error> {
     match membership.replicas.last_key_value() {
         Some((highest, _server)) if id <= *highest => Err(Error::new(
             Reason::FailedPrecondition,
-            format!("replica id {id} is not new: it must be above all ids of the tablet's replicas"),
+            format!("replica id {id} is not new: it must be above all ids of the group's replicas"),
         )),
         _ => Ok(()),
     }
@@ -182,7 +186,7 @@ mod tests {
     fn change(add: Option<(u64, u64)>, remove: Option<u64>) -> ReplicaChange {
         let add =
             add.map(|(replica, server)| Replica { replica: ReplicaId::new(replica), server: ServerId::new(server) });
-        ReplicaChange { expected: (Generation::new(1), LogId::SEED), add, remove: remove.map(ReplicaId::new) }
+        ReplicaChange { expected: LogId::SEED, add, remove: remove.map(ReplicaId::new) }
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Reports of a replica: its size, and its status for the master.
+//! Reports of a group's replica: its status and its tablets, for the master.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ebla_model::id::{LogId, ReplicaId, SchemaVersion, Term};
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::id::{LogId, ReplicaId, SchemaVersion, TabletId, Term};
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 
-use crate::tablet::Tablet;
+use crate::tablet::core::applied_state::TabletMetadata;
+use crate::tablet::failure::Failure;
+use crate::tablet::{Tablet, TabletGroup};
 
 /// A tablet's size and descriptor.
 #[derive(Clone, Debug)]
@@ -19,18 +22,16 @@ pub struct Sample {
 /// The replica's report to the master.
 #[derive(Clone, Debug)]
 pub struct ReplicaReport {
-    /// The tablet as this replica has applied it.
-    pub descriptor: TabletDescriptor,
+    /// The group as this replica has applied it.
+    pub descriptor: GroupDescriptor,
     /// The replica's id.
     pub replica: ReplicaId,
     /// Whether it is the leader.
     pub is_leader: bool,
     /// Its Raft term.
     pub term: Term,
-    /// Approximate size in bytes, on disk and in memory.
-    pub size_bytes: u64,
-    /// The schema it has applied.
-    pub schema_version: SchemaVersion,
+    /// The tablets of the group.
+    pub tablets: Vec<TabletReport>,
     /// The last entry it has applied.
     pub applied: LogId,
     /// At the leader: a majority has confirmed the leadership a moment ago, and `descriptor` has the last membership of
@@ -40,39 +41,62 @@ pub struct ReplicaReport {
     pub heard: Vec<ReplicaId>,
 }
 
+/// A tablet in a report.
+#[derive(Clone, Debug)]
+pub struct TabletReport {
+    /// The tablet as this replica has applied it.
+    pub descriptor: TabletDescriptor,
+    /// Approximate size in bytes, on disk and in memory.
+    pub size_bytes: u64,
+    /// The schema of its table that the replica has applied.
+    pub schema_version: SchemaVersion,
+}
+
 /// A replica that has not responded to its leader for this number of election timeouts counts as silent.
 const SILENT_AFTER_ELECTIONS: u32 = 3;
 
 impl Tablet {
     /// The tablet's size on this replica. Any replica may be used.
-    #[must_use]
-    pub fn sample(&self) -> Sample {
-        Sample { size_bytes: self.state_machine.size_bytes(), descriptor: self.descriptor() }
+    ///
+    /// # Errors
+    /// As [`Tablet::metadata`].
+    pub fn sample(&self) -> Result<Sample, Failure> {
+        Ok(Sample { size_bytes: self.state_machine.size_bytes(self.id()), descriptor: self.descriptor()? })
     }
+}
 
+impl TabletGroup {
     /// The replica's report to the master.
     #[must_use]
     pub fn report(&self) -> ReplicaReport {
         let now = self.runtime.clock.monotonic();
         // The lease first: no other leader had changed the membership before this moment, and the status contains the changes
         // that this leader has made since.
-        let holds_lease = self.group.can_lease_read(now);
-        let status = self.group.status();
+        let holds_lease = self.raft.can_lease_read(now);
+        let status = self.raft.status();
         let applied_state = self.state_machine.applied_state();
         let descriptor = &applied_state.metadata.descriptor;
         let is_last = status.membership_log_id == Some(descriptor.membership_log_id);
-        let silence = self.group.timings().election_max * SILENT_AFTER_ELECTIONS;
+        let silence = self.raft.timings().election_max * SILENT_AFTER_ELECTIONS;
+        let sizes = self.state_machine.sizes();
         let is_near = |at: &Duration| now.saturating_sub(*at) < silence;
         ReplicaReport {
             settled: holds_lease && status.is_leader && is_last && descriptor.membership.is_uniform(),
             heard: status.last_contact.iter().filter(|(_, at)| is_near(at)).map(|(id, _)| *id).collect(),
             descriptor: descriptor.clone(),
-            replica: self.id.replica,
+            replica: self.replica(),
             is_leader: status.is_leader,
             term: status.term,
-            size_bytes: self.state_machine.size_bytes(),
-            schema_version: applied_state.metadata.schema.version,
+            tablets: applied_state.metadata.tablets.values().map(|tablet| report_tablet(tablet, &sizes)).collect(),
             applied: applied_state.applied,
         }
+    }
+}
+
+fn report_tablet(tablet: &TabletMetadata, sizes: &BTreeMap<TabletId, u64>) -> TabletReport {
+    TabletReport {
+        descriptor: tablet.descriptor.clone(),
+        size_bytes: sizes.get(&tablet.descriptor.tablet).copied().unwrap_or_default(),
+        schema_version: tablet.schema().version,
     }
 }

@@ -16,6 +16,7 @@ use ebla_model::gc::{GcRule, VersionGc};
 use ebla_model::id::FamilyId;
 use ebla_model::key::RowKey;
 use ebla_model::schema::TableSchema;
+use ebla_model::stored_row::table_prefix;
 use ebla_model::time::Micros;
 
 use crate::tablet::read::projection::SeekTarget;
@@ -25,6 +26,8 @@ use crate::tablet::read::projection::SeekTarget;
 pub struct Families {
     /// By id.
     by_id: Vec<FamilyRules>,
+    /// The length of the table's prefix in stored rows, in bytes.
+    row_prefix_bytes: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -47,7 +50,7 @@ impl Families {
         });
         let mut by_id: Vec<_> = by_id.collect();
         by_id.sort_by_key(|family| family.id);
-        Self { by_id }
+        Self { by_id, row_prefix_bytes: table_prefix(schema.table).len() }
     }
 
     fn get(&self, id: FamilyId) -> Option<&FamilyRules> {
@@ -140,7 +143,12 @@ impl<'a> RowAssembler<'a> {
         let (row, rest) = codec::unescape(key)?;
         self.prefix.clear();
         self.prefix.extend_from_slice(key.get(..key.len() - rest.len()).unwrap_or_default());
-        self.row = RowKey::new(row);
+        // The caller reads one table: its prefix is known.
+        let length = self.families.row_prefix_bytes;
+        if row.len() < length {
+            return Err(Error::damaged("a stored row is shorter than the prefix of its table"));
+        }
+        self.row = RowKey::new(row.slice(length..));
         Ok(&self.row)
     }
 
@@ -220,6 +228,9 @@ pub(super) mod testing {
 
     use super::*;
 
+    /// The table of the families.
+    pub(in crate::tablet) const TABLE: TableId = TableId::new(7);
+
     /// Families with these ids, names and GC rules.
     pub(in crate::tablet) fn families(families: &[(u32, &str, Option<GcRule>)]) -> Families {
         let family = |(id, name, gc): &(u32, &str, Option<GcRule>)| Family {
@@ -230,7 +241,7 @@ pub(super) mod testing {
             aggregator: None,
         };
         let schema = TableSchema {
-            table: TableId::new(7),
+            table: TABLE,
             name: TableName::from_parts("p", "inst", "t").unwrap(),
             version: SchemaVersion::new(1),
             families: families.iter().map(family).collect(),
@@ -246,13 +257,15 @@ pub(super) mod testing {
 mod tests {
     use super::*;
     use ebla_model::Reason;
+    use ebla_model::stored_row::stored_row;
 
     /// The older family has the later name.
     fn families() -> Families {
         testing::families(&[(1, "z", Some(GcRule::MaxVersions(1))), (2, "a", None)])
     }
 
-    fn cell(row: &str, family: u32, qualifier: &str, timestamp: i64) -> (Vec<u8>, Vec<u8>) {
+    fn cell(row: &'static str, family: u32, qualifier: &str, timestamp: i64) -> (Vec<u8>, Vec<u8>) {
+        let row = stored_row(testing::TABLE, &RowKey::new(row));
         let key =
             codec::encode_parts(row.as_bytes(), FamilyId::new(family), qualifier.as_bytes(), Micros::new(timestamp));
         (key, codec::encode_value(format!("{qualifier}{timestamp}").as_bytes()))
@@ -307,7 +320,8 @@ mod tests {
         let mut assembler = RowAssembler::new(&families, Micros::ZERO, CellOrder::Ascending);
         let damaged = |error: Error| assert_eq!(error.reason, Reason::DataDamaged, "{error}");
         damaged(assembler.start_row(b"no terminator").unwrap_err());
-        assembler.start_row(b"r\0\x01\0\0").unwrap();
+        damaged(assembler.start_row(b"r\0\x01\0\0").unwrap_err());
+        assembler.start_row(b"\x02\x07r\0\x01\0\0").unwrap();
         damaged(assembler.add_cell(b"\0\0", b"").unwrap_err());
         let (key, _) = cell("r", 2, "q", 1);
         assembler.start_row(&key).unwrap();

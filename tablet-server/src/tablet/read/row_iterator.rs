@@ -6,7 +6,7 @@
 use ebla_model::cell::Row;
 use ebla_model::error::Error;
 use ebla_model::filter::CompiledFilter;
-use ebla_storage::tablet::{Scan, StoreError};
+use ebla_storage::store::{Scan, StoreError};
 
 use crate::tablet::read::projection::{CellAction, Projection, RowProjector, SeekTarget};
 use crate::tablet::read::row_assembler::RowAssembler;

@@ -21,18 +21,19 @@ use ebla_model::codec;
 use ebla_model::error::Error;
 use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::stored_row::parse_stored_row;
 use ebla_model::time::Micros;
 use ebla_runtime::{BlockingError, Clock, Failpoint};
-use ebla_storage::tablet::{Direction, ReadTier, ScanPlan, StoreError, View};
+use ebla_storage::store::{Direction, ReadTier, ScanPlan, StoreError, View};
 
 use crate::raft::ReadIndexError;
-use crate::tablet::core::applied_state::TabletMetadata;
-use crate::tablet::core::state_machine::TabletStateMachine;
+use crate::tablet::core::applied_state::{AppliedState, TabletMetadata};
+use crate::tablet::core::state_machine::GroupStateMachine;
 use crate::tablet::failure::{Failure, Leader};
 use crate::tablet::read::projection::Projection;
 use crate::tablet::read::row_assembler::{CellOrder, Families, RowAssembler};
 use crate::tablet::read::row_iterator::{RowIterator, ScanError, ScanExtent, ScannedRow};
-use crate::tablet::{ReadBatch, ReadPosition, ReadRequest, Tablet};
+use crate::tablet::{ReadBatch, ReadPosition, ReadRequest, Tablet, TabletGroup};
 
 /// The size of a full batch, in bytes of rows.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -84,20 +85,16 @@ impl Tablet {
         {
             return Ok(batch);
         }
-        let state_machine = Arc::clone(&self.state_machine);
-        let clock = self.runtime.clock.clone();
-        let read = move || {
-            read_batch(&state_machine, &clock, &request, &position, ReadBudget { reach: ReadTier::All, deadline })
-        };
+        let tablet = self.clone();
+        let read = move || read_batch(&tablet, &request, &position, ReadBudget { reach: ReadTier::All, deadline });
         let read = self.reads.run(read).await.map_err(pool_failure)??;
         read.ok_or_else(|| Failure::new(Reason::Internal, "a read from disk stopped at the cache"))
     }
 
     /// Reads a batch without waiting for the disk or a slow filter; `None` if it would have to.
     fn read_inline(&self, request: &ReadRequest, position: &ReadPosition) -> Result<Option<ReadBatch>, Failure> {
-        let clock = &self.runtime.clock;
-        let deadline = clock.monotonic().saturating_add(FILTER_TIME_INLINE);
-        read_batch(&self.state_machine, clock, request, position, ReadBudget { reach: ReadTier::BlockCache, deadline })
+        let deadline = self.runtime.clock.monotonic().saturating_add(FILTER_TIME_INLINE);
+        read_batch(self, request, position, ReadBudget { reach: ReadTier::BlockCache, deadline })
     }
 
     /// The key of the last row that has cells here, visible or not. Any replica may be used.
@@ -106,27 +103,45 @@ impl Tablet {
     /// When the store cannot be read, or the thread pool is full.
     pub async fn last_row(&self) -> Result<Option<RowKey>, Failure> {
         let store = self.state_machine.store();
-        let (lower, upper) = codec::range_bounds(&self.descriptor().range);
+        let metadata = self.metadata()?;
+        let (lower, upper) = codec::range_bounds(&metadata.stored_range(&metadata.descriptor.range));
         let last = move || {
             store.with_view(|view| {
                 let cells = view.cells(&lower, upper.as_deref(), Direction::Reverse)?;
-                Ok(cells.entry().map(|(key, _value)| codec::unescape(key).map(|(row, _rest)| RowKey::new(row))))
+                Ok(cells.entry().map(|(key, _value)| row_of(key)))
             })
         };
         let last = self.reads.run(last).await.map_err(pool_failure)?.map_err(Error::from)?;
-        Ok(last.transpose().map_err(Error::from)?)
+        Ok(last.transpose()?)
     }
 
+    /// Requests a tick if cells of an idle tablet may have expired by age; the read does not wait for it.
+    fn request_tick_if_stale(&self) {
+        let applied_state = self.state_machine.applied_state();
+        let age = self.runtime.clock.wall().since(applied_state.gc_time);
+        let has_age_limits = || applied_state.tablet(self.id).is_some_and(|tablet| tablet.families().has_age_limits());
+        if age > TIME_AGE_MAX && has_age_limits() {
+            self.queue.request_tick();
+        }
+    }
+}
+
+/// The row of a cell's key, without its table.
+pub(in crate::tablet) fn row_of(key: &[u8]) -> Result<RowKey, Error> {
+    Ok(parse_stored_row(&codec::unescape(key)?.0)?.1)
+}
+
+impl TabletGroup {
     /// Returns when this replica may serve a read that arrived before the call.
     pub(crate) async fn confirm_leadership(&self, timeout: Duration) -> Result<(), Failure> {
         let now = self.runtime.clock.monotonic();
-        if Failpoint::ReadWithoutLease.is_enabled() && self.group.status().is_leader {
+        if Failpoint::ReadWithoutLease.is_enabled() && self.raft.status().is_leader {
             return Ok(());
         }
-        if self.group.can_lease_read(now) {
+        if self.raft.can_lease_read(now) {
             return Ok(());
         }
-        self.group.wait_for_read_index(now.saturating_add(timeout)).await.map_err(|error| match error {
+        self.raft.wait_for_read_index(now.saturating_add(timeout)).await.map_err(|error| match error {
             ReadIndexError::NotLeader { hint } => Failure::not_leader(hint.map(|replica| self.hint(replica.server))),
             ReadIndexError::Timeout => Failure::deadline(),
             ReadIndexError::Stopped => Failure::new(Reason::Unavailable, "the replica has stopped"),
@@ -134,16 +149,7 @@ impl Tablet {
     }
 
     pub(crate) fn hint(&self, server: ebla_model::ServerId) -> Leader {
-        Leader { server, term: self.group.status().term }
-    }
-
-    /// Requests a tick if cells of an idle tablet may have expired by age; the read does not wait for it.
-    fn request_tick_if_stale(&self) {
-        let applied_state = self.state_machine.applied_state();
-        let age = self.runtime.clock.wall().since(applied_state.gc_time);
-        if age > TIME_AGE_MAX && applied_state.metadata.families.has_age_limits() {
-            self.queue.request_tick();
-        }
+        Leader { server, term: self.raft.status().term }
     }
 }
 
@@ -156,18 +162,19 @@ pub(crate) fn pool_failure(error: BlockingError) -> Failure {
     }
 }
 
-/// The current state of a row: its visible cells inside the projection. For the leader, under the row's latch.
+/// The current state of a row of a tablet: its visible cells inside the projection. For the leader, under the row's latch.
 pub(in crate::tablet) fn read_row(
-    state_machine: &TabletStateMachine,
+    state_machine: &GroupStateMachine,
+    tablet: &TabletMetadata,
     key: &RowKey,
     projection: impl Fn(&Families) -> Projection,
 ) -> Result<Row, Error> {
     let store = state_machine.store();
-    let (lower, upper) = codec::range_bounds(&KeyRange::single(key.clone()));
+    let (lower, upper) = codec::range_bounds(&tablet.stored_range(&KeyRange::single(key.clone())));
     for _ in 0..VIEW_ATTEMPTS_MAX {
         let view = store.view();
         let applied_state = state_machine.applied_state();
-        let families = &applied_state.metadata.families;
+        let families = applied_state.tablet(tablet.descriptor.tablet).map_or(tablet.families(), |now| now.families());
         let projection = projection(families);
         let assembler = RowAssembler::new(families, applied_state.gc_time, CellOrder::Ascending);
         let found = view
@@ -212,26 +219,25 @@ struct ReadBudget {
 /// Reads one batch from a new view. Blocking, unless the budget allows only the cache: then `None` says that the cache, or
 /// the time for filters, was not enough.
 fn read_batch(
-    state_machine: &TabletStateMachine,
-    clock: &Clock,
+    tablet: &Tablet,
     request: &ReadRequest,
     position: &ReadPosition,
     budget: ReadBudget,
 ) -> Result<Option<ReadBatch>, Failure> {
-    let store = state_machine.store();
+    let (store, clock) = (tablet.state_machine.store(), &tablet.runtime.clock);
     for _ in 0..VIEW_ATTEMPTS_MAX {
         let view = store.view();
         // After the view is pinned: see the module documentation.
-        let applied_state = state_machine.applied_state();
-        check_request(&applied_state.metadata, request)?;
-        let families = &applied_state.metadata.families;
+        let applied_state = tablet.state_machine.applied_state();
+        let metadata = current_metadata(tablet, &applied_state, request)?;
+        let families = metadata.families();
         let projection = Projection::for_filter(request.filter.as_ref(), families);
         let mut reader = BatchReader {
             request,
             view: &view,
             budget,
             clock,
-            families,
+            tablet: &metadata,
             gc_time: applied_state.gc_time,
             projection: &projection,
             started: clock.monotonic(),
@@ -242,7 +248,7 @@ fn read_batch(
             next_clock_check: CELLS_PER_CLOCK_CHECK,
             out: ReadBatch::default(),
         };
-        let rows = remaining(request, position, &applied_state.metadata.descriptor.range);
+        let rows = remaining(request, position, &metadata.descriptor.range);
         match reader.fill(&rows) {
             // Without progress the caller would repeat the same rows: pin a new view at once.
             Err(ScanError::Store(StoreError::Expired)) if reader.out.last_row.is_none() => {}
@@ -261,14 +267,17 @@ fn read_batch(
     Err(views_expired().into())
 }
 
-fn check_request(metadata: &TabletMetadata, request: &ReadRequest) -> Result<(), Failure> {
-    if metadata.dropped {
-        return Err(Failure::new(Reason::TabletDropped, "the tablet was dropped"));
-    }
+/// The tablet in this applied state, if it has the generation of the request.
+fn current_metadata(
+    tablet: &Tablet,
+    applied_state: &AppliedState,
+    request: &ReadRequest,
+) -> Result<Arc<TabletMetadata>, Failure> {
+    let metadata = tablet.metadata_in(applied_state)?;
     if metadata.descriptor.generation != request.generation && !Failpoint::GenerationUnchecked.is_enabled() {
         return Err(Failure::wrong_tablet(metadata.descriptor.clone()));
     }
-    Ok(())
+    Ok(metadata)
 }
 
 const fn cell_order(request: &ReadRequest) -> CellOrder {
@@ -299,7 +308,7 @@ struct BatchReader<'a, 'v> {
     view: &'a View<'v>,
     budget: ReadBudget,
     clock: &'a Clock,
-    families: &'a Families,
+    tablet: &'a TabletMetadata,
     gc_time: Micros,
     projection: &'a Projection,
     started: Duration,
@@ -327,10 +336,10 @@ impl BatchReader<'_, '_> {
     }
 
     fn fill_range(&mut self, range: &KeyRange) -> Result<BatchStatus, ScanError> {
-        let (lower, upper) = codec::range_bounds(range);
+        let (lower, upper) = codec::range_bounds(&self.tablet.stored_range(range));
         let direction = if self.request.reversed { Direction::Reverse } else { Direction::Forward };
         let plan = ScanPlan::new(&lower, upper.as_deref()).in_direction(direction).with_read_tier(self.budget.reach);
-        let assembler = RowAssembler::new(self.families, self.gc_time, cell_order(self.request));
+        let assembler = RowAssembler::new(self.tablet.families(), self.gc_time, cell_order(self.request));
         let mut iterator = RowIterator::new(self.view.scan(&plan)?, assembler, self.projection)
             .with_row_filter(self.request.filter.as_ref())
             .with_extent(extent(range));

@@ -1,8 +1,8 @@
-//! Admission control: the bytes of writes in flight, for the server and for each tablet.
+//! Admission control: the bytes of writes in flight, for the server and for each group.
 //!
 //! Raft and the log do not limit bytes themselves, so a write takes a permit for its size before it enters the queue and
 //! releases it when it is answered. When no permit is free it waits until its deadline; then the caller gets `Busy`, and
-//! nothing was applied. A lower limit for each tablet keeps one tablet from using the whole server's budget.
+//! nothing was applied. A lower limit for each group keeps one group from using the whole server's budget.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::tablet::failure::Failure;
 
-/// Bytes in flight in all tablets of a server.
+/// Bytes in flight in all groups of a server.
 const SERVER_BYTES: u32 = 256 * 1024 * 1024;
-/// Bytes in flight in one tablet.
-pub(super) const TABLET_BYTES: u32 = 64 * 1024 * 1024;
+/// Bytes in flight in one group.
+pub(super) const GROUP_BYTES: u32 = 64 * 1024 * 1024;
 /// The pause that `Busy` tells a refused caller to make.
 pub(super) const RETRY_AFTER: Duration = Duration::from_millis(50);
 
-/// Admission control of a server, or of one of its tablets. Cheap to clone.
+/// Admission control of a server, or of one of its groups. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Admission {
     server: Arc<Semaphore>,
-    tablet: Arc<Semaphore>,
-    /// The write stall: closed while memtables use too much memory. Shared by all tablets.
+    group: Arc<Semaphore>,
+    /// The write stall: closed while memtables use too much memory. Shared by all groups.
     gate: Arc<watch::Sender<Gate>>,
 }
 
@@ -39,7 +39,7 @@ pub enum Gate {
 /// Permission to have some bytes in flight, until dropped.
 #[derive(Debug)]
 pub struct Permit {
-    _tablet: OwnedSemaphorePermit,
+    _group: OwnedSemaphorePermit,
     _server: OwnedSemaphorePermit,
 }
 
@@ -54,16 +54,16 @@ impl Admission {
     #[must_use]
     pub fn new() -> Self {
         let gate = Arc::new(watch::Sender::new(Gate::Open));
-        Self { server: permits(SERVER_BYTES), tablet: permits(TABLET_BYTES), gate }
+        Self { server: permits(SERVER_BYTES), group: permits(GROUP_BYTES), gate }
     }
 
-    /// Admission control of one more tablet, within the server's.
+    /// Admission control of one more group, within the server's.
     #[must_use]
-    pub fn tablet(&self) -> Self {
-        Self { server: Arc::clone(&self.server), tablet: permits(TABLET_BYTES), gate: Arc::clone(&self.gate) }
+    pub fn group(&self) -> Self {
+        Self { server: Arc::clone(&self.server), group: permits(GROUP_BYTES), gate: Arc::clone(&self.gate) }
     }
 
-    /// Admits or stalls writes, in all tablets.
+    /// Admits or stalls writes, in all groups.
     pub fn set_gate(&self, gate: Gate) {
         self.gate.send_if_modified(|now| std::mem::replace(now, gate) != gate);
     }
@@ -73,7 +73,7 @@ impl Admission {
     /// # Errors
     /// `Busy` when no permit was available within `timeout`.
     pub async fn admit(&self, bytes: usize, timeout: Duration) -> Result<Permit, Failure> {
-        let count = u32::try_from(bytes).unwrap_or(u32::MAX).clamp(1, TABLET_BYTES);
+        let count = u32::try_from(bytes).unwrap_or(u32::MAX).clamp(1, GROUP_BYTES);
         tokio::time::timeout(timeout, self.take(count)).await.unwrap_or_else(|_elapsed| Err(Failure::busy(RETRY_AFTER)))
     }
 
@@ -83,9 +83,9 @@ impl Admission {
             let _open = self.gate.subscribe().wait_for(|gate| *gate == Gate::Open).await.map(drop);
         }
         let closed = |_closed| Failure::busy(RETRY_AFTER);
-        let tablet = Arc::clone(&self.tablet).acquire_many_owned(count).await.map_err(closed)?;
+        let group = Arc::clone(&self.group).acquire_many_owned(count).await.map_err(closed)?;
         let server = Arc::clone(&self.server).acquire_many_owned(count).await.map_err(closed)?;
-        Ok(Permit { _tablet: tablet, _server: server })
+        Ok(Permit { _group: group, _server: server })
     }
 }
 
@@ -98,23 +98,23 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_tablet_at_its_limit_refuses_and_recovers() {
+    async fn a_group_at_its_limit_refuses_and_recovers() {
         let admission = Admission::new();
-        let tablet = admission.tablet();
-        let all = tablet.admit(usize::MAX, Duration::ZERO).await.unwrap();
-        let refused = tablet.admit(1, Duration::ZERO).await.unwrap_err();
+        let group = admission.group();
+        let all = group.admit(usize::MAX, Duration::ZERO).await.unwrap();
+        let refused = group.admit(1, Duration::ZERO).await.unwrap_err();
         assert_eq!(refused.error.reason, ebla_model::Reason::Busy);
-        assert!(admission.tablet().admit(1, Duration::ZERO).await.is_ok(), "another tablet has its own limit");
+        assert!(admission.group().admit(1, Duration::ZERO).await.is_ok(), "another group has its own limit");
         drop(all);
-        assert!(tablet.admit(1, Duration::ZERO).await.is_ok());
+        assert!(group.admit(1, Duration::ZERO).await.is_ok());
     }
 
     #[tokio::test]
-    async fn a_closed_gate_stalls_all_tablets() {
+    async fn a_closed_gate_stalls_all_groups() {
         let admission = Admission::new();
         admission.set_gate(Gate::Closed);
-        assert!(admission.tablet().admit(1, Duration::ZERO).await.is_err());
+        assert!(admission.group().admit(1, Duration::ZERO).await.is_err());
         admission.set_gate(Gate::Open);
-        assert!(admission.tablet().admit(1, Duration::ZERO).await.is_ok());
+        assert!(admission.group().admit(1, Duration::ZERO).await.is_ok());
     }
 }

@@ -30,7 +30,7 @@ pub enum LatchMode {
 /// The number of hash maps that rows are spread over, to reduce lock contention.
 const SHARDS: usize = 16;
 
-/// All row latches of one tablet. Cheap to clone.
+/// All row latches of one group, by stored row. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Latches {
     shared: Arc<LatchTable>,

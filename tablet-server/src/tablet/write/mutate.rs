@@ -27,18 +27,18 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use crate::raft::ProposeError;
-use crate::tablet::core::applied_state::AppliedState;
+use crate::tablet::core::applied_state::TabletMetadata;
 use crate::tablet::core::command;
-use crate::tablet::core::state_machine::TabletStateMachine;
+use crate::tablet::core::state_machine::GroupStateMachine;
 use crate::tablet::failure::Failure;
-use crate::tablet::write::admission::{Permit, RETRY_AFTER, TABLET_BYTES};
+use crate::tablet::write::admission::{GROUP_BYTES, Permit, RETRY_AFTER};
 use crate::tablet::write::latch::{LatchGuard, LatchMode};
 use crate::tablet::write::queue::{QueuedReply, WriteGuards};
 use crate::tablet::write::rmw::{ConditionalWrite, ResolvedWrite, Submission, call_token, evaluate_mutations};
-use crate::tablet::{RowMutations, Tablet, WriteId};
+use crate::tablet::{RowMutations, Tablet, TabletGroup, WriteId};
 
 /// Maximum bytes of sketches that one call writes: a permit covers no more.
-const SKETCHES_BYTES_MAX: usize = TABLET_BYTES as usize;
+const SKETCHES_BYTES_MAX: usize = GROUP_BYTES as usize;
 
 /// What the rows of one call share.
 struct WriteCall {
@@ -64,14 +64,15 @@ impl Tablet {
         timeout: Duration,
     ) -> Result<Vec<Result<(), Failure>>, Failure> {
         let term = self.leader_term()?;
-        let metadata = Arc::clone(&self.state_machine.applied_state().metadata);
-        self.check_generation(&metadata, generation)?;
+        let metadata = self.metadata()?;
+        Self::check_generation(&metadata, generation)?;
+        let schema = metadata.schema();
         let started = self.runtime.clock.monotonic();
-        let bytes = rows.iter().map(|row| request_bytes(row, &metadata.schema)).sum();
+        let bytes = rows.iter().map(|row| request_bytes(row, schema)).sum();
         let permit = Arc::new(self.admission.admit(bytes, timeout).await?);
         let mut deadline = pin!(tokio::time::sleep(timeout.saturating_sub(self.elapsed_since(started))));
         let call = WriteCall { generation, term, permit };
-        let submissions = self.submit_rows(call, rows, &metadata.schema, deadline.as_mut()).await;
+        let submissions = self.submit_rows(call, rows, schema, deadline.as_mut()).await;
         Ok(self.wait_for_results(submissions, deadline).await)
     }
 
@@ -119,11 +120,12 @@ impl Tablet {
     }
 
     async fn latch_row(&self, row: &RowKey, mode: LatchMode, deadline: Pin<&mut Sleep>) -> Result<LatchGuard, Failure> {
-        if let Some(latch) = self.latches.try_acquire(row, mode) {
+        let row = self.stored_row(row);
+        if let Some(latch) = self.latches.try_acquire(&row, mode) {
             return Ok(latch);
         }
         tokio::select! {
-            latch = self.latches.acquire(row, mode) => Ok(latch),
+            latch = self.latches.acquire(&row, mode) => Ok(latch),
             () = deadline => Err(Failure::deadline()),
         }
     }
@@ -155,38 +157,6 @@ impl Tablet {
         }
     }
 
-    /// Proposes a command other than a write; its timestamp is assigned by the queue.
-    pub(crate) async fn propose_command(&self, kind: CommandKind, timeout: Duration) -> Result<Reply, Failure> {
-        let term = self.leader_term()?;
-        let applied = self.state_machine.applied_state().time;
-        let time = self.queue.pending.lock().assign_timestamp(self.runtime.clock.wall(), applied);
-        let bytes = command::encode(&Command { time, kind });
-        let propose = self.group.propose(vec![bytes], Some(term));
-        let replies = tokio::time::timeout(timeout, propose).await.map_err(|_elapsed| Failure::deadline())?;
-        let reply = replies.into_iter().next().unwrap_or(Err(ProposeError::Unknown));
-        let reply = command::decode_reply(&reply.map_err(|error| self.failure_of_proposal(error))?)?;
-        match reply {
-            Reply::Refused(refusal) => Err(self.failure_of_refusal(&refusal)),
-            reply => Ok(reply),
-        }
-    }
-
-    /// The term in which this replica leads and may decide; an error with a leader hint when it does not lead.
-    pub(crate) fn leader_term(&self) -> Result<Term, Failure> {
-        match self.group.leadership() {
-            Some(leadership) => Ok(leadership.term),
-            None => {
-                // A leader that has not applied its term's first entry cannot serve yet: no hint.
-                let leader = self.leader().filter(|_| !self.group.status().is_leader);
-                Err(Failure::not_leader(leader))
-            }
-        }
-    }
-
-    pub(in crate::tablet) fn elapsed_since(&self, started: Duration) -> Duration {
-        self.runtime.clock.monotonic().saturating_sub(started)
-    }
-
     fn submit_blind(
         &self,
         term: Term,
@@ -194,12 +164,13 @@ impl Tablet {
         guards: WriteGuards,
     ) -> Result<oneshot::Receiver<QueuedReply>, Failure> {
         let applied_state = self.state_machine.applied_state();
-        self.check_row_in_range(&applied_state, &row.row)?;
+        let metadata = self.metadata_in(&applied_state)?;
+        check_row_in_range(&metadata, &row.row)?;
         let mut pending = self.queue.pending.lock();
         let now = pending.assign_timestamp(self.runtime.clock.wall(), applied_state.time);
-        let schema = &applied_state.metadata.schema;
+        let schema = metadata.schema();
         let changes = mutation::resolve(schema, &row.mutations, now)?.merge(schema, &Row::empty(row.row.clone()))?;
-        let write = row_command(row.id, row.row, ResolvedWrite { changes, result: None }, None);
+        let write = self.row_command(row.id, row.row, ResolvedWrite { changes, result: None }, None);
         Ok(self.enqueue(pending, term, write, guards))
     }
 
@@ -211,35 +182,82 @@ impl Tablet {
     ) -> Result<Submission, Failure> {
         let RowMutations { id, row, mutations, token } = row;
         let key = row.clone();
-        let evaluate = move |state_machine: &TabletStateMachine, applied_state: &AppliedState, now| {
-            evaluate_mutations(state_machine, applied_state, (&key, &mutations), now)
+        let evaluate = move |state_machine: &GroupStateMachine, metadata: &TabletMetadata, now| {
+            evaluate_mutations(state_machine, metadata, (&key, &mutations), now)
         };
         let conditional = ConditionalWrite { generation, id, row, token: call_token(CallKind::Mutate, token) };
         self.submit_conditional(conditional, guards, evaluate).await
     }
 
-    pub(super) fn check_row_in_range(&self, applied_state: &AppliedState, row: &RowKey) -> Result<(), Failure> {
-        let descriptor = &applied_state.metadata.descriptor;
-        if descriptor.range.contains(row.as_bytes()) { Ok(()) } else { Err(Failure::wrong_tablet(descriptor.clone())) }
-    }
-
     fn write_result(&self, reply: Result<QueuedReply, oneshot::error::RecvError>) -> Result<(), Failure> {
         match reply.unwrap_or_else(|_gone| Err(outcome_unknown()))? {
             RowReply::Applied | RowReply::Duplicate(_) => Ok(()),
-            RowReply::Refused(refusal) => Err(self.failure_of_refusal(&refusal)),
+            RowReply::Refused(refusal) => Err(self.row_failure(&refusal)),
         }
     }
 
-    pub(super) fn failure_of_refusal(&self, refusal: &Refusal) -> Failure {
-        let message = refusal.message.clone();
-        match refusal.kind {
-            RefusalKind::OutOfRange => Failure::wrong_tablet(self.descriptor()),
-            RefusalKind::UnknownFamily => Failure::new(Reason::NotFoundFamily, message),
-            RefusalKind::Dropped => Failure::new(Reason::TabletDropped, message),
-            RefusalKind::SessionForgotten => Failure::new(Reason::SessionForgotten, message),
-            RefusalKind::NotNow => Failure::new(Reason::Busy, message),
-            RefusalKind::TokenOutOfTime => Failure::new(Reason::FailedPrecondition, message),
+    /// The failure of a row's write: with the tablet's current descriptor if the group still holds it.
+    pub(super) fn row_failure(&self, refusal: &Refusal) -> Failure {
+        match (refusal.kind, self.descriptor()) {
+            (RefusalKind::OutOfRange, Ok(descriptor)) => Failure::wrong_tablet(descriptor),
+            (RefusalKind::OutOfRange, Err(gone)) => gone,
+            _ => failure_of_refusal(refusal),
         }
+    }
+
+    /// The write in the form that a command carries.
+    pub(super) fn row_command(
+        &self,
+        id: WriteId,
+        row: RowKey,
+        resolved: ResolvedWrite,
+        token: Option<CallToken>,
+    ) -> RowWrite {
+        let ResolvedWrite { changes, result } = resolved;
+        RowWrite {
+            tablet: self.id,
+            session: id.session,
+            sequence: id.sequence,
+            lowest_outstanding: id.lowest_outstanding,
+            row,
+            changes,
+            result,
+            token,
+        }
+    }
+}
+
+impl TabletGroup {
+    /// Proposes a command other than a write; its timestamp is assigned by the queue.
+    pub(crate) async fn propose_command(&self, kind: CommandKind, timeout: Duration) -> Result<Reply, Failure> {
+        let term = self.leader_term()?;
+        let applied = self.state_machine.applied_state().time;
+        let time = self.queue.pending.lock().assign_timestamp(self.runtime.clock.wall(), applied);
+        let bytes = command::encode(&Command { time, kind });
+        let propose = self.raft.propose(vec![bytes], Some(term));
+        let replies = tokio::time::timeout(timeout, propose).await.map_err(|_elapsed| Failure::deadline())?;
+        let reply = replies.into_iter().next().unwrap_or(Err(ProposeError::Unknown));
+        let reply = command::decode_reply(&reply.map_err(|error| self.failure_of_proposal(error))?)?;
+        match reply {
+            Reply::Refused(refusal) => Err(failure_of_refusal(&refusal)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The term in which this replica leads and may decide; an error with a leader hint when it does not lead.
+    pub(crate) fn leader_term(&self) -> Result<Term, Failure> {
+        match self.raft.leadership() {
+            Some(leadership) => Ok(leadership.term),
+            None => {
+                // A leader that has not applied its term's first entry cannot serve yet: no hint.
+                let leader = self.leader().filter(|_| !self.raft.status().is_leader);
+                Err(Failure::not_leader(leader))
+            }
+        }
+    }
+
+    pub(in crate::tablet) fn elapsed_since(&self, started: Duration) -> Duration {
+        self.runtime.clock.monotonic().saturating_sub(started)
     }
 
     pub(super) fn failure_of_proposal(&self, error: ProposeError) -> Failure {
@@ -251,17 +269,21 @@ impl Tablet {
     }
 }
 
-/// The write in the form that a command carries.
-pub(super) fn row_command(id: WriteId, row: RowKey, resolved: ResolvedWrite, token: Option<CallToken>) -> RowWrite {
-    let ResolvedWrite { changes, result } = resolved;
-    RowWrite {
-        session: id.session,
-        sequence: id.sequence,
-        lowest_outstanding: id.lowest_outstanding,
-        row,
-        changes,
-        result,
-        token,
+pub(super) fn check_row_in_range(metadata: &TabletMetadata, row: &RowKey) -> Result<(), Failure> {
+    let descriptor = &metadata.descriptor;
+    if descriptor.range.contains(row.as_bytes()) { Ok(()) } else { Err(Failure::wrong_tablet(descriptor.clone())) }
+}
+
+/// The failure of a command that was not applied.
+fn failure_of_refusal(refusal: &Refusal) -> Failure {
+    let message = refusal.message.clone();
+    match refusal.kind {
+        RefusalKind::OutOfRange => Failure::new(Reason::WrongTablet, message),
+        RefusalKind::UnknownFamily => Failure::new(Reason::NotFoundFamily, message),
+        RefusalKind::Dropped => Failure::new(Reason::TabletDropped, message),
+        RefusalKind::SessionForgotten => Failure::new(Reason::SessionForgotten, message),
+        RefusalKind::NotNow => Failure::new(Reason::Busy, message),
+        RefusalKind::TokenOutOfTime => Failure::new(Reason::FailedPrecondition, message),
     }
 }
 

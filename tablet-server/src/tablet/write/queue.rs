@@ -1,4 +1,4 @@
-//! The queue of a tablet's writes, and the batcher: the task that proposes them (group commit).
+//! The queue of a group's writes, and the batcher: the task that proposes them (group commit).
 //!
 //! Timestamps and queue positions are assigned under one lock, so a later write of a row never has an earlier timestamp.
 //! Writes that arrive while a proposal is in flight form the next one: commands of about 4 MiB, bound to the term in which
@@ -17,7 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
 use crate::raft::ProposeError;
-use crate::tablet::Tablet;
+use crate::tablet::TabletGroup;
 use crate::tablet::core::command::{self, COMMAND_BYTES_MAX};
 use crate::tablet::failure::Failure;
 use crate::tablet::write::admission::Permit;
@@ -53,7 +53,7 @@ impl WriteGuards {
     }
 }
 
-/// The queue of a tablet's writes.
+/// The queue of a group's writes, of all its tablets.
 #[derive(Default)]
 pub(crate) struct WriteQueue {
     /// Locked while a write gets its timestamp and its position.
@@ -108,7 +108,7 @@ impl WriteQueue {
     }
 }
 
-impl Tablet {
+impl TabletGroup {
     pub(super) fn enqueue(
         &self,
         mut pending: MutexGuard<'_, PendingWrites>,
@@ -127,7 +127,7 @@ impl Tablet {
         receiver
     }
 
-    /// Proposes queued writes until the tablet's tasks end; writes left then are surely not applied.
+    /// Proposes queued writes until the group's tasks end; writes left then are surely not applied.
     async fn propose_writes(&self) {
         let token = self.runtime.tasks.token();
         while token.run_until_cancelled(self.queue.arrived.notified()).await.is_some() {
@@ -161,12 +161,12 @@ impl Tablet {
         if current.is_empty() {
             if tick {
                 let bytes = command::encode(&Command { time, kind: CommandKind::Tick });
-                let _ignored = self.group.propose(vec![bytes], Some(term)).await;
+                let _ignored = self.raft.propose(vec![bytes], Some(term)).await;
             }
             return;
         }
         let (commands, pending) = build_commands(current, time);
-        let replies = self.group.propose(commands, Some(term)).await;
+        let replies = self.raft.propose(commands, Some(term)).await;
         let mut replies = replies.into_iter();
         for rows in pending {
             let reply = replies.next().unwrap_or(Err(ProposeError::Unknown));
@@ -190,11 +190,11 @@ impl Tablet {
     }
 }
 
-/// Starts the batcher; it lives as long as the tablet's tasks.
-pub(crate) fn start_batcher(tablet: &Arc<Tablet>) {
-    let worker = Arc::clone(tablet);
-    let work = tablet.runtime.tasks.track("batcher", async move { worker.propose_writes().await });
-    tablet.group.spawn(work);
+/// Starts the batcher; it lives as long as the group's tasks.
+pub(crate) fn start_batcher(group: &Arc<TabletGroup>) {
+    let worker = Arc::clone(group);
+    let work = group.runtime.tasks.track("batcher", async move { worker.propose_writes().await });
+    group.raft.spawn(work);
 }
 
 /// The receiver of a row's reply while its command is in flight.

@@ -24,14 +24,14 @@ use ebla_runtime::Failpoint;
 use prost::Message;
 use tokio::sync::oneshot;
 
-use crate::tablet::core::applied_state::AppliedState;
+use crate::tablet::core::applied_state::TabletMetadata;
 use crate::tablet::core::apply::{EARLY, LATE};
-use crate::tablet::core::state_machine::TabletStateMachine;
+use crate::tablet::core::state_machine::GroupStateMachine;
 use crate::tablet::failure::Failure;
 use crate::tablet::read::projection::Projection;
 use crate::tablet::read::scan::{pool_failure, read_row};
 use crate::tablet::write::latch::LatchMode;
-use crate::tablet::write::mutate::{mutations_bytes, outcome_unknown, row_command};
+use crate::tablet::write::mutate::{check_row_in_range, mutations_bytes, outcome_unknown};
 use crate::tablet::write::queue::{QueuedReply, WriteGuards};
 use crate::tablet::{CheckRequest, ModifyRequest, Tablet, WriteId};
 
@@ -90,13 +90,13 @@ impl Tablet {
             row: request.row.clone(),
             token: call_token(CallKind::Check, request.token.clone()),
         };
-        let schema = Arc::clone(&self.state_machine.applied_state().metadata.schema);
+        let schema = Arc::clone(self.metadata()?.schema());
         let bytes = mutations_bytes(&request.then, &schema).max(mutations_bytes(&request.otherwise, &schema));
         let clock = self.runtime.clock.clone();
         let deadline = clock.monotonic().saturating_add(timeout);
-        let evaluate = move |state_machine: &TabletStateMachine, applied_state: &AppliedState, now| {
+        let evaluate = move |state_machine: &GroupStateMachine, metadata: &TabletMetadata, now| {
             let is_late = || clock.monotonic() >= deadline;
-            evaluate_check(state_machine, applied_state, &request, now, &is_late)
+            evaluate_check(state_machine, metadata, &request, now, &is_late)
         };
         let result = self.read_modify_write(write, bytes, evaluate, timeout).await?;
         Ok(result.first() == Some(&MATCHED))
@@ -115,8 +115,8 @@ impl Tablet {
             token: call_token(CallKind::Modify, request.token.clone()),
         };
         let bytes = request.rules.iter().map(rule_bytes).sum();
-        let evaluate = move |state_machine: &TabletStateMachine, applied_state: &AppliedState, now| {
-            evaluate_modify(state_machine, applied_state, &request, now)
+        let evaluate = move |state_machine: &GroupStateMachine, metadata: &TabletMetadata, now| {
+            evaluate_modify(state_machine, metadata, &request, now)
         };
         self.read_modify_write(write, bytes, evaluate, timeout).await
     }
@@ -129,7 +129,7 @@ impl Tablet {
         timeout: Duration,
     ) -> Result<Bytes, Failure>
     where
-        E: FnOnce(&TabletStateMachine, &AppliedState, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
+        E: FnOnce(&GroupStateMachine, &TabletMetadata, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
     {
         let work = self.run_read_modify_write(write, bytes, evaluate, timeout);
         tokio::time::timeout(timeout, work).await.unwrap_or_else(|_elapsed| Err(Failure::deadline()))
@@ -143,11 +143,11 @@ impl Tablet {
         timeout: Duration,
     ) -> Result<Bytes, Failure>
     where
-        E: FnOnce(&TabletStateMachine, &AppliedState, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
+        E: FnOnce(&GroupStateMachine, &TabletMetadata, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
     {
         let permit = Arc::new(self.admission.admit(bytes + 256, timeout).await?);
         let mode = if Failpoint::DecisionUnlatched.is_enabled() { LatchMode::Shared } else { LatchMode::Exclusive };
-        let latch = self.latches.acquire(&write.row, mode).await;
+        let latch = self.latches.acquire(&self.stored_row(&write.row), mode).await;
         let guards = WriteGuards::new(latch, permit);
         let (reply, result) = match self.submit_conditional(write, guards, evaluate).await? {
             Submission::AlreadyApplied(result) => return Ok(result.unwrap_or_default()),
@@ -159,7 +159,7 @@ impl Tablet {
         match reply.await.unwrap_or_else(|_gone| Err(outcome_unknown()))? {
             RowReply::Applied => Ok(result),
             RowReply::Duplicate(result) => Ok(result.unwrap_or_default()),
-            RowReply::Refused(refusal) => Err(self.failure_of_refusal(&refusal)),
+            RowReply::Refused(refusal) => Err(self.row_failure(&refusal)),
         }
     }
 
@@ -171,17 +171,18 @@ impl Tablet {
         evaluate: E,
     ) -> Result<Submission, Failure>
     where
-        E: FnOnce(&TabletStateMachine, &AppliedState, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
+        E: FnOnce(&GroupStateMachine, &TabletMetadata, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
     {
         let ConditionalWrite { generation, id, row, token } = write;
         // Only now: if the leadership began while this write waited, another leader's writes may have come before.
         let term = self.leader_term()?;
         let applied_state = self.state_machine.applied_state();
-        self.check_generation(&applied_state.metadata, generation)?;
-        self.check_row_in_range(&applied_state, &row)?;
+        let metadata = self.metadata_in(&applied_state)?;
+        Self::check_generation(&metadata, generation)?;
+        check_row_in_range(&metadata, &row)?;
         let now = self.queue.pending.lock().assign_timestamp(self.runtime.clock.wall(), applied_state.time);
         let state_machine = Arc::clone(&self.state_machine);
-        let row_and_token = token.clone().map(|token| (row.clone(), token));
+        let row_and_token = token.clone().map(|token| (self.stored_row(&row), token));
         let work = move || match state_machine.check_duplicate(&id) {
             SequenceCheck::Duplicate(result) => Ok(Evaluation::AlreadyApplied(result)),
             SequenceCheck::Acknowledged => Err(already_acknowledged()),
@@ -191,7 +192,7 @@ impl Tablet {
                 {
                     return Ok(Evaluation::AlreadyApplied(result));
                 }
-                let resolved = evaluate(&state_machine, &applied_state, now)?;
+                let resolved = evaluate(&state_machine, &metadata, now)?;
                 if row_and_token.is_some() {
                     check_result_size(resolved.result.as_ref())?;
                 }
@@ -204,7 +205,7 @@ impl Tablet {
             Evaluation::Resolved(resolved) => resolved,
         };
         let result = resolved.result.clone();
-        let write = row_command(id, row, resolved, token);
+        let write = self.row_command(id, row, resolved, token);
         Ok(Submission::Queued(self.enqueue(self.queue.pending.lock(), term, write, guards), result))
     }
 }
@@ -217,20 +218,21 @@ const MATCHED: u8 = 1;
 const NOT_MATCHED: u8 = 0;
 
 fn evaluate_check(
-    state_machine: &TabletStateMachine,
-    applied_state: &AppliedState,
+    state_machine: &GroupStateMachine,
+    metadata: &TabletMetadata,
     request: &CheckRequest,
     now: Micros,
     is_late: &dyn Fn() -> bool,
 ) -> Result<ResolvedWrite, Error> {
-    let schema = &applied_state.metadata.schema;
+    let schema = metadata.schema();
     // Both branches are resolved: an unknown family is reported whichever branch is taken.
     let then = mutation::resolve(schema, &request.then, now)?;
     let otherwise = mutation::resolve(schema, &request.otherwise, now)?;
     let columns = &then.columns() | &otherwise.columns();
     let predicate = request.predicate.as_ref();
-    let row =
-        read_row(state_machine, &request.row, |families| Projection::for_predicate(predicate, &columns, families))?;
+    let row = read_row(state_machine, metadata, &request.row, |families| {
+        Projection::for_predicate(predicate, &columns, families)
+    })?;
     let matched = predicate.map_or_else(|| Ok(!row.is_empty()), |predicate| predicate.matches(&row, is_late))?;
     let (branch, result) = if matched { (then, MATCHED) } else { (otherwise, NOT_MATCHED) };
     Ok(ResolvedWrite { changes: branch.merge(schema, &row)?, result: Some(Bytes::copy_from_slice(&[result])) })
@@ -238,29 +240,29 @@ fn evaluate_check(
 
 /// Resolves mutations that add to the row's aggregates.
 pub(super) fn evaluate_mutations(
-    state_machine: &TabletStateMachine,
-    applied_state: &AppliedState,
+    state_machine: &GroupStateMachine,
+    metadata: &TabletMetadata,
     (row, mutations): (&RowKey, &[Mutation]),
     now: Micros,
 ) -> Result<ResolvedWrite, Error> {
-    let schema = &applied_state.metadata.schema;
+    let schema = metadata.schema();
     let resolution = mutation::resolve(schema, mutations, now)?;
     let columns = resolution.columns();
-    let current = read_row(state_machine, row, |families| Projection::for_columns(&columns, families))?;
+    let current = read_row(state_machine, metadata, row, |families| Projection::for_columns(&columns, families))?;
     Ok(ResolvedWrite { changes: resolution.merge(schema, &current)?, result: None })
 }
 
 fn evaluate_modify(
-    state_machine: &TabletStateMachine,
-    applied_state: &AppliedState,
+    state_machine: &GroupStateMachine,
+    metadata: &TabletMetadata,
     request: &ModifyRequest,
     now: Micros,
 ) -> Result<ResolvedWrite, Error> {
-    let schema = &applied_state.metadata.schema;
+    let schema = metadata.schema();
     // The evaluation reports unknown families.
     let column = |rule: &Rule| Some((schema.family_by_name(&rule.family)?.id, rule.qualifier.clone()));
     let columns = request.rules.iter().filter_map(column).collect();
-    let row = read_row(state_machine, &request.row, |families| Projection::for_columns(&columns, families))?;
+    let row = read_row(state_machine, metadata, &request.row, |families| Projection::for_columns(&columns, families))?;
     let (changes, cells) = rmw::evaluate(schema, &row, &request.rules, now)?;
     let row = convert::row_to_proto(&Row { key: request.row.clone(), cells });
     let response = data::ReadModifyWriteRowResponse { row: Some(row) };

@@ -1,13 +1,16 @@
-//! Golden scripts: `testdata/apply/*.txt`. A script is the history of one tablet; a case is a list of commands that are
-//! applied and written in one batch, followed by the replies and the tablet's content.
+//! Golden scripts: `testdata/apply/*.txt`. A script is the history of one group, which begins with tablet 7 of table 5; a case
+//! is a list of commands that are applied and written in one batch, followed by the replies and the group's cells. A row of
+//! another table is shown as `table/row`. A write names its tablet as in `write@8`; without one it is that of table 5 with the row.
 //!
 //! ```text
 //!   families   f g       no rule            at 7                          time of the commands that follow
 //!              c         2 versions         write s1.3/2 row change; ...  session s1, sequence 3, lowest outstanding 2
 //!              o         age 10             set f:q@5=v   del f:q 5 9   delfam f   delrow   keep text
 //!   second 7           at 7 seconds         token text [3]   with this token, first sent in second 3
-//!   range a m                               schema 2 f c   droprange 9 a m   drop 9   collect a m 50   tick
-//!   split at child                          restart        the stored state is read back
+//!   range a m     of tablet 7               schema 2 f c   droprange 9 a m   drop 9   collect a m 50   tick
+//!   create 9 table tablet from to           split at child   the tablet of table 5 with the key
+//!   divide 8 9 child                        restart        the stored state is read back
+//!   tablets       shows the tablets
 //! ```
 
 use std::collections::BTreeMap;
@@ -20,6 +23,7 @@ use ebla_model::command::CallToken;
 use ebla_model::gc::GcRule;
 use ebla_model::idempotency::{CallKind, IdempotencyToken, TOKENS_BYTES_MAX};
 use ebla_model::schema::{Family, TableName, TableState};
+use ebla_model::stored_row::parse_stored_row;
 use ebla_model::{OperationId, SchemaVersion, Sequence, ServerId, SessionId, TableId};
 use parking_lot::Mutex;
 
@@ -62,7 +66,7 @@ impl CellReader for Stored {
 }
 
 struct History {
-    state: TabletState,
+    state: GroupState,
     stored: Stored,
     meta: BTreeMap<Vec<u8>, Bytes>,
     time: Micros,
@@ -84,9 +88,18 @@ fn family_id(name: &str) -> FamilyId {
     FamilyId::new(u32::try_from(at).unwrap() + 1)
 }
 
+/// The table of the scripts.
+const TABLE: TableId = TableId::new(5);
+/// Its first tablet.
+const TABLET: TabletId = TabletId::new(7);
+
 fn schema(version: u64, families: &[&str]) -> TableSchema {
+    schema_of(TABLE, version, families)
+}
+
+fn schema_of(table: TableId, version: u64, families: &[&str]) -> TableSchema {
     TableSchema {
-        table: TableId::new(5),
+        table,
         name: TableName::from_parts("p", "inst", "t").unwrap(),
         version: SchemaVersion::new(version),
         families: families.iter().map(|name| family(name)).collect(),
@@ -104,8 +117,8 @@ fn key_range(from: &str, to: &str) -> KeyRange {
 impl History {
     fn new() -> Self {
         let servers = [1, 2, 3].map(ServerId::new);
-        let descriptor = TabletDescriptor::initial(TableId::new(5), TabletId::new(7), KeyRange::all(), &servers);
-        let state = TabletState::fresh(descriptor, schema(1, &NAMES));
+        let mut state = GroupState::fresh(GroupDescriptor::initial(GroupId::new(3), &servers));
+        state.add_tablet(schema(1, &NAMES), TABLET, KeyRange::all());
         let meta = BTreeMap::new();
         let mut history = Self { state, stored: Stored::default(), meta, time: Micros::ZERO };
         let saved = history.state.save();
@@ -132,13 +145,14 @@ impl History {
                 ["at", time] => self.time = Micros::new(time.parse().unwrap()),
                 ["second", time] => self.time = Micros::from_millis(time.parse::<i64>().unwrap() * 1000),
                 ["range", from, to] => {
-                    let descriptor = TabletDescriptor { range: key_range(from, to), ..self.state.descriptor.clone() };
-                    self.state.set_descriptor(descriptor);
+                    let tablet = self.state.tablets[&TABLET].clone();
+                    self.state.put_tablet(TabletDescriptor { range: key_range(from, to), ..tablet });
                 }
                 ["restart"] => self.restart(),
-                ["split", at, child] => out.push(self.split(at, child)),
+                ["tablets"] => out.extend(self.state.tablets.values().map(show_tablet)),
+                ["divide", tablets @ .., child] => out.extend(self.divide(tablets, child)),
                 _ => {
-                    let command = Command { time: self.time, kind: parse(line) };
+                    let command = Command { time: self.time, kind: parse(&self.state, line) };
                     let mut applier = Applier::new(&mut self.state, &self.stored);
                     applier.resume(std::mem::take(&mut edits));
                     if needs_written_edits(&command.kind) {
@@ -160,23 +174,18 @@ impl History {
 
     fn restart(&mut self) {
         let meta = self.meta.iter().map(|(key, value)| (Bytes::from(key.clone()), value.clone()));
-        self.state = TabletState::load(meta).unwrap();
+        self.state = GroupState::load(meta).unwrap();
     }
 
-    fn split(&self, at: &str, child: &str) -> String {
-        let at = RowKey::copy_from_slice(at.as_bytes());
-        match split(&self.state, &at, TabletId::new(child.parse().unwrap())) {
-            Ok((left, right)) => format!(
-                "left {} {} generation {}, right {} {} generation {} from {}",
-                left.tablet,
-                left.range,
-                left.generation,
-                right.tablet,
-                right.range,
-                right.generation,
-                right.membership_log_id
-            ),
-            Err(refusal) => show_refusal(&refusal),
+    /// What would move to the new group.
+    fn divide(&self, tablets: &[&str], child: &str) -> Vec<String> {
+        let tablets: Vec<_> = tablets.iter().map(|tablet| TabletId::new(tablet.parse().unwrap())).collect();
+        match divide(&self.state, &tablets, GroupId::new(child.parse().unwrap())) {
+            Ok((group, moved)) => {
+                let group = format!("group {} from {}", group.group, group.membership_log_id);
+                std::iter::once(group).chain(moved.iter().map(show_tablet)).collect()
+            }
+            Err(refusal) => vec![show_refusal(&refusal)],
         }
     }
 
@@ -190,41 +199,70 @@ impl History {
             let name = NAMES[usize::try_from(key.family.get()).unwrap() - 1];
             let (qualifier, value) = (String::from_utf8_lossy(&key.qualifier), String::from_utf8_lossy(&value));
             let cell = format!("{name}:{qualifier}@{}={value}", key.timestamp);
-            rows.entry(key.row.to_string()).or_default().push(cell);
+            let (table, row) = parse_stored_row(key.row.bytes()).unwrap();
+            let row = if table == TABLE { row.to_string() } else { format!("{table}/{row}") };
+            rows.entry(row).or_default().push(cell);
         }
         rows.into_iter().map(|(row, cells)| format!("  {row}  {}", cells.join(" "))).collect()
     }
 }
 
-fn parse(line: &str) -> CommandKind {
+/// The tablet of the scripts' table that has a row, or its first one.
+fn tablet_of(state: &GroupState, row: &RowKey) -> TabletId {
+    let found = state.tablets_of(TABLE).find(|tablet| tablet.range.contains(row.as_bytes()));
+    found.map_or(TABLET, |tablet| tablet.tablet)
+}
+
+fn parse(state: &GroupState, line: &str) -> CommandKind {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words.as_slice() {
-        ["write", id, row, ..] => {
+        [write, id, row, ..] if write.starts_with("write") => {
             let changes = line.splitn(4, ' ').nth(3).unwrap();
-            CommandKind::Write(vec![parse_write(id, row, changes)])
+            let mut parsed = parse_write(state, id, row, changes);
+            if let Some((_write, tablet)) = write.split_once('@') {
+                parsed.tablet = TabletId::new(tablet.parse().unwrap());
+            }
+            CommandKind::Write(vec![parsed])
+        }
+        ["create", operation, table, tablet, from, to] => CommandKind::CreateTablets {
+            operation: OperationId::new(operation.parse().unwrap()),
+            schema: schema_of(TableId::new(table.parse().unwrap()), 1, &NAMES),
+            tablets: vec![NewTablet { tablet: TabletId::new(tablet.parse().unwrap()), range: key_range(from, to) }],
+        },
+        ["split", at, child] => {
+            let at = RowKey::copy_from_slice(at.as_bytes());
+            let tablet = tablet_of(state, &at);
+            CommandKind::Split { tablet, at, child: TabletId::new(child.parse().unwrap()) }
         }
         ["schema", version, families @ ..] => CommandKind::SetSchema(schema(version.parse().unwrap(), families)),
         ["droprange", operation, from, to] => CommandKind::DropRange {
             operation: OperationId::new(operation.parse().unwrap()),
+            table: TABLE,
             range: key_range(from, to),
         },
-        ["drop", operation] => CommandKind::Drop { operation: OperationId::new(operation.parse().unwrap()) },
-        ["collect", from, to, time] => {
-            CommandKind::Collect { range: key_range(from, to), time: Micros::new(time.parse().unwrap()) }
+        ["drop", operation] => {
+            CommandKind::Drop { operation: OperationId::new(operation.parse().unwrap()), table: TABLE }
         }
+        ["collect", from, to, time] => CommandKind::Collect {
+            tablet: TABLET,
+            range: key_range(from, to),
+            time: Micros::new(time.parse().unwrap()),
+        },
         ["tick"] => CommandKind::Tick,
         _ => panic!("not a command: {line}"),
     }
 }
 
-fn parse_write(id: &str, row: &str, changes: &str) -> RowWrite {
+fn parse_write(state: &GroupState, id: &str, row: &str, changes: &str) -> RowWrite {
+    let row = RowKey::copy_from_slice(row.as_bytes());
     let (session, rest) = id.strip_prefix('s').unwrap().split_once('.').unwrap();
     let (sequence, lowest) = rest.split_once('/').unwrap();
     let mut write = RowWrite {
+        tablet: tablet_of(state, &row),
         session: SessionId::new(session.parse().unwrap()),
         sequence: Sequence::new(sequence.parse().unwrap()),
         lowest_outstanding: Sequence::new(lowest.parse().unwrap()),
-        row: RowKey::copy_from_slice(row.as_bytes()),
+        row,
         changes: Vec::new(),
         result: None,
         token: None,
@@ -291,8 +329,15 @@ fn show_reply(reply: &Reply) -> Vec<String> {
         Reply::Write(rows) => rows.iter().map(show_row_reply).collect(),
         Reply::Done => vec!["done".to_owned()],
         Reply::Refused(refusal) => vec![show_refusal(refusal)],
-        Reply::Split { .. } => panic!("a split is applied by the state machine"),
+        Reply::Split { left, right } => {
+            vec![format!("left {}, right {}", show_tablet(left), show_tablet(right))]
+        }
     }
+}
+
+fn show_tablet(tablet: &TabletDescriptor) -> String {
+    let TabletDescriptor { table, tablet, range, generation, group, .. } = tablet;
+    format!("{tablet} {range} generation {generation} table {table} group {group}")
 }
 
 fn show_row_reply(reply: &RowReply) -> String {
@@ -365,16 +410,18 @@ fn golden_scripts_match() {
 fn a_state_survives_save_and_load() {
     let mut history = History::new();
     history.run(&["at 100", "write s1.1/1 a set f:q@1=v; keep x", "schema 2 f o", "droprange 3 a b"]);
-    let before = format!("{:?}", (&history.state.sessions, &history.state.operations, &history.state.floors));
+    let shown =
+        |state: &GroupState| format!("{:?}", (&state.sessions, &state.operations, &state.tablets, &state.tables));
+    let before = shown(&history.state);
     history.restart();
-    assert_eq!(format!("{:?}", (&history.state.sessions, &history.state.operations, &history.state.floors)), before);
-    assert_eq!(history.state.schema.version, SchemaVersion::new(2));
+    assert_eq!(shown(&history.state), before);
+    assert_eq!(history.state.tables[&TABLE].schema.version, SchemaVersion::new(2));
     assert_eq!(history.state.time, Micros::new(100));
 }
 
 /// A write of a row of its own whose result uses 1 MiB of the memory for tokens.
-fn heavy(row: u64) -> Command {
-    let mut write = parse_write(&format!("s1.{row}/{row}"), &row.to_string(), "token tokentoken");
+fn heavy(state: &GroupState, row: u64) -> Command {
+    let mut write = parse_write(state, &format!("s1.{row}/{row}"), &row.to_string(), "token tokentoken");
     write.result = Some(Bytes::from(vec![0; 1 << 20]));
     Command { time: Micros::ZERO, kind: CommandKind::Write(vec![write]) }
 }
@@ -383,27 +430,28 @@ fn heavy(row: u64) -> Command {
 #[test]
 fn tokens_are_refused_rather_than_forgotten() {
     let mut history = History::new();
+    let before = history.state.clone();
     let mut applier = Applier::new(&mut history.state, &history.stored);
     let mut row = 0;
     let refused = loop {
         row += 1;
-        match applier.apply(heavy(row)).unwrap() {
+        match applier.apply(heavy(&before, row)).unwrap() {
             Reply::Write(rows) if rows == [RowReply::Applied] => assert!(row < 64),
             reply => break show_reply(&reply),
         }
     };
-    assert_eq!(refused, ["refused NotNow: the tablet's memory for idempotency tokens is full"]);
+    assert_eq!(refused, ["refused NotNow: the group's memory for idempotency tokens is full"]);
     assert_eq!(row, 64);
     assert!(applier.state().tokens.size_bytes() <= TOKENS_BYTES_MAX);
-    let light = parse("write s1.100/100 other token tokentoken");
+    let light = parse(&before, "write s1.100/100 other token tokentoken");
     assert_eq!(
         applier.apply(Command { time: Micros::ZERO, kind: light }).unwrap(),
         Reply::Write(vec![RowReply::Applied])
     );
-    let again = parse("write s2.1/1 1 token tokentoken");
+    let again = parse(&before, "write s2.1/1 1 token tokentoken");
     let Reply::Write(known) = applier.apply(Command { time: Micros::ZERO, kind: again }).unwrap() else { panic!() };
     assert!(matches!(known[..], [RowReply::Duplicate(Some(_))]), "the first of all is still known");
-    let later = Command { time: Micros::from_millis(901_000), ..heavy(row + 1) };
+    let later = Command { time: Micros::from_millis(901_000), ..heavy(&before, row + 1) };
     assert_eq!(applier.apply(later).unwrap(), Reply::Write(vec![RowReply::Applied]));
 }
 
@@ -430,22 +478,24 @@ fn the_time_of_forgetting_does_not_change_replies() {
     assert_eq!(steady.state.canonical().tokens, restarted.state.canonical().tokens);
 }
 
-/// Both halves of a split know the tokens of their own rows, and no others.
+/// Both groups of a division know the tokens of their own rows, and no others.
 #[test]
-fn a_split_divides_the_tokens() {
+fn a_division_divides_the_tokens() {
     let mut history = History::new();
     history.run(&["second 1", "write s1.1/1 a token tokentoken", "write s1.2/2 x token tokentoken; keep answer"]);
-    let (left, right) = split(&history.state, &RowKey::new("m"), TabletId::new(9)).unwrap();
-    let mut child = history.state.child(right);
-    history.state.set_descriptor(left);
+    history.run(&["split m 9"]);
+    let moves = [TabletId::new(9)];
+    let (group, moved) = divide(&history.state, &moves, GroupId::new(4)).unwrap();
+    let mut child = history.state.child(group, &moved);
+    history.state.remove_tablets(&moves);
     let edits = history.state.take_edits();
     history.keep(edits);
     let kept = |meta: &BTreeMap<Vec<u8>, Bytes>| meta.keys().filter(|key| key.starts_with(b"tokens/")).count();
     assert_eq!((history.state.tokens.keys().count(), kept(&history.meta)), (1, 1));
     assert_eq!(child.tokens.keys().count(), 1);
     let stored = Stored::default();
+    let again = parse(&child, "write s2.1/1 x set f:q@1=v; token tokentoken");
     let mut applier = Applier::new(&mut child, &stored);
-    let again = parse("write s2.1/1 x set f:q@1=v; token tokentoken");
     let reply = applier.apply(Command { time: Micros::from_millis(2000), kind: again }).unwrap();
     assert_eq!(show_reply(&reply), ["duplicate answer"]);
 }

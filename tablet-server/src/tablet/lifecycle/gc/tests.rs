@@ -7,42 +7,53 @@ use ebla_model::cell::{FamilyName, Row};
 use ebla_model::command::{Command, RowWrite};
 use ebla_model::gc::GcRule;
 use ebla_model::id::{
-    FamilyId, LogId, LogIndex, ReplicaId, SchemaVersion, Sequence, ServerId, SessionId, TableId, TabletId, Term,
+    FamilyId, GroupId, LogId, LogIndex, ReplicaId, SchemaVersion, Sequence, ServerId, SessionId, TableId, TabletId,
+    Term,
 };
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::GroupDescriptor;
 use ebla_model::mutation::Change;
 use ebla_model::schema::{Family, TableName, TableSchema, TableState};
-use ebla_storage::tablet::{SharedResources, StoreOptions, TabletStore};
+use ebla_storage::store::{GroupStore, SharedResources, StoreOptions};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::raft::{CommittedEntry, GroupId, Payload, StateMachine};
+use crate::raft::{CommittedEntry, GroupReplica, Payload, StateMachine};
 use crate::tablet::core::command;
-use crate::tablet::core::state::TabletState;
+use crate::tablet::core::state::GroupState;
 use crate::tablet::core::state_machine::{ReplicaFactory, initialize_store};
 use crate::tablet::read::projection::Projection;
 use crate::tablet::read::scan::read_row;
 
+const TABLET: TabletId = TabletId::new(7);
 const SECOND: i64 = 1_000_000;
 const ROWS: [&str; 3] = ["a", "b", "c"];
 const QUALIFIERS: [&str; 2] = ["p", "q"];
 
-/// For tablets that are never split and receive no snapshots.
+/// For groups that are never divided and receive no snapshots.
 struct NoReplicas;
 
 impl ReplicaFactory for NoReplicas {
-    fn is_known(&self, _replica: GroupId) -> bool {
+    fn is_known(&self, _replica: GroupReplica) -> bool {
         false
     }
 
-    fn create_store(&self, _replica: GroupId, _fill: &mut dyn FnMut(&Path) -> Result<(), Error>) -> Result<(), Error> {
-        Err(Error::internal("this replica is never split"))
+    fn create_store(
+        &self,
+        _replica: GroupReplica,
+        _fill: &mut dyn FnMut(&Path) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        Err(Error::internal("this replica is never divided"))
     }
 
-    fn start_child(&self, _parent: GroupId, _split_index: LogIndex, _child: GroupId) {}
+    fn start_child(&self, _parent: GroupReplica, _divide_index: LogIndex, _child: GroupReplica) {}
 
-    fn install_store(&self, _replica: GroupId, _folder: &Path, _old: Arc<TabletStore>) -> Result<TabletStore, Error> {
+    fn install_store(
+        &self,
+        _replica: GroupReplica,
+        _folder: &Path,
+        _old: Arc<GroupStore>,
+    ) -> Result<GroupStore, Error> {
         Err(Error::internal("this replica receives no snapshots"))
     }
 }
@@ -77,7 +88,7 @@ fn schema() -> TableSchema {
 
 /// A replica and its folder.
 struct Replica {
-    state_machine: TabletStateMachine,
+    state_machine: GroupStateMachine,
     _folder: TempDir,
 }
 
@@ -85,12 +96,12 @@ impl Replica {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
         let shared = SharedResources::new(StoreOptions { cache_bytes: 4 << 20, ..StoreOptions::up() }).unwrap();
-        let store = TabletStore::create(&folder.path().join("store"), &shared).unwrap();
-        let range = KeyRange::all();
-        let descriptor = TabletDescriptor::initial(TableId::new(5), TabletId::new(7), range, &[ServerId::new(1)]);
-        initialize_store(&store, &TabletState::fresh(descriptor, schema())).unwrap();
-        let id = GroupId { tablet: TabletId::new(7), replica: ReplicaId::new(1) };
-        let state_machine = TabletStateMachine::open(id, store, shared, Arc::new(NoReplicas)).unwrap();
+        let store = GroupStore::create(&folder.path().join("store"), &shared).unwrap();
+        let mut state = GroupState::fresh(GroupDescriptor::initial(GroupId::new(3), &[ServerId::new(1)]));
+        state.add_tablet(schema(), TABLET, KeyRange::all());
+        initialize_store(&store, &state).unwrap();
+        let id = GroupReplica { group: GroupId::new(3), replica: ReplicaId::new(1) };
+        let state_machine = GroupStateMachine::open(id, store, shared, Arc::new(NoReplicas)).unwrap();
         Self { state_machine, _folder: folder }
     }
 
@@ -103,12 +114,14 @@ impl Replica {
 
     /// The rows as readers and conditions see them.
     fn rows(&self) -> Vec<Row> {
-        ROWS.iter().map(|row| read_row(&self.state_machine, &RowKey::new(*row), |_| Projection::ALL).unwrap()).collect()
+        let tablet = self.state_machine.applied_state().tablet(TABLET).cloned().unwrap();
+        let row = |row: &&'static str| read_row(&self.state_machine, &tablet, &RowKey::new(*row), |_| Projection::ALL);
+        ROWS.iter().map(|name| row(name).unwrap()).collect()
     }
 
     /// The number of stored cells, dead or not.
     fn cells(&self) -> u64 {
-        let gc_range = next_range(&self.state_machine, &RowKey::EMPTY).unwrap().unwrap();
+        let gc_range = next_range(&self.state_machine, TABLET, &RowKey::EMPTY).unwrap().unwrap();
         gc_range.cells
     }
 
@@ -119,12 +132,13 @@ impl Replica {
 
     /// The range that a pass would propose.
     fn proposed_range(&self) -> Option<GcRange> {
-        next_range(&self.state_machine, &RowKey::EMPTY).unwrap().filter(GcRange::is_worth_collecting)
+        next_range(&self.state_machine, TABLET, &RowKey::EMPTY).unwrap().filter(GcRange::is_worth_collecting)
     }
 }
 
 fn write(index: u64, row: &'static str, change: Change) -> CommandKind {
     CommandKind::Write(vec![RowWrite {
+        tablet: TABLET,
         session: SessionId::new(1),
         sequence: Sequence::new(index),
         lowest_outstanding: Sequence::new(index),
@@ -224,7 +238,7 @@ proptest! {
                 }
                 (Step::Collect, _) => match replicas[0].proposed_range() {
                     Some(GcRange { range, time: judged, .. }) => {
-                        let collect = CommandKind::Collect { range, time: judged };
+                        let collect = CommandKind::Collect { tablet: TABLET, range, time: judged };
                         replicas[..2].iter().for_each(|it| it.apply(index, time, collect.clone()));
                         replicas[2].apply(index, time, CommandKind::Tick);
                     }
@@ -254,7 +268,7 @@ fn a_pass_finds_excess_versions_and_ignores_expired_ones() {
     let young = |family: u64| (1..=50).filter(|second| second % 5 == family % 5 && *second >= 40).count() as u64;
     let counted = 2 + young(4).min(3) + young(5).max(1);
     assert_eq!((found.cells, found.dead), (50, 30 - counted));
-    replica.apply(51, 60 * SECOND, CommandKind::Collect { range: found.range, time: found.time });
+    replica.apply(51, 60 * SECOND, CommandKind::Collect { tablet: TABLET, range: found.range, time: found.time });
     // The entry also removes expired cells, for which alone no entry would be proposed.
     assert_eq!(replica.cells(), 10 + young(3) + counted);
     assert_eq!(replica.proposed_range(), None);
@@ -276,9 +290,9 @@ fn a_range_ends_after_a_row() {
     wide("a", 1, 3_000);
     wide("b", 4_000, 3_000);
     wide("c", 8_000, 10);
-    let first = next_range(&replica.state_machine, &RowKey::EMPTY).unwrap().unwrap();
+    let first = next_range(&replica.state_machine, TABLET, &RowKey::EMPTY).unwrap().unwrap();
     assert_eq!((first.cells, first.dead), (6_000, 5_996));
     assert_eq!(first.range, KeyRange::new(RowKey::EMPTY, Some(RowKey::new("c"))).unwrap());
-    let second = next_range(&replica.state_machine, first.range.end().unwrap()).unwrap().unwrap();
+    let second = next_range(&replica.state_machine, TABLET, first.range.end().unwrap()).unwrap().unwrap();
     assert_eq!((second.cells, second.dead, second.range.end()), (10, 8, None));
 }

@@ -1,9 +1,9 @@
-//! The tablet manager: all replicas of a server. It opens them at start, creates and removes them on request, starts
-//! children of splits, and finds them by id.
+//! The tablet manager: the replicas of all groups of a server. It opens them at start, creates and removes them on request,
+//! starts children of divided groups, and finds groups and tablets by id.
 //!
 //! The registry on disk lists the local replicas; the manager holds the same set in memory, with their groups running. A
-//! tablet has at most one replica on a server. Three facts decide how a replica may be created: a removed replica never
-//! returns (tombstone); the first replicas of a new tablet are all created from the same seed; any other
+//! group has at most one replica on a server. Three facts decide how a replica may be created: a removed replica never
+//! returns (tombstone); the first replicas of a new group are all created from the same seed; any other
 //! missing replica is created *empty* and filled by the leader's snapshot, never from a seed whose content it cannot have.
 
 mod provision;
@@ -17,24 +17,27 @@ use std::time::Duration;
 
 use ebla_model::Reason;
 use ebla_model::error::Error;
-use ebla_model::id::{Generation, ServerId, TableId, TabletId};
+use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_runtime::{Blocking, Runtime};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::{Registry, ReplicaState};
-use ebla_storage::tablet::SharedResources;
+use ebla_storage::store::SharedResources;
 use futures::StreamExt as _;
 use parking_lot::{Mutex, RwLock};
 use tracing::{error, warn};
 
 pub use self::provision::{CreateOutcome, InitialState};
-use crate::raft::{BlockingPools, GroupDirectory, GroupId, Network, RaftTimings};
+use crate::raft::{BlockingPools, GroupDirectory, GroupReplica, Network, RaftTimings};
+use crate::tablet::core::applied_state::TabletMetadata;
 use crate::tablet::lifecycle::split::TabletHost;
 use crate::tablet::write::admission::Admission;
-use crate::tablet::{ReplicaReport, Tablet};
+use crate::tablet::{ReplicaReport, Tablet, TabletGroup};
 
-/// Replicas opened concurrently: opening reads files, and a server may have a thousand replicas.
+/// Replicas opened concurrently: opening reads files.
 const OPEN_CONCURRENCY: usize = 8;
+/// Descriptors of nearby tablets that an error carries, in each direction.
+const NEARBY_MAX: usize = 8;
 /// Time limit for the tasks of a replica to end.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 /// The period of the check whether a store is closed ...
@@ -51,7 +54,7 @@ pub struct TabletManagerParts {
     /// The server's commit log.
     pub log: CommitLog,
     /// Groups whose log is damaged: their replicas are not started.
-    pub quarantined: BTreeSet<GroupId>,
+    pub quarantined: BTreeSet<GroupReplica>,
     /// The network to groups on other servers.
     pub network: Arc<Network>,
     /// Memory and threads shared by all stores.
@@ -69,7 +72,7 @@ pub struct TabletManagerParts {
     /// Whether restarted replicas stay out of elections at first: `vote_holdoff` of
     /// [`crate::raft::GroupConfig`].
     pub needs_vote_holdoff: bool,
-    /// Services that tablets need.
+    /// Services that groups need.
     pub host: Arc<dyn TabletHost>,
 }
 
@@ -79,17 +82,17 @@ pub struct TabletManager {
     parts: TabletManagerParts,
     admission: Admission,
     /// Locked to look up, insert or remove.
-    replicas: RwLock<BTreeMap<TabletId, Replica>>,
+    replicas: RwLock<BTreeMap<GroupId, Replica>>,
     /// Replicas whose group is being started, so that none is started twice. Locked for a lookup.
-    starting: Mutex<BTreeSet<GroupId>>,
+    starting: Mutex<BTreeSet<GroupReplica>>,
     /// Whether the server is draining.
     draining: AtomicBool,
 }
 
 #[derive(Clone)]
 struct Replica {
-    tablet: Arc<Tablet>,
-    /// Owns the tablet's tasks.
+    group: Arc<TabletGroup>,
+    /// Owns the group's tasks.
     runtime: Runtime,
 }
 
@@ -130,52 +133,83 @@ impl TabletManager {
         self.parts.server
     }
 
-    /// The running replica of a tablet.
+    /// The running replica of a group.
     #[must_use]
-    pub fn tablet(&self, tablet: TabletId) -> Option<Arc<Tablet>> {
+    pub fn group(&self, group: GroupId) -> Option<Arc<TabletGroup>> {
         let replicas = self.replicas.read();
-        replicas.get(&tablet).map(|replica| Arc::clone(&replica.tablet))
+        replicas.get(&group).map(|replica| Arc::clone(&replica.group))
     }
 
-    /// All running replicas.
+    /// The running replicas of all groups.
     #[must_use]
-    pub fn tablets(&self) -> Vec<Arc<Tablet>> {
+    pub fn groups(&self) -> Vec<Arc<TabletGroup>> {
         let replicas = self.replicas.read();
-        replicas.values().map(|replica| Arc::clone(&replica.tablet)).collect()
+        replicas.values().map(|replica| Arc::clone(&replica.group)).collect()
     }
 
-    /// The descriptors of a table's tablets, as far as local replicas know them.
+    /// A tablet of a local group. While a tablet moves between groups, and this server has both, the one with the higher
+    /// generation counts.
     #[must_use]
-    pub fn descriptors(&self, table: TableId) -> Vec<TabletDescriptor> {
-        let known =
-            |tablet: &Arc<Tablet>| tablet.table() == table && tablet.descriptor().generation > Generation::new(0);
-        self.tablets().iter().filter(|tablet| known(tablet)).map(|tablet| tablet.descriptor()).collect()
+    pub fn tablet(&self, tablet: TabletId) -> Option<Tablet> {
+        let replicas = self.replicas.read();
+        let found = replicas.values().filter_map(|replica| {
+            let generation = replica.group.state_machine().applied_state().tablet(tablet)?.descriptor.generation;
+            Some((generation, &replica.group))
+        });
+        found.max_by_key(|(generation, _group)| *generation).and_then(|(_generation, group)| group.tablet(tablet))
+    }
+
+    /// All tablets of the local groups.
+    #[must_use]
+    pub fn tablets(&self) -> Vec<Tablet> {
+        self.groups().iter().flat_map(TabletGroup::tablets).collect()
+    }
+
+    /// Whether a local group has dropped this table.
+    #[must_use]
+    pub fn has_dropped(&self, table: TableId) -> bool {
+        self.groups().iter().any(|group| group.state_machine().applied_state().metadata.dropped.contains(&table))
+    }
+
+    /// The descriptors of a table's tablets next to `near` and of `near` itself, as far as local groups hold them: at most
+    /// eight below and from it on.
+    #[must_use]
+    pub fn nearby_descriptors(&self, table: TableId, near: TabletId) -> Vec<TabletDescriptor> {
+        let mut all: Vec<Arc<TabletMetadata>> = Vec::new();
+        for group in self.groups() {
+            let tablets = Arc::clone(&group.state_machine().applied_state().metadata);
+            all.extend(tablets.tablets.values().filter(|tablet| tablet.descriptor.table == table).cloned());
+        }
+        all.sort_by(|a, b| a.descriptor.range.start().cmp(b.descriptor.range.start()));
+        let at = all.iter().position(|tablet| tablet.descriptor.tablet == near).unwrap_or(0);
+        let nearby = all.iter().skip(at.saturating_sub(NEARBY_MAX)).take(2 * NEARBY_MAX);
+        nearby.map(|tablet| tablet.descriptor.clone()).collect()
     }
 
     /// The reports of all running replicas.
     #[must_use]
     pub fn report(&self) -> Vec<ReplicaReport> {
-        self.tablets().iter().map(|tablet| tablet.report()).collect()
+        self.groups().iter().map(|group| group.report()).collect()
     }
 
     /// Replicas that may have lost acknowledged entries: they do not run.
     #[must_use]
-    pub fn quarantined(&self) -> Vec<GroupId> {
+    pub fn quarantined(&self) -> Vec<GroupReplica> {
         let records = self.parts.registry.replicas();
         records.into_iter().filter(|(_, record)| record.state == ReplicaState::Quarantined).map(|(id, _)| id).collect()
     }
 
     /// Local replicas that do not run: they are being started, or could not be.
     #[must_use]
-    pub fn idle(&self) -> Vec<GroupId> {
+    pub fn idle(&self) -> Vec<GroupReplica> {
         // In this order: a replica that is started meanwhile is seen in one place or the other.
         let records = self.parts.registry.replicas().into_iter();
         let live: Vec<_> = records.filter(|(_, record)| record.state == ReplicaState::Live).map(|(id, _)| id).collect();
-        let runs = |id: &GroupId| self.tablet(id.tablet).is_some_and(|tablet| tablet.replica() == id.replica);
+        let runs = |id: &GroupReplica| self.group(id.group).is_some_and(|group| group.replica() == id.replica);
         live.into_iter().filter(|id| !runs(id)).collect()
     }
 
-    /// Admission control of writes, for all tablets of the server.
+    /// Admission control of writes, for all groups of the server.
     #[must_use]
     pub const fn admission(&self) -> &Admission {
         &self.admission
@@ -208,7 +242,7 @@ impl TabletManager {
     /// Starts draining: the server starts no more long operations, and no replica stands for election.
     pub fn start_drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
-        self.tablets().iter().for_each(|tablet| tablet.group().disable_elections());
+        self.groups().iter().for_each(|group| group.raft().disable_elections());
     }
 
     /// Whether the server is draining.
@@ -219,10 +253,10 @@ impl TabletManager {
 
     /// Flushes all memtables, so that the next start has little to apply again.
     pub async fn flush(&self) {
-        let flushes = self.tablets().into_iter().map(|tablet| async move {
-            let state_machine = Arc::clone(tablet.state_machine());
+        let flushes = self.groups().into_iter().map(|group| async move {
+            let state_machine = Arc::clone(group.state_machine());
             if let Err(error) = self.run_maintenance(move || state_machine.flush()).await {
-                warn!(tablet = %tablet.id(), %error, "flush at shutdown failed; the log will be applied at the next start");
+                warn!(group = %group.id(), %error, "flush at shutdown failed; the log will be applied at the next start");
             }
         });
         futures::stream::iter(flushes).for_each_concurrent(OPEN_CONCURRENCY, |flush| flush).await;
@@ -238,31 +272,31 @@ impl TabletManager {
     pub async fn abort(&self) {
         let all = self.take_all();
         for replica in all.values() {
-            replica.tablet.group().abort();
+            replica.group.raft().abort();
             replica.runtime.tasks.cancel();
         }
         let ends = all.into_values().map(|replica| async move {
             replica.runtime.tasks.stop(Duration::ZERO).await;
-            replica.tablet.group().stop().await;
+            replica.group.raft().stop().await;
             wait_until_closed(replica).await;
         });
         futures::future::join_all(ends).await;
     }
 
-    fn take_all(&self) -> BTreeMap<TabletId, Replica> {
+    fn take_all(&self) -> BTreeMap<GroupId, Replica> {
         let mut replicas = self.replicas.write();
         std::mem::take(&mut *replicas)
     }
 
     /// The replicas to start; replicas with a damaged log are quarantined.
-    fn replicas_to_start(&self) -> Result<Vec<GroupId>, Error> {
+    fn replicas_to_start(&self) -> Result<Vec<GroupReplica>, Error> {
         let mut live = Vec::new();
         for (id, record) in self.parts.registry.replicas() {
             if record.state != ReplicaState::Live {
                 continue;
             }
             if self.parts.quarantined.contains(&id) {
-                error!(tablet = %id.tablet, replica = %id.replica, "replica quarantined: its log is damaged");
+                error!(group = %id.group, replica = %id.replica, "replica quarantined: its log is damaged");
                 self.parts.registry.quarantine(id)?;
                 continue;
             }
@@ -282,7 +316,7 @@ impl TabletManager {
 
 async fn stop(replica: Replica) {
     // The group first: a proposal in flight may wait for a majority that has stopped before.
-    replica.tablet.group().stop().await;
+    replica.group.raft().stop().await;
     replica.runtime.tasks.stop(STOP_GRACE).await;
     wait_until_closed(replica).await;
 }
@@ -290,7 +324,7 @@ async fn stop(replica: Replica) {
 /// Returns when the last reference to the replica's store is dropped, so that its folder may be deleted or opened again.
 /// Gives up after two seconds, because a reader may be slow.
 async fn wait_until_closed(replica: Replica) {
-    let state_machine = Arc::downgrade(replica.tablet.state_machine());
+    let state_machine = Arc::downgrade(replica.group.state_machine());
     drop(replica);
     for _ in 0..CLOSE_CHECKS {
         if state_machine.strong_count() == 0 {

@@ -6,24 +6,23 @@ use std::sync::Arc;
 
 use ebla_model::Reason;
 use ebla_model::error::Error;
-use ebla_model::id::{Generation, LogId, ReplicaId, TabletId};
-use ebla_model::metadata::TabletDescriptor;
-use ebla_model::schema::TableSchema;
+use ebla_model::id::{GroupId, LogId, ReplicaId};
+use ebla_model::metadata::GroupDescriptor;
 use ebla_storage::log::Record;
 use ebla_storage::registry::{ReplicaRecord, ReplicaState};
 use tracing::info;
 
 use super::start::StartMode;
 use super::{TabletManager, stop};
-use crate::raft::GroupId;
-use crate::tablet::core::state::TabletState;
+use crate::raft::GroupReplica;
+use crate::tablet::core::state::GroupState;
 
 /// The initial state of a replica that is created on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitialState {
-    /// The seed that all first replicas of a tablet share, if the tablet has never changed; else empty.
+    /// The seed that all first replicas of a group share, if the membership has never changed; else empty.
     Seed,
-    /// Empty: the tablet's leader sends a snapshot.
+    /// Empty: the group's leader sends a snapshot.
     Empty,
 }
 
@@ -39,35 +38,33 @@ pub enum CreateOutcome {
 }
 
 impl TabletManager {
-    /// Creates a replica of a tablet and starts its group. A tablet that has never changed starts from its seed; a
-    /// replica of any other tablet starts empty and is filled by the leader. Safe to repeat; completes even if the caller goes.
+    /// Creates a replica of a group and starts it. A first replica of a new group starts from the seed; any other replica starts
+    /// empty and is filled by the leader. Safe to repeat; completes even if the caller goes.
     ///
     /// # Errors
-    /// When the disk fails, the replica is damaged, or this server has another replica of the tablet.
+    /// When the disk fails, the replica is damaged, or this server has another replica of the group.
     pub async fn create_replica(
         self: &Arc<Self>,
-        descriptor: TabletDescriptor,
-        schema: TableSchema,
+        descriptor: GroupDescriptor,
         replica: ReplicaId,
         initial_state: InitialState,
     ) -> Result<CreateOutcome, Error> {
         let manager = Arc::clone(self);
-        let create = async move { manager.create_replica_now(descriptor, schema, replica, initial_state).await };
+        let create = async move { manager.create_replica_now(descriptor, replica, initial_state).await };
         self.run_to_completion("create-replica", create).await
     }
 
     async fn create_replica_now(
         &self,
-        descriptor: TabletDescriptor,
-        schema: TableSchema,
+        descriptor: GroupDescriptor,
         replica: ReplicaId,
         initial_state: InitialState,
     ) -> Result<CreateOutcome, Error> {
-        let id = GroupId { tablet: descriptor.tablet, replica };
+        let id = GroupReplica { group: descriptor.group, replica };
         if self.parts.registry.is_removed(id) {
             return Ok(CreateOutcome::Removed);
         }
-        if let Some(present) = self.tablet(id.tablet) {
+        if let Some(present) = self.group(id.group) {
             if present.replica() == replica {
                 return Ok(CreateOutcome::AlreadyExists);
             }
@@ -78,8 +75,8 @@ impl TabletManager {
             return Err(Error::new(Reason::FailedPrecondition, "the server does not know its cluster yet; retry"));
         }
         let Some(_guard) = self.try_begin_start(id) else { return Err(replica_is_starting()) };
-        let is_other = |(other, record): &(GroupId, ReplicaRecord)| {
-            other.tablet == id.tablet && *other != id && record.state == ReplicaState::Live
+        let is_other = |(other, record): &(GroupReplica, ReplicaRecord)| {
+            other.group == id.group && *other != id && record.state == ReplicaState::Live
         };
         let has_other = self.parts.registry.replicas().iter().any(is_other);
         match self.parts.registry.replica(id).map(|record| record.state) {
@@ -94,17 +91,12 @@ impl TabletManager {
         }
         // A replica that is not in the seed was added later: it cannot have the entries applied since.
         let is_new = initial_state == InitialState::Seed
-            && descriptor.generation == Generation::new(1)
             && descriptor.membership_log_id == LogId::SEED
             && descriptor.membership.server_of(replica) == Some(self.parts.server);
-        let state = if is_new {
-            TabletState::fresh(descriptor, schema)
-        } else {
-            TabletState::empty(descriptor.table, id.tablet)
-        };
+        let state = if is_new { GroupState::fresh(descriptor) } else { GroupState::empty(id.group) };
         let path = self.create_store(id, state).await?;
         self.start(id, path, StartMode::New).await?;
-        info!(tablet = %id.tablet, %replica, "replica created");
+        info!(group = %id.group, %replica, "replica created");
         Ok(CreateOutcome::Created)
     }
 
@@ -113,18 +105,18 @@ impl TabletManager {
     ///
     /// # Errors
     /// When the disk fails; `Busy` while the replica is being started.
-    pub async fn drop_replica(self: &Arc<Self>, tablet: TabletId, replica: ReplicaId) -> Result<(), Error> {
-        let (manager, id) = (Arc::clone(self), GroupId { tablet, replica });
+    pub async fn drop_replica(self: &Arc<Self>, group: GroupId, replica: ReplicaId) -> Result<(), Error> {
+        let (manager, id) = (Arc::clone(self), GroupReplica { group, replica });
         self.run_to_completion("drop-replica", async move { manager.drop_replica_now(id).await }).await
     }
 
-    async fn drop_replica_now(&self, id: GroupId) -> Result<(), Error> {
-        let GroupId { tablet, replica } = id;
+    async fn drop_replica_now(&self, id: GroupReplica) -> Result<(), Error> {
+        let GroupReplica { group, replica } = id;
         let Some(_guard) = self.try_begin_start(id) else { return Err(replica_is_starting()) };
         let removed = {
             let mut replicas = self.replicas.write();
-            let is_requested = replicas.get(&tablet).is_some_and(|present| present.tablet.replica() == replica);
-            if is_requested { replicas.remove(&tablet) } else { None }
+            let is_requested = replicas.get(&group).is_some_and(|present| present.group.replica() == replica);
+            if is_requested { replicas.remove(&group) } else { None }
         };
         if let Some(present) = removed {
             stop(present).await;
@@ -136,7 +128,7 @@ impl TabletManager {
         self.parts.log.submit(vec![Record::Removed { group: id }], Box::new(|_outcome| ()));
         let registry = Arc::clone(&self.parts.registry);
         self.run_maintenance(move || Ok(registry.remove(id)?)).await?;
-        info!(%tablet, %replica, "replica removed");
+        info!(%group, %replica, "replica removed");
         Ok(())
     }
 
@@ -153,7 +145,7 @@ impl TabletManager {
 }
 
 fn other_replica_exists() -> Error {
-    Error::new(Reason::FailedPrecondition, "this server already has another replica of the tablet")
+    Error::new(Reason::FailedPrecondition, "this server already has another replica of the group")
 }
 
 fn replica_is_starting() -> Error {

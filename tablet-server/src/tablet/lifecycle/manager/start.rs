@@ -1,4 +1,4 @@
-//! Starting replicas: opening or creating the store, starting the group, registering the tablet.
+//! Starting replicas: opening or creating the store, starting the Raft group, registering the replica.
 //!
 //! A replica is started at most once at a time, whatever requests it: the start of the server, a request of the master, or a
 //! message from a leader whose replica does not exist here yet.
@@ -8,20 +8,20 @@ use std::sync::{Arc, Weak};
 
 use ebla_model::Reason;
 use ebla_model::error::Error;
-use ebla_model::id::{LogId, ReplicaId, TableId, TabletId};
+use ebla_model::id::{GroupId, LogId, ReplicaId};
 use ebla_runtime::{Failpoint, Runtime};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::ReplicaState;
-use ebla_storage::tablet::TabletStore;
+use ebla_storage::store::GroupStore;
 use tracing::{error, warn};
 
 use super::{Replica, TabletManager};
-use crate::raft::{GroupConfig, GroupDirectory, GroupId, GroupLookup, GroupOrigin};
-use crate::tablet::core::state::TabletState;
-use crate::tablet::core::state_machine::{self, ReplicaFactory, TabletStateMachine};
+use crate::raft::{GroupConfig, GroupDirectory, GroupLookup, GroupOrigin, GroupReplica};
+use crate::tablet::core::state::GroupState;
+use crate::tablet::core::state_machine::{self, GroupStateMachine, ReplicaFactory};
 use crate::tablet::lifecycle::replica_factory::{LocalReplicaFactory, register_group};
 use crate::tablet::lifecycle::split::TabletHost;
-use crate::tablet::{Tablet, TabletParts};
+use crate::tablet::{TabletGroup, TabletGroupParts};
 
 /// The origin of a replica, which decides how its group starts.
 #[derive(Clone, Copy)]
@@ -30,56 +30,56 @@ pub(super) enum StartMode {
     Restarted,
     /// It is new: from a seed that all replicas share, or empty.
     New,
-    /// It is the child of a split; on the server that leads the parent it campaigns at once.
-    SplitChild(GroupOrigin),
+    /// It is the child of a divided group; on the server that leads the parent it campaigns at once.
+    Child(GroupOrigin),
 }
 
 impl TabletManager {
     /// Starts an existing replica; a damaged one is quarantined.
-    pub(super) async fn reopen(&self, id: GroupId) -> Result<(), Error> {
+    pub(super) async fn reopen(&self, id: GroupReplica) -> Result<(), Error> {
         let Some(path) = self.parts.registry.path(id) else { return Ok(()) };
         match self.start(id, path, StartMode::Restarted).await {
             Err(error) if error.reason == Reason::DataDamaged => {
-                error!(tablet = %id.tablet, replica = %id.replica, %error, "replica quarantined: its store is damaged");
+                error!(group = %id.group, replica = %id.replica, %error, "replica quarantined: its store is damaged");
                 Ok(self.parts.registry.quarantine(id)?)
             }
             outcome => outcome,
         }
     }
 
-    pub(super) async fn start(&self, id: GroupId, path: PathBuf, mode: StartMode) -> Result<(), Error> {
+    pub(super) async fn start(&self, id: GroupReplica, path: PathBuf, mode: StartMode) -> Result<(), Error> {
         let factory: Arc<dyn ReplicaFactory> = Arc::new(LocalReplicaFactory { manager: Weak::clone(&self.me) });
         let shared = Arc::clone(&self.parts.shared);
         let open = move || {
-            let store = TabletStore::open(&path, &shared)?;
-            TabletStateMachine::open(id, store, shared, factory)
+            let store = GroupStore::open(&path, &shared)?;
+            GroupStateMachine::open(id, store, shared, factory)
         };
         let state_machine = Arc::new(self.run_maintenance(open).await?);
         let installed = self.parts.registry.replica(id).and_then(|record| record.installed);
         check_log_covers(&self.parts.log, id, state_machine.applied_state().applied, installed)?;
-        let runtime = self.parts.runtime.child(&format!("tablet-{}", id.tablet));
+        let runtime = self.parts.runtime.child(&format!("group-{}", id.group));
         let log = self.parts.log.clone();
         let raft_state_machine = Arc::clone(&state_machine) as Arc<dyn crate::raft::StateMachine>;
         let config = self.group_config(id, mode, &state_machine);
-        let group = self.parts.network.start_group(config, log, raft_state_machine, &runtime).await;
-        let group = group.map_err(|error| Error::damaged(error.to_string()))?;
-        let tablet = Tablet::start(TabletParts {
+        let raft = self.parts.network.start_group(config, log, raft_state_machine, &runtime).await;
+        let raft = raft.map_err(|error| Error::damaged(error.to_string()))?;
+        let group = TabletGroup::start(TabletGroupParts {
             id,
             state_machine,
-            group,
+            raft,
             runtime: runtime.clone(),
             reads: self.parts.reads.clone(),
             maintenance: self.parts.pools.maintenance.clone(),
             admission: self.admission.clone(),
             host: Arc::clone(&self.parts.host),
         });
-        watch_leadership(&tablet, &runtime, &self.parts.host);
+        watch_leadership(&group, &runtime, &self.parts.host);
         let mut replicas = self.replicas.write();
-        replicas.insert(id.tablet, Replica { tablet, runtime });
+        replicas.insert(id.group, Replica { group, runtime });
         Ok(())
     }
 
-    fn group_config(&self, id: GroupId, mode: StartMode, state_machine: &TabletStateMachine) -> GroupConfig {
+    fn group_config(&self, id: GroupReplica, mode: StartMode, state_machine: &GroupStateMachine) -> GroupConfig {
         let parts = &self.parts;
         let mut config = GroupConfig::new(id, parts.server, parts.scratch.clone(), parts.pools.clone());
         config.timings = parts.timings;
@@ -93,21 +93,21 @@ impl TabletManager {
                 let first = state.metadata.descriptor.membership.replicas().next();
                 config.campaign_at_start = first.is_some_and(|first| first.replica == id.replica);
             }
-            StartMode::SplitChild(origin) => {
+            StartMode::Child(origin) => {
                 config.origin = origin;
-                config.campaign_at_start = self.tablet(origin.parent).is_some_and(|parent| parent.is_leader());
+                config.campaign_at_start = self.group(origin.parent).is_some_and(|parent| parent.is_leader());
             }
         }
         config
     }
 
     /// Creates the store of a replica with this initial state, and registers its group in the log.
-    pub(super) async fn create_store(&self, id: GroupId, state: TabletState) -> Result<PathBuf, Error> {
+    pub(super) async fn create_store(&self, id: GroupReplica, state: GroupState) -> Result<PathBuf, Error> {
         let (registry, shared) = (Arc::clone(&self.parts.registry), Arc::clone(&self.parts.shared));
         let log = self.parts.log.clone();
         let build = move || {
             let folder = registry.begin_create(id)?;
-            let store = TabletStore::create(&folder, &shared)?;
+            let store = GroupStore::create(&folder, &shared)?;
             state_machine::initialize_store(&store, &state)?;
             drop(store);
             register_group(&log, id)?;
@@ -117,7 +117,7 @@ impl TabletManager {
     }
 
     /// The exclusive right to start this replica; `None` while another task holds it.
-    pub(super) fn try_begin_start(&self, id: GroupId) -> Option<StartGuard> {
+    pub(super) fn try_begin_start(&self, id: GroupReplica) -> Option<StartGuard> {
         let manager = self.me.upgrade()?;
         let is_first = self.starting.lock().insert(id);
         // Created only by the first task: dropping a guard takes the lock and releases the right.
@@ -125,19 +125,19 @@ impl TabletManager {
     }
 
     /// Starts a replica in the background: a registered child, or an empty one that a leader requested.
-    pub(in crate::tablet) fn start_in_background(&self, id: GroupId, origin: GroupOrigin) {
+    pub(in crate::tablet) fn start_in_background(&self, id: GroupReplica, origin: GroupOrigin) {
         let Some(guard) = self.try_begin_start(id) else { return };
         self.parts.runtime.tasks.spawn_until_stopped("start-replica", async move {
             let manager = Arc::clone(&guard.manager);
             if let Err(error) = manager.start_missing(id, origin).await {
-                warn!(tablet = %id.tablet, replica = %id.replica, %error, "starting a replica failed");
+                warn!(group = %id.group, replica = %id.replica, %error, "starting a replica failed");
             }
             drop(guard);
         });
     }
 
-    async fn start_missing(&self, id: GroupId, origin: GroupOrigin) -> Result<(), Error> {
-        if self.tablet(id.tablet).is_some() {
+    async fn start_missing(&self, id: GroupReplica, origin: GroupOrigin) -> Result<(), Error> {
+        if self.group(id.group).is_some() {
             return Ok(());
         }
         let path = match self.parts.registry.replica(id) {
@@ -148,18 +148,18 @@ impl TabletManager {
         let path = match path {
             Some(path) => path,
             None => {
-                warn!(tablet = %id.tablet, replica = %id.replica, "creating an empty replica; waiting for a snapshot");
-                self.create_store(id, TabletState::empty(TableId::METADATA, id.tablet)).await?
+                warn!(group = %id.group, replica = %id.replica, "creating an empty replica; waiting for a snapshot");
+                self.create_store(id, GroupState::empty(id.group)).await?
             }
         };
-        self.start(id, path, StartMode::SplitChild(origin)).await
+        self.start(id, path, StartMode::Child(origin)).await
     }
 }
 
 /// The exclusive right to start a replica, released on drop.
 pub(super) struct StartGuard {
     manager: Arc<TabletManager>,
-    id: GroupId,
+    id: GroupReplica,
 }
 
 impl Drop for StartGuard {
@@ -169,7 +169,7 @@ impl Drop for StartGuard {
 }
 
 /// Fails when the log ends before the store's applied entry: then it has lost acknowledged entries.
-fn check_log_covers(log: &CommitLog, id: GroupId, applied: LogId, installed: Option<LogId>) -> Result<(), Error> {
+fn check_log_covers(log: &CommitLog, id: GroupReplica, applied: LogId, installed: Option<LogId>) -> Result<(), Error> {
     let known = log.last(id).max(installed).max(Some(LogId::SEED));
     if known.is_some_and(|last| applied.index > last.index) {
         let message = format!("the log of {id} ends before the applied entry {applied}");
@@ -179,10 +179,10 @@ fn check_log_covers(log: &CommitLog, id: GroupId, applied: LogId, installed: Opt
 }
 
 /// Reports each time the replica becomes leader, or leads with a new membership: METADATA may have to be updated.
-fn watch_leadership(tablet: &Arc<Tablet>, runtime: &Runtime, host: &Arc<dyn TabletHost>) {
-    let (id, host, group) = (tablet.id(), Arc::clone(host), Arc::clone(tablet.group()));
+fn watch_leadership(group: &Arc<TabletGroup>, runtime: &Runtime, host: &Arc<dyn TabletHost>) {
+    let (host, group) = (Arc::clone(host), Arc::clone(group));
     runtime.tasks.spawn_until_stopped("leadership", async move {
-        let mut status = group.watch();
+        let mut status = group.raft().watch();
         let mut reported = None;
         loop {
             let now = {
@@ -190,7 +190,7 @@ fn watch_leadership(tablet: &Arc<Tablet>, runtime: &Runtime, host: &Arc<dyn Tabl
                 status.is_leader.then_some((status.term, status.membership_log_id))
             };
             if now.is_some() && now != reported {
-                host.descriptor_changed(id);
+                host.tablets_changed(group.tablet_ids());
             }
             reported = now;
             if status.changed().await.is_err() {
@@ -201,27 +201,27 @@ fn watch_leadership(tablet: &Arc<Tablet>, runtime: &Runtime, host: &Arc<dyn Tabl
 }
 
 impl GroupDirectory for TabletManager {
-    fn group(&self, tablet: TabletId, replica: ReplicaId, origin: GroupOrigin) -> GroupLookup {
-        if let Some(present) = self.tablet(tablet) {
+    fn group(&self, group: GroupId, replica: ReplicaId, origin: GroupOrigin) -> GroupLookup {
+        if let Some(present) = Self::group(self, group) {
             return if present.replica() == replica {
-                GroupLookup::Local(Arc::clone(present.group()))
+                GroupLookup::Local(Arc::clone(present.raft()))
             } else {
-                GroupLookup::Unreachable(format!("this server has replica {} of the tablet", present.replica()))
+                GroupLookup::Unreachable(format!("this server has replica {} of the group", present.replica()))
             };
         }
-        let id = GroupId { tablet, replica };
+        let id = GroupReplica { group, replica };
         if self.parts.registry.is_removed(id) {
             return GroupLookup::Unreachable("the replica was removed".to_owned());
         }
-        if origin.parent == TabletId::default() {
+        if origin.parent == GroupId::default() {
             return GroupLookup::Unreachable("the replica does not exist on this server".to_owned());
         }
         // The parent's own log creates the child, unless the parent is past that entry or not here.
-        let parent = self.tablet(origin.parent);
-        let awaits_split =
-            parent.is_some_and(|parent| parent.state_machine().applied_state().applied.index < origin.split_index);
-        if awaits_split {
-            return GroupLookup::Unreachable("the parent tablet has not applied the split yet".to_owned());
+        let parent = Self::group(self, origin.parent);
+        let awaits_division =
+            parent.is_some_and(|parent| parent.state_machine().applied_state().applied.index < origin.divide_index);
+        if awaits_division {
+            return GroupLookup::Unreachable("the parent group has not applied the division yet".to_owned());
         }
         self.start_in_background(id, origin);
         GroupLookup::Unreachable("the replica is being created".to_owned())

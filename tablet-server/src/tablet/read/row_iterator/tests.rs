@@ -8,8 +8,10 @@ use ebla_model::codec;
 use ebla_model::filter::Filter;
 use ebla_model::gc::GcRule;
 use ebla_model::id::FamilyId;
+use ebla_model::key::RowKey;
+use ebla_model::stored_row::stored_row;
 use ebla_model::time::Micros;
-use ebla_storage::tablet::{Batch, Direction, SharedResources, StoreOptions, TabletStore};
+use ebla_storage::store::{Batch, Direction, GroupStore, SharedResources, StoreOptions};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -27,7 +29,7 @@ fn families() -> Families {
 }
 
 struct Store {
-    store: TabletStore,
+    store: GroupStore,
     families: Families,
     _folder: TempDir,
 }
@@ -36,10 +38,12 @@ impl Store {
     fn new(cells: &BTreeSet<CellId>) -> Self {
         let folder = TempDir::new().unwrap();
         let shared = SharedResources::new(StoreOptions { cache_bytes: 1 << 20, ..StoreOptions::up() }).unwrap();
-        let store = TabletStore::create(&folder.path().join("store"), &shared).unwrap();
+        let store = GroupStore::create(&folder.path().join("store"), &shared).unwrap();
         let mut batch = Batch::new();
         for (row, family, column, version) in cells {
-            let key = codec::encode_parts(&[*row], FamilyId::new(*family), &name(*column), Micros::new(*version));
+            let row = stored_row(testing::TABLE, &RowKey::new(vec![*row]));
+            let key =
+                codec::encode_parts(row.as_bytes(), FamilyId::new(*family), &name(*column), Micros::new(*version));
             batch.put(key, codec::encode_value(format!("v{version}").as_bytes()));
         }
         store.write(&batch).unwrap();

@@ -1,17 +1,19 @@
-//! Meta keys: the keys of a tablet's `default` column family, all replica state besides the cells.
+//! Meta keys: the keys of a group's `default` column family, all replica state besides the cells.
 //!
 //! | key | value |
 //! |---|---|
-//! | `descriptor` | `ebla.record.TabletDescriptor`, opaque here |
-//! | `schema` | `ebla.record.TableSchema`, opaque here |
+//! | `group` | `ebla.record.GroupDescriptor`, opaque here |
+//! | `tablets/` + u64 BE | `ebla.record.TabletRecord`, opaque here |
+//! | `tables/` + u64 BE | `ebla.record.TableSchema`, opaque here |
+//! | `dropped/` + u64 BE | a table that was dropped: the id of the operation, opaque here |
 //! | `applied` | version 1, term (u64 BE), index (u64 BE): the last log entry whose effect is in this store |
 //! | `last_time` | version 1, microseconds (i64 BE): the greatest log time applied |
 //! | `gc_time` | version 1, microseconds (i64 BE): the time at which reads judge garbage |
 //! | `leapt` | version 1, microseconds (i64 BE): how much of the log's time were leaps; absent: none |
-//! | `floors` | version 1, then per family in rising order: id (u32 BE), microseconds (i64 BE) |
+//! | `floors/` + u64 BE of the table | version 1, then per family in rising order: id (u32 BE), microseconds (i64 BE) |
 //! | `sessions/` + 16 bytes | `ebla.record.Session`, opaque here |
-//! | `operations/` + u64 BE | the response of an applied admin operation, opaque here |
-//! | `tokens/` + escaped row, kind of call, token | `ebla.record.IdempotencyToken`, opaque here |
+//! | `operations/` + u64 BE | an applied admin operation, empty |
+//! | `tokens/` + escaped stored row, kind of call, token | `ebla.record.IdempotencyToken`, opaque here |
 //!
 //! `applied` is written in the same batch as the data it covers, and column families are only flushed together, so after
 //! any crash it matches the cells exactly. Keys are ASCII so that a dump is readable. No name is a prefix of another.
@@ -19,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use ebla_model::id::{FamilyId, LogId, LogIndex, OperationId, SessionId, Term};
+use ebla_model::id::{FamilyId, LogId, LogIndex, OperationId, SessionId, TableId, TabletId, Term};
 use ebla_model::time::Micros;
 
 use super::error::StoreError;
@@ -30,29 +32,41 @@ const VERSION: u8 = 1;
 /// A key of the `default` column family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MetaKey {
-    /// `descriptor`: range, generation and membership; `ebla.record.TabletDescriptor`.
-    Descriptor,
-    /// `schema`: families as of the last applied schema command; `ebla.record.TableSchema`.
-    Schema,
+    /// `group`: the membership; `ebla.record.GroupDescriptor`.
+    Group,
+    /// `tablets/<id>`: range and generation of a tablet; `ebla.record.TabletRecord`.
+    Tablet(TabletId),
+    /// `tables/<id>`: families as of the last applied schema command; `ebla.record.TableSchema`.
+    Table(TableId),
+    /// `dropped/<id>`: a table that was dropped.
+    Dropped(TableId),
     /// `applied`: [`encode_log_id`].
     Applied,
     /// `last_time`: [`encode_micros`].
     LastTime,
     /// `gc_time`: [`encode_micros`].
     GcTime,
-    /// `floors`: [`encode_floors`].
-    Floors,
+    /// `floors/<table>`: [`encode_floors`].
+    Floors(TableId),
     /// `leapt`: [`encode_micros`].
     Leapt,
     /// `sessions/<id>`: the applied writes of a session; `ebla.record.Session`.
     Session(SessionId),
-    /// `operations/<id>`: an applied admin operation, with its response.
+    /// `operations/<id>`: an applied admin operation.
     Operation(OperationId),
-    /// `tokens/<row, kind of call, token>`: a write with an idempotency token; `ebla.record.IdempotencyToken`.
+    /// `tokens/<stored row, kind of call, token>`: a write with an idempotency token; `ebla.record.IdempotencyToken`.
     Token(Bytes),
 }
 
 impl MetaKey {
+    /// Prefix of all tablet keys.
+    pub const TABLETS: &'static [u8] = b"tablets/";
+    /// Prefix of all table keys.
+    pub const TABLES: &'static [u8] = b"tables/";
+    /// Prefix of all keys of dropped tables.
+    pub const DROPPED: &'static [u8] = b"dropped/";
+    /// Prefix of all keys of age floors.
+    pub const FLOORS: &'static [u8] = b"floors/";
     /// Prefix of all session keys.
     pub const SESSIONS: &'static [u8] = b"sessions/";
     /// Prefix of all operation keys.
@@ -64,15 +78,17 @@ impl MetaKey {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Descriptor => b"descriptor".to_vec(),
-            Self::Schema => b"schema".to_vec(),
+            Self::Group => b"group".to_vec(),
+            Self::Tablet(id) => numbered(Self::TABLETS, id.get()),
+            Self::Table(id) => numbered(Self::TABLES, id.get()),
+            Self::Dropped(id) => numbered(Self::DROPPED, id.get()),
             Self::Applied => b"applied".to_vec(),
             Self::LastTime => b"last_time".to_vec(),
             Self::GcTime => b"gc_time".to_vec(),
-            Self::Floors => b"floors".to_vec(),
+            Self::Floors(id) => numbered(Self::FLOORS, id.get()),
             Self::Leapt => b"leapt".to_vec(),
             Self::Session(id) => [Self::SESSIONS, &id.to_bytes()].concat(),
-            Self::Operation(id) => [Self::OPERATIONS, &id.get().to_be_bytes()].concat(),
+            Self::Operation(id) => numbered(Self::OPERATIONS, id.get()),
             Self::Token(key) => [Self::TOKENS, key].concat(),
         }
     }
@@ -81,12 +97,10 @@ impl MetaKey {
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match bytes {
-            b"descriptor" => Some(Self::Descriptor),
-            b"schema" => Some(Self::Schema),
+            b"group" => Some(Self::Group),
             b"applied" => Some(Self::Applied),
             b"last_time" => Some(Self::LastTime),
             b"gc_time" => Some(Self::GcTime),
-            b"floors" => Some(Self::Floors),
             b"leapt" => Some(Self::Leapt),
             _ => Self::decode_named(bytes),
         }
@@ -99,9 +113,18 @@ impl MetaKey {
         if let Some(id) = bytes.strip_prefix(Self::SESSIONS) {
             return SessionId::from_bytes(id).map(Self::Session);
         }
-        let id = bytes.strip_prefix(Self::OPERATIONS)?;
-        Some(Self::Operation(OperationId::new(u64::from_be_bytes(id.try_into().ok()?))))
+        let number = |prefix: &[u8]| Some(u64::from_be_bytes(bytes.strip_prefix(prefix)?.try_into().ok()?));
+        number(Self::OPERATIONS)
+            .map(|id| Self::Operation(OperationId::new(id)))
+            .or_else(|| number(Self::TABLETS).map(|id| Self::Tablet(TabletId::new(id))))
+            .or_else(|| number(Self::TABLES).map(|id| Self::Table(TableId::new(id))))
+            .or_else(|| number(Self::FLOORS).map(|id| Self::Floors(TableId::new(id))))
+            .or_else(|| number(Self::DROPPED).map(|id| Self::Dropped(TableId::new(id))))
     }
+}
+
+fn numbered(prefix: &[u8], id: u64) -> Vec<u8> {
+    [prefix, &id.to_be_bytes()].concat()
 }
 
 /// The value of `applied`.
@@ -142,7 +165,7 @@ pub fn decode_micros(value: &[u8]) -> Result<Micros, StoreError> {
     whole(time, rest, "decode tablet time")
 }
 
-/// The value of `floors`.
+/// The value of `floors/<table>`.
 #[must_use]
 pub fn encode_floors(floors: &BTreeMap<FamilyId, Micros>) -> Bytes {
     let mut value = vec![VERSION];
@@ -153,7 +176,7 @@ pub fn encode_floors(floors: &BTreeMap<FamilyId, Micros>) -> Bytes {
     value.into()
 }
 
-/// Reads the value of `floors`.
+/// Reads the value of `floors/<table>`.
 ///
 /// # Errors
 /// [`StoreError::Damaged`] when it is not one.
@@ -203,12 +226,14 @@ mod tests {
     #[test]
     fn every_key_reads_back_and_unknown_ones_are_none() {
         let keys = [
-            MetaKey::Descriptor,
-            MetaKey::Schema,
+            MetaKey::Group,
+            MetaKey::Tablet(TabletId::new(3)),
+            MetaKey::Table(TableId::new(4)),
+            MetaKey::Dropped(TableId::new(5)),
             MetaKey::Applied,
             MetaKey::LastTime,
             MetaKey::GcTime,
-            MetaKey::Floors,
+            MetaKey::Floors(TableId::new(6)),
             MetaKey::Leapt,
             MetaKey::Session(SessionId::new(7)),
             MetaKey::Operation(OperationId::new(9)),

@@ -1,8 +1,8 @@
-//! The tablet store: one RocksDB directory for each tablet replica.
+//! The store of a group: one RocksDB directory for each replica of a group.
 //!
 //! ```text
 //!   SharedResources ----- block cache, write buffer manager, threads, limits: one for the server
-//!     TabletStore ----- one folder: create, open, destroy (open.rs)
+//!     GroupStore ----- one folder: create, open, destroy (open.rs)
 //!       Batch ---- an atomic write, cells and applied index together (batch.rs)
 //!       View  ---- one snapshot; Scan iterates over its cells (scan.rs), rows and columns above it (cells.rs)
 //!       flush, checkpoint (checkpoint.rs), sizes (sizes.rs), garbage collection rules (compaction.rs)
@@ -10,7 +10,7 @@
 //!
 //! The server's commit log replaces RocksDB's WAL, which is off: a crash loses unflushed data, and the replica applies it
 //! again from the commit log. This is correct for two reasons. The applied index is written in the same batch as the data
-//! it covers, and column families are only flushed together (`atomic_flush`, [`TabletStore::flush`]), so a crash leaves a
+//! it covers, and column families are only flushed together (`atomic_flush`, [`GroupStore::flush`]), so a crash leaves a
 //! state that existed, with its own index.
 //!
 //! This layer stores bytes. The layers above interpret ranges, schemas and garbage collection rules.
@@ -51,14 +51,14 @@ use self::compaction::CurrentGcRules;
 /// The column family of locality group 0, the only one so far.
 const CELLS: &str = "lg0";
 
-/// How often [`TabletStore::with_view`] takes a new view when the collection rules keep changing.
+/// How often [`GroupStore::with_view`] takes a new view when the collection rules keep changing.
 const VIEWS_MAX: usize = 8;
 
 /// The data of one tablet replica. All calls block; share it in an `Arc`.
 ///
 /// Dropping it flushes and closes. After a failed write or flush the replica must stop: RocksDB rejects further writes, and
 /// its memory is behind the commit log.
-pub struct TabletStore {
+pub struct GroupStore {
     dir: PathBuf,
     // Before `_shared`: fields drop in this order, and the database uses the shared resources.
     database: DB,
@@ -88,7 +88,7 @@ struct WriteStallCheck {
 /// an undetected stall delays a write by milliseconds only.
 const STALL_CHECK_INTERVAL: u32 = 32;
 
-impl TabletStore {
+impl GroupStore {
     fn assemble(dir: PathBuf, database: DB, rules: Arc<CurrentGcRules>, shared: Arc<SharedResources>) -> Self {
         Self {
             dir,

@@ -10,10 +10,10 @@ use rocksdb::checkpoint::Checkpoint;
 
 use super::error::StoreError;
 use super::scan::end_of_keys;
-use super::{GcRules, TabletStore};
+use super::{GcRules, GroupStore};
 use crate::folder;
 
-impl TabletStore {
+impl GroupStore {
     /// Creates `dir`, which must not exist, as a durable store with all writes before the call.
     ///
     /// Concurrent writes may be in it or not: the copy's own `applied` says which.
@@ -35,14 +35,13 @@ impl TabletStore {
     /// # Errors
     /// When RocksDB fails.
     pub fn drop_outside(&self, rules: GcRules) -> Result<(), StoreError> {
-        let (lower, upper) = (rules.lower().to_vec(), rules.upper().map(<[u8]>::to_vec));
+        let gaps = rules.gaps();
         self.set_gc_rules(rules);
         let cells = self.cell_family()?;
-        let drop_files = |from: Vec<u8>, to: Vec<u8>| {
-            let dropped = self.database().delete_file_in_range_cf(cells, from, to);
-            dropped.map_err(StoreError::engine("drop files outside the range"))
-        };
-        drop_files(Vec::new(), lower)?;
-        upper.map_or(Ok(()), |upper| drop_files(upper, end_of_keys()))
+        for (from, to) in gaps {
+            let dropped = self.database().delete_file_in_range_cf(cells, from, to.unwrap_or_else(end_of_keys));
+            dropped.map_err(StoreError::engine("drop files outside the tablets"))?;
+        }
+        Ok(())
     }
 }

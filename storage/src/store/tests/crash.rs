@@ -3,7 +3,7 @@
 use super::*;
 
 /// What the disk would hold if the process died now.
-fn crashed_copy(store: &TabletStore, to: &Path) -> TabletStore {
+fn crashed_copy(store: &GroupStore, to: &Path) -> GroupStore {
     store.database().disable_file_deletions().unwrap();
     fs::create_dir(to).unwrap();
     // The folder is listed again after the manifest was copied: a flush in between would add a file to the manifest that an
@@ -11,7 +11,7 @@ fn crashed_copy(store: &TabletStore, to: &Path) -> TabletStore {
     copy_files(store.dir(), to, |name| name.starts_with("MANIFEST"));
     copy_files(store.dir(), to, |name| !name.starts_with("MANIFEST") && name != "LOCK");
     store.database().enable_file_deletions().unwrap();
-    TabletStore::open(to, &shared()).unwrap()
+    GroupStore::open(to, &shared()).unwrap()
 }
 
 fn copy_files(from: &Path, to: &Path, is_selected: impl Fn(&str) -> bool) {
@@ -30,7 +30,7 @@ fn copy_files(from: &Path, to: &Path, is_selected: impl Fn(&str) -> bool) {
 }
 
 /// The rows are exactly those up to the applied index.
-fn assert_agrees(store: &TabletStore) -> u64 {
+fn assert_agrees(store: &GroupStore) -> u64 {
     let last = applied_in(store).map_or(0, |id| id.index.get());
     let expected: Vec<_> = (1..=last).map(|index| format!("row{index:08}")).collect();
     assert_eq!(row_names(store), expected, "applied index {last}");
@@ -42,7 +42,7 @@ fn after_a_crash_data_and_applied_index_agree() {
     let dir = TempDir::new().unwrap();
     // Small memtables: RocksDB flushes by itself too, in the middle of everything.
     let small = SharedResources::new(StoreOptions { write_buffer_bytes: 128 << 10, ..StoreOptions::up() }).unwrap();
-    let store = TabletStore::create(&dir.path().join("store"), &small).unwrap();
+    let store = GroupStore::create(&dir.path().join("store"), &small).unwrap();
     let mut lasts = Vec::new();
     for index in 1..=600 {
         store.write(&numbered(index, &[3; 2000])).unwrap();
@@ -94,11 +94,11 @@ fn a_checkpoint_outlives_its_parent() {
     // The parent changes, compacts its files, and is deleted.
     (201..=300).for_each(|index| store.write(&numbered(index, &[1; 500])).unwrap());
     store.compact().unwrap();
-    let child = TabletStore::open(&child_dir, &shared()).unwrap();
+    let child = GroupStore::open(&child_dir, &shared()).unwrap();
     assert_eq!(assert_agrees(&child), 200, "what was not flushed is in it too");
     let parent_dir = store.dir().to_owned();
     drop(store);
-    TabletStore::destroy(&parent_dir).unwrap();
+    GroupStore::destroy(&parent_dir).unwrap();
     assert_eq!(assert_agrees(&reopened(child)), 200);
 }
 
@@ -109,14 +109,14 @@ fn a_child_folder_can_be_changed_and_renamed() {
     (1..=10).for_each(|index| store.write(&numbered(index, b"v")).unwrap());
     let (temporary, settled) = (dir.path().join("child.tmp"), dir.path().join("child"));
     store.checkpoint(&temporary).unwrap();
-    let child = TabletStore::open(&temporary, &shared()).unwrap();
+    let child = GroupStore::open(&temporary, &shared()).unwrap();
     let mut batch = Batch::new();
     batch.put_meta(MetaKey::Applied, encode_log_id(LogId::SEED));
     child.write(&batch).unwrap();
     child.flush().unwrap();
     drop(child);
     fs::rename(&temporary, &settled).unwrap();
-    let child = TabletStore::open(&settled, &shared()).unwrap();
+    let child = GroupStore::open(&settled, &shared()).unwrap();
     assert_eq!(applied_in(&child), Some(LogId::SEED));
     assert_eq!(row_names(&child).len(), 10);
     assert_eq!(applied_in(&store), Some(applied(10)));
@@ -131,7 +131,7 @@ fn table_file(dir: &Path) -> PathBuf {
 
 type Cells = Vec<(Bytes, Bytes)>;
 
-fn read_all(store: &TabletStore, direction: Direction) -> Result<Cells, StoreError> {
+fn read_all(store: &GroupStore, direction: Direction) -> Result<Cells, StoreError> {
     store.view().cells(b"", None, direction)?.collect()
 }
 
@@ -143,7 +143,7 @@ fn a_flipped_byte_is_an_error_and_never_an_early_end() {
     store.flush().unwrap();
     let path = store.dir().to_owned();
     drop(store);
-    let whole = read_all(&TabletStore::open(&path, &shared()).unwrap(), Direction::Forward).unwrap();
+    let whole = read_all(&GroupStore::open(&path, &shared()).unwrap(), Direction::Forward).unwrap();
     assert_eq!(whole.len(), 400);
     let table = table_file(&path);
     let content = fs::read(&table).unwrap();
@@ -153,7 +153,7 @@ fn a_flipped_byte_is_an_error_and_never_an_early_end() {
         flipped[at] ^= 0x40;
         fs::write(&table, &flipped).unwrap();
         flips += 1;
-        let outcomes = match TabletStore::open(&path, &shared()) {
+        let outcomes = match GroupStore::open(&path, &shared()) {
             Ok(store) => [Direction::Forward, Direction::Reverse].map(|direction| read_all(&store, direction)).into(),
             Err(error) => vec![Err(error)],
         };
@@ -163,7 +163,7 @@ fn a_flipped_byte_is_an_error_and_never_an_early_end() {
     }
     assert!(errors > flips / 2, "only {errors} errors");
     fs::write(&table, &content).unwrap();
-    assert_eq!(read_all(&TabletStore::open(&path, &shared()).unwrap(), Direction::Forward).unwrap(), whole);
+    assert_eq!(read_all(&GroupStore::open(&path, &shared()).unwrap(), Direction::Forward).unwrap(), whole);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn rows_are_not_cut_short_by_a_damaged_block() {
     let at = content.len() / 3;
     content[at] ^= 1;
     fs::write(&table, content).unwrap();
-    let Ok(store) = TabletStore::open(&path, &shared()) else { return };
+    let Ok(store) = GroupStore::open(&path, &shared()) else { return };
     let view = store.view();
     let outcome: Result<Vec<_>, _> = view.cells(b"", None, Direction::Forward).and_then(Iterator::collect);
     assert!(matches!(outcome, Err(StoreError::Damaged { .. })), "{outcome:?}");

@@ -7,9 +7,9 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use rocksdb::Range;
+use rocksdb::{Range, properties};
 
-use super::TabletStore;
+use super::GroupStore;
 use super::error::StoreError;
 use super::scan::{Direction, Scan, end_of_keys};
 
@@ -27,7 +27,7 @@ struct Piece {
     bytes: u64,
 }
 
-impl TabletStore {
+impl GroupStore {
     /// Bytes of all files of this store, including cells outside its tablet's range.
     ///
     /// After a split both children count the shared files: use [`Self::range_bytes`] to decide whether a tablet is too large.
@@ -38,6 +38,17 @@ impl TabletStore {
         let meta = self.database().get_column_family_metadata_cf(self.meta_family()?);
         let cells = self.database().get_column_family_metadata_cf(self.cell_family()?);
         Ok(meta.size + cells.size)
+    }
+
+    /// A number that differs after each flush or compaction: sizes in files are unchanged while it is.
+    ///
+    /// # Errors
+    /// When the store lacks a family, or RocksDB does not know the number.
+    pub fn files_version(&self) -> Result<u64, StoreError> {
+        let version =
+            self.database().property_int_value_cf(self.cell_family()?, properties::CURRENT_SUPER_VERSION_NUMBER);
+        let version = version.map_err(StoreError::engine("read the version of the files"))?;
+        version.ok_or_else(|| StoreError::damaged("read the version of the files", "RocksDB has none"))
     }
 
     /// Approximate size of the cells with `lower <= key < upper` in files. Unflushed data is not counted.

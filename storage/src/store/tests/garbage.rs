@@ -1,31 +1,48 @@
 //! Garbage collection by compactions, and that reads never see part of it.
 
+use ebla_model::id::TableId;
+use ebla_model::stored_row::stored_range;
+
 use super::*;
+use crate::store::compaction::TableGcRules;
+
+/// The table of all rows here; [`row`] has its prefix.
+const TABLE: TableId = TableId::new(3);
+
+/// A row of [`TABLE`] as stored.
+fn row(name: &str) -> String {
+    format!("\u{2}\u{3}{name}")
+}
 
 fn rules(range: &KeyRange, floor: i64) -> GcRules {
-    let floors = BTreeMap::from([(FamilyId::new(1), Micros::new(floor))]);
-    GcRules::new(range, [FamilyId::new(1), FamilyId::new(2)], FamilyId::new(4), floors)
+    let rules = TableGcRules {
+        table: TABLE,
+        families: [FamilyId::new(1), FamilyId::new(2)].into(),
+        next_family: FamilyId::new(4),
+        floors: BTreeMap::from([(FamilyId::new(1), Micros::new(floor))]),
+    };
+    GcRules::new([(rules, vec![range.clone()])])
 }
 
 fn range(start: &'static str, end: &'static str) -> KeyRange {
     KeyRange::new(RowKey::new(start), Some(RowKey::new(end))).unwrap()
 }
 
-fn filled(dir: &TempDir) -> TabletStore {
+fn filled(dir: &TempDir) -> GroupStore {
     let store = new_store(dir);
     let mut batch = Batch::new();
-    for row in ["a", "m", "z"] {
-        put(&mut batch, row, 1, "old", 10, b"v");
-        put(&mut batch, row, 1, "new", 90, b"v");
-        put(&mut batch, row, 2, "q", 10, b"v");
-        put(&mut batch, row, 3, "dropped", 90, b"v");
+    for row in ["a", "m", "z"].map(row) {
+        put(&mut batch, &row, 1, "old", 10, b"v");
+        put(&mut batch, &row, 1, "new", 90, b"v");
+        put(&mut batch, &row, 2, "q", 10, b"v");
+        put(&mut batch, &row, 3, "dropped", 90, b"v");
     }
     store.write(&batch).unwrap();
     store.flush().unwrap();
     store
 }
 
-fn qualifiers(store: &TabletStore) -> Vec<(String, String)> {
+fn qualifiers(store: &GroupStore) -> Vec<(String, String)> {
     let cells = cells_of(store, &KeyRange::all()).into_iter();
     cells.map(|cell| (text(cell.row.as_bytes()), text(&cell.qualifier))).collect()
 }
@@ -46,7 +63,7 @@ fn compaction_drops_what_the_rules_say() {
     assert_eq!(qualifiers(&store).len(), 12, "not before a compaction");
     store.compact().unwrap();
     let left = qualifiers(&store);
-    assert_eq!(left, [("m".to_owned(), "new".to_owned()), ("m".to_owned(), "q".to_owned())]);
+    assert_eq!(left, [(row("m"), "new".to_owned()), (row("m"), "q".to_owned())]);
 }
 
 #[test]
@@ -59,7 +76,7 @@ fn an_iterator_made_before_sees_all_and_a_view_makes_no_more_after() {
     store.compact().unwrap();
     assert_eq!(scan.collect::<Result<Vec<_>, _>>().unwrap().len(), 12);
     assert!(matches!(view.cells(b"", None, Direction::Forward), Err(StoreError::Expired)));
-    assert!(matches!(view.get_cell(&cell("m", 1, "new", 90)), Err(StoreError::Expired)));
+    assert!(matches!(view.get_cell(&cell(&row("m"), 1, "new", 90)), Err(StoreError::Expired)));
     assert!(view.get_meta(MetaKey::Applied).unwrap().is_none(), "meta keys are never collected");
 }
 
@@ -94,7 +111,9 @@ fn files_outside_the_range_go_at_once() {
         .take(2048)
         .flatten()
         .collect();
-        store.write(&numbered(index, &value)).unwrap();
+        let mut batch = Batch::new();
+        put(&mut batch, &row(&format!("row{index:08}")), 1, "q", 90, &value);
+        store.write(&batch).unwrap();
     }
     store.flush().unwrap();
     store.compact().unwrap();
@@ -103,11 +122,11 @@ fn files_outside_the_range_go_at_once() {
     store.drop_outside(rules(&right, 0)).unwrap();
     let after = store.size_bytes().unwrap();
     assert!(after < before, "{after} of {before}");
-    assert_eq!(cells_of(&store, &right).len(), 1501);
+    assert_eq!(cells_of(&store, &stored_range(TABLE, &right)).len(), 1501);
     let left = range("row00001500", "row00002000");
     store.drop_outside(rules(&left, 0)).unwrap();
     assert!(store.size_bytes().unwrap() < after);
-    assert_eq!(cells_of(&store, &left).len(), 500);
+    assert_eq!(cells_of(&store, &stored_range(TABLE, &left)).len(), 500);
 }
 
 #[test]
@@ -116,10 +135,11 @@ fn a_deleted_cell_does_not_come_back_when_collected() {
     let store = filled(&dir);
     store.compact().unwrap();
     let mut batch = Batch::new();
-    batch.delete_range(codec::row_prefix(&RowKey::new("m")), codec::prefix_end(&codec::row_prefix(&RowKey::new("m"))));
+    let prefix = codec::row_prefix(&RowKey::new(row("m")));
+    batch.delete_range(prefix.clone(), codec::prefix_end(&prefix));
     store.write(&batch).unwrap();
     store.flush().unwrap();
     store.set_gc_rules(rules(&KeyRange::all(), 50));
     store.compact().unwrap();
-    assert!(qualifiers(&store).iter().all(|(row, _)| row != "m"));
+    assert!(qualifiers(&store).iter().all(|(found, _)| *found != row("m")));
 }

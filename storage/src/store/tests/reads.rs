@@ -32,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn carry_out(store: &TabletStore, steps: Vec<Step>) -> Model {
+fn carry_out(store: &GroupStore, steps: Vec<Step>) -> Model {
     let mut model = Model::new();
     for step in steps {
         let mut batch = Batch::new();
@@ -62,7 +62,7 @@ fn expected(model: &Model, is_such: impl Fn(&Place) -> bool) -> Vec<(Place, Vec<
 }
 
 /// The cells of the store between some bounds, rising whatever the direction.
-fn found(store: &TabletStore, (lower, upper): &Bounds, direction: Direction) -> Vec<(Place, Vec<u8>)> {
+fn found(store: &GroupStore, (lower, upper): &Bounds, direction: Direction) -> Vec<(Place, Vec<u8>)> {
     let view = store.view();
     let cells = view.cells(lower, upper.as_deref(), direction).unwrap();
     let mut found: Vec<_> = cells.map(|cell| cell.unwrap()).map(|(key, value)| (place(&key), content(value))).collect();
@@ -124,7 +124,7 @@ proptest! {
 }
 
 /// The cells of one row, where the reach lets them be read.
-fn read_row(store: &TabletStore, row: &str, reach: ReadTier) -> Result<usize, StoreError> {
+fn read_row(store: &GroupStore, row: &str, reach: ReadTier) -> Result<usize, StoreError> {
     let (lower, upper) = codec::range_bounds(&KeyRange::single(RowKey::copy_from_slice(row.as_bytes())));
     let view = store.view();
     let cells: Result<Vec<_>, _> = view.scan(&ScanPlan::new(&lower, upper.as_deref()).with_read_tier(reach))?.collect();
@@ -222,7 +222,7 @@ fn servers_share_a_block_cache_and_a_scan_made_once_leaves_it_alone() {
     let cache = BlockCache::new(8 << 20);
     let server = || SharedResources::with_cache(StoreOptions::up(), cache.clone()).unwrap();
     let (used, other) = (server(), server());
-    let store = TabletStore::create(&dir.path().join("store"), &used).unwrap();
+    let store = GroupStore::create(&dir.path().join("store"), &used).unwrap();
     for index in 0..1_000 {
         store.write(&numbered(index, &[7; 1_000])).unwrap();
     }

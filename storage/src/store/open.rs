@@ -18,10 +18,10 @@ use rocksdb::{ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Options};
 use super::compaction::CurrentGcRules;
 use super::error::StoreError;
 use super::options::SharedResources;
-use super::{CELLS, TabletStore};
+use super::{CELLS, GroupStore};
 use crate::folder;
 
-impl TabletStore {
+impl GroupStore {
     /// Creates an empty store in `dir`, which must not have one.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ fn holds_store(dir: &Path) -> bool {
     dir.join("CURRENT").is_file()
 }
 
-fn open_with(options: &Options, dir: &Path, shared: &Arc<SharedResources>) -> Result<TabletStore, StoreError> {
+fn open_with(options: &Options, dir: &Path, shared: &Arc<SharedResources>) -> Result<GroupStore, StoreError> {
     let rules = Arc::new(CurrentGcRules::default());
     let families = [
         ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, shared.meta_family()),
@@ -81,7 +81,7 @@ fn open_with(options: &Options, dir: &Path, shared: &Arc<SharedResources>) -> Re
     ];
     let database = DB::open_cf_descriptors(options, dir, families)
         .map_err(|error| lock_or_engine(error, dir, "open tablet store"))?;
-    Ok(TabletStore::assemble(dir.to_owned(), database, rules, Arc::clone(shared)))
+    Ok(GroupStore::assemble(dir.to_owned(), database, rules, Arc::clone(shared)))
 }
 
 fn lock_or_engine(error: rocksdb::Error, dir: &Path, context: &'static str) -> StoreError {

@@ -1,6 +1,6 @@
 //! An atomic write batch: cells and meta keys together, all or nothing.
 //!
-//! A batch is a plain value and knows no store, so the rules that decide what to write (`tablet::apply`) stay pure and
+//! A batch is a plain value and knows no store, so the rules that decide what to write (`tablet::core::apply`) stay pure and
 //! are tested without a disk. It is converted to RocksDB's write batch when it is written.
 
 use bytes::Bytes;

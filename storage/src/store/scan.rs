@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 use rocksdb::{DB, DBRawIteratorWithThreadMode, ReadOptions, SnapshotWithThreadMode};
 
-use super::TabletStore;
+use super::GroupStore;
 use super::error::StoreError;
 use super::layout::MetaKey;
 
@@ -129,13 +129,13 @@ impl<'k> ScanPlan<'k> {
 ///
 /// Take it, create the iterators, read, and drop it: a view retains the space of deleted data.
 pub struct View<'s> {
-    store: &'s TabletStore,
+    store: &'s GroupStore,
     snapshot: SnapshotWithThreadMode<'s, DB>,
     epoch: u64,
 }
 
 impl<'s> View<'s> {
-    pub(super) fn new(store: &'s TabletStore) -> Self {
+    pub(super) fn new(store: &'s GroupStore) -> Self {
         // The epoch first: rules that change in between make the view expire without need, never the reverse.
         let epoch = store.rules().epoch();
         Self { store, snapshot: store.database().snapshot(), epoch }

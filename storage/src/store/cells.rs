@@ -9,7 +9,7 @@ use ebla_model::id::FamilyId;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::time::Micros;
 
-use super::TabletStore;
+use super::GroupStore;
 use super::error::StoreError;
 use super::scan::{ScanPlan, View};
 
@@ -72,8 +72,8 @@ pub fn version_bounds(
     (lower, successor(at(start)))
 }
 
-impl TabletStore {
-    /// [`TabletStore::sizes`] by rows: first row of each piece and the piece's bytes. Pieces within one row are joined.
+impl GroupStore {
+    /// [`GroupStore::sizes`] by rows: first row of each piece and the piece's bytes. Pieces within one row are joined.
     ///
     /// # Errors
     /// When the store cannot be read or holds an invalid cell key.

@@ -21,14 +21,14 @@ fn shared() -> Arc<SharedResources> {
     SharedResources::new(StoreOptions { cache_bytes: 4 << 20, ..StoreOptions::up() }).unwrap()
 }
 
-fn new_store(dir: &TempDir) -> TabletStore {
-    TabletStore::create(&dir.path().join("store"), &shared()).unwrap()
+fn new_store(dir: &TempDir) -> GroupStore {
+    GroupStore::create(&dir.path().join("store"), &shared()).unwrap()
 }
 
-fn reopened(store: TabletStore) -> TabletStore {
+fn reopened(store: GroupStore) -> GroupStore {
     let dir = store.dir().to_owned();
     drop(store);
-    TabletStore::open(&dir, &shared()).unwrap()
+    GroupStore::open(&dir, &shared()).unwrap()
 }
 
 fn cell(row: &str, family: u32, qualifier: &str, micros: i64) -> Vec<u8> {
@@ -51,12 +51,12 @@ fn numbered(index: u64, value: &[u8]) -> Batch {
     batch
 }
 
-fn applied_in(store: &TabletStore) -> Option<LogId> {
+fn applied_in(store: &GroupStore) -> Option<LogId> {
     store.meta(MetaKey::Applied).unwrap().map(|value| decode_log_id(&value).unwrap())
 }
 
 /// The keys of the cells of some rows.
-fn cells_of(store: &TabletStore, range: &KeyRange) -> Vec<CellKey> {
+fn cells_of(store: &GroupStore, range: &KeyRange) -> Vec<CellKey> {
     let (lower, upper) = codec::range_bounds(range);
     let view = store.view();
     let cells = view.cells(&lower, upper.as_deref(), Direction::Forward).unwrap();
@@ -64,7 +64,7 @@ fn cells_of(store: &TabletStore, range: &KeyRange) -> Vec<CellKey> {
 }
 
 /// The names of all rows, each once.
-fn row_names(store: &TabletStore) -> Vec<String> {
+fn row_names(store: &GroupStore) -> Vec<String> {
     let mut names: Vec<_> =
         cells_of(store, &KeyRange::all()).into_iter().map(|cell| text(cell.row.as_bytes())).collect();
     names.dedup();
@@ -79,16 +79,16 @@ fn text(bytes: &[u8]) -> String {
 fn a_folder_holds_one_store_and_one_owner() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("store");
-    assert!(matches!(TabletStore::open(&path, &shared()), Err(StoreError::Missing(_))));
-    let store = TabletStore::create(&path, &shared()).unwrap();
-    assert!(matches!(TabletStore::create(&path, &shared()), Err(StoreError::Exists(_))));
-    assert!(matches!(TabletStore::open(&path, &shared()), Err(StoreError::Locked(_))));
-    assert!(matches!(TabletStore::destroy(&path), Err(StoreError::Locked(_))));
+    assert!(matches!(GroupStore::open(&path, &shared()), Err(StoreError::Missing(_))));
+    let store = GroupStore::create(&path, &shared()).unwrap();
+    assert!(matches!(GroupStore::create(&path, &shared()), Err(StoreError::Exists(_))));
+    assert!(matches!(GroupStore::open(&path, &shared()), Err(StoreError::Locked(_))));
+    assert!(matches!(GroupStore::destroy(&path), Err(StoreError::Locked(_))));
     drop(store);
-    TabletStore::open(&path, &shared()).unwrap();
-    TabletStore::destroy(&path).unwrap();
+    GroupStore::open(&path, &shared()).unwrap();
+    GroupStore::destroy(&path).unwrap();
     assert!(!path.exists());
-    TabletStore::destroy(&path).unwrap();
+    GroupStore::destroy(&path).unwrap();
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn meta_keys_are_listed_by_prefix() {
     let dir = TempDir::new().unwrap();
     let store = new_store(&dir);
     let mut batch = Batch::new();
-    batch.put_meta(MetaKey::Schema, &b"schema"[..]);
+    batch.put_meta(MetaKey::Group, &b"group"[..]);
     batch.put_meta(MetaKey::Session(SessionId::new(2)), &b"two"[..]);
     batch.put_meta(MetaKey::Session(SessionId::new(1)), &b"one"[..]);
     store.write(&batch).unwrap();
@@ -168,7 +168,7 @@ fn flushes_at_once_count_once() {
 fn automatic_flushes_of_rocksdb_reduce_the_count() {
     let dir = TempDir::new().unwrap();
     let small = SharedResources::new(StoreOptions { write_buffer_bytes: 256 << 10, ..StoreOptions::up() }).unwrap();
-    let store = TabletStore::create(&dir.path().join("store"), &small).unwrap();
+    let store = GroupStore::create(&dir.path().join("store"), &small).unwrap();
     for index in 1..=400 {
         store.write(&numbered(index, &[7; 10_000])).unwrap();
     }
@@ -181,7 +181,7 @@ fn an_idle_store_charges_little_to_the_memtables() {
     let shared = shared();
     let before = shared.usage().memtable_bytes;
     let stores: Vec<_> =
-        (0..10).map(|n| TabletStore::create(&dir.path().join(n.to_string()), &shared).unwrap()).collect();
+        (0..10).map(|n| GroupStore::create(&dir.path().join(n.to_string()), &shared).unwrap()).collect();
     for store in &stores {
         store.write(&numbered(1, b"v")).unwrap();
     }
@@ -204,7 +204,7 @@ mod sizes {
         words.flatten().take(length).collect()
     }
 
-    fn filled(dir: &TempDir, rows: u64, value_bytes: usize) -> TabletStore {
+    fn filled(dir: &TempDir, rows: u64, value_bytes: usize) -> GroupStore {
         let store = new_store(dir);
         for index in 0..rows {
             store.write(&numbered(index, &noise(index, value_bytes))).unwrap();

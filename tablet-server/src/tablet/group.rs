@@ -1,0 +1,180 @@
+//! The replica of a group on this server, running: its state machine, its Raft group, and what its tablets share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use ebla_model::command::{CommandKind, NewTablet};
+use ebla_model::id::{GroupId, OperationId, ReplicaId, TableId, TabletId};
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::schema::TableSchema;
+use ebla_runtime::{Blocking, Runtime};
+
+use crate::raft::{Group, GroupReplica};
+use crate::tablet::Tablet;
+use crate::tablet::core::applied_state::TabletMetadata;
+use crate::tablet::core::state_machine::GroupStateMachine;
+use crate::tablet::failure::{Failure, Leader};
+use crate::tablet::lifecycle::split::TabletHost;
+use crate::tablet::write::admission::Admission;
+use crate::tablet::write::latch::Latches;
+use crate::tablet::write::queue::{self, WriteQueue};
+
+/// A group's replica with its running Raft group. Its tablets share its log, its store, and its queue of writes.
+pub struct TabletGroup {
+    id: GroupReplica,
+    pub(in crate::tablet) state_machine: Arc<GroupStateMachine>,
+    pub(in crate::tablet) raft: Arc<Group>,
+    pub(in crate::tablet) runtime: Runtime,
+    /// Thread pool for reads of the store.
+    pub(in crate::tablet) reads: Blocking,
+    /// Thread pool for flushes.
+    pub(in crate::tablet) maintenance: Blocking,
+    /// A split or a division is in progress.
+    pub(in crate::tablet) dividing: AtomicBool,
+    /// A change of replicas is in progress.
+    pub(in crate::tablet) changing: AtomicBool,
+    pub(in crate::tablet) admission: Admission,
+    pub(in crate::tablet) latches: Latches,
+    pub(in crate::tablet) queue: Arc<WriteQueue>,
+    pub(in crate::tablet) host: Arc<dyn TabletHost>,
+}
+
+/// The parts of a [`TabletGroup`].
+pub struct TabletGroupParts {
+    /// The ids of the group and of the replica.
+    pub id: GroupReplica,
+    /// The state machine that `raft` drives.
+    pub state_machine: Arc<GroupStateMachine>,
+    /// The replica's Raft group, started.
+    pub raft: Arc<Group>,
+    /// Clock and tasks; the group's own tasks are children of its `tasks`.
+    pub runtime: Runtime,
+    /// The server's thread pool for reads.
+    pub reads: Blocking,
+    /// The server's thread pool for flushes.
+    pub maintenance: Blocking,
+    /// The server's admission control.
+    pub admission: Admission,
+    /// Services of the server and the cluster.
+    pub host: Arc<dyn TabletHost>,
+}
+
+impl fmt::Debug for TabletGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TabletGroup").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl TabletGroup {
+    /// Starts the group's batcher task, which ends with `parts.runtime.tasks`.
+    #[must_use]
+    pub fn start(parts: TabletGroupParts) -> Arc<Self> {
+        let group = Arc::new(Self {
+            id: parts.id,
+            state_machine: parts.state_machine,
+            raft: parts.raft,
+            runtime: parts.runtime,
+            reads: parts.reads,
+            maintenance: parts.maintenance,
+            dividing: AtomicBool::new(false),
+            changing: AtomicBool::new(false),
+            admission: parts.admission.group(),
+            latches: Latches::new(),
+            queue: Arc::new(WriteQueue::new()),
+            host: parts.host,
+        });
+        queue::start_batcher(&group);
+        group
+    }
+
+    /// The group's id.
+    #[must_use]
+    pub const fn id(&self) -> GroupId {
+        self.id.group
+    }
+
+    /// The replica's id.
+    #[must_use]
+    pub const fn replica(&self) -> ReplicaId {
+        self.id.replica
+    }
+
+    /// The group as this replica has applied it.
+    #[must_use]
+    pub fn descriptor(&self) -> GroupDescriptor {
+        self.state_machine.applied_state().metadata.descriptor.clone()
+    }
+
+    /// A tablet of the group, as this replica has applied it.
+    #[must_use]
+    pub fn tablet(self: &Arc<Self>, tablet: TabletId) -> Option<Tablet> {
+        let table = self.state_machine.applied_state().tablet(tablet)?.descriptor.table;
+        Some(Tablet::new(Arc::clone(self), tablet, table))
+    }
+
+    /// The tablets of the group, as this replica has applied them.
+    #[must_use]
+    pub fn tablets(self: &Arc<Self>) -> Vec<Tablet> {
+        let metadata = Arc::clone(&self.state_machine.applied_state().metadata);
+        let tablet = |tablet: &Arc<TabletMetadata>| {
+            let TabletDescriptor { tablet, table, .. } = tablet.descriptor;
+            Tablet::new(Arc::clone(self), tablet, table)
+        };
+        metadata.tablets.values().map(tablet).collect()
+    }
+
+    /// The ids of the group's tablets.
+    #[must_use]
+    pub fn tablet_ids(&self) -> Vec<TabletId> {
+        self.state_machine.applied_state().metadata.tablets.keys().copied().collect()
+    }
+
+    /// Creates tablets, once per operation id; `schema`: of their table.
+    ///
+    /// # Errors
+    /// `NotLeader`, `NoLeader`, `TabletDropped`, `OutcomeUnknown`, `Deadline`. Safe to repeat.
+    pub async fn create_tablets(
+        &self,
+        operation: OperationId,
+        schema: TableSchema,
+        tablets: Vec<NewTablet>,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        self.propose_command(CommandKind::CreateTablets { operation, schema, tablets }, timeout).await.map(drop)
+    }
+
+    /// Drops the tablets of a table, once per operation id.
+    ///
+    /// # Errors
+    /// `NotLeader`, `NoLeader`, `OutcomeUnknown`, `Deadline`. Safe to repeat.
+    pub async fn drop_table(&self, operation: OperationId, table: TableId, timeout: Duration) -> Result<(), Failure> {
+        self.propose_command(CommandKind::Drop { operation, table }, timeout).await.map(drop)
+    }
+
+    /// Whether this replica leads and has applied its term's first entry.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.raft.leadership().is_some()
+    }
+
+    /// The presumed leader: a hint.
+    #[must_use]
+    pub fn leader(&self) -> Option<Leader> {
+        let status = self.raft.status();
+        status.leader.map(|replica| Leader { server: replica.server, term: status.term })
+    }
+
+    /// The Raft group, for votes, transfers and purges.
+    #[must_use]
+    pub const fn raft(&self) -> &Arc<Group> {
+        &self.raft
+    }
+
+    /// The state machine, for flushes and sizes.
+    #[must_use]
+    pub const fn state_machine(&self) -> &Arc<GroupStateMachine> {
+        &self.state_machine
+    }
+}
