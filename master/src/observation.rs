@@ -153,6 +153,11 @@ pub(crate) async fn observe_servers(master: &ActiveMaster) -> Result<BTreeMap<Se
     Ok(fetch_reports(master, schema_store::list_servers(master.chubby()).await?).await)
 }
 
+/// A snapshot of nothing but the registered servers with their reports.
+pub(crate) async fn observe_reports(master: &ActiveMaster) -> Result<ClusterSnapshot, Error> {
+    Ok(ClusterSnapshot { servers: observe_servers(master).await?, ..ClusterSnapshot::default() })
+}
+
 async fn fetch_reports(
     master: &ActiveMaster,
     registered: BTreeMap<ServerId, record::Server>,

@@ -238,7 +238,7 @@ fn group_statuses(snapshot: &ClusterSnapshot) -> Vec<operate::GroupStatus> {
 /// returns; the leader of the new group writes them too.
 async fn divide(master: &ActiveMaster, group: GroupId) -> Result<DividedGroup, Error> {
     let deadline = master.deadline(DIVIDE_TIMEOUT);
-    let snapshot = observe_servers(master).await?;
+    let snapshot = observation::observe_reports(master).await?;
     let known = snapshot.groups().remove(&group);
     let known = known.ok_or_else(|| {
         Error::new(Reason::NotFound, format!("group {group} does not exist; ebla group list shows all groups"))
@@ -258,7 +258,7 @@ async fn divide(master: &ActiveMaster, group: GroupId) -> Result<DividedGroup, E
 async fn write_moved_rows(master: &ActiveMaster, divided: &DividedGroup, deadline: Deadline) -> Result<(), Error> {
     let until = master.deadline(REPORT_TIMEOUT);
     loop {
-        let snapshot = observe_servers(master).await?;
+        let snapshot = observation::observe_reports(master).await?;
         let moved = snapshot.tablets().into_values().filter(|tablet| tablet.group == divided.right.group);
         let moved: Vec<TabletDescriptor> = moved.cloned().collect();
         if moved.len() as u64 >= divided.tablets_moved {
@@ -269,11 +269,6 @@ async fn write_moved_rows(master: &ActiveMaster, divided: &DividedGroup, deadlin
         }
         tokio::time::sleep(master.runtime().rng.jitter(RETRY_DELAY)).await;
     }
-}
-
-async fn observe_servers(master: &ActiveMaster) -> Result<ClusterSnapshot, Error> {
-    let servers = observation::observe_servers(master).await?;
-    Ok(ClusterSnapshot { servers, ..ClusterSnapshot::default() })
 }
 
 /// Rejects a split key that could not be a row key.
@@ -318,7 +313,7 @@ impl Operate for Operator {
     ) -> Result<Response<operate::GroupsReply>, Status> {
         let outcome = async {
             let master = self.handle.active()?;
-            Ok(operate::GroupsReply { groups: group_statuses(&observe_servers(&master).await?) })
+            Ok(operate::GroupsReply { groups: group_statuses(&observation::observe_reports(&master).await?) })
         };
         to_response(outcome.await)
     }

@@ -17,7 +17,6 @@ use ebla_proto::{convert, tablet};
 use futures::future::BoxFuture;
 
 use crate::active::ActiveMaster;
-use crate::cluster::ClusterSnapshot;
 use crate::observation;
 use crate::server_client::RpcError;
 
@@ -198,8 +197,7 @@ where
         }
         tokio::time::sleep(runtime.rng.jitter(delay)).await;
         delay = (delay * 2).min(RETRY_DELAY_MAX);
-        let servers = observation::observe_servers(master).await?;
-        let snapshot = ClusterSnapshot { servers, ..ClusterSnapshot::default() };
+        let snapshot = observation::observe_reports(master).await?;
         leader = snapshot.leader_reports().get(&group.group).map(|(server, _report)| *server);
         group = snapshot.groups().remove(&group.group).unwrap_or(group);
     }

@@ -130,7 +130,7 @@ struct Placement {
 /// Chooses groups for the tablets of a new table, and new groups if there are too few.
 ///
 /// # Errors
-/// `ResourceExhausted` when the groups have no room for so many tablets; `Unavailable` when no server responds.
+/// `ResourceExhausted` when the table has more tablets than the groups have room for; `Unavailable` when no server responds.
 async fn place(master: &ActiveMaster, table: TableId, new: &NewTable) -> Result<Placement, Error> {
     let chubby = master.chubby();
     let snapshot = ClusterSnapshot {

@@ -19,7 +19,7 @@ use futures::future::join_all;
 use tracing::{info, warn};
 
 use crate::active::ActiveMaster;
-use crate::cluster::{ClusterSnapshot, GroupPlan, GroupProgress};
+use crate::cluster::{GroupPlan, GroupProgress};
 use crate::schema_store::Stored;
 use crate::server_client::InitialState;
 use crate::{observation, schema_store};
@@ -80,8 +80,7 @@ const fn has_majority(all: usize, missing: usize) -> bool {
 
 /// The replicas of the plan that are still members: others were replaced meanwhile.
 async fn current_members(master: &ActiveMaster, group: &GroupDescriptor) -> Result<Vec<Replica>, Error> {
-    let servers = observation::observe_servers(master).await?;
-    let reported = ClusterSnapshot { servers, ..ClusterSnapshot::default() }.groups().remove(&group.group);
+    let reported = observation::observe_reports(master).await?.groups().remove(&group.group);
     let is_member = |replica: &Replica| {
         reported.as_ref().is_none_or(|now| now.membership.server_of(replica.replica) == Some(replica.server))
     };

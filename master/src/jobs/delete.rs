@@ -112,8 +112,7 @@ async fn drop_tablets(
     let listed: Vec<TabletDescriptor> = listed.into_iter().map(|entry| entry.descriptor).collect();
     let mut dropped = BTreeSet::new();
     loop {
-        let servers = observation::observe_servers(master).await?;
-        let snapshot = ClusterSnapshot { servers, ..ClusterSnapshot::default() };
+        let snapshot = observation::observe_reports(master).await?;
         let left = groups_with_tablets(&snapshot, table, &listed, &dropped);
         if left.is_empty() {
             return Ok(());
