@@ -26,6 +26,8 @@ ARGS ?=
 SIMULATION := cargo test --release --workspace --test sim
 # For `make simulation`: seconds during which new seeds are started, two at a time.
 SIM_SECONDS ?= 60
+# For `make race`: workloads of `ebla bench`.
+WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
@@ -192,5 +194,5 @@ mt-bench: build ## measure a mounttable process with `ebla mt bench`, then in al
 race: export ETCD_AUTO_COMPACTION_MODE = revision
 race: export ETCD_AUTO_COMPACTION_RETENTION = 1000
 race: export ETCD_QUOTA_BACKEND_BYTES = 8589934592
-race: build python ## measure reads and writes in alternation with etcd, PostgreSQL and Google's emulator, about ten minutes
-	$(TARGET)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" -- --workloads write,read --seconds 2.5 --rounds 6 $(ARGS)
+race: build python ## measure WORKLOADS in alternation with etcd, PostgreSQL and Google's emulator, about five minutes for each
+	$(TARGET)/release/examples/race $(EBLA) --emulator "$(EMULATOR)" -- --workloads $(WORKLOADS) --seconds 2.5 --rounds 6 $(ARGS)

@@ -10,7 +10,7 @@ use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use super::target::count_mismatch;
+use super::target::{count_mismatch, replaced};
 use super::{Values, WIDE_COLUMNS, row_key, split_keys};
 
 /// The instance of the tables.
@@ -101,6 +101,19 @@ impl Bigtable {
             done += part.entries.iter().filter(|e| e.status.as_ref().is_none_or(|status| status.code == 0)).count();
         }
         if done == numbers.len() { Ok(()) } else { Err(count_mismatch("entries written", done, numbers.len())) }
+    }
+
+    /// Replaces the value of a row if the row has one.
+    pub(super) async fn replace_row(&mut self, number: u64, values: &Values) -> Result<(), Status> {
+        let request = data::CheckAndMutateRowRequest {
+            table_name: self.table.clone(),
+            row_key: row_key(number).into(),
+            predicate_filter: Some(passing_filter()),
+            true_mutations: vec![set_cell(COLUMN, values.value(number))],
+            ..Default::default()
+        };
+        let answer = self.inner.check_and_mutate_row(request).await?.into_inner();
+        replaced(answer.predicate_matched, number)
     }
 
     /// One wide row, in a few requests.

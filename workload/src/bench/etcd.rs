@@ -14,6 +14,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
+use super::target::replaced;
 use super::{Values, row_key};
 
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -79,10 +80,45 @@ struct KeyValue {
     value: Bytes,
 }
 
+/// A transaction: the puts are applied if all comparisons hold.
 #[derive(Clone, PartialEq, prost::Message)]
 struct TxnRequest {
+    #[prost(message, repeated, tag = "1")]
+    compare: Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
     success: Vec<RequestOp>,
+}
+
+/// A comparison of a key's version, which is 0 for a key without a value.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Compare {
+    #[prost(enumeration = "CompareResult", tag = "1")]
+    result: i32,
+    #[prost(enumeration = "CompareTarget", tag = "2")]
+    target: i32,
+    #[prost(bytes = "bytes", tag = "3")]
+    key: Bytes,
+    #[prost(int64, optional, tag = "4")]
+    version: Option<i64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+enum CompareResult {
+    Equal = 0,
+    Greater = 1,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+enum CompareTarget {
+    Version = 0,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct TxnResponse {
+    #[prost(bool, tag = "2")]
+    succeeded: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -160,9 +196,14 @@ impl Etcd {
     }
 
     pub(super) async fn write_rows(&mut self, numbers: &[u64], values: &Values) -> Result<(), Status> {
-        let success = numbers.iter().map(|number| RequestOp { put: Some(put(*number, values)) }).collect();
-        let _revision: Ignored = self.call("/etcdserverpb.KV/Txn", TxnRequest { success }).await?;
+        let _without_condition: TxnResponse = self.call("/etcdserverpb.KV/Txn", batch(numbers, values)).await?;
         Ok(())
+    }
+
+    /// Replaces the value of a row if the row has one.
+    pub(super) async fn replace_row(&mut self, number: u64, values: &Values) -> Result<(), Status> {
+        let answer: TxnResponse = self.call("/etcdserverpb.KV/Txn", replacement(number, values)).await?;
+        replaced(answer.succeeded, number)
     }
 
     /// Number of rows in `[start, end)`.
@@ -189,6 +230,23 @@ fn put(number: u64, values: &Values) -> PutRequest {
     PutRequest { key: row_key(number).into(), value: values.value(number), lease: 0 }
 }
 
+/// One transaction of a put for each row. etcd refuses one of more than 128 operations (`--max-txn-ops`), or with the same key twice.
+fn batch(numbers: &[u64], values: &Values) -> TxnRequest {
+    let success = numbers.iter().map(|number| RequestOp { put: Some(put(*number, values)) }).collect();
+    TxnRequest { compare: Vec::new(), success }
+}
+
+/// A put on the condition that the key has a value.
+fn replacement(number: u64, values: &Values) -> TxnRequest {
+    let has_value = Compare {
+        result: CompareResult::Greater.into(),
+        target: CompareTarget::Version.into(),
+        key: row_key(number).into(),
+        version: Some(0),
+    };
+    TxnRequest { compare: vec![has_value], success: vec![RequestOp { put: Some(put(number, values)) }] }
+}
+
 /// The address of the leader.
 pub(super) async fn leader(runtime: &Runtime, addresses: &[String]) -> Result<String, Error> {
     let mut clients: Vec<_> =
@@ -209,4 +267,49 @@ pub(super) async fn leader(runtime: &Runtime, addresses: &[String]) -> Result<St
     };
     let late = |_elapsed| Error::new(Reason::Unavailable, "no member of etcd is the leader");
     tokio::time::timeout(LEADER_TIMEOUT, polling).await.map_err(late)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::bench::Workload;
+    use crate::bench::target::batch_rows;
+
+    /// etcd's default of `--max-txn-ops`.
+    const OPERATIONS_MAX: usize = 128;
+
+    fn values() -> Values {
+        Values::new(&Runtime::system("test"), 10)
+    }
+
+    #[test]
+    fn a_batch_is_one_transaction_of_a_hundred_puts_to_different_keys() {
+        let rows = 1_000;
+        for first in [0, 7, rows - 1] {
+            let request = batch(&batch_rows(first, rows), &values());
+            let mut keys: Vec<_> = request.success.iter().filter_map(|one| Some(one.put.clone()?.key)).collect();
+            assert!(keys.len() <= OPERATIONS_MAX && request.compare.is_empty());
+            keys.sort();
+            keys.dedup();
+            assert_eq!(u64::try_from(keys.len()).unwrap(), Workload::Batch.rows_per_request());
+        }
+    }
+
+    /// The bytes as etcd's `rpc.proto` defines them: a comparison "version > 0", then a put of the same key.
+    #[test]
+    fn a_replacement_compares_the_version_of_its_key() {
+        let encoded = replacement(3, &values()).encode_to_vec();
+        let key = row_key(3);
+        let length = u8::try_from(key.len()).unwrap();
+        let compare = [&[8, 1, 26, length][..], key.as_bytes(), &[32, 0]].concat();
+        let start = [&[10, u8::try_from(compare.len()).unwrap()][..], &compare].concat();
+        assert_eq!(encoded.get(..start.len()), Some(&start[..]));
+        let put = [&[10, length][..], key.as_bytes(), &[18, 10]].concat();
+        // A transaction's operation (tag 2) holds the put (tag 2).
+        let rest = &encoded[start.len()..];
+        assert_eq!((rest[0], rest[2]), (18, 18));
+        assert_eq!(rest.get(4..4 + put.len()), Some(&put[..]));
+    }
 }

@@ -46,13 +46,15 @@ pub enum Workload {
     Wide,
     /// Writes a hundred random rows in one call (MutateRows); counted in rows.
     Batch,
+    /// Replaces the value of one random row on the condition that the row has one (CheckAndMutateRow).
+    Check,
 }
 
 impl Workload {
     /// Rows in one request; cells for a wide row.
     pub fn rows_per_request(self) -> u64 {
         match self {
-            Self::Write | Self::Read => 1,
+            Self::Write | Self::Read | Self::Check => 1,
             Self::Scan | Self::Filtered | Self::Batch => 100,
             Self::Wide => WIDE_COLUMNS,
         }
@@ -67,6 +69,7 @@ impl Workload {
             Self::Filtered => "filtered",
             Self::Wide => "wide",
             Self::Batch => "batch",
+            Self::Check => "check",
         }
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::OnceCell;
 use tokio_postgres::{Client, Config, NoTls, Statement};
 use tonic::Status;
 
+use super::target::replaced;
 use super::{Values, row_key};
 
 const WRITE: &str = "INSERT INTO bench VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value";
@@ -18,6 +19,8 @@ const SCAN: &str = "SELECT value FROM bench WHERE key >= $1 AND key < $2 ORDER B
 const BATCH: &str = "INSERT INTO bench SELECT * FROM unnest($1::text[], $2::bytea[]) AS rows (key, value) ORDER BY key \
     ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value";
 
+const REPLACE: &str = "UPDATE bench SET value = $2 WHERE key = $1 AND value IS NOT NULL";
+
 /// One connection. Statements are prepared at their first use, because the table must exist then.
 pub struct Postgres {
     client: Client,
@@ -25,6 +28,7 @@ pub struct Postgres {
     read: OnceCell<Statement>,
     scan: OnceCell<Statement>,
     batch: OnceCell<Statement>,
+    replace: OnceCell<Statement>,
 }
 
 impl Postgres {
@@ -44,8 +48,8 @@ impl Postgres {
             // The next request returns the error that closed the connection.
             drop(connection.await);
         });
-        let (write, read, scan, batch) = (OnceCell::new(), OnceCell::new(), OnceCell::new(), OnceCell::new());
-        Ok(Arc::new(Self { client, write, read, scan, batch }))
+        let none = OnceCell::new;
+        Ok(Arc::new(Self { client, write: none(), read: none(), scan: none(), batch: none(), replace: none() }))
     }
 
     /// Creates the table again.
@@ -66,6 +70,14 @@ impl Postgres {
         let values: Vec<&[u8]> = values.iter().map(AsRef::as_ref).collect();
         let statement = self.prepared(&self.batch, BATCH).await?;
         self.client.execute(statement, &[&keys, &values]).await.map(drop).map_err(failed)
+    }
+
+    /// Replaces the value of a row if the row has one.
+    pub(super) async fn replace_row(&self, number: u64, values: &Values) -> Result<(), Status> {
+        let (key, value) = (row_key(number), values.value(number));
+        let statement = self.prepared(&self.replace, REPLACE).await?;
+        let changed = self.client.execute(statement, &[&key, &value.as_ref()]).await.map_err(failed)?;
+        replaced(changed == 1, number)
     }
 
     /// Number of rows in `[start, end)`.

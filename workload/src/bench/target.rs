@@ -214,11 +214,12 @@ impl Client {
                 let seen = self.bigtable(workload)?.read_wide(number % WIDE_ROWS).await?;
                 complete(seen, workload.rows_per_request())
             }
-            Workload::Batch => {
-                let spread = (rows / workload.rows_per_request()).max(1);
-                let numbers: Vec<_> = (0..workload.rows_per_request()).map(|n| (number + n * spread) % rows).collect();
-                self.write_rows(&numbers, values).await
-            }
+            Workload::Batch => self.write_rows(&batch_rows(number, rows), values).await,
+            Workload::Check => match self {
+                Self::Bigtable(client) => client.replace_row(number, values).await,
+                Self::Etcd(client) => client.replace_row(number, values).await,
+                Self::Postgres(client) => client.replace_row(number, values).await,
+            },
         }
     }
 
@@ -247,8 +248,10 @@ impl Client {
         match self {
             Self::Bigtable(client) => Ok(client),
             Self::Etcd(_) | Self::Postgres(_) => {
-                let message =
-                    format!("workload {} needs a Bigtable: remove the workload or this peer", workload.name());
+                let message = format!(
+                    "workload {} is not supported by this target, only by a Bigtable: remove the workload or the peer",
+                    workload.name()
+                );
                 Err(status::to_status(&Error::invalid(message)))
             }
         }
@@ -259,6 +262,19 @@ impl Client {
 fn hundred(number: u64, rows: u64) -> (u64, u64) {
     let start = number.min(rows.saturating_sub(Workload::Scan.rows_per_request()));
     (start, rows.min(start + Workload::Scan.rows_per_request()))
+}
+
+/// The rows of a batch, all different if there are enough: from `number` on, spread over all `rows`.
+pub(super) fn batch_rows(number: u64, rows: u64) -> Vec<u64> {
+    let count = Workload::Batch.rows_per_request();
+    let spread = (rows / count).max(1);
+    (0..count).map(|n| (number + n * spread) % rows).collect()
+}
+
+/// Checks that the condition of a replacement held: every row of the table has a value.
+pub(super) fn replaced(has_matched: bool, number: u64) -> Result<(), Status> {
+    let missing = || status::to_status(&Error::internal(format!("row {number} has no value to replace")));
+    if has_matched { Ok(()) } else { Err(missing()) }
 }
 
 /// Checks the number of results.
