@@ -31,7 +31,7 @@ WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program run test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race scale \
+.PHONY: help install configure python base-image build program run test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race scale paper \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory
 
 help: ## show this list
@@ -182,6 +182,9 @@ bench: build ## run the benchmarks of docs/inside/benchmarks.md: storage, start,
 
 scale: build python ## measure what 100, 300 and 1,000 tablets cost: creation, rest, memory, files, restart, failover; about 15 minutes
 	$(TARGET)/release/examples/scale $(EBLA) $(ARGS)
+
+paper: build python ## measure the Bigtable paper's workloads with 1 to 5 tablet servers; about nine minutes; ARGS="--json FILE --svg FILE --replicas 3"
+	$(TARGET)/release/examples/paper $(EBLA) $(ARGS)
 
 bench-memory: build python ## measure the memory of `ebla up`, empty and while 1 GB is written, and of an etcd of three members; about three minutes
 	$(TARGET)/release/examples/memory $(EBLA) $(ARGS)

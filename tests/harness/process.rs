@@ -60,6 +60,8 @@ pub struct Plan {
     pub split_bytes: Option<u64>,
     /// How long a tablet server may be unavailable before its replicas are replaced; `None`: the program's default.
     pub repair_grace: Option<Duration>,
+    /// Replicas of each new group; `None`: the program's default.
+    pub replicas: Option<u8>,
 }
 
 impl Plan {
@@ -78,6 +80,7 @@ impl Plan {
             publishes: false,
             split_bytes: None,
             repair_grace: None,
+            replicas: None,
         }
     }
 
@@ -174,6 +177,9 @@ impl<S: NodeNetwork> ProcessCluster<S> {
         if let (Node::Master(_), Some(grace)) = (node, self.plan.repair_grace) {
             flag("repair-grace", grace.as_secs().to_string());
         }
+        if let (Node::Master(_), Some(replicas)) = (node, self.plan.replicas) {
+            flag("replicas", replicas.to_string());
+        }
         // The addresses of a namespace are not loopback, but they are isolated.
         line.push("--insecure".to_owned());
         Child::start(&node.to_string(), line, &self.log(node))
@@ -223,6 +229,30 @@ impl<S: NodeNetwork> ProcessCluster<S> {
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// The process ids of the running tablet servers, in order.
+    #[must_use]
+    pub fn tablet_server_pids(&self) -> Vec<u32> {
+        self.servers.iter().filter_map(Child::id).collect()
+    }
+
+    /// Stops all tablet servers gracefully at the same time, which writes their memtables to files, and starts them again.
+    ///
+    /// # Errors
+    /// When one does not exit with success, or the cluster is not healthy in two minutes afterwards.
+    pub async fn restart_tablet_servers(&mut self) -> io::Result<()> {
+        let stops = self.servers.iter_mut().map(|server| server.terminate(STOP_MAX));
+        for status in futures::future::join_all(stops).await {
+            let status = status?;
+            if !status.success() {
+                return Err(io::Error::other(format!("a tablet server exited with {status}")));
+            }
+        }
+        for number in 0..self.servers.len() {
+            self.restart(Node::TabletServer(number)).await?;
+        }
+        self.wait_healthy().await
     }
 
     /// The active master's status, through the first tablet server that forwards the request.

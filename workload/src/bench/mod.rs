@@ -11,13 +11,14 @@
 //! A client is a task that sends its next request when the last one was answered (closed loop). Values are incompressible.
 //! [`target`] is a system, [`bigtable`], [`etcd`] and [`postgres`] are its clients, [`mod@round`] runs one round, [`report`]
 //! computes the results of rounds, [`statistics`] has the arithmetic. [`names`] is the load on a mounttable, also made of
-//! [closed loops](closed_loop). [`scale`] has the figures of `make scale`.
+//! [closed loops](closed_loop). [`scale`] has the figures of `make scale`, [`paper`] the load and the figures of `make paper`.
 
 pub mod bigtable;
 pub mod closed_loop;
 pub mod counters;
 pub mod etcd;
 pub mod names;
+pub mod paper;
 pub mod postgres;
 pub mod processes;
 pub mod report;

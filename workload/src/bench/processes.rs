@@ -1,9 +1,11 @@
 //! Processor time, context switches, write calls, memory and open files of the processes of a system and their descendants, from /proc.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use ebla_model::error::Error;
 use procfs::process::{self, Process, all_processes};
+use procfs::{CpuTime, CurrentSI as _, KernelStats};
 
 /// Processes of one system; empty when they are unknown.
 #[derive(Clone, Debug, Default)]
@@ -118,6 +120,48 @@ fn process(pid: u32) -> Option<Process> {
     Process::new(i32::try_from(pid).ok()?).ok()
 }
 
+/// Processor time of the running threads of a process, with the resolution of the scheduler's clock, while
+/// [`Processes::cpu_micros`] counts hundredths of a second. The time of threads that have exited is missing. `None` when the
+/// process has exited, or Linux does not count it.
+#[must_use]
+pub fn thread_time(pid: u32) -> Option<Duration> {
+    let tasks = process(pid)?.tasks().ok()?.flatten();
+    // A thread may exit while /proc is read.
+    let times = tasks.filter_map(|task| task.schedstat().ok()).map(|one| Duration::from_nanos(one.sum_exec_runtime));
+    Some(times.sum::<Duration>()).filter(|time| !time.is_zero())
+}
+
+/// Processor time of all cores of this machine since its start, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineTime {
+    busy: u64,
+    all: u64,
+}
+
+impl MachineTime {
+    /// Reads it; `None` when Linux does not report it.
+    #[must_use]
+    pub fn now() -> Option<Self> {
+        Some(Self::of(&KernelStats::current().ok()?.total))
+    }
+
+    /// Time for which a hypervisor has used a core otherwise is busy, too.
+    fn of(time: &CpuTime) -> Self {
+        let optional = [time.irq, time.softirq, time.steal].into_iter().flatten();
+        let busy = [time.user, time.nice, time.system].into_iter().chain(optional).sum();
+        let idle = time.idle.saturating_add(time.iowait.unwrap_or_default());
+        Self { busy, all: idle.saturating_add(busy) }
+    }
+
+    /// The share of the time since `before` for which cores were busy, from 0 to 1; `None` when no tick has passed.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "ticks of one measurement are far below 2^52")]
+    pub fn busy_since(&self, before: &Self) -> Option<f64> {
+        let all = self.all.checked_sub(before.all).filter(|all| *all > 0)?;
+        Some(self.busy.saturating_sub(before.busy) as f64 / all as f64)
+    }
+}
+
 /// Number of open files of a process; `None` when it has exited.
 #[must_use]
 pub fn open_files(pid: u32) -> Option<usize> {
@@ -199,6 +243,21 @@ mod tests {
         let all = BTreeMap::from([(1, stat(0)), (7, stat(1)), (8, stat(7)), (9, stat(8)), (10, stat(1))]);
         let of_seven: Vec<_> = all.keys().filter(|pid| Processes(vec![7]).started(**pid, &all)).copied().collect();
         assert_eq!(of_seven, [7, 8, 9]);
+    }
+
+    #[test]
+    fn the_machine_is_busy_for_a_share_of_its_time() {
+        let (before, after) = (MachineTime { busy: 10, all: 100 }, MachineTime { busy: 40, all: 160 });
+        assert_eq!(after.busy_since(&before), Some(0.5));
+        assert_eq!(after.busy_since(&after), None);
+        assert!(MachineTime::now().is_some_and(|now| now.all >= now.busy && now.busy > 0));
+    }
+
+    #[test]
+    fn threads_have_times() {
+        // A kernel without scheduler statistics has none.
+        assert!(thread_time(std::process::id()).is_none_or(|time| !time.is_zero()));
+        assert_eq!(thread_time(u32::MAX), None);
     }
 
     #[test]
