@@ -22,18 +22,31 @@ use crate::cgroup::Groups;
 
 /// Clients that fill the table, for each server.
 const FILLING_CLIENTS: u64 = 4;
-/// How long it may take until every server leads as many tablets as the others.
+/// How long it may take until every server leads as many tablets as the others. Groups of one replica never move, so they are
+/// spread evenly at once or not at all.
 const SPREAD_MAX: Duration = Duration::from_secs(60);
+const SPREAD_OF_ONE_REPLICA_MAX: Duration = Duration::from_secs(5);
+/// Clusters that are started until the tablets of one are spread evenly: the server that has the group of METADATA gets no other
+/// group if a server with a lower id has none.
+const ATTEMPTS: u32 = 5;
 /// The pause before the leaders are looked up again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A running cluster. Its processes are killed when it is dropped, then its control groups are removed.
+/// A running cluster with its table.
 pub(super) struct PaperCluster {
-    processes: ProcessCluster<Grouped>,
-    /// `None` where the system has none.
-    pub(super) groups: Option<Groups>,
+    running: Running,
     pub(super) load: Load,
 }
+
+/// The processes are killed when this is dropped, then their control groups are removed.
+struct Running {
+    processes: ProcessCluster<Grouped>,
+    /// `None` where the system has none.
+    groups: Option<Groups>,
+}
+
+/// The servers lead these numbers of tablets.
+struct Uneven(Vec<u64>);
 
 impl PaperCluster {
     pub(super) async fn start(
@@ -41,11 +54,60 @@ impl PaperCluster {
         arguments: &Arguments,
         runtime: &Runtime,
     ) -> Result<Self, Box<dyn Error>> {
+        for _ in 0..ATTEMPTS {
+            match Box::pin(Self::start_once(layout, arguments, runtime)).await? {
+                Ok(cluster) => return Ok(cluster),
+                Err(Uneven(numbers)) => eprintln!("  the servers lead {numbers:?} tablets: stopping this cluster"),
+            }
+        }
+        Err(format!("in {ATTEMPTS} clusters the tablets were not spread evenly over the servers").into())
+    }
+
+    async fn start_once(
+        layout: Layout,
+        arguments: &Arguments,
+        runtime: &Runtime,
+    ) -> Result<Result<Self, Uneven>, Box<dyn Error>> {
+        let mut running = Running::start(layout, arguments, runtime).await?;
+        let values = Values::new(runtime, VALUE_BYTES);
+        let clients = connect(&running.processes, runtime).await?;
+        create(first(&clients)?, layout).await?;
+        let spread_max = if arguments.replicas == 1 { SPREAD_OF_ONE_REPLICA_MAX } else { SPREAD_MAX };
+        if let Some(uneven) = wait_spread(first(&clients)?, layout, spread_max, runtime).await? {
+            return Ok(Err(uneven));
+        }
+        let load = Load::new(&clients, layout, values.clone())?;
+        let filled = closed_loop::run(runtime, load.filling_clients(FILLING_CLIENTS * layout.servers), None).await?;
+        if let Some(error) = filled.first_error {
+            return Err(format!("fill the table: {error}").into());
+        }
+        // Rows are read from files afterwards, with empty caches.
+        running.processes.restart_tablet_servers().await?;
+        let clients = connect(&running.processes, runtime).await?;
+        if let Some(uneven) = wait_spread(first(&clients)?, layout, SPREAD_MAX, runtime).await? {
+            return Ok(Err(uneven));
+        }
+        Ok(Ok(Self { running, load: Load::new(&clients, layout, values)? }))
+    }
+
+    /// The control groups of the servers; `None` where the system has none.
+    pub(super) fn groups(&self) -> Option<&Groups> {
+        self.running.groups.as_ref()
+    }
+
+    /// The ids of the tablet servers' processes.
+    pub(super) fn server_pids(&self) -> Vec<u32> {
+        self.running.processes.tablet_server_pids()
+    }
+}
+
+impl Running {
+    async fn start(layout: Layout, arguments: &Arguments, runtime: &Runtime) -> Result<Self, Box<dyn Error>> {
         let servers = u8::try_from(layout.servers)?;
         let groups = Groups::create(servers).ok();
-        let prefixes = (0..servers.into()).map(|number| groups.as_ref().map(|groups| groups.prefix(number)));
-        let network =
-            Grouped { loopback: Loopback::claim()?, prefixes: prefixes.map(Option::unwrap_or_default).collect() };
+        let prefix = |number| groups.as_ref().map(|groups| groups.prefix(number)).unwrap_or_default();
+        let prefixes = (0..servers.into()).map(prefix).collect();
+        let network = Grouped { loopback: Loopback::claim()?, prefixes };
         let plan = Plan {
             etcd: 1,
             build: build(),
@@ -53,29 +115,12 @@ impl PaperCluster {
             replicas: Some(arguments.replicas),
             ..Plan::new(&arguments.ebla.display().to_string(), servers.into())
         };
-        let mut processes = ProcessCluster::start(plan, network, runtime).await?;
-        let values = Values::new(runtime, VALUE_BYTES);
-        let load = Load::new(&clients(&processes, runtime).await?, layout, values.clone())?;
-        create(first(&clients(&processes, runtime).await?)?, layout).await?;
-        let filled = closed_loop::run(runtime, load.filling_clients(FILLING_CLIENTS * layout.servers), None).await?;
-        if let Some(error) = filled.first_error {
-            return Err(format!("fill the table: {error}").into());
-        }
-        // Rows are read from files afterwards, with empty caches.
-        processes.restart_tablet_servers().await?;
-        let clients = clients(&processes, runtime).await?;
-        wait_spread(first(&clients)?, layout, runtime).await?;
-        Ok(Self { processes, groups, load: Load::new(&clients, layout, values)? })
-    }
-
-    /// The ids of the tablet servers' processes.
-    pub(super) fn server_pids(&self) -> Vec<u32> {
-        self.processes.tablet_server_pids()
+        Ok(Self { processes: ProcessCluster::start(plan, network, runtime).await?, groups })
     }
 }
 
 /// As many clients as servers, each connected to another one first.
-async fn clients(processes: &ProcessCluster<Grouped>, runtime: &Runtime) -> Result<Vec<Client>, Box<dyn Error>> {
+async fn connect(processes: &ProcessCluster<Grouped>, runtime: &Runtime) -> Result<Vec<Client>, Box<dyn Error>> {
     let mut clients = Vec::new();
     for address in processes.addresses() {
         clients.push(Client::connect_cluster(&address, runtime.clone()).await?);
@@ -87,8 +132,13 @@ fn first(clients: &[Client]) -> Result<&Client, &'static str> {
     clients.first().ok_or("there is no tablet server")
 }
 
-/// Returns when every server leads the same number of the table's tablets.
-async fn wait_spread(client: &Client, layout: Layout, runtime: &Runtime) -> Result<(), Box<dyn Error>> {
+/// Returns `None` when every server leads the same number of the table's tablets.
+async fn wait_spread(
+    client: &Client,
+    layout: Layout,
+    timeout: Duration,
+    runtime: &Runtime,
+) -> Result<Option<Uneven>, Box<dyn Error>> {
     let started = runtime.clock.monotonic();
     loop {
         let mut led: BTreeMap<_, u64> = BTreeMap::new();
@@ -98,14 +148,10 @@ async fn wait_spread(client: &Client, layout: Layout, runtime: &Runtime) -> Resu
         let is_even = led.len() as u64 == layout.servers
             && led.iter().all(|(leader, tablets)| leader.is_some() && *tablets == layout.tablets_per_server);
         if is_even {
-            return Ok(());
+            return Ok(None);
         }
-        if runtime.clock.monotonic().saturating_sub(started) > SPREAD_MAX {
-            let numbers: Vec<_> = led.into_values().collect();
-            return Err(format!(
-                "the tablets are not spread evenly over the servers after {SPREAD_MAX:?}: {numbers:?}"
-            )
-            .into());
+        if runtime.clock.monotonic().saturating_sub(started) > timeout {
+            return Ok(Some(Uneven(led.into_values().collect())));
         }
         tokio::time::sleep(PAUSE).await;
     }

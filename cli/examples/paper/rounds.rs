@@ -32,7 +32,7 @@ pub(super) async fn measure(
     for workload in PaperWorkload::ALL {
         cluster.load.warm_up(workload).await?;
         let entry = figures.entry(workload, layout.servers);
-        if let Some(groups) = &cluster.groups {
+        if let Some(groups) = cluster.groups() {
             let clients = cluster.load.clients(workload, clients, &runtime.rng);
             let load = closed_loop::run(runtime, clients, Some(arguments.round_length()));
             entry.quota.push(under_quotas(groups, quota, load).await?);
