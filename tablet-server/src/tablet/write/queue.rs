@@ -1,8 +1,9 @@
 //! The queue of a group's writes, and the batcher: the task that proposes them (group commit).
 //!
 //! Timestamps and queue positions are assigned under one lock, so a later write of a row never has an earlier timestamp.
-//! Writes that arrive while a proposal is in flight form the next one: commands of about 4 MiB, bound to the term in which
-//! their writes were queued. If the leadership is lost before the proposal, they are surely not applied.
+//! Writes that arrive while a proposal is in flight form the next one, together with those that arrive soon after it
+//! (`gather`): commands of about 4 MiB, bound to the term in which their writes were queued. If the leadership is lost before
+//! the proposal, they are surely not applied.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::tablet::TabletGroup;
 use crate::tablet::core::command::{self, COMMAND_BYTES_MAX};
 use crate::tablet::failure::Failure;
 use crate::tablet::write::admission::Permit;
+use crate::tablet::write::gather::Gathering;
 use crate::tablet::write::latch::LatchGuard;
 use crate::tablet::write::mutate::outcome_unknown;
 
@@ -67,6 +69,8 @@ pub(super) struct PendingWrites {
     /// The last assigned timestamp. Never goes back, whatever the clock does.
     last_timestamp: Micros,
     tick_requested: bool,
+    /// The batcher is notified when the queue reaches this number of writes; of the first one it is always notified.
+    awaited: usize,
 }
 
 impl PendingWrites {
@@ -89,6 +93,25 @@ impl WriteQueue {
     pub(crate) fn request_tick(&self) {
         self.pending.lock().tick_requested = true;
         self.arrived.notify_one();
+    }
+
+    /// The number of queued writes.
+    fn len(&self) -> usize {
+        self.pending.lock().writes.len()
+    }
+
+    /// Waits until `count` writes are queued or a tick is requested. Cancel-safe.
+    async fn wait_for(&self, count: usize) {
+        loop {
+            {
+                let mut pending = self.pending.lock();
+                if pending.tick_requested || pending.writes.len() >= count {
+                    return;
+                }
+                pending.awaited = count;
+            }
+            self.arrived.notified().await;
+        }
     }
 
     /// The writes for the next proposal, in their order, and whether a tick is requested.
@@ -119,9 +142,10 @@ impl TabletGroup {
         let (reply, receiver) = oneshot::channel();
         let bytes = command::row_bytes(&write);
         pending.writes.push_back(QueuedWrite { term, write, bytes, reply, guards });
-        let is_first = pending.writes.len() == 1;
+        let queued = pending.writes.len();
+        let notifies = queued == 1 || queued == pending.awaited;
         drop(pending);
-        if is_first {
+        if notifies {
             self.queue.arrived.notify_one();
         }
         receiver
@@ -130,17 +154,31 @@ impl TabletGroup {
     /// Proposes queued writes until the group's tasks end; writes left then are surely not applied.
     async fn propose_writes(&self) {
         let token = self.runtime.tasks.token();
+        let mut gathering = Gathering::new();
         while token.run_until_cancelled(self.queue.arrived.notified()).await.is_some() {
             loop {
+                self.gather(&mut gathering).await;
                 let (queued, tick) = self.queue.take_batch();
                 if queued.is_empty() && !tick {
                     break;
                 }
+                let (count, started) = (queued.len(), self.runtime.clock.monotonic());
                 self.propose_batch(queued, tick).await;
+                if count > 0 {
+                    gathering.record_proposal(count, self.queue.len(), self.elapsed_since(started));
+                }
             }
         }
         for queued in self.queue.take_batch().0 {
             queued.reply(Err(Failure::new(Reason::Unavailable, "the replica has stopped on this server")));
+        }
+    }
+
+    /// Waits for the writes that are expected soon.
+    async fn gather(&self, gathering: &mut Gathering) {
+        if let Some((count, wait)) = gathering.wait(self.queue.len()) {
+            let _elapsed = tokio::time::timeout(wait, self.queue.wait_for(count)).await;
+            gathering.record_wait(self.queue.len());
         }
     }
 
