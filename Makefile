@@ -103,6 +103,7 @@ chaos: export EBLA_CHAOS_EVERYTHING ?= 20
 chaos: export EBLA_CHAOS_PAUSES ?= 5
 chaos: export EBLA_CHAOS_MASTER_PAUSES ?= 3
 chaos: export EBLA_CHAOS_CUTS ?= 4
+chaos: export EBLA_CHAOS_TABLETS ?= 1000
 chaos: export EBLA_CHAOS_MOUNTTABLES ?= 20
 chaos: export EBLA_CHAOS_CONTAINER_KILLS ?= 30
 chaos: export EBLA_CHAOS_CONTAINER_STOPS ?= 5

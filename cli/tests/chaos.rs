@@ -1,8 +1,11 @@
 //! Faults of every kind on a cluster of processes, three members of etcd, two masters and five tablet servers, under a
 //! verifying load: nothing acknowledged is lost, nothing is applied twice, no read is stale, no row is half written.
 //!
+//! A second table of many tablets is at rest meanwhile: it shares its groups with the load. At the end it has all its rows, and
+//! each of its tablets accepts a write.
+//!
 //! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The number of faults of each kind is set by
-//! the variables in `items` and `cuts`; `make chaos` sets higher ones. Without network namespaces there are no partitions.
+//! the variables in `items` and `cuts`, the tablets at rest by `EBLA_CHAOS_TABLETS`; `make chaos` sets higher numbers. Without network namespaces there are no partitions.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 #![expect(clippy::panic, reason = "a test may fail, and then says where")]
@@ -12,9 +15,11 @@ use crate::support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ebla_client::Client;
+use bytes::Bytes;
+use ebla_client::{Client, ReadOptions, Table};
 use ebla_model::id::ServerId;
-use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::TableName;
 use ebla_runtime::{Clock, Runtime};
 use ebla_tests::cluster::{Cluster as _, Direction, Node, Role};
@@ -30,6 +35,8 @@ use ebla_tests::process::{Plan, ProcessCluster};
 use ebla_workload::verify::rows::Layout;
 use ebla_workload::verify::{Load, Plan as LoadPlan, Running, create_table, endpoints};
 
+/// The family of the table at rest.
+const FAMILY: &str = "f";
 const TABLET_SERVERS: usize = 5;
 /// Tablets of the load, with one writer each: a fault of one server must only affect those that it leads.
 const TABLETS: u32 = 8;
@@ -114,6 +121,8 @@ async fn chaos<S: NodeNetwork>(plan: Plan, network: S, items: Vec<ScheduleItem>)
     let endpoints = endpoints(&addresses, &name, &runtime);
     let running = load.start(&endpoints).await.unwrap();
     wait_for_writes(&running, &runtime.clock).await;
+    let resting = RestingTable::create(&addresses[0], times("EBLA_CHAOS_TABLETS", 100), &runtime).await;
+    resting.write("before").await;
 
     let map = TabletMap::new(&addresses, name, &runtime).await;
     let mut nemesis = ClusterNemesis::new(&mut cluster, runtime.clock.clone());
@@ -130,6 +139,9 @@ async fn chaos<S: NodeNetwork>(plan: Plan, network: S, items: Vec<ScheduleItem>)
     let records = nemesis.finish();
     load.finish(running).await;
     let report = load.check(&endpoints).await.unwrap();
+    resting.check("before").await;
+    resting.write("after").await;
+    resting.check("after").await;
 
     let stalls = report.counts.stalls.iter().map(|stall| (stall.at.elapsed(), stall.lasted, stall.slot.0));
     let stalls = since_boot(&runtime.clock, report.began, stalls);
@@ -143,6 +155,43 @@ async fn chaos<S: NodeNetwork>(plan: Plan, network: S, items: Vec<ScheduleItem>)
     assert_eq!(unexpected, None, "EBLA_CHAOS_SEED={seed}: requests were refused\n{}", report.text());
     assert_eq!(report.read_through, addresses, "EBLA_CHAOS_SEED={seed}: not every address reads back");
     assert!(report.counts.acknowledged > BETWEEN * schedule.len() as u64, "{}", report.text());
+}
+
+/// A table of many tablets with one row each.
+struct RestingTable {
+    table: Table,
+    rows: Vec<RowKey>,
+}
+
+impl RestingTable {
+    async fn create(address: &str, tablets: usize, runtime: &Runtime) -> Self {
+        let name = TableName::from_parts("test", "test", "resting").unwrap();
+        let rows: Vec<_> = (0..tablets).map(|number| RowKey::new(format!("{number:06}"))).collect();
+        let client = Client::endpoint(address, runtime.clone()).with_timeout(LIVE);
+        client.admin().create_table(&name, &[(FAMILY.to_owned(), None)], &rows[1..]).await.unwrap();
+        Self { table: client.table(&name), rows }
+    }
+
+    /// Writes `value` into the row of every tablet.
+    async fn write(&self, value: &'static str) {
+        let mutation = Mutation::SetCell {
+            family: FAMILY.to_owned(),
+            qualifier: Bytes::new(),
+            timestamp: WriteTime::Server,
+            value: Bytes::from_static(value.as_bytes()),
+        };
+        let rows: Vec<_> = self.rows.iter().map(|row| (row.clone(), vec![mutation.clone()])).collect();
+        let written = self.table.mutate_rows(&rows).await.unwrap();
+        assert_eq!(written.into_iter().find_map(Result::err), None, "{value}");
+    }
+
+    /// Every row has `value` as its newest cell.
+    async fn check(&self, value: &str) {
+        let rows = self.table.read_rows(RowSet::all(), ReadOptions::default()).await.unwrap();
+        let read: Vec<_> = rows.iter().map(|row| (&row.key, &row.cells[0].value[..])).collect();
+        let expected: Vec<_> = self.rows.iter().map(|row| (row, value.as_bytes())).collect();
+        assert_eq!(read, expected);
+    }
 }
 
 /// Finds the leaders of the load's tablets.
