@@ -252,7 +252,8 @@ impl ClusterSnapshot {
     }
 
     /// For each server that may get more replicas: the group replicas that it has, and those planned for it. Placement
-    /// balances this.
+    /// balances this. METADATA's group has little work and does not count: it would keep one of the first table's groups away
+    /// from its server.
     #[must_use]
     pub fn loads(&self) -> BTreeMap<ServerId, u64> {
         let accepts_replicas =
@@ -264,7 +265,7 @@ impl ClusterSnapshot {
         let planned = self.new_groups.values().flat_map(|GroupPlan { group, .. }| {
             group.membership.replicas().map(|replica| (replica.server, group.group))
         });
-        for (server, group) in reported.chain(planned) {
+        for (server, group) in reported.chain(planned).filter(|(_server, group)| *group != GroupId::METADATA) {
             if let Some(load) = loads.get_mut(&server)
                 && counted.insert((server, group))
             {

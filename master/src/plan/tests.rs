@@ -299,3 +299,13 @@ fn golden_scripts() {
         assert_eq!(planned, std::fs::read_to_string(&file).unwrap(), "{}", file.display());
     }
 }
+
+#[test]
+fn the_group_of_metadata_is_no_load_for_placement() {
+    let (mut cluster, mut ctx) = (ClusterSnapshot::default(), default_context());
+    for line in ["server 1", "server 2", "report 1 group=7 on=1", "report 2 group=1 on=2", "new-group 8 on=1"] {
+        add(&mut cluster, &mut ctx, line);
+    }
+    let loads: Vec<_> = cluster.loads().into_iter().map(|(server, load)| (server.get(), load)).collect();
+    assert_eq!(loads, [(1, 2), (2, 0)]);
+}
