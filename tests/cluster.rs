@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ebla_client::{Client, Table};
+use ebla_client::{Admin, Client, Table};
 use ebla_model::key::RowKey;
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
@@ -156,8 +156,20 @@ fn leaderships_are_rebalanced_after_a_restart() {
     });
 }
 
+/// Merges adjacent tablets of one group until there are none; returns how many merges that took.
+async fn merge_all(admin: &Admin, address: &str, runtime: &Runtime) -> usize {
+    let client = Client::connect_cluster(address, runtime.clone()).await.unwrap();
+    for merges in 0.. {
+        let listed = client.tablets(&table()).await.unwrap();
+        let Some(pair) = listed.windows(2).find(|pair| pair[0].0.group == pair[1].0.group) else { return merges };
+        admin.merge_tablets(pair[0].0.tablet, Some(pair[1].0.tablet)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    unreachable!("the loop ends when there is one tablet for each group")
+}
+
 #[test]
-fn splits_under_load_lose_nothing() {
+fn splits_and_merges_under_load_lose_nothing() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::system("splits");
@@ -169,11 +181,19 @@ fn splits_under_load_lose_nothing() {
             admin.split(&table(), Some(&RowKey::copy_from_slice(at.as_bytes())), &RowKey::EMPTY).await.unwrap();
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let round = load.finish(running).await;
         let ends = endpoints[0].store.sample_row_keys().await.unwrap();
         assert_eq!(ends.len(), Plan::default().slots as usize + SPLITS.len(), "{ends:?}");
+        let merges = merge_all(&admin, &cluster.addresses()[0], &runtime).await;
+        assert_eq!(merges, SPLITS.len(), "every split is undone");
+        let round = load.finish(running).await;
+        let ends = endpoints[0].store.sample_row_keys().await.unwrap();
+        assert_eq!(ends.len(), Plan::default().slots as usize, "{ends:?}");
         check(&mut load, &endpoints).await;
-        println!("5 splits under load: longest stall {:?}, {} acknowledged", round.longest_stall, load.acknowledged());
+        println!(
+            "5 splits and merges under load: longest stall {:?}, {} acknowledged",
+            round.longest_stall,
+            load.acknowledged()
+        );
         cluster.stop_all().await;
     });
 }

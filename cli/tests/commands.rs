@@ -39,8 +39,38 @@ fn servers_when_split(address: &str) -> Vec<Value> {
     looked.unwrap()
 }
 
+/// Merges the halves of a split tablet of `web`, and splits it at the same key again. `tablets`: of the table, in order.
+fn merge_and_split_again(address: &str, tablets: &Value) {
+    let at = |value: &Value, path: &str| value.pointer(path).unwrap().to_string();
+    let (left, right, other) = (at(tablets, "/0/tablet"), at(tablets, "/1/tablet"), at(tablets, "/2/tablet"));
+    let (code, said) = fails(address, &["tablet", "merge", &right, "--next"]);
+    assert!(code == Some(5) && said.contains("tablets of different groups cannot be merged yet"), "{said}");
+    let (code, said) = fails(address, &["tablet", "merge", &left, &other]);
+    assert!(code == Some(5) && said.contains("not adjacent"), "{said}");
+    let (code, said) = fails(address, &["tablet", "merge", "1", "--next"]);
+    assert!(code == Some(5) && said.contains("METADATA"), "{said}");
+    assert_eq!(fails(address, &["tablet", "merge", "999", "--next"]).0, Some(3));
+    for invalid in [&[left.as_str()][..], &[&left, &right, "--next"], &["0", "1"]] {
+        assert_eq!(fails(address, &[&["tablet", "merge"], invalid].concat()).0, Some(2));
+    }
+    let merged = json(address, &["tablet", "merge", &left, "--next", "-o", "json"]);
+    assert_eq!((at(&merged, "/merged/tablet"), at(&merged, "/removed")), (right, left.clone()));
+    assert_eq!(
+        (at(&merged, "/merged/start"), at(&merged, "/merged/end")),
+        (r#""""#.to_owned(), r#""bQ==""#.to_owned())
+    );
+    let listed = json(address, &["tablet", "list", "web", "-o", "json"]);
+    assert_eq!(listed.as_array().unwrap().len(), 2);
+    assert_eq!(fails(address, &["tablet", "merge", &left, "--next"]).0, Some(3), "the tablet is gone");
+    run(address, &["tablet", "split", "web", "--at", "com.d"]);
+    let split = json(address, &["tablet", "list", "web", "-o", "json"]);
+    let shown = run(address, &["tablet", "merge", &at(&split, "/1/tablet"), &at(&split, "/0/tablet")]);
+    assert!(shown.starts_with("TABLET") && shown.lines().count() == 2, "{shown}");
+    run(address, &["tablet", "split", "web", "--at", "com.d"]);
+}
+
 #[test]
-fn tables_are_created_written_split_and_deleted_by_commands() {
+fn tables_are_created_written_split_merged_and_deleted_by_commands() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &[]);
     let address = up.addresses[2].as_str();
@@ -67,6 +97,7 @@ fn tables_are_created_written_split_and_deleted_by_commands() {
     let tablets = json(address, &["tablet", "list", "web", "-o", "json"]);
     let ends: Vec<_> = tablets.as_array().unwrap().iter().map(|tablet| tablet["end"].as_str()).collect();
     assert_eq!(ends, [Some("Y29tLmQ="), Some("bQ=="), None], "base64 of com.d and m");
+    merge_and_split_again(address, &tablets);
     let lookup = json(address, &["meta", "lookup", "web", "com.cnn.www", "-o", "json"]);
     let hops: Vec<_> = lookup["hops"].as_array().unwrap().iter().map(|hop| hop["from"].as_str().unwrap()).collect();
     assert_eq!(hops, ["Chubby", "root tablet", "METADATA tablet"]);

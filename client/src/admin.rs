@@ -1,6 +1,6 @@
-//! Admin calls: tables, families, splits, groups and the cluster status, at one address.
+//! Admin calls: tables, families, splits, merges, groups and the cluster status, at one address.
 //!
-//! Calls for tables and families use the public admin API, so they work with any server that has it; splits, groups
+//! Calls for tables and families use the public admin API, so they work with any server that has it; splits, merges, groups
 //! and status use `ebla.operate`. Any tablet server accepts both and forwards them to the active master. Calls are not retried:
 //! the caller must see the error of creating a table twice.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
 use ebla_model::gc::GcRule;
-use ebla_model::id::{GroupId, ServerId};
+use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::{Protection, TableName};
@@ -211,6 +211,22 @@ impl Admin {
         };
         let halves = unwrap_response(self.operate().split(self.request(message)).await)?;
         Ok((wire::descriptor(halves.left)?, wire::descriptor(halves.right)?))
+    }
+
+    /// Merges a tablet with the adjacent tablet `with`, or, without it, with the tablet after it. Both must be in one group.
+    /// Returns the merged tablet, which keeps the id of the one with the higher rows, and the id of the tablet that is gone.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` when the two cannot be merged; otherwise as [`Self::create_table`].
+    pub async fn merge_tablets(
+        &self,
+        tablet: TabletId,
+        with: Option<TabletId>,
+    ) -> Result<(TabletDescriptor, TabletId), Error> {
+        let message = operate::MergeRequest { tablet: tablet.get(), with: with.map_or(0, TabletId::get) };
+        let reply = self.operate().merge(self.request(message)).await;
+        let reply = reply.map_err(|status| from_status(&status).0)?.into_inner();
+        Ok((wire::descriptor(reply.merged)?, TabletId::new(reply.removed)))
     }
 
     /// The cluster status as the active master sees it.

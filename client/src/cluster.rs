@@ -16,6 +16,7 @@ use ebla_model::error::Error;
 use ebla_model::id::TableId;
 use ebla_model::idempotency::IdempotencyToken;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::limit::RowLimit;
 use ebla_proto::tablet;
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
@@ -253,9 +254,22 @@ impl Cluster {
     /// # Errors
     /// `DataDamaged` when a row is invalid, `Deadline` or `Unavailable` when METADATA could not be read in time.
     pub fn read_metadata(&self, rows: KeyRange, deadline: Deadline) -> BoxFuture<'_, Result<Vec<MetadataRow>, Error>> {
+        self.read_metadata_rows(rows, RowLimit::new(0), deadline)
+    }
+
+    /// As [`Self::read_metadata`], for the first rows of the range.
+    ///
+    /// # Errors
+    /// As [`Self::read_metadata`].
+    pub fn read_metadata_rows(
+        &self,
+        rows: KeyRange,
+        limit: RowLimit,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, Result<Vec<MetadataRow>, Error>> {
         Box::pin(async move {
             let filter = Some(metadata::location_filter());
-            let read = Read { filter, ..Read::new(TableId::METADATA, RowSet::from_ranges([rows])) };
+            let read = Read { filter, limit, ..Read::new(TableId::METADATA, RowSet::from_ranges([rows])) };
             let mut parts = self.read_rows(read, deadline);
             let mut rows = Vec::new();
             while let Some(part) = parts.try_next().await? {

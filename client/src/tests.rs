@@ -79,6 +79,45 @@ fn schedule_splits_and_elections(fake: &Fake) {
     fake.schedule(20, ClusterEvent::Lead { key: "r0080", server: 2 });
 }
 
+/// Schedules merges, and a split of a merged tablet, during such a scan.
+fn schedule_merges(fake: &Fake) {
+    fake.schedule(2, ClusterEvent::Merge { at: "r0030" });
+    fake.schedule(4, ClusterEvent::Lead { key: "r0010", server: 3 });
+    fake.schedule(9, ClusterEvent::Split { at: "r0045" });
+    fake.schedule(15, ClusterEvent::Merge { at: "r0060" });
+    fake.schedule(20, ClusterEvent::Lead { key: "r0080", server: 2 });
+}
+
+#[tokio::test]
+async fn a_scan_survives_merges() {
+    for direction in [Direction::Ascending, Direction::Descending] {
+        let fake = Fake::new(&["r0030", "r0060"]);
+        let mut rows = fake.fill(100);
+        schedule_merges(&fake);
+        let scanned = scan(&cluster(&fake), 0, direction).await;
+        if direction == Direction::Descending {
+            rows.reverse();
+        }
+        assert_eq!(scanned, rows);
+    }
+}
+
+#[tokio::test]
+async fn writes_are_applied_once_during_merges() {
+    let fake = Fake::new(&["r0030", "r0060"]);
+    let rows: Vec<RowKey> = (0..100).map(|row| key(&format!("r{row:04}"))).collect();
+    fake.trigger(ClusterEvent::LoseResponses(2));
+    fake.schedule(1, ClusterEvent::Merge { at: "r0030" });
+    fake.schedule(3, ClusterEvent::LoseResponses(1));
+    fake.schedule(4, ClusterEvent::Merge { at: "r0060" });
+    let cluster = cluster(&fake);
+    let writes = rows.iter().map(|row| set(row, "v")).collect();
+    let results = cluster.mutate_rows(TABLE, writes, far_deadline(&cluster)).await;
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    let state = fake.state();
+    assert!(rows.iter().all(|row| state.applied.get(row) == Some(&1)), "{:?}", state.applied);
+}
+
 #[tokio::test]
 async fn a_scan_survives_splits_and_leader_changes() {
     let fake = Fake::new(&["r0030", "r0060"]);

@@ -11,7 +11,7 @@ use ebla_model::id::{
     GroupId, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
 };
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor};
+use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, obsolete_rows};
 use ebla_model::schema::TableSchema;
 
 /// The state of the cluster as observed at one time.
@@ -175,6 +175,19 @@ impl ClusterSnapshot {
         })
     }
 
+    /// The tablets of each group, as the replicas report them that have applied the most of its log. The others lag behind: a
+    /// tablet that only they report has moved, was merged or was dropped.
+    pub fn latest_tablet_reports(&self) -> impl Iterator<Item = &TabletReport> {
+        let mut latest: BTreeMap<GroupId, LogId> = BTreeMap::new();
+        for (_server, report) in self.reports() {
+            let applied = latest.entry(report.group.group).or_insert(report.applied);
+            *applied = report.applied.max(*applied);
+        }
+        let reports = self.reports().map(|(_server, report)| report);
+        let reports = reports.filter(move |report| latest.get(&report.group.group) == Some(&report.applied));
+        reports.flat_map(|report| &report.tablets)
+    }
+
     /// All tablets of running replicas.
     pub fn tablet_reports(&self) -> impl Iterator<Item = &TabletReport> {
         self.reports().flat_map(|(_server, report)| &report.tablets)
@@ -191,14 +204,23 @@ impl ClusterSnapshot {
     /// The newest descriptor of each reported tablet.
     #[must_use]
     pub fn tablets(&self) -> BTreeMap<TabletId, &TabletDescriptor> {
-        newest(self.tablet_reports().map(|tablet| &tablet.descriptor))
+        newest(self.latest_tablet_reports().map(|tablet| &tablet.descriptor))
+    }
+
+    /// The tablets that METADATA lists, without the rows that a merge has left behind.
+    #[must_use]
+    pub fn listed_tablets(&self) -> Vec<&TabletDescriptor> {
+        let obsolete: BTreeSet<RowKey> =
+            obsolete_rows(self.metadata.values()).into_iter().map(TabletDescriptor::row_key).collect();
+        let current = self.metadata.iter().filter(|(row, _tablet)| !obsolete.contains(*row));
+        current.map(|(_row, tablet)| tablet).collect()
     }
 
     /// The newest descriptor of each known tablet: reported, listed in METADATA or in Chubby.
     #[must_use]
     pub fn known_tablets(&self) -> BTreeMap<TabletId, &TabletDescriptor> {
-        let reported = self.tablet_reports().map(|tablet| &tablet.descriptor);
-        newest(reported.chain(self.metadata.values()).chain(&self.root))
+        let reported = self.latest_tablet_reports().map(|tablet| &tablet.descriptor);
+        newest(reported.chain(self.listed_tablets()).chain(&self.root))
     }
 
     /// The newest descriptor of each reported group.
@@ -280,7 +302,7 @@ impl ClusterSnapshot {
     pub fn assigned(&self) -> BTreeMap<ServerId, u64> {
         let groups = self.known_groups();
         let mut assigned = BTreeMap::new();
-        for tablet in self.metadata.values() {
+        for tablet in self.listed_tablets() {
             let membership = groups.get(&tablet.group).map_or(&tablet.membership, |group| &group.membership);
             for replica in membership.replicas() {
                 *assigned.entry(replica.server).or_default() += 1;
@@ -294,7 +316,7 @@ impl ClusterSnapshot {
     #[must_use]
     pub fn has_all_leaders(&self) -> bool {
         let leaders = self.leaders();
-        let listed = self.metadata.values().filter(|tablet| self.is_served(tablet.table));
+        let listed = self.listed_tablets().into_iter().filter(|tablet| self.is_served(tablet.table));
         let mut listed = listed.peekable();
         listed.peek().is_some() && listed.all(|tablet| leaders.contains_key(&tablet.tablet))
     }

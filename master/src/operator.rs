@@ -1,4 +1,4 @@
-//! The operator API `ebla.operate`: status, groups, manual splits and divides.
+//! The operator API `ebla.operate`: status, groups, manual splits, merges and divisions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_client::Deadline;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, ServerId};
+use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::mutation::validate_row_key;
@@ -25,12 +25,15 @@ use crate::bootstrap::PendingBootstrap;
 use crate::cluster::{ClusterSnapshot, ReplicaReport, Role};
 use crate::health::{Health, Shortage};
 use crate::observation::StatusSnapshot;
+use crate::plan::merge::{MergeWith, merge_pair, merged as merged_meanwhile};
 use crate::routing::{TableMap, send_to_group_leader};
 use crate::server_client::DividedGroup;
-use crate::{jobs, observation};
+use crate::{jobs, observation, schema_store};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The timeout of a merge.
+const MERGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The timeout of dividing a group.
 const DIVIDE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the call waits then for the reports of the new group.
@@ -68,7 +71,8 @@ impl Operator {
         let master = self.handle.active()?;
         let StatusSnapshot { snapshot, stale } = observation::observe_for_status(&master).await;
         let leaders = snapshot.leaders();
-        let led = snapshot.metadata.values().filter(|tablet| leaders.contains_key(&tablet.tablet)).count();
+        let listed = snapshot.listed_tablets();
+        let led = listed.iter().filter(|tablet| leaders.contains_key(&tablet.tablet)).count();
         let active = snapshot.tables.values().filter(|schema| schema.state == TableState::Active).count();
         let reply = operate::StatusReply {
             cluster: Bytes::copy_from_slice(&master.cluster().to_bytes()),
@@ -84,7 +88,7 @@ impl Operator {
         };
         let now = master.runtime().clock.monotonic();
         Ok(match stale {
-            None => operate::StatusReply { tablets: snapshot.metadata.len() as u64, tablets_led: led as u64, ..reply },
+            None => operate::StatusReply { tablets: listed.len() as u64, tablets_led: led as u64, ..reply },
             Some((error, cached)) => operate::StatusReply {
                 trouble: format!("METADATA cannot be read: {error}"),
                 remembered: cached.map(|cached| remembered(&cached, now)),
@@ -211,6 +215,33 @@ async fn split(
     Ok((left, right))
 }
 
+/// Merges two adjacent tablets of one group. Returns the merged tablet and the one that is gone.
+async fn merge(
+    master: &ActiveMaster,
+    tablet: TabletId,
+    with: MergeWith,
+) -> Result<(TabletDescriptor, TabletId), Error> {
+    let deadline = master.deadline(MERGE_TIMEOUT);
+    let snapshot = observation::observe_reports(master).await?;
+    let tables = schema_store::list_tables(master.chubby()).await?;
+    let pair = merge_pair(&ClusterSnapshot { tables, ..snapshot }, tablet, with)?;
+    let (left, right) = (pair.left.tablet, pair.right.tablet);
+    let call = |master: ActiveMaster, server, group: GroupDescriptor| {
+        Box::pin(async move { master.servers().merge(server, &group, left, right).await }) as BoxFuture<'static, _>
+    };
+    let merged = match send_to_group_leader(master, &pair.right.group_descriptor(), deadline, call).await {
+        Ok(merged) => merged,
+        // An attempt whose response was lost may have merged them: the next one finds that the left tablet is gone.
+        Err(error) => merged_meanwhile(&observation::observe_reports(master).await?, &pair).ok_or(error)?,
+    };
+    // The leader writes and removes the rows itself. Doing it here too makes it visible when this call returns.
+    if let Err(error) = master.metadata().put_tablet(&merged, &Annotations::default(), deadline).await {
+        warn!(%error, "merge committed; METADATA not updated yet");
+        master.request_reconcile();
+    }
+    Ok((merged, left))
+}
+
 /// The groups that servers report, by id.
 fn group_statuses(snapshot: &ClusterSnapshot) -> Vec<operate::GroupStatus> {
     let leaders = snapshot.leader_reports();
@@ -296,6 +327,17 @@ impl Operate for Operator {
                 left: Some(convert::descriptor_to_proto(&left)),
                 right: Some(convert::descriptor_to_proto(&right)),
             })
+        };
+        to_response(outcome.await)
+    }
+
+    async fn merge(&self, request: Request<operate::MergeRequest>) -> Result<Response<operate::MergeReply>, Status> {
+        let outcome = async {
+            let master = self.handle.active()?;
+            let operate::MergeRequest { tablet, with } = request.into_inner();
+            let with = if with == 0 { MergeWith::Next } else { MergeWith::Tablet(TabletId::new(with)) };
+            let (merged, removed) = merge(&master, TabletId::new(tablet), with).await?;
+            Ok(operate::MergeReply { merged: Some(convert::descriptor_to_proto(&merged)), removed: removed.get() })
         };
         to_response(outcome.await)
     }

@@ -2,7 +2,8 @@
 //! every minute, when servers register or stop responding, and on request.
 //!
 //! An action that fails is retried in the next round, with a new snapshot. Rows of METADATA are written in the order
-//! of the plan, and when one fails the later rows of its table wait: the order keeps lookups correct.
+//! of the plan, and when one fails the later rows of its table wait: the order keeps lookups correct. Rows that a merge has
+//! left behind are removed after that.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -207,7 +208,7 @@ impl Reconciler {
         let mut blocked_tables = BTreeSet::new();
         for action in &actions {
             let table = match action {
-                Action::WriteRow(tablet) => Some(tablet.table),
+                Action::WriteRow(tablet) | Action::RemoveObsoleteRow(tablet) => Some(tablet.table),
                 _ => None,
             };
             if table.is_some_and(|table| blocked_tables.contains(&table)) {
@@ -322,6 +323,7 @@ async fn execute(master: &ActiveMaster, action: &Action) -> Result<(), Error> {
         Action::WriteRow(tablet) => {
             master.metadata().put_descriptor(tablet, &Annotations::default(), deadline).await.map(drop)
         }
+        Action::RemoveObsoleteRow(old) => master.metadata().delete(old, deadline).await.map(drop),
         Action::RemoveRow { row, tablet } => {
             let entries = master.metadata().read_range(KeyRange::single(row.clone()), deadline).await?;
             for entry in entries.iter().filter(|entry| entry.descriptor.tablet == *tablet) {

@@ -13,7 +13,7 @@ use ebla_client::channel::Channels;
 use ebla_client::locate::LeaderHint;
 use ebla_model::command::NewTablet;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ClusterId, GroupId, MasterEpoch, OperationId, ReplicaId, ServerId, TableId, Term};
+use ebla_model::id::{ClusterId, GroupId, MasterEpoch, OperationId, ReplicaId, ServerId, TableId, TabletId, Term};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
@@ -44,6 +44,8 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout of a merge.
+const MERGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout of dividing a group, which flushes first.
 const DIVIDE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -238,6 +240,25 @@ impl ServerClient {
         let mut client = self.client(server).await?;
         let reply = within(SPLIT_TIMEOUT, client.split(Self::request(message, SPLIT_TIMEOUT))).await?;
         Ok((descriptor(reply.left)?, descriptor(reply.right)?))
+    }
+
+    /// Merges two adjacent tablets of a group that the server leads: `right` gets the rows of `left`, which is gone.
+    pub(crate) async fn merge(
+        &self,
+        server: ServerId,
+        group: &GroupDescriptor,
+        left: TabletId,
+        right: TabletId,
+    ) -> Result<TabletDescriptor, RpcError> {
+        let message = control::MergeRequest {
+            fence: self.fence(),
+            expected: Some(expected_group(group)),
+            left: left.get(),
+            right: right.get(),
+        };
+        let mut client = self.client(server).await?;
+        let reply = within(MERGE_TIMEOUT, client.merge(Self::request(message, MERGE_TIMEOUT))).await?;
+        Ok(descriptor(reply.merged)?)
     }
 
     /// Transfers the leadership of a group to the replica on the server `to`.

@@ -17,7 +17,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::gc::GcRule;
 use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
-use ebla_model::metadata::GroupDescriptor;
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::{control, convert, record};
@@ -177,6 +177,47 @@ async fn a_table_is_created_changed_split_and_deleted() {
     assert!(table.mutate_row(&key("apple"), &set("a")).await.is_err());
     soon("only METADATA's replicas remain", || async { cluster.replicas().await == 6 }).await;
     assert!(cluster.chubby.list(paths::OPERATIONS).await.unwrap().0.is_empty());
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tablets_are_merged() {
+    let cluster = TestCluster::start().await;
+    let (admin, name) = (cluster.client.admin(), name("fruit"));
+    admin.create_table(&name, &[("a".to_owned(), None)], &[key("p")]).await.unwrap();
+    let table = cluster.table(&name);
+    for row in ["apple", "grape", "lemon", "pear"] {
+        table.mutate_row(&key(row), &set("a")).await.unwrap();
+    }
+    let (low, middle) = admin.split(&name, Some(&key("g")), &RowKey::EMPTY).await.unwrap();
+    let (_middle, high) = admin.split(&name, Some(&key("l")), &RowKey::EMPTY).await.unwrap();
+    let tablets = async || -> Vec<TabletDescriptor> {
+        cluster.client.tablets(&name).await.unwrap().into_iter().map(|(tablet, _leader)| tablet).collect()
+    };
+    let before = tablets().await;
+    assert_eq!(before.len(), 4);
+
+    // With the next one, then with one before it. Listings show it at once.
+    let (merged, removed) = admin.merge_tablets(low.tablet, None).await.unwrap();
+    assert_eq!((merged.tablet, removed, merged.range.to_string()), (middle.tablet, low.tablet, "[, l)".to_owned()));
+    assert_eq!(tablets().await, [&merged, &before[2], &before[3]].map(Clone::clone));
+    let (whole, removed) = admin.merge_tablets(high.tablet, Some(middle.tablet)).await.unwrap();
+    assert_eq!((whole.tablet, removed, whole.range.to_string()), (high.tablet, middle.tablet, "[, p)".to_owned()));
+    assert_eq!(tablets().await, [&whole, &before[3]].map(Clone::clone));
+    table.mutate_row(&key("banana"), &set("a")).await.unwrap();
+    assert_eq!(keys(&table).await, ["apple", "banana", "grape", "lemon", "pear"]);
+
+    let refused = async |tablet, with| admin.merge_tablets(tablet, with).await.unwrap_err();
+    let groups = refused(whole.tablet, None).await;
+    assert_eq!(groups.reason, Reason::FailedPrecondition);
+    assert!(groups.message.contains("tablets of different groups cannot be merged yet"), "{groups}");
+    assert_eq!(refused(low.tablet, None).await.reason, Reason::NotFound, "it is gone");
+    assert_eq!(refused(whole.tablet, Some(whole.tablet)).await.reason, Reason::InvalidArgument);
+    let metadata = refused(TabletId::FIRST_METADATA, None).await;
+    assert!(metadata.message.contains("METADATA"), "{metadata}");
+    let status = admin.status().await.unwrap();
+    assert_eq!(status.tablets, 4, "two of METADATA, two of the table");
+    admin.delete_table(&name).await.unwrap();
     cluster.stop().await;
 }
 

@@ -44,6 +44,13 @@ pub enum CommandKind {
         /// The child's id, never used before.
         child: TabletId,
     },
+    /// Merges two adjacent tablets of a table: the rows of `left` become rows of `right`.
+    Merge {
+        /// The tablet with the lower rows, which is gone afterwards.
+        left: TabletId,
+        /// The tablet with the higher rows, which keeps its id.
+        right: TabletId,
+    },
     /// Moves tablets to the new group `child`, which starts with a copy of the store on the same servers.
     Divide {
         /// The tablets to move: some of the group's, not all.
@@ -140,6 +147,8 @@ pub enum Reply {
         /// The right child.
         right: Box<TabletDescriptor>,
     },
+    /// The tablet with the rows of both tablets.
+    Merge(Box<TabletDescriptor>),
     /// It was applied.
     Done,
     /// It was not applied, on no replica.

@@ -197,6 +197,21 @@ impl TabletDescriptor {
         Some((left, right))
     }
 
+    /// This tablet with the rows of `left` added. It keeps its id and its group, and the tablet `left` is gone: the row of this
+    /// tablet in METADATA keeps its key, and the only row that must be removed is that of a tablet that no longer exists.
+    ///
+    /// `None` unless `left` ends where this tablet begins, in the same table and group. METADATA's tablets never merge.
+    pub fn merge(&self, left: &Self) -> Option<Self> {
+        let is_adjacent = left.range.end() == Some(self.range.start());
+        if self.table == TableId::METADATA || (left.table, left.group) != (self.table, self.group) || !is_adjacent {
+            return None;
+        }
+        let range = KeyRange::new(left.range.start().clone(), self.range.end().cloned())?;
+        // Higher than that of each tablet that these rows belonged to before.
+        let generation = self.generation.max(left.generation).next();
+        Some(Self { range, generation, ..self.clone() })
+    }
+
     /// The key of its row in METADATA.
     pub fn row_key(&self) -> RowKey {
         row_key(self.table, self.range.end())
@@ -226,6 +241,93 @@ pub fn lookup_key(table: TableId, key: &RowKey) -> RowKey {
 pub fn lookup_range(table: TableId, key: &RowKey) -> KeyRange {
     let start = lookup_key(table, key).successor();
     KeyRange::new(start.clone(), table_end(table)).unwrap_or_else(|| KeyRange::single(start))
+}
+
+/// How the METADATA row of a tablet may be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowUpdate {
+    /// Not yet: the tablet before it has no current row. Without that, keys below the tablet would belong to no row.
+    Wait,
+    /// At once. Afterwards the rows of these older descriptors, inside the tablet's range, are superfluous.
+    Write(Vec<TabletDescriptor>),
+}
+
+/// The METADATA rows that determine how the row of `tablet` may be written: that of the tablet before it, its own, and those
+/// between. If the tablet is not listed with its generation yet, [`rows_after`] count too.
+pub fn rows_near(tablet: &TabletDescriptor) -> KeyRange {
+    let start = tablet.range.start();
+    let first =
+        if start.is_empty() { table_range(tablet.table).start().clone() } else { row_key(tablet.table, Some(start)) };
+    let own = tablet.row_key();
+    KeyRange::new(first, Some(own.successor())).unwrap_or_else(|| KeyRange::single(own))
+}
+
+/// The METADATA rows of the table after that of `tablet`; `None` for the last tablet.
+pub fn rows_after(tablet: &TabletDescriptor) -> Option<KeyRange> {
+    tablet.range.end()?;
+    KeyRange::new(tablet.row_key().successor(), table_end(tablet.table))
+}
+
+/// How the METADATA row of `tablet` may be written. `listed`: the descriptors in the rows of [`rows_near`], and [`rows_after`]
+/// unless the tablet is listed with its generation.
+///
+/// The tablets that a key belongs to, one after the other, have ascending generations, because a split, a merge and a division
+/// raise them. So a row in the tablet's range with a lower generation describes what was there before the tablet.
+///
+/// A row's key is its tablet's end, so the right half of a split takes over the row of its parent, and the left half needs a new
+/// one, which must exist first. A tablet between others waits for the one before it too: otherwise the one after it would find
+/// its row, and take over that of a parent that also lists the keys below both. An older row than the parent's is none to rely
+/// on: it is one that a merge has left behind.
+pub fn row_update(tablet: &TabletDescriptor, listed: &[TabletDescriptor]) -> RowUpdate {
+    let (start, own) = (tablet.range.start(), tablet.row_key());
+    let ends_before = |row: &TabletDescriptor| !start.is_empty() && row.range.end() == Some(start);
+    let before = listed.iter().find(|row| ends_before(row)).map(|row| row.generation);
+    let alone_lists_keys_below = |row: &TabletDescriptor| {
+        let is_current = row.generation <= tablet.generation && before.is_none_or(|before| before <= row.generation);
+        !ends_before(row) && row.range.start() < start && is_current
+    };
+    if listed.iter().any(alone_lists_keys_below) {
+        return RowUpdate::Wait;
+    }
+    let inside: Vec<_> = listed.iter().filter(|row| !ends_before(row) && row.row_key() < own).collect();
+    if inside.iter().any(|row| row.generation > tablet.generation) {
+        // The tablet has been split: the writers of its parts remove what they replace.
+        return RowUpdate::Write(Vec::new());
+    }
+    let superfluous = inside.into_iter().filter(|row| row.generation < tablet.generation);
+    RowUpdate::Write(superfluous.cloned().collect())
+}
+
+/// The METADATA rows that may be removed, because each of their keys is listed by a newer row too. `rows`: in key order.
+///
+/// A merge leaves the row of a tablet that is gone, until it is removed. Its keys have a row with a higher generation.
+pub fn obsolete_rows<'a>(
+    rows: impl DoubleEndedIterator<Item = &'a TabletDescriptor> + Clone,
+) -> Vec<&'a TabletDescriptor> {
+    let generations: BTreeMap<RowKey, Generation> = rows.clone().map(|row| (row.row_key(), row.generation)).collect();
+    let mut obsolete = Vec::new();
+    let mut after: Option<&TabletDescriptor> = None;
+    for row in rows.rev() {
+        match after {
+            Some(newer) if supersedes(newer, row) => {
+                let start = newer.range.start();
+                let below = generations.get(&row_key(row.table, Some(start)));
+                if row.range.start() >= start || below.is_some_and(|generation| *generation > row.generation) {
+                    obsolete.push(row);
+                }
+            }
+            _ => after = Some(row),
+        }
+    }
+    obsolete.reverse();
+    obsolete
+}
+
+/// Whether `newer`, whose row is after that of `row`, has some of its keys and a higher generation.
+fn supersedes(newer: &TabletDescriptor, row: &TabletDescriptor) -> bool {
+    newer.table == row.table
+        && row.range.end().is_some_and(|end| newer.range.start() < end)
+        && row.generation < newer.generation
 }
 
 /// The table and end key of a METADATA row key.

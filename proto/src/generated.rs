@@ -29,7 +29,7 @@ macro_rules! generated {
 
 generated! {
     messages record: "Stored records: values of Chubby's files, of METADATA cells and of a replica's meta keys.";
-    messages command: "Commands of a tablet's Raft log." + clippy::large_enum_variant + clippy::module_inception;
+    messages command: "Commands of a tablet's Raft log." + clippy::module_inception;
     service tablet: "From a front or a direct client to the leader of a tablet.";
     service raft: "Between replicas of a tablet.";
     service control: "From the active master to tablet servers.";

@@ -15,5 +15,5 @@ mod snapshot;
 mod tests;
 
 pub use directory::ChubbyDirectory;
-pub use metadata::{Annotations, CasOutcome, Metadata};
+pub use metadata::{Annotations, CasOutcome, Metadata, PutOutcome};
 pub use snapshot::ActiveMaster;

@@ -8,6 +8,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use ebla_client::locate::LeaderHint;
+use ebla_client::locate::resolver::PREFETCH_ROWS;
 use ebla_client::metadata::MetadataRow;
 use ebla_client::read::whole_rows;
 use ebla_client::{Check, Cluster, Deadline, Read};
@@ -16,8 +17,10 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::filter::Filter;
 use ebla_model::id::{ServerId, TableId};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
+use ebla_model::limit::RowLimit;
 use ebla_model::metadata::{
-    self, DESCRIPTOR_QUALIFIER, EVENTS_FAMILY, EVENTS_KEPT, LEADER_QUALIFIER, LOCATION_FAMILY, TabletDescriptor,
+    self, DESCRIPTOR_QUALIFIER, EVENTS_FAMILY, EVENTS_KEPT, LEADER_QUALIFIER, LOCATION_FAMILY, RowUpdate,
+    TabletDescriptor,
 };
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::time::Micros;
@@ -45,6 +48,15 @@ pub enum CasOutcome {
     Applied,
     /// The row has a newer descriptor, which stays.
     Superseded(TabletDescriptor),
+}
+
+/// The outcome of writing the row of a tablet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutOutcome {
+    /// The row is written, or a newer one is there, and no older row is left in the tablet's range.
+    Written,
+    /// Nothing is written: the tablet before this one must be listed first. Repeat the call later.
+    Waiting,
 }
 
 /// What a write records besides the descriptor.
@@ -99,23 +111,85 @@ impl Metadata {
     ) -> BoxFuture<'a, Result<CasOutcome, Error>> {
         Box::pin(async move {
             let row = descriptor.row_key();
-            let value = convert::descriptor_to_bytes(descriptor);
             for _attempt in 0..CONFLICTS_MAX {
                 let stored = self.read_row(&row, deadline).await?;
-                if stored.value.as_ref() == Some(&value) && annotations.event.is_none() && annotations.leader.is_none()
-                {
-                    return Ok(CasOutcome::Applied);
-                }
-                if let Some(newer) = stored.descriptor.clone().filter(|stored| is_newer(stored, descriptor)) {
-                    return Ok(CasOutcome::Superseded(newer));
-                }
-                let mutations = put_mutations(descriptor, &value, annotations, stored.event_slot);
-                if self.compare_and_set(&row, &stored, mutations, deadline).await? {
-                    return Ok(CasOutcome::Applied);
+                if let Some(outcome) = self.try_put(descriptor, &stored, annotations, deadline).await? {
+                    return Ok(outcome);
                 }
             }
-            Err(Error::new(Reason::Conflict, "too much contention on the METADATA row; retry"))
+            Err(contended())
         })
+    }
+
+    /// One attempt to write the row of a tablet; `None` when the row has changed since `stored` was read.
+    async fn try_put(
+        &self,
+        descriptor: &TabletDescriptor,
+        stored: &StoredRow,
+        annotations: &Annotations,
+        deadline: Deadline,
+    ) -> Result<Option<CasOutcome>, Error> {
+        let value = convert::descriptor_to_bytes(descriptor);
+        if stored.value.as_ref() == Some(&value) && annotations.event.is_none() && annotations.leader.is_none() {
+            return Ok(Some(CasOutcome::Applied));
+        }
+        if let Some(newer) = stored.descriptor.clone().filter(|stored| is_newer(stored, descriptor)) {
+            return Ok(Some(CasOutcome::Superseded(newer)));
+        }
+        let mutations = put_mutations(descriptor, &value, annotations, stored.event_slot);
+        let is_applied = self.compare_and_set(&descriptor.row_key(), stored, mutations, deadline).await?;
+        Ok(is_applied.then_some(CasOutcome::Applied))
+    }
+
+    /// Writes the row of a tablet as [`Self::put_descriptor`] does, unless the row of the tablet before it must be written
+    /// first, and then removes the rows of older tablets in its range. In this order every key stays listed after a split and
+    /// after a merge. The writer is the leader of the tablet, or has just received the descriptor from it.
+    ///
+    /// # Errors
+    /// As [`Self::put_descriptor`]. Safe to repeat.
+    pub fn put_tablet<'a>(
+        &'a self,
+        descriptor: &'a TabletDescriptor,
+        annotations: &'a Annotations,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<PutOutcome, Error>> {
+        Box::pin(async move {
+            let row = descriptor.row_key();
+            for _attempt in 0..CONFLICTS_MAX {
+                let listed = self.read_listed(descriptor, deadline).await?;
+                let RowUpdate::Write(superfluous) = metadata::row_update(descriptor, &listed) else {
+                    return Ok(PutOutcome::Waiting);
+                };
+                let stored = self.read_row(&row, deadline).await?;
+                if stored.descriptor.as_ref() != listed.iter().find(|one| one.row_key() == row) {
+                    // It has changed since, and with it what must be listed first.
+                    continue;
+                }
+                match self.try_put(descriptor, &stored, annotations, deadline).await? {
+                    None => {}
+                    // The writer of the newer tablet removes what that replaces.
+                    Some(CasOutcome::Superseded(_newer)) => return Ok(PutOutcome::Written),
+                    Some(CasOutcome::Applied) => {
+                        for old in &superfluous {
+                            self.delete(old, deadline).await?;
+                        }
+                        return Ok(PutOutcome::Written);
+                    }
+                }
+            }
+            Err(contended())
+        })
+    }
+
+    /// The descriptors that [`metadata::row_update`] needs. A lookup does not read more rows after a key either.
+    async fn read_listed(&self, of: &TabletDescriptor, deadline: Deadline) -> Result<Vec<TabletDescriptor>, Error> {
+        let mut rows = self.read_range(metadata::rows_near(of), deadline).await?;
+        let own = of.row_key();
+        let is_listed = rows.iter().any(|row| row.key == own && row.descriptor.generation == of.generation);
+        if let Some(after) = metadata::rows_after(of).filter(|_after| !is_listed) {
+            rows.extend(self.cluster.read_metadata_rows(after, RowLimit::new(PREFETCH_ROWS), deadline).await?);
+        }
+        Ok(rows.into_iter().map(|row| row.descriptor).collect())
     }
 
     /// Writes both halves of a split: the new row before the old one is overwritten, so that every key stays listed.
@@ -181,7 +255,7 @@ impl Metadata {
                     return Ok(CasOutcome::Applied);
                 }
             }
-            Err(Error::new(Reason::Conflict, "too much contention on the METADATA row; retry"))
+            Err(contended())
         })
     }
 
@@ -238,6 +312,10 @@ fn is_newer(stored: &TabletDescriptor, written: &TabletDescriptor) -> bool {
     } else {
         stored.generation > written.generation
     }
+}
+
+fn contended() -> Error {
+    Error::new(Reason::Conflict, "too much contention on the METADATA row; retry")
 }
 
 fn put_mutations(

@@ -19,7 +19,7 @@ use ebla_proto::{convert, record};
 use ebla_runtime::Runtime;
 
 use self::fake::{Fake, TABLE, key};
-use crate::{Annotations, CasOutcome, ChubbyDirectory, Metadata};
+use crate::{Annotations, CasOutcome, ChubbyDirectory, Metadata, PutOutcome};
 
 fn server(id: u64, address: &str) -> Write {
     let server = record::Server { server: id, address: address.to_owned(), ..Default::default() };
@@ -120,4 +120,37 @@ async fn metadata_is_never_overwritten_by_an_older_descriptor() {
     assert_eq!(metadata.delete(&left, far()).await.unwrap(), CasOutcome::Applied);
     assert_eq!(metadata.delete(&left, far()).await.unwrap(), CasOutcome::Applied);
     assert_eq!(metadata.read_table(TABLE, far()).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_row_of_a_merged_tablet_replaces_the_rows_of_both() {
+    let fake = Fake::new(&["m"]);
+    let (directory, transport) = (Arc::new(fake.clone()), Arc::new(fake.clone()));
+    let options = ClusterOptions { directory, transport, runtime: Runtime::system("test"), home: None };
+    let cluster = Cluster::new(options);
+    let metadata = Metadata::new(cluster.clone());
+    let far = || cluster.deadline(Duration::from_secs(30));
+    let listed = async || -> Vec<TabletDescriptor> {
+        metadata.read_table(TABLE, far()).await.unwrap().into_iter().map(|entry| entry.descriptor).collect()
+    };
+    let [left, right]: [TabletDescriptor; 2] = listed().await.try_into().unwrap();
+    let merged = right.merge(&TabletDescriptor { group: right.group, ..left.clone() }).unwrap();
+    let annotations = Annotations::default();
+    for _again in 0..2 {
+        assert_eq!(metadata.put_tablet(&merged, &annotations, far()).await.unwrap(), PutOutcome::Written);
+        assert_eq!(listed().await, std::slice::from_ref(&merged));
+    }
+    // A delayed write of the tablet that is gone: the next writer of the merged tablet's row removes it.
+    metadata.put_descriptor(&left, &annotations, far()).await.unwrap();
+    assert_eq!(listed().await.len(), 2);
+    metadata.put_tablet(&merged, &annotations, far()).await.unwrap();
+    assert_eq!(listed().await, std::slice::from_ref(&merged));
+    // Split again: the right half waits, and a late writer of the merged tablet removes nothing.
+    let (low, high) = merged.split(&key("c"), TabletId::new(99)).unwrap();
+    assert_eq!(metadata.put_tablet(&high, &annotations, far()).await.unwrap(), PutOutcome::Waiting);
+    for half in [&low, &high] {
+        assert_eq!(metadata.put_tablet(half, &annotations, far()).await.unwrap(), PutOutcome::Written);
+    }
+    metadata.put_tablet(&merged, &annotations, far()).await.unwrap();
+    assert_eq!(listed().await, [low, high]);
 }

@@ -202,6 +202,17 @@ impl Control for ControlService {
         }))
     }
 
+    async fn merge(&self, request: Request<wire::MergeRequest>) -> Result<Response<wire::MergeReply>, Status> {
+        let timeout = timeout(request.metadata());
+        let request = request.into_inner();
+        self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
+        let (group, expected) = self.group_and_fence(request.expected).map_err(failure_status)?;
+        let tablets = (TabletId::new(request.left), TabletId::new(request.right));
+        let merged = group.merge(expected, tablets, timeout).await;
+        let merged = merged.map_err(|failure| group_failure_status(&group, failure))?;
+        Ok(Response::new(wire::MergeReply { merged: Some(convert::descriptor_to_proto(&merged)) }))
+    }
+
     async fn apply(&self, request: Request<wire::ApplyRequest>) -> Result<Response<wire::ApplyReply>, Status> {
         let timeout = timeout(request.metadata());
         let request = request.into_inner();

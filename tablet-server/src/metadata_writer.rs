@@ -1,13 +1,15 @@
 //! The METADATA writer: every leader keeps the METADATA rows of its tablets up to date.
 //!
 //! A tablet's own descriptor is the truth and METADATA is derived from it, after the fact. A replica that becomes leader,
-//! splits a tablet, or sees its replicas change writes the rows of the tablets. The write is guarded so that nothing newer is
+//! splits or merges tablets, or sees its replicas change writes the rows of the tablets. The write is guarded so that nothing newer is
 //! overwritten, and retried until it succeeds or another replica leads. If the leader of a split dies before METADATA is
-//! updated, the next leaders of both halves write the rows, so no step needs a record of its own.
+//! updated, the next leader writes the rows, so no step needs a record of its own. The same holds for a merge.
 //!
 //! **Order.** A row's key is its tablet's end, so the right half of a split takes over its parent's row and the left half
 //! needs a new one. The new row must be written first: if the parent's row were overwritten before, keys of the left half
-//! would belong to no tablet. So a right half waits until the row that ends at its start exists.
+//! would belong to no tablet. So a tablet waits until the row that ends at its start exists. A merged tablet takes over the
+//! row of the right tablet; only then is the row of the left one removed, for the same reason. Until that happens, a lookup reads
+//! both rows, and the higher generation wins. `model::metadata::row_update` decides all this.
 //!
 //! The root tablet's descriptor is in Chubby's file `root` instead.
 
@@ -20,15 +22,14 @@ use ebla_client::channel::Channels;
 use ebla_client::locate::LeaderHint;
 use parking_lot::Mutex;
 
-use ebla_client::{Cluster, Deadline, Directory};
+use ebla_client::{Cluster, Directory};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, ServerId, TabletId};
-use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::{self, GroupDescriptor, TabletDescriptor};
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_proto::control::FlushRequest;
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{convert, status};
-use ebla_routing::{Annotations, ChubbyDirectory, Metadata};
+use ebla_routing::{Annotations, ChubbyDirectory, Metadata, PutOutcome};
 use ebla_runtime::Runtime;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
@@ -134,12 +135,11 @@ impl MetadataWriter {
         }
         let deadline = cluster.deadline(ATTEMPT_TIMEOUT);
         let metadata = Metadata::new(cluster.clone());
-        if !is_left_neighbour_listed(&metadata, &tablet_metadata.descriptor, deadline).await? {
-            return Ok(RowStatus::Deferred);
-        }
         let leader = Some(LeaderHint { server: self.server, term: leadership.term });
         let note = Annotations { leader, event: None };
-        metadata.put_descriptor(&tablet_metadata.descriptor, &note, deadline).await?;
+        if metadata.put_tablet(&tablet_metadata.descriptor, &note, deadline).await? == PutOutcome::Waiting {
+            return Ok(RowStatus::Deferred);
+        }
         debug!(tablet = %tablet.id(), generation = %tablet_metadata.descriptor.generation, "METADATA updated");
         Ok(RowStatus::UpToDate)
     }
@@ -167,34 +167,6 @@ impl MetadataWriter {
         request.set_timeout(FLUSH_TIMEOUT);
         client.flush(request).await.map(drop).map_err(|status| status::from_status(&status).0)
     }
-}
-
-/// Whether METADATA lists the tablet before this one, so that this tablet's own row may be written.
-async fn is_left_neighbour_listed(
-    metadata: &Metadata,
-    descriptor: &TabletDescriptor,
-    deadline: Deadline,
-) -> Result<bool, Error> {
-    let start = descriptor.range.start();
-    if start.is_empty() {
-        return Ok(true);
-    }
-    let own = read_descriptor(metadata, descriptor.row_key(), deadline).await?;
-    // If the row begins where this tablet does, or does not exist yet, there is no left half to wait for.
-    if own.is_none_or(|own| own.range.start() >= start) {
-        return Ok(true);
-    }
-    let before = metadata::row_key(descriptor.table, Some(start));
-    Ok(read_descriptor(metadata, before, deadline).await?.is_some())
-}
-
-async fn read_descriptor(
-    metadata: &Metadata,
-    row: RowKey,
-    deadline: Deadline,
-) -> Result<Option<TabletDescriptor>, Error> {
-    let rows = metadata.read_range(KeyRange::single(row), deadline).await?;
-    Ok(rows.into_iter().next().map(|entry| entry.descriptor))
 }
 
 fn must_retry(tablet: TabletId, outcome: Result<RowStatus, Error>) -> bool {

@@ -30,6 +30,8 @@ const LISTS: [&str; 6] = ["b", "d", "h", "m", "r", "w"];
 const PAUSE: Duration = Duration::from_millis(60);
 /// Timeout of the recovery after all faults have ended.
 const CONVERGE: Duration = Duration::from_secs(60);
+/// Timeout after that until METADATA lists each tablet once: the master reconciles once a minute.
+const LISTED: Duration = Duration::from_secs(90);
 /// The writer of the appends of the final checks.
 const OVERSEER: u32 = 1_000;
 /// Concurrent operations of one client.
@@ -279,7 +281,7 @@ fn list_of(row: &Row) -> String {
 /// Maximum number of divisions of groups that a run requests. Each group costs processor time until the end of the run.
 const DIVISIONS_MAX: usize = 3;
 
-/// The host that creates the table, requests splits and divisions of groups, and runs the final checks.
+/// The host that creates the table, requests splits, merges and divisions of groups, and runs the final checks.
 pub(crate) async fn overseer(cluster: Arc<SimCluster>, splits: Vec<(Duration, String)>) -> turmoil::Result {
     let runtime = cluster.runtime("overseer", &HostTime::default(), 0);
     create_table(&cluster, &runtime).await;
@@ -292,6 +294,10 @@ pub(crate) async fn overseer(cluster: Arc<SimCluster>, splits: Vec<(Duration, St
             break;
         }
         request_split(&cluster, &runtime, &split).await;
+        // Every third one, the first included. It may undo the split, or join tablets that other splits have made.
+        if number % 3 == 0 {
+            request_merge(&cluster, &runtime).await;
+        }
         // Every second one, so that tablets are also split in the groups that a division has created.
         if number % 2 == 1 && number / 2 < DIVISIONS_MAX {
             request_division(&cluster, &runtime).await;
@@ -299,12 +305,40 @@ pub(crate) async fn overseer(cluster: Arc<SimCluster>, splits: Vec<(Duration, St
     }
     wait_for(&cluster, Phase::Converge).await;
     let wrong = match tokio::time::timeout(CONVERGE, read_all(&cluster, &runtime)).await {
-        Ok(end) => cluster.history.lock().check(&end),
+        Ok(end) => {
+            let mut wrong = cluster.history.lock().check(&end);
+            wrong.extend(wait_for_rows(&cluster, &runtime).await);
+            wrong
+        }
         Err(_elapsed) => vec![format!("not live: some operations still fail {CONVERGE:?} after the end of all faults")],
     };
     cluster.note("overseer", "result", &wrong.len().to_string());
     *cluster.result.lock() = Some(wrong);
     Ok(())
+}
+
+/// Waits until METADATA lists each tablet of the table once: the rows that merges have left behind are removed, at the latest by
+/// the master's periodic reconciliation.
+async fn wait_for_rows(cluster: &SimCluster, runtime: &Runtime) -> Vec<String> {
+    let end = time::elapsed() + LISTED;
+    let list = async || {
+        let client = Client::connect_cluster(&cluster.servers[0].address(), runtime.clone()).await?;
+        client.tablets(&table_name()).await
+    };
+    loop {
+        let listed = tokio::time::timeout(Duration::from_secs(5), list()).await;
+        let tablets: Vec<_> = listed.iter().flatten().flatten().map(|(tablet, _leader)| tablet).collect();
+        let is_first = tablets.first().is_some_and(|tablet| tablet.range.start().is_empty());
+        let is_last = tablets.last().is_some_and(|tablet| tablet.range.end().is_none());
+        if is_first && is_last && tablets.windows(2).all(|pair| pair[0].range.end() == Some(pair[1].range.start())) {
+            return Vec::new();
+        }
+        if time::elapsed() > end {
+            let ranges: Vec<_> = tablets.iter().map(|one| format!("{} {}", one.tablet, one.range)).collect();
+            return vec![format!("METADATA lists {ranges:?}, {}", outcome_name(&listed))];
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
 }
 
 async fn create_table(cluster: &SimCluster, runtime: &Runtime) {
@@ -350,6 +384,23 @@ async fn request_division(cluster: &SimCluster, runtime: &Runtime) {
     };
     let outcome = tokio::time::timeout(Duration::from_secs(10), divided).await;
     let kind = if matches!(outcome, Ok(Ok(_))) { "divided" } else { "not-divided" };
+    cluster.trace.lock().count(time::elapsed(), "overseer", kind, outcome_name(&outcome));
+}
+
+/// Merges two adjacent tablets of one group, as far as METADATA is current.
+async fn request_merge(cluster: &SimCluster, runtime: &Runtime) {
+    let server = &cluster.servers[usize::try_from(runtime.rng.below(cluster.servers.len() as u64)).unwrap()];
+    let merged = async {
+        let client = Client::connect_cluster(&server.address(), runtime.clone()).await?;
+        let listed = client.tablets(&table_name()).await?;
+        let pairs: Vec<_> = listed.windows(2).filter(|pair| pair[0].0.group == pair[1].0.group).collect();
+        let chosen = runtime.rng.below(pairs.len().max(1) as u64);
+        let pair = pairs.get(usize::try_from(chosen).unwrap());
+        let pair = pair.ok_or_else(|| Error::new(Reason::FailedPrecondition, "no group has two adjacent tablets"))?;
+        client.admin().merge_tablets(pair[0].0.tablet, Some(pair[1].0.tablet)).await
+    };
+    let outcome = tokio::time::timeout(Duration::from_secs(5), merged).await;
+    let kind = if matches!(outcome, Ok(Ok(_))) { "merged" } else { "not-merged" };
     cluster.trace.lock().count(time::elapsed(), "overseer", kind, outcome_name(&outcome));
 }
 

@@ -127,7 +127,7 @@ const BOOT: Duration = Duration::from_secs(60);
 /// Timeout of operations in progress after the load.
 const DRAIN: Duration = Duration::from_secs(15);
 /// Timeout of the final checks.
-const PROOF: Duration = Duration::from_secs(70);
+const PROOF: Duration = Duration::from_secs(160);
 /// Timeout until replicas are equal: the periodic reconciliation of the master, once a minute, removes superfluous replicas.
 const EQUAL: Duration = Duration::from_secs(90);
 

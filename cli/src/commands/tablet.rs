@@ -1,6 +1,7 @@
-//! `ebla tablet`: list, split.
+//! `ebla tablet`: list, split, merge.
 
 use ebla_client::locate::LeaderHint;
+use ebla_model::id::TabletId;
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_runtime::Runtime;
@@ -10,11 +11,12 @@ use super::ClusterArguments;
 use crate::encoding;
 use crate::output::{self, Failure, Format, Table};
 
-/// List and split tablets
+/// List, split and merge tablets
 ///
 /// Examples:
 ///   ebla tablet list web
 ///   ebla tablet split web --at org.
+///   ebla tablet merge 12 --next
 #[derive(Debug, clap::Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum Tablet {
@@ -53,6 +55,30 @@ pub enum Tablet {
         #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true, conflicts_with = "at")]
         within: Option<RowKey>,
     },
+    /// Merge two adjacent tablets of one group
+    ///
+    /// Examples:
+    ///   ebla tablet merge 12 --next
+    ///   ebla tablet merge 12 13
+    ///
+    /// The tablet with the higher rows gets the rows of the other one and keeps its number. No data moves, and reads and writes
+    /// go on. Tablets of different groups cannot be merged yet: ebla tablet list shows the group of each. A tablet that is larger
+    /// than the split size afterwards splits again.
+    #[command(verbatim_doc_comment)]
+    Merge {
+        /// Which cluster
+        #[command(flatten)]
+        cluster: ClusterArguments,
+        /// Number of a tablet
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        tablet: u64,
+        /// Number of the tablet before or after it
+        #[arg(value_parser = clap::value_parser!(u64).range(1..), required_unless_present = "next")]
+        with: Option<u64>,
+        /// Merge it with the tablet after it
+        #[arg(long, conflicts_with = "with")]
+        next: bool,
+    },
 }
 
 /// Carries out the command.
@@ -81,6 +107,19 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
             match cluster.output {
                 Format::Json => output::print_json(&json!([to_json(&left, None), to_json(&right, None)])),
                 Format::Table => output::print(&render(&[(left, None), (right, None)])),
+            }
+            Ok(())
+        }
+        // Without a second tablet, clap has required `--next`.
+        Tablet::Merge { cluster, tablet, with, next: _ } => {
+            let client = cluster.client(&runtime).await?;
+            let merged = client.admin().merge_tablets(TabletId::new(tablet), with.map(TabletId::new)).await;
+            let (merged, removed) = merged?;
+            match cluster.output {
+                Format::Json => {
+                    output::print_json(&json!({"merged": to_json(&merged, None), "removed": removed.get()}));
+                }
+                Format::Table => output::print(&render(&[(merged, None)])),
             }
             Ok(())
         }

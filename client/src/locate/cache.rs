@@ -1,8 +1,8 @@
 //! The location cache: tablets by table and key, and the groups that hold them.
 //!
 //! Each table has ranges that do not overlap, each with its newest descriptor. Of two descriptors that overlap, the one
-//! with the higher generation wins (a split gives both halves the parent's generation plus one); of two descriptors of
-//! one tablet, the one with the higher (generation, membership log id) wins. So a late response never undoes a newer
+//! with the higher generation wins (a split gives both halves the parent's generation plus one, a merge the maximum plus one); of
+//! two descriptors of one tablet, the one with the higher (generation, membership log id) wins. So a late response never undoes a newer
 //! one. If a newer descriptor covers only a part of an older one, the older one stays for the rest. That costs at most
 //! one round trip: its tablet responds with the current descriptor.
 //!

@@ -6,6 +6,8 @@
 //!                         servers 1 2 3 in turn, and lists them
 //! table 5 at f m in 7     creates all of them in group 7, led by server 1
 //! split 10 at c child 20  splits a tablet; METADATA is not updated
+//! merge 10 11             the tablet 11 gets the rows of the tablet 10, which is gone; METADATA is not updated
+//! unlist 5 f              removes the row of the tablet that ends at f
 //! divide 10 into 8        moves a tablet to a new group on the same servers; METADATA is not updated
 //! move 10 to 4 5 6        replaces the replicas of a tablet's group, the first leads; METADATA is not updated
 //! lead 10 2               changes the leader of a tablet's group
@@ -154,6 +156,12 @@ impl Cluster {
         self.tablets.insert(child, right);
     }
 
+    fn merge(&mut self, left: TabletId, right: TabletId) {
+        let merged = self.tablet(right).merge(&self.tablet(left)).unwrap();
+        self.tablets.remove(&left);
+        self.tablets.insert(right, merged);
+    }
+
     fn divide(&mut self, tablet: TabletId, child: GroupId) {
         let moved = self.tablet(tablet);
         let parent = &self.groups[&moved.group];
@@ -190,6 +198,8 @@ impl Cluster {
             ["split", tablet, "at", at, "child", child] => {
                 self.split(tablet.parse().unwrap(), at, child.parse().unwrap());
             }
+            ["merge", left, right] => self.merge(left.parse().unwrap(), right.parse().unwrap()),
+            ["unlist", table, end] => drop(self.rows.remove(&row_key(table.parse().unwrap(), Some(&key(end))))),
             ["divide", tablet, "into", child] => self.divide(tablet.parse().unwrap(), child.parse().unwrap()),
             ["move", tablet, "to", to @ ..] => self.move_replicas(tablet, to),
             ["lead", tablet, server] => {

@@ -44,6 +44,10 @@ pub(crate) enum ClusterEvent {
     Split {
         at: &'static str,
     },
+    /// The tablet that begins at this key gets the rows of the tablet before it.
+    Merge {
+        at: &'static str,
+    },
     Lead {
         key: &'static str,
         server: u64,
@@ -211,6 +215,18 @@ impl ClusterState {
                 parent.descriptor = left;
                 let right = FakeTablet { descriptor: right, ..parent.clone() };
                 self.tablets.insert(child, right);
+                // METADATA stays stale on purpose.
+            }
+            ClusterEvent::Merge { at } => {
+                let ends_here = |tablet: &&FakeTablet| {
+                    tablet.descriptor.table == TABLE && tablet.descriptor.range.end() == Some(&key(at))
+                };
+                let left = self.tablets.values().find(ends_here).unwrap().descriptor.clone();
+                self.tablets.remove(&left.tablet);
+                let right = self.holder(TABLE, at);
+                // Tablets of one group have one leader; here both may have their own, and the right one's counts.
+                right.descriptor =
+                    right.descriptor.merge(&TabletDescriptor { group: right.descriptor.group, ..left }).unwrap();
                 // METADATA stays stale on purpose.
             }
             ClusterEvent::Lead { key, server } => {

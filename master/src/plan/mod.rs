@@ -4,11 +4,12 @@
 //! that is based on an old snapshot is at worst unnecessary: requests are fenced, and receivers compare the expected
 //! state.
 //!
-//! It does not plan moves of replicas between healthy servers, or merges.
+//! It does not plan moves of replicas between healthy servers, or merges; `merge` checks a merge that an operator requests.
 
 mod change_budget;
 pub mod failure_detector;
 mod leader_balance;
+pub mod merge;
 pub mod placement;
 pub mod repair;
 
@@ -17,7 +18,7 @@ use std::fmt;
 
 use ebla_model::id::{GroupId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor, parse_row_key};
+use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor, obsolete_rows, parse_row_key};
 use ebla_model::schema::TableState;
 
 use self::repair::{PlanContext, ReplicaChange};
@@ -37,6 +38,8 @@ pub enum Action {
         /// Its tablet: a row with another tablet is not removed.
         tablet: TabletId,
     },
+    /// A row of METADATA was left behind by a merge: other rows list its keys. A newer descriptor in it stays.
+    RemoveObsoleteRow(TabletDescriptor),
     /// The creation of a group is incomplete: some of its first replicas are missing.
     FinishGroup(GroupId),
     /// The creation of a table is incomplete: tablets or rows are missing, or it is not active.
@@ -93,6 +96,7 @@ impl fmt::Display for Action {
             Self::WriteRoot(to) => write!(f, "write-root {}", Summary(to)),
             Self::WriteRow(to) => write!(f, "write-row {}", Summary(to)),
             Self::RemoveRow { row, tablet } => write!(f, "remove-row {row} tablet={tablet}"),
+            Self::RemoveObsoleteRow(old) => write!(f, "remove-obsolete-row {}", Summary(old)),
             Self::FinishGroup(group) => write!(f, "finish-group group={group}"),
             Self::FinishCreate(table) => write!(f, "finish-create table={table}"),
             Self::ApplySchema(table) => write!(f, "apply-schema table={table}"),
@@ -130,7 +134,10 @@ impl fmt::Display for Summary<'_> {
 pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     let mut actions = Vec::new();
     actions.extend(stale_root(cluster));
-    actions.extend(stale_rows(cluster));
+    let stale = stale_rows(cluster);
+    let obsolete = merged_rows(cluster, &stale);
+    actions.extend(stale.into_iter().map(Action::WriteRow));
+    actions.extend(obsolete.into_iter().map(Action::RemoveObsoleteRow));
     actions.extend(cluster.new_groups.keys().copied().map(Action::FinishGroup));
     actions.extend(incomplete_creations(cluster));
     actions.extend(stale_schemas(cluster));
@@ -151,7 +158,7 @@ fn stale_root(cluster: &ClusterSnapshot) -> Option<Action> {
 
 /// Rows that METADATA lacks, ascending by table and end key: after a split the left half gets its row before the
 /// right half takes over the row that both had, so that a lookup always finds a tablet.
-fn stale_rows(cluster: &ClusterSnapshot) -> Vec<Action> {
+fn stale_rows(cluster: &ClusterSnapshot) -> Vec<TabletDescriptor> {
     let tablets = cluster.tablets();
     let mut newest_rows: BTreeMap<RowKey, &TabletDescriptor> = BTreeMap::new();
     for tablet in tablets.values().filter(|tablet| is_live(cluster, tablet.table)) {
@@ -161,11 +168,19 @@ fn stale_rows(cluster: &ClusterSnapshot) -> Vec<Action> {
         }
     }
     let stale = newest_rows.into_iter().filter(|(row, tablet)| is_stale_row(cluster, &tablets, row, tablet));
-    stale.map(|(_row, tablet)| Action::WriteRow(tablet.clone())).collect()
+    stale.map(|(_row, tablet)| tablet.clone()).collect()
+}
+
+/// Rows that are obsolete once the rows `written` are written: those of tablets that were merged.
+fn merged_rows(cluster: &ClusterSnapshot, written: &[TabletDescriptor]) -> Vec<TabletDescriptor> {
+    let mut rows = cluster.metadata.clone();
+    rows.extend(written.iter().map(|tablet| (tablet.row_key(), tablet.clone())));
+    let obsolete = obsolete_rows(rows.values()).into_iter();
+    obsolete.filter(|row| is_live(cluster, row.table)).cloned().collect()
 }
 
 /// Whether the row is missing or old. A row of another tablet may be replaced only when that tablet is known to have
-/// another row now.
+/// another row now, or when this tablet has all its keys.
 fn is_stale_row(
     cluster: &ClusterSnapshot,
     tablets: &BTreeMap<TabletId, &TabletDescriptor>,
@@ -177,7 +192,8 @@ fn is_stale_row(
         return present.fence() < tablet.fence();
     }
     let has_moved = tablets.get(&present.tablet).is_some_and(|newest| newest.row_key() != *row);
-    has_moved && present.generation < tablet.generation
+    let has_all_keys = tablet.range.start() <= present.range.start();
+    (has_moved || has_all_keys) && present.generation < tablet.generation
 }
 
 /// Whether a table's rows must be maintained: it exists and is not being deleted. METADATA always exists.

@@ -18,6 +18,7 @@
 //! missing-server 3 since=10                                      a server is missing since then
 //! missing-replica 2 group=7 replica=2 since=10                   a replica is missing on its server since then
 //! in-progress group=7 on=4                                       its replicas are being changed; server 4 gets one
+//! merge 7 8                                                      an operator requests a merge; without 8: with the next tablet
 //! ---
 //! write-row …
 //! ```
@@ -39,6 +40,7 @@ use ebla_model::metadata::{Membership, root_range};
 use ebla_model::schema::{TableName, TableSchema};
 
 use super::failure_detector::{Component, FailureDetector};
+use super::merge::{MergePair, MergeWith, merge_pair, merged};
 use super::*;
 use crate::cluster::{
     GroupPlan, GroupProgress, Operation, Registration, ReplicaReport, Server, ServerReport, TablePlan, TabletReport,
@@ -273,14 +275,48 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
 fn run(case: &str) -> String {
     let (mut cluster, mut ctx) = (ClusterSnapshot::default(), default_context());
     let snapshot = case.split("---\n").next().unwrap();
-    for line in snapshot.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    let lines = snapshot.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let (merges, lines): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with("merge "));
+    for line in lines {
         add(&mut cluster, &mut ctx, line);
     }
     let mut out = format!("{snapshot}---\n");
+    for line in merges {
+        writeln!(out, "{}", requested_merge(&cluster, line)).unwrap();
+    }
     for action in plan(&cluster, &ctx) {
         writeln!(out, "{action}").unwrap();
     }
     out
+}
+
+fn requested_merge(cluster: &ClusterSnapshot, line: &str) -> String {
+    let ids: Vec<TabletId> = line.split_whitespace().skip(1).map(|id| id.parse().unwrap()).collect();
+    let with = ids.get(1).map_or(MergeWith::Next, |with| MergeWith::Tablet(*with));
+    match merge_pair(cluster, ids[0], with) {
+        Ok(MergePair { left, right }) => format!("merges {} into {}", left.tablet, right.tablet),
+        Err(error) => format!("{}: {}", error.reason, error.message),
+    }
+}
+
+/// After a lost response the master reads the reports again.
+#[test]
+fn a_merge_is_recognized_in_later_reports() {
+    let observe = |tablets: &str| {
+        let (mut cluster, mut ctx) = (ClusterSnapshot::default(), default_context());
+        for line in ["server 1", "table 5 active", &format!("report 1 group=3 on=1 leads tablets={tablets}")] {
+            add(&mut cluster, &mut ctx, line);
+        }
+        cluster
+    };
+    let before = observe("5/7:a..g:g3,5/8:g..m:g2");
+    let pair = merge_pair(&before, TabletId::new(8), MergeWith::Tablet(TabletId::new(7))).unwrap();
+    assert_eq!(merged(&before, &pair), None);
+    let after = observe("5/8:a..m:g4");
+    assert_eq!(merged(&after, &pair).unwrap().generation, Generation::new(4));
+    // The merged tablet was merged again.
+    assert!(merged(&observe("5/8:-..m:g5"), &pair).is_some());
+    assert_eq!(merged(&observe("5/7:a..b:g4,5/9:b..g:g4,5/8:g..m:g2"), &pair), None);
 }
 
 #[test]

@@ -1,9 +1,12 @@
-//! METADATA's row keys, and tablets that split.
+//! METADATA's row keys, tablets that split and merge, and the order of writes to their rows.
 
-use ebla_model::id::{ServerId, TableId, TabletId};
+use std::collections::BTreeMap;
+
+use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{
-    TabletDescriptor, first_tablets, lookup_key, lookup_range, parse_row_key, row_key, table_range,
+    GroupDescriptor, RowUpdate, TabletDescriptor, first_tablets, lookup_key, lookup_range, obsolete_rows,
+    parse_row_key, row_key, row_update, rows_after, rows_near, table_range,
 };
 
 use crate::notation::{error_text, key};
@@ -12,8 +15,18 @@ use crate::runner;
 #[test]
 fn tablets_are_described_and_found() {
     runner::run("metadata", |input| {
-        let mut tablet = None;
-        input.iter().flat_map(|line| step(&mut tablet, line)).collect()
+        let (mut tablet, mut rows) = (None, BTreeMap::new());
+        let outputs = input.iter().map(|line| match line.split_once(' ') {
+            Some(("listed", row)) => {
+                let row = descriptor(row);
+                rows.insert(row.row_key(), row);
+                Vec::new()
+            }
+            Some(("update", of)) => vec![row_update_text(&descriptor(of), &rows)],
+            _ if *line == "obsolete" => obsolete_rows(rows.values()).into_iter().map(short).collect(),
+            _ => step(&mut tablet, line),
+        });
+        outputs.flatten().collect()
     });
 }
 
@@ -56,7 +69,41 @@ fn step(tablet: &mut Option<TabletDescriptor>, line: &str) -> Vec<String> {
             Some((left, right)) => vec![tablet_text(&left), tablet_text(&right)],
             None => vec!["no split".into()],
         },
+        ["merge", tablets @ ..] => {
+            let [left, right] = [0, 4].map(|at| descriptor(&tablets[at..at + 4].join(" ")));
+            vec![right.merge(&left).map_or("no merge".into(), |merged| short(&merged))]
+        }
         _ => panic!("not a line of a metadata script: {line}"),
+    }
+}
+
+/// `tablet start end generation`, in table 7.
+fn descriptor(text: &str) -> TabletDescriptor {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [tablet, start, end, generation] = words[..] else { panic!("not a descriptor: {text}") };
+    let start = if start == "-" { RowKey::EMPTY } else { key(start) };
+    let range = KeyRange::new(start, bound(end)).unwrap();
+    let group = GroupDescriptor::initial(GroupId::new(3), &[ServerId::new(1)]);
+    group.tablet(TableId::new(7), tablet.parse().unwrap(), range, generation.parse().unwrap())
+}
+
+fn short(tablet: &TabletDescriptor) -> String {
+    format!("{} {} generation {}", tablet.tablet, tablet.range, tablet.generation)
+}
+
+/// What the writer of a tablet's row reads and decides.
+fn row_update_text(tablet: &TabletDescriptor, rows: &BTreeMap<RowKey, TabletDescriptor>) -> String {
+    let is_listed = rows.get(&tablet.row_key()).is_some_and(|own| own.generation == tablet.generation);
+    let after = rows_after(tablet).filter(|_after| !is_listed);
+    let read: Vec<_> = [Some(rows_near(tablet)), after].into_iter().flatten().collect();
+    let is_read = |row: &RowKey| read.iter().any(|range| range.contains(row.as_bytes()));
+    let near: Vec<_> = rows.iter().filter(|(row, _)| is_read(row)).map(|(_, one)| one.clone()).collect();
+    match row_update(tablet, &near) {
+        RowUpdate::Wait => "wait".to_owned(),
+        RowUpdate::Write(superfluous) if superfluous.is_empty() => "write".to_owned(),
+        RowUpdate::Write(superfluous) => {
+            format!("write, remove {}", superfluous.iter().map(short).collect::<Vec<_>>().join(", "))
+        }
     }
 }
 

@@ -67,6 +67,7 @@ fn kind_to_proto(kind: &CommandKind) -> wire::command::Kind {
         CommandKind::Split { tablet, at, child } => {
             Kind::Split(wire::Split { tablet: tablet.get(), at: at.bytes().clone(), child: child.get() })
         }
+        CommandKind::Merge { left, right } => Kind::Merge(wire::Merge { left: left.get(), right: right.get() }),
         CommandKind::Divide { tablets, child } => Kind::Divide(wire::Divide {
             tablets: tablets.iter().map(|tablet| tablet.get()).collect(),
             child: child.get(),
@@ -105,6 +106,7 @@ fn kind_from_proto(kind: wire::command::Kind) -> Result<CommandKind, Error> {
             at: RowKey::new(split.at),
             child: TabletId::new(split.child),
         },
+        Kind::Merge(merge) => CommandKind::Merge { left: TabletId::new(merge.left), right: TabletId::new(merge.right) },
         Kind::Divide(divide) => CommandKind::Divide {
             tablets: divide.tablets.into_iter().map(TabletId::new).collect(),
             child: GroupId::new(divide.child),
@@ -235,6 +237,7 @@ pub fn encode_reply(reply: &Reply) -> Bytes {
             left: Some(descriptor_to_proto(left)),
             right: Some(descriptor_to_proto(right)),
         }),
+        Reply::Merge(merged) => Kind::Merge(descriptor_to_proto(merged)),
         Reply::Done => Kind::Done(true),
         Reply::Refused(refusal) => Kind::Refused(refusal_to_proto(refusal)),
     };
@@ -254,6 +257,7 @@ pub fn decode_reply(bytes: impl Buf) -> Result<Reply, Error> {
             left: Box::new(descriptor_from_proto(&required(split.left, "split reply: left")?)?),
             right: Box::new(descriptor_from_proto(&required(split.right, "split reply: right")?)?),
         },
+        Kind::Merge(merged) => Reply::Merge(Box::new(descriptor_from_proto(&merged)?)),
         Kind::Done(_) => Reply::Done,
         Kind::Refused(refusal) => Reply::Refused(refusal_from_proto(refusal)?),
     })
@@ -375,6 +379,7 @@ mod tests {
         let kinds = [
             CommandKind::CreateTablets { operation, schema: schema.clone(), tablets },
             CommandKind::Split { tablet, at: RowKey::new("m"), child: TabletId::new(12) },
+            CommandKind::Merge { left: tablet, right: TabletId::new(9) },
             CommandKind::Divide { tablets: vec![tablet, TabletId::new(9)], child: GroupId::new(5) },
             CommandKind::SetSchema(schema),
             CommandKind::DropRange { operation, table, range: range.clone() },
@@ -434,7 +439,8 @@ mod tests {
                 RowReply::Duplicate(Some(Bytes::from("x"))),
                 RowReply::Refused(refusal.clone()),
             ]),
-            Reply::Split { left: Box::new(tablet.clone()), right: Box::new(tablet) },
+            Reply::Split { left: Box::new(tablet.clone()), right: Box::new(tablet.clone()) },
+            Reply::Merge(Box::new(tablet)),
             Reply::Done,
             Reply::Refused(refusal),
         ];

@@ -31,7 +31,7 @@ pub struct TabletGroup {
     pub(in crate::tablet) reads: Blocking,
     /// Thread pool for flushes.
     pub(in crate::tablet) maintenance: Blocking,
-    /// A split or a division is in progress.
+    /// A split, a merge or a division is in progress.
     pub(in crate::tablet) dividing: AtomicBool,
     /// A change of replicas is in progress.
     pub(in crate::tablet) changing: AtomicBool,

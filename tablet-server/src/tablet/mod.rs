@@ -6,6 +6,7 @@
 //!                 collect_garbage                               its dead cells: one entry for each range of rows
 //!                 descriptor  digest                            this replica
 //!   TabletGroup   create_tablets  drop_table                    one entry of its log each
+//!                 merge                                         two of its tablets
 //!                 divide  change_replicas                       the group itself
 //!
 //!   write -> admission -> latch -> queue -> one command for a group of writes -> Group::propose
@@ -121,7 +122,10 @@ impl Tablet {
             if applied_state.metadata.dropped.contains(&self.table) {
                 Failure::new(Reason::TabletDropped, "the table was dropped")
             } else {
-                Failure::new(Reason::WrongTablet, "the tablet has moved to another group")
+                Failure::new(
+                    Reason::WrongTablet,
+                    "the tablet was merged with another one, or has moved to another group",
+                )
             }
         })
     }

@@ -1,7 +1,8 @@
-//! Tablets split while they are in use.
+//! Tablets split and merge, and groups divide, while they are in use.
 
 use std::time::Duration;
 
+use ebla_model::metadata::TabletDescriptor;
 use ebla_runtime::Clock;
 
 use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, until};
@@ -36,6 +37,99 @@ async fn a_tablet_splits_on_request_and_metadata_is_updated() {
         let manager = fixture.server(at).tablet_manager();
         until("the child on every server", || manager.tablet(right.tablet).is_some()).await;
     }
+    fixture.stop().await;
+}
+
+/// The table's descriptors in METADATA, once they are those of the group.
+async fn wait_for_rows(fixture: &Fixture, expected: &[TabletDescriptor]) {
+    let cluster = fixture.server(0).cluster();
+    let deadline = cluster.deadline(TIMEOUT);
+    loop {
+        let listed = cluster.read_metadata(ebla_model::metadata::table_range(TABLE), deadline).await.unwrap();
+        let listed: Vec<_> = listed.into_iter().map(|entry| entry.descriptor).collect();
+        if listed == expected {
+            return;
+        }
+        assert!(!deadline.has_passed(&Clock::system()), "METADATA lists {listed:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tablets_merge_during_reads_and_writes() {
+    let fixture = Fixture::start(1 << 20).await;
+    let cluster = fixture.server(0).cluster();
+    write(cluster, 0, 400, 200).await;
+    let group = fixture.led_group(GROUP).await;
+    let first = group.tablet(TABLET).unwrap();
+    let (_, b) = first.split(Some(key(200)), TIMEOUT).await.unwrap();
+    let (a, c) = first.split(Some(key(100)), TIMEOUT).await.unwrap();
+    assert_eq!((a.tablet, fixture.tablets().len()), (TABLET, 3));
+    let membership = group.descriptor().membership_log_id;
+    let refused = group.merge(membership, (a.tablet, b.tablet), TIMEOUT).await.unwrap_err();
+    assert_eq!(refused.error.reason, ebla_model::Reason::FailedPrecondition);
+
+    // One server writes and another scans while the tablets merge.
+    let writes = async {
+        for _round in 0..20 {
+            write(fixture.server(1).cluster(), 0, 400, 200).await;
+        }
+    };
+    let scans = async {
+        for _round in 0..20 {
+            expect_rows(&scan(fixture.server(2).cluster()).await, 400, 200);
+        }
+    };
+    let merges = async {
+        let merged = group.merge(membership, (a.tablet, c.tablet), TIMEOUT).await.unwrap();
+        assert_eq!((merged.tablet, merged.generation), (c.tablet, c.generation.next()));
+        group.merge(membership, (c.tablet, b.tablet), TIMEOUT).await.unwrap()
+    };
+    let ((), (), whole) = tokio::join!(writes, scans, merges);
+    assert_eq!((whole.tablet, &whole.range), (b.tablet, &ebla_model::key::KeyRange::all()));
+
+    write(cluster, 0, 400, 300).await;
+    for at in 0..3 {
+        expect_rows(&scan(fixture.server(at).cluster()).await, 400, 300);
+        let manager = fixture.server(at).tablet_manager();
+        until("the merge on every server", || manager.tablet(TABLET).is_none() && manager.tablet(c.tablet).is_none())
+            .await;
+    }
+    wait_for_rows(&fixture, std::slice::from_ref(&whole)).await;
+    // The merged tablet splits again where a tablet ended before, and elsewhere.
+    let tablet = group.tablet(whole.tablet).unwrap();
+    let (left, right) = tablet.split(Some(key(100)), TIMEOUT).await.unwrap();
+    wait_for_rows(&fixture, &[left, right]).await;
+    write(cluster, 0, 400, 400).await;
+    expect_rows(&scan(cluster).await, 400, 400);
+    fixture.stop().await;
+}
+
+/// The leader dies after a merge: the next one finds the row of the tablet that is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_next_leader_removes_the_row_of_a_merged_tablet() {
+    let fixture = Fixture::start(1 << 20).await;
+    let cluster = fixture.server(0).cluster();
+    write(cluster, 0, 40, 200).await;
+    let group = fixture.led_group(GROUP).await;
+    let (left, right) = group.tablet(TABLET).unwrap().split(Some(key(20)), TIMEOUT).await.unwrap();
+    wait_for_rows(&fixture, &[left.clone(), right.clone()]).await;
+    let membership = group.descriptor().membership_log_id;
+    let merged = group.merge(membership, (left.tablet, right.tablet), TIMEOUT).await.unwrap();
+    wait_for_rows(&fixture, std::slice::from_ref(&merged)).await;
+    // As if the first leader had not written yet.
+    let metadata = ebla_routing::Metadata::new(cluster.clone());
+    metadata.put_descriptor(&left, &Default::default(), cluster.deadline(TIMEOUT)).await.unwrap();
+    let next = merged.membership.replicas().map(|replica| replica.replica).find(|replica| *replica != group.replica());
+    let next = next.unwrap();
+    // The target may lag behind at first.
+    let deadline = cluster.deadline(TIMEOUT);
+    while group.raft().transfer_leadership(next).await.is_err() {
+        assert!(!deadline.has_passed(&Clock::system()), "the leadership is not transferred");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    wait_for_rows(&fixture, &[merged]).await;
+    expect_rows(&scan(cluster).await, 40, 200);
     fixture.stop().await;
 }
 

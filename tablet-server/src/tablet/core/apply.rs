@@ -114,6 +114,15 @@ fn split(
     tablet.split(at, child).ok_or_else(|| refusal(RefusalKind::NotNow, "the root tablet cannot be split"))
 }
 
+/// The tablet that two tablets in the current state merge into, or the reason why they cannot be merged.
+fn merge(state: &GroupState, left: TabletId, right: TabletId) -> Result<TabletDescriptor, Refusal> {
+    let left = state.tablets.get(&left).ok_or_else(not_here)?;
+    let right = state.tablets.get(&right).ok_or_else(not_here)?;
+    right
+        .merge(left)
+        .ok_or_else(|| refusal(RefusalKind::OutOfRange, "the tablets are not adjacent tablets of a user table"))
+}
+
 /// The new group of a division in the current state with its tablets, or the reason why the group cannot be divided now.
 ///
 /// # Errors
@@ -193,6 +202,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
                 Ok(self.create_tablets(operation, &schema, tablets))
             }
             CommandKind::Split { tablet, at, child } => Ok(self.split(tablet, &at, child)),
+            CommandKind::Merge { left, right } => Ok(self.merge(left, right)),
             CommandKind::SetSchema(schema) => Ok(self.set_schema(schema)),
             CommandKind::DropRange { operation, table, range } => Ok(self.drop_range(operation, table, &range)),
             CommandKind::Drop { operation, table } => {
@@ -226,6 +236,17 @@ impl<'a, C: CellReader> Applier<'a, C> {
                 self.state.put_tablet(left.clone());
                 self.state.put_tablet(right.clone());
                 Reply::Split { left: Box::new(left), right: Box::new(right) }
+            }
+            Err(refusal) => Reply::Refused(refusal),
+        }
+    }
+
+    /// The cells of both tablets are in the same store under the same table, so only the ranges change.
+    fn merge(&mut self, left: TabletId, right: TabletId) -> Reply {
+        match merge(self.state, left, right) {
+            Ok(merged) => {
+                self.state.put_merged(merged.clone(), left);
+                Reply::Merge(Box::new(merged))
             }
             Err(refusal) => Reply::Refused(refusal),
         }

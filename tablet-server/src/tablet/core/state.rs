@@ -284,6 +284,13 @@ impl GroupState {
         self.tablets.insert(tablet.tablet, tablet);
     }
 
+    /// Sets a tablet that has all rows of the tablet `left`, which is removed. The tokens of these rows stay.
+    pub fn put_merged(&mut self, merged: TabletDescriptor, left: TabletId) {
+        self.put_tablet(merged);
+        self.tablets.remove(&left);
+        self.dirty.tablets.insert(left);
+    }
+
     /// Removes tablets that have moved to another group, with the tokens of their rows.
     pub fn remove_tablets(&mut self, tablets: &[TabletId]) {
         for tablet in tablets {

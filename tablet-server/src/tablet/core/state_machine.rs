@@ -3,7 +3,7 @@
 //! One write batch contains the changes of many entries, with the log id of the last one: the store never claims an entry
 //! whose effect it lacks. The data that readers need (range, schema, times) is published as one value after the batch is
 //! written; a reader pins its view first and reads the published value second, so the range that it sees is never wider
-//! than the one that its view covers.
+//! than the one that its view covers. (A merge widens a range, to rows that every view of the same store has.)
 //!
 //! **Divide** is the only command that creates files. All earlier edits are flushed and checkpointed (hard links) into a
 //! folder for the child, the new group; the child's own state replaces the copied one; the folder is synced, renamed and

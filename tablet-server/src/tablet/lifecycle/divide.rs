@@ -41,7 +41,7 @@ impl TabletGroup {
     ///
     /// # Errors
     /// `FailedPrecondition` for METADATA's group and for a group with fewer than two tablets; `WrongTablet` when the group has
-    /// another membership; `Busy` while another division or split is in progress; `NotLeader`, `NoLeader`; `Deadline`,
+    /// another membership; `Busy` while another division, a split or a merge is in progress; `NotLeader`, `NoLeader`; `Deadline`,
     /// `OutcomeUnknown` when it may still be applied.
     pub async fn divide(self: &Arc<Self>, expected: LogId, timeout: Duration) -> Result<Division, Failure> {
         let Some(_token) = ExclusiveToken::try_acquire(&self.dividing) else {

@@ -40,15 +40,15 @@ pub trait TabletHost: Send + Sync + 'static {
     fn tablets_changed(&self, tablets: Vec<TabletId>);
 }
 
-/// The pause that `Busy` tells a caller to make while another split or division is in progress.
+/// The pause that `Busy` tells a caller to make while another split, merge or division is in progress.
 pub(super) const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 impl Tablet {
     /// Splits the tablet at `at`, or at the best key; returns both halves, the left one first.
     ///
     /// # Errors
-    /// `FailedPrecondition` when it cannot be split there (the root tablet never); `Busy` while another split or division of its
-    /// group is in progress; `NotLeader`, `NoLeader`; `Deadline`, `OutcomeUnknown` when it may still be applied.
+    /// `FailedPrecondition` when it cannot be split there (the root tablet never); `Busy` while another split, a merge or a
+    /// division of its group is in progress; `NotLeader`, `NoLeader`; `Deadline`, `OutcomeUnknown` when it may still be applied.
     pub async fn split(
         &self,
         at: Option<RowKey>,

@@ -10,6 +10,7 @@
 //!   range a m     of tablet 7               schema 2 f c   droprange 9 a m   drop 9   collect a m 50   tick
 //!   create 9 table tablet from to           split at child   the tablet of table 5 with the key
 //!   divide 8 9 child                        restart        the stored state is read back
+//!   merge 7 9     the tablet 9 gets the rows of the tablet 7
 //!   tablets       shows the tablets
 //! ```
 
@@ -234,6 +235,10 @@ fn parse(state: &GroupState, line: &str) -> CommandKind {
             let tablet = tablet_of(state, &at);
             CommandKind::Split { tablet, at, child: TabletId::new(child.parse().unwrap()) }
         }
+        ["merge", left, right] => CommandKind::Merge {
+            left: TabletId::new(left.parse().unwrap()),
+            right: TabletId::new(right.parse().unwrap()),
+        },
         ["schema", version, families @ ..] => CommandKind::SetSchema(schema(version.parse().unwrap(), families)),
         ["droprange", operation, from, to] => CommandKind::DropRange {
             operation: OperationId::new(operation.parse().unwrap()),
@@ -332,6 +337,7 @@ fn show_reply(reply: &Reply) -> Vec<String> {
         Reply::Split { left, right } => {
             vec![format!("left {}, right {}", show_tablet(left), show_tablet(right))]
         }
+        Reply::Merge(merged) => vec![format!("merged {}", show_tablet(merged))],
     }
 }
 
