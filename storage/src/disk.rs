@@ -61,6 +61,12 @@ pub trait Disk: Send + Sync + 'static {
     /// The system's error.
     fn list(&self) -> io::Result<Vec<String>>;
 
+    /// Bytes that can still be written to the file system.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn free_bytes(&self) -> io::Result<u64>;
+
     /// Makes all names durable.
     ///
     /// # Errors

@@ -70,6 +70,11 @@ impl Disk for RealDisk {
         Ok(names?.into_iter().flatten().filter(|name| name != LOCK).collect())
     }
 
+    fn free_bytes(&self) -> io::Result<u64> {
+        let free = rustix::fs::statvfs(&self.folder)?;
+        Ok(free.f_bavail.saturating_mul(free.f_frsize))
+    }
+
     fn sync_dir(&self) -> io::Result<()> {
         File::open(&self.folder)?.sync_all()
     }
@@ -120,6 +125,7 @@ mod tests {
         disk.rename("a", "b").unwrap();
         disk.sync_dir().unwrap();
         assert_eq!(disk.list().unwrap(), ["b"]);
+        assert!(disk.free_bytes().unwrap() > 0);
         let again = disk.open("b", Durability::OnWrite).unwrap();
         again.write_at(0, b"soon").unwrap();
         let mut buffer = [0; 16];

@@ -64,6 +64,8 @@ struct State {
     incarnation: u64,
     armed: Option<(u64, Fault)>,
     power_is_out: bool,
+    /// Without a value there is no limit.
+    free_bytes: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -245,6 +247,11 @@ impl SimDisk {
         self.state.lock().armed = Some((after.max(1), fault));
     }
 
+    /// Sets what [`Disk::free_bytes`] returns. Writes are not limited.
+    pub fn set_free_bytes(&self, bytes: u64) {
+        self.state.lock().free_bytes = Some(bytes);
+    }
+
     /// Counts as an operation, so that another component (a registry) can fail with the same power cut.
     ///
     /// # Errors
@@ -345,6 +352,10 @@ impl Disk for SimDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         let state = self.state.lock();
         if state.power_is_out { Err(power_is_out()) } else { Ok(state.names.keys().cloned().collect()) }
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.state.lock().free_bytes.unwrap_or(u64::MAX))
     }
 
     fn sync_dir(&self) -> io::Result<()> {

@@ -4,6 +4,9 @@
 //! needed becomes a *spare* that a later segment reuses: rename, write and sync the header, sync the folder, record it in
 //! the manifest, and only then write the first batch. A file with a sequence number above the manifest's can be deleted:
 //! none of its content was acknowledged.
+//!
+//! A new log has no spares. When it is in use, one is prepared: a file of zeros, written in the background. A preparation that
+//! fails is not repeated before the next start.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -29,10 +32,58 @@ pub(crate) struct Files {
     spares_max: usize,
     spares: VecDeque<String>,
     next_spare: u64,
+    /// The state of the spare that is being prepared, or was and is not used yet.
+    prepared: Option<Prepared>,
     /// The needed segments.
     live: BTreeMap<u64, Segment>,
     /// Segment files that are not needed, or not yet known to be.
     unclaimed: BTreeMap<u64, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Prepared {
+    InProgress,
+    Ready,
+    Failed,
+}
+
+/// A spare is prepared only if the disk has room for this many segments: space that others may need soon is not taken.
+const FREE_SEGMENTS_MIN: u64 = 16;
+
+/// A spare to be written, without any lock of the log.
+pub(crate) struct SpareOrder {
+    disk: Arc<dyn Disk>,
+    name: String,
+    bytes: usize,
+}
+
+impl SpareOrder {
+    /// Writes the file; its blocks are allocated and durable on return. Blocking.
+    ///
+    /// # Errors
+    /// When the disk refuses, for example because it is full. Then the file is removed.
+    pub(crate) fn write(&self) -> Result<(), LogError> {
+        let written = self.write_zeros().and_then(|()| self.disk.sync_dir());
+        if written.is_err() {
+            // An incomplete spare that stays is recycled at the next start.
+            let _stays = self.disk.remove(&self.name);
+        }
+        written.map_err(LogError::disk("prepare segment"))
+    }
+
+    fn write_zeros(&self) -> io::Result<()> {
+        let file = self.disk.create(&self.name)?;
+        let zeros = vec![0; READ_BYTES.min(self.bytes)];
+        let mut offset = 0;
+        while offset < self.bytes {
+            let part = zeros.get(..self.bytes - offset).unwrap_or(&zeros);
+            file.write_at(offset as u64, part)?;
+            // In small parts: a sync of another file may have to wait for all unsynced blocks of this one.
+            file.sync()?;
+            offset += part.len();
+        }
+        Ok(())
+    }
 }
 
 struct Segment {
@@ -56,6 +107,11 @@ impl ActiveSegment {
     /// Whether a batch of this length can be written here.
     pub(crate) fn has_room(&self, length: usize) -> bool {
         self.end + length <= self.limit
+    }
+
+    /// Whether batches extend the file, because it was not recycled.
+    pub(crate) fn extends_file(&self) -> bool {
+        self.durability == Durability::OnSync
     }
 
     /// Writes a batch; durable on return.
@@ -92,7 +148,17 @@ impl Files {
         let unclaimed = names.iter().filter_map(|name| Some((parse_file_name(name)?, name.clone()))).collect();
         let spares: VecDeque<String> = names.iter().filter(|name| parse_spare_name(name).is_some()).cloned().collect();
         let next_spare = spares.iter().filter_map(|name| parse_spare_name(name)).max().map_or(1, |last| last + 1);
-        Ok(Self { disk, manifest, segment_bytes, spares_max, spares, next_spare, live: BTreeMap::new(), unclaimed })
+        Ok(Self {
+            disk,
+            manifest,
+            segment_bytes,
+            spares_max,
+            spares,
+            next_spare,
+            prepared: None,
+            live: BTreeMap::new(),
+            unclaimed,
+        })
     }
 
     /// The last segment that was started, 0 when there is none.
@@ -163,11 +229,44 @@ impl Files {
         Ok(ActiveSegment { sequence: header.sequence, salt: header.salt, file, durability, end, limit })
     }
 
+    /// Begins the preparation of a spare, unless there is one or the disk is short of space.
+    pub(crate) fn begin_spare(&mut self) -> Option<SpareOrder> {
+        if self.prepared.is_some() || !self.spares.is_empty() || !self.has_space() {
+            return None;
+        }
+        self.prepared = Some(Prepared::InProgress);
+        let name = spare_name(self.next_spare);
+        self.next_spare += 1;
+        Some(SpareOrder { disk: Arc::clone(&self.disk), name, bytes: self.segment_bytes })
+    }
+
+    fn has_space(&self) -> bool {
+        let wanted = FREE_SEGMENTS_MIN.saturating_mul(self.segment_bytes as u64);
+        self.disk.free_bytes().is_ok_and(|free| free >= wanted)
+    }
+
+    /// Ends the preparation: `written` is usable if it succeeded.
+    pub(crate) fn finish_spare(&mut self, order: SpareOrder, written: &Result<(), LogError>) {
+        self.prepared = Some(if written.is_ok() { Prepared::Ready } else { Prepared::Failed });
+        if written.is_ok() {
+            self.spares.push_front(order.name);
+        }
+    }
+
+    /// Whether a prepared spare is ready.
+    pub(crate) fn has_prepared_spare(&self) -> bool {
+        self.prepared == Some(Prepared::Ready)
+    }
+
     fn take_file(&mut self, name: &str) -> Result<(Arc<dyn DiskFile>, Durability), LogError> {
         let Some(spare) = self.spares.pop_front() else {
             let file = self.disk.create(name).map_err(LogError::disk("create segment"))?;
             return Ok((file, Durability::OnSync));
         };
+        // A prepared spare is the first one.
+        if self.prepared == Some(Prepared::Ready) {
+            self.prepared = None;
+        }
         self.disk.rename(&spare, name).map_err(LogError::disk("recycle segment"))?;
         let file = self.disk.open(name, Durability::OnWrite).map_err(LogError::disk("open recycled segment"))?;
         Ok((file, Durability::OnWrite))

@@ -65,6 +65,9 @@ use crate::disk::Disk;
 /// Maximum size of one submission, in bytes of encoded records. Keeps offsets and lengths within 32 bits.
 pub const SUBMISSION_MAX_BYTES: usize = 512 << 20;
 
+/// The next segment is prepared when this part of the current one is used: an idle log takes no space.
+const PREPARE_DIVISOR: usize = 16;
+
 /// Called once with the result of a submission: on the writer's thread, or on the caller's thread when the submission is
 /// rejected. It must be short and must not call [`CommitLog::step`]. It may submit.
 pub type Completion = Box<dyn FnOnce(Result<(), LogError>) + Send>;
@@ -290,6 +293,23 @@ impl CommitLog {
             state.needs_commit_marker
         };
         if is_due { self.write(Vec::new()) } else { Ok(LogStep::Idle) }
+    }
+
+    /// Prepares a file for the next segment if the log is in use and has none, and the disk has room for many: its blocks are allocated, so that a sync does not
+    /// have to update the file system. The next batch then starts this segment. Returns whether a file was prepared. Blocking:
+    /// writes [`LogOptions::segment_bytes`]; batches are written meanwhile.
+    ///
+    /// # Errors
+    /// When the disk refuses. The log goes on without the file, and prepares none before the next start.
+    pub fn prepare_segment(&self) -> Result<bool, LogError> {
+        let used_bytes_min = self.inner.options.segment_bytes / PREPARE_DIVISOR;
+        let order = self.inner.writer.lock().as_mut().and_then(|writer| writer.begin_spare(used_bytes_min));
+        let Some(order) = order else { return Ok(false) };
+        let written = order.write();
+        if let Some(writer) = self.inner.writer.lock().as_mut() {
+            writer.files.finish_spare(order, &written);
+        }
+        written.map(|()| true)
     }
 
     /// Registers `wake`, which the log calls whenever a submission is queued. For callers that run the log without its own

@@ -1,8 +1,8 @@
 //! Power-cut tests: tens of thousands of random histories on a simulated disk that loses, tears, reorders and corrupts
 //! writes.
 //!
-//! A history is a few runs of one log. In each run, random submissions of several groups are written until a power cut
-//! interrupts an operation, a sync fails, or the process stops. Some sectors may be corrupted while it is down. Then the log
+//! A history is a few runs of one log. In each run, random submissions of several groups are written, and segments prepared, until
+//! a power cut interrupts an operation, a sync fails, or the process stops. Some sectors may be corrupted while it is down. Then the log
 //! is opened again (which may be interrupted too), and its content is compared with the submissions:
 //!
 //! - *nothing synced is lost, nothing is invented*: the recovered state is the state after some prefix of the submissions,
@@ -91,6 +91,7 @@ struct Tally {
     all_quarantined: u64,
     segments: u64,
     released: u64,
+    prepared: u64,
     read_back: u64,
 }
 
@@ -110,6 +111,7 @@ impl Tally {
             (&mut self.all_quarantined, other.all_quarantined),
             (&mut self.segments, other.segments),
             (&mut self.released, other.released),
+            (&mut self.prepared, other.prepared),
             (&mut self.read_back, other.read_back),
         ];
         for (sum, number) in numbers {
@@ -120,11 +122,19 @@ impl Tally {
     fn assert_all_events_occurred(&self) {
         let Self { power_cuts, restarts, failed_syncs, interrupted_recoveries, torn_tails, .. } = self;
         let Self {
-            unacknowledged_kept, corrupted, quarantined, all_quarantined, segments, released, read_back, ..
+            unacknowledged_kept,
+            corrupted,
+            quarantined,
+            all_quarantined,
+            segments,
+            released,
+            prepared,
+            read_back,
+            ..
         } = self;
         let ends =
             [power_cuts, restarts, failed_syncs, interrupted_recoveries, torn_tails, unacknowledged_kept, corrupted];
-        let rest = [quarantined, all_quarantined, segments, released, read_back];
+        let rest = [quarantined, all_quarantined, segments, released, prepared, read_back];
         assert!(ends.iter().chain(&rest).all(|count| **count >= 5), "{self:?}");
     }
 }
@@ -320,6 +330,13 @@ impl History {
             }
             if self.chance(16) {
                 self.assert_readable(log);
+            }
+            if self.chance(8) {
+                match log.prepare_segment() {
+                    Ok(is_prepared) => self.tally.prepared += u64::from(is_prepared),
+                    Err(_power_is_off) if fault == Fault::PowerFails => break,
+                    Err(_the_log_goes_on_without_it) => {}
+                }
             }
         }
         self.tally.segments += log.stats().segments;

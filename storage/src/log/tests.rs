@@ -281,6 +281,60 @@ fn purged_segments_are_released_in_order_and_recycled() {
 }
 
 #[test]
+fn a_log_in_use_continues_in_a_prepared_segment() {
+    let fixture = Fixture::new(1 << 20);
+    fixture.log.add_group(A).unwrap();
+    assert!(!fixture.log.prepare_segment().unwrap(), "an unused log takes no space");
+    fixture.write(vec![sized(A, 1, 70_000)]);
+    assert!(fixture.log.prepare_segment().unwrap());
+    assert!(!fixture.log.prepare_segment().unwrap(), "there is one");
+    assert_eq!((fixture.segments(), fixture.spares()), (vec![1], 1));
+    fixture.write(vec![entry(A, 2)]);
+    assert_eq!((fixture.segments(), fixture.spares()), (vec![1, 2], 0));
+    fixture.write(vec![sized(A, 3, 70_000)]);
+    assert_eq!(fixture.segments(), [1, 2], "a prepared segment is filled");
+    assert_eq!(fixture.again().indexes(A), [1, 2, 3]);
+}
+
+#[test]
+fn a_segment_that_cannot_be_prepared_does_no_harm() {
+    let fixture = Fixture::new(1 << 20);
+    fixture.log.add_group(A).unwrap();
+    fixture.write(vec![sized(A, 1, 70_000)]);
+    fixture.disk.arm(1, Fault::SyncFails);
+    assert!(fixture.log.prepare_segment().is_err());
+    fixture.write(vec![entry(A, 2)]);
+    assert_eq!((fixture.segments(), fixture.spares()), (vec![1], 0));
+    assert!(!fixture.log.prepare_segment().unwrap(), "it is not tried again");
+    assert_eq!(fixture.again().indexes(A), [1, 2]);
+}
+
+#[test]
+fn no_segment_is_prepared_on_a_disk_that_is_nearly_full() {
+    let fixture = Fixture::new(1 << 20);
+    fixture.log.add_group(A).unwrap();
+    fixture.write(vec![sized(A, 1, 70_000)]);
+    fixture.disk.set_free_bytes(15 << 20);
+    assert!(!fixture.log.prepare_segment().unwrap());
+    fixture.disk.set_free_bytes(16 << 20);
+    assert!(fixture.log.prepare_segment().unwrap());
+}
+
+#[test]
+fn a_power_cut_during_the_preparation_loses_nothing() {
+    let fixture = Fixture::new(1 << 20);
+    fixture.log.add_group(A).unwrap();
+    fixture.write(vec![sized(A, 1, 70_000)]);
+    let order = fixture.log.inner.writer.lock().as_mut().unwrap().begin_spare(0).unwrap();
+    order.write().unwrap();
+    // The log does not know the file yet.
+    fixture.write(vec![entry(A, 2)]);
+    let fixture = fixture.again();
+    fixture.write(vec![entry(A, 3)]);
+    assert_eq!(fixture.again().indexes(A), [1, 2, 3]);
+}
+
+#[test]
 fn a_record_larger_than_a_segment_gets_one_of_its_own() {
     let fixture = Fixture::new(32 << 10);
     fixture.log.add_group(A).unwrap();

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::batch::{BatchPlan, Position, to_u32};
 use super::durable_state::DurableState;
 use super::error::LogError;
-use super::files::{ActiveSegment, Files};
+use super::files::{ActiveSegment, Files, SpareOrder};
 use super::index::RecordLocation;
 use super::record::Record;
 use super::segment::SegmentHeader;
@@ -65,7 +65,9 @@ impl Writer {
         self.files.release(self.oldest_recorded)?;
         let mut plan = BatchPlan::new();
         records.clone().for_each(|record| plan.add(record));
-        let starts_segment = !self.active.has_room(plan.len());
+        // Overwriting a prepared segment is cheaper than extending this one.
+        let replaces = self.active.extends_file() && self.files.has_prepared_spare();
+        let starts_segment = replaces || !self.active.has_room(plan.len());
         if starts_segment {
             self.start_segment(plan.len())?;
         }
@@ -81,6 +83,11 @@ impl Writer {
         let segment = self.active.sequence;
         records.for_each(|record| self.durable_state.apply(record, segment));
         Ok(Written { segment, offset, bytes: encoded.bytes, starts: encoded.starts, starts_segment })
+    }
+
+    /// Begins the preparation of the next segment, if the log is in use and has no spare.
+    pub(crate) fn begin_spare(&mut self, used_bytes_min: usize) -> Option<SpareOrder> {
+        if self.active.end < used_bytes_min { None } else { self.files.begin_spare() }
     }
 
     fn position(&mut self) -> Position {

@@ -5,6 +5,8 @@
 //! - `purge`: how far Raft logs are truncated below the flushed entries;
 //! - `split`: the automatic split of a tablet, and division of a group, above a size;
 //! - `gc`: the garbage collection of excess cell versions.
+//!
+//! It also has the next segment of the commit log prepared.
 
 mod flush;
 mod gc;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use ebla_model::id::LogIndex;
 use ebla_runtime::Runtime;
 use ebla_storage::flush::GroupLoad;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use self::flush::Flusher;
 use self::gc::GcScheduler;
@@ -53,6 +55,7 @@ pub fn start(manager: &Arc<TabletManager>, limits: MaintenanceLimits, runtime: &
         purger: LogPurger::new(retention, runtime),
         splitter: AutoSplitter::new(manager, limits, runtime),
         gc: GcScheduler::new(runtime),
+        runtime: runtime.clone(),
     };
     runtime.tasks.spawn_until_stopped("maintenance", maintenance.run());
 }
@@ -63,6 +66,7 @@ struct MaintenanceLoop {
     purger: LogPurger,
     splitter: AutoSplitter,
     gc: GcScheduler,
+    runtime: Runtime,
 }
 
 /// How much a probe reads from the stores: sizes come from file indexes, and change slowly.
@@ -95,8 +99,20 @@ impl MaintenanceLoop {
                 self.purger.apply(&groups, &probes);
                 self.splitter.apply(&groups, &probes);
                 self.gc.apply(probes.iter().flat_map(|probe| &probe.tablets));
+                self.prepare_log_segment();
             }
         }
+    }
+
+    /// Prepares the next segment of the commit log if it is due, in the background.
+    fn prepare_log_segment(&self) {
+        let (log, pool) = (self.manager.log().clone(), self.manager.maintenance().clone());
+        self.runtime.tasks.spawn_until_stopped("prepare-segment", async move {
+            // A full pool: the next probe tries again.
+            if let Ok(Err(error)) = pool.run(move || log.prepare_segment()).await {
+                warn!(%error, "commit log segment not prepared; the log extends its files instead");
+            }
+        });
     }
 
     /// Probes all stores, on a thread that may block. `None` when the pool is full: the next tick probes again.

@@ -70,6 +70,10 @@ impl<D: Disk> Disk for SlowDisk<D> {
         self.disk.list()
     }
 
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.disk.free_bytes()
+    }
+
     fn sync_dir(&self) -> io::Result<()> {
         self.disk.sync_dir()
     }
