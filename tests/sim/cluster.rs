@@ -161,11 +161,6 @@ impl SimCluster {
         *self.phase.lock()
     }
 
-    /// All hosts.
-    pub(crate) fn hosts(&self) -> impl Iterator<Item = &SimHost> {
-        self.servers.iter().chain(&self.masters)
-    }
-
     /// The nodes that can fail: all hosts.
     pub(crate) fn nodes(&self) -> Vec<Node> {
         let servers = (0..self.servers.len()).map(Node::TabletServer);

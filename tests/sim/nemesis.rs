@@ -48,8 +48,13 @@ impl Nemesis {
     pub(crate) fn end_faults(&mut self, sim: &mut Sim<'_>, cluster: &SimCluster) {
         let actions = self.driver.end_all();
         self.carry_out(&actions, sim.elapsed(), sim, cluster);
-        for host in cluster.hosts() {
+        for node in cluster.nodes() {
+            let host = cluster.host(node);
             host.link.set_lost(0);
+            // The power cut that follows the failure of a disk was cancelled with the others.
+            if host.disk.has_fault() {
+                self.driver.plan(sim.elapsed(), Fault::new(FaultKind::PowerFailure, Target::Node(node), RESTART_AFTER));
+            }
         }
         cluster.note("nemesis", "relents", "");
     }

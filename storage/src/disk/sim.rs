@@ -247,6 +247,13 @@ impl SimDisk {
         self.state.lock().armed = Some((after.max(1), fault));
     }
 
+    /// Whether a fault is injected that has not occurred yet, or the power is out.
+    #[must_use]
+    pub fn has_fault(&self) -> bool {
+        let state = self.state.lock();
+        state.armed.is_some() || state.power_is_out
+    }
+
     /// Sets what [`Disk::free_bytes`] returns. Writes are not limited.
     pub fn set_free_bytes(&self, bytes: u64) {
         self.state.lock().free_bytes = Some(bytes);
