@@ -108,11 +108,7 @@ impl std::fmt::Debug for GroupStateMachine {
 /// # Errors
 /// When the store fails.
 pub fn initialize_store(store: &GroupStore, state: &GroupState) -> Result<(), Error> {
-    let mut batch = Batch::new();
-    add_meta_edits(&mut batch, state.save());
-    store.write(&batch)?;
-    store.flush()?;
-    Ok(())
+    write_meta(store, state.save())
 }
 
 impl GroupStateMachine {
@@ -279,10 +275,7 @@ impl GroupStateMachine {
         }
         state.remove_tablets(tablets);
         state.applied = id;
-        let mut batch = Batch::new();
-        add_meta_edits(&mut batch, state.take_edits());
-        store.write(&batch)?;
-        store.flush()?;
+        write_meta(store, state.take_edits())?;
         self.publish(state, GroupMetadata::of(state));
         store.drop_outside(gc_rules(state))?;
         info!(group = %self.id.group, %child, tablets = moved.len(), "group divided");
@@ -295,10 +288,7 @@ impl GroupStateMachine {
     fn create_child_store(&self, store: &GroupStore, folder: &Path, state: &GroupState) -> Result<(), Error> {
         store.checkpoint(folder)?;
         let child = GroupStore::open(folder, &self.shared)?;
-        let mut batch = Batch::new();
-        add_meta_edits(&mut batch, state.clone().take_edits());
-        child.write(&batch)?;
-        child.flush()?;
+        write_meta(&child, state.clone().take_edits())?;
         if Failpoint::DivideForgetsSessions.is_enabled() {
             let mut batch = Batch::new();
             state.sessions.keys().for_each(|id| batch.delete_meta(MetaKey::Session(*id)));
@@ -455,6 +445,15 @@ impl CellReader for StoredCells<'_> {
         };
         Ok(self.store.with_view(read)?)
     }
+}
+
+/// Writes and flushes changes of the meta keys.
+fn write_meta(store: &GroupStore, edits: Vec<MetaEdit>) -> Result<(), Error> {
+    let mut batch = Batch::new();
+    add_meta_edits(&mut batch, edits);
+    store.write(&batch)?;
+    store.flush()?;
+    Ok(())
 }
 
 fn add_meta_edits(batch: &mut Batch, edits: Vec<MetaEdit>) {
