@@ -11,7 +11,7 @@ use ebla_model::id::{
     GroupId, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
 };
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, obsolete_rows};
+use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, obsolete_row_keys};
 use ebla_model::schema::TableSchema;
 
 /// The state of the cluster as observed at one time.
@@ -175,17 +175,21 @@ impl ClusterSnapshot {
         })
     }
 
-    /// The tablets of each group, as the replicas report them that have applied the most of its log. The others lag behind: a
-    /// tablet that only they report has moved, was merged or was dropped.
-    pub fn latest_tablet_reports(&self) -> impl Iterator<Item = &TabletReport> {
+    /// The running replicas that have applied the most of their group's log. The others lag behind: a tablet that only they
+    /// report has moved, was merged or was dropped.
+    pub fn latest_reports(&self) -> impl Iterator<Item = &ReplicaReport> {
         let mut latest: BTreeMap<GroupId, LogId> = BTreeMap::new();
         for (_server, report) in self.reports() {
             let applied = latest.entry(report.group.group).or_insert(report.applied);
             *applied = report.applied.max(*applied);
         }
         let reports = self.reports().map(|(_server, report)| report);
-        let reports = reports.filter(move |report| latest.get(&report.group.group) == Some(&report.applied));
-        reports.flat_map(|report| &report.tablets)
+        reports.filter(move |report| latest.get(&report.group.group) == Some(&report.applied))
+    }
+
+    /// The tablets of each group, as [`Self::latest_reports`] have them.
+    pub fn latest_tablet_reports(&self) -> impl Iterator<Item = &TabletReport> {
+        self.latest_reports().flat_map(|report| &report.tablets)
     }
 
     /// All tablets of running replicas.
@@ -210,8 +214,7 @@ impl ClusterSnapshot {
     /// The tablets that METADATA lists, without the rows that a merge has left behind.
     #[must_use]
     pub fn listed_tablets(&self) -> Vec<&TabletDescriptor> {
-        let obsolete: BTreeSet<RowKey> =
-            obsolete_rows(self.metadata.values()).into_iter().map(TabletDescriptor::row_key).collect();
+        let obsolete = obsolete_row_keys(self.metadata.values());
         let current = self.metadata.iter().filter(|(row, _tablet)| !obsolete.contains(*row));
         current.map(|(_row, tablet)| tablet).collect()
     }

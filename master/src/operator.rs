@@ -245,16 +245,11 @@ async fn merge(
 /// The groups that servers report, by id.
 fn group_statuses(snapshot: &ClusterSnapshot) -> Vec<operate::GroupStatus> {
     let leaders = snapshot.leader_reports();
-    let mut fullest: BTreeMap<GroupId, &ReplicaReport> = BTreeMap::new();
-    for (_server, report) in snapshot.reports() {
-        let known = fullest.entry(report.group.group).or_insert(report);
-        if known.tablets.len() < report.tablets.len() {
-            *known = report;
-        }
-    }
+    let latest: BTreeMap<GroupId, &ReplicaReport> =
+        snapshot.latest_reports().map(|report| (report.group.group, report)).collect();
     let status = |group: GroupDescriptor| {
         let leader = leaders.get(&group.group).copied();
-        let report = leader.map(|(_server, report)| report).or_else(|| fullest.get(&group.group).copied());
+        let report = leader.map(|(_server, report)| report).or_else(|| latest.get(&group.group).copied());
         operate::GroupStatus {
             group: Some(convert::group_to_proto(&group)),
             leader: leader.map_or(0, |(server, _report)| server.get()),

@@ -4,14 +4,14 @@
 //! METADATA may be stale; the servers' responses correct it. Each tablet returns the range that it covers, and the
 //! next request starts at its end, so a concurrent split leaves nothing out.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use ebla_client::Deadline;
 use ebla_model::error::{Error, ErrorKind, Reason};
 use ebla_model::id::{ServerId, TableId};
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::{GroupDescriptor, TabletDescriptor, obsolete_rows};
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor, obsolete_row_keys};
 use ebla_proto::control::apply_request::Kind;
 use ebla_proto::{convert, tablet};
 use futures::future::BoxFuture;
@@ -61,10 +61,7 @@ impl TableMap {
     async fn refresh(&mut self, deadline: Deadline) -> Result<(), Error> {
         let mut entries = self.master.metadata().read_table(self.table, deadline).await?;
         // A row that a merge has left behind overlaps the row of the merged tablet.
-        let obsolete: BTreeSet<RowKey> = obsolete_rows(entries.iter().map(|entry| &entry.descriptor))
-            .into_iter()
-            .map(TabletDescriptor::row_key)
-            .collect();
+        let obsolete = obsolete_row_keys(entries.iter().map(|entry| &entry.descriptor));
         entries.retain(|entry| !obsolete.contains(&entry.key));
         let known = entries.into_iter().map(|entry| KnownTablet {
             leader: entry.leader.map(|leader| leader.server),

@@ -16,6 +16,7 @@
 //!
 //! The descriptors inside a group's own log are authoritative; METADATA has copies, guarded by generation.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::codec::{escape, unescape};
@@ -304,10 +305,12 @@ pub fn row_update(tablet: &TabletDescriptor, listed: &[TabletDescriptor]) -> Row
 pub fn obsolete_rows<'a>(
     rows: impl DoubleEndedIterator<Item = &'a TabletDescriptor> + Clone,
 ) -> Vec<&'a TabletDescriptor> {
-    let generations: BTreeMap<RowKey, Generation> = rows.clone().map(|row| (row.row_key(), row.generation)).collect();
+    // Only needed after a merge.
+    let generations: LazyCell<BTreeMap<RowKey, Generation>, _> =
+        LazyCell::new(|| rows.clone().map(|row| (row.row_key(), row.generation)).collect());
     let mut obsolete = Vec::new();
     let mut after: Option<&TabletDescriptor> = None;
-    for row in rows.rev() {
+    for row in rows.clone().rev() {
         match after {
             Some(newer) if supersedes(newer, row) => {
                 let start = newer.range.start();
@@ -321,6 +324,11 @@ pub fn obsolete_rows<'a>(
     }
     obsolete.reverse();
     obsolete
+}
+
+/// The keys of [`obsolete_rows`].
+pub fn obsolete_row_keys<'a>(rows: impl DoubleEndedIterator<Item = &'a TabletDescriptor> + Clone) -> BTreeSet<RowKey> {
+    obsolete_rows(rows).into_iter().map(TabletDescriptor::row_key).collect()
 }
 
 /// Whether `newer`, whose row is after that of `row`, has some of its keys and a higher generation.
