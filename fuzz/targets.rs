@@ -1,16 +1,21 @@
 //! Fuzz targets: functions on untrusted bytes that must hold for every input.
 //!
 //! Each takes any bytes, panics on a failure, and returns whether the bytes were accepted. `cargo fuzz` searches inputs
-//! guided by coverage; `proto/tests/fuzz.rs` runs the same functions on random bytes in every test run.
+//! guided by coverage; `proto/tests/fuzz.rs` runs the same functions on the bytes of `inputs.rs` in every test run.
+
+use std::fmt::Debug;
 
 use bytes::Bytes;
 use ebla_model::cell::{Cell, FamilyName, Row};
 use ebla_model::codec::{CellKey, ColumnKey, decode_value, encode_value, escaped_len, unescape};
 use ebla_model::filter::{CompiledFilter, Filter};
+use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::metadata::GroupDescriptor;
 use ebla_model::time::Micros;
 use ebla_model::{Error, Reason, metadata};
-use ebla_proto::{convert, data};
+use ebla_proto::convert::{app_profile, instance, operation, tablet_move};
+use ebla_proto::{convert, data, record};
 use prost::Message;
 
 /// Whether the bytes were accepted.
@@ -26,7 +31,7 @@ pub(crate) enum InputOutcome {
 pub(crate) type Target = (&'static str, fn(&[u8]) -> InputOutcome);
 
 /// All targets.
-pub(crate) const TARGETS: [Target; 7] = [
+pub(crate) const TARGETS: [Target; 9] = [
     ("filter_tree", filter_tree),
     ("pattern", pattern),
     ("row_set", row_set),
@@ -34,6 +39,8 @@ pub(crate) const TARGETS: [Target; 7] = [
     ("metadata_row", metadata_row),
     ("request", request),
     ("log_command", log_command),
+    ("chubby_file", chubby_file),
+    ("group_record", group_record),
 ];
 
 /// A filter of a request: it round-trips, compiles or is refused, and runs on a row.
@@ -141,13 +148,8 @@ pub(crate) fn metadata_row(bytes: &[u8]) -> InputOutcome {
             assert!(metadata::table_range(*table).contains(bytes));
         }
     }
-    let descriptor = convert::descriptor_from_bytes(bytes);
-    if let Ok(descriptor) = &descriptor {
-        let again = convert::descriptor_to_bytes(descriptor);
-        assert_eq!(convert::descriptor_from_bytes(again).as_ref(), Ok(descriptor), "a descriptor does not round-trip");
-    }
-    drop(convert::schema_from_bytes(bytes));
-    if parsed.is_ok() || descriptor.is_ok() { InputOutcome::Accepted } else { InputOutcome::Refused }
+    let descriptor = stored(bytes, convert::descriptor_from_bytes, convert::descriptor_to_bytes);
+    if parsed.is_ok() { InputOutcome::Accepted } else { descriptor }
 }
 
 /// A public request of any kind, with its encoded parts.
@@ -227,4 +229,65 @@ pub(crate) fn log_command(bytes: &[u8]) -> InputOutcome {
     let again = convert::command::decode(convert::command::encode(&command));
     assert_eq!(again.as_ref(), Ok(&command), "a command does not round-trip");
     InputOutcome::Accepted
+}
+
+/// The value of a file in Chubby: a schema, an instance, a profile, an operation, a registration or a plan.
+pub(crate) fn chubby_file(bytes: &[u8]) -> InputOutcome {
+    any_accepted(&[
+        stored(bytes, convert::schema_from_bytes, convert::schema_to_bytes),
+        stored(bytes, instance::instance_from_bytes, instance::instance_to_bytes),
+        stored(bytes, app_profile::app_profile_from_bytes, app_profile::app_profile_to_bytes),
+        stored(bytes, operation::finished_operation_from_bytes, operation::finished_operation_to_bytes),
+        plain_record::<record::Server>(bytes),
+        plain_record::<record::Master>(bytes),
+        plain_record::<record::Cluster>(bytes),
+        plain_record::<record::TablePlan>(bytes),
+        plain_record::<record::GroupPlan>(bytes),
+        plain_record::<record::DirectoryCopy>(bytes),
+    ])
+}
+
+/// A value in the state of a group.
+pub(crate) fn group_record(bytes: &[u8]) -> InputOutcome {
+    let servers = [1, 2, 3].map(ServerId::new);
+    let group = GroupDescriptor::initial(GroupId::new(5), &servers);
+    let tablet = |bytes: Bytes| convert::tablet_record_from_proto(&convert::decode_record(bytes)?, &group);
+    let session = |bytes: Bytes| convert::session_from_proto(&convert::decode_record(bytes)?);
+    let arrival = |arrival: &_| tablet_move::arrival_to_bytes(TabletId::new(1), arrival);
+    any_accepted(&[
+        stored(bytes, convert::group_from_bytes, convert::group_to_bytes),
+        stored(bytes, tablet, |tablet| convert::tablet_record_to_proto(tablet).encode_to_vec().into()),
+        stored(bytes, session, |session| convert::session_to_proto(session).encode_to_vec().into()),
+        stored(bytes, convert::token_record_from_bytes, convert::token_record_to_bytes),
+        stored(bytes, tablet_move::departure_from_bytes, tablet_move::departure_to_bytes),
+        stored(bytes, tablet_move::arrival_from_bytes, arrival),
+        stored(bytes, tablet_move::dropped_rows_from_bytes, tablet_move::dropped_rows_to_bytes),
+    ])
+}
+
+/// A record without a type in the model.
+fn plain_record<R: convert::Record + Clone + PartialEq + Debug>(bytes: &[u8]) -> InputOutcome {
+    stored(bytes, convert::decode_record::<R>, |record: &R| convert::encode_record(record.clone()))
+}
+
+/// A stored value: accepted and round-trips, or refused as damaged.
+fn stored<T: PartialEq + Debug>(
+    bytes: &[u8],
+    decode: impl Fn(Bytes) -> Result<T, Error>,
+    encode: impl Fn(&T) -> Bytes,
+) -> InputOutcome {
+    match decode(Bytes::copy_from_slice(bytes)) {
+        Ok(value) => {
+            assert_eq!(decode(encode(&value)).as_ref(), Ok(&value), "a stored value does not round-trip");
+            InputOutcome::Accepted
+        }
+        Err(error) => {
+            assert_eq!(error.reason, Reason::DataDamaged, "{error}");
+            InputOutcome::Refused
+        }
+    }
+}
+
+fn any_accepted(outcomes: &[InputOutcome]) -> InputOutcome {
+    if outcomes.contains(&InputOutcome::Accepted) { InputOutcome::Accepted } else { InputOutcome::Refused }
 }

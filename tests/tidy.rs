@@ -47,14 +47,18 @@ const CRATES: [&str; 15] = [
 const LAYERS: [&str; 4] = ["front", "router", "tablet", "raft"];
 
 /// Decisions that must stay functions of values (docs/inside/style.md, rule 9).
-const PURE: [&str; 43] = [
+const PURE: [&str; 48] = [
     "model/src",
     "master/src/cluster.rs",
     "master/src/health.rs",
     "master/src/plan",
+    "tablet-server/src/capacity/disk_gate.rs",
     "tablet-server/src/tablet/core/state.rs",
     "tablet-server/src/tablet/core/state/loader.rs",
+    "tablet-server/src/tablet/core/state/moves.rs",
     "tablet-server/src/tablet/core/apply.rs",
+    "tablet-server/src/tablet/core/apply/moves.rs",
+    "tablet-server/src/tablet/lifecycle/recovery.rs",
     "tablet-server/src/tablet/lifecycle/split_point.rs",
     "tablet-server/src/tablet/write/gather.rs",
     "tablet-server/src/router/plan.rs",
@@ -83,6 +87,7 @@ const PURE: [&str; 43] = [
     "mounttable/namespace/src/entry.rs",
     "mounttable/namespace/src/glob/frontier.rs",
     "mounttable/namespace/src/publisher/schedule.rs",
+    "mounttable/namespace/src/recipients.rs",
     "mounttable/namespace/src/resolve.rs",
     "mounttable/namespace/src/roots.rs",
     "tests/harness/faults/draw.rs",

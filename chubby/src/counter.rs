@@ -1,11 +1,12 @@
 //! Id counters, on top of the trait alone.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::{Chubby, Compare, Error, TransactionOutcome, Write, paths};
 
 /// A counter that never gives the same id twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counter {
     /// Tablet servers.
     Servers,
@@ -22,18 +23,27 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// The path of the counter.
+    /// All counters.
+    pub const ALL: [Self; 6] =
+        [Self::Servers, Self::Tables, Self::Groups, Self::Tablets, Self::Operations, Self::Replicas];
+
+    /// Its name.
     #[must_use]
-    pub fn path(self) -> String {
-        let name = match self {
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Servers => "servers",
             Self::Tables => "tables",
             Self::Groups => "groups",
             Self::Tablets => "tablets",
             Self::Operations => "operations",
             Self::Replicas => "replicas",
-        };
-        format!("{}{name}", paths::COUNTERS)
+        }
+    }
+
+    /// The path of the counter.
+    #[must_use]
+    pub fn path(self) -> String {
+        format!("{}{}", paths::COUNTERS, self.name())
     }
 
     /// The first id that it gives.
@@ -68,7 +78,63 @@ pub async fn next_ids(chubby: &dyn Chubby, counter: Counter, count: u64) -> Resu
     }
 }
 
+/// The next id of each counter.
+///
+/// # Errors
+/// Those of the service; `Damaged` when a counter is not a number.
+pub async fn read_counters(chubby: &dyn Chubby) -> Result<BTreeMap<Counter, u64>, Error> {
+    let (files, _revision) = chubby.list(paths::COUNTERS).await?;
+    let next = |counter: Counter| {
+        let path = counter.path();
+        let file = files.iter().find(|file| file.path == path);
+        Ok((counter, file.map_or(Ok(counter.first()), |file| parse_counter(&path, &file.value))?))
+    };
+    Counter::ALL.into_iter().map(next).collect()
+}
+
+/// Raises a counter, so that the next id is `next`. A counter that is as high already stays. Ids that are skipped are lost, which
+/// is harmless.
+///
+/// # Errors
+/// Those of the service; `Damaged` when the counter is not a number.
+pub async fn raise_counter(chubby: &dyn Chubby, counter: Counter, next: u64) -> Result<(), Error> {
+    let path = counter.path();
+    loop {
+        let compare = match chubby.read(&path).await? {
+            Some(file) if parse_counter(&path, &file.value)? >= next => return Ok(()),
+            Some(file) => Compare::Modified(path.clone(), file.modified),
+            None => Compare::Absent(path.clone()),
+        };
+        let write = Write::put(path.clone(), next.to_string());
+        if let TransactionOutcome::Committed(_) = chubby.transact(vec![compare], vec![write]).await? {
+            return Ok(());
+        }
+    }
+}
+
 fn parse_counter(path: &str, value: &[u8]) -> Result<u64, Error> {
     let text = std::str::from_utf8(value).ok();
     text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::Damaged(format!("{path} is not a number")))
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_runtime::{Clock, Tasks};
+
+    use super::*;
+    use crate::embedded::Embedded;
+
+    #[tokio::test]
+    async fn a_raised_counter_gives_only_higher_ids() {
+        let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test"));
+        assert_eq!(next_ids(&chubby, Counter::Tables, 3).await, Ok(1..4));
+        for (next, first) in [(9, 9), (5, 10), (11, 11), (20, 20)] {
+            raise_counter(&chubby, Counter::Tables, next).await.unwrap();
+            assert_eq!(next_ids(&chubby, Counter::Tables, 1).await, Ok(first..first + 1));
+        }
+        raise_counter(&chubby, Counter::Replicas, 1007).await.unwrap();
+        let counters = read_counters(&chubby).await.unwrap();
+        let expected = [1, 21, 2, 3, 1, 1007];
+        assert_eq!(counters.into_values().collect::<Vec<_>>(), expected, "in the order of the kinds");
+    }
 }

@@ -17,6 +17,9 @@ mod counter;
 pub mod embedded;
 mod error;
 pub mod etcd;
+#[cfg(test)]
+#[path = "../../fuzz/inputs.rs"]
+mod inputs;
 mod lock;
 pub mod paths;
 pub mod testing;
@@ -30,7 +33,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
-pub use counter::{Counter, next_ids};
+pub use counter::{Counter, next_ids, raise_counter, read_counters};
 pub use error::Error;
 pub use lock::{acquire, try_lock};
 use transaction::validate;

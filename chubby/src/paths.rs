@@ -7,6 +7,7 @@
 //! | `root` | `ebla.record.TabletDescriptor` of the root tablet | the master, the root tablet's leader |
 //! | `servers/<id>` | `ebla.record.Server`, leased | that tablet server |
 //! | `tables/<id>` | `ebla.record.TableSchema` | the master |
+//! | `deleted/<table>` | `ebla.record.DeletedTable`, until no replica can have a tablet of the deleted table | the master |
 //! | `names/<project>/<instance>/<table>` | the table's id in decimal | the master |
 //! | `groups/<id>` | `ebla.record.GroupPlan`, while first replicas of a new group may be missing | the master |
 //! | `plans/<table>` | `ebla.record.TablePlan`, until the groups have created a new table's tablets | the master |
@@ -31,6 +32,8 @@ pub const ROOT: &str = "root";
 pub const SERVERS: &str = "servers/";
 /// All schemas.
 pub const TABLES: &str = "tables/";
+/// Tables that were deleted and of which a replica may still have tablets.
+pub const DELETED: &str = "deleted/";
 /// All table names.
 pub const NAMES: &str = "names/";
 /// New groups.
@@ -70,6 +73,18 @@ pub fn table(id: TableId) -> String {
 #[must_use]
 pub fn parse_table(path: &str) -> Option<TableId> {
     path.strip_prefix(TABLES)?.parse().ok()
+}
+
+/// The record of a table's deletion.
+#[must_use]
+pub fn deleted(id: TableId) -> String {
+    format!("{DELETED}{id}")
+}
+
+/// The table of a path under [`DELETED`].
+#[must_use]
+pub fn parse_deleted(path: &str) -> Option<TableId> {
+    path.strip_prefix(DELETED)?.parse().ok()
 }
 
 /// A group that is being created.
@@ -167,6 +182,7 @@ mod tests {
     fn paths_parse_back() {
         assert_eq!(parse_server(&server(ServerId::new(3))), Some(ServerId::new(3)));
         assert_eq!(parse_table(&table(TableId::new(9))), Some(TableId::new(9)));
+        assert_eq!(parse_deleted(&deleted(TableId::new(9))), Some(TableId::new(9)));
         assert_eq!(parse_server("tables/3"), None);
         assert_eq!(parse_server("servers/x"), None);
     }

@@ -38,6 +38,8 @@ pub struct LocalConfig {
     pub listen: String,
     /// Size above which a tablet splits; `None`: the default, 128 MiB.
     pub split_bytes: Option<ByteSize>,
+    /// Disk space below which writes are refused; `None`: the default.
+    pub disk_reserve: Option<ByteSize>,
 }
 
 /// A running cluster.
@@ -116,6 +118,12 @@ impl LocalCluster {
         &self.folder
     }
 
+    /// Returns when a server of the process can run no more, with the reason. Cancel-safe.
+    pub async fn failed(&self) -> Error {
+        let failures = self.servers.iter().map(|server| Box::pin(server.failed()));
+        futures::future::select_all(failures).await.0
+    }
+
     /// Stops everything in reverse order of the start: refuse new requests, drain, flush, release.
     pub async fn stop(self) {
         let Self { servers, master, runtime, folder, chubby: _ } = self;
@@ -179,6 +187,7 @@ async fn start_server(
     if let Some(size) = config.split_bytes {
         options.split_bytes = size;
     }
+    options.disk_reserve = config.disk_reserve;
     let server = ServerConfig::new(data.join(format!("server-{number}")), &listen, options);
     TabletServer::start(server, chubby.clone(), runtime.child("server"))
         .await
@@ -195,7 +204,7 @@ mod tests {
     use super::*;
 
     fn config(servers: usize, listen: &str) -> LocalConfig {
-        LocalConfig { servers, listen: listen.to_owned(), split_bytes: None }
+        LocalConfig { servers, listen: listen.to_owned(), split_bytes: None, disk_reserve: None }
     }
 
     async fn start(data: &Path, config: LocalConfig) -> Result<Option<LocalCluster>, Error> {

@@ -15,7 +15,7 @@ fn main() {
         Err(error) => process::end(print_clap(&error)),
     };
     if arguments.command.serves() {
-        process::refuse_huge_pages();
+        process::prepare_to_serve();
     }
     output::set_style(Style::of_stdout());
     ebla_runtime::logging::init_filtered(&arguments.log_level);

@@ -206,9 +206,6 @@ pub fn time(at: Micros) -> String {
     prost_types::Timestamp { seconds, nanos }.to_string()
 }
 
-/// A size with a suitable unit: `132.4 MiB`.
-pub use ebla_workload::units::size;
-
 #[cfg(test)]
 mod tests {
     use super::*;

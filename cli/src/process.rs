@@ -19,9 +19,16 @@ pub use folder::{DataFolder, lock};
 pub use ready::{check_ready, write_ready};
 pub use signals::Signals;
 
+/// Prepares this process for serving, in whatever role. A panic of any thread ends it: it must not serve with a broken invariant,
+/// and its threads hold locks that know no poisoning. It uses no huge pages.
+pub fn prepare_to_serve() {
+    ebla_runtime::panic_hook::abort_on_panic();
+    refuse_huge_pages();
+}
+
 /// Disables transparent huge pages for this process and its children: a huge page of which few of the 512 small pages are used
 /// wastes the others (docs/inside/decisions/0011-memory.md).
-pub fn refuse_huge_pages() {
+fn refuse_huge_pages() {
     // Old kernels do not support this; then nothing changes.
     let _unsupported = rustix::thread::disable_transparent_huge_pages(true);
 }

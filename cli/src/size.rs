@@ -1,7 +1,7 @@
 //! Sizes on the command line: `512`, `64K`, `64KiB`, `10MB`. For `value_parser` of clap.
 //!
 //! K, M and G alone count in powers of 1,024, as KiB, MiB and GiB do; KB, MB and GB count in powers of 1,000.
-//! Sizes are shown by [`crate::output::size`] in the same units.
+//! Sizes are shown by `ebla_model::capacity::readable_bytes` in the same units.
 
 use ebla_runtime::units::ByteSize;
 

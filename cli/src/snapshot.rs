@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ebla_client::{Admin, Client};
+use ebla_model::capacity::{Resources, WriteState};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use ebla_model::key::KeyRange;
@@ -18,7 +19,7 @@ use ebla_model::metadata::TabletDescriptor;
 use ebla_proto::locate::locate_client::LocateClient;
 use ebla_proto::locate::{ClusterReply, ClusterRequest};
 use ebla_proto::status::from_status;
-use ebla_proto::{operate, record};
+use ebla_proto::{convert, operate, record};
 use ebla_runtime::Runtime;
 use futures::StreamExt as _;
 use futures::future::{Either, join_all, select};
@@ -91,6 +92,10 @@ pub struct ServerSnapshot {
     pub size_bytes: Option<u64>,
     /// Bytes of its commit log.
     pub log_bytes: Option<u64>,
+    /// What it has of its resources.
+    pub resources: Resources,
+    /// Whether it accepts writes of clients.
+    pub writes: WriteState,
 }
 
 impl ServerSnapshot {
@@ -116,6 +121,7 @@ impl ServerSnapshot {
 
     fn of_status(one: &operate::ServerStatus, knows_metadata: bool) -> Self {
         let known = |number: u64| one.reachable.then_some(number);
+        let (resources, writes) = one.resources.as_ref().map(convert::resources_from_proto).unwrap_or_default();
         Self {
             is_registered: one.registered,
             is_reachable: one.reachable,
@@ -124,6 +130,8 @@ impl ServerSnapshot {
             leads: known(one.leads),
             size_bytes: known(one.size_bytes),
             log_bytes: known(one.log_bytes),
+            resources,
+            writes,
             ..Self::of_record(&one.server.clone().unwrap_or_default())
         }
     }

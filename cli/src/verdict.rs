@@ -4,10 +4,14 @@
 //! |---|---|---|
 //! | `healthy` | each tablet has all its replicas and a leader, and a master is active | 0 |
 //! | `degraded` | reads and writes continue; some tablet has too few live replicas, or a server does not answer | 5 |
-//! | `unavailable` | some tablet has no quorum or no leader, METADATA cannot be read, or no master is active | 6 |
+//! | `unavailable` | some tablet has no quorum or no leader or its writes are refused, METADATA cannot be read, or no master is active | 6 |
+//!
+//! A server without room for more tablets is named with every verdict: nothing is missing yet.
 
 use std::fmt;
 
+use ebla_model::capacity::{Demand, WriteState, readable_bytes};
+use ebla_model::id::ServerId;
 use ebla_proto::operate;
 
 use crate::snapshot::{ClusterSnapshot, ServerSnapshot};
@@ -87,12 +91,15 @@ pub fn evaluate(snapshot: &ClusterSnapshot) -> Verdict {
         found.push((Level::Unavailable, no_quorum(snapshot, &health)));
     }
     found.extend(no_leader(snapshot, &health).map(|reason| (Level::Unavailable, reason)));
+    found.extend(unknown_tables(&health).map(|reason| (Level::Unavailable, reason)));
+    found.extend(snapshot.servers.iter().filter_map(refused_writes));
     found.extend(shortages(snapshot, &health).map(|reason| (Level::Degraded, reason)));
     if health.shortages.is_empty() {
         let silent = snapshot.servers.iter().filter(|server| !server.is_reachable);
         found
             .extend(silent.map(|server| (Level::Degraded, format!("tablet server {} does not answer", named(server)))));
     }
+    found.extend(snapshot.servers.iter().filter_map(no_room).map(|note| (Level::Healthy, note)));
     let level = found.iter().map(|(level, _reason)| *level).max().unwrap_or(Level::Healthy);
     Verdict { level, reasons: found.into_iter().map(|(_level, reason)| reason).collect() }
 }
@@ -106,11 +113,26 @@ fn no_master(snapshot: &ClusterSnapshot, health: &operate::Health) -> String {
     format!("no master is available{rest}; {next}")
 }
 
-fn no_quorum(snapshot: &ClusterSnapshot, health: &operate::Health) -> String {
-    let mut first: Vec<String> = health.without_quorum_first.iter().map(u64::to_string).collect();
-    if health.without_quorum > first.len() as u64 {
-        first.push("…".to_owned());
+/// The first of `count` ids.
+fn first_of(count: u64, first: &[u64]) -> String {
+    let mut shown: Vec<String> = first.iter().map(u64::to_string).collect();
+    if count > shown.len() as u64 {
+        shown.push("…".to_owned());
     }
+    shown.join(", ")
+}
+
+/// Tables that the lock service has lost.
+fn unknown_tables(health: &operate::Health) -> Option<String> {
+    let count = health.unknown_tables;
+    let first = first_of(count, &health.unknown_tables_first);
+    let tables = if count == 1 { "1 table is".to_owned() } else { format!("{count} tables are") };
+    let next = "the lock service has lost what the tablet servers keep; restore a later backup of etcd";
+    (count > 0).then(|| format!("{tables} unknown ({first}): {next}"))
+}
+
+fn no_quorum(snapshot: &ClusterSnapshot, health: &operate::Health) -> String {
+    let first = first_of(health.without_quorum, &health.without_quorum_first);
     let lost: Vec<String> =
         snapshot.servers.iter().filter(|server| !server.is_reachable).map(|server| server.id.to_string()).collect();
     let next = match lost.as_slice() {
@@ -119,7 +141,7 @@ fn no_quorum(snapshot: &ClusterSnapshot, health: &operate::Health) -> String {
         several => format!("; start tablet servers {}", several.join(", ")),
     };
     let (lost, all) = (health.without_quorum, health.tablets);
-    format!("{lost} of {} {} no quorum ({}){next}", tablets(all), have(lost), first.join(", "))
+    format!("{lost} of {} {} no quorum ({}){next}", tablets(all), have(lost), first)
 }
 
 /// A master of an earlier release reports only the number of tablets with a leader.
@@ -131,6 +153,24 @@ fn no_leader(snapshot: &ClusterSnapshot, health: &operate::Health) -> Option<Str
     let all = snapshot.tablets.unwrap_or(health.tablets);
     let reason = format!("{unled} of {} {} no leader; an election takes a few seconds", tablets(all), have(unled));
     (unled > 0).then_some(reason)
+}
+
+/// A server that refuses writes. Without leaders on it the other servers accept writes for all tablets.
+fn refused_writes(server: &ServerSnapshot) -> Option<(Level, String)> {
+    let disk = server.resources.disk.filter(|_disk| server.writes == WriteState::Refuses)?;
+    let level = if server.leads == Some(0) { Level::Degraded } else { Level::Unavailable };
+    let [free, reserve] = [disk.free_bytes, disk.reserve_bytes].map(readable_bytes);
+    let reason = format!(
+        "tablet server {} refuses writes: disk ({free} free, {reserve} are reserved); free disk space or delete data",
+        server.id
+    );
+    Some((level, reason))
+}
+
+/// A server on which nothing new is created.
+fn no_room(server: &ServerSnapshot) -> Option<String> {
+    let shortage = server.resources.shortage(Demand::tablets(1)).filter(|_| server.writes == WriteState::Accepts)?;
+    Some(shortage.refusal("more tablets", ServerId::new(server.id)).message)
 }
 
 /// The tablets with too few replicas, and what to do unless the lost servers are already listed.
@@ -150,6 +190,11 @@ fn shortages(snapshot: &ClusterSnapshot, health: &operate::Health) -> Option<Str
     let up = snapshot.servers.iter().filter(|server| server.is_reachable).count() as u64;
     let next = if up < wanted {
         start(up, wanted - up)
+    } else if health.repairs_without_room > 0 {
+        match health.repairs_without_room {
+            1 => format!("the repair of 1 group waits: {}", health.no_room),
+            groups => format!("the repairs of {groups} groups wait: {}", health.no_room),
+        }
     } else if snapshot.master_error.is_some() {
         "start a master to repair them".to_owned()
     } else if health.repairs > 0 {
@@ -290,6 +335,13 @@ mod tests {
                 "unavailable: waiting for tablet servers: 1 of 3; start 2 more tablet servers",
             ),
             (
+                with(snapshot(&[true; 3]), |health| {
+                    (health.unknown_tables, health.unknown_tables_first) = (3, vec![40, 41]);
+                }),
+                "unavailable: 3 tables are unknown (40, 41, …): the lock service has lost what the tablet servers keep; \
+                 restore a later backup of etcd",
+            ),
+            (
                 ClusterSnapshot { health: None, tablets_led: Some(20), ..snapshot(&[true; 3]) },
                 "unavailable: 4 of 24 tablets have no leader; an election takes a few seconds",
             ),
@@ -297,6 +349,36 @@ mod tests {
         for (snapshot, expected) in cases {
             assert_eq!(evaluate(&snapshot).to_string(), expected);
         }
+    }
+
+    #[test]
+    fn a_server_that_is_short_of_a_resource_is_named() {
+        use ebla_model::capacity::{DiskSpace, Resources};
+        let shown = |writes, free_bytes: u64, leads| {
+            let disk = Some(DiskSpace { free_bytes, total_bytes: 50 << 30, reserve_bytes: 2 << 30 });
+            let mut snapshot = snapshot(&[true; 3]);
+            let server = &mut snapshot.servers[1];
+            (server.writes, server.leads) = (writes, Some(leads));
+            server.resources = Resources { disk, ..Resources::default() };
+            evaluate(&snapshot).to_string()
+        };
+        assert_eq!(shown(WriteState::Accepts, 9 << 30, 1), "healthy");
+        assert_eq!(
+            shown(WriteState::Accepts, 3 << 30, 1),
+            "healthy: no room for more tablets: server 2 needs 4.0 KiB of disk space and may use 0 B (3.0 GiB of 50.0 GiB are \
+             free, twice the reserve of 2.0 GiB stays free); free disk space, delete tables, or add tablet servers"
+        );
+        let refused =
+            "tablet server 2 refuses writes: disk (1.0 GiB free, 2.0 GiB are reserved); free disk space or delete data";
+        assert_eq!(shown(WriteState::Refuses, 1 << 30, 1), format!("unavailable: {refused}"));
+        assert_eq!(shown(WriteState::Refuses, 1 << 30, 0), format!("degraded: {refused}"));
+        let waits = with(snapshot(&[true; 3]), |health| {
+            (health.shortages, health.repairs_without_room, health.no_room) = (vec![short(2, 6)], 1, "why".to_owned());
+        });
+        assert_eq!(
+            evaluate(&waits).to_string(),
+            "degraded: 6 tablets have 2 of 3 replicas; the repair of 1 group waits: why"
+        );
     }
 
     #[test]

@@ -189,13 +189,15 @@ fn a_hundred_writes_of_100_mib_at_once_are_refused_and_the_server_lives() {
 /// A value of this size and its request stay below the largest value, 100 MiB.
 const FLOOD_BYTES: usize = 99 << 20;
 
-/// Writes one large value, which is streamed; returns the status code.
+/// Writes one large value, which is streamed; returns the status code. The group applies the accepted writes one after another: on a busy
+/// machine the last of them take longer than the timeout of calls that have none of their own.
 async fn flood(runtime: &Runtime, address: &str, table: &TableName, number: u64) -> Code {
     let mut channel = runtime.net.channel(address);
     let body = tonic::body::Body::new(LargeWrite::new(table, number));
     let request = http::Request::post(format!("http://{address}/google.bigtable.v2.Bigtable/MutateRow"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
+        .header("grpc-timeout", "20M")
         .body(body)
         .unwrap();
     poll_fn(|context| channel.poll_ready(context)).await.unwrap();

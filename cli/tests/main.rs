@@ -3,6 +3,7 @@
 //! `cargo test --release -p ebla-cli --test suites chaos::` runs one suite. Tests run two at a time on two cores, so those
 //! that wait for faults run concurrently with those that compute.
 
+mod capacity;
 mod chaos;
 mod clients;
 mod commands;
@@ -12,6 +13,7 @@ mod etcd_outage;
 mod kill;
 mod mounttable;
 mod mounttables;
+mod moves;
 mod planted;
 mod roles;
 mod support;

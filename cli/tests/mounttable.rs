@@ -138,7 +138,9 @@ fn names_are_served_from_a_cluster_by_any_number_of_processes() {
     let cluster = up.addresses.first().unwrap().as_str();
     let one = Names::start(folder.path(), "one", &["--cluster", cluster]);
     used_by_hand(&one);
-    let two = Names::start(folder.path(), "two", &["--cluster", cluster]);
+    // Nobody is at the first address.
+    let seeds = format!("127.0.0.1:1,{cluster}");
+    let two = Names::start(folder.path(), "two", &["--cluster", &seeds]);
     assert_eq!(one.mt("alice", &["mount", "a/b", "h:1"]).0, Some(0));
     assert_eq!(two.json("bob", &["resolve", "a/b"])["servers"][0]["address"], "h:1");
     drop(one);
@@ -440,4 +442,12 @@ fn callers_are_authenticated_by_tokens() {
     let alone =
         Command::new(support::ebla()).args(["mounttable", "--in-memory", "--jwt-keys", &keys]).output().unwrap();
     assert_eq!(alone.status.code(), Some(2), "whose tokens, and for whom?");
+    let two = [
+        &["mounttable", "--in-memory", "--listen", "127.0.0.1:0", "--jwt-issuer", "https://login.example.com"],
+        &trust[..],
+    ]
+    .concat();
+    let output = Command::new(support::ebla()).args(two).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && said.contains("each issuer has a file of its own keys"), "{said}");
 }

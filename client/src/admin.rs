@@ -213,8 +213,8 @@ impl Admin {
         Ok((wire::descriptor(halves.left)?, wire::descriptor(halves.right)?))
     }
 
-    /// Merges a tablet with the adjacent tablet `with`, or, without it, with the tablet after it. Both must be in one group.
-    /// Returns the merged tablet, which keeps the id of the one with the higher rows, and the id of the tablet that is gone.
+    /// Merges a tablet with the adjacent tablet `with`, or, without it, with the tablet after it. If they are in different
+    /// groups, the smaller one is moved first. Returns the merged tablet, which keeps the id of the one with the higher rows, and the id of the tablet that is gone.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` when the two cannot be merged; otherwise as [`Self::create_table`].
@@ -227,6 +227,19 @@ impl Admin {
         let reply = self.operate().merge(self.request(message)).await;
         let reply = reply.map_err(|status| from_status(&status).0)?.into_inner();
         Ok((wire::descriptor(reply.merged)?, TabletId::new(reply.removed)))
+    }
+
+    /// Moves a tablet to another existing group. Returns the tablet as it is there, and the group that it has left. It is not served
+    /// while its cells are copied.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` when the tablet cannot be moved there; `Deadline` when a move that has begun continues;
+    /// otherwise as [`Self::create_table`].
+    pub async fn move_tablet(&self, tablet: TabletId, group: GroupId) -> Result<(TabletDescriptor, GroupId), Error> {
+        let message = operate::MoveTabletRequest { tablet: tablet.get(), group: group.get() };
+        let reply = self.operate().move_tablet(self.request(message)).await;
+        let reply = reply.map_err(|status| from_status(&status).0)?.into_inner();
+        Ok((wire::descriptor(reply.tablet)?, GroupId::new(reply.source)))
     }
 
     /// The cluster status as the active master sees it.

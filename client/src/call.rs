@@ -7,8 +7,7 @@ use ebla_model::error::Error;
 use ebla_proto::tablet;
 
 use crate::context::ClusterContext;
-use crate::deadline::Deadline;
-use crate::locate::Position;
+use crate::locate::{CachedTablet, Position};
 use crate::retry_state::RetryState;
 use crate::transport::{CallError, Target, Transport, with_timeout};
 use crate::wire;
@@ -16,29 +15,30 @@ use crate::wire;
 /// One attempt of a call: the parts of its request, and the transport to send it with.
 pub(crate) struct Attempt {
     pub(crate) header: tablet::Header,
+    pub(crate) tablet: CachedTablet,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) target: Target,
     pub(crate) timeout: Duration,
 }
 
-/// Finds the tablet at `position` and sends the request of `send` until a server responds or the deadline passes. The
+/// Finds the tablet at `position` and sends the request of `send` until a server responds or the call of `retry` ends. The
 /// request must be safe to repeat: a read, or a write under one id.
 pub(crate) async fn call<T, F>(
     context: &ClusterContext,
     position: &Position,
-    deadline: Deadline,
+    mut retry: RetryState,
     send: impl Fn(Attempt) -> F,
 ) -> Result<T, Error>
 where
     F: Future<Output = Result<T, CallError>>,
 {
     context.retry_budget.lock().deposit();
-    let mut retry = RetryState::new(deadline);
     loop {
         let route = retry.route(context, position).await?;
-        let timeout = context.attempt_timeout(deadline);
+        let timeout = context.attempt_timeout(retry.deadline());
         let attempt = Attempt {
             header: wire::header(&route.tablet),
+            tablet: route.tablet.clone(),
             transport: Arc::clone(&context.options.transport),
             target: route.target.clone(),
             timeout,

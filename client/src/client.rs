@@ -48,6 +48,12 @@ impl Client {
         Self { backend: Backend::Cluster(Cluster::new(options)), runtime, address: String::new(), timeout: None }
     }
 
+    /// A client that uses the handle of a tablet server of this process: calls to tablets of the process need no connection.
+    /// `address` (`host:port`) is where that server accepts admin calls.
+    pub fn in_process(cluster: Cluster, address: &str, runtime: Runtime) -> Self {
+        Self { backend: Backend::Cluster(cluster), runtime, address: address.to_owned(), timeout: None }
+    }
+
     /// Connects to the cluster of the tablet server at `address` (`host:port`).
     ///
     /// # Errors
@@ -66,7 +72,7 @@ impl Client {
         let directory = LocateDirectory::new(addresses.to_vec(), &runtime);
         let address = directory.reachable_address().await?;
         let directory: Arc<dyn Directory> = Arc::new(directory);
-        let transport = Arc::new(GrpcTransport::new(runtime.net.clone(), Arc::clone(&directory)));
+        let transport = Arc::new(GrpcTransport::new(runtime.clone(), Arc::clone(&directory)));
         let options = ClusterOptions { directory, transport, runtime, home: None };
         Ok(Self { address, ..Self::cluster(options) })
     }

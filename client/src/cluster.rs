@@ -4,11 +4,12 @@
 //! of the public API and are passed on without decoding. The handle hides splits, moves and leader changes: a call
 //! returns its result, or an error that a retry would not fix.
 //!
-//! The error of a failed write tells whether it may have been applied: `Deadline` and `OutcomeUnknown` mean that it may
-//! have been, any other reason means that it was not.
+//! The error of a failed write tells whether it may have been applied: `Deadline`, `OutcomeUnknown` and `SessionForgotten` mean that it
+//! may have been, any other reason means that it was not. A write that may have been applied is repeated for five minutes at
+//! most, also under a later deadline; then the error is `OutcomeUnknown`.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,7 +35,7 @@ use crate::retry_state::RetryState;
 use crate::scan::{Read, ReadParts};
 use crate::wire;
 
-/// A handle of the cluster. Cheap to clone; clones share the cache, the session and the retry budget.
+/// A handle of the cluster. Cheap to clone; clones share the cache, the sessions and the retry budget.
 #[derive(Clone)]
 pub struct Cluster {
     context: Arc<ClusterContext>,
@@ -81,7 +82,7 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// A handle with an empty cache and its own session.
+    /// A handle with an empty cache and its own sessions.
     pub fn new(options: ClusterOptions) -> Self {
         Self { context: Arc::new(ClusterContext::new(options)) }
     }
@@ -119,10 +120,10 @@ impl Cluster {
     /// The error of the tablet; at the deadline as the module documentation describes.
     pub fn mutate_row(&self, table: TableId, write: RowWrite, deadline: Deadline) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            let ticket = self.context.session.begin();
+            let ticket = OnceLock::new();
             let position = Position::at(table, write.row.clone());
             let send = |attempt: Attempt| {
-                let rows = vec![row_mutations(&ticket, &write)];
+                let rows = vec![row_mutations(self.context.write_id(&ticket, &attempt.tablet), &write)];
                 async move {
                     let request = tablet::WriteRequest { header: Some(attempt.header), rows };
                     let reply = attempt.transport.write(&attempt.target, request, attempt.timeout).await?;
@@ -130,7 +131,7 @@ impl Cluster {
                     wire::row_result(result).map_err(wire::server_error)
                 }
             };
-            call(&self.context, &position, deadline, send).await
+            call(&self.context, &position, RetryState::of_write(deadline), send).await
         })
     }
 
@@ -140,12 +141,12 @@ impl Cluster {
     /// The error of the tablet; at the deadline as the module documentation describes.
     pub fn check(&self, table: TableId, check: Check, deadline: Deadline) -> BoxFuture<'_, Result<bool, Error>> {
         Box::pin(async move {
-            let ticket = self.context.session.begin();
+            let ticket = OnceLock::new();
             let position = Position::at(table, check.row.clone());
             let send = |attempt: Attempt| {
                 let request = tablet::CheckRequest {
                     header: Some(attempt.header),
-                    id: Some(ticket.write_id()),
+                    id: Some(self.context.write_id(&ticket, &attempt.tablet)),
                     row: check.row.bytes().clone(),
                     predicate: check.predicate.clone(),
                     then: check.then.clone(),
@@ -154,7 +155,7 @@ impl Cluster {
                 };
                 async move { Ok(attempt.transport.check(&attempt.target, request, attempt.timeout).await?.matched) }
             };
-            call(&self.context, &position, deadline, send).await
+            call(&self.context, &position, RetryState::of_write(deadline), send).await
         })
     }
 
@@ -170,19 +171,19 @@ impl Cluster {
         deadline: Deadline,
     ) -> BoxFuture<'a, Result<Bytes, Error>> {
         Box::pin(async move {
-            let ticket = self.context.session.begin();
+            let ticket = OnceLock::new();
             let position = Position::at(table, modify.row.clone());
             let send = |attempt: Attempt| {
                 let request = tablet::ModifyRequest {
                     header: Some(attempt.header),
-                    id: Some(ticket.write_id()),
+                    id: Some(self.context.write_id(&ticket, &attempt.tablet)),
                     row: modify.row.bytes().clone(),
                     rules: modify.rules.clone(),
                     token: modify.token.as_ref().map(wire::token),
                 };
                 async move { Ok(attempt.transport.modify(&attempt.target, request, attempt.timeout).await?.response) }
             };
-            call(&self.context, &position, deadline, send).await
+            call(&self.context, &position, RetryState::of_write(deadline), send).await
         })
     }
 
@@ -224,7 +225,7 @@ impl Cluster {
             }
             Err(wire::wrong_tablet(&descriptor))
         };
-        call(&self.context, &position, deadline, send).await
+        call(&self.context, &position, RetryState::of_read(deadline), send).await
     }
 
     /// The tablet that holds a row, with the hops of its lookup.
@@ -239,7 +240,7 @@ impl Cluster {
     ) -> BoxFuture<'a, Result<Lookup, Error>> {
         Box::pin(async move {
             let position = Position::at(table, key.clone());
-            let mut retry = RetryState::new(deadline);
+            let mut retry = RetryState::of_read(deadline);
             loop {
                 match self.context.lookups.locate(&position, deadline).await {
                     Ok(lookup) => return Ok(lookup),

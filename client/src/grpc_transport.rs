@@ -1,4 +1,6 @@
 //! The gRPC transport: [`Transport`] over `ebla.tablet`.
+//!
+//! Small requests are sent as messages of one stream per server ([`crate::small_calls`]), the others as calls of their own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,20 +9,24 @@ use std::time::Duration;
 use ebla_proto::cluster_guard::with_cluster_id;
 use ebla_proto::status::from_status;
 use ebla_proto::tablet;
+use ebla_proto::tablet::call::Request as CallRequest;
+use ebla_proto::tablet::call_reply::Outcome;
 use ebla_proto::tablet::tablets_client::TabletsClient;
-use ebla_runtime::Net;
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, TryFutureExt};
+use ebla_runtime::Runtime;
+use futures::future::{self, BoxFuture};
+use futures::{FutureExt, StreamExt, TryFutureExt, stream};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 use crate::channel::{Channels, MESSAGE_BYTES_MAX};
 use crate::directory::Directory;
+use crate::small_calls::{SmallCalls, is_small_read, is_small_write, unexpected_reply};
 use crate::transport::{CallError, ReadStream, Target, Transport};
 
 /// [`Transport`] over `ebla.tablet`.
 pub struct GrpcTransport {
     channels: Channels,
+    small_calls: SmallCalls,
     directory: Arc<dyn Directory>,
 }
 
@@ -31,9 +37,28 @@ impl fmt::Debug for GrpcTransport {
 }
 
 impl GrpcTransport {
-    /// A transport to the servers of the directory's cluster. Connects at the first call.
-    pub fn new(net: Net, directory: Arc<dyn Directory>) -> Self {
-        Self { channels: Channels::new(net), directory }
+    /// A transport to the servers of the directory's cluster. Connects at the first call. Its tasks are those of `runtime`.
+    pub fn new(runtime: Runtime, directory: Arc<dyn Directory>) -> Self {
+        let channels = Channels::new(runtime.net.clone());
+        Self { channels, small_calls: SmallCalls::new(runtime, Arc::clone(&directory)), directory }
+    }
+
+    async fn small_call(&self, target: &Target, request: CallRequest, timeout: Duration) -> Result<Outcome, CallError> {
+        self.small_calls.call(&target.address, || self.client(target), request, timeout).await
+    }
+
+    /// The only message of a small read; `None` when it is too large for the stream.
+    async fn small_read(
+        &self,
+        target: &Target,
+        message: tablet::ReadRequest,
+        timeout: Duration,
+    ) -> Result<Option<tablet::ReadReply>, CallError> {
+        match self.small_call(target, CallRequest::Read(message), timeout).await? {
+            Outcome::Read(reply) => Ok(Some(reply)),
+            Outcome::Oversized(_) => Ok(None),
+            _ => Err(unexpected_reply()),
+        }
     }
 
     /// A request with its timeout, so that the server drops expired work, and with the id of its cluster: the address
@@ -63,8 +88,13 @@ impl Transport for GrpcTransport {
         message: tablet::ReadRequest,
         timeout: Duration,
     ) -> BoxFuture<'a, Result<ReadStream, CallError>> {
-        let (mut client, request) = (self.client(target), self.request(message, timeout));
         async move {
+            if is_small_read(&message)
+                && let Some(reply) = self.small_read(target, message.clone(), timeout).await?
+            {
+                return Ok(stream::once(future::ready(Ok(reply))).boxed());
+            }
+            let (mut client, request) = (self.client(target), self.request(message, timeout));
             let stream = client.read(request).await.map_err(call_error)?.into_inner();
             Ok(stream.map(|reply| reply.map_err(call_error)).boxed())
         }
@@ -77,8 +107,17 @@ impl Transport for GrpcTransport {
         message: tablet::WriteRequest,
         timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::WriteReply, CallError>> {
-        let (mut client, request) = (self.client(target), self.request(message, timeout));
-        async move { client.write(request).map_ok(tonic::Response::into_inner).map_err(call_error).await }.boxed()
+        async move {
+            if is_small_write(&message) {
+                return match self.small_call(target, CallRequest::Write(message), timeout).await? {
+                    Outcome::Write(reply) => Ok(reply),
+                    _ => Err(unexpected_reply()),
+                };
+            }
+            let (mut client, request) = (self.client(target), self.request(message, timeout));
+            client.write(request).map_ok(tonic::Response::into_inner).map_err(call_error).await
+        }
+        .boxed()
     }
 
     fn check<'a>(
@@ -87,8 +126,17 @@ impl Transport for GrpcTransport {
         message: tablet::CheckRequest,
         timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::CheckReply, CallError>> {
-        let (mut client, request) = (self.client(target), self.request(message, timeout));
-        async move { client.check(request).map_ok(tonic::Response::into_inner).map_err(call_error).await }.boxed()
+        async move {
+            if is_small_write(&message) {
+                return match self.small_call(target, CallRequest::Check(message), timeout).await? {
+                    Outcome::Check(reply) => Ok(reply),
+                    _ => Err(unexpected_reply()),
+                };
+            }
+            let (mut client, request) = (self.client(target), self.request(message, timeout));
+            client.check(request).map_ok(tonic::Response::into_inner).map_err(call_error).await
+        }
+        .boxed()
     }
 
     fn modify<'a>(
@@ -97,8 +145,17 @@ impl Transport for GrpcTransport {
         message: tablet::ModifyRequest,
         timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::ModifyReply, CallError>> {
-        let (mut client, request) = (self.client(target), self.request(message, timeout));
-        async move { client.modify(request).map_ok(tonic::Response::into_inner).map_err(call_error).await }.boxed()
+        async move {
+            if is_small_write(&message) {
+                return match self.small_call(target, CallRequest::Modify(message), timeout).await? {
+                    Outcome::Modify(reply) => Ok(reply),
+                    _ => Err(unexpected_reply()),
+                };
+            }
+            let (mut client, request) = (self.client(target), self.request(message, timeout));
+            client.modify(request).map_ok(tonic::Response::into_inner).map_err(call_error).await
+        }
+        .boxed()
     }
 
     fn sample<'a>(

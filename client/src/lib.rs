@@ -35,7 +35,8 @@ pub mod read;
 pub mod retry;
 mod retry_state;
 pub mod scan;
-pub mod session;
+mod session;
+mod small_calls;
 pub mod table;
 mod table_id;
 #[cfg(test)]

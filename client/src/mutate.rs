@@ -5,6 +5,7 @@
 //! mutations and ends at a row boundary, so that one batch does not block a tablet's log.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use ebla_model::error::{Error, Reason};
@@ -20,7 +21,7 @@ use futures::stream::FuturesUnordered;
 use crate::context::ClusterContext;
 use crate::deadline::Deadline;
 use crate::locate::{CachedTablet, Position};
-use crate::retry_state::RetryState;
+use crate::retry_state::{RetryState, may_be_applied};
 use crate::session::Ticket;
 use crate::transport::with_timeout;
 use crate::wire;
@@ -47,7 +48,8 @@ pub struct RowWrite {
 struct PendingRow {
     index: usize,
     write: RowWrite,
-    ticket: Ticket,
+    /// Empty until it is first sent.
+    ticket: OnceLock<Ticket>,
 }
 
 /// Rows that are sent together.
@@ -81,8 +83,8 @@ pub(crate) async fn mutate_rows(
     let mut results: Vec<Result<(), Error>> = rows.iter().map(|_row| unknown()).collect();
     for round in rounds(rows) {
         context.retry_budget.lock().deposit();
-        let rows = round.into_iter().map(|(index, write)| PendingRow { index, write, ticket: context.session.begin() });
-        let batch = Batch { rows: rows.collect(), retry: RetryState::new(deadline) };
+        let rows = round.into_iter().map(|(index, write)| PendingRow { index, write, ticket: OnceLock::new() });
+        let batch = Batch { rows: rows.collect(), retry: RetryState::of_write(deadline) };
         for (index, result) in run(context, table, batch).await {
             if let Some(slot) = results.get_mut(index) {
                 *slot = result;
@@ -202,14 +204,15 @@ async fn send(context: &ClusterContext, table: TableId, mut batch: Batch) -> Bat
         // The tablet has split since the rows were grouped.
         return BatchOutcome { results: Vec::new(), retry: Some(batch) };
     }
-    let rows = batch.rows.iter().map(|row| row_mutations(&row.ticket, &row.write)).collect();
+    let row = |row: &PendingRow| row_mutations(context.write_id(&row.ticket, &route.tablet), &row.write);
+    let rows = batch.rows.iter().map(row).collect();
     let request = tablet::WriteRequest { header: Some(wire::header(&route.tablet)), rows };
     let timeout = context.attempt_timeout(batch.retry.deadline());
     let reply = with_timeout(timeout, context.options.transport.write(&route.target, request, timeout)).await;
     let error = match reply {
         Ok(reply) => {
             context.lookups.record_success(route.target.server, &route.tablet);
-            let RowResults { results, retry, error } = partition(batch.rows, reply);
+            let RowResults { results, retry, error } = partition(batch.rows, reply, &batch.retry);
             batch.rows = retry;
             let Some(error) = error else { return BatchOutcome { results, retry: None } };
             return match batch.retry.record_failure(context, &route, wire::server_error(error)).await {
@@ -234,12 +237,13 @@ struct RowResults {
     results: Vec<(usize, Result<(), Error>)>,
     /// Rows that must be retried.
     retry: Vec<PendingRow>,
-    /// The last retryable error.
+    /// A retryable error: the last one that leaves the outcome open, if there is one, else the last one.
     error: Option<Error>,
 }
 
 /// Separates the rows that have a final result from those that must be retried.
-fn partition(rows: Vec<PendingRow>, reply: tablet::WriteReply) -> RowResults {
+/// `state`: of the call, with its earlier attempts.
+fn partition(rows: Vec<PendingRow>, reply: tablet::WriteReply, state: &RetryState) -> RowResults {
     let mut results = Vec::with_capacity(rows.len());
     let mut retry = Vec::new();
     let mut last_error = None;
@@ -249,12 +253,18 @@ fn partition(rows: Vec<PendingRow>, reply: tablet::WriteReply) -> RowResults {
         match result {
             Err(error) if is_retryable(&error) => {
                 retry.push(row);
-                last_error = Some(error);
+                last_error = Some(error_of_attempt(last_error, error));
             }
-            result => results.push((row.index, result)),
+            result => results.push((row.index, result.map_err(|error| state.final_error(error)))),
         }
     }
     RowResults { results, retry, error: last_error }
+}
+
+/// Of the errors of two rows, the one for the whole attempt: one that leaves the outcome open, else the later one.
+fn error_of_attempt(earlier: Option<Error>, later: Error) -> Error {
+    let is_open = |error: &Error| may_be_applied(error.reason);
+    earlier.filter(|earlier| is_open(earlier) && !is_open(&later)).unwrap_or(later)
 }
 
 fn is_retryable(error: &Error) -> bool {
@@ -269,9 +279,9 @@ fn all_failed(rows: Vec<PendingRow>, error: &Error) -> BatchOutcome {
 }
 
 /// The row of a write request.
-pub(crate) fn row_mutations(ticket: &Ticket, write: &RowWrite) -> tablet::RowMutations {
+pub(crate) fn row_mutations(id: tablet::WriteId, write: &RowWrite) -> tablet::RowMutations {
     tablet::RowMutations {
-        id: Some(ticket.write_id()),
+        id: Some(id),
         row: write.row.bytes().clone(),
         mutations: write.mutations.clone(),
         token: write.token.as_ref().map(wire::token),
@@ -292,5 +302,15 @@ mod tests {
         let indexes: Vec<Vec<usize>> =
             rounds.iter().map(|round| round.iter().map(|(index, _write)| *index).collect()).collect();
         assert_eq!(indexes, [vec![0, 1, 3], vec![2], vec![4]]);
+    }
+
+    #[test]
+    fn an_attempt_is_ambiguous_if_one_of_its_rows_is() {
+        let [open, busy, late] =
+            [Reason::OutcomeUnknown, Reason::Busy, Reason::Deadline].map(|reason| Error::new(reason, "refused"));
+        assert_eq!(error_of_attempt(None, busy.clone()), busy);
+        assert_eq!(error_of_attempt(Some(open.clone()), busy.clone()), open);
+        assert_eq!(error_of_attempt(Some(busy), open.clone()), open);
+        assert_eq!(error_of_attempt(Some(open), late.clone()), late);
     }
 }

@@ -3,11 +3,15 @@
 //! A server that did not respond in time is skipped for a few rounds: its peers may still name it as the leader while
 //! they elect another. A server that responded with an error, or whose connection broke, is tried again after a
 //! back-off. After several rounds without a leader METADATA is read again: the known replicas may have been removed.
+//!
+//! A write that may have been applied is repeated for five minutes at most ([`RESEND_MAX`]), however late the deadline of its call
+//! is: the servers remember it only for a time, and would then apply it again.
 
 use std::time::Duration;
 
 use ebla_model::error::{Error, ErrorKind, Reason};
 use ebla_model::id::{Generation, LogId, ServerId, TabletId};
+use ebla_model::session::RESEND_MAX;
 
 use crate::context::ClusterContext;
 use crate::deadline::Deadline;
@@ -86,42 +90,74 @@ impl TriedReplicas {
     }
 }
 
-/// Whether the outcome of a write is ambiguous.
+/// Whether the outcome of a call is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ambiguity {
     NotApplied,
-    MayBeApplied,
+    /// An attempt that started at this time, by the monotonic clock, may have been applied; none before it.
+    MayBeApplied(Duration),
+}
+
+/// How long a request may be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeats {
+    /// It changes nothing: until the deadline.
+    Always,
+    /// It is a write: as long as the servers surely remember it.
+    WhileRemembered,
 }
 
 /// The retry state of one call.
 #[derive(Clone, Debug)]
 pub(crate) struct RetryState {
     deadline: Deadline,
+    repeats: Repeats,
     backoff: Backoff,
     replicas: TriedReplicas,
     ambiguity: Ambiguity,
 }
 
 impl RetryState {
-    pub(crate) fn new(deadline: Deadline) -> Self {
+    /// Of a read.
+    pub(crate) fn of_read(deadline: Deadline) -> Self {
+        Self::new(deadline, Repeats::Always)
+    }
+
+    /// Of a write under one id.
+    pub(crate) fn of_write(deadline: Deadline) -> Self {
+        Self::new(deadline, Repeats::WhileRemembered)
+    }
+
+    fn new(deadline: Deadline, repeats: Repeats) -> Self {
         Self {
             deadline,
+            repeats,
             backoff: Backoff::default(),
             replicas: TriedReplicas::default(),
             ambiguity: Ambiguity::NotApplied,
         }
     }
 
-    pub(crate) const fn deadline(&self) -> Deadline {
-        self.deadline
+    /// When the call ends: at its deadline, or earlier when a write whose outcome is unknown must not be sent any more.
+    pub(crate) fn deadline(&self) -> Deadline {
+        match (self.repeats, self.ambiguity) {
+            (Repeats::WhileRemembered, Ambiguity::MayBeApplied(since)) => {
+                self.deadline.min(Deadline::at(since.saturating_add(RESEND_MAX)))
+            }
+            _ => self.deadline,
+        }
     }
 
     /// The destination of the next attempt. Looks up the tablet as often as necessary.
     pub(crate) async fn route(&mut self, context: &ClusterContext, position: &Position) -> Result<Route, Error> {
+        if self.deadline() < self.deadline && self.deadline().has_passed(&context.options.runtime.clock) {
+            // It waited for other requests of its call.
+            return Err(self.deadline_exceeded(Error::new(Reason::OutcomeUnknown, "an attempt had no result")));
+        }
         loop {
             let tablet = match context.lookups.find(position) {
                 Some(tablet) => tablet,
-                None => match context.lookups.locate(position, self.deadline).await {
+                None => match context.lookups.locate(position, self.deadline()).await {
                     Ok(lookup) => lookup.tablet,
                     Err(error) => {
                         self.back_off(context, error).await?;
@@ -186,8 +222,8 @@ impl RetryState {
         route: &Route,
         error: CallError,
     ) -> Result<(), Error> {
-        if may_be_applied(error.error.reason) {
-            self.ambiguity = Ambiguity::MayBeApplied;
+        if may_be_applied(error.error.reason) && self.ambiguity == Ambiguity::NotApplied {
+            self.ambiguity = Ambiguity::MayBeApplied(route.started_at);
         }
         self.learn(context, route, error).await
     }
@@ -234,22 +270,39 @@ impl RetryState {
 
     async fn wait(&self, context: &ClusterContext, decision: RetryDecision, error: Error) -> Result<(), Error> {
         let runtime = &context.options.runtime;
-        let left = self.deadline.remaining(&runtime.clock);
+        let left = self.deadline().remaining(&runtime.clock);
         match decision {
-            RetryDecision::Stop => Err(error),
+            RetryDecision::Stop => Err(self.final_error(error)),
             _again if left.is_zero() => Err(self.deadline_exceeded(error)),
             RetryDecision::Now => Ok(()),
             RetryDecision::After(delay) => {
                 tokio::time::sleep(runtime.rng.jitter(delay).min(left)).await;
-                if self.deadline.has_passed(&runtime.clock) { Err(self.deadline_exceeded(error)) } else { Ok(()) }
+                if self.deadline().has_passed(&runtime.clock) { Err(self.deadline_exceeded(error)) } else { Ok(()) }
             }
         }
     }
 
-    /// The deadline has passed: `Deadline` if a write may have been applied, otherwise `Unavailable`.
+    /// The error that ends the call. A refusal for lack of room concerns this attempt only: an earlier one, whose outcome is not
+    /// known, may have been applied.
+    pub(crate) fn final_error(&self, error: Error) -> Error {
+        if error.reason == Reason::ResourceExhausted && self.ambiguity != Ambiguity::NotApplied {
+            let message = format!("an earlier attempt may have been applied; the last one was refused: {error}");
+            return Error::new(Reason::OutcomeUnknown, message);
+        }
+        error
+    }
+
+    /// The call has ended: `Unavailable` if nothing was applied; otherwise `Deadline`, or `OutcomeUnknown` before the deadline.
     fn deadline_exceeded(&self, last: Error) -> Error {
+        if self.deadline() < self.deadline {
+            let message = format!(
+                "the write may have been applied, and is not sent again after {} s; last error: {last}",
+                RESEND_MAX.as_secs()
+            );
+            return Error::new(Reason::OutcomeUnknown, message);
+        }
         let reason = match self.ambiguity {
-            Ambiguity::MayBeApplied => Reason::Deadline,
+            Ambiguity::MayBeApplied(_) => Reason::Deadline,
             Ambiguity::NotApplied => Reason::Unavailable,
         };
         Error::new(reason, format!("deadline exceeded; last error: {last}"))
@@ -261,8 +314,10 @@ fn now(context: &ClusterContext) -> Duration {
 }
 
 /// Whether a write that failed with this reason may have been applied, or may still be.
-const fn may_be_applied(reason: Reason) -> bool {
+pub(crate) const fn may_be_applied(reason: Reason) -> bool {
     match reason.kind() {
+        // Refused before anything was done.
+        _ if matches!(reason, Reason::ResourceExhausted) => false,
         ErrorKind::FixRequest | ErrorKind::RefreshAndRetry | ErrorKind::Wait | ErrorKind::RetryElsewhere => false,
         ErrorKind::RetryHere | ErrorKind::GiveUp => true,
     }
@@ -278,5 +333,40 @@ fn effective_kind(error: &Error, source: FailureSource) -> ErrorKind {
             ErrorKind::RetryElsewhere
         }
         (FailureSource::Response, kind) => kind,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_after_an_attempt_of_unknown_outcome_proves_nothing() {
+        let mut state = RetryState::of_write(Deadline::at(Duration::MAX));
+        let refused = || Error::new(Reason::ResourceExhausted, "no disk space");
+        assert!(!may_be_applied(Reason::ResourceExhausted), "the refused attempt was not applied");
+        assert_eq!(state.final_error(refused()), refused());
+        state.ambiguity = Ambiguity::MayBeApplied(Duration::ZERO);
+        let unknown = state.final_error(refused());
+        assert!(unknown.reason == Reason::OutcomeUnknown && unknown.message.contains("no disk space"), "{unknown}");
+        let missing = Error::new(Reason::NotFoundFamily, "no such family");
+        assert_eq!(state.final_error(missing.clone()), missing, "apply refuses it after a check of duplicates");
+    }
+
+    #[test]
+    fn a_write_of_unknown_outcome_is_not_repeated_for_long() {
+        let (started, deadline) = (Duration::from_secs(1_000), Deadline::at(Duration::from_secs(5_000)));
+        let last = || Error::new(Reason::OutcomeUnknown, "connection lost");
+        let mut write = RetryState::of_write(deadline);
+        assert_eq!((write.deadline(), write.deadline_exceeded(last()).reason), (deadline, Reason::Unavailable));
+        write.ambiguity = Ambiguity::MayBeApplied(started);
+        assert_eq!(write.deadline(), Deadline::at(started + RESEND_MAX));
+        assert_eq!(write.deadline_exceeded(last()).reason, Reason::OutcomeUnknown);
+        let short = Deadline::at(started + Duration::from_secs(60));
+        let short = RetryState { deadline: short, ..write };
+        assert_eq!((short.deadline(), short.deadline_exceeded(last()).reason), (short.deadline, Reason::Deadline));
+        let mut read = RetryState::of_read(deadline);
+        read.ambiguity = Ambiguity::MayBeApplied(started);
+        assert_eq!(read.deadline(), deadline, "a read is repeated until the deadline");
     }
 }

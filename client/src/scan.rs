@@ -176,7 +176,7 @@ pub(crate) fn stream(context: Arc<ClusterContext>, read: Read, deadline: Deadlin
     context.retry_budget.lock().deposit();
     let progress = ScanProgress::new(read.rows.clone(), read.limit, read.direction);
     let scan =
-        Scan { context, read, progress, retry: RetryState::new(deadline), deadline, open: None, inside_row: false };
+        Scan { context, read, progress, retry: RetryState::of_read(deadline), deadline, open: None, inside_row: false };
     try_unfold(scan, |mut scan| async move { Ok(scan.next().await?.map(|reply| (reply, scan))) }).boxed()
 }
 

@@ -1,7 +1,9 @@
 //! Tests of the cluster handle with a fake cluster: it hides failures without losing or duplicating rows or writes.
 
 mod directory;
+mod exactly_once;
 mod fake;
+mod small_calls;
 mod wire;
 
 use std::sync::Arc;
@@ -41,7 +43,6 @@ fn cluster(fake: &Fake) -> Cluster {
 fn first_replica_rng() -> Rng {
     let is_steady = |seed: &u64| {
         let rng = Rng::seeded(*seed);
-        let _session = rng.u128();
         rng.below(1 << 16).is_multiple_of(3)
     };
     Rng::seeded((0..).find(is_steady).unwrap())

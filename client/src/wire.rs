@@ -50,11 +50,7 @@ pub(crate) const fn leader_hint(hint: &record::LeaderHint) -> LeaderHint {
 pub(crate) fn row_result(result: tablet::RowResult) -> Result<(), Error> {
     match result.error {
         None => Ok(()),
-        Some(error) => {
-            // An unknown reason (of a newer release) becomes an internal error.
-            let reason = Reason::from_name(&error.reason).unwrap_or(Reason::Internal);
-            Err(Error::new(reason, error.message))
-        }
+        Some(error) => Err(reason_error(&error.reason, error.message)),
     }
 }
 
@@ -62,6 +58,16 @@ pub(crate) fn row_result(result: tablet::RowResult) -> Result<(), Error> {
 pub(crate) fn server_error(error: Error) -> CallError {
     let detail = tablet::TabletError { reason: error.reason.name().to_owned(), ..Default::default() };
     CallError::new(error, Some(detail))
+}
+
+/// The error of a call on a stream.
+pub(crate) fn call_error(error: tablet::CallError) -> CallError {
+    CallError::new(reason_error(&error.reason, error.message), error.detail)
+}
+
+/// An unknown reason (of a newer release) becomes an internal error.
+fn reason_error(reason: &str, message: String) -> Error {
+    Error::new(Reason::from_name(reason).unwrap_or(Reason::Internal), message)
 }
 
 /// The tablet that responded does not hold the key any more.

@@ -1,14 +1,14 @@
 //! The active master: the master lock, the cluster's identity, and clients of the tablet servers and of METADATA.
 //! Every action needs it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write};
 use ebla_client::{Cluster, ClusterOptions, Deadline, Directory, GrpcTransport};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ClusterId, MasterEpoch};
+use ebla_model::id::{ClusterId, MasterEpoch, TableId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_proto::status::is_unavailable;
@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::election::MasterLock;
+use crate::plan::capacity::RepairWithoutRoom;
 use crate::replica_changes::ReplicaChanges;
 use crate::server_client::ServerClient;
 
@@ -36,6 +37,10 @@ struct Inner {
     replica_changes: ReplicaChanges,
     /// METADATA as it was last read. Guards a pointer.
     cached_metadata: Mutex<Option<CachedMetadata>>,
+    /// The repairs that wait for room, as the last round of the reconciler found them. Guards a pointer.
+    repairs_without_room: Mutex<Arc<Vec<RepairWithoutRoom>>>,
+    /// The tables that Chubby does not know, as the last round of the reconciler found them. Guards a pointer.
+    unknown_tables: Mutex<Arc<BTreeSet<TableId>>>,
     runtime: Runtime,
     /// One permit, held while a new table is placed: two creations at once must not create groups twice.
     placement: Semaphore,
@@ -63,7 +68,7 @@ impl ActiveMaster {
     ) -> Self {
         let shared_directory: Arc<dyn Directory> = Arc::new(directory.clone());
         let servers = ServerClient::new(runtime.net.clone(), Arc::clone(&shared_directory), cluster, lock.epoch());
-        let transport = Arc::new(GrpcTransport::new(runtime.net.clone(), Arc::clone(&shared_directory)));
+        let transport = Arc::new(GrpcTransport::new(runtime.clone(), Arc::clone(&shared_directory)));
         let client = Cluster::new(ClusterOptions {
             directory: shared_directory,
             transport,
@@ -79,6 +84,8 @@ impl ActiveMaster {
             directory: directory.clone(),
             replica_changes: ReplicaChanges::default(),
             cached_metadata: Mutex::default(),
+            repairs_without_room: Mutex::default(),
+            unknown_tables: Mutex::default(),
             runtime,
             placement: Semaphore::new(1),
             reconcile: Notify::new(),
@@ -128,6 +135,26 @@ impl ActiveMaster {
     /// METADATA as it was last read by this master.
     pub(crate) fn cached_metadata(&self) -> Option<CachedMetadata> {
         self.0.cached_metadata.lock().clone()
+    }
+
+    /// Sets the repairs that wait for room, until the next call.
+    pub(crate) fn set_repairs_without_room(&self, repairs: Vec<RepairWithoutRoom>) {
+        *self.0.repairs_without_room.lock() = Arc::new(repairs);
+    }
+
+    /// The repairs that wait for room.
+    pub(crate) fn repairs_without_room(&self) -> Arc<Vec<RepairWithoutRoom>> {
+        Arc::clone(&self.0.repairs_without_room.lock())
+    }
+
+    /// Sets the tables that Chubby does not know, until the next call.
+    pub(crate) fn set_unknown_tables(&self, tables: BTreeSet<TableId>) {
+        *self.0.unknown_tables.lock() = Arc::new(tables);
+    }
+
+    /// The tables of which servers have tablets, and that Chubby does not know.
+    pub(crate) fn unknown_tables(&self) -> Arc<BTreeSet<TableId>> {
+        Arc::clone(&self.0.unknown_tables.lock())
     }
 
     /// Excludes other placements until the permit is dropped. Cancel-safe.

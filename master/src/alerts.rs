@@ -19,6 +19,7 @@ enum AlertSubject {
     Server(ServerId),
     Metadata,
     Quorum,
+    Unknown,
     Shortage,
     Repair,
 }
@@ -63,6 +64,9 @@ impl Alerts {
         let worse = !observed.without_quorum.is_subset(&reported.without_quorum);
         current.without_quorum =
             self.debounce_value(AlertSubject::Quorum, worse, now, &reported.without_quorum, &observed.without_quorum);
+        let worse = !observed.unknown_tables.is_subset(&reported.unknown_tables);
+        current.unknown_tables =
+            self.debounce_value(AlertSubject::Unknown, worse, now, &reported.unknown_tables, &observed.unknown_tables);
         let worse = observed.shortage.is_some_and(|short| is_worse(reported.shortage, short));
         current.shortage =
             self.debounce_value(AlertSubject::Shortage, worse, now, &reported.shortage, &observed.shortage);
@@ -139,6 +143,7 @@ mod tests {
     //! quorum 5 6 7                               these tablets have no quorum; `quorum all`: all have one
     //! metadata unreadable | readable
     //! repairs 4
+    //! unknown 5 6                                Chubby does not know these tables; `unknown none`
     //! ---
     //! 12 warn server-lost …
     //! ```
@@ -148,7 +153,7 @@ mod tests {
     use std::fmt::Write as _;
     use std::path::Path;
 
-    use ebla_model::id::TabletId;
+    use ebla_model::id::{TableId, TabletId};
 
     use super::*;
     use crate::events::ShortageView;
@@ -190,6 +195,10 @@ mod tests {
                 view.without_quorum = ids.iter().map(|id| TabletId::new(id.parse().unwrap())).collect();
             }
             ["metadata", word] => view.metadata = (*word == "unreadable").then(|| "no leader".to_owned()),
+            ["unknown", "none"] => view.unknown_tables.clear(),
+            ["unknown", ids @ ..] => {
+                view.unknown_tables = ids.iter().map(|id| TableId::new(id.parse().unwrap())).collect();
+            }
             ["repairs", count] => view.repairs = count.parse().unwrap(),
             _ => panic!("unknown line {line:?}"),
         }

@@ -7,21 +7,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ebla_chubby::Counter;
+use ebla_model::capacity::{Resources, WriteState};
+use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{
     GroupId, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
 };
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, obsolete_row_keys};
-use ebla_model::schema::TableSchema;
+use ebla_model::schema::{TableName, TableSchema};
 
 /// The state of the cluster as observed at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterSnapshot {
     /// The registered servers, and unregistered ones that still respond.
     pub servers: BTreeMap<ServerId, Server>,
-    /// The tables in Chubby, in any state. Read after the servers' reports: a table that is reported and is not here
-    /// was deleted.
+    /// The tables in Chubby, in any state. Read after the servers' reports.
     pub tables: BTreeMap<TableId, TableSchema>,
+    /// The tables that were deleted and of which a replica may still have tablets. A table that is reported and neither
+    /// here nor in `tables` is unknown: perhaps Chubby was restored from an older backup.
+    pub deleted: BTreeMap<TableId, DeletedTable>,
     /// New groups whose replicas may not all be created yet.
     pub new_groups: BTreeMap<GroupId, GroupPlan>,
     /// First tablets of tables that may not be created yet.
@@ -32,6 +37,17 @@ pub struct ClusterSnapshot {
     pub metadata: BTreeMap<RowKey, TabletDescriptor>,
     /// The root tablet as Chubby's file describes it.
     pub root: Option<TabletDescriptor>,
+    /// The next id of each counter. Read after the reports: an id that is reported was given before. `None`: not known.
+    pub counters: Option<BTreeMap<Counter, u64>>,
+}
+
+/// The record of a table's deletion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeletedTable {
+    /// The name that the table had.
+    pub name: TableName,
+    /// The groups that have dropped its tablets, each with a position of its log at which that was applied.
+    pub groups: BTreeMap<GroupId, LogId>,
 }
 
 /// A new group whose first replicas may not all be created yet.
@@ -96,6 +112,12 @@ pub struct ServerReport {
     pub idle: BTreeSet<(GroupId, ReplicaId)>,
     /// The size of its commit log.
     pub log_bytes: u64,
+    /// What it has of its resources.
+    pub resources: Resources,
+    /// Whether it refuses writes of clients for lack of disk space.
+    pub writes: WriteState,
+    /// The highest ids that it knows.
+    pub highest: HighestIds,
 }
 
 /// What a server reports about one replica of a group.
@@ -274,6 +296,24 @@ impl ClusterSnapshot {
             leaders.extend(report.tablets.iter().map(|tablet| (tablet.descriptor.tablet, server)));
         }
         leaders
+    }
+
+    /// The highest ids in use: reported, listed in METADATA or in Chubby.
+    #[must_use]
+    pub fn highest_ids(&self) -> HighestIds {
+        let mut highest = HighestIds::default();
+        self.servers.values().filter_map(|server| server.report.as_ref()).for_each(|one| highest.raise(&one.highest));
+        self.reports().for_each(|(_server, report)| highest.add_group(&report.group));
+        self.tablet_reports().for_each(|tablet| highest.add_tablet(&tablet.descriptor));
+        let planned = self.plans.values().flat_map(|plan| &plan.tablets);
+        self.metadata.values().chain(&self.root).chain(planned).for_each(|tablet| highest.add_tablet(tablet));
+        self.new_groups.values().for_each(|plan| highest.add_group(&plan.group));
+        let tables = self.tables.keys().chain(self.deleted.keys()).copied();
+        highest.table = tables.fold(highest.table, TableId::max);
+        let operations = self.operations.keys().copied().chain(self.plans.values().map(|plan| plan.operation));
+        highest.operation = operations.fold(highest.operation, OperationId::max);
+        highest.server = self.servers.keys().copied().fold(highest.server, ServerId::max);
+        highest
     }
 
     /// For each server that may get more replicas: the group replicas that it has, and those planned for it. Placement

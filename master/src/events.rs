@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use ebla_model::id::{ServerId, TabletId};
+use ebla_model::id::{ServerId, TableId, TabletId};
 use tracing::{error, info, warn};
 
 use crate::cluster::{ClusterSnapshot, Registration};
@@ -70,6 +70,8 @@ pub struct ClusterView {
     pub metadata: Option<String>,
     /// Groups whose replicas are being changed.
     pub repairs: usize,
+    /// Tables of which servers have tablets, and that Chubby does not know.
+    pub unknown_tables: BTreeSet<TableId>,
 }
 
 impl ClusterView {
@@ -92,7 +94,7 @@ impl ClusterView {
         }
         let worst = health.shortages.keys().min().copied();
         let shortage = worst.map(|worst| ShortageView { tablets: health.under_replicated(), worst });
-        Self { servers, shortage, without_quorum: health.without_quorum.clone(), metadata: None, repairs: 0 }
+        Self { servers, shortage, without_quorum: health.without_quorum.clone(), ..Self::default() }
     }
 
     /// The same cluster without problems: a new master compares its first view with this.
@@ -126,6 +128,10 @@ pub enum ClusterEvent {
     MetadataUnreadable(String),
     /// METADATA can be read again.
     MetadataReadable,
+    /// Chubby does not know these tables, of which servers have tablets.
+    UnknownTables(Vec<TableId>),
+    /// Chubby knows all tables of which servers have tablets.
+    NoUnknownTables,
     /// Replica repair has started for this number of groups.
     RepairStarted(usize),
     /// Replica repair has finished; this number of tablets is still under-replicated.
@@ -148,7 +154,7 @@ impl ClusterEvent {
     #[must_use]
     pub const fn severity(&self) -> Severity {
         match self {
-            Self::QuorumLost(..) | Self::MetadataUnreadable(_) => Severity::Error,
+            Self::QuorumLost(..) | Self::MetadataUnreadable(_) | Self::UnknownTables(_) => Severity::Error,
             Self::ServerLost(..) | Self::ServerUnregistered(..) | Self::UnderReplicated(_) => Severity::Warn,
             _ => Severity::Info,
         }
@@ -179,6 +185,14 @@ impl ClusterEvent {
             Self::QuorumRestored => info!("all tablets have a quorum"),
             Self::MetadataUnreadable(cause) => error!(error = cause, "cannot read METADATA"),
             Self::MetadataReadable => info!("METADATA can be read again"),
+            Self::UnknownTables(tables) => {
+                error!(
+                    tables = tables.len(),
+                    first = short_list(tables),
+                    "tables are unknown: Chubby has lost them, and their tablets are kept; restore a later backup of etcd"
+                );
+            }
+            Self::NoUnknownTables => info!("Chubby knows all tables"),
             Self::RepairStarted(groups) => info!(groups, "replica repair started"),
             Self::RepairFinished(left) => info!(under_replicated = left, "replica repair finished"),
         }
@@ -188,8 +202,12 @@ impl ClusterEvent {
 /// Tablet ids for a log line.
 #[must_use]
 pub fn tablet_list(tablets: &[TabletId]) -> String {
-    let shown: Vec<String> = tablets.iter().take(LISTED_TABLETS_MAX).map(ToString::to_string).collect();
-    let more = if tablets.len() > LISTED_TABLETS_MAX { ",…" } else { "" };
+    short_list(tablets)
+}
+
+fn short_list(ids: &[impl ToString]) -> String {
+    let shown: Vec<String> = ids.iter().take(LISTED_TABLETS_MAX).map(ToString::to_string).collect();
+    let more = if ids.len() > LISTED_TABLETS_MAX { ",…" } else { "" };
     format!("{}{more}", shown.join(","))
 }
 
@@ -222,6 +240,8 @@ impl fmt::Display for ClusterEvent {
             Self::QuorumRestored => f.write_str("quorum-restored"),
             Self::MetadataUnreadable(cause) => write!(f, "metadata-unreadable: {cause}"),
             Self::MetadataReadable => f.write_str("metadata-readable"),
+            Self::UnknownTables(tables) => write!(f, "unknown-tables {}: {}", tables.len(), short_list(tables)),
+            Self::NoUnknownTables => f.write_str("no-unknown-tables"),
             Self::RepairStarted(groups) => write!(f, "repair-started {groups}"),
             Self::RepairFinished(left) => write!(f, "repair-finished, {left} under-replicated"),
         }
@@ -237,6 +257,11 @@ pub fn events(before: &ClusterView, now: &ClusterView) -> Vec<ClusterEvent> {
         (None, Some(cause)) => events.push(ClusterEvent::MetadataUnreadable(cause.clone())),
         (Some(_), None) => events.push(ClusterEvent::MetadataReadable),
         _ => {}
+    }
+    if !now.unknown_tables.is_subset(&before.unknown_tables) {
+        events.push(ClusterEvent::UnknownTables(now.unknown_tables.iter().copied().collect()));
+    } else if now.unknown_tables.is_empty() && !before.unknown_tables.is_empty() {
+        events.push(ClusterEvent::NoUnknownTables);
     }
     if !now.without_quorum.is_subset(&before.without_quorum) {
         let lost: Vec<TabletId> = now.without_quorum.iter().copied().collect();

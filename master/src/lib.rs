@@ -36,6 +36,7 @@ mod operator;
 pub mod plan;
 mod profiles;
 mod reconciler;
+mod relocation;
 mod replica_changes;
 mod routing;
 mod schema_store;

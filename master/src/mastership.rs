@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ebla_chubby::SharedChubby;
+use ebla_chubby::{SharedChubby, raise_counter};
 use ebla_model::error::Error;
 use ebla_model::id::Incarnation;
 use ebla_proto::record;
@@ -17,7 +17,8 @@ use tracing::{info, warn};
 use crate::active::ActiveMaster;
 use crate::bootstrap::{self, PendingBootstrap};
 use crate::election::MasterLock;
-use crate::{MasterConfig, reconciler};
+use crate::plan::counters::low_counters;
+use crate::{MasterConfig, observation, reconciler};
 
 /// The delay before a failed election or takeover is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -105,6 +106,18 @@ impl Mastership {
         let master =
             ActiveMaster::new(lock.clone(), identity.cluster, &self.directory, self.config.replicas, runtime.clone());
         bootstrap::bootstrap(&master, &identity).await?;
+        raise_counters(&master).await?;
         Ok(master)
     }
+}
+
+/// Raises the counters above every id that servers report, before anything takes a new id: after Chubby was restored from an older
+/// backup they would give ids twice. Servers that do not respond are left to the reconciler.
+async fn raise_counters(master: &ActiveMaster) -> Result<(), Error> {
+    let snapshot = observation::with_chubby(master, observation::observe_reports(master).await?).await?;
+    for (counter, next) in low_counters(&snapshot) {
+        warn!(counter = counter.name(), next, "counter raised: Chubby would give ids twice");
+        raise_counter(master.chubby(), counter, next).await?;
+    }
+    Ok(())
 }

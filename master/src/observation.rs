@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ebla_chubby::read_counters;
 use ebla_client::Directory;
 use ebla_model::error::Error;
 use ebla_model::id::{GroupId, Incarnation, LogId, ReplicaId, SchemaVersion, ServerId, Term};
@@ -28,8 +29,8 @@ const CHUBBY_TIMEOUT: Duration = Duration::from_millis(500);
 /// METADATA's descriptors, by row key.
 type Rows = BTreeMap<RowKey, TabletDescriptor>;
 
-/// Takes a snapshot of the cluster. Tables are listed after the reports: a table that is reported and not listed was
-/// deleted.
+/// Takes a snapshot of the cluster. Tables are listed after the reports: a table that is reported and not listed is
+/// none that is just being created.
 ///
 /// # Errors
 /// When Chubby or METADATA cannot be read. A server that does not respond is no error.
@@ -105,10 +106,13 @@ pub(crate) async fn with_chubby(master: &ActiveMaster, observed: ClusterSnapshot
     let chubby = master.chubby();
     Ok(ClusterSnapshot {
         tables: schema_store::list_tables(chubby).await?,
+        // After the tables: one that is deleted meanwhile is in both.
+        deleted: schema_store::list_deleted(chubby).await?,
         new_groups: schema_store::list_groups(chubby).await?,
         plans: schema_store::list_plans(chubby).await?,
         operations: schema_store::list_operations(chubby).await?,
         root: schema_store::read_root(chubby).await?.map(|root| root.value),
+        counters: Some(read_counters(chubby).await?),
         ..observed
     })
 }
@@ -206,7 +210,9 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
     let running = reply.replicas.iter().filter(|report| !report.quarantined && !report.idle);
     let (damaged, idle) = (ids(reply, |report| report.quarantined), ids(reply, |report| report.idle));
     let replicas = running.filter_map(replica_from_proto).collect();
-    ServerReport { replicas, damaged, idle, log_bytes: reply.log_bytes }
+    let (resources, writes) = reply.resources.as_ref().map(convert::resources_from_proto).unwrap_or_default();
+    let highest = reply.highest.as_ref().map(convert::highest_ids_from_proto).unwrap_or_default();
+    ServerReport { replicas, damaged, idle, log_bytes: reply.log_bytes, resources, writes, highest }
 }
 
 /// The ids of the replicas that the predicate selects.

@@ -1,4 +1,4 @@
-//! The operator API `ebla.operate`: status, groups, manual splits, merges and divisions.
+//! The operator API `ebla.operate`: status, groups, manual splits, merges, moves and divisions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,15 +25,18 @@ use crate::bootstrap::PendingBootstrap;
 use crate::cluster::{ClusterSnapshot, ReplicaReport, Role};
 use crate::health::{Health, Shortage};
 use crate::observation::StatusSnapshot;
-use crate::plan::merge::{MergeWith, merge_pair, merged as merged_meanwhile};
+use crate::plan::capacity::{RepairWithoutRoom, check_room_for_division, check_room_for_split};
+use crate::plan::merge::{MergeWith, merge_pair, merged as merged_meanwhile, move_before_merge};
 use crate::routing::{TableMap, send_to_group_leader};
 use crate::server_client::DividedGroup;
-use crate::{jobs, observation, schema_store};
+use crate::{jobs, observation, relocation};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
-/// The timeout of a merge.
-const MERGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The timeout of a merge, which may move a tablet first.
+const MERGE_TIMEOUT: Duration = Duration::from_secs(110);
+/// The timeout of a move: the copy of a large tablet may take longer, and then continues.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(110);
 /// The timeout of dividing a group.
 const DIVIDE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the call waits then for the reports of the new group.
@@ -41,7 +44,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The delay before reports are read again.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The maximum number of tablets that a status names.
+/// The maximum number of tablets, and of tables, that a status names.
 const LISTED_TABLETS_MAX: usize = 5;
 
 /// The service, on an active master or a standby.
@@ -80,10 +83,7 @@ impl Operator {
             master_epoch: master.epoch().get(),
             servers: servers(&snapshot, &observation::addresses(&master, &snapshot).await),
             tables: active as u64,
-            health: Some(health(
-                &Health::of(&snapshot, master.replicas()),
-                master.replica_changes().in_progress().len(),
-            )),
+            health: Some(health(&master, &Health::of(&snapshot, master.replicas()))),
             ..Default::default()
         };
         let now = master.runtime().clock.monotonic();
@@ -121,7 +121,9 @@ fn remembered(cached: &CachedMetadata, now: Duration) -> operate::Remembered {
     operate::Remembered { age_millis, tablets: cached.metadata.len() as u64 }
 }
 
-fn health(health: &Health, repairs: usize) -> operate::Health {
+fn health(master: &ActiveMaster, health: &Health) -> operate::Health {
+    let repairs = master.replica_changes().in_progress().len();
+    let (without_room, unknown) = (master.repairs_without_room(), master.unknown_tables());
     let shortage = |(short, tablets): (&Shortage, &usize)| operate::Shortage {
         live: short.live as u64,
         wanted: short.wanted as u64,
@@ -141,6 +143,10 @@ fn health(health: &Health, repairs: usize) -> operate::Health {
         replicas_wanted: health.replicas_wanted as u64,
         tablets: health.tablets as u64,
         repairs: repairs as u64,
+        repairs_without_room: without_room.len() as u64,
+        no_room: without_room.first().map(RepairWithoutRoom::message).unwrap_or_default(),
+        unknown_tables: unknown.len() as u64,
+        unknown_tables_first: unknown.iter().take(LISTED_TABLETS_MAX).map(|table| table.get()).collect(),
     }
 }
 
@@ -187,6 +193,10 @@ fn registered(
             log_bytes: server.report.as_ref().map_or(0, |report| report.log_bytes),
             registered: true,
             assigned: assigned.get(id).copied().unwrap_or_default(),
+            resources: server
+                .report
+                .as_ref()
+                .map(|report| convert::resources_to_proto(&report.resources, report.writes)),
         }
     })
 }
@@ -203,6 +213,9 @@ async fn split(
     let table = jobs::update_schema::find_active(master.chubby(), name).await?.value.table;
     let mut map = TableMap::read(master, table, deadline).await?;
     let key = at.clone().unwrap_or(within);
+    if let Some(tablet) = map.at(&key) {
+        check_room_for_split(&observation::observe_reports(master).await?, &tablet.descriptor)?;
+    }
     let call = |master: ActiveMaster, server, tablet: TabletDescriptor| {
         let at = at.clone();
         Box::pin(async move { master.servers().split(server, &tablet, at.as_ref()).await }) as BoxFuture<'static, _>
@@ -215,16 +228,25 @@ async fn split(
     Ok((left, right))
 }
 
-/// Merges two adjacent tablets of one group. Returns the merged tablet and the one that is gone.
+/// Merges two adjacent tablets; if they are in different groups, the smaller one is moved first. Returns the merged tablet and the
+/// one that is gone.
 async fn merge(
     master: &ActiveMaster,
     tablet: TabletId,
     with: MergeWith,
 ) -> Result<(TabletDescriptor, TabletId), Error> {
     let deadline = master.deadline(MERGE_TIMEOUT);
-    let snapshot = observation::observe_reports(master).await?;
-    let tables = schema_store::list_tables(master.chubby()).await?;
-    let pair = merge_pair(&ClusterSnapshot { tables, ..snapshot }, tablet, with)?;
+    let mut snapshot = relocation::observe(master).await?;
+    let mut pair = merge_pair(&snapshot, tablet, with)?;
+    if let Some((moved, group)) = move_before_merge(&snapshot, &pair) {
+        let with = MergeWith::Tablet(if pair.left.tablet == tablet { pair.right.tablet } else { pair.left.tablet });
+        relocation::move_tablet(master, moved, group, deadline).await?;
+        snapshot = relocation::observe(master).await?;
+        pair = merge_pair(&snapshot, tablet, with)?;
+        if pair.left.group != pair.right.group {
+            return Err(Error::new(Reason::Unavailable, "a tablet has moved meanwhile; merge the tablets again"));
+        }
+    }
     let (left, right) = (pair.left.tablet, pair.right.tablet);
     let call = |master: ActiveMaster, server, group: GroupDescriptor| {
         Box::pin(async move { master.servers().merge(server, &group, left, right).await }) as BoxFuture<'static, _>
@@ -269,6 +291,7 @@ async fn divide(master: &ActiveMaster, group: GroupId) -> Result<DividedGroup, E
     let known = known.ok_or_else(|| {
         Error::new(Reason::NotFound, format!("group {group} does not exist; ebla group list shows all groups"))
     })?;
+    check_room_for_division(&snapshot, &known)?;
     let call = |master: ActiveMaster, server, group: GroupDescriptor| {
         Box::pin(async move { master.servers().divide(server, &group).await }) as BoxFuture<'static, _>
     };
@@ -333,6 +356,21 @@ impl Operate for Operator {
             let with = if with == 0 { MergeWith::Next } else { MergeWith::Tablet(TabletId::new(with)) };
             let (merged, removed) = merge(&master, TabletId::new(tablet), with).await?;
             Ok(operate::MergeReply { merged: Some(convert::descriptor_to_proto(&merged)), removed: removed.get() })
+        };
+        to_response(outcome.await)
+    }
+
+    async fn move_tablet(
+        &self,
+        request: Request<operate::MoveTabletRequest>,
+    ) -> Result<Response<operate::MoveTabletReply>, Status> {
+        let outcome = async {
+            let master = self.handle.active()?;
+            let operate::MoveTabletRequest { tablet, group } = request.into_inner();
+            let deadline = master.deadline(MOVE_TIMEOUT);
+            let (tablet, group) = (TabletId::new(tablet), GroupId::new(group));
+            let (moved, source) = relocation::move_tablet(&master, tablet, group, deadline).await?;
+            Ok(operate::MoveTabletReply { tablet: Some(convert::descriptor_to_proto(&moved)), source: source.get() })
         };
         to_response(outcome.await)
     }

@@ -8,9 +8,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ebla_chubby::{Compare, Revision, Write, paths};
+use ebla_chubby::{Compare, Revision, Write, paths, raise_counter};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, ServerId, TabletId};
+use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_proto::convert;
@@ -23,6 +23,7 @@ use crate::alerts::Alerts;
 use crate::cluster::{ClusterSnapshot, Registration};
 use crate::events::{ClusterEvent, ClusterView, tablet_list};
 use crate::health::Health;
+use crate::plan::capacity::RepairWithoutRoom;
 use crate::plan::failure_detector::FailureDetector;
 use crate::plan::repair::{PlanContext, ReplicaChange, detection_timeouts, has_unconfirmed_extras};
 use crate::plan::{Action, plan};
@@ -71,6 +72,8 @@ struct Reconciler {
     failures: FailureDetector,
     /// Groups whose quorum loss was reported.
     reported_quorum_losses: BTreeSet<GroupId>,
+    /// Groups whose repair waits for room, as reported.
+    reported_without_room: BTreeSet<GroupId>,
     alerts: Alerts,
     /// The error of the last attempt to read METADATA.
     metadata_error: Option<String>,
@@ -114,6 +117,7 @@ impl Reconciler {
             stopping,
             failures: FailureDetector::default(),
             reported_quorum_losses: BTreeSet::new(),
+            reported_without_room: BTreeSet::new(),
             alerts: Alerts::default(),
             metadata_error: None,
             responding: BTreeSet::new(),
@@ -141,7 +145,12 @@ impl Reconciler {
         let health = Health::of(snapshot, self.master.replicas());
         let addresses = observation::addresses(&self.master, snapshot).await;
         let repairs = self.master.replica_changes().in_progress().len();
-        ClusterView { metadata: self.metadata_error.clone(), repairs, ..ClusterView::of(snapshot, &health, &addresses) }
+        ClusterView {
+            metadata: self.metadata_error.clone(),
+            repairs,
+            unknown_tables: BTreeSet::clone(&self.master.unknown_tables()),
+            ..ClusterView::of(snapshot, &health, &addresses)
+        }
     }
 
     /// Logs what has changed for operators.
@@ -175,9 +184,11 @@ impl Reconciler {
             view.metadata = self.metadata_error.clone();
             self.log_events(&view);
         }
-        let observed = ClusterSnapshot { servers, metadata: outcome?, ..ClusterSnapshot::default() };
-        let mut snapshot = observation::with_chubby(&master, observed).await?;
-        snapshot.servers.extend(observation::observe_unregistered(&master, &snapshot).await);
+        let root = master.directory().root_tablet();
+        let mut observed = ClusterSnapshot { servers, metadata: outcome?, root, ..ClusterSnapshot::default() };
+        observed.servers.extend(observation::observe_unregistered(&master, &observed).await);
+        // After all reports: a table that is created meanwhile must be listed when its tablets are reported.
+        let snapshot = observation::with_chubby(&master, observed).await?;
         master.cache_metadata(&snapshot.metadata);
         let view = self.view(&snapshot).await;
         self.log_events(&view);
@@ -204,6 +215,7 @@ impl Reconciler {
             actions.iter().any(|action| matches!(action, Action::ReportQuorumLoss { group, .. } if group == reported))
         });
         self.log_quorum_loss(&actions);
+        self.report_repairs_without_room(&actions);
         let mut outcome = RoundOutcome::Complete;
         let mut blocked_tables = BTreeSet::new();
         for action in &actions {
@@ -219,12 +231,18 @@ impl Reconciler {
                 Ok(ActionOutcome::NotLogged) => {}
                 Err(error) => {
                     warn!(%action, %error, "action failed; will retry in next reconcile");
+                    if matches!(action, Action::RaiseCounter { .. }) {
+                        // Later actions take ids.
+                        return Ok(RoundOutcome::Incomplete);
+                    }
                     blocked_tables.extend(table);
                     outcome = RoundOutcome::Incomplete;
                 }
             }
         }
-        if actions.iter().any(|action| matches!(action, Action::ChangeReplicas(_))) {
+        // After the execution: who sees them reported knows that this round removes nothing of them.
+        let has_changed = self.report_unknown_tables(&actions);
+        if has_changed || actions.iter().any(|action| matches!(action, Action::ChangeReplicas(_))) {
             let view = self.view(&snapshot).await;
             self.log_events(&view);
         }
@@ -258,6 +276,33 @@ impl Reconciler {
         }
     }
 
+    /// Reports the repairs that wait for room: in the status, and once for each group in the log.
+    fn report_repairs_without_room(&mut self, actions: &[Action]) {
+        let waiting = |action: &Action| match action {
+            Action::ReportNoRoom(repair) => Some(repair.clone()),
+            _ => None,
+        };
+        let waiting: Vec<RepairWithoutRoom> = actions.iter().filter_map(waiting).collect();
+        for repair in waiting.iter().filter(|repair| !self.reported_without_room.contains(&repair.group)) {
+            let (group, server, reason) = (repair.group, repair.server, repair.message());
+            warn!(%group, %server, reason, "replica repair waits: no server has room");
+        }
+        self.reported_without_room = waiting.iter().map(|repair| repair.group).collect();
+        self.master.set_repairs_without_room(waiting);
+    }
+
+    /// Reports the tables that Chubby does not know, in the status and as an alert. Whether they are others than before.
+    fn report_unknown_tables(&self, actions: &[Action]) -> bool {
+        let unknown = |action: &Action| match action {
+            Action::ReportUnknownTable { table, .. } => Some(*table),
+            _ => None,
+        };
+        let unknown: BTreeSet<TableId> = actions.iter().filter_map(unknown).collect();
+        let has_changed = *self.master.unknown_tables() != unknown;
+        self.master.set_unknown_tables(unknown);
+        has_changed
+    }
+
     async fn execute(&self, action: &Action) -> Result<ActionOutcome, Error> {
         match action {
             Action::ChangeReplicas(change) => {
@@ -269,7 +314,9 @@ impl Reconciler {
                 let created = servers.create_replica(replica.server, group, replica.replica, InitialState::Empty);
                 created.await.map_err(|failed| failed.error)?;
             }
-            Action::ReportQuorumLoss { .. } => return Ok(ActionOutcome::NotLogged),
+            Action::ReportQuorumLoss { .. } | Action::ReportNoRoom(_) | Action::ReportUnknownTable { .. } => {
+                return Ok(ActionOutcome::NotLogged);
+            }
             Action::TransferLeader { group, from, to } => {
                 return Ok(transfer_leader(&self.master, group, *from, *to).await);
             }
@@ -336,13 +383,20 @@ async fn execute(master: &ActiveMaster, action: &Action) -> Result<(), Error> {
         Action::ApplySchema(table) => jobs::update_schema::finish(master, *table, deadline).await,
         Action::FinishOperation(operation) => jobs::drop_range::finish(master, *operation, deadline).await,
         Action::FinishDelete(table) => jobs::delete::finish(master, *table, deadline).await,
-        Action::DropReplica { server, group, replica } => {
-            master.servers().drop_replica(*server, *group, *replica).await.map_err(|failed| failed.error)
+        Action::RaiseCounter { counter, next } => Ok(raise_counter(master.chubby(), *counter, *next).await?),
+        Action::RemoveDeletionRecord(table) => {
+            master.transact(Vec::new(), vec![Write::delete(paths::deleted(*table))]).await.map(drop)
+        }
+        Action::DropReplica { server, group, replica, membership_log_id } => {
+            let dropped = master.servers().drop_replica(*server, *group, *replica, *membership_log_id);
+            dropped.await.map_err(|failed| failed.error)
         }
         // Executed by [`Reconciler::execute`].
         Action::ChangeReplicas(_)
         | Action::CreateReplica { .. }
         | Action::ReportQuorumLoss { .. }
+        | Action::ReportNoRoom(_)
+        | Action::ReportUnknownTable { .. }
         | Action::TransferLeader { .. } => Ok(()),
     }
 }

@@ -207,7 +207,7 @@ where
 }
 
 /// Tries the servers of a group one after another; a response may name the leader, which is tried next.
-async fn group_round<T, F>(
+pub(crate) async fn group_round<T, F>(
     master: &ActiveMaster,
     group: &GroupDescriptor,
     leader: Option<ServerId>,
@@ -241,7 +241,7 @@ where
 }
 
 /// Whether a retry cannot help.
-fn is_final(error: &Error) -> bool {
+pub(crate) fn is_final(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::FixRequest | ErrorKind::GiveUp) && error.reason != Reason::Deadline
 }
 

@@ -8,7 +8,7 @@ use ebla_chubby::{Chubby, File, Revision, paths};
 use ebla_model::admin::app_profile::{AppProfile, AppProfileName};
 use ebla_model::admin::instance::{Instance, InstanceName, Instances, ProjectName};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ClusterId, GroupId, OperationId, ServerId, TableId};
+use ebla_model::id::{ClusterId, GroupId, LogId, OperationId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_proto::admin::longrunning::Operation as FinishedOperation;
@@ -19,7 +19,7 @@ use ebla_proto::convert::operation::finished_operation_from_bytes;
 use ebla_proto::{control, convert, record};
 use prost::Message;
 
-use crate::cluster::{GroupPlan, GroupProgress, Operation, OperationKind, TablePlan};
+use crate::cluster::{DeletedTable, GroupPlan, GroupProgress, Operation, OperationKind, TablePlan};
 
 /// A value and its revision, to compare when it is replaced.
 #[derive(Clone, Debug)]
@@ -97,6 +97,34 @@ pub(crate) async fn list_tables(chubby: &dyn Chubby) -> Result<BTreeMap<TableId,
     let (files, _revision) = chubby.list(paths::TABLES).await?;
     let named = files.into_iter().filter_map(|file| Some((paths::parse_table(&file.path)?, file)));
     named.map(|(id, file)| Ok((id, convert::schema_from_bytes(file.value)?))).collect()
+}
+
+pub(crate) fn encode_deleted(table: &DeletedTable) -> Bytes {
+    let dropped = |(group, applied): (&GroupId, &LogId)| record::DroppedBy {
+        group: group.get(),
+        applied: Some(convert::log_id_to_proto(*applied)),
+    };
+    convert::encode_record(record::DeletedTable {
+        name: table.name.to_string(),
+        groups: table.groups.iter().map(dropped).collect(),
+        ..Default::default()
+    })
+}
+
+fn decode_deleted(file: &File) -> Result<DeletedTable, Error> {
+    let table: record::DeletedTable = convert::decode_record(file.value.clone())?;
+    let name = table.name.parse().map_err(|_error| Error::damaged(format!("{} has no table name", file.path)))?;
+    let dropped = |by: &record::DroppedBy| {
+        (GroupId::new(by.group), by.applied.as_ref().map(convert::log_id_from_proto).unwrap_or_default())
+    };
+    Ok(DeletedTable { name, groups: table.groups.iter().map(dropped).collect() })
+}
+
+/// The records of deletions.
+pub(crate) async fn list_deleted(chubby: &dyn Chubby) -> Result<BTreeMap<TableId, DeletedTable>, Error> {
+    let (files, _revision) = chubby.list(paths::DELETED).await?;
+    let named = files.iter().filter_map(|file| Some((paths::parse_deleted(&file.path)?, file)));
+    named.map(|(id, file)| Ok((id, decode_deleted(file)?))).collect()
 }
 
 pub(crate) fn encode_group(plan: &GroupPlan) -> Bytes {
@@ -243,6 +271,15 @@ mod tests {
             assert_eq!(decode_operation(&file(encoded)).unwrap(), operation);
         }
         assert!(decode_operation(&file(Bytes::from_static(b"\xff"))).is_err());
+    }
+
+    #[test]
+    fn records_of_deletions_survive_a_round_trip() {
+        let name = TableName::from_parts("p", "i", "t").unwrap();
+        let groups = BTreeMap::from([(GroupId::new(3), LogId::SEED), (GroupId::new(4), LogId::default())]);
+        let deleted = DeletedTable { name, groups };
+        assert_eq!(decode_deleted(&file(encode_deleted(&deleted))).unwrap(), deleted);
+        assert!(decode_deleted(&file(convert::encode_record(record::DeletedTable::default()))).is_err(), "no name");
     }
 
     #[test]

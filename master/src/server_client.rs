@@ -13,7 +13,9 @@ use ebla_client::channel::Channels;
 use ebla_client::locate::LeaderHint;
 use ebla_model::command::NewTablet;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ClusterId, GroupId, MasterEpoch, OperationId, ReplicaId, ServerId, TableId, TabletId, Term};
+use ebla_model::id::{
+    ClusterId, GroupId, LogId, MasterEpoch, OperationId, ReplicaId, ServerId, TableId, TabletId, Term,
+};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
@@ -46,6 +48,9 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of a merge.
 const MERGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The timeout of one attempt to move a tablet, which copies all its cells. After a timeout the next attempt waits for the same
+/// move.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of dividing a group, which flushes first.
 const DIVIDE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -146,14 +151,21 @@ impl ServerClient {
         Ok(reply.outcome)
     }
 
-    /// Removes a replica permanently.
+    /// Removes a replica permanently, unless it has applied a later membership of its group than this one, which does not
+    /// contain it.
     pub(crate) async fn drop_replica(
         &self,
         server: ServerId,
         group: GroupId,
         replica: ReplicaId,
+        membership_log_id: LogId,
     ) -> Result<(), RpcError> {
-        let message = control::DropReplicaRequest { fence: self.fence(), group: group.get(), replica: replica.get() };
+        let message = control::DropReplicaRequest {
+            fence: self.fence(),
+            group: group.get(),
+            replica: replica.get(),
+            membership_log_id: Some(convert::log_id_to_proto(membership_log_id)),
+        };
         let mut client = self.client(server).await?;
         within(REPLICA_TIMEOUT, client.drop_replica(Self::request(message, REPLICA_TIMEOUT))).await.map(drop)
     }
@@ -197,6 +209,23 @@ impl ServerClient {
         };
         let mut client = self.client(server).await?;
         within(APPLY_TIMEOUT, client.apply(Self::request(message, APPLY_TIMEOUT))).await.map(drop)
+    }
+
+    /// Moves a tablet of a group that the server leads to the group `target`. Returns when it is there.
+    pub(crate) async fn move_tablet(
+        &self,
+        server: ServerId,
+        tablet: &TabletDescriptor,
+        target: &GroupDescriptor,
+    ) -> Result<(), RpcError> {
+        let message = control::MoveTabletRequest {
+            fence: self.fence(),
+            expected: Some(expected(tablet)),
+            source: tablet.group.get(),
+            target: Some(convert::group_to_proto(target)),
+        };
+        let mut client = self.client(server).await?;
+        within(MOVE_TIMEOUT, client.move_tablet(Self::request(message, MOVE_TIMEOUT))).await.map(drop)
     }
 
     /// Divides a group that the server leads: some of its tablets move to a new group on the same servers.

@@ -26,7 +26,7 @@ use ebla_tablet_server::{LocalServers, ServerConfig, ServerOptions, TabletServer
 use prost::Message;
 
 /// How long a test waits for an event.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Three servers, a master, and their data.
 struct TestCluster {
@@ -79,26 +79,26 @@ impl TestCluster {
     }
 }
 
-fn server_config(data: &Path, number: usize, local_servers: &LocalServers) -> ServerConfig {
+pub(crate) fn server_config(data: &Path, number: usize, local_servers: &LocalServers) -> ServerConfig {
     ServerConfig::new(data.join(number.to_string()), "127.0.0.1:0", ServerOptions::up(local_servers.clone()))
 }
 
-async fn start_master(chubby: &SharedChubby, runtime: &Runtime) -> Master {
+pub(crate) async fn start_master(chubby: &SharedChubby, runtime: &Runtime) -> Master {
     let config = MasterConfig::new("127.0.0.1:0", 3);
     let master = Master::start(config, chubby.clone(), runtime.clone()).await.unwrap();
     tokio::time::timeout(TIMEOUT, master.ready()).await.unwrap();
     master
 }
 
-fn name(table: &str) -> TableName {
+pub(crate) fn name(table: &str) -> TableName {
     TableName::from_parts("p", "inst", table).unwrap()
 }
 
-fn key(text: &'static str) -> RowKey {
+pub(crate) fn key(text: &'static str) -> RowKey {
     RowKey::new(text)
 }
 
-fn set(family: &str) -> Vec<Mutation> {
+pub(crate) fn set(family: &str) -> Vec<Mutation> {
     vec![Mutation::SetCell {
         family: family.to_owned(),
         qualifier: "q".into(),
@@ -107,7 +107,7 @@ fn set(family: &str) -> Vec<Mutation> {
     }]
 }
 
-async fn keys(table: &Table) -> Vec<String> {
+pub(crate) async fn keys(table: &Table) -> Vec<String> {
     let rows = table.read_rows(RowSet::all(), ReadOptions::default()).await.unwrap();
     rows.iter().map(|row| row.key.to_string()).collect()
 }
@@ -117,7 +117,7 @@ fn reason<T: std::fmt::Debug>(outcome: Result<T, Error>) -> Reason {
 }
 
 /// Polls until the condition holds.
-async fn soon<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
+pub(crate) async fn soon<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
     let waits = async {
         while !holds().await {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -208,15 +208,64 @@ async fn tablets_are_merged() {
     assert_eq!(keys(&table).await, ["apple", "banana", "grape", "lemon", "pear"]);
 
     let refused = async |tablet, with| admin.merge_tablets(tablet, with).await.unwrap_err();
-    let groups = refused(whole.tablet, None).await;
-    assert_eq!(groups.reason, Reason::FailedPrecondition);
-    assert!(groups.message.contains("tablets of different groups cannot be merged yet"), "{groups}");
     assert_eq!(refused(low.tablet, None).await.reason, Reason::NotFound, "it is gone");
     assert_eq!(refused(whole.tablet, Some(whole.tablet)).await.reason, Reason::InvalidArgument);
     let metadata = refused(TabletId::FIRST_METADATA, None).await;
     assert!(metadata.message.contains("METADATA"), "{metadata}");
     let status = admin.status().await.unwrap();
     assert_eq!(status.tablets, 4, "two of METADATA, two of the table");
+
+    // The last tablet is in another group: one of the two moves first.
+    assert_ne!(whole.group, before[3].group);
+    let (all, removed) = admin.merge_tablets(whole.tablet, None).await.unwrap();
+    assert_eq!((all.tablet, removed, all.range.to_string()), (before[3].tablet, whole.tablet, "[, -)".to_owned()));
+    assert_eq!(tablets().await, [all]);
+    assert_eq!(keys(&table).await, ["apple", "banana", "grape", "lemon", "pear"]);
+    admin.delete_table(&name).await.unwrap();
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tablet_is_moved_to_another_group() {
+    let cluster = TestCluster::start().await;
+    let (admin, name) = (cluster.client.admin(), name("fruit"));
+    admin.create_table(&name, &[("a".to_owned(), None)], &[key("g"), key("p")]).await.unwrap();
+    let table = cluster.table(&name);
+    for row in ["apple", "grape", "lemon", "pear"] {
+        table.mutate_row(&key(row), &set("a")).await.unwrap();
+    }
+    let tablets = async || -> Vec<TabletDescriptor> {
+        cluster.client.tablets(&name).await.unwrap().into_iter().map(|(tablet, _leader)| tablet).collect()
+    };
+    let before = tablets().await;
+    let (first, second) = (&before[0], &before[1]);
+    assert_ne!(first.group, second.group);
+    let (moved, source) = admin.move_tablet(first.tablet, second.group).await.unwrap();
+    assert_eq!((moved.group, source, moved.generation), (second.group, first.group, first.generation.next()));
+    assert_eq!(tablets().await[0], moved, "listings show it at once");
+    table.mutate_row(&key("banana"), &set("a")).await.unwrap();
+    assert_eq!(keys(&table).await, ["apple", "banana", "grape", "lemon", "pear"]);
+    // Families that are added later reach the tablet in its new group, and rows are dropped there.
+    let family = FamilyChange::Create(("late".to_owned(), None));
+    admin.modify_families(&name, &[family]).await.unwrap();
+    table.mutate_row(&key("cherry"), &set("late")).await.unwrap();
+    admin.drop_row_range(&name, &key("a")).await.unwrap();
+    assert_eq!(keys(&table).await, ["banana", "cherry", "grape", "lemon", "pear"]);
+    let (back, _source) = admin.move_tablet(first.tablet, first.group).await.unwrap();
+    assert_eq!((back.group, back.generation), (first.group, moved.generation.next()));
+    assert_eq!(keys(&table).await, ["banana", "cherry", "grape", "lemon", "pear"]);
+
+    let refused = async |tablet, group| admin.move_tablet(tablet, group).await.unwrap_err();
+    for (tablet, group, reason, says) in [
+        (first.tablet, first.group, Reason::FailedPrecondition, "already"),
+        (first.tablet, GroupId::METADATA, Reason::FailedPrecondition, "group 1"),
+        (first.tablet, GroupId::new(999), Reason::NotFound, "ebla group list"),
+        (TabletId::new(999), first.group, Reason::NotFound, "ebla tablet list"),
+        (TabletId::FIRST_METADATA, first.group, Reason::FailedPrecondition, "METADATA"),
+    ] {
+        let error = refused(tablet, group).await;
+        assert!(error.reason == reason && error.message.contains(says), "{tablet} to {group}: {error}");
+    }
     admin.delete_table(&name).await.unwrap();
     cluster.stop().await;
 }
@@ -374,11 +423,26 @@ async fn a_server_that_was_down_removes_replicas_of_deleted_tables() {
     cluster.servers.pop().unwrap().abort().await;
     admin.delete_table(&name).await.unwrap();
     soon("the others have removed it", || async { cluster.replicas().await == 4 }).await;
+    let records = cluster.chubby.list(paths::DELETED).await.unwrap().0.len();
+    assert_eq!(records, 1, "the third still has its tablets");
 
     let config = server_config(cluster.data.path(), 2, &cluster.local_servers);
     let server = TabletServer::start(config, cluster.chubby.clone(), cluster.runtime.clone()).await.unwrap();
     assert_eq!(server.id(), ServerId::new(3), "its data folder is its identity");
     cluster.servers.push(server);
     soon("the third has removed it", || async { cluster.replicas().await == 6 }).await;
+    assert_eq!(cluster.client.admin().status().await.unwrap().health.unwrap().unknown_tables, 0);
+    // A new master observes the cluster at once.
+    let mut left = 1;
+    for _ in 0..20 {
+        cluster.master.stop().await;
+        cluster.master = start_master(&cluster.chubby, &cluster.runtime).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        left = cluster.chubby.list(paths::DELETED).await.unwrap().0.len();
+        if left == 0 {
+            break;
+        }
+    }
+    assert_eq!(left, 0, "the record of the deletion is removed");
     cluster.stop().await;
 }

@@ -4,4 +4,6 @@ mod api;
 mod chubby_outage;
 mod life;
 mod repair;
+mod restored;
 mod standby;
+mod unregistered;

@@ -2,6 +2,8 @@
 //!
 //! A group holds tablets of any tables; a command names the tablets or the table that it concerns. Commands are resolved: applying one needs no clock, no condition and no lookup of a family name.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::id::{GroupId, OperationId, Sequence, SessionId, TableId, TabletId};
@@ -10,6 +12,7 @@ use crate::key::{KeyRange, RowKey};
 use crate::metadata::TabletDescriptor;
 use crate::mutation::Change;
 use crate::schema::TableSchema;
+use crate::tablet_move::{ImportStatus, MoveId, MoveStep};
 use crate::time::Micros;
 
 /// An entry of a group's log.
@@ -17,6 +20,8 @@ use crate::time::Micros;
 pub struct Command {
     /// The leader's clock at proposal. The log's time at apply is the maximum so far.
     pub time: Micros,
+    /// The time since the leader's previous command to this group in the same term, by its monotonic clock; `None` for the first one.
+    pub elapsed: Option<Duration>,
     /// What to do.
     pub kind: CommandKind,
 }
@@ -85,6 +90,8 @@ pub enum CommandKind {
         /// The GC time for the rules.
         time: Micros,
     },
+    /// A step of moving a tablet to another existing group.
+    Move(MoveId, MoveStep),
     /// Only advances the log's time.
     Tick,
 }
@@ -149,6 +156,8 @@ pub enum Reply {
     },
     /// The tablet with the rows of both tablets.
     Merge(Box<TabletDescriptor>),
+    /// A step of a move in the target's log.
+    Import(ImportStatus),
     /// It was applied.
     Done,
     /// It was not applied, on no replica.

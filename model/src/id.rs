@@ -162,7 +162,23 @@ counted_id! {
     SchemaVersion(u64)
 }
 
+/// The highest term and the highest index that are accepted from outside. No log reaches them, and counting on from them
+/// does not overflow.
+const OUTSIDE_MAX: u64 = u64::MAX / 2;
+
+impl Term {
+    /// A term that was read from disk or sent by another server; `None` for one that no group reaches.
+    pub const fn from_outside(number: u64) -> Option<Self> {
+        if number <= OUTSIDE_MAX { Some(Self(number)) } else { None }
+    }
+}
+
 impl LogIndex {
+    /// An index that was read from disk or sent by another server; `None` for one that no log reaches.
+    pub const fn from_outside(number: u64) -> Option<Self> {
+        if number <= OUTSIDE_MAX { Some(Self(number)) } else { None }
+    }
+
     /// The index of the entry before; 0 before 0.
     #[must_use]
     pub const fn previous(self) -> Self {
@@ -224,6 +240,11 @@ impl LogId {
     /// Start of every group's log: the initial state and membership count as applied here. Term 0, because no vote of a
     /// real term may be implied; an index above zero, because there is initial state.
     pub const SEED: Self = Self { term: Term(0), index: LogIndex(10) };
+
+    /// A position that was read from disk or sent by another server; `None` for one that no log reaches.
+    pub fn from_outside(term_number: u64, index_number: u64) -> Option<Self> {
+        Some(Self { term: Term::from_outside(term_number)?, index: LogIndex::from_outside(index_number)? })
+    }
 }
 
 impl fmt::Display for LogId {
@@ -252,6 +273,14 @@ mod tests {
         let id = |term, index| LogId { term: Term(term), index: LogIndex(index) };
         assert!(id(1, 9) < id(2, 1));
         assert!(LogId::SEED < id(1, 11));
+    }
+
+    #[test]
+    fn positions_that_no_log_reaches_are_refused() {
+        let highest = u64::MAX / 2;
+        assert_eq!(LogId::from_outside(0, highest), Some(LogId { term: Term(0), index: LogIndex(highest) }));
+        assert_eq!(LogId::from_outside(highest + 1, 0), None);
+        assert_eq!(LogId::from_outside(0, u64::MAX), None);
     }
 
     #[test]

@@ -2,19 +2,22 @@
 //!
 //! A session ([`crate::session`]) covers retries of a front. A token comes from the caller: it identifies one write of one
 //! row, and a group stores it with the response for [`TOKEN_TTL`] after the apply. All of it is replicated state, changed in
-//! apply only, expired by the log's time, and divided like the rows when the group is divided.
+//! apply only, expired by the group's session time, and divided like the rows when the group is divided.
 //!
 //! If the caller sends the time of its first attempt, a retry is refused once the token may have expired; without that
-//! time a retry is accepted. The tokens of a group are bounded in bytes. When the bound is reached a write with a token is
+//! time a retry is accepted. The time of the first attempt is judged by the log's time, which advances at least as fast as the
+//! session time. The tokens of a group are bounded in bytes. When the bound is reached a write with a token is
 //! refused: no token expires early.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::codec;
 use crate::error::Error;
+use crate::group_time::GroupTimes;
 use crate::key::{KeyRange, RowKey};
 use crate::time::Micros;
 
@@ -100,7 +103,7 @@ impl IdempotencyToken {
 /// The record of an applied write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TokenRecord {
-    /// When it expires, by the log's time.
+    /// When it expires, by the group's session time.
     pub expires_at: Micros,
     /// Its response, if one is stored.
     pub result: Option<Bytes>,
@@ -128,14 +131,14 @@ pub struct TokenTable {
 }
 
 impl TokenTable {
-    /// Checks a write by its token at the log's time `now`; `key` comes from [`IdempotencyToken::key`]. Changes nothing.
-    pub fn check(&self, key: &[u8], started: Option<Micros>, now: Micros) -> TokenCheck {
-        if let Some(record) = self.known.get(key).filter(|record| record.expires_at >= now) {
+    /// Checks a write by its token at the times `now`; `key` comes from [`IdempotencyToken::key`]. Changes nothing.
+    pub fn check(&self, key: &[u8], started: Option<Micros>, now: GroupTimes) -> TokenCheck {
+        if let Some(record) = self.known.get(key).filter(|record| record.expires_at >= now.session) {
             return TokenCheck::Duplicate(record.result.clone());
         }
         match started {
-            Some(started) if now.since(started) > TOKEN_TTL => TokenCheck::Expired,
-            Some(started) if started.since(now) > CLOCK_SKEW_MAX => TokenCheck::FromFuture,
+            Some(started) if now.log.since(started) > TOKEN_TTL => TokenCheck::Expired,
+            Some(started) if started.since(now.log) > CLOCK_SKEW_MAX => TokenCheck::FromFuture,
             _ => TokenCheck::New,
         }
     }
@@ -145,10 +148,11 @@ impl TokenTable {
         self.bytes + entry_bytes(key, result) <= TOKENS_BYTES_MAX
     }
 
-    /// Records a write that is applied at the log's time `now`. It expires [`TOKEN_TTL`] after `now`, or after the first attempt
+    /// Records a write that is applied at the times `now`. It expires [`TOKEN_TTL`] after `now`, or after the first attempt
     /// if that is later.
-    pub fn record(&mut self, key: Bytes, started: Option<Micros>, result: Option<Bytes>, now: Micros) {
-        let expires_at = started.map_or(now, |started| started.max(now)).plus(TOKEN_TTL);
+    pub fn record(&mut self, key: Bytes, started: Option<Micros>, result: Option<Bytes>, now: GroupTimes) {
+        let ahead = started.map(|started| started.since(now.log)).unwrap_or_default();
+        let expires_at = now.session.plus(ahead).plus(TOKEN_TTL);
         self.restore(key, TokenRecord { expires_at, result });
     }
 
@@ -160,7 +164,7 @@ impl TokenTable {
         self.known.insert(key, record);
     }
 
-    /// Removes the tokens that have expired at `now` and returns their keys.
+    /// Removes the tokens that have expired at the session time `now` and returns their keys.
     pub fn expire(&mut self, now: Micros) -> Vec<Bytes> {
         let mut removed = Vec::new();
         while let Some((_, key)) = self.by_time.first().filter(|(expires_at, _)| *expires_at < now).cloned() {
@@ -185,6 +189,12 @@ impl TokenTable {
     /// The record of a key.
     pub fn get(&self, key: &[u8]) -> Option<&TokenRecord> {
         self.known.get(key)
+    }
+
+    /// The records of a range of keys, ascending.
+    pub fn range(&self, keys: (Bound<Vec<u8>>, Bound<Vec<u8>>)) -> impl Iterator<Item = (&Bytes, &TokenRecord)> {
+        let (lower, upper) = (keys.0.map(Bytes::from), keys.1.map(Bytes::from));
+        self.known.range((lower, upper))
     }
 
     /// All keys, ascending.
@@ -225,6 +235,11 @@ mod tests {
         Micros::new(seconds * 1_000_000)
     }
 
+    /// Both times without a jump.
+    fn times(seconds: i64) -> GroupTimes {
+        GroupTimes { log: at(seconds), session: at(seconds), gc: at(seconds) }
+    }
+
     const MINUTES_15: i64 = 15 * 60;
 
     #[test]
@@ -238,22 +253,26 @@ mod tests {
     #[test]
     fn a_token_counts_for_its_row_and_its_kind_of_call() {
         let mut tokens = TokenTable::default();
-        tokens.record(key("r", "tokentoken"), None, Some(Bytes::from("answer")), at(0));
+        tokens.record(key("r", "tokentoken"), None, Some(Bytes::from("answer")), times(0));
         let answer = TokenCheck::Duplicate(Some(Bytes::from("answer")));
-        assert_eq!(tokens.check(&key("r", "tokentoken"), None, at(1)), answer);
-        assert_eq!(tokens.check(&key("s", "tokentoken"), None, at(1)), TokenCheck::New);
-        assert_eq!(tokens.check(&key("r", "tokentokem"), None, at(1)), TokenCheck::New);
+        assert_eq!(tokens.check(&key("r", "tokentoken"), None, times(1)), answer);
+        assert_eq!(tokens.check(&key("s", "tokentoken"), None, times(1)), TokenCheck::New);
+        assert_eq!(tokens.check(&key("r", "tokentokem"), None, times(1)), TokenCheck::New);
         let check = token("tokentoken").key(&RowKey::new("r"), CallKind::Check);
-        assert_eq!(tokens.check(&check, None, at(1)), TokenCheck::New);
+        assert_eq!(tokens.check(&check, None, times(1)), TokenCheck::New);
     }
 
     #[test]
     fn a_token_is_known_for_15_minutes_and_not_longer() {
         let mut tokens = TokenTable::default();
         let key = key("r", "tokentoken");
-        tokens.record(key.clone(), None, None, at(10));
-        assert_eq!(tokens.check(&key, None, at(10 + MINUTES_15)), TokenCheck::Duplicate(None));
-        assert_eq!(tokens.check(&key, None, at(11 + MINUTES_15)), TokenCheck::New, "whether it was removed yet or not");
+        tokens.record(key.clone(), None, None, times(10));
+        assert_eq!(tokens.check(&key, None, times(10 + MINUTES_15)), TokenCheck::Duplicate(None));
+        assert_eq!(
+            tokens.check(&key, None, times(11 + MINUTES_15)),
+            TokenCheck::New,
+            "whether it was removed yet or not"
+        );
         assert!(tokens.expire(at(10 + MINUTES_15)).is_empty());
         assert_eq!(tokens.expire(at(11 + MINUTES_15)), [key]);
         assert_eq!(tokens, TokenTable::default());
@@ -264,17 +283,35 @@ mod tests {
     fn a_retry_with_a_start_time_is_refused_rather_than_applied_twice() {
         let key = key("r", "tokentoken");
         let empty = TokenTable::default();
-        assert_eq!(empty.check(&key, Some(at(0)), at(MINUTES_15)), TokenCheck::New);
-        assert_eq!(empty.check(&key, Some(at(0)), at(MINUTES_15 + 1)), TokenCheck::Expired);
-        assert_eq!(empty.check(&key, Some(at(300)), at(0)), TokenCheck::New);
-        assert_eq!(empty.check(&key, Some(at(301)), at(0)), TokenCheck::FromFuture);
+        assert_eq!(empty.check(&key, Some(at(0)), times(MINUTES_15)), TokenCheck::New);
+        assert_eq!(empty.check(&key, Some(at(0)), times(MINUTES_15 + 1)), TokenCheck::Expired);
+        assert_eq!(empty.check(&key, Some(at(300)), times(0)), TokenCheck::New);
+        assert_eq!(empty.check(&key, Some(at(301)), times(0)), TokenCheck::FromFuture);
         for started in [-MINUTES_15, -60, 0, 60, 300] {
             let mut tokens = TokenTable::default();
-            tokens.record(key.clone(), Some(at(started)), None, at(0));
+            tokens.record(key.clone(), Some(at(started)), None, times(0));
             for now in 0..=MINUTES_15 + 400 {
                 tokens.expire(at(now));
-                assert_ne!(tokens.check(&key, Some(at(started)), at(now)), TokenCheck::New, "{started} {now}");
+                assert_ne!(tokens.check(&key, Some(at(started)), times(now)), TokenCheck::New, "{started} {now}");
             }
+        }
+    }
+
+    /// The leader's clock jumps by a day right after the write, and the session time does not.
+    #[test]
+    fn a_jump_of_the_log_s_time_forgets_no_token() {
+        const DAY: i64 = 24 * 3600;
+        let key = key("r", "tokentoken");
+        for started in [None, Some(at(0)), Some(at(300))] {
+            let mut tokens = TokenTable::default();
+            tokens.record(key.clone(), started, None, times(0));
+            let mut later = |seconds| {
+                tokens.expire(at(seconds));
+                tokens.check(&key, started, GroupTimes { log: at(DAY + seconds), ..times(seconds) })
+            };
+            assert_eq!(later(MINUTES_15), TokenCheck::Duplicate(None));
+            let forgotten = if started.is_none() { TokenCheck::New } else { TokenCheck::Expired };
+            assert_eq!(later(MINUTES_15 + 301), forgotten);
         }
     }
 
@@ -286,7 +323,7 @@ mod tests {
             .map(|row: u32| token("tokentoken").key(&RowKey::copy_from_slice(&row.to_be_bytes()), CallKind::Modify));
         let mut next = rows.next().unwrap();
         while tokens.has_room(&next, Some(&answer)) {
-            tokens.record(next, None, Some(answer.clone()), at(0));
+            tokens.record(next, None, Some(answer.clone()), times(0));
             next = rows.next().unwrap();
         }
         assert_eq!(tokens.keys().count(), 63);
@@ -300,7 +337,7 @@ mod tests {
     fn a_split_divides_tokens_as_it_divides_rows() {
         let mut all = TokenTable::default();
         for row in ["a", "m", "m\0", "z"] {
-            all.record(key(row, "tokentoken"), None, None, at(0));
+            all.record(key(row, "tokentoken"), None, None, times(0));
         }
         let (mut left, mut right) = (all.clone(), all);
         let (below, above) = KeyRange::all().split_at(&RowKey::new("m")).unwrap();

@@ -9,7 +9,10 @@
 //!   filter                                   row filters and filter push-down
 //!   admin                                    instances and app profiles: resources of the admin API
 //!   metadata  command  stored_row            tablet and group descriptors, the commands of a group's log, rows in its store
-//!   session  idempotency                     exactly-once writes
+//!   session  idempotency  group_time         exactly-once writes, and the times of a group
+//!   capacity                                 what a server can still take
+//!   tablet_move                              moves of tablets between groups
+//!   highest_ids                              the ids in use, which no counter may give again
 //! ```
 //!
 //! Invariants: no IO, no clock, no randomness, no global state. Equal inputs give equal outputs, on every replica and in
@@ -19,12 +22,15 @@
 
 pub mod admin;
 pub mod aggregate;
+pub mod capacity;
 pub mod cell;
 pub mod codec;
 pub mod command;
 pub mod error;
 pub mod filter;
 pub mod gc;
+pub mod group_time;
+pub mod highest_ids;
 pub mod id;
 pub mod idempotency;
 pub mod key;
@@ -35,6 +41,7 @@ pub mod rmw;
 pub mod schema;
 pub mod session;
 pub mod stored_row;
+pub mod tablet_move;
 pub mod time;
 
 pub use crate::admin::app_profile::{AppProfile, AppProfileName};

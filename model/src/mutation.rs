@@ -124,6 +124,11 @@ impl Mutation {
     pub const fn is_aggregation(&self) -> bool {
         matches!(self, Self::AddToCell { .. } | Self::MergeToCell { .. })
     }
+
+    /// Whether it stores a cell: all others delete.
+    pub const fn stores_cells(&self) -> bool {
+        matches!(self, Self::SetCell { .. } | Self::AddToCell { .. } | Self::MergeToCell { .. })
+    }
 }
 
 impl Change {

@@ -1,8 +1,9 @@
 //! Sessions: writes are applied exactly once, however often they are sent.
 //!
-//! A session is one incarnation of a front or of a direct client. It numbers its writes and sends with each the lowest
-//! number that it may still retry. For each session a group stores the applied numbers from there on, with the response if
-//! it cannot be recomputed. All of it is replicated state, changed in apply only and expired by the log's time.
+//! A session is one incarnation of a front or of a direct client as a sender of writes to one group. (A write whose tablet moves to
+//! another group keeps its session.) It numbers its writes and sends with each the lowest number that it may still retry. For
+//! each session a group stores the applied numbers from there on, with the response if it cannot be recomputed. All of it is replicated state, changed in apply only and expired by the log's time. A sender stops
+//! repeating a write of unknown outcome ([`RESEND_MAX`]) long before its session can expire ([`IDLE_MAX`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,6 +15,13 @@ use crate::time::Micros;
 
 /// Time to live of a session after its last write.
 pub const IDLE_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// How long a sender repeats a write that may have been applied, from the first attempt whose outcome is unknown. A group that has
+/// applied it may forget that [`IDLE_MAX`] later, and would then apply it again. The rest of that time is a margin: for an
+/// attempt that is still under way, and for leaders whose clocks differ.
+pub const RESEND_MAX: Duration = Duration::from_secs(5 * 60);
+
+const _: () = assert!(RESEND_MAX.as_secs() * 3 <= IDLE_MAX.as_secs(), "a repeated write must find its session");
 
 /// A group's record of one session.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -66,6 +74,14 @@ impl SessionWindow {
             self.applied = self.applied.split_off(&lowest);
         }
         self.last_used = self.last_used.max(now);
+    }
+
+    /// Adds the writes that the same session has made in another group, of a tablet that moves here. What one of the groups must
+    /// not apply again, the union must not apply either. `last_used`: of the other window, in this log's time.
+    pub fn absorb(&mut self, other: Self, last_used: Micros) {
+        self.advance(other.lowest_outstanding, last_used);
+        let lowest = self.lowest_outstanding;
+        self.applied.extend(other.applied.into_iter().filter(|(sequence, _)| *sequence >= lowest));
     }
 
     /// Whether it has expired at the log's time `now`.

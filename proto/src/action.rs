@@ -26,7 +26,9 @@ pub(crate) const fn action(reason: Reason) -> &'static str {
         Reason::OutcomeUnknown => "check whether the request was applied before retrying it",
         Reason::Cancelled => "retry the request if its response is still needed",
         Reason::SessionForgotten => "check whether the write was applied before retrying it",
-        Reason::ResourceExhausted => "send smaller or fewer concurrent requests",
+        Reason::ResourceExhausted => {
+            "act as the message says: send smaller or fewer requests, or give the servers more room"
+        }
         Reason::StaleEpoch => "send the request to the active master",
         Reason::DataDamaged => "tell the operator of the cluster: stored data is damaged",
         Reason::Internal => "tell the operator of the cluster: this is a bug",

@@ -31,8 +31,12 @@ pub enum Failpoint {
     RetryUnderNewNumber,
     /// The new group of a divided one does not inherit the sessions of its parent.
     DivideForgetsSessions,
+    /// The target of a move does not take over the sessions of the source.
+    MoveForgetsSessions,
     /// Timestamps follow the wall clock backwards.
     TimeGoesBack,
+    /// A leader's clock that jumps ahead ages cells.
+    ClockJumpAgesCells,
     /// Read-modify-writes of one row do not exclude each other.
     DecisionUnlatched,
     /// Reads are served for any tablet generation.
@@ -56,7 +60,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -67,7 +71,9 @@ impl Failpoint {
         Self::AppliedTwice,
         Self::RetryUnderNewNumber,
         Self::DivideForgetsSessions,
+        Self::MoveForgetsSessions,
         Self::TimeGoesBack,
+        Self::ClockJumpAgesCells,
         Self::DecisionUnlatched,
         Self::GenerationUnchecked,
         Self::UnsentReportedWritten,

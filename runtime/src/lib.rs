@@ -11,8 +11,10 @@
 //!     net              listen and connect; TCP, or another implementation of net::Network
 //!     tasks            a tree of named tasks with an owner that stops and joins them
 //!   blocking           bounded thread pools for calls that wait for a disk
+//!   call_stream        small calls as messages of one gRPC stream
 //!   serve              a gRPC server on a listener, stopped with its tasks
 //!   resource_counter   reservations of a bounded resource
+//!   resources          the disk space, files and memory that the process may use
 //!   units              sizes and durations with units
 //!   logging            log filter and log output
 //!   panic_hook         aborts the process on a panic
@@ -20,12 +22,14 @@
 //! ```
 
 pub mod blocking;
+pub mod call_stream;
 pub mod clock;
 pub mod failpoint;
 pub mod logging;
 pub mod net;
 pub mod panic_hook;
 pub mod resource_counter;
+pub mod resources;
 pub mod rng;
 pub mod serve;
 pub mod tasks;
@@ -36,6 +40,7 @@ pub use clock::Clock;
 pub use failpoint::Failpoint;
 pub use net::{Connection, Listener, Net, Network};
 pub use resource_counter::{Reservation, ResourceCounter};
+pub use resources::{FixedResources, ResourceProbe, SystemResources};
 pub use rng::Rng;
 pub use serve::{ConnectionInfo, Protocol, ServeOptions, serve};
 pub use tasks::Tasks;

@@ -20,3 +20,7 @@ pub mod hint_file;
 pub mod log;
 pub mod registry;
 pub mod store;
+
+#[cfg(test)]
+#[path = "../../fuzz/inputs.rs"]
+mod inputs;

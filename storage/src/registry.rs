@@ -17,6 +17,8 @@
 //!
 //! One lock serialises changes and is held during their IO. Reads take a copy of the last state and never wait for it.
 
+#[cfg(test)]
+mod fuzz_tests;
 mod repair;
 mod state;
 #[cfg(test)]
@@ -29,13 +31,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ebla_model::error::{Error, ErrorKind, Reason};
-use ebla_model::id::{LogId, MasterEpoch};
+use ebla_model::id::{GroupId, LogId, MasterEpoch, ReplicaId};
 use parking_lot::{Mutex, RwLock};
 use tracing::warn;
 
 use self::repair::{Repair, TEMPORARY};
-use self::state::State;
-pub use self::state::{Identity, ReplicaRecord, ReplicaState};
+use self::state::{DecodeError, FORMAT, State};
+pub use self::state::{Identity, ReplicaOrigin, ReplicaRecord, ReplicaState};
 use crate::folder;
 use crate::log::{GroupReplica, SegmentManifest};
 
@@ -53,6 +55,18 @@ pub enum RegistryError {
         path: PathBuf,
         /// What is wrong.
         message: String,
+    },
+    /// A later release wrote the file. Nothing was changed.
+    #[error(
+        "registry {} has format {format}, written by a later release; this release reads format {FORMAT}: \
+        start a release that reads it. The data folder is unchanged",
+        path.display()
+    )]
+    LaterFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: u32,
     },
     /// Another process (or another server of this one) uses the folder.
     #[error("data folder {} is in use by another process", .0.display())]
@@ -102,7 +116,7 @@ impl RegistryError {
     fn reason(&self) -> Reason {
         match self {
             Self::Damaged { .. } => Reason::DataDamaged,
-            Self::InUse(_) | Self::Foreign(_) => Reason::FailedPrecondition,
+            Self::LaterFormat { .. } | Self::InUse(_) | Self::Foreign(_) => Reason::FailedPrecondition,
             Self::StaleEpoch { .. } => Reason::StaleEpoch,
             Self::Removed(_) | Self::Unknown(_) => Reason::NotFound,
             Self::Exists(_) => Reason::AlreadyExists,
@@ -144,7 +158,7 @@ impl Registry {
     /// Opens the data folder, creating it when it is missing, and repairs what a crash left.
     ///
     /// # Errors
-    /// [`RegistryError::InUse`], [`RegistryError::Damaged`]; else when the file system fails.
+    /// [`RegistryError::InUse`], [`RegistryError::Damaged`], [`RegistryError::LaterFormat`]; else when the file system fails.
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
         fs::create_dir_all(dir.join(GROUPS)).map_err(RegistryError::io("create", dir))?;
         folder::sync_parent(dir).map_err(RegistryError::io("sync folder of", dir))?;
@@ -242,7 +256,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError::Removed`], [`RegistryError::Exists`]; else when the file system fails.
-    pub fn begin_create(&self, group: GroupReplica) -> Result<PathBuf, RegistryError> {
+    pub fn begin_create(&self, group: GroupReplica, origin: ReplicaOrigin) -> Result<PathBuf, RegistryError> {
         let folder = first_folder(group);
         let temporary = self.folder(&format!("{folder}{TEMPORARY}"));
         self.change(|state| {
@@ -252,7 +266,7 @@ impl Registry {
             if state.replicas.get(&group).is_some_and(|known| known.state != ReplicaState::Creating) {
                 return Err(RegistryError::Exists(group));
             }
-            let record = ReplicaRecord { folder, state: ReplicaState::Creating, installed: None };
+            let record = ReplicaRecord { folder, state: ReplicaState::Creating, installed: None, origin };
             state.replicas.insert(group, record);
             Ok(())
         })?;
@@ -335,6 +349,13 @@ impl Registry {
             state.add_tombstone(group);
             Ok(())
         })
+    }
+
+    /// The highest removed replica of each group.
+    #[must_use]
+    pub fn tombstones(&self) -> Vec<GroupReplica> {
+        let replica = |(group, replica): (&GroupId, &ReplicaId)| GroupReplica { group: *group, replica: *replica };
+        self.state().tombstones.iter().map(replica).collect()
     }
 
     /// The last segment of the commit log that was started; 0: none.
@@ -421,7 +442,7 @@ fn first_folder(group: GroupReplica) -> String {
 /// A name that the replica's folder never had: the number after the point grows by one.
 fn next_folder(group: GroupReplica, current: &str) -> String {
     let number = current.rsplit_once('.').and_then(|(_, number)| number.parse::<u64>().ok()).unwrap_or(0);
-    format!("{}.{}", first_folder(group), number + 1)
+    format!("{}.{}", first_folder(group), number.saturating_add(1))
 }
 
 fn lock_folder(dir: &Path) -> Result<File, RegistryError> {
@@ -438,7 +459,10 @@ fn lock_folder(dir: &Path) -> Result<File, RegistryError> {
 fn read_state(dir: &Path) -> Result<State, RegistryError> {
     let path = dir.join(FILE);
     match fs::read(&path) {
-        Ok(bytes) => State::decode(&bytes).map_err(|message| RegistryError::Damaged { path, message }),
+        Ok(bytes) => State::decode(&bytes).map_err(|error| match error {
+            DecodeError::Damaged(message) => RegistryError::Damaged { path, message },
+            DecodeError::LaterFormat(format) => RegistryError::LaterFormat { path, format },
+        }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => initial_state(dir, path),
         Err(error) => Err(RegistryError::io("read", path)(error)),
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_runtime::units::ByteSize;
+use ebla_runtime::{ResourceProbe, SystemResources};
 use ebla_storage::disk::{Disk, RealDisk};
 use ebla_storage::store::{BlockCache, StoreOptions};
 
@@ -48,7 +49,14 @@ pub struct ServerOptions {
     pub threads: Threads,
     /// Opens the disk of the commit log.
     pub open_disk: OpenDisk,
+    /// Disk space below which writes of clients are refused; `None`: the smaller of 2 GiB and a tenth of the file system.
+    pub disk_reserve: Option<ByteSize>,
+    /// Reads the resources of the process, given the data folder and the reserve.
+    pub resources: OpenResources,
 }
+
+/// Makes the probe of a server's resources, for its data folder and its reserve of disk space.
+pub type OpenResources = Arc<dyn Fn(&Path, Option<ByteSize>) -> Arc<dyn ResourceProbe> + Send + Sync>;
 
 /// Opens the disk of a commit log in the given folder. Blocking.
 pub type OpenDisk = Arc<dyn Fn(&Path) -> io::Result<Arc<dyn Disk>> + Send + Sync>;
@@ -105,6 +113,8 @@ impl ServerOptions {
             local_servers: LocalServers::default(),
             threads: Threads::Pools,
             open_disk: Arc::new(|folder| Ok(Arc::new(RealDisk::open(folder)?))),
+            disk_reserve: None,
+            resources: Arc::new(|folder, reserve| Arc::new(SystemResources::new(folder, reserve))),
         }
     }
 

@@ -1,4 +1,4 @@
-//! `ebla.control`: requests of the active master, and flush requests of tablet leaders.
+//! `ebla.control`: requests of the active master, and requests of groups' leaders: flushes, and tablets that move here.
 //!
 //! A request is accepted when it names this cluster and an epoch not below the highest one seen, which is persisted before
 //! the request is executed; so a request of a former master has no effect, however late it arrives. A request about one
@@ -17,8 +17,9 @@ use ebla_model::id::{
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
+use ebla_proto::cluster_guard::check_cluster_id;
 use ebla_proto::control::control_server::Control;
-use ebla_proto::control::{self as wire, apply_request};
+use ebla_proto::control::{self as wire, apply_request, import_reply};
 use ebla_proto::{convert, status};
 use ebla_storage::registry::Identity;
 use tonic::{Request, Response, Status};
@@ -125,6 +126,20 @@ fn group_of(group: Option<ebla_proto::record::GroupDescriptor>) -> Result<GroupD
     convert::group_from_proto(&group.ok_or_else(|| Error::invalid("the request has no group"))?)
 }
 
+/// The master's view of a tablet: its generation and the membership log id of its group.
+type TabletFence = (Generation, LogId);
+
+/// The target of a move, and the tablet as the master knows it.
+fn move_parts(
+    target: Option<ebla_proto::record::GroupDescriptor>,
+    expected: Option<wire::Expected>,
+) -> Result<(GroupDescriptor, TabletId, TabletFence), Error> {
+    let expected = expected.ok_or_else(|| Error::invalid("the request names no tablet"))?;
+    let log_id = expected.membership_log_id.as_ref().map(convert::log_id_from_proto).unwrap_or_default();
+    let fence = (Generation::new(expected.generation), log_id);
+    Ok((group_of(target)?, TabletId::new(expected.tablet), fence))
+}
+
 fn schema_and_tablets(request: &wire::CreateTabletsRequest) -> Result<(TableSchema, Vec<NewTablet>), Error> {
     let schema = request.schema.as_ref().ok_or_else(|| Error::invalid("the request has no schema"))?;
     let tablets = request.tablets.iter().map(convert::command::new_tablet_from_proto).collect::<Result<_, _>>()?;
@@ -156,7 +171,9 @@ impl Control for ControlService {
     ) -> Result<Response<wire::DropReplicaReply>, Status> {
         let request = request.into_inner();
         self.check_fence(request.fence).await.map_err(|error| error_status(&error))?;
-        let dropped = self.manager.drop_replica(GroupId::new(request.group), ReplicaId::new(request.replica)).await;
+        let membership = request.membership_log_id.as_ref().map(convert::log_id_from_proto);
+        let (group, replica) = (GroupId::new(request.group), ReplicaId::new(request.replica));
+        let dropped = self.manager.drop_replica(group, replica, membership).await;
         dropped.map_err(|error| error_status(&error))?;
         Ok(Response::new(wire::DropReplicaReply {}))
     }
@@ -211,6 +228,42 @@ impl Control for ControlService {
         let merged = group.merge(expected, tablets, timeout).await;
         let merged = merged.map_err(|failure| group_failure_status(&group, failure))?;
         Ok(Response::new(wire::MergeReply { merged: Some(convert::descriptor_to_proto(&merged)) }))
+    }
+
+    async fn move_tablet(
+        &self,
+        request: Request<wire::MoveTabletRequest>,
+    ) -> Result<Response<wire::MoveTabletReply>, Status> {
+        let timeout = timeout(request.metadata());
+        let request = request.into_inner();
+        self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
+        let (target, tablet, fence) = move_parts(request.target, request.expected).map_err(|e| error_status(&e))?;
+        let group = self.group(request.source).map_err(failure_status)?;
+        let moved = group.move_tablet(tablet, fence, target, timeout).await;
+        moved.map_err(|failure| group_failure_status(&group, failure))?;
+        Ok(Response::new(wire::MoveTabletReply {}))
+    }
+
+    async fn import(&self, request: Request<wire::ImportRequest>) -> Result<Response<wire::ImportReply>, Status> {
+        let own = self.manager.registry().identity().map(|identity| identity.cluster);
+        check_cluster_id(request.metadata(), own).map_err(|error| error_status(&error))?;
+        let timeout = timeout(request.metadata());
+        let wire::ImportRequest { group, step } = request.into_inner();
+        let group = self.group(group).map_err(failure_status)?;
+        let kind = match step {
+            None => {
+                let ticket = group.import_ticket(timeout).await;
+                let ticket = ticket.map_err(|failure| group_failure_status(&group, failure))?;
+                import_reply::Kind::Ticket(ticket.get())
+            }
+            Some(step) => {
+                let (id, step) = convert::tablet_move::step_from_proto(step).map_err(|error| error_status(&error))?;
+                let status = group.import(id, step, timeout).await;
+                let status = status.map_err(|failure| group_failure_status(&group, failure))?;
+                import_reply::Kind::Status(convert::tablet_move::status_to_proto(&status))
+            }
+        };
+        Ok(Response::new(wire::ImportReply { kind: Some(kind) }))
     }
 
     async fn apply(&self, request: Request<wire::ApplyRequest>) -> Result<Response<wire::ApplyReply>, Status> {
@@ -275,9 +328,10 @@ impl Control for ControlService {
     async fn report(&self, request: Request<wire::ReportRequest>) -> Result<Response<wire::ReportReply>, Status> {
         self.check_fence(request.into_inner().fence).await.map_err(|error| error_status(&error))?;
         let manager = Arc::clone(&self.manager);
-        // Reading the sizes of the stores blocks: not on a thread that serves requests.
-        let reports = self.manager.maintenance().run(move || manager.report()).await;
-        let reports = reports.map_err(|error| error_status(&Error::new(Reason::Unavailable, error.to_string())))?;
+        // Reading the sizes of the stores and the resources blocks: not on a thread that serves requests.
+        let reports = self.manager.maintenance().run(move || (manager.report(), manager.capacity().resources())).await;
+        let (reports, resources) =
+            reports.map_err(|error| error_status(&Error::new(Reason::Unavailable, error.to_string())))?;
         let mut replicas: Vec<_> = reports.iter().map(replica_report).collect();
         let damaged = self.manager.quarantined().into_iter();
         replicas.extend(damaged.map(|id| wire::ReplicaReport { quarantined: true, ..not_running_report(id) }));
@@ -289,6 +343,8 @@ impl Control for ControlService {
             incarnation: self.incarnation.get(),
             replicas,
             log_bytes: self.manager.log().bytes(),
+            resources: Some(convert::resources_to_proto(&resources, self.manager.capacity().write_state())),
+            highest: Some(convert::highest_ids_to_proto(&self.manager.highest_ids())),
         }))
     }
 

@@ -4,17 +4,21 @@
 //! layers:
 //! - `server` starts and stops everything, `config` holds the settings, `drain` transfers leaderships before a graceful stop;
 //! - `registration` is the server's identity and its lease in Chubby, `directory_cache` a copy of Chubby's files for restarts;
+//! - `capacity` is what the server can still take: disk, files, memory;
 //! - `rpc` serves fronts and clients, `control` serves the master, `deadline` reads the timeouts of calls;
 //! - `maintenance` flushes memtables, purges logs, splits large tablets and collects garbage;
+//! - `import_client` sends a tablet that moves to the leader of its new group;
 //! - `metadata_writer` updates METADATA after changes of tablets;
 //! - `local_servers` connects the servers of one process.
 
+pub mod capacity;
 pub mod config;
 pub mod control;
 pub mod deadline;
 mod directory_cache;
 pub mod drain;
 pub mod front;
+mod import_client;
 pub mod local_servers;
 pub mod maintenance;
 pub mod metadata_writer;
@@ -24,6 +28,10 @@ pub mod router;
 pub mod rpc;
 pub mod server;
 pub mod tablet;
+
+#[cfg(test)]
+#[path = "../../fuzz/inputs.rs"]
+mod inputs;
 
 pub use config::{RestartScope, ServerConfig, ServerOptions};
 pub use ebla_storage::store::BlockCache;

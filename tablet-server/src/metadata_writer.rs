@@ -24,8 +24,10 @@ use parking_lot::Mutex;
 
 use ebla_client::{Cluster, Directory};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, ServerId, TabletId};
+use ebla_model::highest_ids::HighestIds;
+use ebla_model::id::{GroupId, LogIndex, ServerId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
 use ebla_proto::control::FlushRequest;
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{convert, status};
@@ -34,8 +36,9 @@ use ebla_runtime::Runtime;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
+use crate::import_client::ImportClient;
 use crate::tablet::lifecycle::manager::TabletManager;
 use crate::tablet::lifecycle::split::TabletHost;
 
@@ -53,7 +56,8 @@ pub struct MetadataWriter {
     server: ServerId,
     chubby: SharedChubby,
     directory: ChubbyDirectory,
-    channels: Channels,
+    channels: Arc<Channels>,
+    imports: ImportClient,
     runtime: Runtime,
     manager: OnceLock<Weak<TabletManager>>,
     /// Tablets whose rows must be checked; at most one entry for each tablet of this server.
@@ -79,11 +83,14 @@ impl MetadataWriter {
     /// A writer that only queues tablets until [`MetadataWriter::start`].
     #[must_use]
     pub fn new(server: ServerId, chubby: SharedChubby, directory: ChubbyDirectory, runtime: &Runtime) -> Arc<Self> {
+        let channels = Arc::new(Channels::new(runtime.net.clone()));
+        let imports = ImportClient::new(Arc::clone(&channels), directory.clone());
         Arc::new(Self {
             server,
             chubby,
             directory,
-            channels: Channels::new(runtime.net.clone()),
+            channels,
+            imports,
             runtime: runtime.clone(),
             manager: OnceLock::new(),
             pending: Mutex::default(),
@@ -119,6 +126,24 @@ impl MetadataWriter {
                 tokio::time::sleep(self.runtime.rng.jitter(RETRY_PAUSE)).await;
             }
         }
+    }
+
+    /// An id that no known tablet or group has: ids ascend, so it is above all that were known before it was given.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` when Chubby gives ids a second time; errors of Chubby.
+    async fn allocate(&self, counter: Counter, known: impl Fn(&HighestIds) -> u64) -> Result<u64, Error> {
+        let manager = self.manager.get().and_then(Weak::upgrade);
+        let known = manager.map(|manager| known(&manager.highest_ids())).unwrap_or_default();
+        let id = next_ids(self.chubby.as_ref(), counter, 1).await?.start;
+        if id > known {
+            return Ok(id);
+        }
+        let name = counter.name();
+        error!(counter = name, id, known, "Chubby gives ids twice: it was restored from an older backup");
+        let message =
+            format!("Chubby gave {id} of the counter {name}, but ids up to {known} are in use; the master raises it");
+        Err(Error::new(Reason::FailedPrecondition, message))
     }
 
     async fn update_row(&self, cluster: &Cluster, tablet: TabletId) -> Result<RowStatus, Error> {
@@ -183,15 +208,15 @@ fn must_retry(tablet: TabletId, outcome: Result<RowStatus, Error>) -> bool {
 impl TabletHost for MetadataWriter {
     fn allocate_tablet_id(&self) -> BoxFuture<'_, Result<TabletId, Error>> {
         Box::pin(async move {
-            let ids = next_ids(self.chubby.as_ref(), Counter::Tablets, 1).await?;
-            Ok(TabletId::new(ids.start))
+            let known = |highest: &HighestIds| highest.tablet.get();
+            Ok(TabletId::new(self.allocate(Counter::Tablets, known).await?))
         })
     }
 
     fn allocate_group_id(&self) -> BoxFuture<'_, Result<GroupId, Error>> {
         Box::pin(async move {
-            let ids = next_ids(self.chubby.as_ref(), Counter::Groups, 1).await?;
-            Ok(GroupId::new(ids.start))
+            let known = |highest: &HighestIds| highest.group.get();
+            Ok(GroupId::new(self.allocate(Counter::Groups, known).await?))
         })
     }
 
@@ -214,6 +239,19 @@ impl TabletHost for MetadataWriter {
             });
             futures::future::join_all(flushes).await;
         })
+    }
+
+    fn import_ticket<'a>(&'a self, target: &'a GroupDescriptor) -> BoxFuture<'a, Result<LogIndex, Error>> {
+        Box::pin(self.imports.ticket(target))
+    }
+
+    fn import<'a>(
+        &'a self,
+        target: &'a GroupDescriptor,
+        id: MoveId,
+        step: MoveStep,
+    ) -> BoxFuture<'a, Result<ImportStatus, Error>> {
+        Box::pin(async move { self.imports.apply(target, id, &step).await })
     }
 
     fn tablets_changed(&self, tablets: Vec<TabletId>) {

@@ -8,33 +8,44 @@ use ebla_client::CallError;
 use ebla_model::error::Error;
 use ebla_proto::locate::locate_server::Locate;
 use ebla_proto::locate::{ClusterReply, ClusterRequest, CountersReply, CountersRequest, TableName};
+use ebla_proto::tablet::call::Request as CallRequest;
+use ebla_proto::tablet::call_reply::Outcome;
 use ebla_proto::tablet::tablets_server::Tablets;
 use ebla_proto::{cluster_guard, convert, record, status, tablet as wire};
 use ebla_routing::ActiveMaster;
 use ebla_routing::ChubbyDirectory;
+use ebla_runtime::call_stream;
 use ebla_storage::log::CommitLog;
-use futures::{Stream, StreamExt as _};
-use tonic::{Request, Response, Status};
+use futures::{FutureExt as _, Stream, StreamExt as _};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
 
-use crate::deadline::timeout;
+use crate::deadline::{self, timeout};
 use crate::raft::RaftCounters;
 use crate::tablet::handler::TabletHandler;
 
 /// The largest message received or sent: a row may be as large as the API allows.
 pub const MESSAGE_BYTES_MAX: usize = ebla_client::channel::MESSAGE_BYTES_MAX;
 
+/// The largest number of calls of one stream that are in flight. Further calls stay in the socket.
+const CALLS_IN_FLIGHT_MAX: usize = 4096;
+/// The largest rows, in bytes, in a reply on a stream: a larger reply would delay those behind it.
+const STREAM_REPLY_BYTES_MAX: usize = 128 * 1024;
+
 /// Serves `ebla.tablet.Tablets`.
 #[derive(Clone, Debug)]
 pub struct TabletService {
     handler: TabletHandler,
     directory: ChubbyDirectory,
+    /// Cancelled when the server stops: streams of calls end.
+    closing: CancellationToken,
 }
 
 impl TabletService {
-    /// Serves the local replicas, to callers that name this directory's cluster.
+    /// Serves the local replicas, to callers that name this directory's cluster, until `closing` is cancelled.
     #[must_use]
-    pub const fn new(handler: TabletHandler, directory: ChubbyDirectory) -> Self {
-        Self { handler, directory }
+    pub const fn new(handler: TabletHandler, directory: ChubbyDirectory, closing: CancellationToken) -> Self {
+        Self { handler, directory, closing }
     }
 
     /// The message and its sender's timeout. Fails when the sender names another cluster.
@@ -44,6 +55,26 @@ impl TabletService {
         let timeout = timeout(request.metadata());
         Ok((request.into_inner(), timeout))
     }
+}
+
+/// The reply to a call on a stream.
+async fn serve_call(handler: TabletHandler, call: wire::Call) -> wire::CallReply {
+    let timeout = Duration::from_micros(call.timeout_micros).min(deadline::TIMEOUT_MAX);
+    let outcome = match call.request {
+        Some(CallRequest::Read(request)) => handler.read_once(request, timeout).await.map(|reply| match reply {
+            Some(reply) if reply.response.len() <= STREAM_REPLY_BYTES_MAX => Outcome::Read(reply),
+            _ => Outcome::Oversized(true),
+        }),
+        Some(CallRequest::Write(request)) => handler.write(request, timeout).await.map(Outcome::Write),
+        Some(CallRequest::Check(request)) => handler.check(request, timeout).await.map(Outcome::Check),
+        Some(CallRequest::Modify(request)) => handler.modify(request, timeout).await.map(Outcome::Modify),
+        None => Err(Error::invalid("the call has no request that this server knows").into()),
+    };
+    let outcome = outcome.unwrap_or_else(|CallError { error, detail }| {
+        let (reason, message) = (error.reason.name().to_owned(), error.message);
+        Outcome::Error(wire::CallError { reason, message, detail: detail.map(|detail| *detail) })
+    });
+    wire::CallReply { call: call.call, outcome: Some(outcome) }
 }
 
 /// The status of a failed call, with the detail that the server has about the tablet.
@@ -58,6 +89,7 @@ pub fn call_status(error: &CallError) -> Status {
 #[tonic::async_trait]
 impl Tablets for TabletService {
     type ReadStream = Pin<Box<dyn Stream<Item = Result<wire::ReadReply, Status>> + Send>>;
+    type ExchangeStream = Pin<Box<dyn Stream<Item = Result<wire::CallReply, Status>> + Send>>;
 
     async fn read(&self, request: Request<wire::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let (request, timeout) = self.parts(request)?;
@@ -78,6 +110,17 @@ impl Tablets for TabletService {
     async fn modify(&self, request: Request<wire::ModifyRequest>) -> Result<Response<wire::ModifyReply>, Status> {
         let (request, timeout) = self.parts(request)?;
         self.handler.modify(request, timeout).await.map(Response::new).map_err(|error| call_status(&error))
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<Streaming<wire::Call>>,
+    ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let (calls, _timeout) = self.parts(request)?;
+        let handler = self.handler.clone();
+        let serve = move |call| serve_call(handler.clone(), call).boxed();
+        let replies = call_stream::replies(calls, CALLS_IN_FLIGHT_MAX, self.closing.clone().cancelled_owned(), serve);
+        Ok(Response::new(replies.boxed()))
     }
 
     async fn sample(&self, request: Request<wire::SampleRequest>) -> Result<Response<wire::SampleReply>, Status> {

@@ -36,6 +36,7 @@ use tokio::sync::{Notify, watch};
 use tonic::service::Routes;
 use tracing::{error, info, warn};
 
+use crate::capacity::Capacity;
 use crate::config::{RestartScope, ServerConfig, ServerOptions, Threads};
 use crate::control::ControlService;
 use crate::directory_cache::DirectoryCache;
@@ -125,6 +126,8 @@ impl TabletServer {
                 Some(cache) => SharedResources::with_cache(store, cache.clone())?,
                 None => SharedResources::new(store)?,
             };
+            let capacity = capacity_of(&config);
+            sample_disk(&capacity, server, &pools.raft.maintenance).await?;
             let scratch = config.data_dir.join("scratch");
             let network = Network::new(
                 NetworkOptions {
@@ -134,6 +137,7 @@ impl TabletServer {
                     scratch: scratch.clone(),
                     maintenance: pools.raft.maintenance.clone(),
                     response_timeout: PEER_TIMEOUT,
+                    capacity: Arc::clone(&capacity),
                 },
                 &replication,
             );
@@ -152,6 +156,7 @@ impl TabletServer {
                 timings: config.options.timings,
                 needs_vote_holdoff: config.options.restart == RestartScope::Server,
                 host: Arc::clone(&metadata_writer) as Arc<dyn TabletHost>,
+                capacity,
             })
             .await?;
             let handler = TabletHandler::new(Arc::clone(&manager), runtime.clock.clone());
@@ -260,6 +265,12 @@ impl TabletServer {
         }
     }
 
+    /// Returns when the process must end, with the reason: the core of a replica ended by an unexpected failure, so an invariant
+    /// or the disk is broken. Cancel-safe.
+    pub async fn failed(&self) -> Error {
+        self.manager.failed().await
+    }
+
     /// Drains the server before [`TabletServer::stop`] while other servers keep running: accepts no new work from the master,
     /// releases the lease, and transfers every leadership to another server. Requests are served until the stop. Takes at
     /// most 4 s.
@@ -328,12 +339,17 @@ struct Services {
 
 impl Services {
     fn serve(self, listener: Listener, runtime: &Runtime) {
-        let tablets = TabletsServer::new(TabletService::new(self.handler, self.directory.clone()))
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let tablets =
+            TabletsServer::new(TabletService::new(self.handler, self.directory.clone(), runtime.tasks.token()))
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let routes = Routes::new(tablets)
             .add_service(LocateServer::new(LocateService::new(self.directory, self.log, self.network.counters())))
-            .add_service(ControlServer::new(self.control))
+            .add_service(
+                ControlServer::new(self.control)
+                    .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                    .max_encoding_message_size(MESSAGE_BYTES_MAX),
+            )
             .add_service(self.network.service());
         serve(&runtime.tasks, listener, front::add_services(routes, self.front), ServeOptions::default());
     }
@@ -417,6 +433,18 @@ async fn load_directory_cache(
     let (data_dir, cluster) = (config.data_dir.clone(), registry.identity().map(|identity| identity.cluster));
     let loaded = maintenance.run(move || DirectoryCache::load(&data_dir, cluster)).await;
     loaded.map_err(|error| Error::internal(error.to_string()))
+}
+
+/// Before the server accepts its first write.
+async fn sample_disk(capacity: &Arc<Capacity>, server: ServerId, maintenance: &Blocking) -> Result<(), Error> {
+    let capacity = Arc::clone(capacity);
+    let sampled = maintenance.run(move || capacity.sample_disk(server)).await;
+    sampled.map_err(|error| Error::internal(error.to_string()))
+}
+
+fn capacity_of(config: &ServerConfig) -> Arc<Capacity> {
+    let ServerOptions { resources, disk_reserve, local_servers, .. } = &config.options;
+    Capacity::new(resources(&config.data_dir, *disk_reserve), local_servers.clone())
 }
 
 /// The state of the disk before the replicas are opened.

@@ -9,7 +9,7 @@ use ebla_chubby::embedded::Embedded;
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::Error;
 use ebla_runtime::units::ByteSize;
-use ebla_runtime::{Net, Rng, Runtime, Tasks};
+use ebla_runtime::{FixedResources, Net, Rng, Runtime, Tasks};
 use ebla_storage::disk::SimDisk;
 use ebla_storage::store::StoreOptions;
 use ebla_tablet_server::config::Threads;
@@ -38,8 +38,10 @@ pub(crate) const TIMINGS: RaftTimings = RaftTimings {
 };
 /// About how long a sync takes.
 const SYNC: Duration = Duration::from_millis(2);
-/// Small, so that a run turns over a few segments.
-const SEGMENT_BYTES: u64 = 256 << 10;
+/// The budget of a commit log that is never reached, and the size of its segments: a run turns over a few.
+const LARGE_LOG: (u64, u64) = (1 << 30, 256 << 10);
+/// Segments are collected during a run, and servers that were down need snapshots.
+const SMALL_LOG: (u64, u64) = (128 << 10, 32 << 10);
 
 /// Timeouts after which a failed server is replaced.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,6 +97,8 @@ pub(crate) struct SimCluster {
     /// Whether workers also overwrite the same rows repeatedly.
     pub(crate) owns: bool,
     pub(crate) failure_timeouts: FailureTimeouts,
+    /// Whether commit logs are small.
+    purges_logs: bool,
     pub(crate) trace: Mutex<Trace>,
     pub(crate) history: Mutex<History>,
     pub(crate) phase: Mutex<Phase>,
@@ -142,6 +146,7 @@ impl SimCluster {
             seed: plan.seed,
             owns: plan.owns,
             failure_timeouts: plan.failure_timeouts,
+            purges_logs: plan.purges_logs,
             trace: Mutex::new(trace),
             history: Mutex::default(),
             phase: Mutex::new(Phase::Boot),
@@ -220,9 +225,13 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
         options.lease_ttl = lease;
     }
     options.restart = RestartScope::Server;
-    options.segment_bytes = ByteSize::new(SEGMENT_BYTES);
+    let (log_bytes, segment_bytes) = if cluster.purges_logs { SMALL_LOG } else { LARGE_LOG };
+    options.log_bytes = ByteSize::new(log_bytes);
+    options.segment_bytes = ByteSize::new(segment_bytes);
     options.threads = Threads::Inline { sync: SYNC };
     options.open_disk = Arc::new(move |_folder| Ok(Arc::new(disk.clone())));
+    // Those of the machine differ from run to run.
+    options.resources = Arc::new(|_folder, _reserve| Arc::new(FixedResources::default()));
     let config = ServerConfig {
         data_dir: host.folder.clone(),
         listen: format!("0.0.0.0:{SERVER_PORT}"),

@@ -32,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(60);
 const CONVERGE: Duration = Duration::from_secs(60);
 /// Timeout after that until METADATA lists each tablet once: the master reconciles once a minute.
 const LISTED: Duration = Duration::from_secs(90);
+/// The maximum age of cells: longer than any run, shorter than some jumps of clocks.
+const AGE_MAX: Duration = Duration::from_secs(30 * 60);
 /// The writer of the appends of the final checks.
 const OVERSEER: u32 = 1_000;
 /// Concurrent operations of one client.
@@ -281,28 +283,19 @@ fn list_of(row: &Row) -> String {
 /// Maximum number of divisions of groups that a run requests. Each group costs processor time until the end of the run.
 const DIVISIONS_MAX: usize = 3;
 
-/// The host that creates the table, requests splits, merges and divisions of groups, and runs the final checks.
-pub(crate) async fn overseer(cluster: Arc<SimCluster>, splits: Vec<(Duration, String)>) -> turmoil::Result {
+/// The host that creates the table, requests splits, merges, moves and divisions of groups, and runs the final checks.
+pub(crate) async fn overseer(
+    cluster: Arc<SimCluster>,
+    splits: Vec<(Duration, String)>,
+    moves: Option<Duration>,
+) -> turmoil::Result {
     let runtime = cluster.runtime("overseer", &HostTime::default(), 0);
-    create_table(&cluster, &runtime).await;
+    // A tablet for each of the groups that tables have at first.
+    let initial_splits: &[&str] = if moves.is_some() { &["g", "n"] } else { &[] };
+    create_table(&cluster, &runtime, &initial_splits.iter().map(|split| key(split)).collect::<Vec<_>>()).await;
     cluster.note("overseer", "table", "");
     *cluster.phase.lock() = Phase::Load;
-    for (number, (at, split)) in splits.into_iter().enumerate() {
-        let now = time::elapsed();
-        tokio::time::sleep(at.saturating_sub(now)).await;
-        if cluster.phase() != Phase::Load {
-            break;
-        }
-        request_split(&cluster, &runtime, &split).await;
-        // Every third one, the first included. It may undo the split, or join tablets that other splits have made.
-        if number % 3 == 0 {
-            request_merge(&cluster, &runtime).await;
-        }
-        // Every second one, so that tablets are also split in the groups that a division has created.
-        if number % 2 == 1 && number / 2 < DIVISIONS_MAX {
-            request_division(&cluster, &runtime).await;
-        }
-    }
+    tokio::join!(request_splits(&cluster, &runtime, splits), request_moves(&cluster, &runtime, moves));
     wait_for(&cluster, Phase::Converge).await;
     let wrong = match tokio::time::timeout(CONVERGE, read_all(&cluster, &runtime)).await {
         Ok(end) => {
@@ -315,6 +308,38 @@ pub(crate) async fn overseer(cluster: Arc<SimCluster>, splits: Vec<(Duration, St
     cluster.note("overseer", "result", &wrong.len().to_string());
     *cluster.result.lock() = Some(wrong);
     Ok(())
+}
+
+/// Requests the splits of the plan, and merges and divisions with them.
+async fn request_splits(cluster: &SimCluster, runtime: &Runtime, splits: Vec<(Duration, String)>) {
+    for (number, (at, split)) in splits.into_iter().enumerate() {
+        let now = time::elapsed();
+        tokio::time::sleep(at.saturating_sub(now)).await;
+        if cluster.phase() != Phase::Load {
+            break;
+        }
+        request_split(cluster, runtime, &split).await;
+        // Every third one, the first included. It may undo the split, or join tablets that other splits have made.
+        if number % 3 == 0 {
+            request_merge(cluster, runtime).await;
+        }
+        // Every second one, so that tablets are also split in the groups that a division has created.
+        if number % 2 == 1 && number / 2 < DIVISIONS_MAX {
+            request_division(cluster, runtime).await;
+        }
+    }
+}
+
+/// Requests moves of random tablets until the load ends.
+async fn request_moves(cluster: &SimCluster, runtime: &Runtime, mean: Option<Duration>) {
+    let Some(mean) = mean else { return };
+    loop {
+        tokio::time::sleep(runtime.rng.jitter(mean)).await;
+        if cluster.phase() != Phase::Load {
+            return;
+        }
+        request_move(cluster, runtime).await;
+    }
 }
 
 /// Waits until METADATA lists each tablet of the table once: the rows that merges have left behind are removed, at the latest by
@@ -341,13 +366,14 @@ async fn wait_for_rows(cluster: &SimCluster, runtime: &Runtime) -> Vec<String> {
     }
 }
 
-async fn create_table(cluster: &SimCluster, runtime: &Runtime) {
-    let families: Vec<_> =
-        ["l", "v", "w"].iter().map(|name| ((*name).to_owned(), Some(GcRule::MaxVersions(1)))).collect();
+async fn create_table(cluster: &SimCluster, runtime: &Runtime, splits: &[RowKey]) {
+    let rule = GcRule::Any(vec![GcRule::MaxVersions(1), GcRule::MaxAge(AGE_MAX)]);
+    let families: Vec<_> = ["l", "v", "w"].iter().map(|name| ((*name).to_owned(), Some(rule.clone()))).collect();
     for turn in 0.. {
         let server = &cluster.servers[turn % cluster.servers.len()];
         let admin = Admin::connect(&server.address(), runtime);
-        match tokio::time::timeout(Duration::from_secs(10), admin.create_table(&table_name(), &families, &[])).await {
+        match tokio::time::timeout(Duration::from_secs(10), admin.create_table(&table_name(), &families, splits)).await
+        {
             Ok(Ok(())) => return,
             Ok(Err(error)) if error.reason == Reason::AlreadyExists => return,
             Ok(Err(error)) => tracing::info!(%error, "no table yet"),
@@ -387,16 +413,36 @@ async fn request_division(cluster: &SimCluster, runtime: &Runtime) {
     cluster.trace.lock().count(time::elapsed(), "overseer", kind, outcome_name(&outcome));
 }
 
-/// Merges two adjacent tablets of one group, as far as METADATA is current.
+/// Moves a random tablet to a random other group.
+async fn request_move(cluster: &SimCluster, runtime: &Runtime) {
+    let server = &cluster.servers[usize::try_from(runtime.rng.below(cluster.servers.len() as u64)).unwrap()];
+    let pick = |count: usize| usize::try_from(runtime.rng.below(count.max(1) as u64)).unwrap();
+    let moved = async {
+        let client = Client::connect_cluster(&server.address(), runtime.clone()).await?;
+        let listed = client.tablets(&table_name()).await?;
+        let tablet = listed.get(pick(listed.len())).map(|(tablet, _leader)| tablet);
+        let tablet = tablet.ok_or_else(|| Error::new(Reason::Unavailable, "METADATA lists no tablet"))?;
+        let groups = client.admin().groups().await?.into_iter().map(|one| one.group.group);
+        let others: Vec<_> = groups.filter(|group| *group != GroupId::METADATA && *group != tablet.group).collect();
+        let group = others.get(pick(others.len()));
+        let group = group.ok_or_else(|| Error::new(Reason::FailedPrecondition, "there is no other group"))?;
+        client.admin().move_tablet(tablet.tablet, *group).await
+    };
+    let outcome = tokio::time::timeout(Duration::from_secs(5), moved).await;
+    let kind = if matches!(outcome, Ok(Ok(_))) { "moved" } else { "not-moved" };
+    cluster.trace.lock().count(time::elapsed(), "overseer", kind, outcome_name(&outcome));
+}
+
+/// Merges two adjacent tablets, as far as METADATA is current. If they are in different groups, one is moved first.
 async fn request_merge(cluster: &SimCluster, runtime: &Runtime) {
     let server = &cluster.servers[usize::try_from(runtime.rng.below(cluster.servers.len() as u64)).unwrap()];
     let merged = async {
         let client = Client::connect_cluster(&server.address(), runtime.clone()).await?;
         let listed = client.tablets(&table_name()).await?;
-        let pairs: Vec<_> = listed.windows(2).filter(|pair| pair[0].0.group == pair[1].0.group).collect();
+        let pairs: Vec<_> = listed.windows(2).collect();
         let chosen = runtime.rng.below(pairs.len().max(1) as u64);
         let pair = pairs.get(usize::try_from(chosen).unwrap());
-        let pair = pair.ok_or_else(|| Error::new(Reason::FailedPrecondition, "no group has two adjacent tablets"))?;
+        let pair = pair.ok_or_else(|| Error::new(Reason::FailedPrecondition, "there is one tablet"))?;
         client.admin().merge_tablets(pair[0].0.tablet, Some(pair[1].0.tablet)).await
     };
     let outcome = tokio::time::timeout(Duration::from_secs(5), merged).await;

@@ -8,6 +8,7 @@
 //!   cluster   the simulated cluster: state that survives crashes, processes of each host
 //!   nemesis   fault injection by the driver of tests/harness/faults;   rates   how often faults recur
 //!   effects   what each fault does;   image   the state of a folder after a crash
+//!   tenant    a client that creates, changes and deletes tables
 //!   load      the clients;   history   checks of their operations;   replicas   comparison of replicas
 //!   time, net, chubby   simulated interfaces;   trace   the events, as a hash
 //! ```
@@ -37,6 +38,7 @@ mod rates;
 mod replicas;
 mod run;
 mod seeds;
+mod tenant;
 mod time;
 mod trace;
 

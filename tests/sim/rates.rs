@@ -54,6 +54,11 @@ impl FaultRates {
         Self::calm().every(Recurring::Cut, 700).every(Recurring::Isolate, 3_000)
     }
 
+    /// Links that are cut from time to time: a tablet can move between a write and its repetition.
+    pub(crate) fn moves() -> Self {
+        Self::calm().every(Recurring::Cut, 1_200)
+    }
+
     /// Isolated servers that clients still reach.
     pub(crate) fn alone() -> Self {
         Self::calm().every(Recurring::Isolate, 5_000)

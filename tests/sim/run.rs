@@ -1,19 +1,22 @@
 //! One run of one seed: hosts, faults and load, then recovery and checks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use ebla_model::id::{GroupId, ReplicaId, Term};
+use ebla_model::id::{GroupId, LogIndex, ReplicaId, Term};
 use ebla_runtime::Rng;
+use ebla_storage::store::GroupStore;
 use ebla_tablet_server::raft::GroupReplica;
+use ebla_tablet_server::tablet::TabletGroup;
 
 use crate::cluster::{self, FailureTimeouts, Phase, SimCluster};
 use crate::load;
 use crate::nemesis::Nemesis;
 use crate::rates::FaultRates;
 use crate::replicas;
+use crate::tenant;
 use crate::time::UP_BEFORE;
 use crate::trace::Trace;
 
@@ -31,6 +34,13 @@ pub(crate) struct Plan {
     pub(crate) owns: bool,
     /// When a split is ordered, and where.
     pub(crate) splits: Vec<(Duration, String)>,
+    /// The mean time between two orders to move a tablet to another group.
+    pub(crate) moves: Option<Duration>,
+    /// Whether other tables are created, changed and deleted meanwhile.
+    pub(crate) tables: bool,
+    /// Whether commit logs are so small that they are purged. The engine's files in a snapshot differ from run to run, and with them
+    /// the time of its transfer: such a run is not repeated exactly.
+    pub(crate) purges_logs: bool,
     /// Timeouts after which a failed server is replaced.
     pub(crate) failure_timeouts: FailureTimeouts,
     /// Whether the run stops at the first anomaly.
@@ -60,6 +70,8 @@ impl Plan {
             }
             _ => (3, fault_rates, FailureTimeouts::default()),
         };
+        let moves = (rng.below(2) == 0).then(|| Duration::from_millis(500 + rng.below(4_000)));
+        let tables = rng.below(2) == 0;
         Self {
             seed,
             servers,
@@ -69,6 +81,9 @@ impl Plan {
             fault_rates,
             owns: seed.is_multiple_of(2),
             splits,
+            moves,
+            tables,
+            purges_logs: seed % 4 == 3,
             failure_timeouts,
             stops_at_first: false,
         }
@@ -81,6 +96,9 @@ impl Plan {
             failure_timeouts: FailureTimeouts::default(),
             load: Duration::from_secs(20),
             owns: false,
+            moves: None,
+            tables: false,
+            purges_logs: false,
             stops_at_first: true,
             ..Self::draw(seed)
         };
@@ -93,6 +111,13 @@ impl Plan {
             "parts" => Self { fault_rates: FaultRates::parts(), splits: many_splits(), ..plan },
             "alone" => Self { fault_rates: FaultRates::alone(), splits: Vec::new(), clients: 8, ..plan },
             "splits" => Self { fault_rates: FaultRates::calm(), splits: many_splits(), clients: 3, ..plan },
+            "moves" => Self {
+                fault_rates: FaultRates::moves(),
+                splits: Vec::new(),
+                moves: Some(Duration::from_millis(100)),
+                clients: 4,
+                ..plan
+            },
             "kills" => Self { fault_rates: FaultRates::kills(), splits: many_splits(), clients: 3, ..plan },
             _ => Self::draw(seed),
         }
@@ -101,7 +126,14 @@ impl Plan {
     /// No faults.
     pub(crate) fn calm(seed: u64) -> Self {
         let splits = vec![(Duration::from_secs(8), "k/0".to_owned())];
-        Self { fault_rates: FaultRates::calm(), load: Duration::from_secs(30), splits, ..Self::draw(seed) }
+        Self {
+            fault_rates: FaultRates::calm(),
+            load: Duration::from_secs(30),
+            splits,
+            moves: Some(Duration::from_secs(2)),
+            tables: true,
+            ..Self::draw(seed)
+        }
     }
 }
 
@@ -141,6 +173,7 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
         stops_at_first: plan.stops_at_first,
         terms: BTreeMap::new(),
         voters: BTreeMap::new(),
+        groups: BTreeMap::new(),
     };
     let mut wrong = Vec::new();
     if !steps.until(BOOT, None, |cluster| cluster.phase() == Phase::Load) {
@@ -199,8 +232,12 @@ fn build<'a>(plan: &Plan, cluster: &Arc<SimCluster>) -> turmoil::Sim<'a> {
         let shared = Arc::clone(cluster);
         sim.host(format!("client-{number}"), move || load::client(Arc::clone(&shared), number));
     }
-    let (shared, splits) = (Arc::clone(cluster), plan.splits.clone());
-    sim.host("overseer", move || load::overseer(Arc::clone(&shared), splits.clone()));
+    let (shared, splits, moves) = (Arc::clone(cluster), plan.splits.clone(), plan.moves);
+    sim.host("overseer", move || load::overseer(Arc::clone(&shared), splits.clone(), moves));
+    if plan.tables {
+        let shared = Arc::clone(cluster);
+        sim.host("tenant", move || tenant::run(Arc::clone(&shared)));
+    }
     sim
 }
 
@@ -213,6 +250,17 @@ struct Steps<'s, 'a> {
     terms: BTreeMap<(usize, GroupReplica), Term>,
     /// All voters that each group has had.
     voters: BTreeMap<GroupId, BTreeSet<ReplicaId>>,
+    /// Each replica as it was last seen.
+    groups: BTreeMap<(usize, GroupReplica), SeenGroup>,
+}
+
+/// A running replica. The weak pointers keep the addresses from being used again.
+#[derive(Clone)]
+struct SeenGroup {
+    group: Weak<TabletGroup>,
+    store: Weak<GroupStore>,
+    /// Up to where its log is purged.
+    purged: LogIndex,
 }
 
 /// Interval at which the state of all groups is traced.
@@ -296,8 +344,32 @@ impl Steps<'_, '_> {
         }
     }
 
+    /// Counts purges of logs, and snapshot installs: each replaces the store of a running group.
+    fn count_purges(&mut self, now: Duration) {
+        for (number, host) in self.cluster.servers.iter().enumerate() {
+            for group in host.hosted().iter().flat_map(|hosted| hosted.groups()) {
+                let purged = group.raft().status().purged.unwrap_or_default().index;
+                let store = Arc::downgrade(&group.state_machine().store());
+                let seen = SeenGroup { group: Arc::downgrade(&group), store, purged };
+                let Some(before) = self.groups.insert((number, group.raft().id()), seen.clone()) else { continue };
+                let count = |kind| {
+                    self.cluster.trace.lock().count(now, &host.name, kind, &format!("{} {purged}", group.id()));
+                };
+                if !Weak::ptr_eq(&before.group, &seen.group) {
+                    continue;
+                }
+                if !Weak::ptr_eq(&before.store, &seen.store) {
+                    count("snapshot-installed");
+                } else if purged > before.purged {
+                    count("log-purged");
+                }
+            }
+        }
+    }
+
     /// Traces the state of the groups, and counts replicas that were added to groups.
     fn look(&mut self, now: Duration) {
+        self.count_purges(now);
         for host in &self.cluster.servers {
             for report in host.hosted().iter().flat_map(|hosted| hosted.report()) {
                 let (group, tablets) = (report.descriptor.group, report.tablets.len());

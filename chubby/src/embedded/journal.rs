@@ -12,8 +12,8 @@
 //!
 //! Each transaction is synced before it is acknowledged, so only the last record can be torn: a torn tail is
 //! truncated when the journal is opened. A damaged record before an intact one is corruption, which an operator must
-//! inspect. Opening replaces the file by a snapshot (new file, sync, rename, sync of the folder), and so does growth.
-//! After a failed write or sync nothing is written any more.
+//! inspect. So is a journal without a whole snapshot at its beginning: opening replaces the file by a snapshot (new file,
+//! sync, rename, sync of the folder), and so does growth. After a failed write or sync nothing is written any more.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -117,14 +117,7 @@ fn lock(dir: &Path) -> Result<fs::File, Error> {
 
 /// Replaces the journal by a snapshot of these files, and returns it open at its end.
 fn write_snapshot<'a>(dir: &Path, revision: Revision, files: impl Iterator<Item = &'a File>) -> io::Result<fs::File> {
-    let mut bytes = MAGIC.to_vec();
-    for file in files {
-        bytes.extend(record(&snapshot_file(file)?)?);
-    }
-    let mut end = vec![SNAPSHOT_END];
-    end.extend(revision.get().to_le_bytes());
-    bytes.extend(record(&end)?);
-
+    let bytes = snapshot(revision, files)?;
     let (new, path) = (dir.join("journal.new"), dir.join("journal"));
     let mut file = fs::File::create(&new)?;
     file.write_all(&bytes)?;
@@ -132,6 +125,18 @@ fn write_snapshot<'a>(dir: &Path, revision: Revision, files: impl Iterator<Item 
     fs::rename(&new, &path)?;
     fs::File::open(dir)?.sync_all()?;
     Ok(file)
+}
+
+/// A journal with these files and no transaction.
+fn snapshot<'a>(revision: Revision, files: impl Iterator<Item = &'a File>) -> io::Result<Vec<u8>> {
+    let mut bytes = MAGIC.to_vec();
+    for file in files {
+        bytes.extend(record(&snapshot_file(file)?)?);
+    }
+    let mut end = vec![SNAPSHOT_END];
+    end.extend(revision.get().to_le_bytes());
+    bytes.extend(record(&end)?);
+    Ok(bytes)
 }
 
 fn record(payload: &[u8]) -> io::Result<Vec<u8>> {
@@ -195,17 +200,13 @@ enum Entry {
 
 /// Replays the bytes of a journal: the revision and the files at its end.
 fn replay(bytes: &Bytes) -> Result<(Revision, BTreeMap<String, File>), Error> {
-    let mut files = Files::default();
-    let mut snapshot = BTreeMap::new();
-    let mut rest = bytes.clone();
-    if !rest.starts_with(MAGIC) {
-        return Err(Error::Damaged("the journal has a wrong header".to_owned()));
-    }
-    rest.advance(MAGIC.len());
-    while let Some((entry, after)) = next_entry(&rest) {
-        match entry {
-            Entry::SnapshotFile(file) => _ = snapshot.insert(file.path.clone(), file),
-            Entry::SnapshotEnd(revision) => files = Files::restored(revision, std::mem::take(&mut snapshot)),
+    let (mut rest, revision, snapshot) = replay_snapshot(bytes)?;
+    let mut files = Files::restored(revision, snapshot);
+    while let Some((payload, after)) = next_record(&rest) {
+        match entry(payload)? {
+            Entry::SnapshotFile(_) | Entry::SnapshotEnd(_) => {
+                return Err(Error::Damaged("the journal has a second snapshot".to_owned()));
+            }
             Entry::Transaction(revision, writes) if revision == files.next_revision() => {
                 files.commit(revision, &writes);
             }
@@ -217,17 +218,36 @@ fn replay(bytes: &Bytes) -> Result<(Revision, BTreeMap<String, File>), Error> {
         rest = after;
     }
     check_torn_tail(&rest)?;
-    let (revision, all) = (files.revision(), files.clone_files());
-    if revision == Revision::ZERO && !all.is_empty() {
-        return Err(Error::Damaged("the snapshot in the journal is incomplete".to_owned()));
+    let all = files.clone_files().into_iter().map(|file| (file.path.clone(), file));
+    Ok((files.revision(), all.collect()))
+}
+
+/// The bytes after the snapshot, its revision and its files. The snapshot was complete before the journal had its name, so
+/// an incomplete one is damage and no torn tail.
+fn replay_snapshot(bytes: &Bytes) -> Result<(Bytes, Revision, BTreeMap<String, File>), Error> {
+    let mut rest = bytes.clone();
+    if !rest.starts_with(MAGIC) {
+        return Err(Error::Damaged("the journal has a wrong header".to_owned()));
     }
-    Ok((revision, all.into_iter().map(|file| (file.path.clone(), file)).collect()))
+    rest.advance(MAGIC.len());
+    let mut files = BTreeMap::new();
+    while let Some((payload, after)) = next_record(&rest) {
+        match entry(payload)? {
+            Entry::SnapshotFile(file) => _ = files.insert(file.path.clone(), file),
+            Entry::SnapshotEnd(revision) => return Ok((after, revision, files)),
+            Entry::Transaction(..) => break,
+        }
+        rest = after;
+    }
+    Err(Error::Damaged("the snapshot in the journal is incomplete".to_owned()))
 }
 
 /// A torn tail contains no intact record. If one follows, the bytes before it were synced and are damaged.
 fn check_torn_tail(rest: &Bytes) -> Result<(), Error> {
     for start in 1..rest.len() {
-        if next_entry(&rest.slice(start..)).is_some() {
+        // The kind is checked before the checksum, so that searching at every offset stays cheap.
+        let is_known = matches!(rest.get(start + HEAD_BYTES), Some(&(TRANSACTION | SNAPSHOT_FILE | SNAPSHOT_END)));
+        if is_known && next_record(&rest.slice(start..)).is_some() {
             return Err(Error::Damaged("a record before the last one is damaged".to_owned()));
         }
     }
@@ -237,42 +257,47 @@ fn check_torn_tail(rest: &Bytes) -> Result<(), Error> {
     Ok(())
 }
 
-/// The first record and the bytes after it, or `None` at the end and where there is no intact record.
-fn next_entry(bytes: &Bytes) -> Option<(Entry, Bytes)> {
+/// The payload of the first record and the bytes after it, or `None` at the end and where there is no intact record.
+fn next_record(bytes: &Bytes) -> Option<(Bytes, Bytes)> {
     let mut rest = bytes.clone();
     let length = usize::try_from(rest.try_get_u32_le().ok()?).ok()?;
     let checksum = rest.try_get_u32_le().ok()?;
-    // Checked before the checksum, so that searching for a record at every offset stays cheap.
-    if length == 0
-        || length > rest.len()
-        || !matches!(rest.first(), Some(&(TRANSACTION | SNAPSHOT_FILE | SNAPSHOT_END)))
-    {
+    if length == 0 || length > rest.len() {
         return None;
     }
     let payload = rest.split_to(length);
-    if crc32c::crc32c(&payload) != checksum {
-        return None;
-    }
-    Some((entry(payload)?, rest))
+    (crc32c::crc32c(&payload) == checksum).then_some((payload, rest))
 }
 
-fn entry(mut payload: Bytes) -> Option<Entry> {
-    match payload.try_get_u8().ok()? {
+/// The content of an intact record. One that does not decode was synced: it must not be truncated like a torn tail.
+fn entry(payload: Bytes) -> Result<Entry, Error> {
+    let unknown = || Error::Damaged("the journal has a record that this release cannot read".to_owned());
+    decode_entry(payload).ok_or_else(unknown)
+}
+
+fn decode_entry(mut payload: Bytes) -> Option<Entry> {
+    let entry = match payload.try_get_u8().ok()? {
         TRANSACTION => {
-            let revision = Revision::new(payload.try_get_u64_le().ok()?);
+            let revision = take_revision(&mut payload)?;
             let count = payload.try_get_u32_le().ok()?;
             let writes = (0..count).map(|_| take_write(&mut payload)).collect::<Option<_>>()?;
-            Some(Entry::Transaction(revision, writes))
+            Entry::Transaction(revision, writes)
         }
         SNAPSHOT_FILE => {
-            let created = Revision::new(payload.try_get_u64_le().ok()?);
-            let modified = Revision::new(payload.try_get_u64_le().ok()?);
+            let (created, modified) = (take_revision(&mut payload)?, take_revision(&mut payload)?);
             let Write::Put { path, value, lease } = take_write(&mut payload)? else { return None };
-            Some(Entry::SnapshotFile(File { path, value, created, modified, lease }))
+            Entry::SnapshotFile(File { path, value, created, modified, lease })
         }
-        SNAPSHOT_END => Some(Entry::SnapshotEnd(Revision::new(payload.try_get_u64_le().ok()?))),
-        _ => None,
-    }
+        SNAPSHOT_END => Entry::SnapshotEnd(take_revision(&mut payload)?),
+        _ => return None,
+    };
+    payload.is_empty().then_some(entry)
+}
+
+/// A revision; `None` for one that no service reaches, so that counting on does not overflow.
+fn take_revision(payload: &mut Bytes) -> Option<Revision> {
+    let revision = payload.try_get_u64_le().ok()?;
+    (revision <= u64::MAX / 2).then(|| Revision::new(revision))
 }
 
 fn take_write(payload: &mut Bytes) -> Option<Write> {
@@ -294,4 +319,101 @@ fn take_path(payload: &mut Bytes) -> Option<String> {
 fn take_bytes(payload: &mut Bytes) -> Option<Bytes> {
     let length = usize::try_from(payload.try_get_u32_le().ok()?).ok()?;
     (length <= payload.len()).then(|| payload.split_to(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, proptest};
+
+    use super::*;
+    use crate::inputs::inputs;
+
+    fn file(path: &str, lease: Option<u64>) -> File {
+        let (created, modified) = (Revision::new(2), Revision::new(4));
+        File {
+            path: path.to_owned(),
+            value: Bytes::from_static(b"value"),
+            created,
+            modified,
+            lease: lease.map(LeaseId::new),
+        }
+    }
+
+    /// The payloads of a journal's records: a snapshot of two files, and two transactions.
+    fn payloads() -> Vec<Vec<u8>> {
+        let end = [&[SNAPSHOT_END][..], &7_u64.to_le_bytes()].concat();
+        let writes = [Write::put("a", "new"), Write::delete("b")];
+        vec![
+            snapshot_file(&file("a", None)).unwrap(),
+            snapshot_file(&file("b", Some(3))).unwrap(),
+            end,
+            transaction(Revision::new(8), &writes).unwrap(),
+            transaction(Revision::new(9), &writes[1..]).unwrap(),
+        ]
+    }
+
+    fn journal(payloads: &[Vec<u8>]) -> Vec<u8> {
+        payloads.iter().fold(MAGIC.to_vec(), |bytes, payload| [bytes, record(payload).unwrap()].concat())
+    }
+
+    fn replayed(bytes: Vec<u8>) -> Result<(Revision, BTreeMap<String, File>), Error> {
+        replay(&bytes.into())
+    }
+
+    #[test]
+    fn an_incomplete_snapshot_is_damage_wherever_it_ends() {
+        let whole = journal(&payloads()[..3]);
+        assert_eq!(replayed(whole.clone()).unwrap().0, Revision::new(7));
+        for length in 0..whole.len() {
+            let opened = replayed(whole[..length].to_vec());
+            assert!(matches!(opened, Err(Error::Damaged(_))), "{length} of {} bytes: {opened:?}", whole.len());
+        }
+        let mut rotten = whole.clone();
+        *rotten.last_mut().unwrap() ^= 1;
+        assert!(replayed(rotten).is_err(), "the last record of a snapshot is no torn tail");
+    }
+
+    #[test]
+    fn an_intact_record_that_cannot_be_read_is_no_torn_tail() {
+        let mut payloads = payloads();
+        for unknown in [&b"\x04later"[..], b"\x03", b"\x01\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0"] {
+            payloads[4] = unknown.to_vec();
+            assert!(matches!(replayed(journal(&payloads)), Err(Error::Damaged(_))), "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn records_in_another_order_are_damage() {
+        for order in [&[3][..], &[0, 3, 2], &[2, 0], &[2, 2], &[0, 1, 2, 4], &[0, 1, 2, 3, 3]] {
+            let payloads: Vec<_> = order.iter().map(|number| payloads()[*number].clone()).collect();
+            assert!(matches!(replayed(journal(&payloads)), Err(Error::Damaged(_))), "{order:?}");
+        }
+    }
+
+    /// What was accepted survives a snapshot.
+    fn check(bytes: Vec<u8>) {
+        if let Ok((revision, files)) = replayed(bytes) {
+            let again = snapshot(revision, files.values()).unwrap();
+            assert_eq!(replayed(again), Ok((revision, files)));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn a_journal_is_refused_or_survives_a_snapshot(bytes in inputs(vec![journal(&payloads())])) {
+            check(bytes);
+        }
+
+        #[test]
+        fn records_with_valid_checksums_are_refused_or_survive_a_snapshot(
+            number in 0..5_usize,
+            payload in inputs(payloads()),
+        ) {
+            let mut payloads = payloads();
+            payloads[number] = payload;
+            check(journal(&payloads));
+        }
+    }
 }

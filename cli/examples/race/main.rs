@@ -3,6 +3,7 @@
 //! ```text
 //!   ebla         three tablet servers, a master and an etcd of three members, each a process
 //!   up           the same in one process, `ebla up`
+//!   ebla-before  as `ebla`, and up-before: as `up`, of another version of the program (`--before`)
 //!   etcd         an etcd of three members, clients on all; etcd-leader: the same, clients on its leader
 //!   postgres     PostgreSQL, a primary with two standbys, on disk on two of the three before it answers
 //!   emulator     Google's, which stores everything in memory and does not sync
@@ -37,6 +38,7 @@ use crate::systems::{Running, build, serve, wait_for};
 /// Far from the ports that people use.
 const UP_ADDRESS: &str = "127.0.0.1:21186";
 const EMULATOR_PORT: u16 = 21_187;
+const UP_BEFORE_ADDRESS: &str = "127.0.0.1:21188";
 
 #[derive(clap::Parser)]
 struct Arguments {
@@ -45,6 +47,9 @@ struct Arguments {
     /// Google's emulator
     #[arg(long)]
     emulator: Option<PathBuf>,
+    /// Another version of the program, for the systems ebla-before and up-before
+    #[arg(long)]
+    before: Option<PathBuf>,
     /// Systems to run
     #[arg(long, value_delimiter = ',', default_value = "ebla,up,etcd,etcd-leader,postgres,emulator")]
     systems: Vec<String>,
@@ -69,7 +74,7 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = Runtime::system("race");
     let mut systems = Vec::new();
-    for name in ["ebla", "up", "etcd", "postgres", "emulator"] {
+    for name in ["ebla", "ebla-before", "up", "up-before", "etcd", "postgres", "emulator"] {
         let wanted = |one: &String| one == name || (name == "etcd" && one == "etcd-leader");
         if !arguments.systems.iter().any(wanted) {
             continue;
@@ -87,9 +92,12 @@ async fn main() -> ExitCode {
 }
 
 async fn start(name: &str, arguments: &Arguments, runtime: &Runtime) -> Started {
+    let before = || arguments.before.as_deref().ok_or("no --before is given");
     match name {
         "ebla" => processes(&arguments.ebla, runtime).await,
-        "up" => up(&arguments.ebla),
+        "ebla-before" => processes(before()?, runtime).await,
+        "up" => up(&arguments.ebla, UP_ADDRESS),
+        "up-before" => up(before()?, UP_BEFORE_ADDRESS),
         "etcd" => etcd().await,
         "postgres" => postgres::start(),
         _ => emulator(arguments.emulator.as_deref()),
@@ -107,15 +115,15 @@ async fn processes(program: &Path, runtime: &Runtime) -> Started {
     Ok((cluster.addresses().join(","), Box::new(cluster)))
 }
 
-fn up(program: &Path) -> Started {
+fn up(program: &Path, address: &str) -> Started {
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
-    let arguments = ["up", "--listen", UP_ADDRESS, "--data"].map(OsStr::new);
+    let arguments = ["up", "--listen", address, "--data"].map(OsStr::new);
     let (ready, running) = serve(program, &[&arguments[..], &[data.as_os_str()]].concat(), folder.path())?;
     // All three servers take requests; the file tells where.
     let servers = ready.get("servers").and_then(serde_json::Value::as_array).into_iter().flatten();
     let all: Vec<_> = servers.filter_map(|server| Some(server.get("bigtable")?.as_str()?.to_owned())).collect();
-    let addresses = if all.is_empty() { UP_ADDRESS.to_owned() } else { all.join(",") };
+    let addresses = if all.is_empty() { address.to_owned() } else { all.join(",") };
     Ok((addresses, Box::new((running, folder))))
 }
 

@@ -5,6 +5,7 @@
 
 use ebla_client::Client;
 use ebla_client::table::ReadOptions;
+use ebla_model::capacity::readable_bytes;
 use ebla_model::cell::Row;
 use ebla_model::error::Reason;
 use ebla_model::filter::Filter;
@@ -126,7 +127,7 @@ async fn run_queries(client: &Client, name: &TableName) -> Result<(), Failure> {
     for one in client.admin().status().await?.servers {
         let server = one.server.unwrap_or_default();
         let (replicas, leads) = (one.replicas.to_string(), one.leads.to_string());
-        sizes.row(vec![server.server.to_string(), server.address, replicas, leads, output::size(one.size_bytes)]);
+        sizes.row(vec![server.server.to_string(), server.address, replicas, leads, readable_bytes(one.size_bytes)]);
     }
     output::print(&format!("\nTablet servers    ebla status\n{}", sizes.render()));
     Ok(())

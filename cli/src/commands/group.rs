@@ -1,6 +1,7 @@
 //! `ebla group`: list, divide.
 
 use ebla_client::admin::GroupStatus;
+use ebla_model::capacity::readable_bytes;
 use ebla_model::id::{GroupId, ServerId};
 use ebla_model::metadata::{GroupDescriptor, Replica};
 use ebla_runtime::Runtime;
@@ -92,7 +93,7 @@ fn render(groups: &[GroupStatus]) -> String {
             one.group.group.to_string(),
             tablet::mark_leader(&servers(&one.group), one.leader.map(ServerId::get)),
             one.tablets.to_string(),
-            output::size(one.size_bytes),
+            readable_bytes(one.size_bytes),
         ]);
     }
     table.render()

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_client::Client;
+use ebla_model::capacity::readable_bytes;
 use ebla_model::gc::GcRule;
 use ebla_model::key::RowKey;
 use ebla_model::mutation::{Mutation, WriteTime};
@@ -90,7 +91,7 @@ pub fn describe(loaded: &Loaded) -> String {
         "loaded {} rows, {} cells, {} from {} in {:.1} s\n",
         loaded.rows,
         loaded.cells,
-        output::size(loaded.bytes as u64),
+        readable_bytes(loaded.bytes as u64),
         loaded.origin,
         loaded.took.as_secs_f64(),
     )

@@ -131,12 +131,16 @@ impl ClusterArguments {
         Ok(addresses.list().to_vec())
     }
 
-    /// The full name of a table.
+    /// The full name of a table. `name` is its last part or already the full name, as `ebla table list -o json` prints it.
     ///
     /// # Errors
     /// Names that the API does not allow.
-    pub fn table(&self, short: &str) -> Result<TableName, Failure> {
-        Ok(TableName::from_parts(&self.project, &self.instance, short)?)
+    pub fn table(&self, name: &str) -> Result<TableName, Failure> {
+        if name.contains('/') {
+            Ok(name.parse()?)
+        } else {
+            Ok(TableName::from_parts(&self.project, &self.instance, name)?)
+        }
     }
 
     /// A client of the cluster, which locates tablets itself. Its calls time out after `--timeout`.

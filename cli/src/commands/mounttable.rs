@@ -8,7 +8,7 @@ use clap::{Args as _, FromArgMatches as _};
 use ebla_client::Client;
 use ebla_model::schema::TableName;
 use ebla_mounttable_server::server::{Server, ServerConfig, StartError, Storage};
-use ebla_mounttable_server::service::bearer::{TokenConfig, TokenVerifier};
+use ebla_mounttable_server::service::bearer::{Issuer, TokenConfig, TokenVerifier};
 use ebla_mounttable_server::service::identity::AuthMethod;
 use ebla_mounttable_tree::file;
 use ebla_mounttable_tree::identity::BlessingPattern;
@@ -20,6 +20,7 @@ use ebla_runtime::Runtime;
 use serde_json::json;
 
 use super::mt::to_failure;
+use crate::address::Addresses;
 use crate::output::Failure;
 use crate::process::{self, Listen, Signals};
 
@@ -53,7 +54,7 @@ impl TableArguments {
 /// Serve names: a mounttable that is stored in a cluster, or in memory
 ///
 /// Examples:
-///   ebla mounttable --cluster 127.0.0.1:8086 --listen 127.0.0.1:8101 --insecure-dev-identity
+///   ebla mounttable --cluster 127.0.0.1:8086,127.0.0.1:8087 --listen 127.0.0.1:8101 --insecure-dev-identity
 ///   ebla mounttable --in-memory --http-listen 127.0.0.1:8180 --insecure-dev-identity
 ///
 /// Any number of processes may serve the same table. A missing table is created. With --insecure-dev-identity its root is
@@ -61,10 +62,10 @@ impl TableArguments {
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Mounttable {
-    /// Address of a tablet server of the cluster that stores the table
-    #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port, required_unless_present = "in_memory",
-        conflicts_with = "in_memory")]
-    pub cluster: Option<String>,
+    /// Addresses of tablet servers of the cluster that stores the table, separated by commas: tried in turn at the start, so
+    /// give several. Later all servers of the cluster are known
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "in_memory", conflicts_with = "in_memory")]
+    pub cluster: Option<Addresses>,
     /// Store nothing: mounts are lost when the process stops
     #[arg(long)]
     pub in_memory: bool,
@@ -86,11 +87,12 @@ pub struct Mounttable {
     /// Pattern of callers who may do everything, whatever the permissions say; repeat for several
     #[arg(long, value_name = "PATTERN")]
     pub superuser: Vec<String>,
-    /// File with the public keys that verify callers' tokens: a JWK Set (RFC 7517). With it callers are authenticated by
-    /// their tokens
+    /// File with the public keys of an issuer of tokens: a JWK Set (RFC 7517). With it callers are authenticated by their
+    /// tokens. Repeat for several issuers: the first file belongs to the first --jwt-issuer, and so on
     #[arg(long, value_name = "FILE", requires_all = ["jwt_issuer", "jwt_audience"])]
-    pub jwt_keys: Option<PathBuf>,
-    /// Trusted issuer of tokens: their `iss`; its host is the first part of callers' names. Repeat for several
+    pub jwt_keys: Vec<PathBuf>,
+    /// Trusted issuer of tokens: their `iss`. Without its scheme it is the first part of callers' names: ISSUER:u:SUBJECT,
+    /// ISSUER:e:EMAIL (if `email_verified` is true), ISSUER:g:GROUP. Repeat for several
     #[arg(long, value_name = "URL", requires = "jwt_keys")]
     pub jwt_issuer: Vec<String>,
     /// Audience that tokens for this table must have: their `aud`
@@ -163,7 +165,8 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
         process::check_ready(file)?;
     }
     process::check_free(&listen).await?;
-    let Some(server) = signals.unless_signalled(Box::pin(serve(&command, &runtime))).await.transpose()? else {
+    let starting = Box::pin(serve(&command, storage(&command, &runtime), &runtime));
+    let Some(server) = signals.unless_signalled(starting).await.transpose()? else {
         return Ok(());
     };
     let announced = announce(&command, &server);
@@ -183,12 +186,12 @@ fn announce(command: &Mounttable, server: &Server) -> Result<(), Failure> {
         }
         process::write_ready(file, &ready)?;
     }
-    let callers = match (&command.jwt_keys, command.insecure_dev_identity) {
-        (Some(_keys), _) => "callers are authenticated by tokens",
-        (None, true) => "callers are not authenticated",
-        (None, false) => "all calls are refused",
+    let callers = match (command.jwt_keys.is_empty(), command.insecure_dev_identity) {
+        (false, _) => "callers are authenticated by tokens",
+        (true, true) => "callers are not authenticated",
+        (true, false) => "all calls are refused",
     };
-    let storage = command.cluster.as_deref().unwrap_or("memory");
+    let storage = command.cluster.as_ref().map_or_else(|| "memory".to_owned(), |cluster| cluster.list().join(", "));
     let http = server.http_address().map(|address| format!(" and http://{address}")).unwrap_or_default();
     eprintln!(
         "ebla {}   mounttable at {}{http}   stored in {storage}   no TLS; {callers}",
@@ -198,11 +201,34 @@ fn announce(command: &Mounttable, server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts the server that the arguments describe.
+/// The storage that the arguments describe; in a cluster its tables exist afterwards.
+async fn storage(command: &Mounttable, runtime: &Runtime) -> Result<Storage, Failure> {
+    match &command.cluster {
+        Some(cluster) if cluster.list().is_empty() => Err(Failure::usage("--cluster contains no address")),
+        Some(cluster) => in_cluster(command, &Client::connect_any(cluster.list(), runtime.clone()).await?).await,
+        None => Ok(Storage::Memory),
+    }
+}
+
+/// The storage in the cluster of `client`; its tables exist afterwards.
+///
+/// # Errors
+/// An invalid name of the table; those of the cluster.
+pub async fn in_cluster(command: &Mounttable, client: &Client) -> Result<Storage, Failure> {
+    let store = BigtableStore::new(client, &command.table.name()?)?;
+    store.create_tables(&client.admin(), command.tablets).await?;
+    Ok(Storage::Cluster(Box::new(store)))
+}
+
+/// Starts the server that the arguments describe. `storage` is awaited once the arguments are valid.
 ///
 /// # Errors
 /// The reason why it cannot start.
-pub async fn serve(command: &Mounttable, runtime: &Runtime) -> Result<Server, Failure> {
+pub async fn serve(
+    command: &Mounttable,
+    storage: impl Future<Output = Result<Storage, Failure>>,
+    runtime: &Runtime,
+) -> Result<Server, Failure> {
     let identity = identity(command, runtime)?;
     let nodes = match &command.permissions_file {
         Some(path) => {
@@ -210,31 +236,26 @@ pub async fn serve(command: &Mounttable, runtime: &Runtime) -> Result<Server, Fa
         }
         None => Vec::new(),
     };
-    let storage = match &command.cluster {
-        Some(address) => {
-            let client = Client::connect_cluster(address, runtime.clone()).await?;
-            let name = command.table.name()?;
-            let store = BigtableStore::new(&client, &name)?;
-            store.create_tables(&client.admin(), command.tablets).await?;
-            Storage::Cluster(Box::new(store))
-        }
-        None => Storage::Memory,
-    };
-    Server::open(config(command, identity), nodes, storage, runtime.clone()).await.map_err(failed)
+    Server::open(config(command, identity), nodes, storage.await?, runtime.clone()).await.map_err(failed)
 }
 
 fn identity(command: &Mounttable, runtime: &Runtime) -> Result<AuthMethod, Failure> {
-    let Some(path) = &command.jwt_keys else {
+    if command.jwt_keys.is_empty() {
         return Ok(if command.insecure_dev_identity { AuthMethod::Development } else { AuthMethod::RefuseAll });
-    };
-    let trust = TokenConfig {
-        keys: read(path)?,
-        issuers: command.jwt_issuer.clone(),
-        audience: command.jwt_audience.clone().unwrap_or_default(),
-    };
+    }
+    if command.jwt_keys.len() != command.jwt_issuer.len() {
+        return Err(Failure::usage(format!(
+            "--jwt-keys is given {} times and --jwt-issuer {} times: each issuer has a file of its own keys",
+            command.jwt_keys.len(),
+            command.jwt_issuer.len()
+        )));
+    }
+    let issuer = |(url, path): (&String, &PathBuf)| Ok(Issuer { url: url.clone(), keys: read(path)? });
+    let issuers: Vec<_> =
+        command.jwt_issuer.iter().zip(&command.jwt_keys).map(issuer).collect::<Result<_, Failure>>()?;
+    let trust = TokenConfig { issuers, audience: command.jwt_audience.clone().unwrap_or_default() };
     let bearer = TokenVerifier::new(&trust, runtime.clock.clone());
-    let bearer = bearer.map_err(|error| Failure::usage(format!("{}: {}", path.display(), error.message)))?;
-    Ok(AuthMethod::Bearer(Arc::new(bearer)))
+    Ok(AuthMethod::Bearer(Arc::new(bearer.map_err(|error| Failure::usage(error.message))?)))
 }
 
 fn read(path: &Path) -> Result<String, Failure> {

@@ -18,7 +18,9 @@ mod trace;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ebla_mounttable_namespace::{MountOptions, Namespace, Roots, ServerResults};
+use ebla_mounttable_namespace::change::MOUNTS_NOT_FOLLOWED;
+use ebla_mounttable_namespace::recipients::TOKEN_WITHHELD;
+use ebla_mounttable_namespace::{Builder, ChangeScope, MountOptions, Namespace, Roots, ServerResults};
 use ebla_mounttable_tree::table::Subtree;
 use ebla_mounttable_tree::{Error, MountMode, Reason, ServerAddress, Target, TargetFlags, naming};
 use ebla_runtime::Runtime;
@@ -62,6 +64,14 @@ pub struct Root {
     /// File with the token (JWT) that authenticates the caller at a server with --jwt-keys
     #[arg(long, global = true, value_name = "FILE", env = "MT_TOKEN_FILE", conflicts_with = "identity")]
     pub token_file: Option<PathBuf>,
+    /// Mounted mounttable that receives the token too; repeat for several. Without this only --root and the server of a
+    /// name that begins with /HOST:PORT receive it
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    pub token_server: Vec<String>,
+    /// Let deletions and permissions of names behind a mounted mounttable go to that mounttable. Without this they are refused:
+    /// a user who may mount a server could redirect them
+    #[arg(long, global = true)]
+    pub follow_mounts: bool,
     /// Output format
     #[arg(short = 'o', long = "output", global = true, env = "EBLA_OUTPUT", value_enum, default_value = "table")]
     pub output: Format,
@@ -277,12 +287,18 @@ pub async fn run(mt: Mt, runtime: Runtime) -> Result<(), Failure> {
     execute(mt, runtime).await.map_err(with_next_step)
 }
 
-/// Adds the next step when no server answered: the address is wrong, or nothing listens there.
+/// Adds the next step when no server answered (the address is wrong, or nothing listens there), when a change would follow a
+/// mount, and when a mounted server refused a call without the token.
 fn with_next_step(failure: Failure) -> Failure {
-    if !failure.message.contains(&format!("({})", Reason::Unavailable)) {
+    let next = if failure.message.contains(&format!("({})", Reason::Unavailable)) {
+        "check that a mounttable is running there; start one with `ebla mounttable`, or give another address with --root"
+    } else if failure.message.contains(MOUNTS_NOT_FOLLOWED) {
+        "--follow-mounts lets them"
+    } else if failure.message.contains(TOKEN_WITHHELD) {
+        "--token-server HOST:PORT sends it to a server that you trust"
+    } else {
         return failure;
-    }
-    let next = "check that a mounttable is running there; start one with `ebla mounttable`, or give another address with --root";
+    };
     Failure { message: format!("{}; {next}", failure.message), ..failure }
 }
 
@@ -431,17 +447,15 @@ pub fn to_failure(error: Error) -> Failure {
     Failure { message: format!("{} ({})", error.message, error.reason), code }
 }
 
-/// A namespace that starts at `roots`. The caller authenticates with the token in `token_file`, or claims the identity `called`.
+/// The namespace of a caller who authenticates with the token in `token_file`, or claims the identity `called`.
 ///
 /// # Errors
 /// Usage, when the token cannot be read.
 pub(super) fn namespace(
-    roots: Roots,
+    builder: Builder,
     token_file: Option<&Path>,
     called: Option<&str>,
-    runtime: &Runtime,
 ) -> Result<Namespace, Failure> {
-    let builder = Namespace::builder(runtime.clone()).roots(roots);
     let builder = match (token_file, called) {
         (Some(path), _) => {
             let unreadable = |error| Failure::usage(format!("read the token in {}: {error}", path.display()));
@@ -462,7 +476,11 @@ impl Root {
     /// The namespace that starts at these roots.
     fn namespace(&self, runtime: &Runtime) -> Result<Namespace, Failure> {
         let roots = self.roots().map_err(to_failure)?;
-        namespace(roots, self.token_file.as_deref(), self.identity.as_deref(), runtime)
+        let token_servers: Vec<_> = self.token_server.iter().map(|text| rooted(text)).collect();
+        let token_servers = Roots::new(token_servers.iter().map(String::as_str)).map_err(to_failure)?;
+        let scope = if self.follow_mounts { ChangeScope::MountedTables } else { ChangeScope::NamedTable };
+        let builder = Namespace::builder(runtime.clone()).roots(roots).token_servers(token_servers).change_scope(scope);
+        namespace(builder, self.token_file.as_deref(), self.identity.as_deref())
     }
 
     fn roots(&self) -> Result<Roots, Error> {

@@ -7,7 +7,7 @@ use ebla_chubby::SharedChubby;
 use ebla_chubby::etcd::Etcd;
 use ebla_model::error::Error;
 use ebla_mounttable_namespace::publisher::PERIOD;
-use ebla_mounttable_namespace::{Publisher, Roots};
+use ebla_mounttable_namespace::{Namespace, Publisher, Roots};
 use ebla_mounttable_tree::Target;
 use ebla_runtime::Runtime;
 use serde_json::Value;
@@ -77,8 +77,6 @@ impl NodeArguments {
         }
         process::check_free(&[Listen { option: "--listen", address: &self.listen }]).await?;
         let etcd = Etcd::new(&self.etcd, runtime).map_err(|error| Failure::usage(Error::from(error).message))?;
-        // A process with a broken invariant must stop serving.
-        ebla_runtime::panic_hook::abort_on_panic();
         Ok(etcd.shared())
     }
 
@@ -113,7 +111,9 @@ impl NodeArguments {
         }
         let roots: Vec<_> = self.publish_to.iter().map(|root| mt::rooted(root)).collect();
         let roots = Roots::new(roots.iter().map(String::as_str)).map_err(mt::to_failure)?;
-        let names = mt::namespace(roots, self.publish_token_file.as_deref(), Some(&self.publish_as), runtime)?;
+        let token = self.publish_token_file.as_deref();
+        let builder = Namespace::builder(runtime.clone()).roots(roots);
+        let names = mt::namespace(builder, token, Some(&self.publish_as))?;
         let publisher = Publisher::start(&names, PERIOD);
         publisher.add_server(address.parse().map_err(mt::to_failure)?).await;
         publisher.add_name(name, Target::Leaf).await;

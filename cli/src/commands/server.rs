@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ebla_model::capacity::{Resources, WriteState, readable_bytes};
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
@@ -56,8 +57,8 @@ fn render(servers: &[ServerSnapshot]) -> String {
             or_dash(one.release.clone()),
             replicas,
             or_dash(one.leads),
-            or_dash(one.size_bytes.map(output::size)),
-            or_dash(one.log_bytes.map(output::size)),
+            or_dash(one.size_bytes.map(readable_bytes)),
+            or_dash(one.log_bytes.map(readable_bytes)),
         ]);
     }
     table.render()
@@ -65,6 +66,7 @@ fn render(servers: &[ServerSnapshot]) -> String {
 
 /// A server as JSON; unknown values are null.
 pub fn to_json(one: &ServerSnapshot) -> Value {
+    let Resources { disk, files, memory, .. } = one.resources;
     json!({
         "id": one.id,
         "bigtable": one.address,
@@ -78,6 +80,14 @@ pub fn to_json(one: &ServerSnapshot) -> Value {
         "leads": one.leads,
         "size_bytes": one.size_bytes,
         "log_bytes": one.log_bytes,
+        "disk_free_bytes": disk.map(|disk| disk.free_bytes),
+        "disk_total_bytes": disk.map(|disk| disk.total_bytes),
+        "disk_reserve_bytes": disk.map(|disk| disk.reserve_bytes),
+        "files_open": files.map(|files| files.used),
+        "files_limit": files.map(|files| files.limit),
+        "memory_bytes": memory.map(|memory| memory.used),
+        "memory_limit_bytes": memory.map(|memory| memory.limit),
+        "refuses_writes": (one.writes == WriteState::Refuses).then_some("disk"),
     })
 }
 

@@ -1,5 +1,6 @@
 //! `ebla status`: the health of a cluster, its servers, and how much data they store.
 
+use ebla_model::capacity::{WriteState, readable_bytes};
 use ebla_model::error::Reason;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
@@ -67,19 +68,31 @@ fn render(snapshot: &ClusterSnapshot, verdict: &Verdict) -> String {
     if let Some(health) = &snapshot.health {
         facts.push(format!("replicas {}/{} live", health.replicas_live, health.replicas_wanted));
     }
-    let mut table = Table::new(&["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG"]);
+    let mut table =
+        Table::new(&["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG", "DISK FREE", "FILES", "MEMORY"]);
     for one in &snapshot.servers {
         table.row(vec![
             one.id.to_string(),
             server::or_dash(one.address.clone()),
-            one.state().to_owned(),
+            match one.writes {
+                WriteState::Accepts => one.state().to_owned(),
+                WriteState::Refuses => format!("{}, refuses writes: disk", one.state()),
+            },
             server::or_dash(one.replicas),
             server::or_dash(one.leads),
-            server::or_dash(one.size_bytes.map(output::size)),
-            server::or_dash(one.log_bytes.map(output::size)),
+            server::or_dash(one.size_bytes.map(readable_bytes)),
+            server::or_dash(one.log_bytes.map(readable_bytes)),
+            server::or_dash(one.resources.disk.map(|disk| part(disk.free_bytes, disk.total_bytes, readable_bytes))),
+            server::or_dash(one.resources.files.map(|files| part(files.used, files.limit, |count| count.to_string()))),
+            server::or_dash(one.resources.memory.map(|memory| part(memory.used, memory.limit, readable_bytes))),
         ]);
     }
     format!("{verdict}\n\n{}\n\n{}", facts.join("   "), table.render())
+}
+
+/// A part of a resource, and all of it.
+fn part(part: u64, all: u64, show: impl Fn(u64) -> String) -> String {
+    format!("{}/{}", show(part), show(all))
 }
 
 fn master(snapshot: &ClusterSnapshot) -> String {
@@ -141,6 +154,8 @@ fn to_json(snapshot: &ClusterSnapshot, verdict: &Verdict) -> Value {
         "replicas_live": health.map(|health| health.replicas_live),
         "replicas_wanted": health.map(|health| health.replicas_wanted),
         "repairs": health.map(|health| health.repairs),
+        "repairs_without_room": health.map(|health| health.repairs_without_room),
+        "unknown_tables": health.map(|health| health.unknown_tables),
         "last_known": remembered.map(|last| json!({"age_seconds": last.age_millis / 1000, "tablets": last.tablets})),
         "servers": snapshot.servers.iter().map(server::to_json).collect::<Vec<_>>(),
     })

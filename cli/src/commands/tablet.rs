@@ -1,7 +1,7 @@
-//! `ebla tablet`: list, split, merge.
+//! `ebla tablet`: list, split, merge, move.
 
 use ebla_client::locate::LeaderHint;
-use ebla_model::id::TabletId;
+use ebla_model::id::{GroupId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_runtime::Runtime;
@@ -11,12 +11,13 @@ use super::ClusterArguments;
 use crate::encoding;
 use crate::output::{self, Failure, Format, Table};
 
-/// List, split and merge tablets
+/// List, split, merge and move tablets
 ///
 /// Examples:
 ///   ebla tablet list web
 ///   ebla tablet split web --at org.
 ///   ebla tablet merge 12 --next
+///   ebla tablet move 12 --group 5
 #[derive(Debug, clap::Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum Tablet {
@@ -55,15 +56,15 @@ pub enum Tablet {
         #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true, conflicts_with = "at")]
         within: Option<RowKey>,
     },
-    /// Merge two adjacent tablets of one group
+    /// Merge two adjacent tablets
     ///
     /// Examples:
     ///   ebla tablet merge 12 --next
     ///   ebla tablet merge 12 13
     ///
-    /// The tablet with the higher rows gets the rows of the other one and keeps its number. No data moves, and reads and writes
-    /// go on. Tablets of different groups cannot be merged yet: ebla tablet list shows the group of each. A tablet that is larger
-    /// than the split size afterwards splits again.
+    /// The tablet with the higher rows gets the rows of the other one and keeps its number. In one group no data moves, and reads
+    /// and writes go on. If the tablets are in different groups, the smaller one is moved first, as by ebla tablet move; ebla
+    /// tablet list shows the group of each. A tablet that is larger than the split size afterwards splits again.
     #[command(verbatim_doc_comment)]
     Merge {
         /// Which cluster
@@ -78,6 +79,26 @@ pub enum Tablet {
         /// Merge it with the tablet after it
         #[arg(long, conflicts_with = "with")]
         next: bool,
+    },
+    /// Move a tablet to another existing group
+    ///
+    /// Example:
+    ///   ebla tablet move 12 --group 5
+    ///
+    /// Reads and writes of the tablet wait while its data is copied, about two seconds for 64 MiB. Requests that wait longer than their
+    /// deadline fail. A move that has begun continues after a timeout; the same command waits for it again. ebla group list shows the
+    /// groups. Group 1 holds METADATA and takes no part in moves.
+    #[command(verbatim_doc_comment)]
+    Move {
+        /// Which cluster
+        #[command(flatten)]
+        cluster: ClusterArguments,
+        /// Number of the tablet
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        tablet: u64,
+        /// Number of the group to move it to
+        #[arg(long, value_name = "GROUP", value_parser = clap::value_parser!(u64).range(1..))]
+        group: u64,
     },
 }
 
@@ -120,6 +141,19 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
                     output::print_json(&json!({"merged": to_json(&merged, None), "removed": removed.get()}));
                 }
                 Format::Table => output::print(&render(&[(merged, None)])),
+            }
+            Ok(())
+        }
+        Tablet::Move { cluster, tablet, group } => {
+            let client = cluster.client(&runtime).await?;
+            let (moved, source) = client.admin().move_tablet(TabletId::new(tablet), GroupId::new(group)).await?;
+            match cluster.output {
+                Format::Json => {
+                    output::print_json(&json!({"moved": to_json(&moved, None), "from_group": source.get()}));
+                }
+                Format::Table => {
+                    output::print(&format!("tablet {tablet} moved from group {source} to group {}\n", moved.group));
+                }
             }
             Ok(())
         }

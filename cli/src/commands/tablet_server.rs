@@ -32,6 +32,10 @@ pub struct TabletServer {
     /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub split_bytes: Option<ByteSize>,
+    /// Disk space below which writes that store cells are refused: bytes, or a number with K, M or G [default: 2 GiB, or a tenth
+    /// of a file system below 20 GiB]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub disk_reserve: Option<ByteSize>,
 }
 
 /// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered if etcd is available.
@@ -45,6 +49,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     if let Some(size) = server.split_bytes {
         options.split_bytes = size;
     }
+    options.disk_reserve = server.disk_reserve;
     let config = ServerConfig {
         data_dir: server.node.data.clone(),
         listen: server.node.listen.clone(),
@@ -77,6 +82,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     let served = tokio::select! {
         served = signals.unless_signalled(serve) => served.unwrap_or(Ok(())),
         refused = running.registration_refused() => Err(refused.into()),
+        failed = running.failed() => Err(failed.into()),
     };
     eprintln!("stopping: transferring leaderships, draining, flushing");
     let graceful = async {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ebla_client::Client;
 use ebla_master::health::Health;
 use ebla_mounttable_server::server::Server;
 use ebla_runtime::Runtime;
@@ -48,6 +49,10 @@ pub struct Up {
     /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub split_bytes: Option<ByteSize>,
+    /// Disk space below which writes that store cells are refused: bytes, or a number with K, M or G [default: 2 GiB, or a tenth
+    /// of a file system below 20 GiB]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub disk_reserve: Option<ByteSize>,
     /// Serve a mounttable stored in this cluster too, without authentication of callers: `ebla mt --root HOST:PORT`
     #[arg(
         long, value_name = "HOST:PORT", value_parser = process::host_port,
@@ -94,20 +99,23 @@ impl Running {
     }
 }
 
-/// Runs until Ctrl-C or SIGTERM.
+/// Runs until Ctrl-C or SIGTERM, or until a part fails.
 ///
 /// # Errors
-/// The reason why it cannot start, and what to do.
+/// The reason why it cannot start or go on, and what to do.
 pub async fn run(up: Up, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     let Some(running) = start(&up, &mut signals, &runtime).await? else { return Ok(()) };
-    let announced = announce(&up, &running);
-    if announced.is_ok() {
-        signals.next().await;
+    let mut served = announce(&up, &running);
+    if served.is_ok() {
+        served = tokio::select! {
+            () = signals.next() => Ok(()),
+            failed = running.cluster.failed() => Err(failed.into()),
+        };
         eprintln!("\nstopping: draining, flushing");
     }
     signals.stop(running.stop()).await;
-    announced
+    served
 }
 
 /// Starts the cluster that the arguments describe; `None` when a signal arrived before it was ready. Arguments, addresses and
@@ -137,7 +145,12 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
         folder.discard();
         return Err(failure);
     }
-    let config = LocalConfig { servers: up.servers.into(), listen: listen.clone(), split_bytes: up.split_bytes };
+    let config = LocalConfig {
+        servers: up.servers.into(),
+        listen: listen.clone(),
+        split_bytes: up.split_bytes,
+        disk_reserve: up.disk_reserve,
+    };
     let Some(cluster) = LocalCluster::start(config, folder, signals.next(), runtime).await? else { return Ok(None) };
     let of_names = runtime.child("names");
     let failed = match signals.unless_signalled(serve_names(up, &cluster, &of_names)).await {
@@ -165,9 +178,10 @@ fn addresses<'a>(up: &'a Up, listen: &'a str) -> Vec<Listen<'a>> {
 /// Serves a mounttable stored in the cluster, if requested.
 async fn serve_names(up: &Up, cluster: &LocalCluster, runtime: &Runtime) -> Result<Option<Server>, Failure> {
     let Some(listen) = &up.mounttable else { return Ok(None) };
-    let first = cluster.addresses().into_iter().next().unwrap_or_default();
-    let names = Mounttable::beside(&first, listen, up.mounttable_http.as_deref())?;
-    Ok(Some(Box::pin(mounttable::serve(&names, runtime)).await?))
+    let Some(first) = cluster.servers.first() else { return Ok(None) };
+    let names = Mounttable::beside(first.address(), listen, up.mounttable_http.as_deref())?;
+    let client = Client::in_process(first.cluster().clone(), first.address(), runtime.clone());
+    Ok(Some(Box::pin(mounttable::serve(&names, mounttable::in_cluster(&names, &client), runtime)).await?))
 }
 
 /// Reports that the cluster is ready: writes the ready file, then a block on stderr (or JSON on stdout).

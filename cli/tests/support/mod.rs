@@ -49,12 +49,18 @@ impl Process {
     /// Starts `ebla` with these arguments and waits until it serves. `base`: the path of its ready file and its log, without
     /// their extensions; the log is appended to.
     pub(crate) fn start(base: &Path, arguments: &[&OsStr]) -> Self {
+        let mut command = Command::new(ebla());
+        command.args(arguments);
+        Self::start_command(base, command)
+    }
+
+    /// As [`Process::start`], with a command that executes `ebla`.
+    pub(crate) fn start_command(base: &Path, mut command: Command) -> Self {
         let clock = Clock::system();
         let started = clock.monotonic();
         let (ready, log) = (base.with_extension("ready"), base.with_extension("log"));
         drop(std::fs::remove_file(&ready));
-        let mut child = Command::new(ebla())
-            .args(arguments)
+        let mut child = command
             .arg("--ready-file")
             .arg(&ready)
             .stdout(Stdio::null())
@@ -125,7 +131,18 @@ impl Up {
     pub(crate) fn start(data: &Path, arguments: &[&str]) -> Self {
         let fixed = ["up", "--listen", "127.0.0.1:0", "--data"].map(OsStr::new);
         let given: Vec<_> = arguments.iter().map(OsStr::new).collect();
-        let process = Process::start(data, &[&fixed[..], &[data.as_os_str()], &given].concat());
+        Self::of(Process::start(data, &[&fixed[..], &[data.as_os_str()], &given].concat()))
+    }
+
+    /// As [`Up::start`], with a limit of open files.
+    pub(crate) fn start_with_files(data: &Path, files: u64) -> Self {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={files}:{files}")).arg(ebla());
+        command.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+        Self::of(Process::start_command(data, command))
+    }
+
+    fn of(process: Process) -> Self {
         let servers = process.ready["servers"].as_array().unwrap();
         let addresses: Vec<_> = servers.iter().map(|server| server["bigtable"].as_str().unwrap().to_owned()).collect();
         assert_eq!(process.ready["bigtable"].as_str().unwrap(), addresses[0]);

@@ -1,7 +1,8 @@
 //! A fake cluster in memory: tablets with leaders and generations over one map of rows, and events that tests schedule.
 //!
 //! Servers respond as real ones do: wrong generation, not the leader, wrong tablet. A write is applied once for each
-//! (session, sequence), and every application is counted, so that a test detects a duplicate.
+//! (session, sequence), as long as the session is remembered, and every application is counted, so that a test detects a
+//! duplicate.
 //! The tests of `routing` use this file too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,6 +20,7 @@ use ebla_model::metadata::{
 };
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::TableName;
+use ebla_model::session::IDLE_MAX;
 use ebla_model::time::Micros;
 use ebla_proto::convert::{LargeRows, MessageSizes, RowMessage, RowMessages};
 use ebla_proto::{convert, record, tablet};
@@ -26,6 +28,7 @@ use futures::future::BoxFuture;
 use futures::stream::{StreamExt, unfold};
 use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
+use tokio::time::Instant;
 
 use super::client::directory::{Directory, Freshness};
 use super::client::read::whole_rows;
@@ -82,7 +85,10 @@ pub(crate) struct ClusterState {
     rows: BTreeMap<(TableId, RowKey), Row>,
     next_tablet: u64,
     next_time: i64,
-    applied_ids: BTreeSet<(Bytes, u64)>,
+    /// The applied writes, and when.
+    applied_ids: BTreeMap<(Bytes, u64), Instant>,
+    /// The largest distance of a write from the lowest outstanding one of its session.
+    pub(crate) held_back_max: u64,
     responses_to_lose: u32,
     busy_responses: u32,
     /// The scheduled events, by step.
@@ -345,7 +351,10 @@ impl ClusterState {
             self.busy_responses -= 1;
             return Err(self.reject(Reason::Busy, TABLE, None));
         }
-        if self.applied_ids.insert((id.session, id.sequence)) {
+        self.held_back_max = self.held_back_max.max(id.sequence - id.lowest_outstanding);
+        let (id, now) = ((id.session, id.sequence), Instant::now());
+        if self.applied_ids.get(&id).is_none_or(|at| now.duration_since(*at) > IDLE_MAX) {
+            self.applied_ids.insert(id, now);
             apply(self);
         }
         if self.responses_to_lose > 0 {

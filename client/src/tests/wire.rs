@@ -9,13 +9,16 @@ use ebla_model::key::RowSet;
 use ebla_proto::locate::locate_server::{Locate, LocateServer};
 use ebla_proto::locate::{ClusterReply, ClusterRequest, CountersReply, CountersRequest, TableName};
 use ebla_proto::status::{to_status, to_status_with};
+use ebla_proto::tablet::call::Request as CallRequest;
+use ebla_proto::tablet::call_reply::Outcome;
 use ebla_proto::tablet::tablets_server::{Tablets, TabletsServer};
 use ebla_proto::{convert, record, tablet};
-use ebla_runtime::{Runtime, ServeOptions, serve};
+use ebla_runtime::{Runtime, ServeOptions, call_stream, serve};
+use futures::future;
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::fake::{ClusterEvent, Fake, TABLE, key};
 use crate::client::Client;
@@ -41,6 +44,28 @@ fn status(error: CallError) -> Status {
 }
 
 impl Server {
+    async fn small_call(self, call: tablet::Call) -> tablet::CallReply {
+        let (target, timeout) = (self.target(), Duration::from_micros(call.timeout_micros));
+        let outcome = match call.request.unwrap() {
+            CallRequest::Read(request) => match self.fake.read(&target, request, timeout).await {
+                Ok(mut replies) => replies
+                    .next()
+                    .await
+                    .unwrap()
+                    .map(|reply| if reply.finished { Outcome::Read(reply) } else { Outcome::Oversized(true) }),
+                Err(error) => Err(error),
+            },
+            CallRequest::Write(request) => self.fake.write(&target, request, timeout).await.map(Outcome::Write),
+            CallRequest::Check(request) => self.fake.check(&target, request, timeout).await.map(Outcome::Check),
+            CallRequest::Modify(request) => self.fake.modify(&target, request, timeout).await.map(Outcome::Modify),
+        };
+        let outcome = outcome.unwrap_or_else(|CallError { error, detail }| {
+            let (reason, message) = (error.reason.name().to_owned(), error.message);
+            Outcome::Error(tablet::CallError { reason, message, detail: detail.map(|detail| *detail) })
+        });
+        tablet::CallReply { call: call.call, outcome: Some(outcome) }
+    }
+
     fn target(&self) -> Target {
         Target { server: self.id, address: String::new() }
     }
@@ -49,6 +74,7 @@ impl Server {
 #[tonic::async_trait]
 impl Tablets for Server {
     type ReadStream = BoxStream<'static, Result<tablet::ReadReply, Status>>;
+    type ExchangeStream = BoxStream<'static, Result<tablet::CallReply, Status>>;
 
     async fn read(&self, request: Request<tablet::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let stream = self.fake.read(&self.target(), request.into_inner(), TIMEOUT).await.map_err(status)?;
@@ -65,6 +91,15 @@ impl Tablets for Server {
 
     async fn modify(&self, request: Request<tablet::ModifyRequest>) -> Result<Response<tablet::ModifyReply>, Status> {
         self.fake.modify(&self.target(), request.into_inner(), TIMEOUT).await.map(Response::new).map_err(status)
+    }
+
+    async fn exchange(
+        &self,
+        calls: Request<Streaming<tablet::Call>>,
+    ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let server = self.clone();
+        let serve = move |call| server.clone().small_call(call).boxed();
+        Ok(Response::new(call_stream::replies(calls.into_inner(), 10, future::pending(), serve).boxed()))
     }
 
     async fn sample(&self, request: Request<tablet::SampleRequest>) -> Result<Response<tablet::SampleReply>, Status> {

@@ -88,6 +88,26 @@ mod tests {
         }
     }
 
+    /// All texts of up to three of these pieces.
+    fn tokens() -> Vec<String> {
+        const PIECES: [&str; 9] = ["", "p", "/", "p/", "0", "p/00001", "\0", "\u{10ffff}", "../"];
+        let pairs = PIECES.iter().flat_map(|one| PIECES.iter().map(move |two| format!("{one}{two}")));
+        pairs.flat_map(|pair| PIECES.iter().map(move |three| format!("{pair}{three}"))).collect()
+    }
+
+    #[test]
+    fn any_token_is_refused_or_continues_after_itself() {
+        for token in tokens() {
+            for size in [i32::MIN, -1, 0, 1, 2, i32::MAX] {
+                let Ok((shown, next)) = page(items(5), request(size, &token)) else { continue };
+                assert!(token.is_empty() || token.starts_with("p/"), "{token:?}");
+                let first = shown.first().map(|number| format!("p/{number:05}"));
+                assert!(first.is_none_or(|first| first > token), "{token:?}");
+                assert!(next.is_empty() || next > token, "{token:?} is followed by {next:?}: the list would not end");
+            }
+        }
+    }
+
     #[test]
     fn a_negative_size_and_a_foreign_token_are_refused() {
         for refused in

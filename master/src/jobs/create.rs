@@ -17,7 +17,7 @@ use ebla_client::Deadline;
 use ebla_client::locate::LeaderHint;
 use ebla_model::command::NewTablet;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, OperationId, TableId, TabletId};
+use ebla_model::id::{GroupId, OperationId, ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::{NewFamily, TableName, TableSchema, TableState};
@@ -30,12 +30,14 @@ use tracing::info;
 use super::create_groups;
 use crate::active::ActiveMaster;
 use crate::cluster::{ClusterSnapshot, GroupPlan, GroupProgress, TablePlan};
-use crate::plan::placement::{self, GroupLoad};
+use crate::plan::placement;
 use crate::routing::send_to_group_leader;
 use crate::{observation, schema_store};
 
 /// Concurrent writes of rows. Each waits for METADATA's group, which commits many at once.
 const CONCURRENT_ROWS: usize = 64;
+/// Ids that no group has, for groups whose ids are not allocated yet.
+const UNALLOCATED: u64 = 1 << 62;
 /// The delay before a failed request is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -130,7 +132,7 @@ struct Placement {
 /// Chooses groups for the tablets of a new table, and new groups if there are too few.
 ///
 /// # Errors
-/// `ResourceExhausted` when the table has more tablets than the groups have room for; `Unavailable` when no server responds.
+/// `ResourceExhausted` when the table has more tablets than the groups and their servers have room for; `Unavailable` when no server responds.
 async fn place(master: &ActiveMaster, table: TableId, new: &NewTable) -> Result<Placement, Error> {
     let chubby = master.chubby();
     let snapshot = ClusterSnapshot {
@@ -139,26 +141,26 @@ async fn place(master: &ActiveMaster, table: TableId, new: &NewTable) -> Result<
         new_groups: schema_store::list_groups(chubby).await?,
         ..Default::default()
     };
-    let servers = snapshot.loads();
+    let servers = placement::server_loads(&snapshot);
     if servers.is_empty() {
         return Err(Error::new(Reason::Unavailable, "no tablet server responds"));
     }
-    let mut groups = placement::group_loads(&snapshot);
     let ranges = ranges(&new.splits);
-    let missing = placement::missing_groups(servers.len(), groups.len());
-    let room = placement::room(&groups) + missing as u64 * placement::TABLETS_PER_GROUP_MAX;
-    if room < ranges.len() as u64 {
-        return Err(no_room(&new.name, ranges.len(), groups.len() + missing, room));
+    let missing = placement::missing_groups(servers.len(), placement::group_loads(&snapshot, &[]).len());
+    let assigned = placement::assign(&servers, missing, master.replicas());
+    // The numbers of the new groups are allocated only when the table has room.
+    let groups = placement::group_loads(&snapshot, &new_groups(&assigned, UNALLOCATED));
+    if placement::room(&groups) < ranges.len() as u64 {
+        return Err(placement::refusal(&snapshot, &groups, &new.name.to_string(), ranges.len(), assigned.len()));
     }
-    let mut new_groups = Vec::new();
-    if missing > 0 {
-        let ids = next_ids(chubby, Counter::Groups, missing as u64).await?.map(GroupId::new);
-        let assigned = placement::assign(&servers, missing, master.replicas());
-        new_groups.extend(ids.zip(assigned).map(|(id, servers)| GroupDescriptor::initial(id, &servers)));
-    }
-    groups.extend(new_groups.iter().map(|group| (group.group, GroupLoad { group: group.clone(), tablets: 0 })));
+    let first = match assigned.len() {
+        0 => 0,
+        count => next_ids(chubby, Counter::Groups, count as u64).await?.start,
+    };
+    let new_groups = new_groups(&assigned, first);
+    let groups = placement::group_loads(&snapshot, &new_groups);
     let chosen = placement::distribute(&groups, ranges.len())
-        .ok_or_else(|| no_room(&new.name, ranges.len(), groups.len(), placement::room(&groups)))?;
+        .ok_or_else(|| placement::refusal(&snapshot, &groups, &new.name.to_string(), ranges.len(), assigned.len()))?;
     let ids = next_ids(chubby, Counter::Tablets, ranges.len() as u64).await?.map(TabletId::new);
     let operation = OperationId::new(next_ids(chubby, Counter::Operations, 1).await?.start);
     let placed = ids.zip(ranges).zip(&chosen);
@@ -168,13 +170,10 @@ async fn place(master: &ActiveMaster, table: TableId, new: &NewTable) -> Result<
     Ok(Placement { plan: TablePlan { tablets, operation }, new_groups })
 }
 
-fn no_room(name: &TableName, tablets: usize, groups: usize, room: u64) -> Error {
-    let max = placement::TABLETS_PER_GROUP_MAX;
-    let message = format!(
-        "table {name} needs {tablets} tablets, but the cluster has room for {room}: {groups} groups of at most {max} \
-         tablets; use fewer split keys, delete tables, or add tablet servers"
-    );
-    Error::new(Reason::ResourceExhausted, message)
+/// New groups on these servers, with ids from `first` on.
+fn new_groups(assigned: &[Vec<ServerId>], first: u64) -> Vec<GroupDescriptor> {
+    let ids = (first..).map(GroupId::new);
+    ids.zip(assigned).map(|(id, servers)| GroupDescriptor::initial(id, servers)).collect()
 }
 
 /// The ranges between the split keys, which ascend.
@@ -292,8 +291,6 @@ async fn activate(master: &ActiveMaster, table: TableId) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::ServerId;
-
     use super::*;
 
     #[test]
@@ -316,13 +313,5 @@ mod tests {
             .map(|(group, (_descriptor, tablets))| (group.get(), tablets.iter().map(|one| one.tablet.get()).collect()))
             .collect();
         assert_eq!(shown, [(2, vec![7, 9]), (3, vec![8])]);
-    }
-
-    #[test]
-    fn an_error_says_how_much_room_there_is() {
-        let name = "projects/p/instances/i/tables/t".parse().unwrap();
-        let error = no_room(&name, 50_000, 2, 30_000);
-        assert_eq!(error.reason, Reason::ResourceExhausted);
-        assert!(error.message.contains("needs 50000 tablets, but the cluster has room for 30000"), "{error}");
     }
 }

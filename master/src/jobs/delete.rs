@@ -4,8 +4,11 @@
 //!   1  one transaction: tables/<id> (deleting), names/… deleted, operations/<op> (drop)
 //!   2  a `Drop` entry in each group with tablets of the table: no stale front can write into the table after it
 //!   3  rows of METADATA
-//!   4  one transaction: tables/<id> and operations/<op> deleted
+//!   4  one transaction: tables/<id> and operations/<op> deleted, deleted/<id> written
 //! ```
+//!
+//! A replica that is down has its tablets until it applies the `Drop` entry. The record `deleted/<id>` says until then that they
+//! are of a deleted table; without it they would be kept, and reported as those of an unknown one. The planner removes it.
 //!
 //! Only the `Drop` entries remove tablets, so step 2 finds the groups in METADATA and in the servers' reports: a tablet
 //! may have moved to another group since its row was written.
@@ -16,7 +19,7 @@ use std::future::ready;
 use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
 use ebla_client::Deadline;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, OperationId, TableId};
+use ebla_model::id::{GroupId, LogId, OperationId, TableId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::convert;
@@ -25,7 +28,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use tracing::info;
 
 use crate::active::ActiveMaster;
-use crate::cluster::{ClusterSnapshot, Operation, OperationKind};
+use crate::cluster::{ClusterSnapshot, DeletedTable, Operation, OperationKind};
 use crate::routing::send_to_group_leader;
 use crate::{observation, schema_store};
 
@@ -91,9 +94,15 @@ pub(crate) async fn finish(master: &ActiveMaster, table: TableId, deadline: Dead
     let of_table = operations.iter().filter(|(_id, operation)| operation.table == table);
     let drop = of_table.clone().find(|(_id, operation)| operation.kind == OperationKind::DropTable);
     let Some((operation, _drop)) = drop else { return Ok(()) };
-    drop_tablets(master, table, *operation, deadline).await?;
+    let Some(stored) = schema_store::read_table(master.chubby(), table).await? else { return Ok(()) };
+    let groups = drop_tablets(master, table, *operation, deadline).await?;
     delete_rows(master, table, deadline).await?;
-    let mut writes = vec![Write::delete(paths::table(table)), Write::delete(paths::plan(table))];
+    let deleted = DeletedTable { name: stored.value.name, groups };
+    let mut writes = vec![
+        Write::delete(paths::table(table)),
+        Write::delete(paths::plan(table)),
+        Write::put(paths::deleted(table), schema_store::encode_deleted(&deleted)),
+    ];
     // All other operations of the table end with it.
     writes.extend(of_table.map(|(id, _operation)| Write::delete(paths::operation(*id))));
     master.transact(Vec::new(), writes).await?;
@@ -101,13 +110,14 @@ pub(crate) async fn finish(master: &ActiveMaster, table: TableId, deadline: Dead
     Ok(())
 }
 
-/// Proposes the `Drop` entry in each group that has tablets of the table.
+/// Proposes the `Drop` entry in each group that has tablets of the table. Returns these groups, each with a position of its
+/// log at which the entry was applied.
 async fn drop_tablets(
     master: &ActiveMaster,
     table: TableId,
     operation: OperationId,
     deadline: Deadline,
-) -> Result<(), Error> {
+) -> Result<BTreeMap<GroupId, LogId>, Error> {
     let listed = master.metadata().read_table(table, deadline).await?;
     let listed: Vec<TabletDescriptor> = listed.into_iter().map(|entry| entry.descriptor).collect();
     let mut dropped = BTreeSet::new();
@@ -115,12 +125,19 @@ async fn drop_tablets(
         let snapshot = observation::observe_reports(master).await?;
         let left = groups_with_tablets(&snapshot, table, &listed, &dropped);
         if left.is_empty() {
-            return Ok(());
+            return Ok(positions(&snapshot, &dropped));
         }
         let drops = left.values().map(|group| drop_in_group(master, group, table, operation, deadline).boxed());
         try_join_all(drops.collect::<Vec<_>>()).await?;
         dropped.extend(left.into_keys());
     }
+}
+
+/// How far each of these groups has applied its log, by the reports.
+fn positions(snapshot: &ClusterSnapshot, groups: &BTreeSet<GroupId>) -> BTreeMap<GroupId, LogId> {
+    let latest: BTreeMap<GroupId, LogId> =
+        snapshot.latest_reports().map(|report| (report.group.group, report.applied)).collect();
+    groups.iter().map(|group| (*group, latest.get(group).copied().unwrap_or(LogId::SEED))).collect()
 }
 
 /// The groups that may have tablets of the table, by METADATA's rows and by reports, and that have not dropped them yet.

@@ -1,12 +1,14 @@
-//! The budget of replica repair: how many replica changes may start, and on which servers.
+//! The budget of replica repair: how many replica changes may start, and on which servers: those with room for the group.
 
 use std::collections::BTreeMap;
 
-use ebla_model::id::ServerId;
+use ebla_model::capacity::Demand;
+use ebla_model::id::{GroupId, ServerId};
 use ebla_model::metadata::{GroupDescriptor, Replica};
 
+use super::capacity::{RepairWithoutRoom, replica_demand, resources};
 use super::repair::{Addition, GroupRepair, PlanContext, RepairAction, ReplicaChange};
-use crate::cluster::ClusterSnapshot;
+use crate::cluster::{ClusterSnapshot, ReplicaReport};
 
 /// The maximum number of concurrent replica changes.
 const CONCURRENT_CHANGES_MAX: usize = 4;
@@ -18,7 +20,11 @@ pub(super) struct ChangeBudget<'a> {
     cluster: &'a ClusterSnapshot,
     left: usize,
     incoming: BTreeMap<ServerId, usize>,
+    /// What the replicas on their way need.
+    reserved: BTreeMap<ServerId, Demand>,
     loads: BTreeMap<ServerId, u64>,
+    leaders: BTreeMap<GroupId, (ServerId, &'a ReplicaReport)>,
+    without_room: Vec<RepairWithoutRoom>,
 }
 
 impl<'a> ChangeBudget<'a> {
@@ -27,10 +33,15 @@ impl<'a> ChangeBudget<'a> {
             cluster,
             left: CONCURRENT_CHANGES_MAX.saturating_sub(ctx.in_progress.len()),
             incoming: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             loads: cluster.loads(),
+            leaders: cluster.leader_reports(),
+            without_room: Vec::new(),
         };
-        for server in ctx.in_progress.values().flatten() {
-            budget.reserve(*server);
+        for (group, server) in &ctx.in_progress {
+            if let Some(server) = server {
+                budget.reserve(*server, *group);
+            }
         }
         budget
     }
@@ -51,14 +62,19 @@ impl<'a> ChangeBudget<'a> {
         };
         self.left -= 1;
         if let Some(add) = add {
-            self.reserve(add.server());
+            self.reserve(add.server(), repair.group.group);
         }
         Some(ReplicaChange { group: repair.group.clone(), leader: repair.leader, add, remove })
     }
 
-    /// The least loaded server without a replica of the group; if there is none, the server of the dead replica, if
-    /// it is up. `None` also when all possible servers receive the maximum of replicas.
-    fn choose_server(&self, group: &GroupDescriptor, dead: Option<Replica>) -> Option<ServerId> {
+    /// The repairs for which no server has room.
+    pub(super) fn into_repairs_without_room(self) -> Vec<RepairWithoutRoom> {
+        self.without_room
+    }
+
+    /// The least loaded server without a replica of the group and with room for it; if there is none, the server of the dead
+    /// replica, if it is up. `None` also when all possible servers receive the maximum of replicas.
+    fn choose_server(&mut self, group: &GroupDescriptor, dead: Option<Replica>) -> Option<ServerId> {
         let mut free: Vec<(u64, ServerId)> = Vec::new();
         for (server, load) in &self.loads {
             if !self.has_replica(*server, group) {
@@ -67,6 +83,18 @@ impl<'a> ChangeBudget<'a> {
         }
         if free.is_empty() {
             free.extend(dead.and_then(|dead| Some((*self.loads.get(&dead.server)?, dead.server))));
+        }
+        let demand = self.demand(group.group);
+        let shortage = |server: &ServerId| {
+            let reserved = self.reserved.get(server).copied().unwrap_or_default();
+            resources(self.cluster, *server)?.shortage(demand.plus(reserved))
+        };
+        let without_room = free.iter().min().and_then(|(_load, server)| {
+            Some(RepairWithoutRoom { group: group.group, server: *server, shortage: shortage(server)? })
+        });
+        free.retain(|(_load, server)| shortage(server).is_none());
+        if free.is_empty() {
+            self.without_room.extend(without_room);
         }
         free.retain(|(_load, server)| self.incoming.get(server).is_none_or(|count| *count < INCOMING_MAX));
         free.into_iter().min().map(|(_load, server)| server)
@@ -82,7 +110,15 @@ impl<'a> ChangeBudget<'a> {
             })
     }
 
-    fn reserve(&mut self, server: ServerId) {
+    /// What a new replica of the group needs.
+    fn demand(&self, group: GroupId) -> Demand {
+        self.leaders.get(&group).map(|(_server, leader)| replica_demand(leader)).unwrap_or_default()
+    }
+
+    fn reserve(&mut self, server: ServerId, group: GroupId) {
+        let demand = self.demand(group);
+        let reserved = self.reserved.entry(server).or_default();
+        *reserved = reserved.plus(demand);
         *self.incoming.entry(server).or_default() += 1;
         if let Some(load) = self.loads.get_mut(&server) {
             *load += 1;

@@ -3,7 +3,7 @@
 //! The tablets are those of the servers' reports. The group's leader checks again, and the state of the group decides.
 
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{TableId, TabletId};
+use ebla_model::id::{GroupId, TableId, TabletId};
 use ebla_model::metadata::TabletDescriptor;
 
 use crate::cluster::ClusterSnapshot;
@@ -17,7 +17,7 @@ pub enum MergeWith {
     Next,
 }
 
-/// Two adjacent tablets of one group that can be merged.
+/// Two adjacent tablets that can be merged, when they are in one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergePair {
     /// The tablet with the lower rows, which is gone after the merge.
@@ -29,15 +29,15 @@ pub struct MergePair {
 /// The pair of a requested merge. Needs the servers' reports and the tables of the snapshot.
 ///
 /// # Errors
-/// `NotFound` when no server reports a tablet; `FailedPrecondition` for tablets of METADATA, of different tables or groups, that
+/// `NotFound` when no server reports a tablet; `FailedPrecondition` for tablets of METADATA, of different tables, that
 /// are not adjacent, or of a table that is being created or deleted; `InvalidArgument` for a tablet with itself.
 pub fn merge_pair(cluster: &ClusterSnapshot, tablet: TabletId, with: MergeWith) -> Result<MergePair, Error> {
-    let first = find(cluster, tablet)?;
+    let first = find(cluster, tablet, "merged")?;
     let second = match with {
         MergeWith::Tablet(with) if with == tablet => {
             return Err(Error::invalid(format!("tablet {tablet} cannot be merged with itself: give two tablets")));
         }
-        MergeWith::Tablet(with) => find(cluster, with)?,
+        MergeWith::Tablet(with) => find(cluster, with, "merged")?,
         MergeWith::Next => next(cluster, first)?,
     };
     if first.table != second.table {
@@ -49,14 +49,26 @@ pub fn merge_pair(cluster: &ClusterSnapshot, tablet: TabletId, with: MergeWith) 
         let ranges = format!("{} has {} and {} has {}", left.tablet, left.range, right.tablet, right.range);
         return Err(refused(format!("tablets that are not adjacent cannot be merged: {ranges}")));
     }
-    if left.group != right.group {
-        let groups = format!(
-            "tablet {} is in group {} and tablet {} is in group {}",
-            left.tablet, left.group, right.tablet, right.group
-        );
-        return Err(refused(format!("tablets of different groups cannot be merged yet: {groups}")));
-    }
     Ok(MergePair { left: left.clone(), right: right.clone() })
+}
+
+/// The move that brings the tablets of a pair into one group, if they are in different ones: the one with less data moves to the
+/// group of the other.
+#[must_use]
+pub fn move_before_merge(cluster: &ClusterSnapshot, pair: &MergePair) -> Option<(TabletId, GroupId)> {
+    if pair.left.group == pair.right.group {
+        return None;
+    }
+    let size = |tablet: &TabletDescriptor| {
+        let reports = cluster.latest_tablet_reports();
+        let same = reports.filter(|report| report.descriptor.tablet == tablet.tablet);
+        same.map(|report| report.size_bytes).max().unwrap_or_default()
+    };
+    Some(if size(&pair.left) <= size(&pair.right) {
+        (pair.left.tablet, pair.right.group)
+    } else {
+        (pair.right.tablet, pair.left.group)
+    })
 }
 
 /// Whether the pair has been merged: the right tablet has all rows of the left one. After an unknown outcome.
@@ -68,15 +80,19 @@ pub fn merged(cluster: &ClusterSnapshot, pair: &MergePair) -> Option<TabletDescr
     has_left.then(|| TabletDescriptor::clone(right))
 }
 
-/// A tablet of a user table that serves.
-fn find(cluster: &ClusterSnapshot, tablet: TabletId) -> Result<&TabletDescriptor, Error> {
+/// A tablet of a user table that serves. `never`: what is never done to METADATA's tablets.
+pub(super) fn find<'a>(
+    cluster: &'a ClusterSnapshot,
+    tablet: TabletId,
+    never: &str,
+) -> Result<&'a TabletDescriptor, Error> {
     let found = cluster.tablets().remove(&tablet).ok_or_else(|| {
         let message =
             format!("no server reports a tablet {tablet}; ebla tablet list TABLE shows the tablets of a table");
         Error::new(Reason::NotFound, message)
     })?;
     if found.table == TableId::METADATA {
-        return Err(refused(format!("tablet {tablet} belongs to METADATA, whose tablets are never merged")));
+        return Err(refused(format!("tablet {tablet} belongs to METADATA, whose tablets are never {never}")));
     }
     if !cluster.is_served(found.table) {
         return Err(refused(format!("the table of tablet {tablet} is being created or deleted")));

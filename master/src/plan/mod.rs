@@ -4,34 +4,48 @@
 //! that is based on an old snapshot is at worst unnecessary: requests are fenced, and receivers compare the expected
 //! state.
 //!
-//! It does not plan moves of replicas between healthy servers, or merges; `merge` checks a merge that an operator requests.
+//! It does not plan moves of replicas between healthy servers, or merges; `merge` and `relocate` check a merge and a move of a tablet
+//! that an operator requests.
 
+pub mod capacity;
 mod change_budget;
+pub mod counters;
+mod deleted;
 pub mod failure_detector;
 mod leader_balance;
 pub mod merge;
 pub mod placement;
+pub mod relocate;
 pub mod repair;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use ebla_model::id::{GroupId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId};
+use ebla_chubby::Counter;
+use ebla_model::id::{GroupId, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor, obsolete_rows, parse_row_key};
+use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor, obsolete_rows};
 use ebla_model::schema::TableState;
 
+use self::capacity::RepairWithoutRoom;
 use self::repair::{PlanContext, ReplicaChange};
 use crate::cluster::{ClusterSnapshot, OperationKind, Role};
 
 /// An action. The reconciler executes the actions in the order of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// A counter would give an id again that is in use: it must be raised before any other action takes an id.
+    RaiseCounter {
+        /// The counter.
+        counter: Counter,
+        /// The next id that it may give.
+        next: u64,
+    },
     /// Chubby's `root` file is older than the root tablet.
     WriteRoot(TabletDescriptor),
     /// A row of METADATA is missing or older than the tablet.
     WriteRow(TabletDescriptor),
-    /// A row of METADATA belongs to a table that was deleted.
+    /// A row of METADATA belongs to a table that was deleted, as a record in Chubby says.
     RemoveRow {
         /// The row key.
         row: RowKey,
@@ -50,6 +64,15 @@ pub enum Action {
     FinishOperation(OperationId),
     /// The deletion of a table is incomplete.
     FinishDelete(TableId),
+    /// Nothing of a deleted table is left, and nothing of it can return: its record is needed no more.
+    RemoveDeletionRecord(TableId),
+    /// Chubby has neither a table nor the record of its deletion: its tablets are kept. An operator must find out why.
+    ReportUnknownTable {
+        /// The table.
+        table: TableId,
+        /// How many tablets of it are known.
+        tablets: usize,
+    },
     /// Replica repair: a group has dead replicas or too few, or a change of its replicas is incomplete.
     ChangeReplicas(ReplicaChange),
     /// A member of a group does not exist on its server: create it there, empty.
@@ -70,6 +93,8 @@ pub enum Action {
         /// All voters.
         of: usize,
     },
+    /// Replica repair: no server has room for a new replica of a group. An operator must give one more room, or add one.
+    ReportNoRoom(RepairWithoutRoom),
     /// Leader balance: a server leads many groups, and another voter's server leads few.
     TransferLeader {
         /// The descriptor as the leader reported it.
@@ -87,12 +112,15 @@ pub enum Action {
         group: GroupId,
         /// Its id.
         replica: ReplicaId,
+        /// The membership that does not contain it, as the group's leader reported it.
+        membership_log_id: LogId,
     },
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::RaiseCounter { counter, next } => write!(f, "raise-counter {} next={next}", counter.name()),
             Self::WriteRoot(to) => write!(f, "write-root {}", Summary(to)),
             Self::WriteRow(to) => write!(f, "write-row {}", Summary(to)),
             Self::RemoveRow { row, tablet } => write!(f, "remove-row {row} tablet={tablet}"),
@@ -102,6 +130,10 @@ impl fmt::Display for Action {
             Self::ApplySchema(table) => write!(f, "apply-schema table={table}"),
             Self::FinishOperation(operation) => write!(f, "finish-operation {operation}"),
             Self::FinishDelete(table) => write!(f, "finish-delete table={table}"),
+            Self::RemoveDeletionRecord(table) => write!(f, "remove-deletion-record table={table}"),
+            Self::ReportUnknownTable { table, tablets } => {
+                write!(f, "report-unknown-table table={table} tablets={tablets}")
+            }
             Self::ChangeReplicas(change) => change.fmt(f),
             Self::CreateReplica { group, replica: Replica { replica, server } } => {
                 write!(f, "create-replica server={server} group={} replica={replica}", group.group)
@@ -109,11 +141,14 @@ impl fmt::Display for Action {
             Self::ReportQuorumLoss { group, tablets, dead, of } => {
                 write!(f, "report-quorum-loss group={group} tablets={} dead={dead} of={of}", tablets.len())
             }
+            Self::ReportNoRoom(repair) => {
+                write!(f, "report-no-room group={} server={}: {}", repair.group, repair.server, repair.message())
+            }
             Self::TransferLeader { group, from, to } => {
                 write!(f, "transfer-leader group={} from={from} to={to}", group.group)
             }
-            Self::DropReplica { server, group, replica } => {
-                write!(f, "drop-replica server={server} group={group} replica={replica}")
+            Self::DropReplica { server, group, replica, membership_log_id } => {
+                write!(f, "drop-replica server={server} group={group} replica={replica} without={membership_log_id}")
             }
         }
     }
@@ -129,10 +164,11 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// The actions, in order: first rows that lookups need, then incomplete changes, then removals, last balancing.
+/// The actions, in order: first counters that are too low, rows that lookups need, then incomplete changes, then removals, last balancing.
 #[must_use]
 pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     let mut actions = Vec::new();
+    actions.extend(counters::raises(cluster));
     actions.extend(stale_root(cluster));
     let stale = stale_rows(cluster);
     let obsolete = merged_rows(cluster, &stale);
@@ -144,7 +180,9 @@ pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     actions.extend(pending_operations(cluster));
     actions.extend(incomplete_deletions(cluster));
     actions.extend(repair::repair(cluster, ctx));
-    actions.extend(orphan_rows(cluster));
+    actions.extend(deleted::orphan_rows(cluster));
+    actions.extend(deleted::obsolete_records(cluster));
+    actions.extend(deleted::unknown_tables(cluster));
     actions.extend(leader_balance::balance_leaders(cluster, ctx));
     actions
 }
@@ -228,18 +266,6 @@ fn pending_operations(cluster: &ClusterSnapshot) -> impl Iterator<Item = Action>
 fn incomplete_deletions(cluster: &ClusterSnapshot) -> impl Iterator<Item = Action> {
     let deleting = cluster.tables.values().filter(|schema| schema.state == TableState::Deleting);
     deleting.map(|schema| Action::FinishDelete(schema.table))
-}
-
-fn orphan_rows(cluster: &ClusterSnapshot) -> impl Iterator<Item = Action> {
-    let orphans = cluster
-        .metadata
-        .iter()
-        .filter(|(row, _tablet)| parse_row_key(row).is_ok_and(|(table, _end)| is_deleted(cluster, table)));
-    orphans.map(|(row, tablet)| Action::RemoveRow { row: row.clone(), tablet: tablet.tablet })
-}
-
-fn is_deleted(cluster: &ClusterSnapshot, table: TableId) -> bool {
-    table != TableId::METADATA && !cluster.tables.contains_key(&table)
 }
 
 #[cfg(test)]

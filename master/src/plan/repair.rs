@@ -17,6 +17,9 @@
 //!
 //! A group that is being created is not repaired until it has a majority of its first replicas.
 //!
+//! A new replica is created only on a server that has room for it (`plan::capacity`); a repair without such a server waits and is
+//! reported.
+//!
 //! Urgency: METADATA's group, then groups by how many more replicas they can lose. Concurrent changes are limited for
 //! the cluster and for each receiving server, because each new replica copies a group.
 //!
@@ -119,6 +122,7 @@ pub(super) fn repair(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action
     repairs.sort_by_key(GroupRepair::urgency);
     let mut budget = ChangeBudget::new(cluster, ctx);
     actions.extend(repairs.iter().filter_map(|repair| Some(Action::ChangeReplicas(budget.change(repair)?))));
+    actions.extend(budget.into_repairs_without_room().into_iter().map(Action::ReportNoRoom));
     actions.extend(planner.extra_replicas());
     actions
 }
@@ -305,7 +309,12 @@ impl<'a> RepairPlanner<'a> {
     fn extra_replicas(&self) -> Vec<Action> {
         let confirmed = extra_replicas(self.cluster).into_iter().filter(|extra| extra.leader.settled);
         let drops = confirmed.filter(|extra| self.is_repairable(extra.group));
-        let drop = |ExtraReplica { server, group, replica, .. }| Action::DropReplica { server, group, replica };
+        let drop = |ExtraReplica { server, group, replica, leader }| Action::DropReplica {
+            server,
+            group,
+            replica,
+            membership_log_id: leader.group.membership_log_id,
+        };
         drops.map(drop).collect()
     }
 }

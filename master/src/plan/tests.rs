@@ -5,6 +5,7 @@
 //! server 2 unresponsive                                          registered, not responding
 //! server 2 unregistered                                          not registered, but responding
 //! table 5 active v2                                              in Chubby
+//! deleted 6 by=7@20,8@21                                         the record of a deletion: groups and positions of their logs
 //! new-group 7 on=1,2,3 [has-majority]                            a group that is being created
 //! planned table=5 tablet=7 range=-..m group=7 on=1,2,3           a tablet of a table's plan
 //! operation 4 table=5 drop-range a..b | drop-table
@@ -18,12 +19,20 @@
 //! missing-server 3 since=10                                      a server is missing since then
 //! missing-replica 2 group=7 replica=2 since=10                   a replica is missing on its server since then
 //! in-progress group=7 on=4                                       its replicas are being changed; server 4 gets one
+//! resources 2 disk=10G/100G reserve=2G files=60/1024 memory=1G/4G sharers=3     what server 2 reports: free or used, of all
+//! counters tables=6 tablets=8                                    the next ids of the counters; others are new
+//! highest 3 table=5 tablet=7 operation=4                         the highest ids that server 3 reports
 //! merge 7 8                                                      an operator requests a merge; without 8: with the next tablet
+//! place 1000                                                     a table of 1,000 tablets is placed
+//! split 7                                                        an operator requests a split of tablet 7
+//! divide 3                                                       an operator requests a division of group 3
+//! move 7 4                                                       an operator requests a move of tablet 7 to group 4
 //! ---
 //! write-row …
 //! ```
 //!
-//! The tablets of a report are `table/tablet:range`, then the generation `g2` and the schema version `v3` unless they are 1.
+//! The tablets of a report are `table/tablet:range`, then the generation `g2` and the schema version `v3` unless they are 1, and
+//! the size `s2048` in MiB.
 //! The group of a row is that with the tablet's number unless it is named; METADATA is in group 1.
 //!
 //! Members are servers, whose replicas are numbered from 1, or `replica@server`: `on=1,2,1001@4`. The outgoing voters of
@@ -34,16 +43,21 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use ebla_model::capacity::{DiskSpace, Resources, Usage};
+use ebla_model::error::Error;
+use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{Generation, Incarnation, LogId, LogIndex, SchemaVersion, Term};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{Membership, root_range};
 use ebla_model::schema::{TableName, TableSchema};
 
 use super::failure_detector::{Component, FailureDetector};
-use super::merge::{MergePair, MergeWith, merge_pair, merged};
+use super::merge::{MergeWith, merge_pair, merged, move_before_merge};
+use super::relocate::{Relocated, Relocation, relocate};
 use super::*;
 use crate::cluster::{
-    GroupPlan, GroupProgress, Operation, Registration, ReplicaReport, Server, ServerReport, TablePlan, TabletReport,
+    DeletedTable, GroupPlan, GroupProgress, Operation, Registration, ReplicaReport, Server, ServerReport, TablePlan,
+    TabletReport,
 };
 
 /// The words of a line after the first, as `key=value` or alone.
@@ -132,17 +146,18 @@ fn tablet_report(text: &str, group: &GroupDescriptor) -> TabletReport {
         "root" => root_range(),
         other => range(other),
     };
-    let (mut generation, mut version) = (1, 1);
+    let (mut generation, mut version, mut mebibytes) = (1, 1, 0_u64);
     for part in parts {
         match part.split_at(1) {
             ("g", number) => generation = number.parse().unwrap(),
             ("v", number) => version = number.parse().unwrap(),
+            ("s", number) => mebibytes = number.parse().unwrap(),
             other => panic!("unknown part {other:?}"),
         }
     }
     let generation = Generation::new(generation);
     let descriptor = group.tablet(table.parse().unwrap(), tablet.parse().unwrap(), range, generation);
-    TabletReport { descriptor, size_bytes: 0, schema_version: SchemaVersion::new(version) }
+    TabletReport { descriptor, size_bytes: mebibytes << 20, schema_version: SchemaVersion::new(version) }
 }
 
 fn ids(members: &[(ReplicaId, ServerId)]) -> BTreeSet<ReplicaId> {
@@ -191,6 +206,16 @@ fn operation(words: &Words<'_>) -> Operation {
     Operation { table: TableId::new(words.number("table").unwrap()), kind }
 }
 
+fn deleted(table: TableId, words: &Words<'_>) -> DeletedTable {
+    let dropped = |text: &str| {
+        let (group, index) = text.split_once('@').unwrap();
+        let index = LogIndex::new(index.parse().unwrap());
+        (GroupId::new(group.parse().unwrap()), LogId { index, ..LogId::SEED })
+    };
+    let groups = words.value("by").into_iter().flat_map(|value| value.split(',')).map(dropped).collect();
+    DeletedTable { name: schema(table.get(), words).name, groups }
+}
+
 fn default_context() -> PlanContext {
     PlanContext {
         now: Duration::from_secs(60),
@@ -215,6 +240,10 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
             let id = number();
             cluster.tables.insert(TableId::new(id), schema(id, &Words(rest)));
         }
+        "deleted" => {
+            let table = TableId::new(number());
+            cluster.deleted.insert(table, deleted(table, &Words(rest)));
+        }
         "operation" => {
             let id = OperationId::new(number());
             cluster.operations.insert(id, operation(&Words(rest)));
@@ -223,6 +252,21 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
             let id = ServerId::new(number());
             let report = cluster.servers.get_mut(&id).unwrap().report.as_mut().unwrap();
             report.replicas.push(Words(rest).report(id));
+        }
+        "counters" => {
+            let words = Words(rest);
+            let next = |counter: Counter| (counter, words.number(counter.name()).unwrap_or_else(|| counter.first()));
+            cluster.counters = Some(Counter::ALL.into_iter().map(next).collect());
+        }
+        "highest" => {
+            let id = ServerId::new(number());
+            let report = cluster.servers.get_mut(&id).unwrap().report.as_mut().unwrap();
+            report.highest = highest_ids(&Words(rest));
+        }
+        "resources" => {
+            let id = ServerId::new(number());
+            let report = cluster.servers.get_mut(&id).unwrap().report.as_mut().unwrap();
+            report.resources = resources(&Words(rest));
         }
         "damaged" | "idle" => {
             let server = cluster.servers.get_mut(&ServerId::new(number())).unwrap();
@@ -276,13 +320,15 @@ fn run(case: &str) -> String {
     let (mut cluster, mut ctx) = (ClusterSnapshot::default(), default_context());
     let snapshot = case.split("---\n").next().unwrap();
     let lines = snapshot.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let (merges, lines): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with("merge "));
+    let is_request =
+        |line: &&str| ["merge ", "move ", "place ", "split ", "divide "].iter().any(|kind| line.starts_with(kind));
+    let (requests, lines): (Vec<&str>, Vec<&str>) = lines.partition(is_request);
     for line in lines {
         add(&mut cluster, &mut ctx, line);
     }
     let mut out = format!("{snapshot}---\n");
-    for line in merges {
-        writeln!(out, "{}", requested_merge(&cluster, line)).unwrap();
+    for line in requests {
+        writeln!(out, "{}", requested(&cluster, ctx.replicas, line)).unwrap();
     }
     for action in plan(&cluster, &ctx) {
         writeln!(out, "{action}").unwrap();
@@ -290,13 +336,88 @@ fn run(case: &str) -> String {
     out
 }
 
-fn requested_merge(cluster: &ClusterSnapshot, line: &str) -> String {
-    let ids: Vec<TabletId> = line.split_whitespace().skip(1).map(|id| id.parse().unwrap()).collect();
-    let with = ids.get(1).map_or(MergeWith::Next, |with| MergeWith::Tablet(*with));
-    match merge_pair(cluster, ids[0], with) {
-        Ok(MergePair { left, right }) => format!("merges {} into {}", left.tablet, right.tablet),
-        Err(error) => format!("{}: {}", error.reason, error.message),
+fn requested(cluster: &ClusterSnapshot, replicas: usize, line: &str) -> String {
+    let (kind, numbers) = line.split_once(' ').unwrap();
+    let numbers: Vec<u64> = numbers.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    let (tablet, group) = (TabletId::new(numbers[0]), GroupId::new(numbers[0]));
+    let answer = match kind {
+        "merge" => requested_merge(cluster, tablet, numbers.get(1).map(|with| TabletId::new(*with))),
+        "move" => requested_move(cluster, tablet, GroupId::new(numbers[1])),
+        "place" => requested_table(cluster, replicas, usize::try_from(numbers[0]).unwrap()),
+        "split" => capacity::check_room_for_split(cluster, cluster.tablets()[&tablet]).map(|()| "splits".to_owned()),
+        _ => capacity::check_room_for_division(cluster, &cluster.groups()[&group]).map(|()| "divides".to_owned()),
+    };
+    answer.unwrap_or_else(|error| format!("{}: {}", error.reason, error.message))
+}
+
+/// The placement of a table as `jobs::create` does it: the new groups, and how many tablets each group gets.
+fn requested_table(cluster: &ClusterSnapshot, replicas: usize, tablets: usize) -> Result<String, Error> {
+    let servers = placement::server_loads(cluster);
+    let missing = placement::missing_groups(servers.len(), placement::group_loads(cluster, &[]).len());
+    let assigned = placement::assign(&servers, missing, replicas);
+    let ids = (100..).map(GroupId::new);
+    let new: Vec<_> = ids.zip(&assigned).map(|(id, servers)| GroupDescriptor::initial(id, servers)).collect();
+    let groups = placement::group_loads(cluster, &new);
+    let Some(chosen) = placement::distribute(&groups, tablets) else {
+        return Err(placement::refusal(cluster, &groups, "t", tablets, assigned.len()));
+    };
+    let mut text = "placed".to_owned();
+    for (id, load) in &groups {
+        let servers: Vec<String> = load.group.membership.replicas().map(|replica| replica.server.to_string()).collect();
+        let count = chosen.iter().filter(|group| *group == id).count();
+        write!(text, " {id}@{}:{count}", servers.join(",")).unwrap();
     }
+    Ok(text)
+}
+
+/// A number with a binary unit.
+fn amount(text: &str) -> u64 {
+    text.parse::<ebla_runtime::units::ByteSize>().unwrap().bytes()
+}
+
+fn resources(words: &Words<'_>) -> Resources {
+    let pair = |key: &str| {
+        let (first, all) = words.value(key)?.split_once('/').unwrap();
+        Some((amount(first), amount(all)))
+    };
+    let reserve_bytes = words.value("reserve").map_or(0, amount);
+    let usage = |(used, limit)| Usage { used, limit };
+    Resources {
+        disk: pair("disk").map(|(free_bytes, total_bytes)| DiskSpace { free_bytes, total_bytes, reserve_bytes }),
+        files: pair("files").map(usage),
+        memory: pair("memory").map(usage),
+        sharers: words.number("sharers").unwrap_or(1),
+    }
+}
+
+fn highest_ids(words: &Words<'_>) -> HighestIds {
+    let number = |key: &str| words.number(key).unwrap_or_default();
+    HighestIds {
+        server: ServerId::new(number("server")),
+        table: TableId::new(number("table")),
+        group: GroupId::new(number("group")),
+        tablet: TabletId::new(number("tablet")),
+        replica: ReplicaId::new(number("replica")),
+        operation: OperationId::new(number("operation")),
+    }
+}
+
+fn requested_merge(cluster: &ClusterSnapshot, tablet: TabletId, with: Option<TabletId>) -> Result<String, Error> {
+    let pair = merge_pair(cluster, tablet, with.map_or(MergeWith::Next, MergeWith::Tablet))?;
+    let merge = format!("merges {} into {}", pair.left.tablet, pair.right.tablet);
+    Ok(match move_before_merge(cluster, &pair) {
+        Some((moved, group)) => format!("moves {moved} to group {group}, {merge}"),
+        None => merge,
+    })
+}
+
+fn requested_move(cluster: &ClusterSnapshot, tablet: TabletId, group: GroupId) -> Result<String, Error> {
+    Ok(match relocate(cluster, tablet, group)? {
+        Relocated::Already(there) => format!("{} is in group {}", there.tablet, there.group),
+        Relocated::Needed(Relocation { tablet, target }) => {
+            format!("moves {} from group {} to group {}", tablet.tablet, tablet.group, target.group)
+        }
+    })
 }
 
 /// After a lost response the master reads the reports again.

@@ -10,5 +10,6 @@ mod key;
 mod metadata;
 mod pattern;
 mod session;
+mod session_union;
 mod sketch;
 mod values;

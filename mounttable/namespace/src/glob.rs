@@ -19,7 +19,7 @@ use crate::entry::{MountEntry, ObjectLocation};
 use crate::glob::frontier::{Found, Frontier, Visit};
 use crate::namespace::Namespace;
 use crate::roots::with_hint;
-use crate::rpc::{first_reply, rpc_error, rpc_result};
+use crate::rpc::first_reply;
 
 pub use crate::glob::frontier::{GlobEntry, GlobError};
 
@@ -42,7 +42,7 @@ impl Namespace {
             (address, rest) if naming::is_rooted(pattern) => (format!("/{address}"), rest),
             _ => (String::new(), pattern.to_owned()),
         };
-        let entry = self.roots().entry(&prefix).map_err(|error| with_hint(&pattern, error))?;
+        let entry = self.entry(&prefix).map_err(|error| with_hint(&pattern, error))?;
         let frontier = Frontier::begin(prefix, entry, pattern.parse()?);
         let listing = Listing { namespace: self.clone(), frontier, streams: SelectAll::new() };
         let next = |mut listing: Listing| async move { listing.next().await.map(|item| (item, listing)) };
@@ -82,7 +82,9 @@ fn list_servers(namespace: Namespace, visit: Arc<Visit>) -> BoxStream<'static, (
         let open = |location: ObjectLocation| open(&namespace, location, &requested.rest);
         let answered = first_reply(&requested.entry.locations(), open).await;
         match answered.and_then(|it| Ok((it.location, it.outcome?))) {
-            Ok((location, replies)) => replies.filter_map(move |reply| ready(received(&location, reply))).boxed(),
+            Ok((location, replies)) => {
+                replies.filter_map(move |reply| ready(received(&namespace, &location, reply))).boxed()
+            }
             Err(error) => stream::once(ready(Err((String::new(), error)))).boxed(),
         }
     };
@@ -95,10 +97,15 @@ async fn open(
     rest: &Pattern,
 ) -> Result<Streaming<wire::GlobReply>, Error> {
     let message = wire::GlobRequest { receiver: location.name.clone(), pattern: rest.to_string() };
-    rpc_result(&location, namespace.client(&location).glob(namespace.request(message)).await)
+    let request = namespace.request(&location, message);
+    namespace.result(&location, namespace.client(&location).glob(request).await)
 }
 
-fn received(location: &ObjectLocation, reply: Result<wire::GlobReply, Status>) -> Option<ReceivedMatch> {
+fn received(
+    namespace: &Namespace,
+    location: &ObjectLocation,
+    reply: Result<wire::GlobReply, Status>,
+) -> Option<ReceivedMatch> {
     match reply.map(|reply| reply.reply) {
         Ok(Some(Reply::Entry(entry))) => {
             let has_children = entry.has_children;
@@ -107,6 +114,6 @@ fn received(location: &ObjectLocation, reply: Result<wire::GlobReply, Status>) -
         }
         Ok(Some(Reply::Error(error))) => Some(Err((error.name, messages::error_in(error.failure.unwrap_or_default())))),
         Ok(Some(Reply::Summary(_)) | None) => None,
-        Err(status) => Some(Err((String::new(), rpc_error(location, &status)))),
+        Err(status) => Some(Err((String::new(), namespace.error(location, &status)))),
     }
 }

@@ -9,7 +9,7 @@ use ebla_proto::mounttable as wire;
 use crate::change::Etag;
 use crate::entry::ObjectLocation;
 use crate::namespace::Namespace;
-use crate::rpc::{first_reply, rpc_result};
+use crate::rpc::first_reply;
 
 /// The details of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,8 +64,8 @@ impl Namespace {
     pub async fn node(&self, name: &str) -> Result<Node, Error> {
         let locations = self.resolve_to_mount_table(name).await?.locations();
         let ask = |location: ObjectLocation| async move {
-            let request = self.request(wire::GetNodeRequest { name: location.name.clone() });
-            rpc_result(&location, self.client(&location).get_node(request).await)
+            let request = self.request(&location, wire::GetNodeRequest { name: location.name.clone() });
+            self.result(&location, self.client(&location).get_node(request).await)
         };
         let node = first_reply(&locations, ask).await?.outcome?;
         Ok(Node {
@@ -87,8 +87,8 @@ impl Namespace {
         let locations = self.resolve_to_mount_table(name).await?.locations();
         let ask = |location: ObjectLocation| async move {
             let (name, names) = (location.name.clone(), names.to_vec());
-            let request = self.request(wire::TestPermissionsRequest { name, names, tags: Vec::new() });
-            rpc_result(&location, self.client(&location).test_permissions(request).await)
+            let request = self.request(&location, wire::TestPermissionsRequest { name, names, tags: Vec::new() });
+            self.result(&location, self.client(&location).test_permissions(request).await)
         };
         let allowed = |it: wire::test_permissions_reply::Allowed| Allowed {
             tag: it.tag,
@@ -103,10 +103,10 @@ impl Namespace {
     /// # Errors
     /// `NO_MOUNT_TABLE` without roots; `NO_ACCESS`, `BAD_NAME`.
     pub async fn who_am_i(&self) -> Result<Who, Error> {
-        let locations = self.roots().entry("")?.locations();
+        let locations = self.entry("")?.locations();
         let ask = |location: ObjectLocation| async move {
-            let request = self.request(wire::WhoAmIRequest {});
-            rpc_result(&location, self.client(&location).who_am_i(request).await)
+            let request = self.request(&location, wire::WhoAmIRequest {});
+            self.result(&location, self.client(&location).who_am_i(request).await)
         };
         let who = first_reply(&locations, ask).await?.outcome?;
         let usage = |usage: Option<wire::Usage>| {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   roots  entry                the start and the result of a resolution
+//!   recipients                  the servers that receive the caller's token: pure
 //!   resolve  cache              the next table to ask, and cached answers: pure
 //!   namespace  rpc              the handle, and calls to tables
 //!   single_flight               one request for concurrent callers
@@ -30,6 +31,7 @@ pub mod inspect;
 mod namespace;
 pub mod operate;
 pub mod publisher;
+pub mod recipients;
 pub mod resolve;
 pub mod roots;
 mod rpc;
@@ -39,7 +41,7 @@ mod tests;
 pub mod watch;
 
 pub use crate::cache::{CacheConfig, Caching};
-pub use crate::change::{Etag, MountOptions, Mounted, ServerResults};
+pub use crate::change::{ChangeScope, Etag, MountOptions, Mounted, ServerResults};
 pub use crate::channel::NamedChannel;
 pub use crate::entry::{MountEntry, Server};
 pub use crate::glob::{GlobEntry, GlobError};

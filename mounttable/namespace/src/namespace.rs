@@ -6,13 +6,15 @@ use std::time::Duration;
 use ebla_client::channel::Channels;
 use ebla_mounttable_tree::messages::BEARER_HEADER;
 use ebla_mounttable_tree::messages::DEVELOPMENT_HEADER;
-use ebla_mounttable_tree::{Error, Reason};
+use ebla_mounttable_tree::{Error, Reason, naming};
 use ebla_runtime::Runtime;
 use parking_lot::{Mutex, MutexGuard};
 use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::cache::{Cache, CacheConfig, CacheLookup, Caching};
+use crate::change::ChangeScope;
 use crate::entry::{MountEntry, ObjectLocation};
+use crate::recipients::Recipients;
 use crate::resolve::{Goal, Resolution, ResolutionStep};
 use crate::roots::{Roots, with_hint};
 use crate::rpc::first_reply;
@@ -32,8 +34,11 @@ pub(crate) struct Inner {
     /// The header that identifies the caller.
     pub(crate) identity: Option<(&'static str, MetadataValue<Ascii>)>,
     pub(crate) timeout: Duration,
+    pub(crate) change_scope: ChangeScope,
     /// Held for a copy.
     roots: Mutex<Roots>,
+    /// Held for one operation.
+    recipients: Mutex<Recipients>,
     /// Held for one operation.
     cache: Mutex<Cache>,
     /// Steps in flight.
@@ -46,8 +51,10 @@ pub struct Builder {
     runtime: Runtime,
     roots: Roots,
     identity: Option<(&'static str, String)>,
+    token_servers: Roots,
     cache: CacheConfig,
     timeout: Duration,
+    change_scope: ChangeScope,
 }
 
 impl Builder {
@@ -63,17 +70,31 @@ impl Builder {
         Self { identity: Some((DEVELOPMENT_HEADER, names.into())), ..self }
     }
 
-    /// Sets the caller's token (JWT). It is sent to every table on the path of a name, and without TLS anyone on the
-    /// network path can use it too.
+    /// Sets the caller's token (JWT). It is sent to the servers that the caller names: the roots, the servers of rooted
+    /// names, and those of [`Self::token_servers`]. To servers that a table reports the caller has no names. Without TLS
+    /// anyone on the network path can use the token too. Rooted names that a table reported are not the caller's: a
+    /// program that passes one on sends the token there.
     #[must_use]
     pub fn token(self, token: impl AsRef<str>) -> Self {
         Self { identity: Some((BEARER_HEADER, format!("Bearer {}", token.as_ref().trim()))), ..self }
+    }
+
+    /// Sets further servers that receive the token, such as mounted tables, as rooted addresses.
+    #[must_use]
+    pub fn token_servers(self, servers: Roots) -> Self {
+        Self { token_servers: servers, ..self }
     }
 
     /// Configures the cache.
     #[must_use]
     pub fn cache(self, cache: CacheConfig) -> Self {
         Self { cache, ..self }
+    }
+
+    /// Sets the tables that deletions and changes of permissions apply to.
+    #[must_use]
+    pub fn change_scope(self, scope: ChangeScope) -> Self {
+        Self { change_scope: scope, ..self }
     }
 
     /// Sets the timeout of one call.
@@ -100,6 +121,8 @@ impl Builder {
             runtime: self.runtime,
             identity,
             timeout: self.timeout,
+            change_scope: self.change_scope,
+            recipients: Mutex::new(Recipients::new(&self.roots, &self.token_servers)),
             roots: Mutex::new(self.roots),
             cache: Mutex::new(Cache::new(self.cache)),
             single_flight: SingleFlight::default(),
@@ -143,7 +166,15 @@ pub struct Trace {
 impl Namespace {
     /// A builder for a namespace without roots, for a caller without names.
     pub fn builder(runtime: Runtime) -> Builder {
-        Builder { runtime, roots: Roots::default(), identity: None, cache: CacheConfig::default(), timeout: TIMEOUT }
+        Builder {
+            runtime,
+            roots: Roots::default(),
+            identity: None,
+            token_servers: Roots::default(),
+            cache: CacheConfig::default(),
+            timeout: TIMEOUT,
+            change_scope: ChangeScope::default(),
+        }
     }
 
     /// Resolves a name, across as many mount tables as it takes.
@@ -158,7 +189,7 @@ impl Namespace {
     /// Like [`Self::resolve`], and returns all steps.
     pub async fn trace(&self, name: &str) -> Trace {
         let mut hops = Vec::new();
-        let outcome = match self.roots().entry(name) {
+        let outcome = match self.entry(name) {
             Ok(entry) => self.follow(Goal::Object, entry, &mut hops).await,
             Err(error) if error.reason == Reason::NoMountTable => Err(Error::new(Reason::NoSuchName, error.message)),
             Err(error) => Err(error),
@@ -166,12 +197,12 @@ impl Namespace {
         Trace { hops, outcome: outcome.map_err(|error| with_hint(name, error)) }
     }
 
-    /// The mount table that holds a name, or would hold it: changes of the name go there.
+    /// The mount table that holds a name, or would hold it. Mounts go there, and other changes with [`ChangeScope::MountedTables`].
     ///
     /// # Errors
     /// As [`Self::resolve`]; `NO_MOUNT_TABLE` for a relative name without roots.
     pub async fn resolve_to_mount_table(&self, name: &str) -> Result<MountEntry, Error> {
-        let entry = self.roots().entry(name).map_err(|error| with_hint(name, error))?;
+        let entry = self.entry(name).map_err(|error| with_hint(name, error))?;
         self.follow(Goal::MountTable, entry, &mut Vec::new()).await
     }
 
@@ -195,7 +226,25 @@ impl Namespace {
 
     /// Replaces the roots of relative names.
     pub fn set_roots(&self, roots: Roots) {
+        self.0.recipients.lock().set_roots(&roots);
         *self.0.roots.lock() = roots;
+    }
+
+    /// The start of the resolution of a name of the caller. The server of a rooted name receives the caller's token.
+    pub(crate) fn entry(&self, name: &str) -> Result<MountEntry, Error> {
+        let entry = self.roots().entry(name)?;
+        if naming::is_rooted(name) {
+            self.0.recipients.lock().add_named(&entry);
+        }
+        Ok(entry)
+    }
+
+    /// The header that identifies the caller to the server at `location`: a token only if the caller has named the
+    /// server.
+    pub(crate) fn identity_for(&self, location: &ObjectLocation) -> Option<(&'static str, MetadataValue<Ascii>)> {
+        let identity = self.0.identity.as_ref()?;
+        let may_send = identity.0 != BEARER_HEADER || self.0.recipients.lock().contains(location.host_port());
+        may_send.then(|| identity.clone())
     }
 
     /// Invalidates the cache entries that a resolution of a name would use, at every table on its path; returns whether
@@ -236,7 +285,7 @@ impl Namespace {
     }
 
     /// One step from `entry`: from the cache, or from the first of its servers that answers.
-    async fn resolve_hop(&self, entry: &MountEntry) -> Hop {
+    pub(crate) async fn resolve_hop(&self, entry: &MountEntry) -> Hop {
         let clock = &self.0.runtime.clock;
         let begun = clock.monotonic();
         let locations = entry.locations();
@@ -250,6 +299,11 @@ impl Namespace {
             },
         };
         Hop { asked: entry.names(), source, took: clock.monotonic().saturating_sub(begun), answer }
+    }
+
+    /// One step from `entry` at the first of its servers that answers; the answer is cached.
+    pub(crate) async fn resolve_uncached(&self, entry: &MountEntry) -> Result<MountEntry, Error> {
+        ask_and_cache(self.clone(), entry.locations()).await
     }
 
     /// Looks up an object at any of its locations: they are equivalent.

@@ -94,7 +94,7 @@ impl Namespace {
     /// `NO_MOUNT_TABLE` without roots.
     pub fn operator(&self) -> Result<Operator, Error> {
         let no_root = || Error::new(Reason::NoMountTable, "no root is configured");
-        let location = self.roots().entry("")?.locations().into_iter().next().ok_or_else(no_root)?;
+        let location = self.entry("")?.locations().into_iter().next().ok_or_else(no_root)?;
         Ok(Operator { namespace: self.clone(), location })
     }
 }
@@ -261,7 +261,7 @@ impl Operator {
     }
 
     fn request<M>(&self, message: M) -> Request<M> {
-        self.namespace.request_without_timeout(message)
+        self.namespace.request_without_timeout(&self.location, message)
     }
 
     fn stream<T: Send + 'static>(

@@ -7,7 +7,7 @@ pub mod schedule;
 
 use std::time::Duration;
 
-use ebla_mounttable_tree::{Error, ServerAddress, Target, naming};
+use ebla_mounttable_tree::{Error, Reason, ServerAddress, Target, naming};
 use ebla_runtime::{Rng, Tasks};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -25,7 +25,10 @@ pub use crate::publisher::schedule::{PairState, PairStatus, PublisherStatus};
 pub const PERIOD: Duration = Duration::from_secs(60);
 
 /// The number of concurrent calls.
-const CONCURRENCY: usize = 32;
+const CONCURRENCY: usize = 128;
+
+/// The time for one mount, shorter than [`schedule::SLACK`]: a mount that fails is tried again before it expires.
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The number of queued commands; then callers wait.
 const COMMANDS_MAX: usize = 64;
@@ -215,8 +218,9 @@ async fn execute(namespace: &Namespace, action: &Action, ttl: Duration) -> Resul
     match action.kind {
         ActionKind::Mount(target) => {
             let options = MountOptions::new(ttl).target(target);
-            // One server of the table suffices; the others get the mount with the next refresh.
-            namespace.mount(&action.name, &action.server, options).await?.any().map(drop)
+            let mounting = namespace.mount_somewhere(&action.name, &action.server, options);
+            let slow = |_| Error::new(Reason::Unavailable, "no server of the table replied in time");
+            tokio::time::timeout(MOUNT_TIMEOUT, mounting).await.map_err(slow)?
         }
         ActionKind::Unmount => namespace.unmount(&action.name, Some(&action.server)).await?.all().map(drop),
     }

@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 
 use crate::entry::{MountEntry, ObjectLocation};
 use crate::namespace::Namespace;
+use crate::recipients::TOKEN_WITHHELD;
 
 /// The largest reply: a name may have very many servers.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -66,32 +67,75 @@ where
     }
 }
 
+/// The first success of concurrent calls. The others then have `grace` to finish, and are dropped afterwards: servers
+/// complete what they have received.
+///
+/// # Errors
+/// The last error, when all calls fail.
+pub(crate) async fn first_success<T>(
+    calls: impl IntoIterator<Item = impl Future<Output = Result<T, Error>>>,
+    grace: Duration,
+) -> Result<T, Error> {
+    let mut in_flight: FuturesUnordered<_> = calls.into_iter().collect();
+    let mut failure = Error::new(Reason::Unavailable, "no server to ask");
+    while let Some(outcome) = in_flight.next().await {
+        match outcome {
+            Ok(done) => {
+                let others = in_flight.map(drop).collect::<()>();
+                // What is not finished by then is not awaited any longer.
+                drop(tokio::time::timeout(grace, others).await);
+                return Ok(done);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
 impl Namespace {
     /// A client for the table at `location`.
     pub(crate) fn client(&self, location: &ObjectLocation) -> MountTableClient<Channel> {
         MountTableClient::new(self.0.channels.get(location.host_port())).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// A request with the caller's identity and the timeout.
-    pub(crate) fn request<M>(&self, message: M) -> Request<M> {
-        let mut request = self.request_without_timeout(message);
+    /// A request to the server at `location` with the caller's identity and the timeout.
+    pub(crate) fn request<M>(&self, location: &ObjectLocation, message: M) -> Request<M> {
+        let mut request = self.request_without_timeout(location, message);
         request.set_timeout(self.0.timeout);
         request
     }
 
-    /// A request with the caller's identity.
-    pub(crate) fn request_without_timeout<M>(&self, message: M) -> Request<M> {
+    /// A request to the server at `location` with the caller's identity.
+    pub(crate) fn request_without_timeout<M>(&self, location: &ObjectLocation, message: M) -> Request<M> {
         let mut request = Request::new(message);
-        if let Some((header, identity)) = &self.0.identity {
-            request.metadata_mut().insert(*header, identity.clone());
+        if let Some((header, identity)) = self.identity_for(location) {
+            request.metadata_mut().insert(header, identity);
         }
         request
     }
 
+    /// The result of a call to `location`. A refusal says so when the caller's token was not sent there.
+    pub(crate) fn result<T>(&self, location: &ObjectLocation, answer: Result<Response<T>, Status>) -> Result<T, Error> {
+        answer.map(Response::into_inner).map_err(|status| self.error(location, &status))
+    }
+
+    /// The error in a status from `location`, as in [`Self::result`].
+    pub(crate) fn error(&self, location: &ObjectLocation, status: &Status) -> Error {
+        let error = rpc_error(location, status);
+        let was_withheld = self.0.identity.is_some() && self.identity_for(location).is_none();
+        match error.reason {
+            Reason::NoAccess | Reason::NotAuthenticated if was_withheld => {
+                let server = location.host_port();
+                Error::new(error.reason, format!("{}; {TOKEN_WITHHELD} {server}, which is mounted", error.message))
+            }
+            _ => error,
+        }
+    }
+
     /// One step of a resolution at the table at `location`.
     pub(crate) async fn resolve_step(&self, location: ObjectLocation) -> Result<MountEntry, Error> {
-        let request = self.request(wire::ResolveStepRequest { name: location.name.clone() });
-        rpc_result(&location, self.client(&location).resolve_step(request).await).map(MountEntry::from_wire)
+        let request = self.request(&location, wire::ResolveStepRequest { name: location.name.clone() });
+        self.result(&location, self.client(&location).resolve_step(request).await).map(MountEntry::from_wire)
     }
 }
 
@@ -140,6 +184,28 @@ mod tests {
         assert_eq!((answered.location.host_port(), answered.outcome.unwrap_err().reason), ("h:3", Reason::NoAccess));
         assert_eq!(first_reply(&locations(2), call).await.unwrap_err().message, "dead");
         assert_eq!(first_reply::<(), _>(&[], |_| ready(dead())).await.unwrap_err().reason, Reason::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn one_success_is_enough_and_the_others_have_some_time() {
+        let finished = parking_lot::Mutex::new(Vec::new());
+        let call = |number: u8| {
+            let finished = &finished;
+            async move {
+                match number {
+                    0 => pending().await,
+                    1 => return dead(),
+                    2 => {}
+                    _ => tokio::task::yield_now().await,
+                }
+                finished.lock().push(number);
+                Ok(number)
+            }
+        };
+        let outcome = first_success([0, 1, 2, 3].map(call), Duration::from_millis(50)).await;
+        assert_eq!((outcome.unwrap(), finished.lock().clone()), (2, vec![2, 3]));
+        let outcome = first_success([1, 1].map(call), Duration::from_millis(50)).await;
+        assert_eq!(outcome.unwrap_err().message, "dead");
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use tonic::Streaming;
 
 use crate::entry::{MountEntry, ObjectLocation, Server};
 use crate::namespace::Namespace;
-use crate::rpc::{first_reply, rpc_error, rpc_result};
+use crate::rpc::first_reply;
 
 /// The time without a message after which a server counts as unavailable; it sends a heartbeat every ten seconds.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -91,7 +91,7 @@ impl Watcher {
         let message = match tokio::time::timeout(SILENCE_TIMEOUT, stream.replies.message()).await {
             Ok(Ok(Some(message))) => message,
             Ok(Ok(None)) => return Err(silent("the watch ended")),
-            Ok(Err(status)) => return Err(rpc_error(&stream.location, &status)),
+            Ok(Err(status)) => return Err(self.namespace.error(&stream.location, &status)),
             Err(_) => return Err(silent("no message in time")),
         };
         stream.state = match message.reply {
@@ -115,8 +115,9 @@ async fn open(namespace: &Namespace, name: &str) -> Result<WatchStream, Error> {
     namespace.flush(name);
     let locations = namespace.resolve_to_mount_table(name).await?.locations();
     let open = |location: ObjectLocation| async move {
-        let request = namespace.request(wire::WatchRequest { name: location.name.clone(), include_refresh: false });
-        rpc_result(&location, namespace.client(&location).watch(request).await)
+        let message = wire::WatchRequest { name: location.name.clone(), include_refresh: false };
+        let request = namespace.request(&location, message);
+        namespace.result(&location, namespace.client(&location).watch(request).await)
     };
     let answered = first_reply(&locations, open).await?;
     Ok(WatchStream { location: answered.location, replies: answered.outcome?, state: None })

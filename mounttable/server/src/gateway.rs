@@ -3,7 +3,7 @@
 //! ```text
 //!   GET      /v1/names/{path}    resolves a name; ?glob= lists; ?watch=1 reports changes as server-sent events
 //!   PUT      /v1/names/{path}    mounts a server
-//!   DELETE   /v1/names/{path}    deletes a node, or unmounts servers
+//!   DELETE   /v1/names/{path}    ?server= or ?servers=all unmounts servers; ?node=1 or ?subtree=1 deletes the node
 //!   GET PUT  /v1/perms/{path}    permissions, with their version as ETag
 //!   GET      /v1/openapi.json    the description of all this for machines
 //!

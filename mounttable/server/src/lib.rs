@@ -15,3 +15,7 @@ pub mod gateway;
 pub mod server;
 pub mod service;
 pub mod testing;
+
+#[cfg(test)]
+#[path = "../../../fuzz/inputs.rs"]
+mod inputs;

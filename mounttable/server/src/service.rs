@@ -5,6 +5,7 @@
 //!   bearer      ... by signed tokens
 //!   messages    messages to values and back; errors to statuses and back
 //!   names       MountTable: one method per call
+//!   batch       MountTable.BatchResolve: a reply of bounded size
 //!   keep        MountTable.KeepMounted: refreshes without a walk
 //!   listing     MountTable.Glob: a listing as messages
 //!   watch       the difference between two states of a name: pure
@@ -16,6 +17,7 @@
 //! A change of the tree continues when its caller disconnects: an interrupted protocol leaves work to other requests.
 
 mod admin;
+mod batch;
 pub mod bearer;
 pub mod identity;
 mod keep;
@@ -42,7 +44,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Response, Status};
 
-use crate::service::identity::Authenticator;
+use crate::service::identity::{Authenticator, Session};
 use crate::service::write_mode::WriteSwitch;
 
 pub use write_mode::WriteMode;
@@ -113,6 +115,11 @@ impl<S: Store + Environment + Clone + 'static> Service<S> {
 
     fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
         to_status(self.authenticator.caller(metadata))
+    }
+
+    /// The caller of a stream, which ends with their token.
+    fn session(&self, metadata: &MetadataMap) -> Result<Session, Status> {
+        to_status(self.authenticator.session(metadata))
     }
 
     fn superuser(&self, metadata: &MetadataMap) -> Result<Caller, Status> {

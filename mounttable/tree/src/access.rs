@@ -232,16 +232,15 @@ impl Permissions {
     /// The permissions, unless they are too large to be stored.
     ///
     /// # Errors
-    /// `BAD_PERMISSIONS` when their JSON is larger than [`PERMISSIONS_BYTES_MAX`].
+    /// `BAD_PERMISSIONS` when their JSON is larger than [`PERMISSIONS_BYTES_MAX`], or templates are nested too deep.
     pub fn checked(self) -> Result<Self, Error> {
+        let templates = std::iter::successors(self.template(), |nested| nested.template()).count();
+        check_depth(templates)?;
         check_size(self.to_json().len()).map(|()| self)
     }
 
     fn put(&mut self, key: &str, list: AccessList, depth: usize) -> Result<(), Error> {
-        if depth > DEPTH_MAX {
-            let wrong = format!("templates are nested more than {DEPTH_MAX} deep");
-            return Err(Error::new(Reason::BadPermissions, wrong));
-        }
+        check_depth(depth)?;
         match key.strip_prefix(CHILD).and_then(|rest| rest.strip_prefix('/')) {
             Some(rest) => self.template.get_or_insert_default().put(rest, list, depth.saturating_add(1)),
             None => {
@@ -274,6 +273,14 @@ impl fmt::Display for Permissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_json())
     }
+}
+
+fn check_depth(templates: usize) -> Result<(), Error> {
+    if templates > DEPTH_MAX {
+        let wrong = format!("templates are nested more than {DEPTH_MAX} deep");
+        return Err(Error::new(Reason::BadPermissions, wrong));
+    }
+    Ok(())
 }
 
 fn check_size(bytes: usize) -> Result<(), Error> {

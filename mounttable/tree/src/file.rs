@@ -20,7 +20,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::access::{CHILD, Permissions};
 use crate::error::{Error, Reason};
-use crate::name::NodeName;
+use crate::name::{DEPTH_MAX, NodeName};
 use crate::{naming, rules};
 
 /// Whether a node without children and servers is kept.
@@ -103,6 +103,9 @@ fn target(path: &str) -> Result<(NodeName, usize), Error> {
     let elements: Vec<_> = naming::elements(path).collect();
     let level = elements.iter().rev().take_while(|element| **element == CHILD).count();
     let own: Vec<_> = elements.iter().take(elements.len().saturating_sub(level)).copied().collect();
+    if level > DEPTH_MAX {
+        return Err(bad(format!("a name ends with {level} %%, at most {DEPTH_MAX} are allowed")));
+    }
     if own.contains(&CHILD) {
         return Err(bad(format!("%% is only allowed at the end of a name: {path:?}")));
     }

@@ -198,6 +198,19 @@ impl Node {
         digits(self.version)
     }
 
+    /// The node without permissions, servers and children: enough for [`Self::alive`], and of bounded size.
+    #[must_use]
+    pub fn bare(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            creator: self.creator.clone(),
+            permissions: Permissions::default(),
+            servers: Vec::new(),
+            children: BTreeMap::new(),
+            ..*self
+        }
+    }
+
     /// The condition: this incarnation is alive, with these permissions.
     pub fn alive(&self) -> Condition {
         Condition::Is(Family::Meta, "e".to_owned(), self.epoch_text())

@@ -5,7 +5,8 @@
 //! Each server of the table records a heartbeat every [`HEARTBEAT_INTERVAL`]. When the last heartbeat of all servers is
 //! older than [`OUTAGE_THRESHOLD`], the time since then is an outage: it is recorded by the first server that can write
 //! again, or it is still in progress. The deadline of a mount that overlaps an outage is extended by the outage's
-//! length and one [`REFRESH_PERIOD`], in which its publisher can refresh it, but never by more than [`CREDIT_MAX`].
+//! length and the mount's own time to live (at least [`REFRESH_TIME_MIN`]): a publisher refreshes more often than that,
+//! whatever its period. The extension is at most [`CREDIT_MAX`], or the time to live if that is longer.
 //!
 //! A publisher that stops while the storage is available loses its mounts in time: no outage overlaps them.
 //!
@@ -26,10 +27,11 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// The time without a heartbeat after which there is an outage.
 pub const OUTAGE_THRESHOLD: Duration = Duration::from_secs(15);
 
-/// The assumed interval at which publishers refresh their mounts.
-pub const REFRESH_PERIOD: Duration = Duration::from_secs(60);
+/// The shortest time for a refresh after an outage, whose end the servers of a table do not notice at the same moment.
+pub const REFRESH_TIME_MIN: Duration = OUTAGE_THRESHOLD;
 
-/// The largest extension of a deadline: a server that stopped during an outage may be listed for this long.
+/// The largest extension of a deadline, unless the mount's time to live is longer: a server that stopped during an
+/// outage may be listed for this long.
 pub const CREDIT_MAX: Duration = Duration::from_secs(600);
 
 /// Records older than this are deleted.
@@ -110,7 +112,8 @@ impl OutageRecord {
         if added.is_zero() {
             return server.deadline;
         }
-        Deadline::at(deadline.plus(added.saturating_add(REFRESH_PERIOD).min(CREDIT_MAX)))
+        let credit = added.saturating_add(server.ttl.max(REFRESH_TIME_MIN));
+        Deadline::at(deadline.plus(credit.min(CREDIT_MAX.max(server.ttl))))
     }
 }
 

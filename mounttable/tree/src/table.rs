@@ -52,7 +52,7 @@ pub use inspect::{CHILDREN_COUNTED_MAX, NodeInfo};
 pub use quota::{Limits, QuotaKind, Usage};
 pub use remove::Subtree;
 pub use restore::{Restoration, Tally};
-pub use serve::{Mount, Mounted, Resolved};
+pub use serve::{Mount, Mounted, PathVersion, Resolved};
 pub use setup::NodeChange;
 pub use sweep::Swept;
 

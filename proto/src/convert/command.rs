@@ -3,6 +3,8 @@
 //! A command with unknown content is an error and never skipped: the replica must stop. Decoding from [`Bytes`] shares keys
 //! and values with the entry instead of copying them.
 
+use std::time::Duration;
+
 use bytes::{Buf, Bytes};
 use ebla_model::{
     Error, FamilyId, GroupId, Micros, OperationId, RowKey, Sequence, SessionId, TableId, TabletId,
@@ -18,18 +20,21 @@ use super::{
         descriptor_from_proto, descriptor_to_proto, key_range_from_proto, key_range_to_proto, schema_from_proto,
         schema_to_proto,
     },
-    required,
+    required, tablet_move,
 };
 use crate::command as wire;
 
 /// The version of a command with an idempotency token.
 const TOKENS_VERSION: u32 = 2;
+/// The version of a command with the time since the previous one.
+const ELAPSED_VERSION: u32 = 3;
 
 /// Encodes a command for the log.
 pub fn encode(command: &Command) -> Bytes {
     let message = wire::Command {
-        version: version_of(&command.kind),
+        version: version_of(command),
         time_micros: command.time.get(),
+        elapsed_micros: command.elapsed.map(|elapsed| i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX)),
         kind: Some(kind_to_proto(&command.kind)),
     };
     message.encode_to_vec().into()
@@ -41,15 +46,17 @@ pub fn encode(command: &Command) -> Bytes {
 /// `DataDamaged` when it has unknown content. The replica must stop.
 pub fn decode(bytes: impl Buf) -> Result<Command, Error> {
     let command = wire::Command::decode(bytes).map_err(|error| Error::damaged(format!("read command: {error}")))?;
-    check_versions(command.version, TOKENS_VERSION, "command")?;
+    check_versions(command.version, ELAPSED_VERSION, "command")?;
     Ok(Command {
         time: Micros::new(command.time_micros),
+        elapsed: command.elapsed_micros.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or_default())),
         kind: kind_from_proto(required(command.kind, "command: kind")?)?,
     })
 }
 
-fn version_of(kind: &CommandKind) -> u32 {
-    match kind {
+fn version_of(command: &Command) -> u32 {
+    match &command.kind {
+        _ if command.elapsed.is_some() => ELAPSED_VERSION,
         CommandKind::Write(rows) if rows.iter().any(|row| row.token.is_some()) => TOKENS_VERSION,
         _ => VERSION,
     }
@@ -86,6 +93,7 @@ fn kind_to_proto(kind: &CommandKind) -> wire::command::Kind {
             range: Some(key_range_to_proto(range)),
             time_micros: time.get(),
         }),
+        CommandKind::Move(id, step) => Kind::Move(tablet_move::step_to_proto(*id, step)),
         CommandKind::Tick => Kind::Tick(wire::Tick {}),
     }
 }
@@ -127,6 +135,10 @@ fn kind_from_proto(kind: wire::command::Kind) -> Result<CommandKind, Error> {
             range: key_range_from_proto(&required(collect.range, "collect command: range")?)?,
             time: Micros::new(collect.time_micros),
         },
+        Kind::Move(step) => {
+            let (id, step) = tablet_move::step_from_proto(step)?;
+            CommandKind::Move(id, step)
+        }
         Kind::Tick(wire::Tick {}) => CommandKind::Tick,
     })
 }
@@ -238,6 +250,7 @@ pub fn encode_reply(reply: &Reply) -> Bytes {
             right: Some(descriptor_to_proto(right)),
         }),
         Reply::Merge(merged) => Kind::Merge(descriptor_to_proto(merged)),
+        Reply::Import(status) => Kind::Import(tablet_move::status_to_proto(status)),
         Reply::Done => Kind::Done(true),
         Reply::Refused(refusal) => Kind::Refused(refusal_to_proto(refusal)),
     };
@@ -258,6 +271,7 @@ pub fn decode_reply(bytes: impl Buf) -> Result<Reply, Error> {
             right: Box::new(descriptor_from_proto(&required(split.right, "split reply: right")?)?),
         },
         Kind::Merge(merged) => Reply::Merge(Box::new(descriptor_from_proto(&merged)?)),
+        Kind::Import(status) => Reply::Import(tablet_move::status_from_proto(status)?),
         Kind::Done(_) => Reply::Done,
         Kind::Refused(refusal) => Reply::Refused(refusal_from_proto(refusal)?),
     })
@@ -358,8 +372,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn writes_come_back(time in any::<i64>(), rows in vec(row_write(), 0..4)) {
-            let sent = Command { time: Micros::new(time), kind: CommandKind::Write(rows) };
+        fn writes_come_back(time in any::<i64>(), elapsed in option::of(0u64..1 << 50), rows in vec(row_write(), 0..4)) {
+            let elapsed = elapsed.map(Duration::from_micros);
+            let sent = Command { time: Micros::new(time), elapsed, kind: CommandKind::Write(rows) };
             prop_assert_eq!(decode(encode(&sent)), Ok(sent));
         }
 
@@ -388,7 +403,7 @@ mod tests {
             CommandKind::Tick,
         ];
         for kind in kinds {
-            let sent = Command { time: Micros::new(3), kind };
+            let sent = Command { time: Micros::new(3), elapsed: None, kind };
             assert_eq!(decode(encode(&sent)), Ok(sent));
         }
     }
@@ -396,8 +411,9 @@ mod tests {
     #[test]
     fn a_command_of_a_newer_release_is_refused() {
         let newer = wire::Command {
-            version: TOKENS_VERSION + 1,
+            version: ELAPSED_VERSION + 1,
             time_micros: 1,
+            elapsed_micros: None,
             kind: Some(wire::command::Kind::Tick(wire::Tick {})),
         };
         assert_eq!(decode(Bytes::from(newer.encode_to_vec())).unwrap_err().reason, Reason::DataDamaged);
@@ -406,12 +422,19 @@ mod tests {
     }
 
     #[test]
-    fn only_a_command_with_a_token_stops_older_releases() {
+    fn only_a_command_with_something_new_stops_older_releases() {
         let token = CallToken {
             kind: CallKind::Check,
             token: IdempotencyToken { token: Bytes::from("tokentoken"), started: None },
         };
-        for (token, version) in [(None, VERSION), (Some(token), TOKENS_VERSION)] {
+        let elapsed = Some(Duration::from_micros(7));
+        let cases = [
+            (None, None, VERSION),
+            (Some(token.clone()), None, TOKENS_VERSION),
+            (None, elapsed, ELAPSED_VERSION),
+            (Some(token), elapsed, ELAPSED_VERSION),
+        ];
+        for (token, elapsed, version) in cases {
             let row = RowWrite {
                 tablet: TabletId::new(4),
                 session: SessionId::new(1),
@@ -422,7 +445,7 @@ mod tests {
                 result: None,
                 token,
             };
-            let sent = Command { time: Micros::new(3), kind: CommandKind::Write(vec![row]) };
+            let sent = Command { time: Micros::new(3), elapsed, kind: CommandKind::Write(vec![row]) };
             assert_eq!(wire::Command::decode(encode(&sent)).unwrap().version, version);
             assert_eq!(decode(encode(&sent)), Ok(sent));
         }

@@ -4,7 +4,10 @@
 //! |---|---|
 //! | [`record`] | stored records: descriptors, schemas, sessions; checks versions |
 //! | [`command`] | commands of a tablet's log, and their results |
+//! | [`tablet_move`] | steps of moving a tablet between groups, and their records |
 //! | [`filter`] [`mutation`] [`idempotency`] | content of public requests; refuses unknown fields |
+//! | [`resources`] | resources of a server in its reports |
+//! | [`highest_ids`] | the highest ids that a server knows, in its reports |
 //! | [`rows`] | row sets of requests, rows of responses |
 //! | [`messages`] | ReadRows messages of rows |
 //! | [`admin`] [`value_type`] [`instance`] [`app_profile`] [`operation`] | the public admin API, and its stored records |
@@ -16,13 +19,16 @@ pub mod admin;
 pub mod app_profile;
 pub mod command;
 pub mod filter;
+pub mod highest_ids;
 pub mod idempotency;
 pub mod instance;
 pub mod messages;
 pub mod mutation;
 pub mod operation;
 pub mod record;
+pub mod resources;
 pub mod rows;
+pub mod tablet_move;
 mod unknown_fields;
 pub mod value_type;
 
@@ -30,6 +36,7 @@ use ebla_model::Error;
 
 pub use self::{
     filter::{filter_from_bytes, filter_from_proto, filter_to_bytes, filter_to_proto},
+    highest_ids::{highest_ids_from_proto, highest_ids_to_proto},
     idempotency::{idempotency_from_proto, idempotency_token},
     messages::{LargeRows, MessageSizes, RowMessage, RowMessages, reset_row},
     mutation::{
@@ -44,6 +51,7 @@ pub use self::{
         schema_to_proto, session_from_proto, session_to_proto, tablet_record_from_proto, tablet_record_to_proto,
         token_record_from_bytes, token_record_to_bytes,
     },
+    resources::{resources_from_proto, resources_to_proto},
     rows::{row_from_proto, row_range_from_proto, row_set_from_proto, row_to_proto, rows_to_response},
 };
 

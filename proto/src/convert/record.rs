@@ -57,6 +57,7 @@ records! {
     GroupDescriptor = "group descriptor";
     TabletRecord = "tablet record";
     GroupPlan = "group plan";
+    DeletedTable = "record of a deleted table";
     TableSchema = "table schema" up to AGGREGATES_VERSION;
     Server = "server record";
     Master = "master record";
@@ -69,6 +70,9 @@ records! {
     Instance = "instance record";
     AppProfile = "app profile record";
     FinishedOperation = "finished operation";
+    Departure = "departure record";
+    Arrival = "arrival record";
+    DroppedRows = "dropped rows";
 }
 
 /// Encodes a record and sets the first version. Records with several versions have separate functions below.

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use bytes::{Buf, BufMut, Bytes};
 
-use super::record::{GroupReplica, Record, get_group, put_group};
+use super::record::{GroupReplica, Record, get_group, get_number, put_group};
 
 /// Alignment of batches and segment headers, in bytes: the block size of disks and file systems.
 pub(crate) const BLOCK: usize = 4096;
@@ -162,8 +162,10 @@ impl BatchHeader {
         let payload_len = usize::try_from(input.try_get_u32_le().ok()?).ok()?;
         let payload_crc = input.try_get_u32_le().ok()?;
         let previous = input.try_get_u32_le().ok()?;
-        let mut next = || input.try_get_u64_le().ok();
-        let (segment, salt, number, synced, oldest) = (next()?, next()?, next()?, next()?, next()?);
+        let segment = get_number(&mut input)?;
+        let salt = input.try_get_u64_le().ok()?;
+        let mut next = || get_number(&mut input);
+        let (number, synced, oldest) = (next()?, next()?, next()?);
         let count = usize::try_from(input.try_get_u32_le().ok()?).ok()?;
         let _reserved = input.try_get_u32_le().ok()?;
         if header_len != FIXED_BYTES + GROUP_BYTES * count {

@@ -24,6 +24,17 @@ pub enum LogError {
         /// Message of the system's error.
         message: Arc<str>,
     },
+    /// A later release wrote the segment. Nothing was changed.
+    #[error(
+        "commit log segment {segment} has format {format}, written by a later release: start a release that reads it. \
+        The log is unchanged"
+    )]
+    LaterFormat {
+        /// The segment.
+        segment: u64,
+        /// Its format.
+        format: u16,
+    },
     /// The log has been stopped.
     #[error("the commit log has stopped")]
     Stopped,
@@ -66,9 +77,11 @@ impl LogError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Disk { .. } | Self::OutOfOrder { .. } | Self::Quarantined(_) | Self::Damaged { .. } => {
-                ErrorKind::GiveUp
-            }
+            Self::Disk { .. }
+            | Self::LaterFormat { .. }
+            | Self::OutOfOrder { .. }
+            | Self::Quarantined(_)
+            | Self::Damaged { .. } => ErrorKind::GiveUp,
             Self::Stopped | Self::UnknownGroup(_) => ErrorKind::RetryElsewhere,
             Self::TooLarge(_) => ErrorKind::FixRequest,
         }

@@ -175,14 +175,20 @@ impl Files {
     /// Opens a needed segment and reads its header.
     ///
     /// # Errors
-    /// When the system refuses for a reason other than a missing file.
+    /// When the system refuses for a reason other than a missing file, and when a later release wrote the segment.
     pub(crate) fn load(&mut self, sequence: u64) -> Result<OpenedSegment, LogError> {
         let Some(name) = self.unclaimed.get(&sequence) else { return Ok(OpenedSegment::Damaged) };
         let file = self.disk.open(name, Durability::OnSync).map_err(LogError::disk("open segment"))?;
         let front = read_front(file.as_ref());
         let found = match SegmentHeader::find(&front, sequence) {
             Some(found) => Some(found),
-            None => SegmentHeader::find(&read_whole(file.as_ref())?, sequence),
+            None => {
+                let whole = read_whole(file.as_ref())?;
+                if let Some(format) = SegmentHeader::later_format(&whole) {
+                    return Err(LogError::LaterFormat { segment: sequence, format });
+                }
+                SegmentHeader::find(&whole, sequence)
+            }
         };
         let Some((header, start)) = found else { return Ok(OpenedSegment::Damaged) };
         let bytes = usize::try_from(file.len().map_err(LogError::disk("measure segment"))?).unwrap_or(usize::MAX);

@@ -42,6 +42,8 @@ mod state;
 mod writer;
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod power_cut_tests;
 #[cfg(test)]
 mod tests;
@@ -130,7 +132,8 @@ impl CommitLog {
     /// once.
     ///
     /// # Errors
-    /// When the disk or the manifest fails. Damage is not an error: it is reported in [`Recovered`].
+    /// When the disk or the manifest fails, or a later release wrote the log. Damage is not an error: it is reported in
+    /// [`Recovered`].
     pub fn open(
         disk: Arc<dyn Disk>,
         manifest: Arc<dyn SegmentManifest>,
@@ -214,6 +217,24 @@ impl CommitLog {
         let planned = self.inner.lock_state().plan_reads(group, range, bytes_max)?;
         let fetched = planned.into_iter().map(|entry| self.fetch(group, entry));
         fetched.filter_map(Result::transpose).collect()
+    }
+
+    /// As [`Self::entries`] if all of them are in memory; `None` when one would have to be read from its segment. Does not block.
+    ///
+    /// # Errors
+    /// As [`Self::entries`], but for the disk.
+    pub fn entries_in_memory(
+        &self,
+        group: GroupReplica,
+        range: Range<LogIndex>,
+        bytes_max: u64,
+    ) -> Result<Option<Vec<(LogId, Bytes)>>, LogError> {
+        let planned = self.inner.lock_state().plan_reads(group, range, bytes_max)?;
+        let ready = planned.into_iter().map(|entry| match entry {
+            PlannedRead::Ready(id, payload) => Some((id, payload)),
+            PlannedRead::OnDisk(..) => None,
+        });
+        Ok(ready.collect())
     }
 
     /// The last entry's id, or the last purged one when there is no entry.

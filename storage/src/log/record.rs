@@ -7,7 +7,7 @@
 use std::fmt;
 
 use bytes::{Buf, BufMut, Bytes};
-use ebla_model::id::{GroupId, LogId, LogIndex, ReplicaId, Term};
+use ebla_model::id::{GroupId, LogId, LogIndex, ReplicaId};
 
 /// One replica of one group, as the owner of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,7 +136,7 @@ impl Record {
                 (entry_crc(&entry_prefix(group, id), &payload) == crc).then_some(Self::Entry { group, id, payload })
             }
             VOTE => Some(Self::Vote { group, vote: get_bytes(input)? }),
-            TRUNCATE => Some(Self::Truncate { group, after: LogIndex::new(input.try_get_u64_le().ok()?) }),
+            TRUNCATE => Some(Self::Truncate { group, after: get_log_index(input)? }),
             PURGE => Some(Self::Purge { group, upto: get_log_id(input)? }),
             REMOVED => Some(Self::Removed { group }),
             _ => None,
@@ -200,15 +200,31 @@ pub(crate) fn put_log_id(out: &mut Vec<u8>, id: LogId) {
     out.put_u64_le(id.index.get());
 }
 
-/// Takes what [`put_log_id`] wrote.
+/// Takes what [`put_log_id`] wrote; `None` for a position that no log reaches.
 pub(crate) fn get_log_id(input: &mut impl Buf) -> Option<LogId> {
-    let term = Term::new(input.try_get_u64_le().ok()?);
-    let index = LogIndex::new(input.try_get_u64_le().ok()?);
-    Some(LogId { term, index })
+    let term = input.try_get_u64_le().ok()?;
+    LogId::from_outside(term, input.try_get_u64_le().ok()?)
+}
+
+/// Takes an index; `None` for one that no log reaches.
+pub(crate) fn get_log_index(input: &mut impl Buf) -> Option<LogIndex> {
+    LogIndex::from_outside(input.try_get_u64_le().ok()?)
+}
+
+/// Takes the number of a segment or batch; `None` for one that no log reaches, so that counting on does not overflow.
+pub(crate) fn get_number(input: &mut impl Buf) -> Option<u64> {
+    reachable(input.try_get_u64_le().ok()?)
+}
+
+/// The number of a segment or batch, if a log can reach it.
+pub(crate) fn reachable(number: u64) -> Option<u64> {
+    (number <= u64::MAX / 2).then_some(number)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use ebla_model::id::Term;
+
     use super::*;
 
     pub(crate) fn group(number: u64, replica: u64) -> GroupReplica {

@@ -46,7 +46,8 @@ pub(crate) struct RebuiltLog {
 /// Reads the log and starts its next segment.
 ///
 /// # Errors
-/// When the disk or the manifest fails. Damage is not an error: it is reported in [`Recovered`].
+/// When the disk or the manifest fails, or a later release wrote the log. Damage is not an error: it is reported in
+/// [`Recovered`].
 pub(crate) fn recover(
     disk: Arc<dyn Disk>,
     manifest: Arc<dyn SegmentManifest>,

@@ -12,7 +12,7 @@ use bytes::{Buf, BufMut, Bytes};
 use ebla_model::id::{LogId, LogIndex};
 
 use super::batch::{BLOCK, blocks};
-use super::record::{GroupReplica, get_group, get_log_id, put_group, put_log_id};
+use super::record::{GroupReplica, get_group, get_log_id, get_log_index, get_number, put_group, put_log_id, reachable};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"EbS1");
 const FORMAT: u16 = 1;
@@ -78,9 +78,13 @@ pub(crate) fn file_name(sequence: u64) -> String {
 
 /// The sequence number in a segment's file name.
 pub(crate) fn parse_file_name(name: &str) -> Option<u64> {
-    name.strip_suffix(".log")
-        .filter(|digits| digits.len() == 16)
-        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+    parse_number(name, ".log")
+}
+
+fn parse_number(name: &str, suffix: &str) -> Option<u64> {
+    let digits = name.strip_suffix(suffix)?;
+    let number = reachable(u64::from_str_radix(digits, 16).ok()?)?;
+    (format!("{number:016x}") == digits).then_some(number)
 }
 
 /// The name of a file that waits to be recycled.
@@ -90,7 +94,7 @@ pub(crate) fn spare_name(number: u64) -> String {
 
 /// The number in a spare file's name.
 pub(crate) fn parse_spare_name(name: &str) -> Option<u64> {
-    name.strip_suffix(".spare").and_then(|digits| u64::from_str_radix(digits, 16).ok())
+    parse_number(name, ".spare")
 }
 
 impl SegmentHeader {
@@ -172,6 +176,21 @@ impl SegmentHeader {
         usize::try_from(input.try_get_u32_le().ok()?).ok()
     }
 
+    /// The format of a segment that a later release wrote; `None` for this format, and when neither copy is valid.
+    pub(crate) fn later_format(segment: &[u8]) -> Option<u16> {
+        let format_at = |at: usize| {
+            let front = segment.get(at..)?;
+            let length = Self::copy_len(front)?;
+            let (mut crc, mut covered) = (front.get(4..)?, front.get(UNCOVERED..length)?);
+            if crc32c::crc32c(covered) != crc.try_get_u32_le().ok()? {
+                return None;
+            }
+            let _length = covered.try_get_u32_le().ok()?;
+            covered.try_get_u16_le().ok().filter(|format| *format > FORMAT)
+        };
+        (0..segment.len()).step_by(BLOCK).find_map(format_at)
+    }
+
     fn decode_copy(front: &[u8]) -> Option<(Self, u8, usize)> {
         let length = Self::copy_len(front)?;
         let mut input = front.get(4..length)?;
@@ -185,9 +204,10 @@ impl SegmentHeader {
         }
         let copy = input.try_get_u8().ok()?;
         let flags = input.try_get_u8().ok()?;
-        let mut next = || input.try_get_u64_le().ok();
-        let (sequence, salt, previous, previous_end) = (next()?, next()?, next()?, next()?);
-        let (first_batch, synced, oldest) = (next()?, next()?, next()?);
+        let sequence = get_number(&mut input)?;
+        let salt = input.try_get_u64_le().ok()?;
+        let mut next = || get_number(&mut input);
+        let (previous, previous_end, first_batch, synced, oldest) = (next()?, next()?, next()?, next()?, next()?);
         let chain = input.try_get_u32_le().ok()?;
         let count = input.try_get_u32_le().ok()?;
         let groups: Option<Vec<HeaderGroup>> = (0..count).map(|_| decode_group(&mut input)).collect();
@@ -215,7 +235,7 @@ fn decode_group(input: &mut &[u8]) -> Option<HeaderGroup> {
     }
     let vote = if flags & HAS_VOTE == 0 { None } else { Some(decode_vote(input)?) };
     let purged = if flags & HAS_PURGED == 0 { None } else { Some(get_log_id(input)?) };
-    let last = if flags & HAS_LAST == 0 { None } else { Some(LogIndex::new(input.try_get_u64_le().ok()?)) };
+    let last = if flags & HAS_LAST == 0 { None } else { Some(get_log_index(input)?) };
     Some(HeaderGroup { group, state: HeaderGroupState::Live { vote, purged, last } })
 }
 
@@ -282,6 +302,22 @@ mod tests {
     }
 
     #[test]
+    fn a_later_format_is_distinguished_from_damage() {
+        let mut whole = header(1).encode();
+        assert_eq!(SegmentHeader::later_format(&whole), None);
+        for copy in [0, BLOCK] {
+            whole[copy + 12] = 2;
+            assert_eq!(SegmentHeader::later_format(&whole), None, "the checksum is that of format 1");
+        }
+        for copy in [BLOCK, 0] {
+            let crc = crc32c::crc32c(&whole[copy + 8..copy + 97]);
+            whole[copy + 4..copy + 8].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(SegmentHeader::later_format(&whole), Some(2), "either copy is enough");
+            assert_eq!(SegmentHeader::find(&whole, 6), None);
+        }
+    }
+
+    #[test]
     fn the_header_has_the_bytes_of_the_format() {
         let whole = header(1).encode();
         let read = |at: usize, bytes: usize| {
@@ -303,5 +339,11 @@ mod tests {
         assert_eq!(parse_spare_name(&spare_name(3)), Some(3));
         assert_eq!(parse_file_name("ff.log"), None);
         assert_eq!(parse_file_name(&spare_name(3)), None);
+        for other in ["ffffffffffffffff", "+00000000000000f", "000000000000000F", "00000000000000ff1"] {
+            assert_eq!(
+                (parse_file_name(&format!("{other}.log")), parse_spare_name(&format!("{other}.spare"))),
+                (None, None)
+            );
+        }
     }
 }

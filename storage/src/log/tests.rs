@@ -245,6 +245,12 @@ fn old_entries_are_read_back_from_their_segments() {
     assert_eq!(entries.len(), 200);
     assert!(entries.iter().all(|(id, payload)| payload.len() == 3000 && u64::from(payload[0]) == id.index.get() % 251));
     assert_eq!(fixture.log.entries(A, indexes(10..201), 7000).unwrap().len(), 2);
+    assert!(
+        fixture.log.entries_in_memory(A, indexes(1..201), u64::MAX).unwrap().is_none(),
+        "the first are on disk only"
+    );
+    let last = fixture.log.entries_in_memory(A, indexes(200..201), u64::MAX).unwrap().unwrap();
+    assert_eq!(last, fixture.log.entries(A, indexes(200..201), u64::MAX).unwrap());
     assert_eq!(fixture.log.entries(A, indexes(10..201), 1).unwrap().len(), 1, "at least one is returned");
 }
 

@@ -81,13 +81,15 @@ impl Repair {
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::ReplicaRecord;
     use super::super::state::tests::group;
+    use super::super::state::{ReplicaOrigin, ReplicaRecord};
     use super::*;
 
     fn recorded(state: ReplicaState) -> State {
         let mut recorded = State::default();
-        recorded.replicas.insert(group(5, 1), ReplicaRecord { folder: "x".to_owned(), state, installed: None });
+        let origin = ReplicaOrigin::Seed;
+        let record = ReplicaRecord { folder: "x".to_owned(), state, installed: None, origin };
+        recorded.replicas.insert(group(5, 1), record);
         recorded
     }
 

@@ -8,25 +8,33 @@
 //!   segment 17
 //!   replica 5 1 live g5-r1
 //!   replica 6 2 live g6-r2.1 4 1200
+//!   origin 5 1 seed
+//!   origin 6 2 division 5 80
 //!   tombstone 4 2
 //!   discard g6-r2
 //!   crc32c 8a2b01ff
 //! ```
 //!
 //! `replica`: group, replica, state, folder, and the log id (term, index) of its last installed snapshot, if any.
+//! `origin`: what created the replica of a new group: the seed of the group, or the division of a group at an index of its log.
 //! `tombstone`: group and the highest replica id that was removed here; ids only grow, so lower ones are removed too.
 //! `discard`: a folder that an installation has replaced and that may be deleted. The last line is the CRC-32C of all
-//! bytes before it. Lines are in this order, sorted, so equal states have equal bytes.
+//! bytes before it. Lines are in this order, sorted, so equal states have equal bytes; other bytes are refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use ebla_model::id::{ClusterId, GroupId, LogId, MasterEpoch, ReplicaId, ServerId};
+use ebla_model::id::{ClusterId, GroupId, LogId, LogIndex, MasterEpoch, ReplicaId, ServerId};
 
 use crate::log::GroupReplica;
 
-const HEADER: &str = "ebla-registry 1\n";
+const NAME: &str = "ebla-registry ";
+/// The format that this release reads and writes.
+pub(super) const FORMAT: u32 = 1;
 const CHECKSUM: &str = "crc32c ";
+
+/// The highest segment that is accepted from the file: no log reaches it, and the number of the next one does not overflow.
+const SEGMENT_MAX: u64 = u64::MAX / 2;
 
 /// Identity of the server. Fixed for the lifetime of its data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +71,23 @@ impl ReplicaState {
     }
 }
 
+/// What created a replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplicaOrigin {
+    /// It was created empty for a group that existed.
+    #[default]
+    Empty,
+    /// It is one of the first replicas of a group that the master created.
+    Seed,
+    /// Its group was created by the division of `parent`.
+    Division {
+        /// The group that was divided.
+        parent: GroupId,
+        /// The index of the division in the parent's log.
+        index: LogIndex,
+    },
+}
+
 /// One replica of this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaRecord {
@@ -72,6 +97,23 @@ pub struct ReplicaRecord {
     pub state: ReplicaState,
     /// The last entry of the last snapshot that was installed, if any. The log may end below it.
     pub installed: Option<LogId>,
+    /// What created it.
+    pub origin: ReplicaOrigin,
+}
+
+/// Why bytes are not a registry that this release can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DecodeError {
+    /// They are not the bytes that were written.
+    Damaged(String),
+    /// A later release wrote them, in this format.
+    LaterFormat(u32),
+}
+
+impl From<&str> for DecodeError {
+    fn from(wrong: &str) -> Self {
+        Self::Damaged(wrong.to_owned())
+    }
 }
 
 /// Content of the registry.
@@ -98,7 +140,7 @@ impl State {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut text = String::from(HEADER);
+        let mut text = format!("{NAME}{FORMAT}\n");
         // Writing to a string cannot fail.
         let _always_ok = self.write_lines(&mut text);
         let checksum = crc32c::crc32c(text.as_bytes());
@@ -119,6 +161,15 @@ impl State {
             }
             writeln!(text)?;
         }
+        for (group, record) in &self.replicas {
+            match record.origin {
+                ReplicaOrigin::Empty => {}
+                ReplicaOrigin::Seed => writeln!(text, "origin {} {} seed", group.group, group.replica)?,
+                ReplicaOrigin::Division { parent, index } => {
+                    writeln!(text, "origin {} {} division {parent} {index}", group.group, group.replica)?;
+                }
+            }
+        }
         for (group, replica) in &self.tombstones {
             writeln!(text, "tombstone {group} {replica}")?;
         }
@@ -129,17 +180,22 @@ impl State {
     }
 
     /// Reads what [`Self::encode`] wrote; the error says what is wrong with it.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let text = std::str::from_utf8(bytes).map_err(|_| "the file is not text".to_owned())?;
-        let body = checked_body(text)?;
-        let lines = body.strip_prefix(HEADER).ok_or("the file has an unknown version or none")?;
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| "the file is not text")?;
+        let lines = lines_of_this_format(checked_body(text)?)?;
         let mut state = Self::default();
         let mut cluster = None;
         for line in lines.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            state.read_line(&words, &mut cluster).ok_or_else(|| format!("invalid line {line:?}"))?;
+            let read = state.read_line(&words, &mut cluster);
+            read.ok_or_else(|| DecodeError::Damaged(format!("invalid line {line:?}")))?;
         }
-        Ok(state)
+        // No release wrote lines in another order or form; what they would mean is not known.
+        if state.encode() == bytes {
+            Ok(state)
+        } else {
+            Err("the lines are not in the form in which they are written".into())
+        }
     }
 
     fn read_line(&mut self, words: &[&str], cluster: &mut Option<ClusterId>) -> Option<()> {
@@ -147,22 +203,33 @@ impl State {
             ["cluster", id] => *cluster = Some(id.parse().ok()?),
             ["server", id] => self.identity = Some(Identity { cluster: (*cluster)?, server: id.parse().ok()? }),
             ["epoch", epoch] => self.epoch = epoch.parse().ok()?,
-            ["segment", segment] => self.segment = segment.parse().ok()?,
+            ["segment", segment] => self.segment = segment.parse().ok().filter(|number| *number <= SEGMENT_MAX)?,
             ["replica", group, replica, state, folder, installed @ ..] => {
                 let group = GroupReplica { group: group.parse().ok()?, replica: replica.parse().ok()? };
                 let state = ReplicaState::ALL.into_iter().find(|known| known.name() == *state)?;
                 let installed = match installed {
                     [] => None,
-                    [term, index] => Some(LogId { term: term.parse().ok()?, index: index.parse().ok()? }),
+                    [term, index] => Some(LogId::from_outside(term.parse().ok()?, index.parse().ok()?)?),
                     _ => return None,
                 };
-                self.replicas.insert(group, ReplicaRecord { folder: (*folder).to_owned(), state, installed });
+                let origin = ReplicaOrigin::default();
+                self.replicas.insert(group, ReplicaRecord { folder: folder_name(folder)?, state, installed, origin });
+            }
+            ["origin", group, replica, origin @ ..] => {
+                let group = GroupReplica { group: group.parse().ok()?, replica: replica.parse().ok()? };
+                self.replicas.get_mut(&group)?.origin = match origin {
+                    ["seed"] => ReplicaOrigin::Seed,
+                    ["division", parent, index] => {
+                        ReplicaOrigin::Division { parent: parent.parse().ok()?, index: index.parse().ok()? }
+                    }
+                    _ => return None,
+                };
             }
             ["tombstone", group, replica] => {
                 self.tombstones.insert(group.parse().ok()?, replica.parse().ok()?);
             }
             ["discard", folder] => {
-                self.discards.insert((*folder).to_owned());
+                self.discards.insert(folder_name(folder)?);
             }
             _ => return None,
         }
@@ -170,22 +237,39 @@ impl State {
     }
 }
 
+/// The name, if the folder is in `groups/`: another one must not be opened or deleted.
+fn folder_name(name: &str) -> Option<String> {
+    let is_plain = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
+    is_plain.then(|| name.to_owned())
+}
+
+/// The lines after the first one, which names the format.
+fn lines_of_this_format(body: &str) -> Result<&str, DecodeError> {
+    let format = body.strip_prefix(NAME).and_then(|rest| rest.split_once('\n'));
+    let format = format.and_then(|(number, lines)| Some((number.parse::<u32>().ok()?, lines)));
+    match format {
+        Some((FORMAT, lines)) => Ok(lines),
+        Some((later, _)) if later > FORMAT => Err(DecodeError::LaterFormat(later)),
+        _ => Err("the file has no known format".into()),
+    }
+}
+
 /// The text before the last line, which must be its checksum.
-fn checked_body(text: &str) -> Result<&str, String> {
+fn checked_body(text: &str) -> Result<&str, DecodeError> {
     let at = text.rfind(CHECKSUM).ok_or("the checksum is missing")?;
     let (body, last) = text.split_at(at);
     let written = last.strip_prefix(CHECKSUM).and_then(|rest| rest.strip_suffix('\n'));
     let written = written.filter(|digits| digits.len() == 8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
     match written {
         Some(checksum) if checksum == crc32c::crc32c(body.as_bytes()) => Ok(body),
-        Some(_) => Err("the checksum does not match".to_owned()),
-        None => Err("the file is truncated".to_owned()),
+        Some(_) => Err("the checksum does not match".into()),
+        None => Err("the file is truncated".into()),
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use ebla_model::id::{LogIndex, Term};
+    use ebla_model::id::Term;
 
     use super::*;
 
@@ -193,8 +277,15 @@ pub(super) mod tests {
         GroupReplica { group: GroupId::new(number), replica: ReplicaId::new(replica) }
     }
 
-    fn full() -> State {
-        let record = |folder: &str, state, installed| ReplicaRecord { folder: folder.to_owned(), state, installed };
+    pub(in crate::registry) fn full() -> State {
+        let record = |folder: &str, state, installed| {
+            let origin = match state {
+                ReplicaState::Live => ReplicaOrigin::Seed,
+                ReplicaState::Creating => ReplicaOrigin::Division { parent: GroupId::new(5), index: LogIndex::new(80) },
+                _ => ReplicaOrigin::Empty,
+            };
+            ReplicaRecord { folder: folder.to_owned(), state, installed, origin }
+        };
         let replicas = BTreeMap::from([
             (group(5, 1), record("g5-r1", ReplicaState::Live, None)),
             (
@@ -239,11 +330,42 @@ pub(super) mod tests {
         }
     }
 
+    /// These lines with their checksum.
+    pub(in crate::registry) fn sealed(lines: &[u8]) -> Vec<u8> {
+        [lines, format!("{CHECKSUM}{:08x}\n", crc32c::crc32c(lines)).as_bytes()].concat()
+    }
+
     #[test]
-    fn a_later_version_is_refused() {
-        let text = "ebla-registry 2\nepoch 0\nsegment 0\n";
-        let text = format!("{text}crc32c {:08x}\n", crc32c::crc32c(text.as_bytes()));
-        assert!(State::decode(text.as_bytes()).unwrap_err().contains("version"));
+    fn a_later_format_is_distinguished_from_damage() {
+        let decoded = |format: &str| State::decode(&sealed(format!("{NAME}{format}\nepoch 0\nsegment 0\n").as_bytes()));
+        assert_eq!(decoded("1"), Ok(State::default()));
+        assert_eq!(decoded("2"), Err(DecodeError::LaterFormat(2)));
+        for format in ["0", "01", "-1", "one", "99999999999"] {
+            assert!(matches!(decoded(format), Err(DecodeError::Damaged(_))), "{format}");
+        }
+    }
+
+    #[test]
+    fn lines_that_no_release_wrote_are_refused() {
+        let valid = "ebla-registry 1\nepoch 1\nsegment 2\nreplica 5 1 live g5-r1\n";
+        assert!(State::decode(&sealed(valid.as_bytes())).is_ok());
+        let cluster = format!("cluster {}", ClusterId::new(7));
+        let changes = [
+            ("epoch 1\n", ""),
+            ("epoch 1\nsegment 2", "segment 2\nepoch 1"),
+            ("epoch 1", "epoch 01"),
+            ("epoch 1", &format!("{cluster}\nepoch 1")),
+            ("segment 2", "segment 18446744073709551615"),
+            ("live g5-r1", "live ../g5-r1"),
+            ("live g5-r1", "live .."),
+            ("live g5-r1", "live "),
+            ("live g5-r1", "live g5-r1 1 18446744073709551615"),
+            ("live g5-r1", "live g5-r1\ndiscard /"),
+        ];
+        for (from, to) in changes {
+            let changed = valid.replace(from, to);
+            assert!(State::decode(&sealed(changed.as_bytes())).is_err(), "{changed}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use ebla_model::id::{ClusterId, LogIndex, ServerId, Term};
 use tempfile::TempDir;
 
-use super::state::tests::group;
+use super::state::tests::{group, sealed};
 use super::*;
 
 fn identity(server: u64) -> Identity {
@@ -16,7 +16,7 @@ fn make_folder(path: &Path) {
 }
 
 fn create(registry: &Registry, number: u64, replica: u64) -> PathBuf {
-    make_folder(&registry.begin_create(group(number, replica)).unwrap());
+    make_folder(&registry.begin_create(group(number, replica), ReplicaOrigin::Empty).unwrap());
     registry.finish_create(group(number, replica)).unwrap()
 }
 
@@ -66,13 +66,13 @@ fn a_removed_replica_never_lives_again() {
     let dir = TempDir::new().unwrap();
     let registry = Registry::open(dir.path()).unwrap();
     let path = create(&registry, 5, 1);
-    assert!(matches!(registry.begin_create(group(5, 1)), Err(RegistryError::Exists(_))));
+    assert!(matches!(registry.begin_create(group(5, 1), ReplicaOrigin::Empty), Err(RegistryError::Exists(_))));
     registry.remove(group(5, 1)).unwrap();
     assert!(!path.exists());
     drop(registry);
     let registry = Registry::open(dir.path()).unwrap();
     assert!(registry.is_removed(group(5, 1)));
-    assert!(matches!(registry.begin_create(group(5, 1)), Err(RegistryError::Removed(_))));
+    assert!(matches!(registry.begin_create(group(5, 1), ReplicaOrigin::Empty), Err(RegistryError::Removed(_))));
     registry.remove(group(5, 1)).unwrap();
     create(&registry, 5, 2);
 }
@@ -90,7 +90,7 @@ fn a_creation_interrupted_before_its_rename_is_undone() {
     let dir = TempDir::new().unwrap();
     let temporary = {
         let registry = Registry::open(dir.path()).unwrap();
-        let temporary = registry.begin_create(group(5, 1)).unwrap();
+        let temporary = registry.begin_create(group(5, 1), ReplicaOrigin::Empty).unwrap();
         make_folder(&temporary);
         temporary
     };
@@ -105,7 +105,7 @@ fn a_creation_interrupted_after_its_rename_is_live() {
     let dir = TempDir::new().unwrap();
     {
         let registry = Registry::open(dir.path()).unwrap();
-        let temporary = registry.begin_create(group(5, 1)).unwrap();
+        let temporary = registry.begin_create(group(5, 1), ReplicaOrigin::Empty).unwrap();
         make_folder(&temporary);
         registry.publish_folder("g5-r1").unwrap();
     }
@@ -180,6 +180,20 @@ fn the_error_of_a_damaged_registry_asks_for_a_new_server() {
     let error = Registry::open(dir.path()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::GiveUp);
     assert!(error.to_string().contains("as a new server"), "{error}");
+}
+
+#[test]
+fn a_folder_of_a_later_release_is_refused_and_stays_as_it_is() {
+    let dir = TempDir::new().unwrap();
+    let folder = create(&Registry::open(dir.path()).unwrap(), 5, 1);
+    let path = dir.path().join(FILE);
+    let later = sealed(b"ebla-registry 2\nwhatever a later release writes\n");
+    fs::write(&path, &later).unwrap();
+    let error = Registry::open(dir.path()).err().unwrap();
+    assert!(matches!(error, RegistryError::LaterFormat { format: 2, .. }), "{error}");
+    assert!(!error.to_string().contains("move"), "nothing is lost: {error}");
+    assert_eq!(fs::read(&path).unwrap(), later);
+    assert!(folder.join("data").is_file());
 }
 
 #[test]

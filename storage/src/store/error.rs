@@ -8,7 +8,7 @@ use ebla_model::error::{Error, ErrorKind, Reason};
 /// An error of a tablet store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The bytes on disk are corrupted. The replica must stop and be replaced.
+    /// The bytes on disk are corrupted, or files are missing. The replica must stop and be replaced.
     #[error("{context}: data is damaged: {message}")]
     Damaged {
         /// The operation that failed.
@@ -16,7 +16,15 @@ pub enum StoreError {
         /// Message of RocksDB or of the decoder.
         message: String,
     },
-    /// RocksDB failed otherwise (disk full, IO error). The replica stops serving; nothing is retried.
+    /// The disk is full, or the process may open no more files. The replica stops serving; it may be opened again later.
+    #[error("{context}: {message}")]
+    Exhausted {
+        /// The operation that failed.
+        context: &'static str,
+        /// RocksDB's message.
+        message: String,
+    },
+    /// RocksDB failed otherwise (IO error). The replica stops serving; nothing is retried.
     #[error("{context}: {message}")]
     Engine {
         /// The operation that failed.
@@ -27,7 +35,7 @@ pub enum StoreError {
     /// The folder is locked by another open store.
     #[error("open tablet store {}: it is already open", .0.display())]
     Locked(PathBuf),
-    /// The folder has no store.
+    /// The folder has no store. If it had one, that is lost.
     #[error("open tablet store {}: it does not exist", .0.display())]
     Missing(PathBuf),
     /// The folder already has a store.
@@ -64,11 +72,11 @@ impl StoreError {
 
     fn reason(&self) -> Reason {
         match self {
-            Self::Damaged { .. } => Reason::DataDamaged,
+            Self::Damaged { .. } | Self::Missing(_) => Reason::DataDamaged,
+            Self::Exhausted { .. } => Reason::ResourceExhausted,
+            Self::Io { source, .. } if is_exhausted(&source.to_string()) => Reason::ResourceExhausted,
             Self::Expired | Self::NotCached | Self::TooManySkipped => Reason::Busy,
-            Self::Missing(_) | Self::Exists(_) | Self::Locked(_) | Self::Engine { .. } | Self::Io { .. } => {
-                Reason::Internal
-            }
+            Self::Exists(_) | Self::Locked(_) | Self::Engine { .. } | Self::Io { .. } => Reason::Internal,
         }
     }
 
@@ -85,17 +93,60 @@ impl StoreError {
     pub(crate) fn engine(context: &'static str) -> impl Fn(rocksdb::Error) -> Self {
         move |error| {
             let kind = error.kind();
-            let message = error.into_string();
-            match kind {
-                rocksdb::ErrorKind::Corruption => Self::Damaged { context, message },
-                _ => Self::Engine { context, message },
-            }
+            Self::of_engine(context, kind, error.into_string())
         }
     }
+
+    pub(super) fn of_engine(context: &'static str, kind: rocksdb::ErrorKind, message: String) -> Self {
+        // First: RocksDB may call a store corrupted whose files it could not open.
+        if is_exhausted(&message) {
+            return Self::Exhausted { context, message };
+        }
+        match kind {
+            rocksdb::ErrorKind::Corruption => Self::Damaged { context, message },
+            _ => Self::Engine { context, message },
+        }
+    }
+}
+
+/// The texts of the system's errors for a resource that is used up: `ENOSPC`, `EDQUOT`, `EMFILE` and `ENFILE`. RocksDB returns
+/// texts only.
+const EXHAUSTED: [&str; 3] = ["No space left on device", "Disk quota exceeded", "Too many open files"];
+
+/// Whether this message of RocksDB or of the system is about disk space or open files that are used up.
+pub(super) fn is_exhausted(message: &str) -> bool {
+    EXHAUSTED.iter().any(|text| message.contains(text))
 }
 
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         Self::new(error.reason(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exhausted_resource_is_neither_damage_nor_another_failure() {
+        use rocksdb::ErrorKind::{Corruption, IOError};
+        let reason = |kind, message: &str| StoreError::of_engine("open", kind, message.to_owned()).reason();
+        let no_space = "IO error: No space left on device: While appending to file: 7.sst: No space left on device";
+        let no_files = "IO error: While open a file for random read: 7.sst: Too many open files";
+        for message in [no_space, no_files] {
+            assert_eq!(reason(IOError, message), Reason::ResourceExhausted, "{message}");
+        }
+        assert_eq!(reason(Corruption, "Corruption: 7.sst: Too many open files"), Reason::ResourceExhausted);
+        assert_eq!(reason(Corruption, "Corruption: block checksum mismatch"), Reason::DataDamaged);
+        assert_eq!(reason(IOError, "IO error: While fsync: 7.sst: Input/output error"), Reason::Internal);
+    }
+
+    #[test]
+    fn errors_of_the_system_are_classified_too() {
+        let reason = |code| StoreError::io("stat", "x")(io::Error::from_raw_os_error(code)).reason();
+        // Linux: ENOSPC, EMFILE, EIO.
+        assert_eq!([28, 24].map(reason), [Reason::ResourceExhausted; 2]);
+        assert_eq!(reason(5), Reason::Internal);
     }
 }

@@ -12,7 +12,10 @@
 //! | `leapt` | version 1, microseconds (i64 BE): how much of the log's time were leaps; absent: none |
 //! | `floors/` + u64 BE of the table | version 1, then per family in rising order: id (u32 BE), microseconds (i64 BE) |
 //! | `sessions/` + 16 bytes | `ebla.record.Session`, opaque here |
-//! | `operations/` + u64 BE | an applied admin operation, empty |
+//! | `operations/` + u64 BE | an applied admin operation: empty, or, if it dropped rows, `ebla.record.DroppedRows`, opaque here |
+//! | `departures/` + u64 BE of the tablet | a tablet that moves to another group: `ebla.record.Departure`, opaque here |
+//! | `arrivals/` + u64 BE of the tablet | a tablet that moves to this group: `ebla.record.Arrival`, opaque here |
+//! | `ticket_floor` | version 1, term 0, index (u64 BE): lower tickets of moves are void; absent: none |
 //! | `tokens/` + escaped stored row, kind of call, token | `ebla.record.IdempotencyToken`, opaque here |
 //!
 //! `applied` is written in the same batch as the data it covers, and column families are only flushed together, so after
@@ -54,6 +57,12 @@ pub enum MetaKey {
     Session(SessionId),
     /// `operations/<id>`: an applied admin operation.
     Operation(OperationId),
+    /// `departures/<tablet>`: a tablet that moves to another group; `ebla.record.Departure`.
+    Departure(TabletId),
+    /// `arrivals/<tablet>`: a tablet that moves to this group; `ebla.record.Arrival`.
+    Arrival(TabletId),
+    /// `ticket_floor`: [`encode_log_id`] with term 0.
+    TicketFloor,
     /// `tokens/<stored row, kind of call, token>`: a write with an idempotency token; `ebla.record.IdempotencyToken`.
     Token(Bytes),
 }
@@ -71,6 +80,10 @@ impl MetaKey {
     pub const SESSIONS: &'static [u8] = b"sessions/";
     /// Prefix of all operation keys.
     pub const OPERATIONS: &'static [u8] = b"operations/";
+    /// Prefix of all keys of tablets that depart.
+    pub const DEPARTURES: &'static [u8] = b"departures/";
+    /// Prefix of all keys of tablets that arrive.
+    pub const ARRIVALS: &'static [u8] = b"arrivals/";
     /// Prefix of all keys of idempotency tokens.
     pub const TOKENS: &'static [u8] = b"tokens/";
 
@@ -89,6 +102,9 @@ impl MetaKey {
             Self::Leapt => b"leapt".to_vec(),
             Self::Session(id) => [Self::SESSIONS, &id.to_bytes()].concat(),
             Self::Operation(id) => numbered(Self::OPERATIONS, id.get()),
+            Self::Departure(id) => numbered(Self::DEPARTURES, id.get()),
+            Self::Arrival(id) => numbered(Self::ARRIVALS, id.get()),
+            Self::TicketFloor => b"ticket_floor".to_vec(),
             Self::Token(key) => [Self::TOKENS, key].concat(),
         }
     }
@@ -102,6 +118,7 @@ impl MetaKey {
             b"last_time" => Some(Self::LastTime),
             b"gc_time" => Some(Self::GcTime),
             b"leapt" => Some(Self::Leapt),
+            b"ticket_floor" => Some(Self::TicketFloor),
             _ => Self::decode_named(bytes),
         }
     }
@@ -120,6 +137,8 @@ impl MetaKey {
             .or_else(|| number(Self::TABLES).map(|id| Self::Table(TableId::new(id))))
             .or_else(|| number(Self::FLOORS).map(|id| Self::Floors(TableId::new(id))))
             .or_else(|| number(Self::DROPPED).map(|id| Self::Dropped(TableId::new(id))))
+            .or_else(|| number(Self::DEPARTURES).map(|id| Self::Departure(TabletId::new(id))))
+            .or_else(|| number(Self::ARRIVALS).map(|id| Self::Arrival(TabletId::new(id))))
     }
 }
 
@@ -237,6 +256,9 @@ mod tests {
             MetaKey::Leapt,
             MetaKey::Session(SessionId::new(7)),
             MetaKey::Operation(OperationId::new(9)),
+            MetaKey::Departure(TabletId::new(10)),
+            MetaKey::Arrival(TabletId::new(11)),
+            MetaKey::TicketFloor,
             MetaKey::Token(Bytes::from_static(b"row\0\x01\x01token")),
         ];
         for key in keys {
@@ -265,5 +287,33 @@ mod tests {
         assert!(decode_micros(&[1; 10]).is_err(), "one byte too many");
         assert!(decode_floors(&[1, 0, 0, 0, 1, 9]).is_err(), "a family without its floor");
         assert!(decode_floors(&[1, 0, 0]).is_err());
+    }
+
+    fn value_examples() -> Vec<Vec<u8>> {
+        let id = LogId { term: Term::new(3), index: LogIndex::new(9) };
+        let floors = BTreeMap::from([(FamilyId::new(1), Micros::new(10)), (FamilyId::new(900), Micros::new(20))]);
+        let keys = [MetaKey::Session(SessionId::new(7)), MetaKey::Floors(TableId::new(6)), MetaKey::LastTime];
+        let values = [encode_log_id(id), encode_micros(Micros::new(-5)), encode_floors(&floors)];
+        keys.iter().map(MetaKey::encode).chain(values.map(|value| value.to_vec())).collect()
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn keys_and_values_are_refused_or_round_trip(bytes in crate::inputs::inputs(value_examples())) {
+            if let Some(key) = MetaKey::decode(&bytes) {
+                assert_eq!(key.encode(), bytes);
+            }
+            if let Ok(id) = decode_log_id(&bytes) {
+                assert_eq!(encode_log_id(id), bytes);
+            }
+            if let Ok(time) = decode_micros(&bytes) {
+                assert_eq!(encode_micros(time), bytes);
+            }
+            if let Ok(floors) = decode_floors(&bytes) {
+                assert_eq!(decode_floors(&encode_floors(&floors)).unwrap(), floors);
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@
 //!       Batch ---- an atomic write, cells and applied index together (batch.rs)
 //!       View  ---- one snapshot; Scan iterates over its cells (scan.rs), rows and columns above it (cells.rs)
 //!       flush, checkpoint (checkpoint.rs), sizes (sizes.rs), garbage collection rules (compaction.rs)
+//!       failures injected by tests (faults.rs)
 //! ```
 //!
 //! The server's commit log replaces RocksDB's WAL, which is off: a crash loses unflushed data, and the replica applies it
@@ -20,6 +21,7 @@ pub mod cells;
 mod checkpoint;
 pub mod compaction;
 pub mod error;
+mod faults;
 pub mod layout;
 mod open;
 pub mod options;
@@ -41,6 +43,7 @@ use rocksdb::{
 pub use self::batch::Batch;
 pub use self::compaction::GcRules;
 pub use self::error::StoreError;
+pub use self::faults::{StoreFault, StoreOperation};
 pub use self::layout::MetaKey;
 pub use self::options::{BlockCache, MemoryUsage, SharedResources, StoreOptions};
 pub use self::scan::{Direction, ReadTier, Scan, ScanPlan, View};
@@ -60,14 +63,14 @@ const VIEWS_MAX: usize = 8;
 /// its memory is behind the commit log.
 pub struct GroupStore {
     dir: PathBuf,
-    // Before `_shared`: fields drop in this order, and the database uses the shared resources.
+    // Before `shared`: fields drop in this order, and the database uses the shared resources.
     database: DB,
     rules: Arc<CurrentGcRules>,
     unflushed: Unflushed,
     stall_check: WriteStallCheck,
     /// Held during a flush: two at once would subtract the same bytes twice.
     flushing: Mutex<()>,
-    _shared: Arc<SharedResources>,
+    shared: Arc<SharedResources>,
 }
 
 /// Writes since the last requested flush.
@@ -97,7 +100,7 @@ impl GroupStore {
             unflushed: Unflushed::default(),
             stall_check: WriteStallCheck::default(),
             flushing: Mutex::new(()),
-            _shared: shared,
+            shared,
         }
     }
 
@@ -135,6 +138,7 @@ impl GroupStore {
         if batch.is_empty() {
             return Ok(());
         }
+        self.shared.check_injected(StoreOperation::Write, &self.dir)?;
         let changes = self.engine_batch(batch)?;
         let mut options = WriteOptions::default();
         options.disable_wal(true);

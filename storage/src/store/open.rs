@@ -16,7 +16,8 @@ use std::sync::Arc;
 use rocksdb::{ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Options};
 
 use super::compaction::CurrentGcRules;
-use super::error::StoreError;
+use super::error::{StoreError, is_exhausted};
+use super::faults::StoreOperation;
 use super::options::SharedResources;
 use super::{CELLS, GroupStore};
 use crate::folder;
@@ -27,7 +28,7 @@ impl GroupStore {
     /// # Errors
     /// [`StoreError::Exists`]; else when the folder cannot be created.
     pub fn create(dir: &Path, shared: &Arc<SharedResources>) -> Result<Self, StoreError> {
-        if holds_store(dir) {
+        if holds_store(dir)? {
             return Err(StoreError::Exists(dir.to_owned()));
         }
         let mut options = shared.database().clone();
@@ -42,9 +43,11 @@ impl GroupStore {
     /// Opens the store in `dir`.
     ///
     /// # Errors
-    /// [`StoreError::Missing`], [`StoreError::Locked`]; [`StoreError::Damaged`] when its files are corrupted.
+    /// [`StoreError::Missing`], [`StoreError::Locked`]; [`StoreError::Damaged`] when its files are corrupted or missing;
+    /// [`StoreError::Exhausted`] when there are no open files or no disk space for it.
     pub fn open(dir: &Path, shared: &Arc<SharedResources>) -> Result<Self, StoreError> {
-        if !holds_store(dir) {
+        shared.check_injected(StoreOperation::Open, dir)?;
+        if !holds_store(dir)? {
             return Err(StoreError::Missing(dir.to_owned()));
         }
         open_with(shared.database(), dir, shared)
@@ -55,7 +58,7 @@ impl GroupStore {
     /// # Errors
     /// [`StoreError::Locked`] when it is open; else when files cannot be deleted.
     pub fn destroy(dir: &Path) -> Result<(), StoreError> {
-        if holds_store(dir) {
+        if holds_store(dir)? {
             // RocksDB's own call takes the lock, so an open store is not deleted.
             DB::destroy(&Options::default(), dir)
                 .map_err(|error| lock_or_engine(error, dir, "destroy tablet store"))?;
@@ -68,9 +71,14 @@ impl GroupStore {
     }
 }
 
-/// Whether the folder has a database: `CURRENT` names its manifest.
-fn holds_store(dir: &Path) -> bool {
-    dir.join("CURRENT").is_file()
+/// Whether the folder has a database: `CURRENT` names its manifest. A folder that cannot be read is an error: it may have one.
+fn holds_store(dir: &Path) -> Result<bool, StoreError> {
+    let current = dir.join("CURRENT");
+    match current.metadata() {
+        Ok(found) => Ok(found.is_file()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(StoreError::io("stat", current)(error)),
+    }
 }
 
 fn open_with(options: &Options, dir: &Path, shared: &Arc<SharedResources>) -> Result<GroupStore, StoreError> {
@@ -86,8 +94,11 @@ fn open_with(options: &Options, dir: &Path, shared: &Arc<SharedResources>) -> Re
 
 fn lock_or_engine(error: rocksdb::Error, dir: &Path, context: &'static str) -> StoreError {
     let text = error.as_ref();
-    if error.kind() != rocksdb::ErrorKind::IOError {
+    if error.kind() != rocksdb::ErrorKind::IOError || is_exhausted(text) {
         return StoreError::engine(context)(error);
+    }
+    if text.contains("No such file or directory") {
+        return StoreError::damaged(context, text);
     }
     if text.contains("LOCK") || text.contains("lock ") {
         return StoreError::Locked(dir.to_owned());

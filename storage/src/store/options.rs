@@ -4,6 +4,7 @@
 //! cache, the write buffer manager, the background threads and the IO rate limit. So a thousand tablets cost little more
 //! than one: about 190 KB and 6 to 8 file descriptors each. Several servers of one process may share a block cache too.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rocksdb::{
@@ -12,6 +13,7 @@ use rocksdb::{
 
 use super::compaction::{CurrentGcRules, GcFilterFactory};
 use super::error::StoreError;
+use super::faults::{InjectedFaults, StoreFault, StoreOperation};
 use super::scan::row_prefix_of;
 
 /// Settings for operators.
@@ -92,6 +94,7 @@ pub struct SharedResources {
     database: Options,
     meta: Options,
     cells: Options,
+    faults: InjectedFaults,
 }
 
 impl SharedResources {
@@ -116,7 +119,16 @@ impl SharedResources {
         let database = database_options(&options, &memtables)?;
         let meta = meta_options(&options, &cache);
         let cells = cell_options(&options, &cache);
-        Ok(Arc::new(Self { options, cache, memtables, database, meta, cells }))
+        Ok(Arc::new(Self { options, cache, memtables, database, meta, cells, faults: InjectedFaults::default() }))
+    }
+
+    /// Makes operations of stores fail, in place of earlier injected failures; for tests.
+    pub fn inject_faults(&self, faults: Vec<StoreFault>) {
+        self.faults.set(faults);
+    }
+
+    pub(super) fn check_injected(&self, operation: StoreOperation, dir: &Path) -> Result<(), StoreError> {
+        self.faults.check(operation, dir)
     }
 
     /// The options that it was created with.

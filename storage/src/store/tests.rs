@@ -92,6 +92,41 @@ fn a_folder_holds_one_store_and_one_owner() {
 }
 
 #[test]
+fn a_store_without_a_file_that_it_needs_is_damaged() {
+    let dir = TempDir::new().unwrap();
+    let store = new_store(&dir);
+    store.write(&numbered(1, b"v")).unwrap();
+    store.flush().unwrap();
+    let path = store.dir().to_owned();
+    drop(store);
+    let files = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+    let is_manifest = |file: &std::path::PathBuf| file.file_name().unwrap().to_string_lossy().starts_with("MANIFEST");
+    std::fs::remove_file(files.into_iter().find(is_manifest).unwrap()).unwrap();
+    assert!(matches!(GroupStore::open(&path, &shared()), Err(StoreError::Damaged { .. })));
+    std::fs::remove_file(path.join("CURRENT")).unwrap();
+    let missing = GroupStore::open(&path, &shared()).err().unwrap();
+    assert_eq!(ebla_model::error::Error::from(missing).reason, ebla_model::Reason::DataDamaged);
+}
+
+#[test]
+fn an_injected_failure_meets_one_operation_of_one_store() {
+    let dir = TempDir::new().unwrap();
+    let shared = shared();
+    let store = GroupStore::create(&dir.path().join("store"), &shared).unwrap();
+    let other = GroupStore::create(&dir.path().join("other"), &shared).unwrap();
+    let message = "IO error: No space left on device".to_owned();
+    let fault = StoreFault { dir: store.dir().to_owned(), operation: StoreOperation::Write, message };
+    shared.inject_faults(vec![fault]);
+    assert!(matches!(store.write(&numbered(1, b"v")), Err(StoreError::Exhausted { .. })));
+    other.write(&numbered(1, b"v")).unwrap();
+    let path = store.dir().to_owned();
+    drop(store);
+    let store = GroupStore::open(&path, &shared).unwrap();
+    shared.inject_faults(Vec::new());
+    store.write(&numbered(1, b"v")).unwrap();
+}
+
+#[test]
 fn cells_and_meta_are_there_after_a_restart() {
     let dir = TempDir::new().unwrap();
     let store = new_store(&dir);

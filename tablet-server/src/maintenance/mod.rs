@@ -6,7 +6,8 @@
 //! - `split`: the automatic split of a tablet, and division of a group, above a size;
 //! - `gc`: the garbage collection of excess cell versions.
 //!
-//! It also has the next segment of the commit log prepared.
+//! It also has the next segment of the commit log prepared, samples the space on the disk (`capacity`), and has moves of tablets
+//! continued.
 
 mod flush;
 mod gc;
@@ -90,8 +91,10 @@ impl MaintenanceLoop {
         loop {
             tokio::time::sleep(TICK).await;
             ticks += 1;
+            self.sample_disk().await;
             let level = if ticks.is_multiple_of(TICKS_PER_FULL_PROBE) { ProbeLevel::Full } else { ProbeLevel::Cheap };
             let groups = self.manager.groups();
+            groups.iter().for_each(TabletGroup::resume_moves);
             let Some(probes) = self.probe(&groups, level).await else { continue };
             self.flusher.apply(&groups, probes.iter().map(|probe| probe.load).collect());
             if level == ProbeLevel::Full {
@@ -102,6 +105,12 @@ impl MaintenanceLoop {
                 self.prepare_log_segment();
             }
         }
+    }
+
+    /// Samples the space on the disk. A full pool: the next sample tries again.
+    async fn sample_disk(&self) {
+        let (capacity, server) = (Arc::clone(self.manager.capacity()), self.manager.server());
+        let _sampled = self.manager.maintenance().run(move || capacity.sample_disk(server)).await;
     }
 
     /// Prepares the next segment of the commit log if it is due, in the background.

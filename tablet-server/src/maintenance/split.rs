@@ -1,9 +1,12 @@
-//! The split policy: the automatic split of a tablet, and division of a group, above a size.
+//! The split policy: the automatic split of a tablet, and division of a group, above a size, if this server has room for it. The
+//! resources of the followers are not known here; the master checks those for what it orders.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ebla_model::capacity::Demand;
 use ebla_model::id::{GroupId, TabletId};
 use ebla_runtime::Runtime;
 use tracing::{info, warn};
@@ -25,7 +28,34 @@ pub(super) struct AutoSplitter {
     splits: BTreeMap<TabletId, Duration>,
     /// When a division of each group was last attempted.
     divisions: BTreeMap<GroupId, Duration>,
+    room: RoomCheck,
     runtime: Runtime,
+}
+
+/// Checks whether this server has room for a split or a division.
+#[derive(Clone)]
+struct RoomCheck {
+    manager: Arc<TabletManager>,
+    /// Whether the last check found none, so that it is logged once.
+    is_reported: Arc<AtomicBool>,
+}
+
+impl RoomCheck {
+    /// Whether there is room; logs why there is none.
+    async fn passes(&self, demand: Demand) -> bool {
+        let capacity = Arc::clone(self.manager.capacity());
+        // A full pool: the split is tried again later.
+        let Ok(shortage) = self.manager.maintenance().run(move || capacity.shortage(demand)).await else {
+            return false;
+        };
+        let was_reported = self.is_reported.swap(shortage.is_some(), Ordering::Relaxed);
+        if let (Some(shortage), false) = (&shortage, was_reported) {
+            let server = self.manager.server();
+            let reason = shortage.refusal("automatic splits and divisions", server).message;
+            warn!(%server, reason, "automatic splits and divisions wait: the server has no room");
+        }
+        shortage.is_none()
+    }
 }
 
 impl AutoSplitter {
@@ -35,6 +65,7 @@ impl AutoSplitter {
             limits,
             splits: BTreeMap::new(),
             divisions: BTreeMap::new(),
+            room: RoomCheck { manager: Arc::clone(manager), is_reported: Arc::default() },
             runtime: runtime.clone(),
         }
     }
@@ -58,6 +89,7 @@ impl AutoSplitter {
                 *bytes > self.limits.split_bytes
                     && tablet.id() != TabletId::ROOT
                     && !self.splits.contains_key(&tablet.id())
+                    && tablet.metadata().is_ok_and(|tablet| tablet.moves_to.is_none())
             };
             if let Some((tablet, _bytes)) = probe.tablets.iter().filter(is_due).max_by_key(|(_tablet, bytes)| *bytes) {
                 self.splits.insert(tablet.id(), now);
@@ -75,7 +107,11 @@ impl AutoSplitter {
     }
 
     fn start_split(&self, tablet: Tablet) {
+        let room = self.room.clone();
         self.runtime.tasks.spawn_until_stopped("split", async move {
+            if !room.passes(Demand::tablets(1)).await {
+                return;
+            }
             match tablet.split(None, SPLIT_TIMEOUT).await {
                 Ok((left, right)) => {
                     info!(tablet = %left.tablet, child = %right.tablet, "tablet split (size threshold)");
@@ -88,7 +124,11 @@ impl AutoSplitter {
     }
 
     fn start_division(&self, group: Arc<TabletGroup>) {
+        let room = self.room.clone();
         self.runtime.tasks.spawn_until_stopped("divide", async move {
+            if !room.passes(Demand::group(0, 0)).await {
+                return;
+            }
             match group.divide(group.descriptor().membership_log_id, SPLIT_TIMEOUT).await {
                 Ok(division) => {
                     info!(group = %group.id(), child = %division.right.group, "group divided (size threshold)");

@@ -1,23 +1,75 @@
 //! The errors of replication. Each variant says what the caller may do next.
 
+use ebla_model::Reason;
 use ebla_model::id::ReplicaId;
 use ebla_model::metadata::Replica;
+use ebla_storage::log::LogError;
+use openraft::errors::ErrorSource;
 use thiserror::Error;
 
-/// This replica cannot continue: its group stops, grants no vote and acknowledges nothing, until the master or an operator
-/// replaces or repairs it.
+/// This replica cannot continue: its core ends, grants no vote and acknowledges nothing. The reason decides what becomes of the
+/// replica: it is opened again, quarantined, or the process ends (`tablet::lifecycle::recovery`).
 ///
 /// A failure that a command itself causes is never a fault: it is the command's result, the same on all replicas.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{message}")]
 pub struct Fault {
+    reason: Reason,
     message: String,
 }
 
 impl Fault {
-    /// A fault with a readable reason.
+    /// A fault by a broken invariant or an unexpected failure.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
+        Self::with_reason(Reason::Internal, message)
+    }
+
+    /// A fault by damaged data.
+    pub fn damaged(message: impl Into<String>) -> Self {
+        Self::with_reason(Reason::DataDamaged, message)
+    }
+
+    /// A fault of this reason.
+    pub fn with_reason(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+
+    /// What happened.
+    pub const fn reason(&self) -> Reason {
+        self.reason
+    }
+}
+
+impl From<Fault> for ebla_model::error::Error {
+    fn from(fault: Fault) -> Self {
+        Self::new(fault.reason, fault.message)
+    }
+}
+
+impl From<LogError> for Fault {
+    fn from(error: LogError) -> Self {
+        let reason = match &error {
+            LogError::Damaged { .. } | LogError::Quarantined(_) => Reason::DataDamaged,
+            LogError::Stopped | LogError::UnknownGroup(_) => Reason::Cancelled,
+            // Met only when the log is opened.
+            LogError::LaterFormat { .. } => Reason::FailedPrecondition,
+            LogError::Disk { .. } | LogError::OutOfOrder { .. } | LogError::TooLarge(_) => Reason::Internal,
+        };
+        Self::with_reason(reason, error.to_string())
+    }
+}
+
+/// openraft passes errors of the storage on as faults, so that their reasons are not lost.
+impl ErrorSource for Fault {
+    fn from_error<E: std::error::Error + 'static>(error: &E) -> Self {
+        let error: &(dyn std::error::Error + 'static) = error;
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let fault = inner.and_then(|inner| inner.downcast_ref::<Self>());
+        fault.cloned().unwrap_or_else(|| Self::new(error.to_string()))
+    }
+
+    fn from_string(message: impl ToString) -> Self {
+        Self::new(message.to_string())
     }
 }
 
@@ -33,9 +85,23 @@ pub enum StartError {
     /// The settings contradict each other.
     #[error("invalid raft settings: {0}")]
     Settings(String),
-    /// The log or the state machine is damaged or unreadable.
+    /// The log or the state machine cannot be used.
     #[error("cannot start raft group: {0}")]
-    Damaged(String),
+    Faulty(Fault),
+    /// The server is stopping.
+    #[error("cannot start raft group: the server is stopping")]
+    Stopping,
+}
+
+impl From<StartError> for ebla_model::error::Error {
+    fn from(error: StartError) -> Self {
+        let reason = match &error {
+            StartError::Settings(_) => Reason::Internal,
+            StartError::Faulty(fault) => fault.reason,
+            StartError::Stopping => Reason::Cancelled,
+        };
+        Self::new(reason, error.to_string())
+    }
 }
 
 /// Why a proposed command has no result.
@@ -116,4 +182,20 @@ pub enum MembershipError {
     /// The change may be applied, now or later, or never: inspect the membership.
     #[error("outcome of the membership change is unknown: it may still be applied")]
     Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_fault_keeps_its_reason_on_its_way_through_openraft() {
+        let fault = Fault::with_reason(Reason::ResourceExhausted, "no space");
+        assert_eq!(Fault::from_error(&io::Error::from(fault.clone())), fault);
+        let other = io::Error::other("unexpected");
+        assert_eq!(Fault::from_error(&other), Fault::new("unexpected"));
+        assert_eq!(Fault::from_error(&io::Error::from_raw_os_error(5)).reason(), Reason::Internal);
+    }
 }

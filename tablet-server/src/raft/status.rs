@@ -1,7 +1,8 @@
 //! The status of a group, read from the metrics that openraft's core last published.
 //!
 //! openraft publishes server metrics (vote, role, membership) and data metrics (log, commit, apply). Each is consistent in
-//! itself; data metrics that are read after server metrics are never older than these.
+//! itself; data metrics that are read after server metrics are never older than these. Both remain as they were when the core
+//! ends; only all metrics together tell that it has ended. A core that has ended leads nothing and follows nobody.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,6 +62,11 @@ impl GroupStatus {
     }
 }
 
+/// Whether the core runs: it has neither been stopped nor ended by an error.
+pub(super) fn is_running(raft: &Raft) -> bool {
+    raft.metrics().borrow_watched().running_state.is_ok()
+}
+
 pub(super) fn leadership(raft: &Raft) -> Option<Leadership> {
     let (leads, term) = {
         let server = raft.server_metrics();
@@ -70,7 +76,7 @@ pub(super) fn leadership(raft: &Raft) -> Option<Leadership> {
     };
     let data = raft.data_metrics();
     let applied = data.borrow_watched().last_applied.as_ref().map(|id| log_id(id).term);
-    (leads && applied == Some(term)).then_some(Leadership { term })
+    (leads && applied == Some(term) && is_running(raft)).then_some(Leadership { term })
 }
 
 pub(super) fn status(raft: &Raft, own: ReplicaId) -> GroupStatus {
@@ -81,7 +87,8 @@ pub(super) fn status(raft: &Raft, own: ReplicaId) -> GroupStatus {
     let data = data.borrow_watched().clone();
     let members = &server.membership_config;
     let host = |id: &u64| members.get_node(id).copied();
-    let leader = server.current_leader.and_then(|id| Some(replica(id, host(&id)?)));
+    let leader = server.current_leader.filter(|_id| is_running(raft));
+    let leader = leader.and_then(|id| Some(replica(id, host(&id)?)));
     let matched = data.replication.unwrap_or_default().into_iter();
     let matched = matched.map(|(id, at)| (ReplicaId::new(id), at.as_ref().map(log_id)));
     let last_contact = data.heartbeat.unwrap_or_default().into_iter();

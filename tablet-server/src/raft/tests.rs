@@ -1,6 +1,9 @@
 //! Groups of three replicas: election, loss of a leader, restart, snapshot, leadership transfer, membership, leader lease.
 
+mod bad_messages;
 mod cluster;
+mod ended;
+mod slow_reads;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -136,6 +139,31 @@ async fn a_leader_whose_connection_breaks_is_replaced_when_the_promise_to_it_end
     cluster.write("after").await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_leader_learns_from_replies_which_servers_lack_disk_space() {
+    let cluster = Cluster::start(3, Transport::Grpc, QUICK).await;
+    let set_free = |server: ServerId, free_bytes| cluster.set_free_bytes(server, free_bytes);
+    let refuses = |leader: ServerId| {
+        let capacity = &cluster.node(leader).capacity;
+        capacity.refusal(leader, cluster.servers.iter().copied()).is_some()
+    };
+    for server in &cluster.servers {
+        set_free(*server, 90);
+    }
+    cluster.write("before").await;
+    assert!(!cluster.servers.iter().any(|server| refuses(*server)));
+    // An election may change the leader at any time: the condition is that of the present one.
+    let leader = cluster.leader().await;
+    let mut followers = cluster.servers.iter().copied().filter(|server| *server != leader);
+    let (one, other) = (followers.next().unwrap(), followers.next().unwrap());
+    set_free(one, 10);
+    set_free(other, 10);
+    until("the present leader refuses", || cluster.leader_now().is_some_and(refuses)).await;
+    set_free(other, 90);
+    until("the first leader accepts", || cluster.leader_now() != Some(leader) || !refuses(leader)).await;
+    cluster.write("after").await;
+}
+
 /// The batches with records that each server has written: those besides commit markers and new segments.
 fn batches(cluster: &Cluster) -> Vec<u64> {
     let stats = cluster.nodes().map(|node| node.log.stats());
@@ -232,6 +260,32 @@ async fn a_follower_that_needs_purged_entries_gets_a_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_follower_with_very_little_disk_space_gets_its_snapshot_when_it_has_more() {
+    let mut cluster = Cluster::start(3, Transport::Grpc, QUICK).await;
+    let leader = cluster.leader().await;
+    let follower = *cluster.servers.iter().find(|server| **server != leader).unwrap();
+    cluster.write("before").await;
+    cluster.kill(follower).await;
+    for number in 0..30 {
+        cluster.write(&number.to_string()).await;
+    }
+    let group = Arc::clone(&cluster.node(leader).group);
+    for node in cluster.nodes() {
+        node.machine.flush();
+        node.group.purge(LogIndex::new(20)).await;
+    }
+    until("the purge", || group.status().purged.is_some_and(|id| id.index == LogIndex::new(20))).await;
+    cluster.set_free_bytes(follower, 9);
+    cluster.up(follower, Some(QUICK.election_max), FirstElection::ByTimeout).await;
+    // Long enough for several attempts.
+    tokio::time::sleep(3 * QUICK.election_max).await;
+    assert!(cluster.node(follower).machine.count() <= 1);
+    cluster.set_free_bytes(follower, 10);
+    cluster.write("after").await;
+    cluster.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_purge_ends_at_the_last_flushed_entry() {
     let cluster = Cluster::start(1, Transport::Direct, QUICK).await;
     let leader = cluster.leader().await;
@@ -318,6 +372,27 @@ async fn reads_need_a_lease_without_suspension_or_a_quorum() {
     }
     until("the end of the lease", || !group.can_lease_read(now())).await;
     assert!(group.wait_for_read_index(now() + QUICK.heartbeat).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn lease_reads_are_suspended_until_the_fate_of_a_handover_is_known() {
+    let cluster = Cluster::start(3, Transport::Direct, SLOW).await;
+    let leader = cluster.leader().await;
+    let node = cluster.node(leader);
+    let term = node.group.leadership().unwrap().term;
+    let is_suspended = || node.group.lease_suspensions().is_suspended(term);
+    let others: Vec<_> = cluster.servers.iter().copied().filter(|server| *server != leader).collect();
+    others.iter().for_each(|other| cluster.block_disk(*other));
+    let command = Bytes::from_static(b"handover");
+    let propose = node.group.propose_without_lease_reads(command.clone(), term);
+    assert!(tokio::time::timeout(Duration::from_millis(50), propose).await.is_err());
+    assert!(is_suspended(), "the caller has gone, and the entry may still be applied");
+    others.iter().for_each(|other| cluster.unblock_disk(*other));
+    until("the entry applied, and lease reads", || node.machine.count() == 1 && !is_suspended()).await;
+    // In no log: its fate is known at once, although the term goes on.
+    let refused = node.group.propose_without_lease_reads(command, term.next()).await;
+    assert!(matches!(refused, Err(ProposeError::NotLeader { .. })) && !is_suspended());
+    assert_eq!(node.group.leadership().map(|leadership| leadership.term), Some(term));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

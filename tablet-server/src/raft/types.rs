@@ -44,6 +44,7 @@ openraft::declare_raft_types!(
         Node = Host,
         LeaderId = LeaderId<u64, u64>,
         AsyncRuntime = RaftRuntime,
+        ErrorSource = Fault,
 );
 
 pub(super) type RaftLogId = LogIdOf<TypeConfig>;

@@ -107,4 +107,22 @@ mod tests {
         assert!(other.message.contains(&OURS.to_string()), "{other}");
         assert_eq!(precondition(own, None).unwrap_err().reason, Reason::Unavailable, "it may come back");
     }
+
+    #[tokio::test]
+    async fn a_server_of_an_earlier_release_does_not_join_a_later_cluster_and_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::open(folder.path()).unwrap();
+        let runtime = ebla_runtime::Runtime::system("test");
+        let chubby = ebla_chubby::embedded::Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
+        let later = record::Cluster { version: convert::VERSION + 1, ..Default::default() };
+        let write = ebla_chubby::Write::put(paths::CLUSTER, prost::Message::encode_to_vec(&later));
+        chubby.transact(Vec::new(), vec![write]).await.unwrap();
+        let refused = identify(&registry, &chubby).await.unwrap_err();
+        assert!(refused.message.contains("has version 2, this release supports versions up to 1"), "{refused}");
+        assert_eq!(registry.identity(), None);
+        let file = chubby.read(paths::CLUSTER).await.unwrap();
+        let own = Some(Identity { cluster: OURS, server: SERVER });
+        assert_eq!(precondition(own, file), Err(refused), "a server with an identity does not register either");
+        assert_eq!(chubby.list("").await.unwrap().0.len(), 1, "not even an id was taken");
+    }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use ebla_client::{CallError, ReadStream};
-use ebla_model::error::{Error, Reason};
+use ebla_model::error::{Error, ErrorKind, Reason};
 use ebla_model::id::ServerId;
 use futures::StreamExt as _;
 use parking_lot::RwLock;
@@ -82,5 +82,6 @@ impl LocalTarget {
 
 /// Like a broken connection: the outcome of the call is unknown.
 fn killed_error() -> CallError {
-    Error::new(Reason::Unavailable, "the server was stopped").into()
+    let message = "the server was stopped".to_owned();
+    Error { kind: ErrorKind::RetryElsewhere, reason: Reason::OutcomeUnknown, message }.into()
 }

@@ -48,7 +48,7 @@ impl Router {
     ) -> Self {
         let handler = Arc::new(handler);
         local_handlers.register(home, &handler, runtime.tasks.killed());
-        let remote = GrpcTransport::new(runtime.net.clone(), Arc::clone(&directory));
+        let remote = GrpcTransport::new(runtime.clone(), Arc::clone(&directory));
         Self { home, handler, local_handlers, directory, remote }
     }
 

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{ServerId, Term};
+use ebla_model::id::{GroupId, ServerId, Term};
 use ebla_model::metadata::TabletDescriptor;
+
+/// The pause that a caller should make while a tablet moves: a small one moves in less.
+const MOVE_PAUSE: Duration = Duration::from_millis(20);
 
 /// The presumed leader of a tablet. A hint: a wrong one costs a round trip, never correctness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +61,13 @@ impl Failure {
                 "the tablet is overloaded, or another operation on it is in progress; retry later",
             )
         }
+    }
+
+    /// The tablet is being moved to another group, and is not served until it is there. Nothing of the request was applied.
+    #[must_use]
+    pub fn moving(target: GroupId) -> Self {
+        let message = format!("the tablet is being moved to group {target}; retry soon");
+        Self { retry_after: Some(MOVE_PAUSE), ..Self::new(Reason::Busy, message) }
     }
 
     /// The caller's deadline has passed. A write may or may not be applied later.

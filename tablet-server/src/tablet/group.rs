@@ -6,16 +6,20 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ebla_model::command::{CommandKind, NewTablet};
-use ebla_model::id::{GroupId, OperationId, ReplicaId, TableId, TabletId};
+use ebla_model::error::Error;
+use ebla_model::id::{GroupId, OperationId, ReplicaId, ServerId, TableId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::TableSchema;
 use ebla_runtime::{Blocking, Runtime};
+use tokio::sync::Semaphore;
 
+use crate::capacity::Capacity;
 use crate::raft::{Group, GroupReplica};
 use crate::tablet::Tablet;
 use crate::tablet::core::applied_state::TabletMetadata;
 use crate::tablet::core::state_machine::GroupStateMachine;
 use crate::tablet::failure::{Failure, Leader};
+use crate::tablet::lifecycle::moves::DrivenMoves;
 use crate::tablet::lifecycle::split::TabletHost;
 use crate::tablet::write::admission::Admission;
 use crate::tablet::write::latch::Latches;
@@ -37,8 +41,13 @@ pub struct TabletGroup {
     pub(in crate::tablet) changing: AtomicBool,
     pub(in crate::tablet) admission: Admission,
     pub(in crate::tablet) latches: Latches,
+    /// The turn of the one conditional write that waits for the state while that is held for long.
+    pub(in crate::tablet) state_turn: Semaphore,
     pub(in crate::tablet) queue: Arc<WriteQueue>,
     pub(in crate::tablet) host: Arc<dyn TabletHost>,
+    server: ServerId,
+    capacity: Arc<Capacity>,
+    pub(in crate::tablet) moves: DrivenMoves,
 }
 
 /// The parts of a [`TabletGroup`].
@@ -59,6 +68,10 @@ pub struct TabletGroupParts {
     pub admission: Admission,
     /// Services of the server and the cluster.
     pub host: Arc<dyn TabletHost>,
+    /// This server.
+    pub server: ServerId,
+    /// What the server can still take.
+    pub capacity: Arc<Capacity>,
 }
 
 impl fmt::Debug for TabletGroup {
@@ -82,8 +95,12 @@ impl TabletGroup {
             changing: AtomicBool::new(false),
             admission: parts.admission.group(),
             latches: Latches::new(),
+            state_turn: Semaphore::new(1),
             queue: Arc::new(WriteQueue::new()),
             host: parts.host,
+            server: parts.server,
+            capacity: parts.capacity,
+            moves: DrivenMoves::default(),
         });
         queue::start_batcher(&group);
         group
@@ -151,6 +168,17 @@ impl TabletGroup {
     /// `NotLeader`, `NoLeader`, `OutcomeUnknown`, `Deadline`. Safe to repeat.
     pub async fn drop_table(&self, operation: OperationId, table: TableId, timeout: Duration) -> Result<(), Failure> {
         self.propose_command(CommandKind::Drop { operation, table }, timeout).await.map(drop)
+    }
+
+    /// The error of a write that stores cells, while such writes are refused for lack of disk space.
+    pub(in crate::tablet) fn disk_refusal(&self) -> Option<Error> {
+        if !self.capacity.may_refuse() {
+            return None;
+        }
+        let applied_state = self.state_machine.applied_state();
+        let membership = &applied_state.metadata.descriptor.membership;
+        let voters = membership.replicas().filter(|replica| membership.is_voter(replica.replica));
+        self.capacity.refusal(self.server, voters.map(|replica| replica.server))
     }
 
     /// Whether this replica leads and has applied its term's first entry.

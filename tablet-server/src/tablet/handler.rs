@@ -50,17 +50,7 @@ impl TabletHandler {
     /// # Errors
     /// As [`Tablet::read`]; later errors come in the stream.
     pub async fn read(&self, request: wire::ReadRequest, timeout: Duration) -> Result<ReadStream, CallError> {
-        let (tablet, generation) = self.find_tablet(request.header.as_ref())?;
-        let reading = ReadStreamState {
-            handler: self.clone(),
-            tablet,
-            request: Arc::new(read_request(&request, generation, self.filter(request.filter.as_ref())?)?),
-            large_rows: if request.split_rows { LargeRows::Split } else { LargeRows::Whole },
-            replies: BatchReplies::default(),
-            resume: ReadPosition::default(),
-            deadline: self.clock.monotonic().saturating_add(timeout),
-        };
-        let (first, rest) = reading.next().await?;
+        let (first, rest) = self.start_read(&request, timeout)?.next().await?;
         let rest = stream::unfold(rest, |reading| async move {
             match reading?.next().await {
                 Ok((reply, rest)) => Some((Ok(reply), rest)),
@@ -68,6 +58,32 @@ impl TabletHandler {
             }
         });
         Ok(stream::once(async move { Ok(first) }).chain(rest).boxed())
+    }
+
+    /// Reads rows of one tablet. `None` if they do not fit into one message.
+    ///
+    /// # Errors
+    /// As [`Tablet::read`].
+    pub async fn read_once(
+        &self,
+        request: wire::ReadRequest,
+        timeout: Duration,
+    ) -> Result<Option<wire::ReadReply>, CallError> {
+        let (reply, rest) = self.start_read(&request, timeout)?.next().await?;
+        Ok(rest.is_none().then_some(reply))
+    }
+
+    fn start_read(&self, request: &wire::ReadRequest, timeout: Duration) -> Result<ReadStreamState, CallError> {
+        let (tablet, generation) = self.find_tablet(request.header.as_ref())?;
+        Ok(ReadStreamState {
+            handler: self.clone(),
+            tablet,
+            request: Arc::new(read_request(request, generation, self.filter(request.filter.as_ref())?)?),
+            large_rows: if request.split_rows { LargeRows::Split } else { LargeRows::Whole },
+            replies: BatchReplies::default(),
+            resume: ReadPosition::default(),
+            deadline: self.clock.monotonic().saturating_add(timeout),
+        })
     }
 
     /// Writes rows of one tablet.

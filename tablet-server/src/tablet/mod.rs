@@ -8,6 +8,7 @@
 //!   TabletGroup   create_tablets  drop_table                    one entry of its log each
 //!                 merge                                         two of its tablets
 //!                 divide  change_replicas                       the group itself
+//!                 move_tablet  import                           a tablet to, and from, another group
 //!
 //!   write -> admission -> latch -> queue -> one command for a group of writes -> Group::propose
 //!                                                                                      |
@@ -130,6 +131,26 @@ impl Tablet {
         })
     }
 
+    /// As [`Tablet::metadata_in`], for an operation that needs a tablet that is served.
+    ///
+    /// # Errors
+    /// As [`Tablet::metadata`]; `Busy` while the tablet is being moved to another group.
+    pub(in crate::tablet) fn served_in(&self, applied_state: &AppliedState) -> Result<Arc<TabletMetadata>, Failure> {
+        let metadata = self.metadata_in(applied_state)?;
+        match metadata.moves_to {
+            Some(target) => Err(Failure::moving(target)),
+            None => Ok(metadata),
+        }
+    }
+
+    /// The tablet as this replica has applied it, if it is served.
+    ///
+    /// # Errors
+    /// As [`Tablet::served_in`].
+    pub(in crate::tablet) fn served(&self) -> Result<Arc<TabletMetadata>, Failure> {
+        self.served_in(&self.state_machine.applied_state())
+    }
+
     /// The tablet's descriptor as this replica has applied it.
     ///
     /// # Errors
@@ -147,14 +168,15 @@ impl Tablet {
     /// descriptor.
     ///
     /// # Errors
-    /// `NotLeader`, `TabletDropped`, `WrongTablet`, `OutcomeUnknown`, `Deadline`. Safe to repeat.
+    /// `NotLeader`, `TabletDropped`, `WrongTablet`, `Busy` while the tablet moves, `OutcomeUnknown`, `Deadline`. Safe to repeat.
     pub async fn set_schema(&self, schema: TableSchema, timeout: Duration) -> Result<TabletDescriptor, Failure> {
         self.leader_term()?;
         // Another tablet of the group may have received it.
-        if self.metadata()?.schema().version < schema.version {
+        if self.served()?.schema().version < schema.version {
             self.propose_command(command::set_schema(schema), timeout).await?;
         }
-        self.descriptor()
+        // If the tablet departs meanwhile, the other group may not have received the schema.
+        Ok(self.served()?.descriptor.clone())
     }
 
     /// Deletes the table's rows in `range` from the tablet's group, once per operation id; returns the tablet's descriptor.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_chubby::embedded::Embedded;
-use ebla_chubby::{SharedChubby, Write, paths};
+use ebla_chubby::{Counter, SharedChubby, Write, paths, raise_counter};
 use ebla_model::aggregate::Aggregator;
 use ebla_model::cell::FamilyName;
 use ebla_model::command::NewTablet;
@@ -146,6 +146,9 @@ impl Fixture {
             Write::put(paths::name(&schema().name), TABLE.to_string()),
         ];
         self.shared().transact(Vec::new(), writes).await.unwrap();
+        for (counter, next) in [(Counter::Groups, GROUP.next().get()), (Counter::Tablets, TABLET.next().get())] {
+            raise_counter(&self.chubby, counter, next).await.unwrap();
+        }
         for server in self.servers.iter().flatten() {
             until("the cluster known", || server.tablet_manager().registry().identity().is_some()).await;
         }

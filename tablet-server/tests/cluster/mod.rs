@@ -1,10 +1,12 @@
 //! Three tablet servers in one process with real folders: rows are written and read through each of them; tablets are split;
-//! servers fail and restart. There is no master: the tests create the first tablets.
+//! servers fail and restart, and tablets move between groups. There is no master: the tests create the first tablets.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
+mod failing;
 mod failover;
 mod fixture;
+mod moves;
 mod rows;
 mod serving;
 mod splits;

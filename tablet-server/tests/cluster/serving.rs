@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_client::{Check, Client, Modify, ReadOptions, RowWrite};
-use ebla_model::id::{ClusterId, OperationId, Sequence, SessionId};
+use ebla_model::id::{ClusterId, LogId, OperationId, Sequence, SessionId};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::rmw::{Operation, Rule};
 use ebla_model::{Micros, Reason};
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{control, convert};
+use ebla_runtime::blocking::spawn_thread;
 use ebla_runtime::{Clock, Runtime};
 use ebla_tablet_server::tablet::{RowMutations, WriteId};
 
@@ -160,6 +161,41 @@ async fn concurrent_additions_are_applied_once_each_and_survive_a_failover() {
     fixture.stop().await;
 }
 
+/// More conditional writes than the read pool has threads wait for the state of the group, as during a long checkpoint.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn reads_are_served_while_conditional_writes_wait_for_a_held_state() {
+    let fixture = Fixture::start(1 << 20).await;
+    let leader = fixture.leader(TABLET).await;
+    let server = fixture.server(leader);
+    write(server.cluster(), 0, 20, 100).await;
+    let group = server.tablet_manager().group(GROUP).unwrap();
+    let (holding, held) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let state_machine = std::sync::Arc::clone(group.state_machine());
+    let holder = spawn_thread("holder", move || {
+        state_machine.with_state(|_state| {
+            holding.send(()).unwrap();
+            released.recv().unwrap();
+        });
+    });
+    held.recv().unwrap();
+    let mut counters = tokio::task::JoinSet::new();
+    for n in 0..16 {
+        let cluster = server.cluster().clone();
+        counters.spawn(async move { increment(&cluster, &RowKey::new(format!("counter-{n}"))).await });
+    }
+    // They have begun to wait.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let rows = tokio::time::timeout(Duration::from_secs(20), scan(server.cluster())).await;
+    assert_eq!(rows.unwrap().len(), 20, "a read needs a thread of the pool");
+    release.send(()).unwrap();
+    holder.unwrap().join();
+    while let Some(counted) = counters.join_next().await {
+        assert_eq!(counted.unwrap(), 1);
+    }
+    fixture.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_of_one_process_need_no_address_for_each_other() {
     let nobody = "127.0.0.1:9".to_owned();
@@ -193,7 +229,19 @@ async fn requests_are_accepted_only_from_the_newest_master_of_this_cluster() {
     let manager = fixture.server(0).tablet_manager();
     let replica = manager.tablet(TABLET).unwrap().replica();
     let fence = order(7, 5).fence;
-    let drop_it = control::DropReplicaRequest { fence: fence.clone(), group: GROUP.get(), replica: replica.get() };
+    let membership_log_id = Some(convert::log_id_to_proto(LogId::SEED));
+    let drop_it = control::DropReplicaRequest {
+        fence: fence.clone(),
+        group: GROUP.get(),
+        replica: replica.get(),
+        membership_log_id,
+    };
+    // Not by an order that knows only an earlier membership than the replica itself.
+    let earlier = Some(convert::log_id_to_proto(LogId::default()));
+    let old_order = control::DropReplicaRequest { membership_log_id: earlier, ..drop_it.clone() };
+    let refused = control.drop_replica(old_order).await.unwrap_err();
+    assert_eq!(ebla_proto::status::from_status(&refused).0.reason, Reason::WrongTablet);
+    assert!(manager.tablet(TABLET).is_some());
     control.drop_replica(drop_it.clone()).await.unwrap();
     control.drop_replica(drop_it).await.unwrap();
     assert!(manager.tablet(TABLET).is_none());

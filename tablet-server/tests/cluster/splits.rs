@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::id::ReplicaId;
+use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_runtime::Clock;
+use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
 
 use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, until};
 use super::rows::{expect_rows, key, scan, write};
@@ -224,5 +226,32 @@ async fn a_large_table_splits_while_it_is_loaded_and_scanned() {
     let before = clock.monotonic();
     expect_rows(&scan(&reader).await, ROWS, 1000);
     println!("scanned in {:?}, {} tablets", clock.monotonic() - before, fixture.tablets().len());
+    fixture.stop().await;
+}
+
+/// As after a restore of Chubby from an older backup: an id is given twice, and the leader does not know it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_division_deletes_nothing_where_another_group_has_the_new_id() {
+    let fixture = Fixture::start(1 << 20).await;
+    let cluster = fixture.server(0).cluster();
+    write(cluster, 0, 40, 200).await;
+    let group = fixture.led_group(GROUP).await;
+    group.tablet(TABLET).unwrap().split(Some(key(20)), TIMEOUT).await.unwrap();
+    let replica = |at: &usize| fixture.server(*at).tablet_manager().group(GROUP).unwrap();
+    let first = ReplicaId::new(1);
+    let follower = (0..3).find(|at| !replica(at).is_leader() && replica(at).replica() != first).unwrap();
+    let (stopped, manager) = (replica(&follower), fixture.server(follower).tablet_manager());
+    let other = GroupDescriptor::initial(GROUP.next(), &[fixture.server(follower).id()]);
+    manager.create_replica(other, first, InitialState::Seed).await.unwrap();
+
+    let division = group.divide(group.descriptor().membership_log_id, TIMEOUT).await.unwrap();
+    assert_eq!(division.right.group, GROUP.next());
+    let deadline = cluster.deadline(TIMEOUT);
+    while stopped.raft().is_running() {
+        assert!(!deadline.has_passed(&Clock::system()), "the replica has not stopped");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(stopped.tablet_ids().len(), 2, "both tablets are still there");
+    expect_rows(&scan(cluster).await, 40, 200);
     fixture.stop().await;
 }

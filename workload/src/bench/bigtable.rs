@@ -5,8 +5,11 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use ebla_proto::admin;
 use ebla_proto::data::{self, mutation, row_filter};
+use ebla_proto::operate;
+use ebla_proto::operate::operate_client::OperateClient;
 use ebla_proto::services::bigtable_client::BigtableClient;
 use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -22,6 +25,10 @@ const WIDE: &str = "bench-wide";
 const FAMILY: &str = "f";
 /// And the column, where there is one.
 const COLUMN: &str = "field0";
+/// The largest number of splits in a request that creates a table.
+const SPLITS_MAX: usize = 1_000;
+/// Requests for further splits under way at the same time.
+const SPLITS_IN_FLIGHT: usize = 32;
 /// Columns of a wide row written in one request.
 const COLUMNS_PER_WRITE: u64 = 1_000;
 /// A message with 100 rows of a scan must fit, and a wide row.
@@ -37,7 +44,19 @@ pub(super) async fn create_wide(channel: Channel, rows: u64) -> Result<(), Statu
     create_table(channel, WIDE, split_keys(rows, rows)).await
 }
 
-async fn create_table(channel: Channel, id: &str, splits: Vec<String>) -> Result<(), Status> {
+/// More than [`SPLITS_MAX`] splits are possible only on Ebla: the others are requested one by one.
+async fn create_table(channel: Channel, id: &str, mut splits: Vec<String>) -> Result<(), Status> {
+    let mut later = Vec::new();
+    if splits.len() > SPLITS_MAX {
+        // Those at first are spread evenly, so that each of their tablets takes about the same number of later ones.
+        let step = splits.len().div_ceil(SPLITS_MAX);
+        let numbered: Vec<_> = splits.into_iter().enumerate().collect();
+        let (at_once, one_by_one): (Vec<_>, Vec<_>) =
+            numbered.into_iter().partition(|(number, _)| number.is_multiple_of(step));
+        splits = at_once.into_iter().map(|(_, key)| key).collect();
+        later = one_by_one.into_iter().map(|(_, key)| key).collect();
+    }
+    let operate = OperateClient::new(channel.clone());
     let mut tables = BigtableTableAdminClient::new(channel);
     let _absent_is_fine = tables.delete_table(admin::DeleteTableRequest { name: table(id) }).await;
     let families = HashMap::from([(FAMILY.to_owned(), one_version())]);
@@ -48,7 +67,15 @@ async fn create_table(channel: Channel, id: &str, splits: Vec<String>) -> Result
         table: Some(admin::Table { column_families: families, ..Default::default() }),
         initial_splits: splits.into_iter().map(split).collect(),
     };
-    tables.create_table(request).await.map(drop)
+    tables.create_table(request).await?;
+    let split = |key: String| {
+        let (mut operate, at) = (operate.clone(), Some(Bytes::from(key)));
+        async move { operate.split(operate::SplitRequest { table: table(id), at, ..Default::default() }).await }
+    };
+    stream::iter(later.into_iter().map(split))
+        .buffer_unordered(SPLITS_IN_FLIGHT)
+        .try_for_each(async |_halves| Ok(()))
+        .await
 }
 
 fn table(id: &str) -> String {

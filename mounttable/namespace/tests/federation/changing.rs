@@ -1,6 +1,7 @@
-//! Mounts, deletions and permissions go to the table that holds the name, and to all its servers.
+//! Mounts, deletions and permissions go to all servers of a table: mounts to the one that holds the name, deletions and
+//! permissions only if that is asked for.
 
-use ebla_mounttable_namespace::{MountOptions, Roots};
+use ebla_mounttable_namespace::{Caching, ChangeScope, MountOptions, Roots};
 use ebla_mounttable_tree::table::Subtree;
 use ebla_mounttable_tree::{BlessingName, Caller, Permissions, Reason, Tag, Target};
 
@@ -110,4 +111,37 @@ async fn a_mount_goes_to_all_roots() {
     }
     let removed: Vec<_> = world.names.unmount("a", None).await.unwrap().each().map(|(_, it)| it.clone().ok()).collect();
     assert_eq!(removed, [Some(1), None, Some(1)]);
+}
+
+/// Someone mounts a table over a part of the tree, to redirect the changes of others.
+#[tokio::test]
+async fn a_change_does_not_follow_a_mounted_table_unless_asked() {
+    let world = World::new(&["mt"]).await;
+    world.names.set_caching(Caching::Off);
+    world.mount_table("link", "mt").await;
+    let kept = format!("{}/a/b", world.at("mt"));
+    world.mount(&kept, "/h:1", Target::Object).await.unwrap();
+    let names = world.builder("root").change_scope(ChangeScope::NamedTable).build().unwrap();
+    let permissions = owned_by("test");
+    let server = address("/h:2");
+    let refusals = [
+        names.delete("link/a", Subtree::Delete).await.map(drop),
+        names.set_permissions("link/a", &permissions, None).await,
+        names.update_permissions("link/a", |before| before).await,
+    ];
+    for refusal in refusals {
+        let error = refusal.unwrap_err();
+        assert_eq!(error.reason, Reason::ShadowedByMount, "{error}");
+        assert!(error.message.contains("do not follow mounts"), "{error}");
+    }
+    assert_eq!(world.resolve(&kept).await.unwrap(), ["/h:1"], "nothing has changed behind the mount");
+    // The caller may name the other table.
+    names.mount(&kept, &server, MountOptions::new(HOUR)).await.unwrap().all().unwrap();
+    assert_eq!(delete(&world, "link", Subtree::Delete).await, Ok(vec![1]));
+    assert_eq!(world.resolve(&kept).await.unwrap(), ["/h:1", "/h:2"]);
+    // The cached answer is old now, and refuses nothing.
+    world.names.mount("link/a/b", &server, MountOptions::new(HOUR)).await.unwrap().all().unwrap();
+    names.mount("link/a/c", &server, MountOptions::new(HOUR)).await.unwrap().all().unwrap();
+    let root = format!("{}/link/a/b", world.at("root"));
+    assert_eq!(world.resolve(&root).await.unwrap(), ["/h:2"]);
 }

@@ -9,5 +9,6 @@ mod listing;
 mod operating;
 mod publishing;
 mod resolving;
+mod tokens;
 mod watching;
 mod world;

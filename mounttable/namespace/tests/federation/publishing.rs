@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use ebla_mounttable_namespace::publisher::schedule::SLACK;
 use ebla_mounttable_namespace::publisher::{PERIOD, PairState, Publisher, PublisherStatus};
-use ebla_mounttable_namespace::{Caching, Namespace};
+use ebla_mounttable_namespace::{Caching, Namespace, Roots};
 use ebla_mounttable_server::testing::FakeMountTable;
 use ebla_mounttable_tree::{Reason, Target};
 use ebla_runtime::Runtime;
+use futures::StreamExt;
 
 use crate::world::{World, address, builder};
 
@@ -100,4 +101,28 @@ async fn a_table_that_comes_back_empty_gets_its_mounts_again() {
     wait(&publisher, |status| !has_failed(status)).await;
     assert_eq!(fresh.resolve("a").await.unwrap().names(), ["/h:1"]);
     publisher.shutdown().await;
+}
+
+/// One of two servers of the table accepts connections and never replies.
+#[tokio::test]
+async fn a_frozen_server_of_the_table_does_not_delay_many_mounts() {
+    let world = World::new(&[]).await;
+    let mut frozen = world.runtime.net.listen("127.0.0.1:0").await.unwrap();
+    let place = format!("/{}", frozen.local_addr());
+    world.runtime.tasks.spawn_until_stopped("frozen", async move {
+        let mut connections = Vec::new();
+        while let Some(connection) = frozen.next().await {
+            connections.push(connection);
+        }
+    });
+    let roots = [place, world.at("root")];
+    let names = world.builder("root").roots(Roots::new(roots.iter().map(String::as_str)).unwrap()).build().unwrap();
+    let publisher = Publisher::start(&names, PERIOD);
+    publisher.add_server(address("/h:1")).await;
+    for number in 0..200 {
+        publisher.add_name(&format!("a/{number}"), Target::Object).await;
+    }
+    // A call that waits for the frozen server takes 30 s.
+    wait(&publisher, all_mounted(200)).await;
+    assert_eq!(world.resolve("a/199").await.unwrap(), ["/h:1"]);
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_mounttable_namespace::{Builder, MountEntry, MountOptions, Namespace, Roots};
+use ebla_mounttable_namespace::{Builder, ChangeScope, MountEntry, MountOptions, Namespace, Roots};
 use ebla_mounttable_server::testing::FakeMountTable;
 use ebla_mounttable_tree::{Error, ServerAddress, Target};
 use ebla_runtime::net::{Connection, Listener};
@@ -23,10 +23,10 @@ pub(crate) struct World {
     pub(crate) names: Namespace,
 }
 
-/// A builder of a namespace with this table as its root, for the caller `test`.
+/// A builder of a namespace with this table as its root, for the caller `test`. Changes follow mounts.
 pub(crate) fn builder(table: &FakeMountTable, runtime: &Runtime) -> Builder {
     let roots = Roots::new([table.root().as_str()]).unwrap();
-    Namespace::builder(runtime.clone()).roots(roots).identity("test")
+    Namespace::builder(runtime.clone()).roots(roots).identity("test").change_scope(ChangeScope::MountedTables)
 }
 
 impl World {

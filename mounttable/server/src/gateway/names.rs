@@ -69,6 +69,7 @@ impl TryFrom<GetQuery> for GetOperation {
 pub(super) struct DeleteQuery {
     server: Option<String>,
     servers: Option<Servers>,
+    node: Flag,
     subtree: Flag,
     version: Option<String>,
 }
@@ -117,7 +118,7 @@ pub(super) async fn put<S: Store + Environment + Clone + 'static>(
     Ok(Json(await_reply(service.mount(call)).await?.into()))
 }
 
-/// Unmounts servers, or deletes the node.
+/// Unmounts servers, or deletes the node: the query says which, because most callers want to undo a mount.
 pub(super) async fn delete<S: Store + Environment + Clone + 'static>(
     State(service): State<Service<S>>,
     mut request: ParsedRequest<DeleteQuery>,
@@ -130,16 +131,23 @@ pub(super) async fn delete<S: Store + Environment + Clone + 'static>(
         DeleteQuery { server: Some(text), .. } | DeleteQuery { version: Some(text), .. } if text.is_empty() => {
             return Err(bad("server and version must not be empty; use servers=all to unmount all servers").into());
         }
-        DeleteQuery { server: Some(server), servers: None, subtree: Flag::No, version: None } => unmount(server),
-        DeleteQuery { server: None, servers: Some(Servers::All), subtree: Flag::No, version: None } => {
+        DeleteQuery { server: None, servers: None, node: Flag::No, subtree: Flag::No, version: None } => {
+            let wrong =
+                "say what to delete: server=ADDRESS or servers=all unmounts, node=1 or subtree=1 deletes the node";
+            return Err(bad(wrong).into());
+        }
+        DeleteQuery { server: Some(server), servers: None, node: Flag::No, subtree: Flag::No, version: None } => {
+            unmount(server)
+        }
+        DeleteQuery { server: None, servers: Some(Servers::All), node: Flag::No, subtree: Flag::No, version: None } => {
             unmount(String::new())
         }
-        DeleteQuery { server: None, servers: None, subtree, version } => {
+        DeleteQuery { server: None, servers: None, node: _, subtree, version } => {
             let (subtree, expected_version) = (subtree == Flag::Yes, version.unwrap_or_default());
             let call = request.call(wire::DeleteRequest { name, subtree, expected_version });
             return Ok(Json(DeleteReply::Deleted(await_reply(service.delete(call)).await?.deleted)));
         }
-        _ => return Err(bad("use only one of: server; servers=all; subtree and version").into()),
+        _ => return Err(bad("use only one of: server; servers=all; node, subtree and version").into()),
     };
     Ok(Json(DeleteReply::Removed(await_reply(service.unmount(request.call(message))).await?.removed)))
 }

@@ -12,6 +12,7 @@ use futures::StreamExt;
 use tonic::{Request, Response, Streaming};
 use tracing::info;
 
+use crate::service::identity::Session;
 use crate::service::{ReplySink, ReplyStream, RpcResult, Service, WriteMode, count, messages, to_status};
 
 /// The largest piece of a row in one message of a dump, apart from a single larger cell: a restore accepts 4 MiB.
@@ -93,8 +94,9 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
 
     async fn dump(&self, request: Request<wire::DumpRequest>) -> RpcResult<Self::DumpStream> {
         self.superuser(request.metadata())?;
+        let Session { expiry, .. } = self.session(request.metadata())?;
         let service = self.clone();
-        Ok(self.stream_reply("dump", |sink| async move { service.dump_to(&sink).await }))
+        Ok(self.stream_reply("dump", |sink| async move { expiry.limit(service.dump_to(&sink)).await }))
     }
 
     async fn restore(&self, request: Request<Streaming<wire::DumpReply>>) -> RpcResult<wire::RestoreReply> {

@@ -6,18 +6,22 @@
 //!
 //! | claim | requirement | name |
 //! |---|---|---|
-//! | `iss` | one of the trusted issuers | its host is the first component of each name |
+//! | `iss` | a trusted issuer, one of whose keys has signed the token | without its scheme it is the first component of each name: `ISSUER` |
 //! | `aud` | this table's audience, or a list that contains it | |
 //! | `exp` | later than now; [`LEEWAY`] is allowed for clock differences | |
 //! | `nbf` | not later than now, if present | |
-//! | `sub` | not empty, unless `email` is present | `HOST:u:SUB` |
-//! | `email` | not marked as unverified (`email_verified`) | `HOST:u:EMAIL` |
-//! | `groups` | a list of strings | `HOST:g:GROUP` each |
+//! | `sub` | not empty, unless there is a verified `email` | `ISSUER:u:SUB` |
+//! | `email` | counts only if `email_verified` is the value `true` | `ISSUER:e:EMAIL` |
+//! | `groups` | a list of strings | `ISSUER:g:GROUP` each |
+//!
+//! `https://login.example.org/realms/a` becomes `login.example.org/realms/a`. Subjects and addresses have prefixes of
+//! their own, so a user who may choose a subject cannot choose the address of somebody else.
 //!
 //! Only public-key signatures are accepted: a server that can verify a token must not be able to create one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::future::{Future, pending};
 use std::time::Duration;
 
 use ebla_model::time::Micros;
@@ -28,36 +32,55 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicK
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use parking_lot::Mutex;
 use serde::Deserialize;
+use serde_json::Value;
 
 /// Tolerance for clock differences at both ends of a token's lifetime.
 pub const LEEWAY: Duration = Duration::from_secs(60);
 
+/// The longest time that a stream goes on after its token has expired.
+const EXPIRY_DELAY: Duration = Duration::from_millis(250);
+
 /// The longest token.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
+/// The length of an Ed25519 public key.
+const ED25519_BYTES: usize = 32;
 /// The number of cached verified tokens. Callers send the same one for minutes.
 const VERIFIED_MAX: usize = 1_024;
 
 /// The configuration of trusted tokens.
 #[derive(Clone, Debug)]
 pub struct TokenConfig {
-    /// The providers' public keys: a JWK Set as JSON. Keys that are not for signatures, or of an unsupported kind, are
-    /// ignored.
-    pub keys: String,
-    /// The trusted issuers (`iss`), each with a different host.
-    pub issuers: Vec<String>,
+    /// The trusted issuers, which differ in more than the scheme.
+    pub issuers: Vec<Issuer>,
     /// The expected audience (`aud`).
     pub audience: String,
 }
 
+/// A trusted issuer.
+#[derive(Clone, Debug)]
+pub struct Issuer {
+    /// Its URL (`iss`).
+    pub url: String,
+    /// Its public keys, which verify no other issuer's tokens: a JWK Set as JSON. Keys that are not for signatures, or of
+    /// an unsupported kind, are ignored.
+    pub keys: String,
+}
+
 /// Verifies tokens.
 pub struct TokenVerifier {
-    keys: Vec<Key>,
-    /// The first component of names, by issuer.
-    hosts: BTreeMap<String, String>,
+    /// By `iss`.
+    issuers: BTreeMap<String, TrustedIssuer>,
     audience: String,
     clock: Clock,
     /// Verified tokens. Held for one operation.
     verified: Mutex<HashMap<String, VerifiedToken>>,
+}
+
+/// An issuer as it is used.
+struct TrustedIssuer {
+    /// The first component of names.
+    name: String,
+    keys: Vec<Key>,
 }
 
 /// One public key.
@@ -75,6 +98,58 @@ struct VerifiedToken {
     end: Micros,
 }
 
+/// A caller's names, and the end of the token that proves them.
+#[derive(Clone, Debug)]
+pub struct TokenNames {
+    /// The names, most important first.
+    pub names: Vec<BlessingName>,
+    /// The token's end with [`LEEWAY`].
+    pub expiry: Expiry,
+}
+
+/// The time after which an identity is not proved any more.
+#[derive(Clone, Debug)]
+pub struct Expiry(Option<(Clock, Micros)>);
+
+impl Expiry {
+    /// Of an identity that does not expire.
+    pub const NEVER: Self = Self(None);
+
+    /// Called before work on behalf of the caller.
+    ///
+    /// # Errors
+    /// `NOT_AUTHENTICATED` when the time has passed.
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.0 {
+            Some((clock, end)) if clock.wall() > *end => Err(refused("the token has expired; request a new one")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until the time has passed, at most a quarter of a second longer; returns the error of [`Self::check`].
+    pub async fn passed(&self) -> Error {
+        loop {
+            match self.check() {
+                Err(error) => return error,
+                Ok(()) if self.0.is_none() => pending().await,
+                Ok(()) => tokio::time::sleep(EXPIRY_DELAY).await,
+            }
+        }
+    }
+
+    /// Does `work` until the time has passed; then it is dropped.
+    ///
+    /// # Errors
+    /// Those of `work`, and of [`Self::check`].
+    pub async fn limit<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            error = self.passed() => Err(error),
+            outcome = work => outcome,
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Claims {
     iss: String,
@@ -83,7 +158,7 @@ struct Claims {
     nbf: Option<f64>,
     sub: Option<String>,
     email: Option<String>,
-    email_verified: Option<bool>,
+    email_verified: Option<Value>,
     #[serde(default)]
     groups: Vec<String>,
 }
@@ -106,7 +181,7 @@ impl OneOrMany {
 
 impl fmt::Debug for TokenVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bearer").field("hosts", &self.hosts).field("keys", &self.keys.len()).finish_non_exhaustive()
+        f.debug_struct("TokenVerifier").field("issuers", &self.issuers.keys()).finish_non_exhaustive()
     }
 }
 
@@ -114,36 +189,30 @@ impl TokenVerifier {
     /// A verifier for the tokens that `trust` describes, with this clock's wall time.
     ///
     /// # Errors
-    /// `BAD_REQUEST` when the keys are not a JWK Set or none of them is usable, there is no issuer, or two have the
-    /// same host.
+    /// `BAD_REQUEST` when the keys of an issuer are not a JWK Set or none of them is usable, there is no issuer, or two
+    /// differ in the scheme alone.
     pub fn new(trust: &TokenConfig, clock: Clock) -> Result<Self, Error> {
         let bad = |message: String| Error::new(Reason::BadRequest, message);
-        let set: JwkSet = serde_json::from_str(&trust.keys).map_err(|error| bad(format!("no JWK Set: {error}")))?;
-        let keys: Vec<Key> = set.keys.iter().filter_map(usable).collect();
-        if keys.is_empty() {
-            return Err(bad(
-                "the JWK Set has no public key (RSA, EC P-256 or P-384, Ed25519) for signatures".to_owned()
-            ));
-        }
-        let mut hosts = BTreeMap::new();
-        for issuer in &trust.issuers {
-            let host = escaped(host(issuer));
-            if host.is_empty() || hosts.values().any(|verified| *verified == host) {
-                return Err(bad(format!("issuer {issuer:?} has no host, or the same host as another issuer")));
+        let mut issuers: BTreeMap<String, TrustedIssuer> = BTreeMap::new();
+        for Issuer { url, keys } in &trust.issuers {
+            let name = escaped(without_scheme(url));
+            if name.is_empty() || issuers.values().any(|other| other.name == name) {
+                return Err(bad(format!("issuer {url:?} has no host, or is the same as another issuer")));
             }
-            hosts.insert(issuer.clone(), host);
+            let keys = usable_keys(keys).map_err(|error| bad(format!("the keys of {url:?}: {error}")))?;
+            issuers.insert(url.clone(), TrustedIssuer { name, keys });
         }
-        if hosts.is_empty() || trust.audience.is_empty() {
+        if issuers.is_empty() || trust.audience.is_empty() {
             return Err(bad("token authentication needs at least one issuer and an audience".to_owned()));
         }
-        Ok(Self { keys, hosts, audience: trust.audience.clone(), clock, verified: Mutex::default() })
+        Ok(Self { issuers, audience: trust.audience.clone(), clock, verified: Mutex::default() })
     }
 
-    /// The names in the token of a header's value, `Bearer TOKEN`.
+    /// The names in the token of a header's value, `Bearer TOKEN`, and their expiry.
     ///
     /// # Errors
     /// `NOT_AUTHENTICATED`, with the cause and without any part of the token.
-    pub fn names(&self, header: &str) -> Result<Vec<BlessingName>, Error> {
+    pub fn verify(&self, header: &str) -> Result<TokenNames, Error> {
         let token = match header.split_once(' ') {
             Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
             _ => return Err(refused("the authorization header is not \"Bearer TOKEN\"")),
@@ -158,16 +227,15 @@ impl TokenVerifier {
             Some(verified) => verified,
             None => self.check(token)?,
         };
-        if now > verified.end.plus(LEEWAY) {
-            return Err(refused("the token has expired; request a new one"));
-        }
+        let expiry = Expiry(Some((self.clock.clone(), verified.end.plus(LEEWAY))));
+        expiry.check()?;
         if now.plus(LEEWAY) < verified.begin {
             return Err(refused("the token is not valid yet; check the clocks"));
         }
         if is_new {
             self.cache_token(token, verified.clone());
         }
-        Ok(verified.names)
+        Ok(TokenNames { names: verified.names, expiry })
     }
 
     fn cache_token(&self, token: &str, checked: VerifiedToken) {
@@ -183,22 +251,41 @@ impl TokenVerifier {
     fn check(&self, token: &str) -> Result<VerifiedToken, Error> {
         let header = jsonwebtoken::decode_header(token).map_err(|_| refused("the bearer token is not a signed JWT"))?;
         let named = |key: &&Key| header.kid.is_none() || key.id.is_none() || key.id == header.kid;
-        let mut fitting = self.keys.iter().filter(|key| key.algorithms.contains(&header.alg)).filter(named);
-        let claims = fitting.find_map(|key| claims(token, key, header.alg));
-        let claims = claims.ok_or_else(|| refused("the token is not signed by a known key"))?;
-        let Some(host) = self.hosts.get(&claims.iss) else {
-            return Err(refused("the token's issuer is not trusted"));
-        };
+        let mut refusal = "the token is not signed by a known key";
+        for (url, issuer) in &self.issuers {
+            let mut fitting = issuer.keys.iter().filter(|key| key.algorithms.contains(&header.alg)).filter(named);
+            let Some(claims) = fitting.find_map(|key| claims(token, key, header.alg)) else { continue };
+            if claims.iss == *url {
+                return self.accept(&issuer.name, &claims);
+            }
+            // A key speaks for its own issuer only.
+            refusal = "the token's issuer is not trusted, or the key is another issuer's";
+        }
+        Err(refused(refusal))
+    }
+
+    /// The contents of a token whose signature and issuer are verified.
+    fn accept(&self, issuer: &str, claims: &Claims) -> Result<VerifiedToken, Error> {
         if !claims.aud.has(&self.audience) {
             return Err(refused("the token has another audience"));
         }
         let (begin, end) = (claims.nbf.map_or(Micros::ZERO, micros), micros(claims.exp));
-        Ok(VerifiedToken { names: names(host, &claims)?, begin, end })
+        Ok(VerifiedToken { names: names(issuer, claims)?, begin, end })
     }
 }
 
 fn refused(message: &str) -> Error {
     Error::new(Reason::NotAuthenticated, message)
+}
+
+/// The usable keys of a JWK Set; an error if there are none.
+fn usable_keys(set: &str) -> Result<Vec<Key>, String> {
+    let set: JwkSet = serde_json::from_str(set).map_err(|error| format!("no JWK Set: {error}"))?;
+    let keys: Vec<Key> = set.keys.iter().filter_map(usable).collect();
+    if keys.is_empty() {
+        return Err("the JWK Set has no public key (RSA, EC P-256 or P-384, Ed25519) for signatures".to_owned());
+    }
+    Ok(keys)
 }
 
 /// The key in a usable form; `None` if it cannot verify signatures.
@@ -219,6 +306,11 @@ fn usable(jwk: &Jwk) -> Option<Key> {
         _ => return None,
     };
     let key = DecodingKey::from_jwk(jwk).ok()?;
+    let is_edwards = matches!(jwk.algorithm, AlgorithmParameters::OctetKeyPair(_));
+    if is_edwards && !key.try_get_as_bytes().is_ok_and(|bytes| bytes.len() == ED25519_BYTES) {
+        // The library takes the first bytes of a longer one, and panics on a shorter one with each token.
+        return None;
+    }
     Some(Key { id: jwk.common.key_id.clone(), algorithms, key })
 }
 
@@ -231,23 +323,23 @@ fn claims(token: &str, key: &Key, algorithm: Algorithm) -> Option<Claims> {
     jsonwebtoken::decode(token, &key.key, &validation).ok().map(|token| token.claims)
 }
 
-fn names(host: &str, claims: &Claims) -> Result<Vec<BlessingName>, Error> {
-    let email = claims.email.as_ref().filter(|_email| claims.email_verified != Some(false));
-    let users = [claims.sub.as_ref(), email].into_iter().flatten().filter(|user| !user.is_empty());
-    let users = users.map(|user| format!("{host}:u:{}", escaped(user)));
-    let groups = claims.groups.iter().filter(|group| !group.is_empty());
-    let groups = groups.map(|group| format!("{host}:g:{}", escaped(group)));
-    let (users, groups): (Vec<String>, Vec<String>) = (users.collect(), groups.collect());
+fn names(issuer: &str, claims: &Claims) -> Result<Vec<BlessingName>, Error> {
+    let email = claims.email.as_ref().filter(|_email| claims.email_verified == Some(Value::Bool(true)));
+    let name = |class: char, text: &String| format!("{issuer}:{class}:{}", escaped(text));
+    let present = |text: &&String| !text.is_empty();
+    let subject = claims.sub.as_ref().filter(present).map(|subject| name('u', subject));
+    let email = email.filter(present).map(|email| name('e', email));
+    let users: Vec<String> = [subject, email].into_iter().flatten().collect();
     if users.is_empty() {
-        return Err(refused("the token has neither \"sub\" nor \"email\""));
+        return Err(refused("the token has neither \"sub\" nor a verified \"email\""));
     }
+    let groups: Vec<String> = claims.groups.iter().filter(present).map(|group| name('g', group)).collect();
     users.iter().chain(&groups).map(|name| name.parse()).collect()
 }
 
-/// The host of an issuer's URL with its port, or the issuer itself if it is not a URL.
-fn host(issuer: &str) -> &str {
-    let rest = issuer.split_once("://").map_or(issuer, |(_scheme, rest)| rest);
-    rest.split(['/', '?', '#']).next().unwrap_or_default()
+/// An issuer's URL without its scheme and a slash at the end, or the issuer itself if it is not a URL.
+fn without_scheme(issuer: &str) -> &str {
+    issuer.split_once("://").map_or(issuer, |(_scheme, rest)| rest).trim_end_matches('/')
 }
 
 /// Escapes text as one component of a name: invalid characters and the escape character become %XX of their UTF-8.

@@ -11,7 +11,7 @@ use ebla_mounttable_tree::identity::{BlessingName, BlessingPattern, Caller};
 use ebla_mounttable_tree::messages::{BEARER_HEADER, DEVELOPMENT_HEADER};
 use tonic::metadata::MetadataMap;
 
-use crate::service::bearer::TokenVerifier;
+use crate::service::bearer::{Expiry, TokenNames, TokenVerifier};
 
 /// How callers are authenticated.
 #[derive(Clone, Debug)]
@@ -35,6 +35,22 @@ impl AuthMethod {
     }
 }
 
+/// A caller, and the time until which their identity is proved: a stream ends then.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The caller.
+    pub caller: Caller,
+    /// The end of their token.
+    pub expiry: Expiry,
+}
+
+impl Session {
+    /// A session without an end.
+    const fn lasting(caller: Caller) -> Self {
+        Self { caller, expiry: Expiry::NEVER }
+    }
+}
+
 /// Authenticates callers, and recognises superusers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Authenticator {
@@ -53,31 +69,39 @@ impl Authenticator {
         self.identity.default_root()
     }
 
-    /// The caller of a request with these headers.
+    /// The caller of a request with these headers, and the time until which that is proved.
     ///
     /// # Errors
     /// `NO_ACCESS` when there is no authentication method, `NOT_AUTHENTICATED` when the token is not accepted,
     /// `BAD_REQUEST` when the header for development has no valid names.
-    pub fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Error> {
+    pub fn session(&self, metadata: &MetadataMap) -> Result<Session, Error> {
         match &self.identity {
             AuthMethod::RefuseAll => Err(Error::new(
                 Reason::NoAccess,
                 "this server has no authentication method configured, so it refuses all calls",
             )),
             AuthMethod::Bearer(bearer) => {
-                let names = match metadata.get(BEARER_HEADER) {
-                    None => Vec::new(),
-                    // A header with other bytes is not a token, and is refused as such.
-                    Some(header) => bearer.names(header.to_str().unwrap_or_default())?,
+                let Some(header) = metadata.get(BEARER_HEADER) else {
+                    return Ok(Session::lasting(Caller::new(Vec::new(), &self.superusers)));
                 };
-                Ok(Caller::new(names, &self.superusers))
+                // A header with other bytes is not a token, and is refused as such.
+                let TokenNames { names, expiry } = bearer.verify(header.to_str().unwrap_or_default())?;
+                Ok(Session { caller: Caller::new(names, &self.superusers), expiry })
             }
             AuthMethod::Development => {
                 let bad = |_| Error::new(Reason::BadRequest, format!("{DEVELOPMENT_HEADER} is not a list of names"));
                 let header = metadata.get(DEVELOPMENT_HEADER).map(|value| value.to_str()).transpose().map_err(bad)?;
-                self.named(header.into_iter().flat_map(|names| names.split(',')))
+                self.named(header.into_iter().flat_map(|names| names.split(','))).map(Session::lasting)
             }
         }
+    }
+
+    /// The caller of [`Self::session`].
+    ///
+    /// # Errors
+    /// As [`Self::session`].
+    pub fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Error> {
+        self.session(metadata).map(|session| session.caller)
     }
 
     /// The caller with these names.

@@ -41,6 +41,12 @@ fn flow(sent: Result<(), Error>) -> ControlFlow<()> {
 }
 
 impl GlobSink for Listing {
+    /// Ends the listing when the reader has gone, although nothing is found that could be sent. Other requests run first.
+    async fn next_page(&mut self) -> ControlFlow<()> {
+        tokio::task::yield_now().await;
+        if self.sink.is_open() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
     async fn found(&mut self, found: GlobMatch) -> ControlFlow<()> {
         flow(self.send(glob_reply::Reply::Entry(messages::found(&found))).await)
     }

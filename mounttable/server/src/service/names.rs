@@ -12,12 +12,14 @@ use ebla_mounttable_tree::store::{Environment, Store};
 use ebla_mounttable_tree::table::{QuotaKind, Resolved, Subtree, Usage};
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::mount_table_server::MountTable;
-use ebla_proto::mounttable::{batch_resolve_reply, test_permissions_reply};
+use ebla_proto::mounttable::test_permissions_reply;
 use futures::StreamExt;
 use futures::future::poll_immediate;
 use futures::stream::FuturesUnordered;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::service::batch::Batch;
+use crate::service::identity::Session;
 use crate::service::listing::Listing;
 use crate::service::watch::RefreshEvents;
 use crate::service::{ReplyStream, RpcResult, Service, count, messages, to_status};
@@ -30,14 +32,6 @@ const CONCURRENCY: usize = 64;
 
 fn named(name: &str) -> Result<NodeName, Status> {
     to_status(name.parse())
-}
-
-fn batch_result(found: Result<Resolved, Error>, caller: &Caller) -> batch_resolve_reply::Result {
-    let result = match found {
-        Ok(found) => batch_resolve_reply::result::Result::Entry(messages::resolved(&found, caller, 0)),
-        Err(error) => batch_resolve_reply::result::Result::Failure(messages::failure(&error)),
-    };
-    batch_resolve_reply::Result { result: Some(result) }
 }
 
 fn small_count(number: usize) -> u32 {
@@ -69,23 +63,30 @@ impl<S: Store + Environment + Clone + 'static> MountTable for Service<S> {
             let wrong = format!("{} names, at most {NAMES_MAX} are allowed", names.len());
             return Err(messages::status(&Error::new(Reason::BadRequest, wrong)));
         }
-        let mut results = vec![batch_resolve_reply::Result::default(); names.len()];
+        let mut batch = Batch::new(names.len());
         let mut waiting = FuturesUnordered::new();
-        for (name, result) in names.iter().zip(&mut results) {
+        for (position, name) in names.iter().enumerate() {
+            if batch.is_full() {
+                batch.refuse(position);
+                continue;
+            }
             let mut looked_up = Box::pin(self.look_up(caller, name));
             // Most are cached, and need not wait.
             if let Some(found) = poll_immediate(&mut looked_up).await {
-                *result = batch_result(found, caller);
+                batch.add(position, found, caller);
                 continue;
             }
-            if waiting.len() >= CONCURRENCY {
-                waiting.next().await;
+            if waiting.len() >= CONCURRENCY
+                && let Some((position, found)) = waiting.next().await
+            {
+                batch.add(position, found, caller);
             }
-            waiting.push(async move { *result = batch_result(looked_up.await, caller) });
+            waiting.push(async move { (position, looked_up.await) });
         }
-        while waiting.next().await.is_some() {}
-        drop(waiting);
-        Ok(Response::new(wire::BatchResolveReply { results }))
+        while let Some((position, found)) = waiting.next().await {
+            batch.add(position, found, caller);
+        }
+        Ok(Response::new(wire::BatchResolveReply { results: batch.into_results() }))
     }
 
     async fn mount(&self, request: Request<wire::MountRequest>) -> RpcResult<wire::MountReply> {
@@ -106,10 +107,10 @@ impl<S: Store + Environment + Clone + 'static> MountTable for Service<S> {
         &self,
         request: Request<Streaming<wire::KeepMountedRequest>>,
     ) -> RpcResult<Self::KeepMountedStream> {
-        let caller = self.caller(request.metadata())?;
+        let session = self.session(request.metadata())?;
         let mut requests = request.into_inner();
         let service = self.clone();
-        let work = |sink| async move { service.keep_mounted_stream(&caller, &mut requests, &sink).await };
+        let work = |sink| async move { service.keep_mounted_stream(&session, &mut requests, &sink).await };
         Ok(self.stream_reply("keep mounted", work))
     }
 
@@ -136,23 +137,23 @@ impl<S: Store + Environment + Clone + 'static> MountTable for Service<S> {
     }
 
     async fn glob(&self, request: Request<wire::GlobRequest>) -> RpcResult<Self::GlobStream> {
-        let caller = self.caller(request.metadata())?;
+        let Session { caller, expiry } = self.session(request.metadata())?;
         let receiver = named(&request.get_ref().receiver)?;
         let pattern: Pattern = to_status(request.get_ref().pattern.parse())?;
         let table = self.table.clone();
         Ok(self.stream_reply("glob", |sink| async move {
             let mut listing = Listing::new(sink);
-            let summary = table.glob(&caller, &receiver, &pattern, &mut listing).await?;
+            let summary = expiry.limit(table.glob(&caller, &receiver, &pattern, &mut listing)).await?;
             listing.end(summary).await
         }))
     }
 
     async fn watch(&self, request: Request<wire::WatchRequest>) -> RpcResult<Self::WatchStream> {
-        let caller = self.caller(request.metadata())?;
+        let Session { caller, expiry } = self.session(request.metadata())?;
         let name = named(&request.get_ref().name)?;
         let refreshes = if request.get_ref().include_refresh { RefreshEvents::Include } else { RefreshEvents::Omit };
         let service = self.clone();
-        let work = |sink| async move { service.watch_name(&caller, &name, refreshes, &sink).await };
+        let work = |sink| async move { expiry.limit(service.watch_name(&caller, &name, refreshes, &sink)).await };
         Ok(self.stream_reply("watch", work))
     }
 

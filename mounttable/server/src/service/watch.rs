@@ -1,5 +1,7 @@
 //! The difference between two states of a name.
 
+use std::cmp::Ordering;
+
 use ebla_mounttable_tree::mount::MountedServer;
 use ebla_mounttable_tree::table::Resolved;
 
@@ -30,27 +32,44 @@ pub struct WatchChange {
     pub suffix: String,
 }
 
-/// The change from `before` to `after`; `None` if there is nothing to report.
+/// The change from `before` to `after`; `None` if there is nothing to report. Both are read once, in the order of the
+/// addresses.
 pub fn change(before: &WatchState, after: &WatchState, refreshes: RefreshEvents) -> Option<WatchChange> {
-    let servers = |state: &WatchState| state.as_ref().map(|it| it.servers.clone()).unwrap_or_default();
     let suffix = |state: &WatchState| state.as_ref().map(|it| it.suffix.clone()).unwrap_or_default();
-    let (old, new) = (servers(before), servers(after));
-    let find = |servers: &[MountedServer], wanted: &MountedServer| {
-        servers.iter().find(|server| server.address == wanted.address).cloned()
-    };
     let is_worth = |was: &MountedServer, is: &MountedServer| {
         was.target != is.target || (refreshes == RefreshEvents::Include && was.deadline != is.deadline)
     };
-    let change = WatchChange {
-        added: new.iter().filter(|server| find(&old, server).is_none()).cloned().collect(),
-        updated: new.iter().filter(|is| find(&old, is).is_some_and(|was| is_worth(&was, is))).cloned().collect(),
-        removed: old.iter().filter(|server| find(&new, server).is_none()).cloned().collect(),
-        is_gone: before.is_some() && after.is_none(),
-        suffix: suffix(after),
-    };
+    let mut change =
+        WatchChange { is_gone: before.is_some() && after.is_none(), suffix: suffix(after), ..WatchChange::default() };
+    let (mut old, mut new) = (servers(before).iter().peekable(), servers(after).iter().peekable());
+    while let Some(order) = next_order(old.peek(), new.peek()) {
+        match order {
+            Ordering::Less => change.removed.extend(old.next().cloned()),
+            Ordering::Greater => change.added.extend(new.next().cloned()),
+            Ordering::Equal => {
+                let pair = old.next().zip(new.next()).filter(|(was, is)| is_worth(was, is));
+                change.updated.extend(pair.map(|(_, is)| is.clone()));
+            }
+        }
+    }
     let is_nothing = change.added.is_empty() && change.updated.is_empty() && change.removed.is_empty();
     let is_same_place = suffix(before) == change.suffix || after.is_none();
     (!is_nothing || change.is_gone || !is_same_place).then_some(change)
+}
+
+fn servers(state: &WatchState) -> &[MountedServer] {
+    state.as_ref().map_or(&[], |it| &it.servers)
+}
+
+/// Whether the next address is only in the old list (less), only in the new one (greater), or in both; `None` at the end
+/// of both.
+fn next_order(old: Option<&&MountedServer>, new: Option<&&MountedServer>) -> Option<Ordering> {
+    match (old, new) {
+        (None, None) => None,
+        (Some(_), None) => Some(Ordering::Less),
+        (None, Some(_)) => Some(Ordering::Greater),
+        (Some(was), Some(is)) => Some(was.address.as_str().cmp(is.address.as_str())),
+    }
 }
 
 #[cfg(test)]
@@ -99,5 +118,16 @@ mod tests {
         assert_eq!((addresses(&seen.added), addresses(&seen.removed)), (vec!["h:3".into()], vec!["h:1".into()]));
         let seen = change(&state(&[("h:1", 5)]), &None, RefreshEvents::Omit).unwrap();
         assert_eq!((addresses(&seen.removed), seen.is_gone), (vec!["h:1".to_owned()], true));
+    }
+
+    /// A comparison of each server with each other one would take minutes.
+    #[test]
+    fn states_of_very_many_servers_are_compared_in_one_pass() {
+        let hosts: Vec<_> = (0..200_000).map(|number| format!("h{number:06}:1")).collect();
+        let all: Vec<_> = hosts.iter().map(|address| (address.as_str(), 5)).collect();
+        let (before, after) = (state(&all[1..]), state(&all[..all.len() - 1]));
+        let seen = change(&before, &after, RefreshEvents::Include).unwrap();
+        assert_eq!((addresses(&seen.added), seen.updated.len()), (vec!["h000000:1".to_owned()], 0));
+        assert_eq!(addresses(&seen.removed), ["h199999:1"]);
     }
 }

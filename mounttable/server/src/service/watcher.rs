@@ -2,22 +2,54 @@
 
 use std::time::Duration;
 
+use ebla_model::Micros;
 use ebla_mounttable_tree::error::{Error, Reason};
 use ebla_mounttable_tree::identity::Caller;
 use ebla_mounttable_tree::mount::MountedServer;
 use ebla_mounttable_tree::name::NodeName;
 use ebla_mounttable_tree::store::{Environment, Store};
+use ebla_mounttable_tree::table::PathVersion;
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::watch_reply;
 
 use crate::service::watch::{self, RefreshEvents, WatchState};
 use crate::service::{ReplySink, Service, messages};
 
-/// The polling interval.
+/// The polling interval of a name with few servers.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The number of polls without a change after which a heartbeat is sent.
-const UNCHANGED_POLLS_MAX: u32 = 40;
+/// The number of servers for which a poll waits for another [`POLL_INTERVAL`].
+const SERVERS_PER_INTERVAL: usize = 1_000;
+
+/// The longest polling interval.
+const POLL_INTERVAL_MAX: Duration = Duration::from_secs(5);
+
+/// The time without a change after which a heartbeat is sent.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// The result of a poll.
+struct Polled {
+    state: WatchState,
+    /// The versions of the path, read before the state.
+    version: PathVersion,
+}
+
+impl Polled {
+    fn servers(&self) -> &[MountedServer] {
+        self.state.as_ref().map_or(&[], |found| &found.servers)
+    }
+
+    /// Whether another read would find the same state.
+    fn is_current(&self, version: &PathVersion, now: Micros) -> bool {
+        self.version == *version && self.servers().iter().all(|server| !server.deadline.is_over(now))
+    }
+
+    /// The time until the next poll: in proportion to the work of one.
+    fn pause(&self) -> Duration {
+        let more = u32::try_from(self.servers().len() / SERVERS_PER_INTERVAL).unwrap_or(u32::MAX);
+        POLL_INTERVAL.saturating_mul(more.saturating_add(1)).min(POLL_INTERVAL_MAX)
+    }
+}
 
 impl<S: Store + Environment + Clone + 'static> Service<S> {
     /// Polls until the watcher disconnects or loses its rights.
@@ -28,39 +60,67 @@ impl<S: Store + Environment + Clone + 'static> Service<S> {
         refreshes: RefreshEvents,
         sink: &ReplySink<wire::WatchReply>,
     ) -> Result<(), Error> {
-        let mut seen: Option<WatchState> = None;
-        let mut unchanged_polls = 0_u32;
+        let mut seen: Option<Polled> = None;
+        let mut silence = Duration::ZERO;
         while sink.is_open() {
-            let now: WatchState = match self.table.resolve(caller, name).await {
-                Ok(found) => Some(found),
-                Err(error) => match error.reason {
-                    Reason::NoSuchName | Reason::NoSuchNameRoot => None,
-                    // The current state is unknown: the reported one stays.
-                    Reason::Unavailable | Reason::Contention => {
-                        tokio::time::sleep(POLL_INTERVAL).await;
-                        continue;
-                    }
-                    _ => return Err(error),
-                },
-            };
-            unchanged_polls = unchanged_polls.saturating_add(1);
-            let news = match &seen {
-                None => {
-                    let entry = now.as_ref().map(|found| messages::resolved(found, caller, 0));
-                    Some(watch_reply::Reply::Snapshot(watch_reply::Snapshot { entry }))
+            let polled = match self.poll(caller, name, seen.as_ref()).await {
+                Ok(polled) => polled,
+                // The current state is unknown: the reported one stays.
+                Err(error) if matches!(error.reason, Reason::Unavailable | Reason::Contention) => {
+                    tokio::time::sleep(POLL_INTERVAL).await;
+                    continue;
                 }
-                Some(before) => watch::change(before, &now, refreshes).map(changed),
+                Err(error) => return Err(error),
             };
-            let beat = || watch_reply::Reply::Heartbeat(watch_reply::Heartbeat {});
-            let reply = news.or_else(|| (unchanged_polls > UNCHANGED_POLLS_MAX).then(beat));
+            let mut reply = polled.as_ref().and_then(|now| news(seen.as_ref(), now, caller, refreshes));
+            seen = polled.or(seen);
+            if reply.is_none() && silence >= SILENCE_MAX {
+                reply = Some(watch_reply::Reply::Heartbeat(watch_reply::Heartbeat {}));
+                // Deadlines also change with the known outages: the next poll reads everything.
+                seen = seen.map(|seen| Polled { version: PathVersion::default(), ..seen });
+            }
             if reply.is_some() {
-                unchanged_polls = 0;
+                silence = Duration::ZERO;
                 sink.send(wire::WatchReply { reply }).await?;
             }
-            seen = Some(now);
-            tokio::time::sleep(POLL_INTERVAL).await;
+            let pause = seen.as_ref().map_or(POLL_INTERVAL, Polled::pause);
+            silence = silence.saturating_add(pause);
+            tokio::time::sleep(pause).await;
         }
         Ok(())
+    }
+
+    /// The state of a name; `None` if it is as `seen`, which the versions of the path show without reading the servers.
+    async fn poll(&self, caller: &Caller, name: &NodeName, seen: Option<&Polled>) -> Result<Option<Polled>, Error> {
+        let is_missing = |error: &Error| matches!(error.reason, Reason::NoSuchName | Reason::NoSuchNameRoot);
+        let version = match self.table.path_version(name).await {
+            Err(error) if is_missing(&error) => PathVersion::default(),
+            version => version?,
+        };
+        if seen.is_some_and(|seen| seen.is_current(&version, self.table.now())) {
+            return Ok(None);
+        }
+        let state = match self.table.resolve(caller, name).await {
+            Err(error) if is_missing(&error) => None,
+            found => Some(found?),
+        };
+        Ok(Some(Polled { state, version }))
+    }
+}
+
+/// The message about a new state.
+fn news(
+    before: Option<&Polled>,
+    now: &Polled,
+    caller: &Caller,
+    refreshes: RefreshEvents,
+) -> Option<watch_reply::Reply> {
+    match before {
+        None => {
+            let entry = now.state.as_ref().map(|found| messages::resolved(found, caller, 0));
+            Some(watch_reply::Reply::Snapshot(watch_reply::Snapshot { entry }))
+        }
+        Some(before) => watch::change(&before.state, &now.state, refreshes).map(changed),
     }
 }
 

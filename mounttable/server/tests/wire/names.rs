@@ -60,6 +60,26 @@ async fn many_names_are_answered_in_their_order() {
     assert!(world.server.lookups().hits >= 1_000, "{:?}", world.server.lookups());
 }
 
+/// 200 times a name with 40 servers, whose addresses have a kilobyte each: eight megabytes.
+#[tokio::test]
+async fn a_batch_of_names_with_many_servers_is_bounded() {
+    let world = World::start().await;
+    world.unlimit("bob").await;
+    for number in 1..=40 {
+        world.mount("bob", "big", &format!("{}:{number}", "h".repeat(1_000)), 60).await;
+    }
+    let request = |count| wire::BatchResolveRequest { names: vec!["big".to_owned(); count] };
+    let reply = ok(world.names().batch_resolve(by("alice", request(200))).await);
+    let is_entry = |one: &wire::batch_resolve_reply::Result| matches!(one.result, Some(One::Entry(_)));
+    let entries = reply.results.iter().filter(|one| is_entry(one)).count();
+    assert!((50..90).contains(&entries), "{entries} entries");
+    let Some(One::Failure(failure)) = &reply.results.last().unwrap().result else { panic!("the reply is full") };
+    assert_eq!(reason(failure), Reason::BadRequest);
+    assert!(failure.message.contains("another batch"), "{}", failure.message);
+    let reply = ok(world.names().batch_resolve(by("alice", request(50))).await);
+    assert!(reply.results.iter().all(is_entry));
+}
+
 #[tokio::test]
 async fn a_deep_name_costs_one_read_at_first_and_then_none() {
     let world = World::start().await;

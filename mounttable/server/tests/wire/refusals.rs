@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ebla_mounttable_server::service::bearer::{TokenConfig, TokenVerifier};
+use ebla_mounttable_server::service::bearer::{Issuer, TokenConfig, TokenVerifier};
 use ebla_mounttable_server::service::identity::AuthMethod;
 use ebla_mounttable_tree::Reason;
 use ebla_mounttable_tree::messages::BEARER_HEADER;
@@ -109,8 +109,10 @@ async fn unauthenticated_callers_are_refused_every_call() {
 #[tokio::test]
 async fn a_token_is_proof_and_a_header_of_names_is_none() {
     let trust = TokenConfig {
-        keys: include_str!("../../testdata/tokens/keys.json").to_owned(),
-        issuers: vec!["https://login.example.org".to_owned()],
+        issuers: vec![Issuer {
+            url: "https://login.example.org".to_owned(),
+            keys: include_str!("../../testdata/tokens/keys.json").to_owned(),
+        }],
         audience: "names".to_owned(),
     };
     let bearer = TokenVerifier::new(&trust, Clock::manual()).unwrap();

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_mounttable_server::server::{Server, ServerConfig};
-use ebla_mounttable_server::service::bearer::{TokenConfig, TokenVerifier};
+use ebla_mounttable_server::service::bearer::{Issuer, TokenConfig, TokenVerifier};
 use ebla_mounttable_server::service::identity::AuthMethod;
 use ebla_mounttable_tree::file;
-use ebla_mounttable_tree::messages::BEARER_HEADER;
 use ebla_mounttable_tree::store::cache::CacheOptions;
 use ebla_mounttable_tree::store::memory::MemoryStore;
 use ebla_mounttable_tree::store::system::SystemStore;
@@ -20,7 +19,7 @@ use ebla_runtime::{Clock, Runtime};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
-use crate::world::{by, mount, ok, permissions, refusal};
+use crate::world::{as_alice, by, mount, ok, permissions, refusal};
 
 /// A server of the table in `memory`, as a process with this permissions file would start it.
 async fn start(
@@ -49,18 +48,13 @@ async fn start(
 
 fn tokens() -> AuthMethod {
     let trust = TokenConfig {
-        keys: include_str!("../../testdata/tokens/keys.json").to_owned(),
-        issuers: vec!["https://login.example.org".to_owned()],
+        issuers: vec![Issuer {
+            url: "https://login.example.org".to_owned(),
+            keys: include_str!("../../testdata/tokens/keys.json").to_owned(),
+        }],
         audience: "names".to_owned(),
     };
     AuthMethod::Bearer(Arc::new(TokenVerifier::new(&trust, Clock::manual()).unwrap()))
-}
-
-fn as_alice<T>(message: T) -> Request<T> {
-    let token = format!("Bearer {}", include_str!("../../testdata/tokens/alice.jwt").trim());
-    let mut request = Request::new(message);
-    request.metadata_mut().insert(BEARER_HEADER, token.parse().unwrap());
-    request
 }
 
 #[tokio::test]

@@ -1,16 +1,21 @@
 //! Streaming calls: KeepMounted, Watch, Glob.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use ebla_model::Micros;
+use ebla_mounttable_server::service::bearer::{Issuer, LEEWAY, TokenConfig, TokenVerifier};
+use ebla_mounttable_server::service::identity::AuthMethod;
 use ebla_mounttable_tree::{Permissions, Reason};
 use ebla_proto::mounttable as wire;
 use ebla_proto::mounttable::glob_reply;
 use ebla_proto::mounttable::watch_reply::{Change, Heartbeat, Reply, Snapshot};
+use ebla_runtime::Clock;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 
-use crate::world::{World, by, mount, ok, reason, refusal};
+use crate::world::{World, as_alice, by, mount, ok, reason, refusal};
 
 /// A stream of KeepMounted, one message at a time.
 struct Keeping {
@@ -147,6 +152,40 @@ async fn a_watcher_receives_refreshes_on_request() {
     world.mount("bob", "a", "h:1", 90).await;
     let change = watching.change().await;
     assert_eq!((change.updated[0].deadline_micros, change.added.len()), (Some(world.micros_in(90)), 0));
+}
+
+/// The token of alice, who opens a stream shortly before it ends.
+#[tokio::test]
+async fn streams_end_with_the_token_that_opened_them() {
+    let clock = Clock::manual();
+    // The token's `exp`, and the tolerance.
+    let end = Micros::from_millis(4_102_444_800_000).plus(LEEWAY);
+    clock.set_wall(end.minus(Duration::from_secs(10)));
+    let trust = TokenConfig {
+        issuers: vec![Issuer {
+            url: "https://login.example.org".to_owned(),
+            keys: include_str!("../../testdata/tokens/keys.json").to_owned(),
+        }],
+        audience: "names".to_owned(),
+    };
+    let bearer = TokenVerifier::new(&trust, clock.clone()).unwrap();
+    let world = World::with(AuthMethod::Bearer(Arc::new(bearer))).await;
+    let request = wire::WatchRequest { name: "a".to_owned(), include_refresh: false };
+    let mut watching = Watching(ok(world.names().watch(as_alice(request.clone())).await));
+    let mut nobodys = Watching(ok(world.names().watch(Request::new(request)).await));
+    assert_eq!(watching.next().await.unwrap(), Reply::Snapshot(Snapshot { entry: None }));
+    assert_eq!(nobodys.next().await.unwrap(), Reply::Snapshot(Snapshot { entry: None }));
+    let (requests, receiver) = mpsc::channel(1);
+    let replies = ok(world.names().keep_mounted(as_alice(ReceiverStream::new(receiver))).await);
+    let mut keeping = Keeping { requests, replies };
+    keeping.keep(vec![mount("a", "h:1", 600)]).await.unwrap()[0].unwrap();
+    assert_eq!(addresses(&watching.change().await.added), ["h:1"]);
+    clock.advance(Duration::from_secs(11));
+    let expired = (Code::Unauthenticated, Reason::NotAuthenticated);
+    assert_eq!(refusal(watching.next().await), expired);
+    assert_eq!(refusal(keeping.replies.message().await), expired, "without another request");
+    assert_eq!(addresses(&nobodys.change().await.added), ["h:1"]);
+    assert_eq!(refusal(world.names().watch(as_alice(wire::WatchRequest::default())).await), expired);
 }
 
 /// Entries by name with their deadlines, errors, and the summary.

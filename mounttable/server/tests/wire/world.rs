@@ -5,7 +5,7 @@ use std::time::Duration;
 use ebla_mounttable_server::server::{Server, ServerConfig};
 use ebla_mounttable_server::service::identity::AuthMethod;
 use ebla_mounttable_tree::messages;
-use ebla_mounttable_tree::messages::DEVELOPMENT_HEADER;
+use ebla_mounttable_tree::messages::{BEARER_HEADER, DEVELOPMENT_HEADER};
 use ebla_mounttable_tree::store::cache;
 use ebla_mounttable_tree::store::memory::MemoryStore;
 use ebla_mounttable_tree::store::system::SystemStore;
@@ -102,6 +102,14 @@ impl World {
 pub(crate) fn by<T>(caller: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert(DEVELOPMENT_HEADER, caller.parse().unwrap());
+    request
+}
+
+/// A request with a token of alice, who is in the group ops.
+pub(crate) fn as_alice<T>(message: T) -> Request<T> {
+    let token = format!("Bearer {}", include_str!("../../testdata/tokens/alice.jwt").trim());
+    let mut request = Request::new(message);
+    request.metadata_mut().insert(BEARER_HEADER, token.parse().unwrap());
     request
 }
 

@@ -13,7 +13,7 @@
 //!
 //! Invariant: nothing is reported about a node on which the caller has no right at all.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::ops::ControlFlow;
 use std::pin::Pin;
 
@@ -54,6 +54,11 @@ pub struct GlobSummary {
 pub trait GlobSink: Send {
     /// A match.
     fn found(&mut self, found: GlobMatch) -> impl Future<Output = ControlFlow<()>> + Send;
+
+    /// Called before each read of a page of children, so that a listing without matches can be ended too.
+    fn next_page(&mut self) -> impl Future<Output = ControlFlow<()>> + Send {
+        ready(ControlFlow::Continue(()))
+    }
 
     /// A node that could not be read, with its name relative to the receiver. The listing continues.
     fn failed(&mut self, name: &str, error: &Error) -> impl Future<Output = ControlFlow<()>> + Send;
@@ -208,7 +213,9 @@ impl<S: Store + Environment> Table<S> {
         };
         // Only a pattern without a head covers all children.
         let mut presence = if head.is_none() { Presence::Absent } else { Presence::Present };
-        while let Some(children) = self.page(node, &mut page).await? {
+        loop {
+            proceed(search.out.next_page().await)?;
+            let Some(children) = self.page(node, &mut page).await? else { return Ok(presence) };
             for (name, child) in children {
                 let Some((_, element)) = name.split_last().filter(|(_, element)| pattern.head_matches(element)) else {
                     presence = Presence::Present;
@@ -233,6 +240,5 @@ impl<S: Store + Environment> Table<S> {
                 }
             }
         }
-        Ok(presence)
     }
 }

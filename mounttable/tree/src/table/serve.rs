@@ -13,7 +13,7 @@ use crate::file::Stickiness;
 use crate::identity::{Caller, Privilege};
 use crate::mount::{Deadline, MountMode, MountedServer, Target, check_target, live};
 use crate::name::NodeName;
-use crate::node::{self, Node, Reference};
+use crate::node::{self, Incarnation, Node, Reference};
 use crate::rules::{self, Action};
 use crate::store::{Change, ChildSelection, Condition, Environment, Family, Freshness, ServerSelection, Store};
 use crate::table::Table;
@@ -39,7 +39,7 @@ pub struct Mount {
 pub struct Mounted {
     /// Its deadline.
     pub deadline: Deadline,
-    /// The node as it was read, without some of its servers, for [`Table::refresh`].
+    /// The node without permissions, servers and children, for [`Table::refresh`].
     pub node: Node,
     /// The number of nodes that this call created.
     pub created: usize,
@@ -54,13 +54,17 @@ const EXACT_ATTEMPTS: u32 = 10;
 /// The servers that a name resolves to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resolved {
-    /// The servers, all live.
+    /// The servers, all live, in the order of their addresses.
     pub servers: Vec<MountedServer>,
     /// The rest of the name, below each of the servers.
     pub suffix: String,
     /// Whether the result may be minutes old.
     pub freshness: Freshness,
 }
+
+/// The versions of the nodes on the path to a name. The default differs from that of every existing table.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PathVersion(Vec<(Incarnation, u64)>);
 
 impl<S: Store + Environment> Table<S> {
     /// Resolves a name: follows it to the first node with live servers. One read, whatever the depth, unless there is
@@ -106,6 +110,21 @@ impl<S: Store + Environment> Table<S> {
         found.ok_or_else(|| not_mounted(name))
     }
 
+    /// The versions of the nodes on the path to a name, without their servers. While they are the same, [`Self::resolve`]
+    /// returns the same for every caller until a server expires.
+    ///
+    /// # Errors
+    /// `NO_SUCH_NAME_ROOT`, `CONTENTION`, `UNAVAILABLE`, `DAMAGED`.
+    pub async fn path_version(&self, name: &NodeName) -> Result<PathVersion, Error> {
+        let path = self.walk_with(name, &ServerSelection::None).await?;
+        Ok(PathVersion(path.iter().map(|node| (node.incarnation, node.version)).collect()))
+    }
+
+    /// The time that deadlines are compared to.
+    pub fn now(&self) -> Micros {
+        self.store.now()
+    }
+
     /// Mounts a server, and creates missing nodes.
     ///
     /// # Errors
@@ -141,7 +160,7 @@ impl<S: Store + Environment> Table<S> {
             if let Some(child) = child {
                 created = created.saturating_add(self.create(node, child, reservation).await?.into());
             } else if let Some(deadline) = self.mount_on(reservation, node, mount, attempts).await? {
-                let done = |hides_children| Mounted { deadline, node: node.clone(), created, hides_children };
+                let done = |hides_children| Mounted { deadline, node: node.bare(), created, hides_children };
                 if node.servers.iter().any(|server| server.address == mount.address) {
                     return Ok(done(false));
                 }

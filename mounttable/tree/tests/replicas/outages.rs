@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ebla_mounttable_tree::Reason;
-use ebla_mounttable_tree::outage::{Credit, HEARTBEAT_INTERVAL, REFRESH_PERIOD};
+use ebla_mounttable_tree::outage::{Credit, HEARTBEAT_INTERVAL};
 
 use crate::storage::{Health, Storage, alone};
 use crate::{Replica, SECOND};
@@ -87,10 +87,10 @@ fn an_outage_longer_than_the_time_to_live_expires_no_name() {
     world.storage.advance(SECOND);
     assert_eq!((world.sweep(), world.servers("living")), (0, there()));
     // The publisher's next refresh.
-    world.pass(REFRESH_PERIOD - HEARTBEAT_INTERVAL);
+    world.pass(TTL - HEARTBEAT_INTERVAL);
     assert_eq!(world.servers("living"), there());
     world.mount("living", TTL);
-    // A mount that is not refreshed expires at its deadline, extended by the outage and a period.
+    // A mount that is not refreshed expires at its deadline, extended by the outage and its time to live.
     world.pass(SECOND * 70);
     assert_eq!((world.servers("living"), world.servers("dead")), (there(), there()));
     world.pass(SECOND * 5);

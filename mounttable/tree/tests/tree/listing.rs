@@ -71,6 +71,18 @@ fn a_listing_that_is_broken_off_ends_at_once() {
     assert_eq!((offered, error.reason), (1, Reason::Cancelled));
 }
 
+/// Nothing matches, so there is nothing whose sending could fail.
+#[test]
+fn a_listing_without_matches_ends_when_its_reader_leaves() {
+    let world = World::open();
+    (0..10).for_each(|number| drop(world.mount("root", &format!("{number}/a/b"), "h:1", 60).unwrap()));
+    // The root, its children and theirs: 21 directories, each with a page and its end.
+    for page in [1, 2, 42] {
+        assert_eq!(world.glob_until_page(page, "*/*/x").unwrap_err().reason, Reason::Cancelled, "{page}");
+    }
+    world.glob_until_page(43, "*/*/x").unwrap();
+}
+
 /// T040 T041: hidden subtrees are omitted, with a vague notice only.
 #[test]
 fn invisible_nodes_are_not_listed() {

@@ -90,6 +90,24 @@ impl GlobSink for Nobody {
     }
 }
 
+/// A sink whose reader leaves at the page with this number, from 1.
+struct Leaving(usize);
+
+impl GlobSink for Leaving {
+    async fn found(&mut self, _found: GlobMatch) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    async fn next_page(&mut self) -> ControlFlow<()> {
+        self.0 = self.0.saturating_sub(1);
+        if self.0 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    async fn failed(&mut self, _name: &str, _error: &Error) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
 fn caller(name: &str) -> Caller {
     Caller::new(vec![name.parse().unwrap()], &[BlessingPattern::new("server")])
 }
@@ -280,6 +298,12 @@ impl World {
         let outcome =
             alone(self.table.glob(&caller("root"), &NodeName::root(), &pattern.parse().unwrap(), &mut nobody));
         (nobody.0, outcome.unwrap_err())
+    }
+
+    /// A listing whose reader leaves at the read of a page with this number, from 1.
+    pub(crate) fn glob_until_page(&self, page: usize, pattern: &str) -> Result<(), Error> {
+        let (caller, mut reader) = (caller("root"), Leaving(page));
+        alone(self.table.glob(&caller, &name(""), &pattern.parse().unwrap(), &mut reader)).map(drop)
     }
 
     /// The nodes that a listing could not read.

@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use ebla_model::id::{ReplicaId, Term};
 use ebla_model::metadata::Replica;
-use ebla_runtime::Tasks;
 use openraft::async_runtime::WatchReceiver;
 use tokio::sync::watch;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::Group;
 use super::membership::finish_change;
@@ -28,7 +27,7 @@ const CAMPAIGN_ATTEMPTS: usize = 50;
 
 pub(super) fn start(group: &Arc<Group>, sender: watch::Sender<GroupStatus>, recovery: FollowerRecovery) {
     let tasks = group.tasks();
-    tasks.spawn_until_stopped("raft-watch", watch(StatusWatcher::new(group), sender, tasks.clone()));
+    tasks.spawn_until_stopped("raft-watch", watch(StatusWatcher::new(group), sender));
     tasks.spawn_until_stopped("raft-follower-recovery", resume_replication(group.raft().clone(), recovery));
     if let Some(holdoff) = group.config().vote_holdoff {
         let raft = group.raft().clone();
@@ -101,8 +100,8 @@ impl StatusWatcher {
     }
 }
 
-/// Publishes the status whenever leader, readiness or membership changes.
-async fn watch(mut watcher: StatusWatcher, sender: watch::Sender<GroupStatus>, tasks: Tasks) {
+/// Publishes the status whenever leader, readiness or membership changes, and at last when the core has ended.
+async fn watch(mut watcher: StatusWatcher, sender: watch::Sender<GroupStatus>) {
     // The server metrics change rarely; the others change with every entry.
     let mut server_metrics = watcher.raft.server_metrics();
     let mut all_metrics = watcher.raft.metrics();
@@ -113,10 +112,8 @@ async fn watch(mut watcher: StatusWatcher, sender: watch::Sender<GroupStatus>, t
         sender.send_if_modified(|known| publish(known, now));
         let changed = if awaits_first_entry { all_metrics.changed().await } else { server_metrics.changed().await };
         if changed.is_err() {
-            // A core that stops because the group stops needs no log line.
-            if !tasks.token().is_cancelled() {
-                error!(replica = %watcher.own, "raft core stopped unexpectedly");
-            }
+            let last = status(&watcher.raft, watcher.own);
+            sender.send_if_modified(|known| publish(known, last));
             return;
         }
     }

@@ -33,12 +33,12 @@ use self::propose::permits;
 use super::config::{GroupConfig, RaftTimings, openraft_config};
 use super::counters::RaftCounters;
 use super::election::vote_holdoff::VoteHoldoff;
-use super::error::StartError;
+use super::error::{Fault, StartError};
 use super::lease::leader_lease::LeaseSuspensions;
 use super::lease::quorum::QuorumTracker;
 use super::runtime::executor::ExecutorShard;
 use super::state_machine::StateMachine;
-use super::status::{GroupStatus, Leadership, leadership, status};
+use super::status::{GroupStatus, Leadership, is_running, leadership, status};
 use super::storage::adapter::{Raft, StateMachineAdapter};
 use super::storage::log_store::LogStore;
 use super::storage::snapshot::Checkpoints;
@@ -85,7 +85,7 @@ impl Group {
         let clock = runtime.clock.clone();
         let vote_holdoff = VoteHoldoff::new(clock.monotonic(), config.vote_holdoff);
         let tasks = runtime.tasks.child("raft-group");
-        log.add_group(config.group).map_err(|error| StartError::Damaged(error.to_string()))?;
+        log.add_group(config.group).map_err(|error| StartError::Faulty(error.into()))?;
         let (quorum, recovery) = (QuorumTracker::default(), FollowerRecovery::default());
         let counters = Arc::clone(links.counters());
         let observers = (quorum.clone(), recovery.clone());
@@ -207,9 +207,30 @@ impl Group {
         drop(self.shard.spawn(work));
     }
 
-    /// Whether the core still runs. A core that stopped by itself is damaged, and the process should stop.
-    pub async fn is_alive(&self) -> bool {
-        self.raft.with_raft_state(|_state| ()).await.is_ok()
+    /// Whether the core runs: it has neither been stopped nor ended by an error.
+    pub fn is_running(&self) -> bool {
+        is_running(&self.raft)
+    }
+
+    /// Returns why the core has ended by an error, as soon as it has; pending while it runs and when it was stopped. Cancel-safe.
+    ///
+    /// The replica does nothing any more. Its owner must stop it, and decide by the reason what becomes of it.
+    pub async fn failed(&self) -> Fault {
+        let mut metrics = self.metrics.clone();
+        loop {
+            let end = metrics.borrow_watched().running_state.clone();
+            match end {
+                Ok(()) => {}
+                Err(fatal) => match fault_of(&fatal) {
+                    Some(fault) => return fault,
+                    None => return std::future::pending().await,
+                },
+            }
+            if metrics.changed().await.is_err() {
+                // The core was dropped with its tasks, or it panicked, which ends the process.
+                return std::future::pending().await;
+            }
+        }
     }
 
     /// Stops this replica without a leadership transfer. May be called again.
@@ -291,15 +312,27 @@ async fn start_core(
         quorum,
         recovery,
     };
-    let store = LogStore::new(log, config.group, Arc::clone(&sync_tracker));
+    let store = LogStore::new(log, config.group, Arc::clone(&sync_tracker), config.pools.apply.clone());
     let adapter = StateMachineAdapter::new(machine, sync_tracker, config.pools.clone());
     let node = config.group.replica.get();
     let started = shard.spawn(async move {
         let raft = Raft::new(node, settings, peers, store, adapter).await?;
         Ok::<_, Fatal<TypeConfig>>((raft, Handle::current()))
     });
-    let started = started.await.map_err(|_stopped| StartError::Damaged("the server is stopping".to_owned()))?;
-    started.map_err(|fatal| StartError::Damaged(fatal.to_string()))
+    let started = started.await.map_err(|_stopped| StartError::Stopping)?;
+    started.map_err(|fatal| fault_of(&fatal).map_or(StartError::Stopping, StartError::Faulty))
+}
+
+/// Why the core has ended by itself; `None` when it was stopped.
+fn fault_of(fatal: &Fatal<TypeConfig>) -> Option<Fault> {
+    match fatal {
+        Fatal::StorageError(error) => {
+            let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Fault>());
+            Some(source.cloned().unwrap_or_else(|| Fault::new(error.to_string())))
+        }
+        Fatal::Panicked => Some(Fault::new("the raft core panicked")),
+        Fatal::Stopped => None,
+    }
 }
 
 fn leader_hint(forward: &ForwardToLeader<TypeConfig>) -> Option<Replica> {

@@ -1,5 +1,7 @@
 //! Proposals: commands that the leader appends to the log of the group.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use ebla_model::id::Term;
 use openraft::errors::ClientWriteError;
@@ -10,6 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Group, leader_hint};
 use crate::raft::error::ProposeError;
+use crate::raft::status::GroupStatus;
 use crate::raft::types::{Command, TypeConfig};
 
 impl Group {
@@ -34,6 +37,41 @@ impl Group {
             });
         }
         outcomes
+    }
+
+    /// Proposes one command after which another group may serve what this one has served, such as a division. Lease reads are
+    /// suspended from before the proposal until its fate is known: it is applied here, refused, in no log, or the term is over.
+    ///
+    /// When the future is dropped, proposal and suspension continue.
+    ///
+    /// # Errors
+    /// As [`Group::propose`].
+    pub async fn propose_without_lease_reads(
+        self: &Arc<Self>,
+        command: Bytes,
+        term: Term,
+    ) -> Result<Bytes, ProposeError> {
+        let group = Arc::clone(self);
+        let work = async move {
+            let suspension = group.suspend_lease_reads();
+            let outcome = group.propose(vec![command], Some(term)).await.pop().unwrap_or(Err(ProposeError::Unknown));
+            if outcome == Err(ProposeError::Unknown) {
+                // The core has ended, or this replica leads no more. In a later term the entry is applied before any lease read.
+                group.wait_for_end_of(term).await;
+            }
+            drop(suspension);
+            outcome
+        };
+        // Not until the group is stopped: while its core still runs, lease reads must not be allowed again.
+        self.tasks.start("raft-propose", work).await.unwrap_or(Err(ProposeError::Unknown))
+    }
+
+    /// Returns when this replica does not lead in `term` any more.
+    async fn wait_for_end_of(&self, term: Term) {
+        let has_ended = |status: &GroupStatus| !status.is_leader || status.term != term;
+        let mut status = self.watch();
+        // An error: the group has stopped.
+        drop(status.wait_for(has_ended).await);
     }
 
     async fn propose_one(

@@ -7,7 +7,7 @@
 //!
 //! The lease alone is not enough. Lease reads are not allowed
 //! - until the first entry of this term has been applied: before that the leader may not know what is committed;
-//! - while a split (or a similar command) that this leader proposed is not applied: the child may already serve elsewhere;
+//! - while the fate of a division that this leader proposed is not known: the new group may already serve elsewhere;
 //! - from before a leadership transfer begins until the term ends: the target is elected in spite of the lease.
 
 use std::sync::Arc;
@@ -76,8 +76,7 @@ impl LeaseSuspensions {
 /// While this guard lives, reads need a read index: a quorum is asked, and the apply is awaited. Dropping it allows lease
 /// reads again.
 ///
-/// A split takes it *before* it is proposed, and drops it after its apply or, when its outcome is unknown, at the end of the
-/// term.
+/// `Group::propose_without_lease_reads` takes it *before* it proposes a division, and drops it when the fate of the entry is known.
 #[derive(Debug)]
 #[must_use = "dropping it allows lease reads again"]
 pub struct LeaseSuspension(Arc<SuspensionState>);

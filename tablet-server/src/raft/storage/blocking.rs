@@ -12,7 +12,7 @@ const QUEUE_FULL_RETRY: Duration = Duration::from_millis(1);
 /// The thread pools that state machines run on.
 #[derive(Clone, Debug)]
 pub struct BlockingPools {
-    /// For `apply`.
+    /// For `apply`, and for reads of log entries that have left the memory.
     pub apply: Blocking,
     /// For checkpoints, snapshot install and reads of the store's metadata.
     pub maintenance: Blocking,

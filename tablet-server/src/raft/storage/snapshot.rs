@@ -8,7 +8,7 @@
 //! A [`ScratchFolder`] value owns its folder and deletes it when it is dropped. A crash leaves folders in the scratch folder; the
 //! next start deletes them.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -86,8 +86,9 @@ impl Checkpoints {
 /// Rejects a snapshot on which openraft would panic.
 pub(in crate::raft) fn validate(applied: &AppliedPosition) -> Result<(), Fault> {
     let Some(last) = applied.last else { return Err(Fault::new("invalid snapshot: it is empty")) };
-    match applied.membership.0 {
-        Some(id) if id <= last => Ok(()),
+    match &applied.membership {
+        (_, members) if members.voters.is_empty() => Err(Fault::new("invalid snapshot: its membership has no voters")),
+        (Some(id), _) if *id <= last => Ok(()),
         _ => Err(Fault::new("invalid snapshot: its membership is newer than its last entry")),
     }
 }
@@ -176,8 +177,16 @@ fn read_chunk(file: &mut File) -> io::Result<Bytes> {
 #[derive(Debug)]
 pub(in crate::raft) struct SnapshotReceiver {
     folder: ScratchFolder,
-    /// The name and handle of the file that is being written.
-    open: Option<(String, File)>,
+    open: Option<ReceivedFile>,
+}
+
+/// The file that is being written.
+#[derive(Debug)]
+struct ReceivedFile {
+    name: String,
+    file: File,
+    /// The offset of its next chunk.
+    length: u64,
 }
 
 impl SnapshotReceiver {
@@ -189,7 +198,7 @@ impl SnapshotReceiver {
         Ok(Self { folder, open: None })
     }
 
-    /// Verifies a chunk and writes it.
+    /// Verifies a chunk and writes it. It must follow the one before: a file comes once, from its start, without gaps.
     pub(in crate::raft) fn write_chunk(mut self, chunk: &SnapshotChunk) -> io::Result<Self> {
         if crc32c::crc32c(&chunk.data) != chunk.crc32c {
             return Err(io::Error::other(format!(
@@ -197,8 +206,15 @@ impl SnapshotReceiver {
                 chunk.file, chunk.offset
             )));
         }
-        let file = self.file(&chunk.file)?;
-        file.write_all_at(&chunk.data, chunk.offset)?;
+        let open = self.file(&chunk.file)?;
+        if chunk.offset != open.length {
+            return Err(io::Error::other(format!(
+                "invalid snapshot: chunk of {:?} at offset {}, expected at {}",
+                chunk.file, chunk.offset, open.length
+            )));
+        }
+        open.file.write_all_at(&chunk.data, chunk.offset)?;
+        open.length += chunk.data.len() as u64;
         Ok(self)
     }
 
@@ -209,25 +225,22 @@ impl SnapshotReceiver {
         Ok(self.folder)
     }
 
-    fn file(&mut self, name: &str) -> io::Result<&File> {
-        if self.open.as_ref().is_none_or(|(open, _)| open != name) {
+    /// The open file if it has this name, or else a new one.
+    fn file(&mut self, name: &str) -> io::Result<&mut ReceivedFile> {
+        if self.open.as_ref().is_none_or(|open| open.name != name) {
             self.close()?;
             if !is_plain_name(name) {
                 return Err(io::Error::other(format!("invalid file name in the snapshot: {name:?}")));
             }
-            let path = self.folder.path().join(name);
-            let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-            self.open = Some((name.to_owned(), file));
+            let file = File::create_new(self.folder.path().join(name))?;
+            self.open = Some(ReceivedFile { name: name.to_owned(), file, length: 0 });
         }
-        match &self.open {
-            Some((_, file)) => Ok(file),
-            None => Err(io::Error::other("no snapshot file is open")),
-        }
+        self.open.as_mut().ok_or_else(|| io::Error::other("no snapshot file is open"))
     }
 
     fn close(&mut self) -> io::Result<()> {
         match self.open.take() {
-            Some((_, file)) => file.sync_all(),
+            Some(open) => open.file.sync_all(),
             None => Ok(()),
         }
     }

@@ -32,7 +32,7 @@ struct OpenTickets {
     next: u64,
     /// (ticket, first index), in order of submission.
     tickets: VecDeque<(u64, LogIndex)>,
-    failed: Option<String>,
+    failed: Option<Fault>,
 }
 
 impl OpenTickets {
@@ -52,11 +52,11 @@ impl SyncTracker {
     }
 
     /// Records that a submission is on disk, or never will be.
-    pub(in crate::raft) fn synced(&self, ticket: SyncTicket, outcome: Result<(), String>) {
+    pub(in crate::raft) fn synced(&self, ticket: SyncTicket, outcome: Result<(), Fault>) {
         let mut open = self.open.lock();
         match outcome {
             Ok(()) => open.tickets.retain(|(number, _)| *number != ticket.0),
-            Err(reason) => open.failed = Some(reason),
+            Err(fault) => open.failed = Some(fault),
         }
         drop(open);
         self.changed.notify_waiters();
@@ -79,7 +79,7 @@ impl SyncTracker {
     fn is_synced(&self, index: LogIndex) -> Result<bool, Fault> {
         let open = self.open.lock();
         match &open.failed {
-            Some(reason) => Err(Fault::new(format!("commit log failed: {reason}"))),
+            Some(fault) => Err(fault.clone()),
             None => Ok(open.is_synced(index)),
         }
     }
@@ -127,7 +127,7 @@ mod tests {
     fn a_failed_log_fails_all_waits() {
         let tracker = SyncTracker::default();
         let ticket = tracker.submitted(LogIndex::new(1));
-        tracker.synced(ticket, Err("no disk".to_owned()));
+        tracker.synced(ticket, Err(Fault::new("no disk")));
         assert!(tracker.wait_synced(LogIndex::new(0)).now_or_never().unwrap().is_err());
     }
 }

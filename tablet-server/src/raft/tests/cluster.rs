@@ -9,16 +9,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use ebla_model::capacity::{DiskSpace, Resources};
 use ebla_model::id::{ClusterId, GroupId, LogId, LogIndex, ReplicaId, ServerId};
 use ebla_model::metadata::{Membership, Replica};
-use ebla_runtime::{Blocking, Clock, Runtime, ServeOptions, serve};
+use ebla_runtime::{Blocking, Clock, FixedResources, ResourceProbe, Runtime, ServeOptions, serve};
 use ebla_storage::disk::RealDisk;
 use ebla_storage::log::{CommitLog, LogOptions, MemoryManifest, OnFailure};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tonic::service::Routes;
 
-use self::slow::{SlowDisk, WriteBlocker};
+use self::slow::{Blockers, SlowDisk};
+use crate::capacity::Capacity;
+use crate::local_servers::LocalServers;
 use crate::raft::{
     AddressBook, AppliedPosition, BlockingPools, CommittedEntry, Fault, Group, GroupConfig, GroupDirectory,
     GroupLookup, GroupOrigin, GroupReplica, LocalPeers, Network, NetworkOptions, Payload, ProposeError, RaftTimings,
@@ -59,12 +62,17 @@ struct Content {
 pub(super) struct List {
     memory: Mutex<Content>,
     disk: Mutex<Content>,
+    /// The next apply fails with it.
+    fault: Mutex<Option<Fault>>,
 }
 
 impl List {
     fn with(applied: AppliedPosition) -> Self {
-        let content = Content { applied, commands: Vec::new() };
-        Self { memory: Mutex::new(content.clone()), disk: Mutex::new(content) }
+        Self::of(Content { applied, commands: Vec::new() })
+    }
+
+    fn of(content: Content) -> Self {
+        Self { memory: Mutex::new(content.clone()), disk: Mutex::new(content), fault: Mutex::default() }
     }
 
     fn seeded(servers: &[ServerId]) -> Self {
@@ -78,8 +86,12 @@ impl List {
 
     /// The state that survives a crash.
     fn after_crash(&self) -> Self {
-        let content = self.disk.lock().clone();
-        Self { memory: Mutex::new(content.clone()), disk: Mutex::new(content) }
+        Self::of(self.disk.lock().clone())
+    }
+
+    /// Makes the next apply fail.
+    pub(super) fn fail(&self, fault: Fault) {
+        *self.fault.lock() = Some(fault);
     }
 
     pub(super) fn flush(&self) {
@@ -110,6 +122,9 @@ impl StateMachine for List {
     }
 
     fn apply(&self, entries: &[CommittedEntry]) -> Result<Vec<Bytes>, Fault> {
+        if let Some(fault) = self.fault.lock().take() {
+            return Err(fault);
+        }
         let mut content = self.memory.lock();
         let mut results = Vec::new();
         for entry in entries {
@@ -144,17 +159,20 @@ impl StateMachine for List {
     }
 }
 
-/// The address of each server.
+/// The address of each server, and their cluster.
 #[derive(Default)]
-struct Addresses(Mutex<BTreeMap<ServerId, String>>);
+struct Addresses {
+    cluster: Mutex<Option<ClusterId>>,
+    servers: Mutex<BTreeMap<ServerId, String>>,
+}
 
 impl AddressBook for Addresses {
     fn cluster(&self) -> Option<ClusterId> {
-        None
+        *self.cluster.lock()
     }
 
     fn address(&self, server: ServerId) -> Option<String> {
-        self.0.lock().get(&server).cloned()
+        self.servers.lock().get(&server).cloned()
     }
 }
 
@@ -176,6 +194,7 @@ pub(super) struct Node {
     pub(super) group: Arc<Group>,
     pub(super) machine: Arc<List>,
     pub(super) log: CommitLog,
+    pub(super) capacity: Arc<Capacity>,
     network: Arc<Network>,
     directory: Arc<OneGroup>,
     runtime: Runtime,
@@ -200,8 +219,10 @@ struct Durable {
     folder: TempDir,
     witness: MemoryManifest,
     machine: Arc<List>,
-    /// Blocks the disk of its log.
-    blocker: WriteBlocker,
+    /// Block the disk of its log.
+    blockers: Blockers,
+    /// What the server's capacity reads.
+    resources: Arc<FixedResources>,
 }
 
 pub(super) struct Cluster {
@@ -237,8 +258,9 @@ impl Cluster {
 
     fn create(&mut self, server: ServerId, machine: List) {
         let folder = tempfile::tempdir().unwrap();
-        let (witness, blocker) = (MemoryManifest::default(), WriteBlocker::default());
-        self.durable.insert(server, Durable { folder, witness, machine: Arc::new(machine), blocker });
+        let (witness, blockers) = (MemoryManifest::default(), Blockers::default());
+        let (machine, resources) = (Arc::new(machine), Arc::default());
+        self.durable.insert(server, Durable { folder, witness, machine, blockers, resources });
     }
 
     /// Adds a server with an empty replica.
@@ -255,6 +277,9 @@ impl Cluster {
         let maintenance = Blocking::pool("maintenance", 2, 64).unwrap();
         let pools = BlockingPools { apply: Blocking::pool("apply", 2, 64).unwrap(), maintenance: maintenance.clone() };
         let scratch = durable.folder.path().join("scratch");
+        let probe = Arc::clone(&durable.resources) as Arc<dyn ResourceProbe>;
+        let capacity = Capacity::new(probe, LocalServers::default());
+        capacity.sample_disk(server);
         let options = NetworkOptions {
             server,
             addresses: Arc::clone(&self.addresses) as Arc<dyn AddressBook>,
@@ -265,6 +290,7 @@ impl Cluster {
             scratch: scratch.clone(),
             maintenance,
             response_timeout: self.timings.election_max,
+            capacity: Arc::clone(&capacity),
         };
         let network = Network::new(options, &runtime);
         let directory = Arc::new(OneGroup::default());
@@ -282,13 +308,13 @@ impl Cluster {
         let state: Arc<dyn StateMachine> = Arc::<List>::clone(&machine);
         let group = network.start_group(config, log.clone(), state, &runtime).await.unwrap();
         *directory.0.lock() = Some(Arc::clone(&group));
-        self.nodes.insert(server, Node { group, machine, log, network, directory, runtime });
+        self.nodes.insert(server, Node { group, machine, log, capacity, network, directory, runtime });
     }
 
     async fn listen(&self, server: ServerId, network: &Arc<Network>, runtime: &Runtime) {
         if let Transport::Grpc = self.transport {
             let listener = runtime.net.listen("127.0.0.1:0").await.unwrap();
-            self.addresses.0.lock().insert(server, listener.local_addr().to_string());
+            self.addresses.servers.lock().insert(server, listener.local_addr().to_string());
             serve(&runtime.tasks, listener, Routes::new(network.service()), ServeOptions::default());
         }
     }
@@ -304,13 +330,41 @@ impl Cluster {
         self.durable.get_mut(&server).unwrap().machine = Arc::new(node.machine.after_crash());
     }
 
+    /// Makes all servers members of this cluster.
+    pub(super) fn set_cluster(&self, cluster: ClusterId) {
+        *self.addresses.cluster.lock() = Some(cluster);
+    }
+
+    /// The address at which a server listens.
+    pub(super) fn address(&self, server: ServerId) -> String {
+        self.addresses.address(server).unwrap()
+    }
+
+    /// Sets the space on a server's disk, which may be down: free bytes, with a reserve of 20.
+    pub(super) fn set_free_bytes(&self, server: ServerId, free_bytes: u64) {
+        let disk = Some(DiskSpace { free_bytes, total_bytes: 100, reserve_bytes: 20 });
+        self.durable[&server].resources.set(Resources { disk, ..Resources::default() });
+        if let Some(node) = self.nodes.get(&server) {
+            node.capacity.sample_disk(server);
+        }
+    }
+
     /// Blocks a server's writes to its log.
     pub(super) fn block_disk(&self, server: ServerId) {
-        self.durable[&server].blocker.block();
+        self.durable[&server].blockers.writes.block();
     }
 
     pub(super) fn unblock_disk(&self, server: ServerId) {
-        self.durable[&server].blocker.unblock();
+        self.durable[&server].blockers.writes.unblock();
+    }
+
+    /// Blocks the reads of a server from its log's segments.
+    pub(super) fn block_reads(&self, server: ServerId) {
+        self.durable[&server].blockers.reads.block();
+    }
+
+    pub(super) fn unblock_reads(&self, server: ServerId) {
+        self.durable[&server].blockers.reads.unblock();
     }
 
     pub(super) fn node(&self, server: ServerId) -> &Node {
@@ -363,7 +417,7 @@ impl Cluster {
 fn open_log(durable: &Durable) -> CommitLog {
     let folder = durable.folder.path().join("log");
     fs::create_dir_all(&folder).unwrap();
-    let disk = Arc::new(SlowDisk::new(RealDisk::open(&folder).unwrap(), &durable.blocker));
+    let disk = Arc::new(SlowDisk::new(RealDisk::open(&folder).unwrap(), &durable.blockers));
     let options = LogOptions { on_failure: OnFailure::Report, ..LogOptions::default() };
     let (log, recovered) = CommitLog::open(disk, Arc::new(durable.witness.clone()), options).unwrap();
     assert!(recovered.quarantined.is_empty() && !recovered.all_quarantined, "the log is whole");

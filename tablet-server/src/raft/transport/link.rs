@@ -3,7 +3,6 @@
 //! Over the network it is a `stream::StreamLink`; between servers of one process (`ebla up`, tests) it is a
 //! `local::LocalLink`.
 
-use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
@@ -32,12 +31,4 @@ pub(super) trait PeerLink: Send + Sync + 'static {
         header: MessageHeader,
         snapshot: SnapshotTransfer,
     ) -> BoxFuture<'static, Result<RaftVote, Unreachable>>;
-}
-
-/// Polls once, so that the request is in the group's queue before the next one is sent.
-pub(super) fn poll_eagerly<T: Send + 'static>(mut future: BoxFuture<'static, T>) -> BoxFuture<'static, T> {
-    match (&mut future).now_or_never() {
-        Some(output) => futures::future::ready(output).boxed(),
-        None => future,
-    }
 }

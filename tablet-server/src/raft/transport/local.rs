@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
-use super::link::{PeerLink, poll_eagerly};
+use super::link::PeerLink;
 use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
 use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
 
@@ -65,6 +65,11 @@ impl LocalPeers {
 
     pub(super) fn deregister(&self, server: ServerId) {
         self.0.lock().servers.remove(&server);
+    }
+
+    /// The number of servers that run in the process.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.lock().servers.len() as u64
     }
 
     fn contains(&self, server: ServerId) -> bool {
@@ -138,5 +143,13 @@ impl PeerLink for LocalLink {
             Ok(peer) => async move { peer.receive_snapshot(header, snapshot).await }.boxed(),
             Err(unreachable) => futures::future::ready(Err(unreachable)).boxed(),
         }
+    }
+}
+
+/// Polls once, so that the request is in the group's queue before the next one is sent.
+fn poll_eagerly<T: Send + 'static>(mut future: BoxFuture<'static, T>) -> BoxFuture<'static, T> {
+    match (&mut future).now_or_never() {
+        Some(output) => futures::future::ready(output).boxed(),
+        None => future,
     }
 }

@@ -19,3 +19,6 @@ pub(super) mod peer;
 pub(super) mod service;
 mod stream;
 mod wire;
+
+#[cfg(test)]
+mod fuzz_tests;

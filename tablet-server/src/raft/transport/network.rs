@@ -140,7 +140,12 @@ impl Network {
 
     /// Fails when this server would not install a snapshot for this replica: checked before the files are received.
     pub(super) fn check_expected(&self, header: &MessageHeader) -> Result<(), Unreachable> {
-        self.group(header).map(|_group| ())
+        self.group(header)?;
+        let options = self.options();
+        match options.capacity.snapshot_refusal(options.server, header.group) {
+            Some(refusal) => Err(Unreachable(refusal.message)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use ebla_model::id::{ClusterId, ServerId};
 use ebla_runtime::Blocking;
 
 use super::local::LocalPeers;
+use crate::capacity::Capacity;
 
 /// The largest message between servers: a row may be as large as the public API allows, and is sent alone.
 pub(in crate::raft) const MESSAGE_BYTES_MAX: usize = 320 * 1024 * 1024;
@@ -35,4 +36,6 @@ pub struct NetworkOptions {
     pub maintenance: Blocking,
     /// A peer without a response in this time is treated as unreachable. Must not be below the time of a slow sync.
     pub response_timeout: Duration,
+    /// Whether this server has disk space, which its replies say, and which other servers have.
+    pub capacity: Arc<Capacity>,
 }

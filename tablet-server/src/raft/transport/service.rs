@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use ebla_model::capacity::WriteState;
 use ebla_model::id::GroupId;
 use ebla_proto::cluster_guard::check_cluster_id;
 use ebla_proto::raft::raft_server::{Raft, RaftServer};
 use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
 use ebla_proto::status::to_status;
+use ebla_runtime::call_stream;
 use ebla_storage::log::GroupReplica;
 use futures::future::BoxFuture;
-use futures::stream::FuturesUnordered;
-use futures::{FutureExt, Stream, StreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::link::poll_eagerly;
 use super::local::MessageReceiver;
 use super::message::{MessageHeader, SnapshotTransfer, Unreachable};
 use super::network::Network;
@@ -97,7 +97,7 @@ fn dispatch(
                 connected_peers.record(header);
             }
             let response = network.receive_append(header, request);
-            poll_eagerly(async move { wire::append_reply(call, response.await) }.boxed())
+            async move { wire::append_reply(call, response.await) }.boxed()
         }
         Ok((header, Incoming::Call(request))) => {
             let network = Arc::clone(network);
@@ -108,49 +108,20 @@ fn dispatch(
     }
 }
 
-/// One inbound stream of frames, and the frames that wait for their reply.
-struct FrameExchange {
-    network: Arc<Network>,
-    frames: Streaming<Frame>,
-    is_open: bool,
-    in_flight: FuturesUnordered<BoxFuture<'static, FrameReply>>,
-    connected_peers: ConnectedPeers,
-}
-
-impl FrameExchange {
-    /// The next reply; reads frames meanwhile. `None` when the sender has closed the stream and every frame has its reply.
-    async fn next(&mut self) -> Option<Result<FrameReply, Status>> {
-        loop {
-            let can_read = self.is_open && self.in_flight.len() < INFLIGHT_FRAMES_MAX;
-            tokio::select! {
-                biased;
-                Some(reply) = self.in_flight.next() => return Some(Ok(reply)),
-                frame = self.frames.next(), if can_read => match frame {
-                    Some(Ok(frame)) => self.in_flight.push(dispatch(&self.network, frame, Some(&mut self.connected_peers))),
-                    Some(Err(status)) => return Some(Err(status)),
-                    None => self.is_open = false,
-                },
-                else => return None,
-            }
-        }
-    }
-}
-
 #[tonic::async_trait]
 impl Raft for Service {
     type ExchangeStream = ReplyStream;
 
     async fn exchange(&self, request: Request<Streaming<Frame>>) -> Result<Response<ReplyStream>, Status> {
-        let exchange = FrameExchange {
-            network: Arc::clone(&self.network),
-            frames: self.admit(request)?,
-            is_open: true,
-            in_flight: FuturesUnordered::new(),
-            connected_peers: ConnectedPeers::new(Arc::clone(&self.network)),
-        };
-        let replies = stream::unfold(exchange, |mut exchange| async move {
-            let reply = exchange.next().await?;
-            Some((reply, exchange))
+        let network = Arc::clone(&self.network);
+        let mut connected_peers = ConnectedPeers::new(Arc::clone(&network));
+        let serve = move |frame| dispatch(&network, frame, Some(&mut connected_peers));
+        let replies =
+            call_stream::replies(self.admit(request)?, INFLIGHT_FRAMES_MAX, futures::future::pending(), serve);
+        let network = Arc::clone(&self.network);
+        let replies = replies.map_ok(move |reply| {
+            let refuses_writes = network.options().capacity.write_state() == WriteState::Refuses;
+            FrameReply { refuses_writes, ..reply }
         });
         // A server that was killed must send nothing more, even if the connection stays open.
         Ok(Response::new(replies.take_until(self.network.inbound_closed()).boxed()))

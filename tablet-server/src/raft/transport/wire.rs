@@ -59,6 +59,7 @@ fn frame(call: u64, header: MessageHeader, kind: frame::Kind) -> raft::Frame {
 }
 
 /// The request in a frame.
+#[derive(Debug)]
 pub(super) enum Incoming {
     Append(AppendRequest),
     Call(RaftRequest),
@@ -78,7 +79,7 @@ pub(super) fn decode_frame(frame: raft::Frame) -> Result<(MessageHeader, Incomin
         frame::Kind::PreVote(request) => Incoming::Call(RaftRequest::PreVote(decode_vote_request(request)?)),
         frame::Kind::Transfer(transfer) => {
             let from = decode_vote(transfer.vote)?;
-            let last = transfer.last.map(decode_raft_log_id);
+            let last = transfer.last.map(decode_raft_log_id).transpose()?;
             Incoming::Call(RaftRequest::Transfer(TransferRequest::new(from, transfer.to_replica, last)))
         }
     };
@@ -86,12 +87,36 @@ pub(super) fn decode_frame(frame: raft::Frame) -> Result<(MessageHeader, Incomin
 }
 
 fn decode_append(append: raft::AppendEntries) -> Result<AppendRequest, Fault> {
-    Ok(AppendRequest {
+    let request = AppendRequest {
         vote: decode_vote(append.vote)?,
-        prev_log_id: append.previous.map(decode_raft_log_id),
+        prev_log_id: append.previous.map(decode_raft_log_id).transpose()?,
         entries: append.entries.into_iter().map(decode_entry).collect::<Result<_, _>>()?,
-        leader_commit: append.committed.map(decode_raft_log_id),
-    })
+        leader_commit: append.committed.map(decode_raft_log_id).transpose()?,
+    };
+    check_order(&request)?;
+    Ok(request)
+}
+
+/// Refuses entries with gaps, and entries of a later term than the leader's: openraft does not check them.
+fn check_order(request: &AppendRequest) -> Result<(), Fault> {
+    let mut previous = request.prev_log_id.as_ref().map(log_id);
+    for entry in &request.entries {
+        let id = log_id(&entry.log_id);
+        let follows = match previous {
+            Some(before) => id.index == before.index.next() && id.term >= before.term,
+            None => id.index == LogIndex::default(),
+        };
+        if !follows {
+            return Err(Fault::new(format!("invalid append: entry {id} does not follow {previous:?}")));
+        }
+        previous = Some(id);
+    }
+    match previous {
+        Some(last) if last.term > vote_term(&request.vote) => {
+            Err(Fault::new(format!("invalid append: entry {last} is of a later term than the leader")))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn append_reply(call: u64, outcome: Result<AppendResponse, Unreachable>) -> raft::FrameReply {
@@ -99,7 +124,7 @@ pub(super) fn append_reply(call: u64, outcome: Result<AppendResponse, Unreachabl
         Ok(response) => frame_reply::Kind::Append(raft::AppendReply { result: Some(append_result(response)) }),
         Err(Unreachable(reason)) => frame_reply::Kind::Unreachable(reason),
     };
-    raft::FrameReply { call, kind: Some(kind) }
+    raft::FrameReply { call, kind: Some(kind), ..Default::default() }
 }
 
 fn append_result(response: AppendResponse) -> AppendResult {
@@ -116,7 +141,9 @@ pub(super) fn decode_append_reply(reply: raft::FrameReply) -> Result<AppendRespo
     match reply.kind {
         Some(frame_reply::Kind::Append(reply)) => match reply.result {
             Some(AppendResult::Success(_)) => Ok(AppendResponse::Success),
-            Some(AppendResult::Partial(upto)) => Ok(AppendResponse::PartialSuccess(Some(decode_raft_log_id(upto)))),
+            Some(AppendResult::Partial(upto)) => {
+                Ok(AppendResponse::PartialSuccess(Some(decode_raft_log_id(upto).map_err(invalid)?)))
+            }
             Some(AppendResult::Conflict(_)) => Ok(AppendResponse::Conflict),
             Some(AppendResult::HigherVote(vote)) => {
                 Ok(AppendResponse::HigherVote(decode_vote(Some(vote)).map_err(invalid)?))
@@ -138,14 +165,15 @@ pub(super) fn call_reply(outcome: Result<RaftResponse, Unreachable>) -> raft::Fr
         Ok(RaftResponse::Done) => frame_reply::Kind::Done(true),
         Err(Unreachable(reason)) => frame_reply::Kind::Unreachable(reason),
     };
-    raft::FrameReply { call: 0, kind: Some(kind) }
+    raft::FrameReply { kind: Some(kind), ..Default::default() }
 }
 
 pub(super) fn decode_call_reply(reply: raft::FrameReply) -> Result<RaftResponse, Unreachable> {
     match reply.kind {
         Some(frame_reply::Kind::Vote(reply)) => {
             let vote = decode_vote(reply.vote).map_err(invalid)?;
-            Ok(RaftResponse::Vote(VoteResponse::new(vote, reply.last.map(decode_raft_log_id), reply.granted)))
+            let last = reply.last.map(decode_raft_log_id).transpose().map_err(invalid)?;
+            Ok(RaftResponse::Vote(VoteResponse::new(vote, last, reply.granted)))
         }
         Some(frame_reply::Kind::Done(_)) => Ok(RaftResponse::Done),
         Some(frame_reply::Kind::Unreachable(reason)) => Err(Unreachable(reason)),
@@ -195,8 +223,8 @@ pub(super) fn decode_snapshot_header(
     let members = header.membership.ok_or_else(|| Fault::new("invalid snapshot: the membership is missing"))?;
     let members = convert::membership_from_proto(&members);
     let applied = AppliedPosition {
-        last: header.last.map(decode_log_id),
-        membership: (header.membership_log_id.map(decode_log_id), members),
+        last: header.last.map(decode_log_id).transpose()?,
+        membership: (header.membership_log_id.map(decode_log_id).transpose()?, members),
     };
     Ok((to, decode_vote(header.vote)?, applied))
 }
@@ -205,16 +233,17 @@ fn invalid(reason: impl ToString) -> Unreachable {
     Unreachable(reason.to_string())
 }
 
-fn decode_log_id(id: record::LogId) -> LogId {
-    convert::log_id_from_proto(&id)
+fn decode_log_id(id: record::LogId) -> Result<LogId, Fault> {
+    LogId::from_outside(id.term, id.index)
+        .ok_or_else(|| Fault::new(format!("invalid log id {}.{}: no log reaches it", id.term, id.index)))
 }
 
 fn encode_log_id(id: &RaftLogId) -> record::LogId {
     convert::log_id_to_proto(log_id(id))
 }
 
-fn decode_raft_log_id(id: record::LogId) -> RaftLogId {
-    raft_log_id(decode_log_id(id))
+fn decode_raft_log_id(id: record::LogId) -> Result<RaftLogId, Fault> {
+    decode_log_id(id).map(raft_log_id)
 }
 
 fn encode_vote(vote: &RaftVote) -> raft::BallotId {
@@ -223,8 +252,10 @@ fn encode_vote(vote: &RaftVote) -> raft::BallotId {
 
 fn decode_vote(ballot: Option<raft::BallotId>) -> Result<RaftVote, Fault> {
     let ballot = ballot.ok_or_else(|| Fault::new("invalid raft message: the vote is missing"))?;
+    let term = Term::from_outside(ballot.term)
+        .ok_or_else(|| Fault::new(format!("invalid vote: no group reaches term {}", ballot.term)))?;
     let decode = if ballot.committed { committed_vote } else { vote };
-    Ok(decode(Term::new(ballot.term), ballot.replica))
+    Ok(decode(term, ballot.replica))
 }
 
 fn vote_request(request: &VoteRequest) -> raft::Vote {
@@ -236,7 +267,8 @@ fn vote_request(request: &VoteRequest) -> raft::Vote {
 }
 
 fn decode_vote_request(request: raft::Vote) -> Result<VoteRequest, Fault> {
-    let mut decoded = VoteRequest::new(decode_vote(request.vote)?, request.last.map(decode_raft_log_id));
+    let last = request.last.map(decode_raft_log_id).transpose()?;
+    let mut decoded = VoteRequest::new(decode_vote(request.vote)?, last);
     decoded.leadership_transfer = request.leadership_transfer;
     Ok(decoded)
 }
@@ -258,10 +290,14 @@ fn decode_entry(entry: raft::Entry) -> Result<RaftEntry, Fault> {
         entry::Payload::Blank(_) => EntryPayload::Blank,
         entry::Payload::Command(command) => EntryPayload::Normal(Command(command)),
         entry::Payload::Membership(members) => {
-            EntryPayload::Membership(raft_membership(&convert::membership_from_proto(&members))?)
+            let members = convert::membership_from_proto(&members);
+            if members.voters.is_empty() {
+                return Err(Fault::new("invalid log entry: a membership without voters"));
+            }
+            EntryPayload::Membership(raft_membership(&members)?)
         }
     };
-    Ok(RaftEntry { log_id: decode_raft_log_id(id), payload })
+    Ok(RaftEntry { log_id: decode_raft_log_id(id)?, payload })
 }
 
 #[cfg(test)]
@@ -312,7 +348,7 @@ mod tests {
             assert_eq!(decode_append_reply(append_reply(1, Ok(response.clone()))).unwrap(), response);
         }
         assert!(decode_append_reply(append_reply(1, Err(Unreachable("stopped".to_owned())))).is_err());
-        assert!(decode_append_reply(raft::FrameReply { call: 1, kind: None }).is_err());
+        assert!(decode_append_reply(raft::FrameReply { call: 1, ..Default::default() }).is_err());
         assert!(decode_call_reply(call_reply(Err(Unreachable("vote hold-off".to_owned())))).is_err());
         assert!(decode_frame(raft::Frame::default()).is_err());
     }

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ebla_model::id::{LogId, TableId, TabletId};
+use ebla_model::id::{GroupId, LogId, OperationId, TableId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::TableSchema;
 use ebla_model::stored_row::stored_range;
+use ebla_model::tablet_move::Departure;
 use ebla_model::time::Micros;
 
 use crate::tablet::core::state::{GroupState, TableState};
@@ -22,6 +23,8 @@ pub struct GroupMetadata {
     pub tablets: BTreeMap<TabletId, Arc<TabletMetadata>>,
     /// Tables that were dropped.
     pub dropped: BTreeSet<TableId>,
+    /// Tablets that move to other groups, or have moved a moment ago.
+    pub departures: BTreeMap<TabletId, Departure>,
 }
 
 /// One tablet of the group.
@@ -31,6 +34,8 @@ pub struct TabletMetadata {
     pub descriptor: TabletDescriptor,
     /// Its table.
     pub table: Arc<TableMetadata>,
+    /// The group that it is moving to. It is not served meanwhile.
+    pub moves_to: Option<GroupId>,
 }
 
 /// A table, for all its tablets in the group.
@@ -51,6 +56,8 @@ pub struct AppliedState {
     pub time: Micros,
     /// The time at which reads evaluate ages.
     pub gc_time: Micros,
+    /// The highest admin operation applied; 0: none.
+    pub highest_operation: OperationId,
     /// Tablets and schemas.
     pub metadata: Arc<GroupMetadata>,
 }
@@ -64,13 +71,15 @@ impl GroupMetadata {
         let tables: BTreeMap<_, _> = state.tables.iter().map(|(id, state)| (*id, Arc::new(table(state)))).collect();
         let tablet = |tablet: &TabletDescriptor| {
             let table = Arc::clone(tables.get(&tablet.table)?);
-            Some((tablet.tablet, Arc::new(TabletMetadata { descriptor: tablet.clone(), table })))
+            let moves_to = state.departure_of(tablet.tablet).map(|departure| departure.target.group);
+            Some((tablet.tablet, Arc::new(TabletMetadata { descriptor: tablet.clone(), table, moves_to })))
         };
         Arc::new(Self {
             descriptor: state.descriptor.clone(),
             // The state has the table of each of its tablets.
             tablets: state.tablets.values().filter_map(tablet).collect(),
             dropped: state.dropped.clone(),
+            departures: state.departures.clone(),
         })
     }
 }
@@ -96,8 +105,9 @@ impl TabletMetadata {
 }
 
 impl AppliedState {
-    pub(super) const fn of(state: &GroupState, metadata: Arc<GroupMetadata>) -> Self {
-        Self { applied: state.applied, time: state.time, gc_time: state.gc_time, metadata }
+    pub(super) fn of(state: &GroupState, metadata: Arc<GroupMetadata>) -> Self {
+        let highest_operation = state.operations.last_key_value().map(|(id, _dropped)| *id).unwrap_or_default();
+        Self { applied: state.applied, time: state.time, gc_time: state.gc_time, highest_operation, metadata }
     }
 
     /// A tablet of the group.

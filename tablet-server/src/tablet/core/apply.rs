@@ -10,13 +10,15 @@
 //!
 //! **Edits** of many commands are buffered for one write batch. A delete must also find the cells that earlier commands of
 //! the same batch wrote; it searches the buffered edits of touched rows, so no batch needs to be cut for it. `Collect`
-//! and `Divide` need all earlier edits written first: see [`needs_written_edits`].
+//! `Divide` and the end of an import need all earlier edits written first: see [`needs_written_edits`].
 //!
 //! **Rows** of requests and commands are those of the table. The cells of all tables are in one store, under stored rows
 //! (`model::stored_row`): a row becomes a stored row here, where its tablet is known.
 //!
 //! **Rules that count versions.** When a newer version is deleted, an older one that was already dead must not reappear. So
 //! such a delete first removes the dead versions of its column.
+
+mod moves;
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -32,6 +34,7 @@ use ebla_model::mutation::Change;
 use ebla_model::schema::TableSchema;
 use ebla_model::session::SequenceCheck;
 use ebla_model::stored_row::{stored_range, stored_row};
+use ebla_model::tablet_move::{DroppedRows, MoveStep};
 use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
 
@@ -83,7 +86,9 @@ pub enum CellEdit {
 /// Whether all buffered edits must be written before this command is applied.
 #[must_use]
 pub fn needs_written_edits(kind: &CommandKind) -> bool {
-    matches!(kind, CommandKind::Divide { .. } | CommandKind::Collect { .. })
+    // A write that follows an import searches the store for the cells that it deletes, not the buffered edits.
+    let ends_import = matches!(kind, CommandKind::Move(_, MoveStep::Finish));
+    ends_import || matches!(kind, CommandKind::Divide { .. } | CommandKind::Collect { .. })
 }
 
 /// Whether this command only puts cells, so that no stored cell is read.
@@ -97,6 +102,14 @@ pub fn is_put_only(kind: &CommandKind) -> bool {
     }
 }
 
+/// A tablet of the group that does not move to another one.
+fn staying(state: &GroupState, tablet: TabletId) -> Result<&TabletDescriptor, Refusal> {
+    match state.departure_of(tablet) {
+        Some(departure) => Err(moving(departure.target.group)),
+        None => state.tablets.get(&tablet).ok_or_else(not_here),
+    }
+}
+
 /// The halves of a split of a tablet in its current state, or the reason why it cannot be split now.
 fn split(
     state: &GroupState,
@@ -104,7 +117,7 @@ fn split(
     at: &RowKey,
     child: TabletId,
 ) -> Result<(TabletDescriptor, TabletDescriptor), Refusal> {
-    let tablet = state.tablets.get(&tablet).ok_or_else(not_here)?;
+    let tablet = staying(state, tablet)?;
     if state.tablets.contains_key(&child) {
         return Err(refusal(RefusalKind::NotNow, "the group has a tablet with the child's id"));
     }
@@ -116,8 +129,7 @@ fn split(
 
 /// The tablet that two tablets in the current state merge into, or the reason why they cannot be merged.
 fn merge(state: &GroupState, left: TabletId, right: TabletId) -> Result<TabletDescriptor, Refusal> {
-    let left = state.tablets.get(&left).ok_or_else(not_here)?;
-    let right = state.tablets.get(&right).ok_or_else(not_here)?;
+    let (left, right) = (staying(state, left)?, staying(state, right)?);
     right
         .merge(left)
         .ok_or_else(|| refusal(RefusalKind::OutOfRange, "the tablets are not adjacent tablets of a user table"))
@@ -143,7 +155,7 @@ pub fn divide(
         return Err(refusal(RefusalKind::OutOfRange, "some tablets must move and some must stay"));
     }
     let moved = unique.iter().map(|tablet| {
-        let tablet = state.tablets.get(tablet).ok_or_else(not_here)?;
+        let tablet = staying(state, *tablet)?;
         Ok(new.tablet(tablet.table, tablet.tablet, tablet.range.clone(), tablet.generation.next()))
     });
     let moved = moved.collect::<Result<Vec<_>, Refusal>>()?;
@@ -195,7 +207,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
     /// # Errors
     /// Only errors after which this replica cannot continue: its store fails, or it cannot apply the command.
     pub fn apply(&mut self, command: Command) -> Result<Reply, Error> {
-        self.state.advance_time(command.time);
+        self.state.advance_time(command.time, command.elapsed);
         match command.kind {
             CommandKind::Write(rows) => self.write(rows),
             CommandKind::CreateTablets { operation, schema, tablets } => {
@@ -205,10 +217,8 @@ impl<'a, C: CellReader> Applier<'a, C> {
             CommandKind::Merge { left, right } => Ok(self.merge(left, right)),
             CommandKind::SetSchema(schema) => Ok(self.set_schema(schema)),
             CommandKind::DropRange { operation, table, range } => Ok(self.drop_range(operation, table, &range)),
-            CommandKind::Drop { operation, table } => {
-                self.drop_table(operation, table);
-                Ok(Reply::Done)
-            }
+            CommandKind::Drop { operation, table } => Ok(self.drop_table(operation, table)),
+            CommandKind::Move(id, step) => Ok(self.move_step(id, step)),
             CommandKind::Collect { tablet, range, time } => {
                 self.collect(tablet, &range, time)?;
                 Ok(Reply::Done)
@@ -222,7 +232,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
         if self.state.dropped.contains(&schema.table) {
             return Reply::Refused(dropped());
         }
-        if self.state.record_operation(operation) {
+        if self.state.record_operation(operation, None) {
             for NewTablet { tablet, range } in tablets {
                 self.state.add_tablet(schema.clone(), tablet, range);
             }
@@ -280,7 +290,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
 
     /// The table of a row that is in its tablet.
     fn table_of_row(&self, write: &RowWrite) -> Result<TableId, Refusal> {
-        let tablet = self.state.tablets.get(&write.tablet).ok_or_else(not_here)?;
+        let tablet = staying(self.state, write.tablet)?;
         if tablet.range.contains(write.row.as_bytes()) {
             Ok(tablet.table)
         } else {
@@ -321,7 +331,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
     fn token_reply(&mut self, row: &RowKey, write: &RowWrite) -> Option<RowReply> {
         let token = write.token.as_ref()?;
         let key = token.key(row);
-        match self.state.tokens.check(&key, token.token.started, self.state.time) {
+        match self.state.tokens.check(&key, token.token.started, self.state.times()) {
             idempotency::TokenCheck::Duplicate(result) => Some(RowReply::Duplicate(result)),
             idempotency::TokenCheck::Expired => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, LATE))),
             idempotency::TokenCheck::FromFuture => Some(RowReply::Refused(refusal(RefusalKind::TokenOutOfTime, EARLY))),
@@ -435,7 +445,14 @@ impl<'a, C: CellReader> Applier<'a, C> {
         if self.state.dropped.contains(&table) {
             return Reply::Refused(dropped());
         }
-        if self.state.record_operation(operation) {
+        if self.state.operations.contains_key(&operation) {
+            return Reply::Done;
+        }
+        if self.state.is_moving(table, range) {
+            // Its rows are being copied.
+            return Reply::Refused(refusal(RefusalKind::NotNow, "a tablet with these rows is being moved"));
+        }
+        if self.state.record_operation(operation, Some(DroppedRows { table, range: range.clone() })) {
             let ranges: Vec<_> =
                 self.state.tablets_of(table).filter_map(|tablet| tablet.range.intersect(range)).collect();
             ranges.iter().for_each(|range| self.delete_rows(table, range));
@@ -443,11 +460,20 @@ impl<'a, C: CellReader> Applier<'a, C> {
         Reply::Done
     }
 
-    fn drop_table(&mut self, operation: OperationId, table: TableId) {
-        if self.state.record_operation(operation) && self.state.tables.contains_key(&table) {
+    fn drop_table(&mut self, operation: OperationId, table: TableId) -> Reply {
+        if self.state.operations.contains_key(&operation) {
+            return Reply::Done;
+        }
+        // The target would serve a tablet of a table that is gone.
+        let departing = self.state.tablets_of(table).find_map(|tablet| self.state.departure_of(tablet.tablet));
+        if let Some(departure) = departing {
+            return Reply::Refused(moving(departure.target.group));
+        }
+        if self.state.record_operation(operation, None) && self.state.tables.contains_key(&table) {
             self.delete_rows(table, &KeyRange::all());
             self.state.drop_table(table);
         }
+        Reply::Done
     }
 
     fn delete_rows(&mut self, table: TableId, range: &KeyRange) {
@@ -537,6 +563,10 @@ fn dropped() -> Refusal {
 
 fn not_here() -> Refusal {
     refusal(RefusalKind::OutOfRange, "the tablet is not in this group")
+}
+
+fn moving(target: GroupId) -> Refusal {
+    refusal(RefusalKind::NotNow, format!("the tablet is being moved to group {target}; retry soon"))
 }
 
 fn refusal(kind: RefusalKind, message: impl Into<String>) -> Refusal {

@@ -7,7 +7,10 @@
 //!
 //! Pure: the state is a value, and changes are returned as a list of edits.
 
+#[cfg(test)]
+mod fuzz_tests;
 mod loader;
+mod moves;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,15 +19,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_model::error::Error;
 use ebla_model::gc::age_floor;
-use ebla_model::id::{FamilyId, GroupId, LogId, OperationId, SessionId, TableId, TabletId};
-use ebla_model::idempotency::TokenTable;
+use ebla_model::group_time::GroupTimes;
+use ebla_model::id::{FamilyId, GroupId, LogId, LogIndex, OperationId, SessionId, TableId, TabletId};
+use ebla_model::idempotency::{TokenRecord, TokenTable};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{self, GroupDescriptor, Membership, TabletDescriptor};
 use ebla_model::schema::{Family, TableSchema};
 use ebla_model::session::SessionWindow;
 use ebla_model::stored_row::stored_range;
+use ebla_model::tablet_move::{Arrival, Departure, DroppedRows, ImportedToken};
 use ebla_model::time::Micros;
 use ebla_proto::convert;
+use ebla_runtime::Failpoint;
 use ebla_storage::store::layout::{self, MetaKey};
 
 use self::loader::StateLoader;
@@ -38,10 +44,6 @@ const DROPPED_MAX: usize = 1024;
 
 /// Age floors are raised in steps of the GC time, because each raise expires the views in use.
 const FLOOR_STEP: Duration = Duration::from_secs(60);
-
-/// If the log's time advances by more than this between two commands, the excess does not count as idle time of sessions: a
-/// leader's clock may be ahead, and a write whose response was lost under the old leader may be repeated under the new one.
-const IDLE_STEP_MAX: Duration = Duration::from_secs(60);
 
 /// A change of the meta keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,16 +78,22 @@ pub struct GroupState {
     pub applied: LogId,
     /// The greatest timestamp of a command: the log's time.
     pub time: Micros,
-    /// The time at which cell ages are evaluated.
+    /// The time at which cell ages are evaluated: see [`GroupTimes`].
     pub gc_time: Micros,
     /// The recently applied writes of each session.
     pub sessions: BTreeMap<SessionId, SessionWindow>,
-    /// The sum of the forward jumps of the log's time: see [`GroupState::session_time`].
+    /// By how much the log's time is ahead of the session time: see [`GroupState::session_time`].
     pub jumped: Duration,
     /// The recently applied writes with an idempotency token.
     pub tokens: TokenTable,
-    /// The applied operations, so that repeating one has no effect.
-    pub operations: BTreeSet<OperationId>,
+    /// The applied operations, so that repeating one has no effect, with the rows that it dropped, if it did.
+    pub operations: BTreeMap<OperationId, Option<DroppedRows>>,
+    /// Tablets that move to other groups.
+    pub departures: BTreeMap<TabletId, Departure>,
+    /// Tablets that move to this group.
+    pub arrivals: BTreeMap<TabletId, Arrival>,
+    /// Tickets of moves below this index are void (`model::tablet_move`).
+    pub ticket_floor: LogIndex,
     /// The GC time when the floors were last raised. Not stored: after a restart they are raised at the first command, which
     /// may be earlier than on other replicas but is not visible, because reads use the GC time itself.
     floors_raised_at: Micros,
@@ -104,6 +112,11 @@ struct DirtyKeys {
     sessions: BTreeSet<SessionId>,
     tokens: BTreeSet<Bytes>,
     operations: BTreeSet<OperationId>,
+    departures: BTreeSet<TabletId>,
+    arrivals: BTreeSet<TabletId>,
+    /// Arrivals of which only the position has changed.
+    positions: BTreeSet<TabletId>,
+    ticket_floor: bool,
 }
 
 impl GroupState {
@@ -140,7 +153,10 @@ impl GroupState {
             sessions: BTreeMap::new(),
             jumped: Duration::ZERO,
             tokens: TokenTable::default(),
-            operations: BTreeSet::new(),
+            operations: BTreeMap::new(),
+            departures: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            ticket_floor: LogIndex::default(),
             floors_raised_at: Micros::ZERO,
             dirty: DirtyKeys::default(),
         }
@@ -148,6 +164,7 @@ impl GroupState {
 
     /// The state of the new group of a divided one, applied up to the seed: it has the tablets `moved`. It inherits the
     /// sessions and operations, so that a write repeated after the division is still recognized, and the tokens of its rows.
+    /// Moves stay with this group.
     /// Its edits turn a copy of the stored state of this group into its own.
     #[must_use]
     pub fn child(&self, descriptor: GroupDescriptor, moved: &[TabletDescriptor]) -> Self {
@@ -156,7 +173,17 @@ impl GroupState {
         let tables = self.tables.iter().filter(|(table, _)| has_table(table));
         let tables = tables.map(|(table, state)| (*table, state.clone())).collect();
         let dirty = self.all_keys();
-        let mut child = Self { descriptor, tablets, tables, applied: LogId::SEED, dirty, ..self.clone() };
+        let mut child = Self {
+            descriptor,
+            tablets,
+            tables,
+            applied: LogId::SEED,
+            departures: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            ticket_floor: LogIndex::default(),
+            dirty,
+            ..self.clone()
+        };
         // These keys are among the dirty ones.
         let _of_tablets_that_stay = child.tokens.retain(&child.stored_ranges());
         child
@@ -192,7 +219,11 @@ impl GroupState {
             jumped: true,
             sessions: self.sessions.keys().copied().collect(),
             tokens: self.tokens.keys().cloned().collect(),
-            operations: self.operations.clone(),
+            operations: self.operations.keys().copied().collect(),
+            departures: self.departures.keys().copied().collect(),
+            arrivals: self.arrivals.keys().copied().collect(),
+            positions: BTreeSet::new(),
+            ticket_floor: true,
         }
     }
 
@@ -219,18 +250,28 @@ impl GroupState {
         edits.extend(dirty.sessions.iter().map(|id| self.session_edit(*id)));
         edits.extend(dirty.tokens.into_iter().map(|key| self.token_edit(key)));
         edits.extend(dirty.operations.iter().map(|id| self.operation_edit(*id)));
+        edits.extend(dirty.departures.iter().map(|id| self.departure_edit(*id)));
+        edits.extend(dirty.arrivals.union(&dirty.positions).map(|id| self.arrival_edit(*id)));
+        edits.extend(dirty.ticket_floor.then(|| self.ticket_floor_edit()));
         edits
     }
 
-    /// Advances to a command's timestamp: neither the log's time nor the GC time goes back. Age floors follow in steps.
-    pub fn advance_time(&mut self, time: Micros) {
-        let jump = time.since(self.time).saturating_sub(IDLE_STEP_MAX);
-        if !jump.is_zero() && self.time > Micros::ZERO {
-            self.jumped = self.jumped.saturating_add(jump);
-            self.dirty.jumped = true;
-        }
-        self.time = self.time.max(time);
-        self.gc_time = self.gc_time.max(time);
+    /// Advances the times as a command says. Age floors follow in steps.
+    pub fn advance_time(&mut self, time: Micros, elapsed: Option<Duration>) {
+        self.set_times(self.times().advance(time, elapsed));
+    }
+
+    /// Raises the times to those of a group from which a tablet is imported.
+    pub fn raise_time(&mut self, log: Micros, gc: Micros) {
+        self.set_times(self.times().raise(log, gc));
+    }
+
+    fn set_times(&mut self, times: GroupTimes) {
+        let jumped = times.log.since(times.session);
+        self.dirty.jumped |= jumped != self.jumped;
+        self.jumped = jumped;
+        self.time = times.log;
+        self.gc_time = if Failpoint::ClockJumpAgesCells.is_enabled() { times.log } else { times.gc };
         if self.gc_time.since(self.floors_raised_at) >= FLOOR_STEP {
             self.raise_floors();
             self.forget_idle_sessions();
@@ -238,11 +279,17 @@ impl GroupState {
         }
     }
 
-    /// The clock for idle sessions: the log's time without its jumps. It may be slow, which keeps sessions for longer,
-    /// and advances by at most a minute per command.
+    /// The clock for idle sessions and tokens: the log's time without its jumps ([`GroupTimes`]). It may be slow, which keeps them
+    /// for longer.
     #[must_use]
     pub fn session_time(&self) -> Micros {
         self.time.minus(self.jumped)
+    }
+
+    /// All times.
+    #[must_use]
+    pub fn times(&self) -> GroupTimes {
+        GroupTimes { log: self.time, session: self.session_time(), gc: self.gc_time }
     }
 
     /// Whether metadata that readers or compactions depend on has changed since the last [`GroupState::take_edits`].
@@ -253,12 +300,15 @@ impl GroupState {
             || !self.dirty.tables.is_empty()
             || !self.dirty.floors.is_empty()
             || !self.dirty.dropped.is_empty()
+            || !self.dirty.departures.is_empty()
+            || !self.dirty.arrivals.is_empty()
     }
 
-    /// The stored rows of each tablet.
+    /// The stored rows of each tablet, and of each one that is being imported.
     #[must_use]
     pub fn stored_ranges(&self) -> Vec<KeyRange> {
-        self.tablets.values().map(|tablet| stored_range(tablet.table, &tablet.range)).collect()
+        let tablets = self.tablets.values().map(|tablet| stored_range(tablet.table, &tablet.range));
+        tablets.chain(self.importing().map(|arrival| stored_range(arrival.table, &arrival.range))).collect()
     }
 
     /// The tablets of a table.
@@ -292,6 +342,7 @@ impl GroupState {
         self.put_tablet(merged);
         self.tablets.remove(&left);
         self.dirty.tablets.insert(left);
+        self.raise_ticket_floor();
     }
 
     /// Removes tablets that have moved to another group, with the tokens of their rows.
@@ -301,10 +352,12 @@ impl GroupState {
             self.dirty.tablets.insert(*tablet);
         }
         self.dirty.tokens.extend(self.tokens.retain(&self.stored_ranges()));
+        self.raise_ticket_floor();
     }
 
     /// Removes a table that is dropped, with its tablets and the tokens of its rows.
     pub fn drop_table(&mut self, table: TableId) {
+        self.drop_imports(table);
         let tablets: Vec<TabletId> = self.tablets_of(table).map(|tablet| tablet.tablet).collect();
         self.remove_tablets(&tablets);
         self.tables.remove(&table);
@@ -339,14 +392,15 @@ impl GroupState {
         self.dirty.floors.insert(table);
     }
 
-    /// Records an operation; `true` when it is new.
-    pub fn record_operation(&mut self, operation: OperationId) -> bool {
-        if !self.operations.insert(operation) {
+    /// Records an operation, with the rows that it drops; `true` when it is new.
+    pub fn record_operation(&mut self, operation: OperationId, dropped: Option<DroppedRows>) -> bool {
+        if self.operations.contains_key(&operation) {
             return false;
         }
+        self.operations.insert(operation, dropped);
         self.dirty.operations.insert(operation);
         while self.operations.len() > OPERATIONS_MAX {
-            if let Some(oldest) = self.operations.pop_first() {
+            if let Some((oldest, _dropped)) = self.operations.pop_first() {
                 self.dirty.operations.insert(oldest);
             }
         }
@@ -386,17 +440,26 @@ impl GroupState {
     pub fn record_token(&mut self, key: &[u8], started: Option<Micros>, result: Option<&Bytes>) {
         // Copied: a slice of the log's entry would keep all of it in memory.
         let (key, result) = (Bytes::copy_from_slice(key), result.map(|result| Bytes::copy_from_slice(result)));
-        self.tokens.record(key.clone(), started, result, self.time);
+        self.tokens.record(key.clone(), started, result, self.times());
+        self.dirty.tokens.insert(key);
+    }
+
+    /// Takes over a token of a tablet that is being imported.
+    pub fn import_token(&mut self, token: &ImportedToken) {
+        // Copied as in `record_token`.
+        let (key, result) = (Bytes::copy_from_slice(&token.key), token.result.as_deref().map(Bytes::copy_from_slice));
+        let expires_at = self.session_time().plus(token.remaining);
+        self.tokens.restore(key.clone(), TokenRecord { expires_at, result });
         self.dirty.tokens.insert(key);
     }
 
     fn forget_tokens(&mut self) {
-        self.dirty.tokens.extend(self.tokens.expire(self.time));
+        self.dirty.tokens.extend(self.tokens.expire(self.session_time()));
     }
 
     /// Removes expired sessions. Which expired ones are still stored is never visible: see
     /// [`GroupState::session`].
-    fn forget_idle_sessions(&mut self) {
+    pub fn forget_idle_sessions(&mut self) {
         let time = self.session_time();
         let dirty = &mut self.dirty.sessions;
         self.sessions.retain(|id, window| {
@@ -483,10 +546,13 @@ impl GroupState {
 
     fn operation_edit(&self, id: OperationId) -> MetaEdit {
         let key = MetaKey::Operation(id);
-        if !self.operations.contains(&id) {
-            return MetaEdit::Delete(key);
+        match self.operations.get(&id) {
+            Some(dropped) => MetaEdit::Put(
+                key,
+                dropped.as_ref().map(convert::tablet_move::dropped_rows_to_bytes).unwrap_or_default(),
+            ),
+            None => MetaEdit::Delete(key),
         }
-        MetaEdit::Put(key, Bytes::new())
     }
 }
 

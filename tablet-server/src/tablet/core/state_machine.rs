@@ -9,22 +9,25 @@
 //! folder for the child, the new group; the child's own state replaces the copied one; the folder is synced, renamed and
 //! registered; only then is the parent written and flushed without the moved tablets; only then does the child start. A crash
 //! in between is repaired by applying the entry again: a registered child is left unchanged, anything unregistered is created
-//! again.
+//! again. A registered replica that something else has created stops this one instead.
 //!
 //! Not here: when to flush, where folders are ([`ReplicaFactory`]), and Raft.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::command::{CallToken, Command, CommandKind, Reply};
-use ebla_model::error::Error;
+use ebla_model::error::{Error, Reason};
+use ebla_model::group_time::GroupTimes;
 use ebla_model::id::{GroupId, LogId, LogIndex, TableId, TabletId};
 use ebla_model::idempotency;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, Membership};
 use ebla_model::session::SequenceCheck;
+use ebla_model::tablet_move::MoveStep;
 use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
 use ebla_storage::store::cells::{self, DeletePlan};
@@ -32,9 +35,9 @@ use ebla_storage::store::compaction::TableGcRules;
 use ebla_storage::store::layout::{self, MetaKey};
 use ebla_storage::store::{Batch, Direction, GcRules, GroupStore, SharedResources, StoreError};
 use parking_lot::{Mutex, RwLock};
-use tracing::info;
+use tracing::{error, info};
 
-use crate::raft::{AppliedPosition, CommittedEntry, Fault, GroupReplica, StateMachine};
+use crate::raft::{AppliedPosition, CommittedEntry, Fault, GroupOrigin, GroupReplica, StateMachine};
 use crate::tablet::WriteId;
 use crate::tablet::core::applied_state::{AppliedState, GroupMetadata, TabletMetadata};
 use crate::tablet::core::apply::{self, Applier, CellEdit, CellReader};
@@ -45,12 +48,23 @@ use crate::tablet::core::state::{GroupState, MetaEdit};
 /// A batch is written at the end of the command that reaches this number of edits.
 const EDITS_MAX: usize = 16_384;
 
+/// What is known here of the child of a division.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChildLookup {
+    /// It does not exist: the division creates it.
+    Missing,
+    /// It exists, or existed and was removed: the division was applied before, or the leader of the child has requested it.
+    Known,
+    /// The server has a replica of a group with the same id that something else has created.
+    Unrelated,
+}
+
 /// Creates the stores of local replicas and starts their groups.
 pub trait ReplicaFactory: Send + Sync + 'static {
-    /// Whether this replica exists here, or existed and was removed: then it must not be created.
-    fn is_known(&self, replica: GroupReplica) -> bool;
+    /// Looks for the child that a division of `origin.parent` at `origin.divide_index` creates as `replica`.
+    fn find_child(&self, replica: GroupReplica, origin: GroupOrigin) -> ChildLookup;
 
-    /// Lets `fill` create a store in a new folder, then makes that the registered folder of `replica`:
+    /// Lets `fill` create a store in a new folder for the child of a division, then makes that the registered folder of `replica`:
     /// synced, renamed, registered. Blocking; durable on return.
     ///
     /// # Errors
@@ -58,6 +72,7 @@ pub trait ReplicaFactory: Send + Sync + 'static {
     fn create_store(
         &self,
         replica: GroupReplica,
+        origin: GroupOrigin,
         fill: &mut dyn FnMut(&Path) -> Result<(), Error>,
     ) -> Result<(), Error>;
 
@@ -192,21 +207,22 @@ impl GroupStateMachine {
     /// Whether this write was applied before, as far as this replica has applied. Blocking: waits for an apply.
     #[must_use]
     pub fn check_duplicate(&self, id: &WriteId) -> SequenceCheck {
-        let state = self.state.lock();
-        match state.sessions.get(&id.session) {
-            Some(window) if !window.is_expired(state.session_time()) && !Failpoint::AppliedTwice.is_enabled() => {
-                window.check(id.sequence)
-            }
-            _ => SequenceCheck::New,
-        }
+        self.with_state(|state| duplicate_check(state, id))
     }
 
-    /// Whether a write with this token was applied before, as far as this replica has applied; evaluated at `now`, or at the
-    /// log's time if that is later. `row`: as stored. Blocking: waits for an apply.
-    #[must_use]
-    pub fn check_token(&self, row: &RowKey, token: &CallToken, now: Micros) -> idempotency::TokenCheck {
-        let state = self.state.lock();
-        state.tokens.check(&token.key(row), token.token.started, state.time.max(now))
+    /// Reads the state of the group as of the last applied entry. Blocking: waits for an apply, a checkpoint or a snapshot
+    /// installation, which may take long.
+    pub fn with_state<T>(&self, read: impl FnOnce(&GroupState) -> T) -> T {
+        read(&self.state.lock())
+    }
+
+    /// As [`Self::with_state`]; `None` when the state is held for longer than `patience`. Blocking for at most that.
+    pub(in crate::tablet) fn try_with_state<T>(
+        &self,
+        patience: Duration,
+        read: impl FnOnce(&GroupState) -> T,
+    ) -> Option<T> {
+        self.state.try_lock_for(patience).map(|state| read(&state))
     }
 
     /// Flushes all applied entries to the store's disk. Blocking.
@@ -269,9 +285,17 @@ impl GroupStateMachine {
         };
         let replica = GroupReplica { group: child, replica: self.id.replica };
         let is_local = new.membership.is_voter(self.id.replica);
-        if is_local && !self.factory.is_known(replica) {
-            let child_state = state.child(new, &moved);
-            self.factory.create_store(replica, &mut |folder| self.create_child_store(store, folder, &child_state))?;
+        let origin = GroupOrigin { parent: self.id.group, divide_index: id.index };
+        let found = if is_local { self.factory.find_child(replica, origin) } else { ChildLookup::Known };
+        match found {
+            ChildLookup::Known => {}
+            ChildLookup::Missing => {
+                let child_state = state.child(new, &moved);
+                let mut fill = |folder: &Path| self.create_child_store(store, folder, &child_state);
+                self.factory.create_store(replica, origin, &mut fill)?;
+            }
+            // The tablets would be removed here and be nowhere.
+            ChildLookup::Unrelated => return Err(unrelated_child(self.id.group, replica)),
         }
         state.remove_tablets(tablets);
         state.applied = id;
@@ -335,11 +359,11 @@ impl ApplyContext<'_> {
         }
         match &command.kind {
             CommandKind::Divide { tablets, child } => {
-                applier.state().advance_time(command.time);
+                applier.state().advance_time(command.time, command.elapsed);
                 self.metadata_changed = true;
                 self.state_machine.divide(applier.state(), self.store, id, (tablets, *child))
             }
-            CommandKind::CreateTablets { .. } => {
+            CommandKind::CreateTablets { .. } | CommandKind::Move(_, MoveStep::Begin(_)) => {
                 let reply = applier.apply(command)?;
                 // Before the first cell of a new tablet is written: a compaction under the old rules would drop it.
                 self.store.set_gc_rules(gc_rules(applier.state()));
@@ -401,7 +425,7 @@ impl StateMachine for GroupStateMachine {
 
     fn checkpoint(&self, folder: &Path) -> Result<AppliedPosition, Fault> {
         let state = self.state.lock();
-        self.store().checkpoint(folder).map_err(|error| Fault::new(format!("checkpoint: {error}")))?;
+        self.store().checkpoint(folder).map_err(Error::from).map_err(fault("checkpoint"))?;
         Ok(applied_position(state.applied, &state.descriptor))
     }
 
@@ -417,6 +441,14 @@ impl StateMachine for GroupStateMachine {
         info!(group = %self.id.group, replica = %self.id.replica, applied = %state.applied, "snapshot installed");
         Ok(())
     }
+}
+
+fn unrelated_child(parent: GroupId, child: GroupReplica) -> Error {
+    error!(group = %parent, %child, "group division refused: another group has the id of the new one; nothing was deleted");
+    // The replica waits, and tries again: somebody has to remove the other group first.
+    let wrong =
+        format!("the division of group {parent} cannot be applied: {child} is of another group with the same id");
+    Error::new(Reason::Unavailable, wrong)
 }
 
 /// The cells of a store as apply reads them.
@@ -447,6 +479,29 @@ impl CellReader for StoredCells<'_> {
     }
 }
 
+/// Whether this write was applied before, as far as `state` tells.
+pub(in crate::tablet) fn duplicate_check(state: &GroupState, id: &WriteId) -> SequenceCheck {
+    match state.sessions.get(&id.session) {
+        Some(window) if !window.is_expired(state.session_time()) && !Failpoint::AppliedTwice.is_enabled() => {
+            window.check(id.sequence)
+        }
+        _ => SequenceCheck::New,
+    }
+}
+
+/// Whether a write with this token was applied before, as far as `state` tells; its start time is evaluated at `now`, or at the
+/// log's time if that is later. `row`: as stored.
+pub(in crate::tablet) fn token_check(
+    state: &GroupState,
+    row: &RowKey,
+    token: &CallToken,
+    now: Micros,
+) -> idempotency::TokenCheck {
+    let times = state.times();
+    let now = GroupTimes { log: times.log.max(now), ..times };
+    state.tokens.check(&token.key(row), token.token.started, now)
+}
+
 /// Writes and flushes changes of the meta keys.
 fn write_meta(store: &GroupStore, edits: Vec<MetaEdit>) -> Result<(), Error> {
     let mut batch = Batch::new();
@@ -469,6 +524,9 @@ pub(in crate::tablet) fn gc_rules(state: &GroupState) -> GcRules {
     let mut ranges: BTreeMap<TableId, Vec<KeyRange>> = BTreeMap::new();
     for tablet in state.tablets.values() {
         ranges.entry(tablet.table).or_default().push(tablet.range.clone());
+    }
+    for arrival in state.importing() {
+        ranges.entry(arrival.table).or_default().push(arrival.range.clone());
     }
     let tables = ranges.into_iter().filter_map(|(table, ranges)| {
         let known = state.tables.get(&table)?;
@@ -495,5 +553,5 @@ fn applied_position(last: LogId, descriptor: &GroupDescriptor) -> AppliedPositio
 }
 
 fn fault(doing: &'static str) -> impl Fn(Error) -> Fault {
-    move |error| Fault::new(format!("{doing}: {error}"))
+    move |error| Fault::with_reason(error.reason, format!("{doing}: {error}"))
 }

@@ -10,19 +10,15 @@ use std::time::Duration;
 
 use ebla_model::Reason;
 use ebla_model::command::CommandKind;
-use ebla_model::id::{LogId, TabletId, Term};
+use ebla_model::id::{LogId, TabletId};
 use ebla_model::metadata::GroupDescriptor;
 use tracing::info;
 
-use crate::raft::LeaseSuspension;
 use crate::tablet::TabletGroup;
 use crate::tablet::failure::Failure;
 use crate::tablet::lifecycle::replica_change::ExclusiveToken;
 use crate::tablet::lifecycle::split::RETRY_AFTER;
 use crate::tablet::read::scan::pool_failure;
-
-/// How often a division with an unknown outcome is checked.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A group that was divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +43,7 @@ impl TabletGroup {
         let Some(_token) = ExclusiveToken::try_acquire(&self.dividing) else {
             return Err(Failure::busy(RETRY_AFTER));
         };
-        let term = self.leader_term()?;
+        self.leader_term()?;
         let before = self.descriptor();
         if before.membership_log_id != expected {
             return Err(Failure::new(Reason::WrongTablet, "the replicas of the group have changed"));
@@ -58,34 +54,8 @@ impl TabletGroup {
         let right = before.divide(child);
         let right = right.ok_or_else(|| Failure::busy(RETRY_AFTER))?;
         info!(group = %self.id(), %child, tablets = moved.len(), "group division started");
-        let suspension = self.raft.suspend_lease_reads();
-        match self.propose_command(CommandKind::Divide { tablets: moved.clone(), child }, timeout).await {
-            Ok(_done) => Ok(Division { left: self.descriptor(), right, moved }),
-            Err(failure) => {
-                if matches!(failure.error.reason, Reason::OutcomeUnknown | Reason::Deadline)
-                    && let Some(first) = moved.first()
-                {
-                    self.keep_lease_reads_disabled(suspension, term, *first);
-                }
-                Err(failure)
-            }
-        }
-    }
-
-    /// The division may be applied on other replicas before this one: lease reads stay disabled until it is applied here, or
-    /// cannot be any more because the term is over.
-    fn keep_lease_reads_disabled(self: &Arc<Self>, suspension: LeaseSuspension, term: Term, moved: TabletId) {
-        let group = Arc::clone(self);
-        self.runtime.tasks.spawn_until_stopped("divide-unknown", async move {
-            let is_open = || {
-                let is_here = group.state_machine.applied_state().tablet(moved).is_some();
-                is_here && group.leader_term().is_ok_and(|now| now == term)
-            };
-            while is_open() {
-                tokio::time::sleep(POLL_INTERVAL).await;
-            }
-            drop(suspension);
-        });
+        self.propose_handover(CommandKind::Divide { tablets: moved.clone(), child }, timeout).await?;
+        Ok(Division { left: self.descriptor(), right, moved })
     }
 
     async fn flush_all_replicas(&self, group: &GroupDescriptor) -> Result<(), Failure> {
@@ -97,7 +67,10 @@ impl TabletGroup {
 
     async fn choose_tablets(&self) -> Result<Vec<TabletId>, Failure> {
         let state_machine = Arc::clone(&self.state_machine);
-        let sizes = self.maintenance.run(move || state_machine.sizes()).await.map_err(pool_failure)?;
+        let mut sizes = self.maintenance.run(move || state_machine.sizes()).await.map_err(pool_failure)?;
+        // A tablet that moves to another group goes there, not to the new one.
+        let applied_state = self.state_machine.applied_state();
+        sizes.retain(|tablet, _bytes| applied_state.tablet(*tablet).is_some_and(|tablet| tablet.moves_to.is_none()));
         if sizes.len() < 2 {
             let message = "a group with fewer than two tablets cannot be divided: split its tablet first";
             return Err(Failure::new(Reason::FailedPrecondition, message));

@@ -9,12 +9,12 @@ use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::LogIndex;
 use ebla_storage::log::{CommitLog, LogError, Record};
-use ebla_storage::registry::ReplicaState;
+use ebla_storage::registry::{ReplicaOrigin, ReplicaRecord, ReplicaState};
 use ebla_storage::store::GroupStore;
 
 use crate::raft::{GroupOrigin, GroupReplica};
 use crate::tablet::core::state::GroupState;
-use crate::tablet::core::state_machine::ReplicaFactory;
+use crate::tablet::core::state_machine::{ChildLookup, ReplicaFactory};
 use crate::tablet::lifecycle::manager::TabletManager;
 
 /// The manager as the state machines see it, without keeping it alive.
@@ -29,21 +29,24 @@ impl LocalReplicaFactory {
 }
 
 impl ReplicaFactory for LocalReplicaFactory {
-    fn is_known(&self, replica: GroupReplica) -> bool {
-        let Ok(manager) = self.manager() else { return false };
+    fn find_child(&self, replica: GroupReplica, origin: GroupOrigin) -> ChildLookup {
+        let Ok(manager) = self.manager() else { return ChildLookup::Missing };
         let registry = manager.registry();
-        let is_here = registry.replica(replica).is_some_and(|record| record.state != ReplicaState::Creating);
-        is_here || registry.is_removed(replica)
+        match find_child(&registry.replicas(), replica, division(origin)) {
+            ChildLookup::Missing if registry.is_removed(replica) => ChildLookup::Known,
+            found => found,
+        }
     }
 
     fn create_store(
         &self,
         replica: GroupReplica,
+        origin: GroupOrigin,
         fill: &mut dyn FnMut(&Path) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let manager = self.manager()?;
         let registry = manager.registry();
-        let folder = registry.begin_create(replica)?;
+        let folder = registry.begin_create(replica, division(origin))?;
         fill(&folder)?;
         register_group(manager.log(), replica)?;
         registry.finish_create(replica)?;
@@ -74,6 +77,26 @@ impl ReplicaFactory for LocalReplicaFactory {
     }
 }
 
+/// Looks for the child `replica` of a division among the replicas of the server.
+fn find_child(here: &[(GroupReplica, ReplicaRecord)], replica: GroupReplica, division: ReplicaOrigin) -> ChildLookup {
+    let of_group =
+        here.iter().filter(|(id, record)| id.group == replica.group && record.state != ReplicaState::Creating);
+    // One that was created empty is filled by the leader of its group.
+    let is_child = |(id, record): &(GroupReplica, ReplicaRecord)| {
+        *id == replica && (record.origin == ReplicaOrigin::Empty || record.origin == division)
+    };
+    let mut found = of_group.peekable();
+    if found.peek().is_none() {
+        return ChildLookup::Missing;
+    }
+    if found.all(is_child) { ChildLookup::Known } else { ChildLookup::Unrelated }
+}
+
+/// The origin of a child, as the registry records it.
+pub(super) const fn division(origin: GroupOrigin) -> ReplicaOrigin {
+    ReplicaOrigin::Division { parent: origin.parent, index: origin.divide_index }
+}
+
 /// Registers a new group in the log, durably, before the registry calls its replica live: a live replica that the log
 /// does not know counts as having lost its promises. Blocking.
 pub(super) fn register_group(log: &CommitLog, id: GroupReplica) -> Result<(), Error> {
@@ -81,4 +104,32 @@ pub(super) fn register_group(log: &CommitLog, id: GroupReplica) -> Result<(), Er
     log.add_group(id).map_err(failed)?;
     // There is nothing to truncate; any first record registers the group.
     log.submit_and_wait(vec![Record::Truncate { group: id, after: LogIndex::default() }]).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::id::{GroupId, ReplicaId};
+
+    use super::*;
+
+    #[test]
+    fn only_a_replica_that_the_same_division_has_created_is_its_child() {
+        let id = |group, replica| GroupReplica { group: GroupId::new(group), replica: ReplicaId::new(replica) };
+        let of = |parent, index| ReplicaOrigin::Division { parent: GroupId::new(parent), index: LogIndex::new(index) };
+        let found = |here: GroupReplica, state, origin| {
+            let record = ReplicaRecord { folder: String::new(), state, installed: None, origin };
+            find_child(&[(here, record)], id(7, 2), of(3, 40))
+        };
+        let live = ReplicaState::Live;
+        assert_eq!(find_child(&[], id(7, 2), of(3, 40)), ChildLookup::Missing);
+        assert_eq!(found(id(8, 2), live, ReplicaOrigin::Seed), ChildLookup::Missing, "another group");
+        assert_eq!(found(id(7, 2), ReplicaState::Creating, of(3, 40)), ChildLookup::Missing, "a crash interrupted it");
+        assert_eq!(found(id(7, 2), live, of(3, 40)), ChildLookup::Known);
+        assert_eq!(found(id(7, 2), ReplicaState::Quarantined, of(3, 40)), ChildLookup::Known);
+        assert_eq!(found(id(7, 2), live, ReplicaOrigin::Empty), ChildLookup::Known);
+        for other in [of(3, 41), of(4, 40), ReplicaOrigin::Seed] {
+            assert_eq!(found(id(7, 2), live, other), ChildLookup::Unrelated, "{other:?}");
+        }
+        assert_eq!(found(id(7, 1), live, of(3, 40)), ChildLookup::Unrelated, "another replica of such a group");
+    }
 }

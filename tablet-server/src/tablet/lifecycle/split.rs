@@ -9,10 +9,11 @@ use std::time::Duration;
 use ebla_model::Reason;
 use ebla_model::command::{CommandKind, Reply};
 use ebla_model::error::Error;
-use ebla_model::id::{GroupId, TabletId};
+use ebla_model::id::{GroupId, LogIndex, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::stored_row::parse_stored_row;
+use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
 use futures::future::BoxFuture;
 use tracing::info;
 
@@ -34,6 +35,17 @@ pub trait TabletHost: Send + Sync + 'static {
 
     /// Requests a flush from the group's other replicas, as far as they can be reached in time.
     fn flush_other_replicas<'a>(&'a self, group: &'a GroupDescriptor) -> BoxFuture<'a, ()>;
+
+    /// Asks the leader of `target` for a ticket: a tablet of this group is to move there.
+    fn import_ticket<'a>(&'a self, target: &'a GroupDescriptor) -> BoxFuture<'a, Result<LogIndex, Error>>;
+
+    /// Applies a step of a move in the log of `target`.
+    fn import<'a>(
+        &'a self,
+        target: &'a GroupDescriptor,
+        id: MoveId,
+        step: MoveStep,
+    ) -> BoxFuture<'a, Result<ImportStatus, Error>>;
 
     /// Reports that descriptors of these tablets, or the leader of their group, have changed, so that METADATA must be updated.
     /// Returns at once.
@@ -58,7 +70,7 @@ impl Tablet {
             return Err(Failure::busy(RETRY_AFTER));
         };
         self.leader_term()?;
-        let before = self.metadata()?;
+        let before = self.served()?;
         let range = &before.descriptor.range;
         if self.id() == TabletId::ROOT {
             return Err(Failure::new(Reason::FailedPrecondition, "the root tablet cannot be split"));

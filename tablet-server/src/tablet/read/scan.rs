@@ -118,7 +118,7 @@ impl Tablet {
     /// Requests a tick if cells of an idle tablet may have expired by age; the read does not wait for it.
     fn request_tick_if_stale(&self) {
         let applied_state = self.state_machine.applied_state();
-        let age = self.runtime.clock.wall().since(applied_state.gc_time);
+        let age = self.runtime.clock.wall().since(applied_state.time);
         let has_age_limits = || applied_state.tablet(self.id).is_some_and(|tablet| tablet.families().has_age_limits());
         if age > TIME_AGE_MAX && has_age_limits() {
             self.queue.request_tick();
@@ -273,7 +273,7 @@ fn current_metadata(
     applied_state: &AppliedState,
     request: &ReadRequest,
 ) -> Result<Arc<TabletMetadata>, Failure> {
-    let metadata = tablet.metadata_in(applied_state)?;
+    let metadata = tablet.served_in(applied_state)?;
     if metadata.descriptor.generation != request.generation && !Failpoint::GenerationUnchecked.is_enabled() {
         return Err(Failure::wrong_tablet(metadata.descriptor.clone()));
     }

@@ -17,12 +17,13 @@ use bytes::Bytes;
 use ebla_model::Reason;
 use ebla_model::aggregate::{Aggregator, SKETCH_BYTES_MAX, SKETCHES_MAX};
 use ebla_model::cell::Row;
-use ebla_model::command::{CallToken, Command, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
-use ebla_model::id::{Generation, Term};
+use ebla_model::command::{CallToken, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
+use ebla_model::id::{Generation, TableId, Term};
 use ebla_model::idempotency::CallKind;
 use ebla_model::key::RowKey;
 use ebla_model::mutation::{self, Mutation};
 use ebla_model::schema::TableSchema;
+use ebla_model::session::SequenceCheck;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
@@ -55,7 +56,7 @@ impl Tablet {
     ///
     /// # Errors
     /// For all rows: `NotLeader`, `NoLeader`, `WrongTablet`, `TabletDropped`, `Busy`; then nothing was applied. For a
-    /// row: the same, `NotFoundFamily`, `InvalidArgument`; `OutcomeUnknown` and `Deadline` when it may still be applied,
+    /// row: the same, `NotFoundFamily`, `InvalidArgument`, `ResourceExhausted` for lack of disk space; `OutcomeUnknown` and `Deadline` when it may still be applied,
     /// which the same request, sent again, finds out; `SessionForgotten` when the outcome cannot be determined any more.
     pub async fn write(
         &self,
@@ -64,7 +65,7 @@ impl Tablet {
         timeout: Duration,
     ) -> Result<Vec<Result<(), Failure>>, Failure> {
         let term = self.leader_term()?;
-        let metadata = self.metadata()?;
+        let metadata = self.served()?;
         Self::check_generation(&metadata, generation)?;
         let schema = metadata.schema();
         let started = self.runtime.clock.monotonic();
@@ -86,7 +87,15 @@ impl Tablet {
     ) -> Vec<Result<Submission, Failure>> {
         let mut submissions = Vec::with_capacity(rows.len());
         let mut sketches = 0;
+        let disk_refusal = self.disk_refusal();
         for row in rows {
+            if let Some(refusal) = &disk_refusal
+                && row.mutations.iter().any(Mutation::stores_cells)
+                && !self.is_exempt_from_refusal(&row.id)
+            {
+                submissions.push(Err(refusal.clone().into()));
+                continue;
+            }
             // A few input bytes for each of very many sketches write much more than the permit covers: the rest is refused,
             // and the caller sends it again.
             sketches += sketch_bytes(&row.mutations, schema);
@@ -116,6 +125,23 @@ impl Tablet {
         tokio::select! {
             submission = self.submit_conditional_mutations(call.generation, row, guards) => submission,
             () = deadline => Err(Failure::deadline()),
+        }
+    }
+
+    /// Whether the write proceeds although writes are refused for lack of disk space: the system needs it, or it was applied
+    /// before and is sent again to learn that.
+    fn is_exempt_from_refusal(&self, id: &WriteId) -> bool {
+        self.table() == TableId::METADATA || self.state_machine.check_duplicate(id) != SequenceCheck::New
+    }
+
+    /// The refusal of a write that stores cells, for lack of disk space.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; nothing of this request was applied.
+    pub(super) fn check_disk_space(&self, id: &WriteId) -> Result<(), Failure> {
+        match self.disk_refusal() {
+            Some(refusal) if !self.is_exempt_from_refusal(id) => Err(refusal.into()),
+            _ => Ok(()),
         }
     }
 
@@ -164,7 +190,7 @@ impl Tablet {
         guards: WriteGuards,
     ) -> Result<oneshot::Receiver<QueuedReply>, Failure> {
         let applied_state = self.state_machine.applied_state();
-        let metadata = self.metadata_in(&applied_state)?;
+        let metadata = self.served_in(&applied_state)?;
         check_row_in_range(&metadata, &row.row)?;
         let mut pending = self.queue.pending.lock();
         let now = pending.assign_timestamp(self.runtime.clock.wall(), applied_state.time);
@@ -231,12 +257,25 @@ impl TabletGroup {
     /// Proposes a command other than a write; its timestamp is assigned by the queue.
     pub(crate) async fn propose_command(&self, kind: CommandKind, timeout: Duration) -> Result<Reply, Failure> {
         let term = self.leader_term()?;
-        let applied = self.state_machine.applied_state().time;
-        let time = self.queue.pending.lock().assign_timestamp(self.runtime.clock.wall(), applied);
-        let bytes = command::encode(&Command { time, kind });
-        let propose = self.raft.propose(vec![bytes], Some(term));
+        let propose = self.raft.propose(vec![self.encode_command(kind, term)], Some(term));
         let replies = tokio::time::timeout(timeout, propose).await.map_err(|_elapsed| Failure::deadline())?;
-        let reply = replies.into_iter().next().unwrap_or(Err(ProposeError::Unknown));
+        self.decode_reply(replies.into_iter().next().unwrap_or(Err(ProposeError::Unknown)))
+    }
+
+    /// As [`Self::propose_command`], for a command after which another group may serve tablets of this one: lease reads are
+    /// suspended until its fate is known, also when this future is dropped.
+    pub(crate) async fn propose_handover(&self, kind: CommandKind, timeout: Duration) -> Result<Reply, Failure> {
+        let term = self.leader_term()?;
+        let propose = self.raft.propose_without_lease_reads(self.encode_command(kind, term), term);
+        let reply = tokio::time::timeout(timeout, propose).await.map_err(|_elapsed| Failure::deadline())?;
+        self.decode_reply(reply)
+    }
+
+    fn encode_command(&self, kind: CommandKind, term: Term) -> Bytes {
+        command::encode(&self.stamp(kind, term))
+    }
+
+    fn decode_reply(&self, reply: Result<Bytes, ProposeError>) -> Result<Reply, Failure> {
         let reply = command::decode_reply(&reply.map_err(|error| self.failure_of_proposal(error))?)?;
         match reply {
             Reply::Refused(refusal) => Err(failure_of_refusal(&refusal)),
@@ -327,7 +366,6 @@ fn sketch_bytes(mutations: &[Mutation], schema: &TableSchema) -> usize {
 mod tests {
     use ebla_model::aggregate::{AggregateInput, InputType};
     use ebla_model::cell::FamilyName;
-    use ebla_model::id::TableId;
     use ebla_model::schema::{NewFamily, TableName};
 
     use super::*;

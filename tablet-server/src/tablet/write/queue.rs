@@ -7,13 +7,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::Reason;
 use ebla_model::command::{Command, CommandKind, Reply, RowReply, RowWrite};
 use ebla_model::id::Term;
 use ebla_model::time::Micros;
-use ebla_runtime::Failpoint;
+use ebla_runtime::{Clock, Failpoint};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
@@ -68,6 +69,8 @@ pub(super) struct PendingWrites {
     writes: VecDeque<QueuedWrite>,
     /// The last assigned timestamp. Never goes back, whatever the clock does.
     last_timestamp: Micros,
+    /// The term of the last command, and when it got its timestamp, by the monotonic clock.
+    last_command: Option<(Term, Duration)>,
     tick_requested: bool,
     /// The batcher is notified when the queue reaches this number of writes; of the first one it is always notified.
     awaited: usize,
@@ -81,6 +84,14 @@ impl PendingWrites {
             self.last_timestamp = wall.truncate_to_millis();
         }
         self.last_timestamp
+    }
+
+    /// A command of a leader in `term`, with its timestamp and the time since the last one.
+    pub(super) fn stamp(&mut self, kind: CommandKind, term: Term, clock: &Clock, applied: Micros) -> Command {
+        let now = clock.monotonic();
+        let last = self.last_command.replace((term, now)).filter(|(last, _at)| *last == term);
+        let elapsed = last.map(|(_term, at)| now.saturating_sub(at));
+        Command { time: self.assign_timestamp(clock.wall(), applied), elapsed, kind }
     }
 }
 
@@ -191,25 +202,27 @@ impl TabletGroup {
         let (current, stale): (Vec<_>, Vec<_>) = queued.into_iter().partition(|one| one.term == term);
         // Evaluated in an earlier term of this replica: the row may have changed since.
         stale.into_iter().for_each(|one| one.reply(Err(Failure::not_leader(None))));
-        let time = self
-            .queue
-            .pending
-            .lock()
-            .assign_timestamp(self.runtime.clock.wall(), self.state_machine.applied_state().time);
-        if current.is_empty() {
-            if tick {
-                let bytes = command::encode(&Command { time, kind: CommandKind::Tick });
-                let _ignored = self.raft.propose(vec![bytes], Some(term)).await;
-            }
+        if current.is_empty() && !tick {
             return;
         }
-        let (commands, pending) = build_commands(current, time);
+        let stamped = self.stamp(CommandKind::Tick, term);
+        if current.is_empty() {
+            let _ignored = self.raft.propose(vec![command::encode(&stamped)], Some(term)).await;
+            return;
+        }
+        let (commands, pending) = build_commands(current, &stamped);
         let replies = self.raft.propose(commands, Some(term)).await;
         let mut replies = replies.into_iter();
         for rows in pending {
             let reply = replies.next().unwrap_or(Err(ProposeError::Unknown));
             self.reply_rows(rows, reply);
         }
+    }
+
+    /// A command with its timestamp.
+    pub(super) fn stamp(&self, kind: CommandKind, term: Term) -> Command {
+        let applied = self.state_machine.applied_state().time;
+        self.queue.pending.lock().stamp(kind, term, &self.runtime.clock, applied)
     }
 
     fn reply_rows(&self, rows: Vec<PendingReply>, reply: Result<Bytes, ProposeError>) {
@@ -255,14 +268,17 @@ impl QueuedWrite {
     }
 }
 
-/// Builds commands of about 4 MiB, each with the receivers of its rows' replies.
-fn build_commands(queued: Vec<QueuedWrite>, time: Micros) -> (Vec<Bytes>, Vec<Vec<PendingReply>>) {
+/// Builds commands of about 4 MiB with the times of `stamped`, each with the receivers of its rows' replies.
+fn build_commands(queued: Vec<QueuedWrite>, stamped: &Command) -> (Vec<Bytes>, Vec<Vec<PendingReply>>) {
     let (mut commands, mut pending) = (Vec::new(), Vec::new());
+    let mut elapsed = stamped.elapsed;
     let (mut rows, mut waiters, mut bytes) = (Vec::new(), Vec::new(), 0);
     let mut close = |rows: &mut Vec<RowWrite>, waiters: &mut Vec<PendingReply>| {
         if !rows.is_empty() {
             let kind = CommandKind::Write(std::mem::take(rows));
-            commands.push(command::encode(&Command { time, kind }));
+            commands.push(command::encode(&Command { time: stamped.time, elapsed, kind }));
+            // The next ones have the same time.
+            elapsed = Some(Duration::ZERO);
             pending.push(std::mem::take(waiters));
         }
     };
@@ -277,4 +293,27 @@ fn build_commands(queued: Vec<QueuedWrite>, time: Micros) -> (Vec<Bytes>, Vec<Ve
     }
     close(&mut rows, &mut waiters);
     (commands, pending)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_carries_the_time_since_the_last_one_of_its_term() {
+        let (clock, mut pending) = (Clock::manual(), PendingWrites::default());
+        let mut elapsed = |clock: &Clock, term| {
+            let command = pending.stamp(CommandKind::Tick, Term::new(term), clock, Micros::ZERO);
+            assert!(command.time >= clock.wall().truncate_to_millis());
+            command.elapsed
+        };
+        assert_eq!(elapsed(&clock, 1), None);
+        clock.advance(Duration::from_secs(5));
+        assert_eq!(elapsed(&clock, 1), Some(Duration::from_secs(5)));
+        clock.set_wall(clock.wall().plus(Duration::from_secs(1_000_000)));
+        assert_eq!(elapsed(&clock, 1), Some(Duration::ZERO), "only the wall clock has jumped");
+        clock.advance(Duration::from_secs(7));
+        assert_eq!(elapsed(&clock, 3), None, "another replica may have led in between");
+        assert_eq!(elapsed(&clock, 3), Some(Duration::ZERO));
+    }
 }

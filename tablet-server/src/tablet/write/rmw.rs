@@ -4,6 +4,11 @@
 //! by then, so the leader evaluates it against its own store; the accepted proposal, bound to the term, proves that it still
 //! leads. So no filter runs in apply. The result is stored with the session, and with the caller's idempotency token if there
 //! is one: a write that is sent again finds it there. A write with a token takes this path whatever it does.
+//!
+//! Whether it was applied before is part of the group's state, which an apply holds for a moment, and a checkpoint or a snapshot
+//! installation for long. A thread of the read pool waits for the state for a moment only, so that the writes of one group never
+//! keep the reads of all others from the pool; afterwards the write waits without a thread.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +31,8 @@ use tokio::sync::oneshot;
 
 use crate::tablet::core::applied_state::TabletMetadata;
 use crate::tablet::core::apply::{EARLY, LATE};
-use crate::tablet::core::state_machine::GroupStateMachine;
+use crate::tablet::core::state::GroupState;
+use crate::tablet::core::state_machine::{GroupStateMachine, duplicate_check, token_check};
 use crate::tablet::failure::Failure;
 use crate::tablet::read::projection::Projection;
 use crate::tablet::read::scan::{pool_failure, read_row};
@@ -49,6 +55,13 @@ enum Evaluation {
     AlreadyApplied(Option<Bytes>),
     /// It must be proposed.
     Resolved(ResolvedWrite),
+}
+
+/// An attempt to evaluate a conditional write by `E`.
+enum Attempt<E> {
+    Done(Result<Evaluation, Error>),
+    /// The state was held for too long; the evaluation must be tried again.
+    StateHeld(E),
 }
 
 /// A write whose changes depend on the row's content.
@@ -91,6 +104,9 @@ impl Tablet {
             token: call_token(CallKind::Check, request.token.clone()),
         };
         let schema = Arc::clone(self.metadata()?.schema());
+        if request.then.iter().chain(&request.otherwise).any(Mutation::stores_cells) {
+            self.check_disk_space(&request.id)?;
+        }
         let bytes = mutations_bytes(&request.then, &schema).max(mutations_bytes(&request.otherwise, &schema));
         let clock = self.runtime.clock.clone();
         let deadline = clock.monotonic().saturating_add(timeout);
@@ -114,6 +130,7 @@ impl Tablet {
             row: request.row.clone(),
             token: call_token(CallKind::Modify, request.token.clone()),
         };
+        self.check_disk_space(&request.id)?;
         let bytes = request.rules.iter().map(rule_bytes).sum();
         let evaluate = move |state_machine: &GroupStateMachine, metadata: &TabletMetadata, now| {
             evaluate_modify(state_machine, metadata, &request, now)
@@ -177,29 +194,13 @@ impl Tablet {
         // Only now: if the leadership began while this write waited, another leader's writes may have come before.
         let term = self.leader_term()?;
         let applied_state = self.state_machine.applied_state();
-        let metadata = self.metadata_in(&applied_state)?;
+        let metadata = self.served_in(&applied_state)?;
         Self::check_generation(&metadata, generation)?;
         check_row_in_range(&metadata, &row)?;
         let now = self.queue.pending.lock().assign_timestamp(self.runtime.clock.wall(), applied_state.time);
-        let state_machine = Arc::clone(&self.state_machine);
         let row_and_token = token.clone().map(|token| (self.stored_row(&row), token));
-        let work = move || match state_machine.check_duplicate(&id) {
-            SequenceCheck::Duplicate(result) => Ok(Evaluation::AlreadyApplied(result)),
-            SequenceCheck::Acknowledged => Err(already_acknowledged()),
-            SequenceCheck::New => {
-                if let Some((row, token)) = &row_and_token
-                    && let Some(result) = stored_result(state_machine.check_token(row, token, now))?
-                {
-                    return Ok(Evaluation::AlreadyApplied(result));
-                }
-                let resolved = evaluate(&state_machine, &metadata, now)?;
-                if row_and_token.is_some() {
-                    check_result_size(resolved.result.as_ref())?;
-                }
-                Ok(Evaluation::Resolved(resolved))
-            }
-        };
-        let resolved = match self.reads.run(work).await.map_err(pool_failure)?? {
+        let check = AppliedCheck { id, row_and_token, now };
+        let resolved = match self.evaluate(check, metadata, evaluate).await? {
             // Known from the replicated state of this term's leader, or of a leader it follows: applied permanently.
             Evaluation::AlreadyApplied(result) => return Ok(Submission::AlreadyApplied(result)),
             Evaluation::Resolved(resolved) => resolved,
@@ -208,6 +209,92 @@ impl Tablet {
         let write = self.row_command(id, row, resolved, token);
         Ok(Submission::Queued(self.enqueue(self.queue.pending.lock(), term, write, guards), result))
     }
+}
+
+impl Tablet {
+    /// Evaluates a write on a thread of the read pool, unless it was applied before.
+    async fn evaluate<E>(
+        &self,
+        check: AppliedCheck,
+        metadata: Arc<TabletMetadata>,
+        mut evaluate: E,
+    ) -> Result<Evaluation, Failure>
+    where
+        E: FnOnce(&GroupStateMachine, &TabletMetadata, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
+    {
+        let check = Arc::new(check);
+        let mut turn = None;
+        loop {
+            // While another write waits for the state, this one waits behind it.
+            if turn.is_none() && self.state_turn.available_permits() == 0 {
+                turn = self.state_turn.acquire().await.ok();
+            }
+            let (state_machine, metadata, check) =
+                (Arc::clone(&self.state_machine), Arc::clone(&metadata), Arc::clone(&check));
+            let work = move || attempt(&state_machine, &metadata, &check, evaluate);
+            match self.reads.run(work).await.map_err(pool_failure)? {
+                Attempt::Done(evaluated) => return Ok(evaluated?),
+                Attempt::StateHeld(again) => evaluate = again,
+            }
+            if turn.is_none() {
+                turn = self.state_turn.acquire().await.ok();
+            }
+            tokio::time::sleep(STATE_RETRY).await;
+        }
+    }
+}
+
+/// How long a thread waits for the state of a group. An apply takes less.
+const STATE_PATIENCE: Duration = Duration::from_millis(2);
+/// The pause between two attempts to evaluate a write while the state is held.
+const STATE_RETRY: Duration = Duration::from_millis(5);
+
+/// What identifies a write that may have been applied before.
+struct AppliedCheck {
+    id: WriteId,
+    /// The row as it is stored, and the caller's token.
+    row_and_token: Option<(RowKey, CallToken)>,
+    now: Micros,
+}
+
+impl AppliedCheck {
+    /// What `state` knows of the write; `None`: it was not applied. With a stored result if there is one.
+    fn applied(&self, state: &GroupState) -> Result<Option<Option<Bytes>>, Error> {
+        match duplicate_check(state, &self.id) {
+            SequenceCheck::Duplicate(result) => Ok(Some(result)),
+            SequenceCheck::Acknowledged => Err(already_acknowledged()),
+            SequenceCheck::New => match &self.row_and_token {
+                Some((row, token)) => stored_result(token_check(state, row, token, self.now)),
+                None => Ok(None),
+            },
+        }
+    }
+}
+
+/// Evaluates a write unless it was applied before. Blocking.
+fn attempt<E>(
+    state_machine: &GroupStateMachine,
+    metadata: &TabletMetadata,
+    check: &AppliedCheck,
+    evaluate: E,
+) -> Attempt<E>
+where
+    E: FnOnce(&GroupStateMachine, &TabletMetadata, Micros) -> Result<ResolvedWrite, Error>,
+{
+    let Some(applied) = state_machine.try_with_state(STATE_PATIENCE, |state| check.applied(state)) else {
+        return Attempt::StateHeld(evaluate);
+    };
+    let evaluated = || {
+        if let Some(result) = applied? {
+            return Ok(Evaluation::AlreadyApplied(result));
+        }
+        let resolved = evaluate(state_machine, metadata, check.now)?;
+        if check.row_and_token.is_some() {
+            check_result_size(resolved.result.as_ref())?;
+        }
+        Ok(Evaluation::Resolved(resolved))
+    };
+    Attempt::Done(evaluated())
 }
 
 /// The largest response that is stored with a token, in bytes.

@@ -2,10 +2,10 @@
 
 use std::ops::{Add, Sub};
 
+use ebla_model::capacity::readable_bytes;
 use serde_json::{Value, json};
 
 use crate::bench::closed_loop::LoopResult;
-use crate::units;
 
 /// Result of one part of the load.
 #[derive(Clone, Debug)]
@@ -190,7 +190,7 @@ impl Measurement {
         };
         let generator = self.cost.generator_micros.and_then(|micros| self.each(micros));
         let memory = |memory: Memory| {
-            let [before, peak, after] = [memory.before, memory.peak, memory.after].map(units::size);
+            let [before, peak, after] = [memory.before, memory.peak, memory.after].map(readable_bytes);
             format!("{before} ({peak}, {after})")
         };
         vec![

@@ -2,9 +2,11 @@
 
 use ebla_model::time::Micros;
 use jsonwebtoken::{EncodingKey, Header, encode};
+use proptest::prelude::{ProptestConfig, proptest};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::inputs::inputs;
 
 const ED: &[u8] = include_bytes!("../../../testdata/tokens/ed25519.der");
 const P256: &[u8] = include_bytes!("../../../testdata/tokens/p256.der");
@@ -31,8 +33,12 @@ fn jwks(keys: &[(Algorithm, EncodingKey)]) -> String {
     serde_json::to_string(&JwkSet { keys }).unwrap()
 }
 
+fn issuer(url: &str, keys: String) -> Issuer {
+    Issuer { url: url.to_owned(), keys }
+}
+
 fn trust() -> TokenConfig {
-    TokenConfig { keys: jwks(&keys()), issuers: vec![ISSUER.to_owned()], audience: "names".to_owned() }
+    TokenConfig { issuers: vec![issuer(ISSUER, jwks(&keys()))], audience: "names".to_owned() }
 }
 
 fn clock() -> Clock {
@@ -43,6 +49,12 @@ fn clock() -> Clock {
 
 fn bearer() -> TokenVerifier {
     TokenVerifier::new(&trust(), clock()).unwrap()
+}
+
+impl TokenVerifier {
+    fn names(&self, header: &str) -> Result<Vec<BlessingName>, Error> {
+        self.verify(header).map(|verified| verified.names)
+    }
 }
 
 fn good() -> Value {
@@ -73,26 +85,61 @@ fn a_token_signed_by_any_of_the_keys_names_its_subject() {
             let header = Header { kid, ..Header::new(algorithm) };
             let header = format!("bearer {}", encode(&header, &good(), &key).unwrap());
             let names = bearer().names(&header).unwrap();
-            assert_eq!(names, ["login.example.org:u:alice".parse().unwrap()], "{algorithm:?}");
+            assert_eq!(names, ["login.example.org/realms/a:u:alice".parse().unwrap()], "{algorithm:?}");
         }
     }
 }
 
 #[test]
-fn names_come_from_the_subject_the_address_and_the_groups() {
+fn names_come_from_the_subject_the_verified_address_and_the_groups() {
     let mut claims = with("email", json!("alice@example.org"));
     claims["groups"] = json!(["ops", "a:b,c%", "...", "$", ""]);
     claims["aud"] = json!(["others", "names"]);
-    let host = "login.example.org";
+    claims["email_verified"] = json!(true);
+    let host = "login.example.org/realms/a";
     let expected = format!(
-        "{host}:u:alice {host}:u:alice@example.org {host}:g:ops {host}:g:a%3Ab%2Cc%25 {host}:g:%2E%2E%2E {host}:g:%24"
+        "{host}:u:alice {host}:e:alice@example.org {host}:g:ops {host}:g:a%3Ab%2Cc%25 {host}:g:%2E%2E%2E {host}:g:%24"
     );
     assert_eq!(outcome(&bearer(), &claims), expected);
-    claims["email_verified"] = json!(false);
     claims["groups"] = json!([]);
+    // Anything but the value true: an address that the provider has not verified may be anybody's.
+    for unverified in [json!(false), Value::Null, json!("true"), json!(1)] {
+        claims["email_verified"] = unverified;
+        assert_eq!(outcome(&bearer(), &claims), format!("{host}:u:alice"));
+    }
+    claims.as_object_mut().unwrap().remove("email_verified");
     assert_eq!(outcome(&bearer(), &claims), format!("{host}:u:alice"));
     claims["sub"] = Value::Null;
     assert!(outcome(&bearer(), &claims).contains("neither"));
+    claims["email_verified"] = json!(true);
+    assert_eq!(outcome(&bearer(), &claims), format!("{host}:e:alice@example.org"));
+}
+
+/// A subject that looks like an address does not have the rights of the address.
+#[test]
+fn a_subject_is_never_an_address() {
+    let claims = with("sub", json!("bob@example.org"));
+    assert_eq!(outcome(&bearer(), &claims), "login.example.org/realms/a:u:bob@example.org");
+}
+
+/// Two providers are trusted; each signs with keys of its own.
+#[test]
+fn a_key_speaks_for_its_own_issuer_only() {
+    let [ed, p256, rsa] = keys();
+    let other = "https://login.example.org/realms/b";
+    let issuers = vec![issuer(ISSUER, jwks(&[ed])), issuer(other, jwks(&[p256, rsa]))];
+    let bearer = TokenVerifier::new(&TokenConfig { issuers, ..trust() }, clock()).unwrap();
+    let signed = |by: usize, issuer: &str| {
+        let (algorithm, key) = &keys()[by];
+        let header = format!("Bearer {}", encode(&Header::new(*algorithm), &with("iss", json!(issuer)), key).unwrap());
+        let names = bearer.names(&header).map(|names| names[0].as_str().to_owned());
+        names.map_err(|error| error.message)
+    };
+    assert_eq!(signed(0, ISSUER).unwrap(), "login.example.org/realms/a:u:alice");
+    assert_eq!(signed(1, other).unwrap(), "login.example.org/realms/b:u:alice");
+    for (by, claimed) in [(0, other), (1, ISSUER), (2, ISSUER)] {
+        assert!(signed(by, claimed).unwrap_err().contains("another issuer's"), "key {by} for {claimed}");
+    }
 }
 
 #[test]
@@ -112,7 +159,7 @@ fn unaccepted_tokens_are_refused_with_the_cause() {
         assert!(refusal.starts_with("NOT_AUTHENTICATED") && refusal.contains(why), "{claims}: {refusal}");
     }
     for claims in [with("exp", json!(NOW - 59)), with("nbf", json!(NOW + 59)), with("exp", json!(f64::MAX))] {
-        assert_eq!(outcome(&bearer, &claims), "login.example.org:u:alice", "{claims}");
+        assert_eq!(outcome(&bearer, &claims), "login.example.org/realms/a:u:alice", "{claims}");
     }
 }
 
@@ -160,11 +207,64 @@ fn the_cache_is_bounded() {
 #[test]
 fn a_verifier_without_usable_trust_is_an_error() {
     let refused = |trust: TokenConfig| TokenVerifier::new(&trust, clock()).unwrap_err().message;
-    assert!(refused(TokenConfig { keys: "{}".to_owned(), ..trust() }).contains("no JWK Set"));
+    let keys = |keys: String| TokenConfig { issuers: vec![issuer(ISSUER, keys)], ..trust() };
+    assert!(refused(keys("{}".to_owned())).contains("no JWK Set"));
     let shared = json!({"keys": [{"kty": "oct", "k": "c2VjcmV0", "alg": "HS256"}]}).to_string();
-    assert!(refused(TokenConfig { keys: shared, ..trust() }).contains("no public key"));
+    assert!(refused(keys(shared)).contains("no public key"));
     assert!(refused(TokenConfig { issuers: Vec::new(), ..trust() }).contains("issuer"));
     assert!(refused(TokenConfig { audience: String::new(), ..trust() }).contains("audience"));
-    let twins = vec![ISSUER.to_owned(), "https://login.example.org/realms/b".to_owned()];
-    assert!(refused(TokenConfig { issuers: twins, ..trust() }).contains("the same"));
+    let twins = [ISSUER, "http://login.example.org/realms/a/"].map(|url| issuer(url, jwks(&self::keys())));
+    assert!(refused(TokenConfig { issuers: twins.into(), ..trust() }).contains("the same"));
+}
+
+#[test]
+fn an_ed25519_key_of_another_length_is_ignored() {
+    let [edwards, ..] = keys();
+    let set: Value = serde_json::from_str(&jwks(&[edwards])).unwrap();
+    for x in ["", "AA", &"A".repeat(42), &"A".repeat(44), &"A".repeat(400)] {
+        let mut set = set.clone();
+        set["keys"][0]["x"] = json!(x);
+        let trust = TokenConfig { issuers: vec![issuer(ISSUER, set.to_string())], ..trust() };
+        let refused = TokenVerifier::new(&trust, clock()).unwrap_err();
+        assert!(refused.message.contains("no public key"), "{x}: {}", refused.message);
+    }
+}
+
+/// A token that is not accepted is refused as such, whatever is wrong with it.
+#[track_caller]
+fn assert_accepted_or_refused(outcome: Result<Vec<BlessingName>, Error>, expected: &[BlessingName]) {
+    match outcome {
+        Ok(names) => assert_eq!(names, expected),
+        Err(error) => assert_eq!(error.reason, Reason::NotAuthenticated, "{error}"),
+    }
+}
+
+fn alice() -> Vec<BlessingName> {
+    vec!["login.example.org/realms/a:u:alice".parse().unwrap()]
+}
+
+fn all_claims() -> Vec<u8> {
+    let mut claims = with("email", json!("alice@example.org"));
+    claims["groups"] = json!(["ops", "a:b,c%"]);
+    claims["nbf"] = json!(NOW - 5);
+    claims["email_verified"] = json!(true);
+    serde_json::to_vec(&claims).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn a_changed_token_is_refused_or_names_the_same_caller(bytes in inputs(vec![token(&good()).into_bytes()])) {
+        assert_accepted_or_refused(bearer().names(&String::from_utf8_lossy(&bytes)), &alice());
+    }
+
+    #[test]
+    fn signed_claims_of_any_content_are_accepted_or_refused(bytes in inputs(vec![all_claims()])) {
+        let Ok(claims) = serde_json::from_slice::<Value>(&bytes) else { return Ok(()) };
+        match bearer().names(&token(&claims)) {
+            Ok(names) => assert!(names.iter().all(|name| name.as_str().starts_with("login.example.org/realms/a:"))),
+            Err(error) => assert_eq!(error.reason, Reason::NotAuthenticated, "{error}"),
+        }
+    }
 }

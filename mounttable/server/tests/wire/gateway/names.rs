@@ -70,11 +70,11 @@ async fn servers_are_unmounted_and_nodes_deleted() {
     assert_eq!(delete("/v1/names/a/b?server=h:2").await.json(), json!({"removed": 0}));
     assert_eq!(world.resolve("bob", "a/b").await.unwrap().0, ["h:1", "h:3"]);
     assert_eq!(delete("/v1/names/a/b?servers=all").await.json(), json!({"removed": 2}));
-    assert_eq!(delete("/v1/names/a").await.refusal(), (409, Reason::NotEmpty));
+    assert_eq!(delete("/v1/names/a?node=1").await.refusal(), (409, Reason::NotEmpty));
     assert_eq!(delete("/v1/names/e?version=xyzzy").await.refusal(), (412, Reason::BadVersion));
     let node = ok(world.names().get_node(by("bob", wire::GetNodeRequest { name: "e".to_owned() })).await);
     let path = format!("/v1/names/e?version={}", node.version);
     assert_eq!(ask(&world, "bob", "DELETE", &path, "").await.json(), json!({"deleted": 1}));
     assert_eq!(delete("/v1/names/a?subtree=true").await.json(), json!({"deleted": 3}));
-    assert_eq!(delete("/v1/names/a").await.json(), json!({"deleted": 0}));
+    assert_eq!(delete("/v1/names/a?node=1").await.json(), json!({"deleted": 0}));
 }

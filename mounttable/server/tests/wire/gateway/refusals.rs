@@ -45,6 +45,8 @@ async fn each_refusal_has_its_status_and_its_reason() {
         ("bob", "PUT", "/v1/names/", server, 403, Reason::NoAccess),
         ("bob", "PUT", "/v1/names/1/2/3/4/5/6/7/8/9/10/11", server, 429, Reason::NodeQuota),
         ("server", "DELETE", "/v1/names/?subtree=1", "", 409, Reason::Root),
+        ("bob", "DELETE", "/v1/names/table", "", 400, Reason::BadRequest),
+        ("bob", "DELETE", "/v1/names/table?node=1&servers=all", "", 400, Reason::BadRequest),
         ("bob", "DELETE", "/v1/names/table?server=", "", 400, Reason::BadRequest),
         ("bob", "DELETE", "/v1/names/table?version=", "", 400, Reason::BadRequest),
         ("bob", "DELETE", "/v1/names/table?servers=some", "", 400, Reason::BadRequest),
@@ -75,7 +77,7 @@ async fn unauthenticated_callers_are_refused_every_call() {
     let paths =
         ["/v1/names/a", "/v1/names/a?glob=*", "/v1/names/a?watch=1", "/v1/names/a?permissions=1", "/v1/perms/a"];
     let gets = paths.map(|path| ("GET", path, ""));
-    let deletes = ["/v1/names/a", "/v1/names/a?servers=all"].map(|path| ("DELETE", path, ""));
+    let deletes = ["/v1/names/a?node=1", "/v1/names/a?servers=all"].map(|path| ("DELETE", path, ""));
     let puts = [("PUT", "/v1/names/a", r#"{"server":"h:1"}"#), ("PUT", "/v1/perms/a", "{}")];
     for (method, path, body) in gets.into_iter().chain(deletes).chain(puts) {
         let answer = ask(&world, "server", method, path, body).await;
@@ -104,8 +106,11 @@ async fn a_server_that_is_read_only_says_so() {
     let world = World::start().await;
     world.mount("bob", "a", "h:1", 60).await;
     ok(world.admin().set_read_only(by("server", wire::SetReadOnlyRequest { read_only: true })).await);
-    let changes =
-        [("PUT", "/v1/names/a", r#"{"server":"h:2"}"#), ("DELETE", "/v1/names/a", ""), ("PUT", "/v1/perms/a", "{}")];
+    let changes = [
+        ("PUT", "/v1/names/a", r#"{"server":"h:2"}"#),
+        ("DELETE", "/v1/names/a?node=1", ""),
+        ("PUT", "/v1/perms/a", "{}"),
+    ];
     for (method, path, body) in changes {
         assert_eq!(ask(&world, "bob", method, path, body).await.refusal(), (503, Reason::ReadOnly), "{method} {path}");
     }

@@ -1,4 +1,4 @@
-//! A disk whose writes can be blocked.
+//! A disk whose writes, or reads, can be blocked.
 
 use std::io;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use ebla_storage::disk::{Disk, DiskFile, Durability};
 
-/// Blocks and unblocks writes. Clones share the state.
+/// Blocks and unblocks operations of a disk. Clones share the state.
 #[derive(Clone, Default)]
-pub(super) struct WriteBlocker(Arc<AtomicBool>);
+pub(super) struct Blocker(Arc<AtomicBool>);
 
-impl WriteBlocker {
+impl Blocker {
     pub(super) fn block(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -22,30 +22,37 @@ impl WriteBlocker {
 
     fn wait(&self) {
         while self.0.load(Ordering::SeqCst) {
-            #[expect(clippy::disallowed_methods, reason = "the thread of a commit log, which a slow disk blocks")]
+            #[expect(clippy::disallowed_methods, reason = "a thread that a slow disk blocks")]
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// Wraps another disk; its writes wait while they are blocked.
+/// What can be blocked on a disk. Clones share the state.
+#[derive(Clone, Default)]
+pub(super) struct Blockers {
+    pub(super) writes: Blocker,
+    pub(super) reads: Blocker,
+}
+
+/// Wraps another disk; its operations wait while they are blocked.
 pub(super) struct SlowDisk<D> {
     disk: D,
-    blocker: WriteBlocker,
+    blockers: Blockers,
 }
 
 struct SlowFile {
     file: Arc<dyn DiskFile>,
-    blocker: WriteBlocker,
+    blockers: Blockers,
 }
 
 impl<D> SlowDisk<D> {
-    pub(super) fn new(disk: D, blocker: &WriteBlocker) -> Self {
-        Self { disk, blocker: blocker.clone() }
+    pub(super) fn new(disk: D, blockers: &Blockers) -> Self {
+        Self { disk, blockers: blockers.clone() }
     }
 
     fn slow(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(SlowFile { file, blocker: self.blocker.clone() })
+        Arc::new(SlowFile { file, blockers: self.blockers.clone() })
     }
 }
 
@@ -81,16 +88,17 @@ impl<D: Disk> Disk for SlowDisk<D> {
 
 impl DiskFile for SlowFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.blocker.wait();
+        self.blockers.writes.wait();
         self.file.write_at(offset, bytes)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.blockers.reads.wait();
         self.file.read_at(offset, buffer)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.blocker.wait();
+        self.blockers.writes.wait();
         self.file.sync()
     }
 

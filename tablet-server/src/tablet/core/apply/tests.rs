@@ -7,6 +7,7 @@
 //!              c         2 versions         write s1.3/2 row change; ...  session s1, sequence 3, lowest outstanding 2
 //!              o         age 10             set f:q@5=v   del f:q 5 9   delfam f   delrow   keep text
 //!   second 7           at 7 seconds         token text [3]   with this token, first sent in second 3
+//!   wait 120           two minutes pass, with a tick in each minute
 //!   range a m     of tablet 7               schema 2 f c   droprange 9 a m   drop 9   collect a m 50   tick
 //!   create 9 table tablet from to           split at child   the tablet of table 5 with the key
 //!   divide 8 9 child                        restart        the stored state is read back
@@ -145,6 +146,7 @@ impl History {
             match words.as_slice() {
                 ["at", time] => self.time = Micros::new(time.parse().unwrap()),
                 ["second", time] => self.time = Micros::from_millis(time.parse::<i64>().unwrap() * 1000),
+                ["wait", seconds] => self.wait(seconds.parse().unwrap()),
                 ["range", from, to] => {
                     let tablet = self.state.tablets[&TABLET].clone();
                     self.state.put_tablet(TabletDescriptor { range: key_range(from, to), ..tablet });
@@ -153,7 +155,7 @@ impl History {
                 ["tablets"] => out.extend(self.state.tablets.values().map(show_tablet)),
                 ["divide", tablets @ .., child] => out.extend(self.divide(tablets, child)),
                 _ => {
-                    let command = Command { time: self.time, kind: parse(&self.state, line) };
+                    let command = Command { time: self.time, elapsed: None, kind: parse(&self.state, line) };
                     let mut applier = Applier::new(&mut self.state, &self.stored);
                     applier.resume(std::mem::take(&mut edits));
                     if needs_written_edits(&command.kind) {
@@ -171,6 +173,17 @@ impl History {
         self.keep(changed);
         out.extend(self.show_rows());
         out
+    }
+
+    /// Time passes as the clock of a leader does: without jumps.
+    fn wait(&mut self, mut seconds: i64) {
+        while seconds > 0 {
+            let step = seconds.min(60);
+            seconds -= step;
+            self.time = self.time.plus(Duration::from_millis(u64::try_from(step * 1000).unwrap()));
+            let command = Command { time: self.time, elapsed: None, kind: CommandKind::Tick };
+            Applier::new(&mut self.state, &self.stored).apply(command).unwrap();
+        }
     }
 
     fn restart(&mut self) {
@@ -337,6 +350,7 @@ fn show_reply(reply: &Reply) -> Vec<String> {
         Reply::Split { left, right } => {
             vec![format!("left {}, right {}", show_tablet(left), show_tablet(right))]
         }
+        Reply::Import(status) => vec![format!("{status:?}")],
         Reply::Merge(merged) => vec![format!("merged {}", show_tablet(merged))],
     }
 }
@@ -429,10 +443,33 @@ fn a_state_survives_save_and_load() {
 fn heavy(state: &GroupState, row: u64) -> Command {
     let mut write = parse_write(state, &format!("s1.{row}/{row}"), &row.to_string(), "token tokentoken");
     write.result = Some(Bytes::from(vec![0; 1 << 20]));
-    Command { time: Micros::ZERO, kind: CommandKind::Write(vec![write]) }
+    Command { time: Micros::ZERO, elapsed: None, kind: CommandKind::Write(vec![write]) }
 }
 
-/// A full memory refuses new tokens; none is forgotten early, and only the log's time frees space.
+/// The clock of a leader that is a year ahead removes no cell of a family with a maximum age.
+#[test]
+fn a_jump_of_the_log_s_time_does_not_age_cells() {
+    let mut history = History::new();
+    let (day, start) = (Duration::from_secs(24 * 3600), Micros::from_millis(1_700_000_000_000));
+    let gc = Some(GcRule::MaxAge(day));
+    let aged = TableSchema { families: vec![Family { gc, ..family("f") }], ..schema(2, &[]) };
+    let mut apply = |time, elapsed, kind| {
+        Applier::new(&mut history.state, &history.stored).apply(Command { time, elapsed, kind }).unwrap();
+        let floor = history.state.canonical().tables[&TABLE].floors.get(&family_id("f")).copied();
+        (history.state.time, floor.unwrap_or_default().plus(day))
+    };
+    apply(start, None, CommandKind::SetSchema(aged));
+    let second = Duration::from_secs(1);
+    assert_eq!(apply(start.plus(second), Some(second), CommandKind::Tick), (start.plus(second), start.plus(second)));
+    let ahead = start.plus(365 * day);
+    let (time, floor) = apply(ahead, Some(second), CommandKind::Tick);
+    assert_eq!((time, floor), (ahead, start.plus(3 * second)), "the GC time advances twice as fast as time at most");
+    // The first command of another leader whose clock is ahead, too.
+    let (_, floor) = apply(ahead.plus(365 * day), None, CommandKind::Tick);
+    assert_eq!(floor, start.plus(63 * second));
+}
+
+/// A full memory refuses new tokens; none is forgotten early, and only time frees space.
 #[test]
 fn tokens_are_refused_rather_than_forgotten() {
     let mut history = History::new();
@@ -451,11 +488,13 @@ fn tokens_are_refused_rather_than_forgotten() {
     assert!(applier.state().tokens.size_bytes() <= TOKENS_BYTES_MAX);
     let light = parse(&before, "write s1.100/100 other token tokentoken");
     assert_eq!(
-        applier.apply(Command { time: Micros::ZERO, kind: light }).unwrap(),
+        applier.apply(Command { time: Micros::ZERO, elapsed: None, kind: light }).unwrap(),
         Reply::Write(vec![RowReply::Applied])
     );
     let again = parse(&before, "write s2.1/1 1 token tokentoken");
-    let Reply::Write(known) = applier.apply(Command { time: Micros::ZERO, kind: again }).unwrap() else { panic!() };
+    let Reply::Write(known) = applier.apply(Command { time: Micros::ZERO, elapsed: None, kind: again }).unwrap() else {
+        panic!()
+    };
     assert!(matches!(known[..], [RowReply::Duplicate(Some(_))]), "the first of all is still known");
     let later = Command { time: Micros::from_millis(901_000), ..heavy(&before, row + 1) };
     assert_eq!(applier.apply(later).unwrap(), Reply::Write(vec![RowReply::Applied]));
@@ -502,6 +541,6 @@ fn a_division_divides_the_tokens() {
     let stored = Stored::default();
     let again = parse(&child, "write s2.1/1 x set f:q@1=v; token tokentoken");
     let mut applier = Applier::new(&mut child, &stored);
-    let reply = applier.apply(Command { time: Micros::from_millis(2000), kind: again }).unwrap();
+    let reply = applier.apply(Command { time: Micros::from_millis(2000), elapsed: None, kind: again }).unwrap();
     assert_eq!(show_reply(&reply), ["duplicate answer"]);
 }

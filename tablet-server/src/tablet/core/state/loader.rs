@@ -1,16 +1,18 @@
 //! The state of a group as read from its meta keys, one key after another. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::error::Error;
-use ebla_model::id::{FamilyId, LogId, OperationId, SessionId, TableId};
+use ebla_model::id::{FamilyId, LogId, LogIndex, OperationId, SessionId, TableId, TabletId};
 use ebla_model::idempotency::TokenTable;
 use ebla_model::metadata::GroupDescriptor;
 use ebla_model::schema::TableSchema;
 use ebla_model::session::SessionWindow;
+use ebla_model::tablet_move::{Arrival, Departure, DroppedRows};
 use ebla_model::time::Micros;
 use ebla_proto::{convert, record};
 use ebla_storage::store::layout::{self, MetaKey};
@@ -31,7 +33,10 @@ pub(super) struct StateLoader {
     sessions: BTreeMap<SessionId, SessionWindow>,
     jumped: Duration,
     tokens: TokenTable,
-    operations: BTreeSet<OperationId>,
+    operations: BTreeMap<OperationId, Option<DroppedRows>>,
+    departures: BTreeMap<TabletId, Departure>,
+    arrivals: BTreeMap<TabletId, Arrival>,
+    ticket_floor: LogIndex,
 }
 
 impl StateLoader {
@@ -44,8 +49,16 @@ impl StateLoader {
             MetaKey::GcTime => self.gc_time = layout::decode_micros(value)?,
             MetaKey::Leapt => self.jumped = layout::decode_micros(value)?.since(Micros::ZERO),
             MetaKey::Group => self.group = Some(convert::group_from_bytes(value.clone())?),
-            MetaKey::Tablet(_) => self.tablets.push(convert::decode_record(value.clone())?),
-            MetaKey::Table(id) => _ = self.schemas.insert(id, convert::schema_from_bytes(value.clone())?),
+            MetaKey::Tablet(id) => {
+                let tablet: record::TabletRecord = convert::decode_record(value.clone())?;
+                check_key(id, TabletId::new(tablet.tablet))?;
+                self.tablets.push(tablet);
+            }
+            MetaKey::Table(id) => {
+                let schema = convert::schema_from_bytes(value.clone())?;
+                check_key(id, schema.table)?;
+                self.schemas.insert(id, schema);
+            }
             MetaKey::Floors(id) => _ = self.floors.insert(id, layout::decode_floors(value)?),
             MetaKey::Dropped(id) => _ = self.dropped.insert(id),
             MetaKey::Session(id) => {
@@ -53,7 +66,19 @@ impl StateLoader {
                 self.sessions.insert(id, convert::session_from_proto(&session)?);
             }
             MetaKey::Token(key) => self.tokens.restore(key, convert::token_record_from_bytes(value.clone())?),
-            MetaKey::Operation(id) => _ = self.operations.insert(id),
+            MetaKey::Operation(id) => {
+                let dropped = (!value.is_empty()).then(|| convert::tablet_move::dropped_rows_from_bytes(value.clone()));
+                self.operations.insert(id, dropped.transpose()?);
+            }
+            MetaKey::Departure(id) => {
+                let departure = convert::tablet_move::departure_from_bytes(value.clone())?;
+                check_key(id, departure.tablet.tablet)?;
+                self.departures.insert(id, departure);
+            }
+            MetaKey::Arrival(id) => {
+                _ = self.arrivals.insert(id, convert::tablet_move::arrival_from_bytes(value.clone())?);
+            }
+            MetaKey::TicketFloor => self.ticket_floor = layout::decode_log_id(value)?.index,
         }
         Ok(())
     }
@@ -87,8 +112,16 @@ impl StateLoader {
             jumped: self.jumped,
             tokens: self.tokens,
             operations: self.operations,
+            departures: self.departures,
+            arrivals: self.arrivals,
+            ticket_floor: self.ticket_floor,
             floors_raised_at: Micros::ZERO,
             dirty: DirtyKeys::default(),
         })
     }
+}
+
+/// A value must be stored under the id that it names.
+fn check_key<I: PartialEq + Display>(key: I, value: I) -> Result<(), Error> {
+    if key == value { Ok(()) } else { Err(Error::damaged(format!("the value of {value} is stored under {key}"))) }
 }

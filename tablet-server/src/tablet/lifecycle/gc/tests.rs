@@ -18,10 +18,10 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::raft::{CommittedEntry, GroupReplica, Payload, StateMachine};
+use crate::raft::{CommittedEntry, GroupOrigin, GroupReplica, Payload, StateMachine};
 use crate::tablet::core::command;
 use crate::tablet::core::state::GroupState;
-use crate::tablet::core::state_machine::{ReplicaFactory, initialize_store};
+use crate::tablet::core::state_machine::{ChildLookup, ReplicaFactory, initialize_store};
 use crate::tablet::read::projection::Projection;
 use crate::tablet::read::scan::read_row;
 
@@ -34,13 +34,14 @@ const QUALIFIERS: [&str; 2] = ["p", "q"];
 struct NoReplicas;
 
 impl ReplicaFactory for NoReplicas {
-    fn is_known(&self, _replica: GroupReplica) -> bool {
-        false
+    fn find_child(&self, _replica: GroupReplica, _origin: GroupOrigin) -> ChildLookup {
+        ChildLookup::Missing
     }
 
     fn create_store(
         &self,
         _replica: GroupReplica,
+        _origin: GroupOrigin,
         _fill: &mut dyn FnMut(&Path) -> Result<(), Error>,
     ) -> Result<(), Error> {
         Err(Error::internal("this replica is never divided"))
@@ -106,7 +107,7 @@ impl Replica {
     }
 
     fn apply(&self, index: u64, time: i64, kind: CommandKind) {
-        let command = Command { time: Micros::new(time), kind };
+        let command = Command { time: Micros::new(time), elapsed: None, kind };
         let id = LogId { term: Term::new(1), index: LogIndex::new(index) };
         let entry = CommittedEntry { id, payload: Payload::Command(command::encode(&command)) };
         self.state_machine.apply(&[entry]).unwrap();

@@ -6,7 +6,9 @@
 //! returns (tombstone); the first replicas of a new group are all created from the same seed; any other
 //! missing replica is created *empty* and filled by the leader's snapshot, never from a seed whose content it cannot have.
 
+mod highest_ids;
 mod provision;
+mod recover;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,15 +21,18 @@ use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::metadata::TabletDescriptor;
+use ebla_model::tablet_move::DeparturePhase;
 use ebla_runtime::{Blocking, Runtime};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::{Registry, ReplicaState};
 use ebla_storage::store::SharedResources;
 use futures::StreamExt as _;
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
 use tracing::{error, warn};
 
 pub use self::provision::{CreateOutcome, InitialState};
+use crate::capacity::Capacity;
 use crate::raft::{BlockingPools, GroupDirectory, GroupReplica, Network, RaftTimings};
 use crate::tablet::core::applied_state::TabletMetadata;
 use crate::tablet::lifecycle::split::TabletHost;
@@ -74,6 +79,8 @@ pub struct TabletManagerParts {
     pub needs_vote_holdoff: bool,
     /// Services that groups need.
     pub host: Arc<dyn TabletHost>,
+    /// What the server can still take.
+    pub capacity: Arc<Capacity>,
 }
 
 /// The replicas of a server.
@@ -85,6 +92,10 @@ pub struct TabletManager {
     replicas: RwLock<BTreeMap<GroupId, Replica>>,
     /// Replicas whose group is being started, so that none is started twice. Locked for a lookup.
     starting: Mutex<BTreeSet<GroupReplica>>,
+    /// Replicas that wait until they are opened again: no message starts them. Locked for a lookup.
+    waiting: Mutex<BTreeSet<GroupReplica>>,
+    /// Why the process must end.
+    failure: watch::Sender<Option<Error>>,
     /// Whether the server is draining.
     draining: AtomicBool,
 }
@@ -103,10 +114,11 @@ impl std::fmt::Debug for TabletManager {
 }
 
 impl TabletManager {
-    /// Opens all local replicas and starts their groups.
+    /// Opens all local replicas and starts their groups. A replica that cannot be opened does not keep the others from
+    /// running: a damaged one is quarantined, another waits and is opened again later.
     ///
     /// # Errors
-    /// When a store cannot be opened for another reason than damage; a damaged one is quarantined and skipped.
+    /// When the registry cannot record that a replica is quarantined.
     pub async fn open(parts: TabletManagerParts) -> Result<Arc<Self>, Error> {
         let manager = Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
@@ -114,13 +126,15 @@ impl TabletManager {
             admission: Admission::new(),
             replicas: RwLock::default(),
             starting: Mutex::default(),
+            waiting: Mutex::default(),
+            failure: watch::Sender::new(None),
             draining: AtomicBool::new(false),
         });
         let live = manager.replicas_to_start()?;
-        let opened =
-            futures::stream::iter(live).map(|replica| manager.reopen(replica)).buffer_unordered(OPEN_CONCURRENCY);
-        let outcomes: Vec<Result<(), Error>> = opened.collect().await;
-        outcomes.into_iter().collect::<Result<(), Error>>()?;
+        let opened = futures::stream::iter(live)
+            .map(|replica| manager.open_at_start(replica))
+            .buffer_unordered(OPEN_CONCURRENCY);
+        opened.collect::<()>().await;
         // Only now: a message for a child must not create it empty while its parent, not open yet, is about to create it.
         let directory: Weak<dyn GroupDirectory> = Weak::clone(&manager.me) as Weak<dyn GroupDirectory>;
         manager.parts.network.set_directory(directory);
@@ -183,13 +197,28 @@ impl TabletManager {
         all.sort_by(|a, b| a.descriptor.range.start().cmp(b.descriptor.range.start()));
         let at = all.iter().position(|tablet| tablet.descriptor.tablet == near).unwrap_or(0);
         let nearby = all.iter().skip(at.saturating_sub(NEARBY_MAX)).take(2 * NEARBY_MAX);
-        nearby.map(|tablet| tablet.descriptor.clone()).collect()
+        let mut nearby: Vec<_> = nearby.map(|tablet| tablet.descriptor.clone()).collect();
+        if !nearby.iter().any(|tablet| tablet.tablet == near) {
+            nearby.extend(self.moved_away(near));
+        }
+        nearby
+    }
+
+    /// A tablet that has left a local group a moment ago, as it was when its new group began to serve it.
+    fn moved_away(&self, tablet: TabletId) -> Option<TabletDescriptor> {
+        let left = self.groups().into_iter().filter_map(|group| {
+            let applied_state = group.state_machine().applied_state();
+            let departure = applied_state.metadata.departures.get(&tablet)?;
+            (departure.phase == DeparturePhase::Left).then(|| departure.arrived())
+        });
+        left.max_by_key(|tablet| tablet.generation)
     }
 
     /// The reports of all running replicas.
     #[must_use]
     pub fn report(&self) -> Vec<ReplicaReport> {
-        self.groups().iter().map(|group| group.report()).collect()
+        let groups = self.groups().into_iter();
+        groups.filter(|group| group.raft().is_running()).map(|group| group.report()).collect()
     }
 
     /// Replicas that may have lost acknowledged entries: they do not run.
@@ -199,13 +228,15 @@ impl TabletManager {
         records.into_iter().filter(|(_, record)| record.state == ReplicaState::Quarantined).map(|(id, _)| id).collect()
     }
 
-    /// Local replicas that do not run: they are being started, or could not be.
+    /// Local replicas that do not run: they are being started, could not be, or have ended by an error.
     #[must_use]
     pub fn idle(&self) -> Vec<GroupReplica> {
         // In this order: a replica that is started meanwhile is seen in one place or the other.
         let records = self.parts.registry.replicas().into_iter();
         let live: Vec<_> = records.filter(|(_, record)| record.state == ReplicaState::Live).map(|(id, _)| id).collect();
-        let runs = |id: &GroupReplica| self.group(id.group).is_some_and(|group| group.replica() == id.replica);
+        let runs = |id: &GroupReplica| {
+            self.group(id.group).is_some_and(|group| group.replica() == id.replica && group.raft().is_running())
+        };
         live.into_iter().filter(|id| !runs(id)).collect()
     }
 
@@ -213,6 +244,12 @@ impl TabletManager {
     #[must_use]
     pub const fn admission(&self) -> &Admission {
         &self.admission
+    }
+
+    /// What the server can still take.
+    #[must_use]
+    pub const fn capacity(&self) -> &Arc<Capacity> {
+        &self.parts.capacity
     }
 
     /// The commit log.
@@ -281,6 +318,13 @@ impl TabletManager {
             wait_until_closed(replica).await;
         });
         futures::future::join_all(ends).await;
+    }
+
+    /// Removes a replica from those that run, for its stop.
+    fn take(&self, id: GroupReplica) -> Option<Replica> {
+        let mut replicas = self.replicas.write();
+        let is_present = replicas.get(&id.group).is_some_and(|present| present.group.replica() == id.replica);
+        if is_present { replicas.remove(&id.group) } else { None }
     }
 
     fn take_all(&self) -> BTreeMap<GroupId, Replica> {

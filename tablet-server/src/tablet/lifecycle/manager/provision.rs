@@ -9,7 +9,8 @@ use ebla_model::error::Error;
 use ebla_model::id::{GroupId, LogId, ReplicaId};
 use ebla_model::metadata::GroupDescriptor;
 use ebla_storage::log::Record;
-use ebla_storage::registry::{ReplicaRecord, ReplicaState};
+use ebla_storage::registry::{ReplicaOrigin, ReplicaRecord, ReplicaState};
+use ebla_storage::store::GroupStore;
 use tracing::info;
 
 use super::start::StartMode;
@@ -93,32 +94,41 @@ impl TabletManager {
         let is_new = initial_state == InitialState::Seed
             && descriptor.membership_log_id == LogId::SEED
             && descriptor.membership.server_of(replica) == Some(self.parts.server);
-        let state = if is_new { GroupState::fresh(descriptor) } else { GroupState::empty(id.group) };
-        let path = self.create_store(id, state).await?;
+        let path = if is_new {
+            self.create_store(id, GroupState::fresh(descriptor), ReplicaOrigin::Seed).await?
+        } else {
+            self.create_store(id, GroupState::empty(id.group), ReplicaOrigin::Empty).await?
+        };
         self.start(id, path, StartMode::New).await?;
         info!(group = %id.group, %replica, "replica created");
         Ok(CreateOutcome::Created)
     }
 
     /// Removes a replica permanently: stops its group, deletes its folder, leaves a tombstone. Safe to repeat; completes even if
-    /// the caller goes.
+    /// the caller goes. `without`: the membership of the group that does not contain the replica; `None`: whatever it has applied.
     ///
     /// # Errors
-    /// When the disk fails; `Busy` while the replica is being started.
-    pub async fn drop_replica(self: &Arc<Self>, group: GroupId, replica: ReplicaId) -> Result<(), Error> {
+    /// `WrongTablet` when the replica has applied a later membership than `without`; when the disk fails; `Busy` while the replica
+    /// is being started.
+    pub async fn drop_replica(
+        self: &Arc<Self>,
+        group: GroupId,
+        replica: ReplicaId,
+        without: Option<LogId>,
+    ) -> Result<(), Error> {
         let (manager, id) = (Arc::clone(self), GroupReplica { group, replica });
-        self.run_to_completion("drop-replica", async move { manager.drop_replica_now(id).await }).await
+        self.run_to_completion("drop-replica", async move { manager.drop_replica_now(id, without).await }).await
     }
 
-    async fn drop_replica_now(&self, id: GroupReplica) -> Result<(), Error> {
+    async fn drop_replica_now(&self, id: GroupReplica, without: Option<LogId>) -> Result<(), Error> {
         let GroupReplica { group, replica } = id;
         let Some(_guard) = self.try_begin_start(id) else { return Err(replica_is_starting()) };
-        let removed = {
-            let mut replicas = self.replicas.write();
-            let is_requested = replicas.get(&group).is_some_and(|present| present.group.replica() == replica);
-            if is_requested { replicas.remove(&group) } else { None }
-        };
-        if let Some(present) = removed {
+        if let Some(without) = without
+            && self.applied_membership(id).await?.is_some_and(|applied| applied > without)
+        {
+            return Err(Error::new(Reason::WrongTablet, "the replica knows a later membership of its group"));
+        }
+        if let Some(present) = self.take(id) {
             stop(present).await;
         }
         if self.parts.registry.is_removed(id) {
@@ -130,6 +140,20 @@ impl TabletManager {
         self.run_maintenance(move || Ok(registry.remove(id)?)).await?;
         info!(%group, %replica, "replica removed");
         Ok(())
+    }
+
+    /// The last membership that a replica has applied. `None` for one that is not here, or is damaged: that one never votes
+    /// again.
+    async fn applied_membership(&self, id: GroupReplica) -> Result<Option<LogId>, Error> {
+        if let Some(present) = self.group(id.group).filter(|present| present.replica() == id.replica) {
+            return Ok(Some(present.descriptor().membership_log_id));
+        }
+        let is_live = self.parts.registry.replica(id).is_some_and(|record| record.state == ReplicaState::Live);
+        let Some(path) = self.parts.registry.path(id).filter(|_path| is_live) else { return Ok(None) };
+        // It could not be started, so its store is not open.
+        let shared = Arc::clone(&self.parts.shared);
+        let load = move || GroupState::load(GroupStore::open(&path, &shared)?.meta_scan(&[])?);
+        Ok(Some(self.run_maintenance(load).await?.descriptor.membership_log_id))
     }
 
     /// Runs a request on a task of its own. If it were cancelled half way, together with its connection, it would leave a

@@ -6,20 +6,19 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::{GroupId, LogId, ReplicaId};
 use ebla_runtime::{Failpoint, Runtime};
 use ebla_storage::log::CommitLog;
-use ebla_storage::registry::ReplicaState;
+use ebla_storage::registry::{ReplicaOrigin, ReplicaState};
 use ebla_storage::store::GroupStore;
-use tracing::{error, warn};
+use tracing::warn;
 
 use super::{Replica, TabletManager};
 use crate::raft::{GroupConfig, GroupDirectory, GroupLookup, GroupOrigin, GroupReplica};
 use crate::tablet::core::state::GroupState;
 use crate::tablet::core::state_machine::{self, GroupStateMachine, ReplicaFactory};
-use crate::tablet::lifecycle::replica_factory::{LocalReplicaFactory, register_group};
+use crate::tablet::lifecycle::replica_factory::{LocalReplicaFactory, division, register_group};
 use crate::tablet::lifecycle::split::TabletHost;
 use crate::tablet::{TabletGroup, TabletGroupParts};
 
@@ -28,6 +27,8 @@ use crate::tablet::{TabletGroup, TabletGroupParts};
 pub(super) enum StartMode {
     /// It existed before the start of the server.
     Restarted,
+    /// It may have run since the start of the server, with others.
+    Reopened,
     /// It is new: from a seed that all replicas share, or empty.
     New,
     /// It is the child of a divided group; on the server that leads the parent it campaigns at once.
@@ -35,15 +36,11 @@ pub(super) enum StartMode {
 }
 
 impl TabletManager {
-    /// Starts an existing replica; a damaged one is quarantined.
-    pub(super) async fn reopen(&self, id: GroupReplica) -> Result<(), Error> {
-        let Some(path) = self.parts.registry.path(id) else { return Ok(()) };
-        match self.start(id, path, StartMode::Restarted).await {
-            Err(error) if error.reason == Reason::DataDamaged => {
-                error!(group = %id.group, replica = %id.replica, %error, "replica quarantined: its store is damaged");
-                Ok(self.parts.registry.quarantine(id)?)
-            }
-            outcome => outcome,
+    /// Starts an existing replica when the server starts.
+    pub(super) async fn open_at_start(&self, id: GroupReplica) {
+        let Some(path) = self.parts.registry.path(id) else { return };
+        if let Err(error) = self.start(id, path, StartMode::Restarted).await {
+            self.recover_later(id, error).await;
         }
     }
 
@@ -62,7 +59,7 @@ impl TabletManager {
         let raft_state_machine = Arc::clone(&state_machine) as Arc<dyn crate::raft::StateMachine>;
         let config = self.group_config(id, mode, &state_machine);
         let raft = self.parts.network.start_group(config, log, raft_state_machine, &runtime).await;
-        let raft = raft.map_err(|error| Error::damaged(error.to_string()))?;
+        let raft = raft?;
         let group = TabletGroup::start(TabletGroupParts {
             id,
             state_machine,
@@ -72,10 +69,14 @@ impl TabletManager {
             maintenance: self.parts.pools.maintenance.clone(),
             admission: self.admission.clone(),
             host: Arc::clone(&self.parts.host),
+            server: self.parts.server,
+            capacity: Arc::clone(&self.parts.capacity),
         });
         watch_leadership(&group, &runtime, &self.parts.host);
-        let mut replicas = self.replicas.write();
-        replicas.insert(id.group, Replica { group, runtime });
+        let replica = Replica { group: Arc::clone(&group), runtime: runtime.clone() };
+        self.replicas.write().insert(id.group, replica);
+        // Only now: the reaction removes the replica.
+        self.watch_core(id, &group, &runtime);
         Ok(())
     }
 
@@ -84,6 +85,8 @@ impl TabletManager {
         let mut config = GroupConfig::new(id, parts.server, parts.scratch.clone(), parts.pools.clone());
         config.timings = parts.timings;
         match mode {
+            // The replica may have promised a living leader not to vote.
+            StartMode::Reopened => config.vote_holdoff = Some(parts.timings.election_max),
             StartMode::Restarted if parts.needs_vote_holdoff && !Failpoint::VoteAfterRestart.is_enabled() => {
                 config.vote_holdoff = Some(parts.timings.election_max);
             }
@@ -102,11 +105,16 @@ impl TabletManager {
     }
 
     /// Creates the store of a replica with this initial state, and registers its group in the log.
-    pub(super) async fn create_store(&self, id: GroupReplica, state: GroupState) -> Result<PathBuf, Error> {
+    pub(super) async fn create_store(
+        &self,
+        id: GroupReplica,
+        state: GroupState,
+        origin: ReplicaOrigin,
+    ) -> Result<PathBuf, Error> {
         let (registry, shared) = (Arc::clone(&self.parts.registry), Arc::clone(&self.parts.shared));
         let log = self.parts.log.clone();
         let build = move || {
-            let folder = registry.begin_create(id)?;
+            let folder = registry.begin_create(id, origin)?;
             let store = GroupStore::create(&folder, &shared)?;
             state_machine::initialize_store(&store, &state)?;
             drop(store);
@@ -129,10 +137,16 @@ impl TabletManager {
         let Some(guard) = self.try_begin_start(id) else { return };
         self.parts.runtime.tasks.spawn_until_stopped("start-replica", async move {
             let manager = Arc::clone(&guard.manager);
-            if let Err(error) = manager.start_missing(id, origin).await {
-                warn!(group = %id.group, replica = %id.replica, %error, "starting a replica failed");
-            }
+            let started = manager.start_missing(id, origin).await;
             drop(guard);
+            if let Err(error) = started {
+                warn!(group = %id.group, replica = %id.replica, %error, "starting a replica failed");
+                let record = manager.parts.registry.replica(id);
+                // One that could not even be created is created by the leader's next message.
+                if record.is_some_and(|record| record.state == ReplicaState::Live) {
+                    manager.recover_later(id, error).await;
+                }
+            }
         });
     }
 
@@ -149,7 +163,7 @@ impl TabletManager {
             Some(path) => path,
             None => {
                 warn!(group = %id.group, replica = %id.replica, "creating an empty replica; waiting for a snapshot");
-                self.create_store(id, GroupState::empty(id.group)).await?
+                self.create_store(id, GroupState::empty(id.group), division(origin)).await?
             }
         };
         self.start(id, path, StartMode::Child(origin)).await
@@ -212,6 +226,9 @@ impl GroupDirectory for TabletManager {
         let id = GroupReplica { group, replica };
         if self.parts.registry.is_removed(id) {
             return GroupLookup::Unreachable("the replica was removed".to_owned());
+        }
+        if self.waiting.lock().contains(&id) {
+            return GroupLookup::Unreachable("the replica cannot run; it is opened again later".to_owned());
         }
         if origin.parent == GroupId::default() {
             return GroupLookup::Unreachable("the replica does not exist on this server".to_owned());

@@ -1,0 +1,131 @@
+//! The times of a group: replicated state, advanced by the commands of its log only.
+//!
+//! A command carries the leader's wall clock and the time since the leader's previous command by its monotonic clock, which no
+//! administrator and no broken battery can set. The log's time follows the wall clock, wherever it goes: later cells get later
+//! timestamps. What *ages* follows the monotonic clock: sessions, idempotency tokens, and cells of families with a maximum age. So a
+//! clock that is far ahead removes nothing.
+
+use std::time::Duration;
+
+use crate::time::Micros;
+
+/// By how much a time may advance with a command that does not carry the time since the previous one: the first of a new leader. More than
+/// that has passed only when the group had no leader for longer.
+const STEP_MAX: Duration = Duration::from_secs(60);
+
+/// How much faster than time the GC time advances while it is behind the log's time, because the group had no leader for long.
+const GC_CATCH_UP: u32 = 2;
+
+/// The times of a group. Neither goes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GroupTimes {
+    /// The log's time: the latest timestamp of a command. It jumps when a leader's clock does.
+    pub log: Micros,
+    /// The session time, for the expiry of sessions and idempotency tokens. It advances as time does or slower, and is never later than
+    /// the log's time.
+    pub session: Micros,
+    /// The GC time, at which ages of cells are evaluated. It advances at most twice as fast as time, and is never later than
+    /// the log's time.
+    pub gc: Micros,
+}
+
+impl GroupTimes {
+    /// The times after a command.
+    ///
+    /// `time`: the command's timestamp. `elapsed`: the time since the leader's previous command; `None` for its first one.
+    #[must_use]
+    pub fn advance(self, time: Micros, elapsed: Option<Duration>) -> Self {
+        let log = self.log.max(time);
+        if self.log <= Micros::ZERO {
+            // A new group: nothing has an age yet.
+            return Self { log, session: log, gc: log };
+        }
+        let (session, gc) = match elapsed {
+            Some(elapsed) => (elapsed, elapsed.saturating_mul(GC_CATCH_UP)),
+            None => {
+                let step = log.since(self.log).min(STEP_MAX);
+                (step, step)
+            }
+        };
+        Self { log, session: self.session.plus(session).min(log), gc: self.gc.plus(gc).min(log) }
+    }
+
+    /// The times of a group that takes over cells from a group with the log's time `log` and the GC time `gc`: timestamps that were given
+    /// there are not given again, and no cell that was dead there comes back.
+    #[must_use]
+    pub fn raise(self, log: Micros, gc: Micros) -> Self {
+        let log = self.log.max(log);
+        Self { log, gc: self.gc.max(gc).min(log), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YEAR: i64 = 365 * 24 * 3600;
+
+    fn at(seconds: i64) -> Micros {
+        Micros::from_millis(seconds * 1000)
+    }
+
+    fn seconds(seconds: u64) -> Option<Duration> {
+        Some(Duration::from_secs(seconds))
+    }
+
+    /// A group that is in use at 1000 s.
+    fn group() -> GroupTimes {
+        GroupTimes::default().advance(at(1000), None)
+    }
+
+    #[test]
+    fn without_jumps_all_times_are_the_same() {
+        let all = |time| GroupTimes { log: at(time), session: at(time), gc: at(time) };
+        assert_eq!(group(), all(1000));
+        let later = group().advance(at(1010), seconds(10)).advance(at(5000), seconds(3990));
+        assert_eq!(later, all(5000));
+        assert_eq!(later.advance(at(5060), None), all(5060), "another leader a minute later");
+        assert_eq!(later.advance(at(4000), None), all(5000), "another leader whose clock is behind");
+    }
+
+    #[test]
+    fn a_clock_that_jumps_ages_nothing() {
+        for elapsed in [seconds(1), None] {
+            let jumped = group().advance(at(1000 + YEAR), elapsed);
+            assert_eq!(jumped.log, at(1000 + YEAR));
+            assert!(jumped.session <= at(1060) && jumped.gc <= at(1060), "{jumped:?}");
+            // It stays there, with a thousand commands in each second.
+            let step = Some(Duration::from_millis(1));
+            let later = (0..10_000).fold(jumped, |times, _command| times.advance(at(1000 + YEAR), step));
+            assert_eq!(later.session.since(jumped.session), Duration::from_secs(10));
+            assert_eq!(later.gc.since(jumped.gc), Duration::from_secs(20));
+        }
+    }
+
+    #[test]
+    fn timestamps_of_whole_milliseconds_do_not_slow_the_times_down() {
+        let (mut times, step) = (group(), Duration::from_micros(300));
+        for command in 1..=100_000 {
+            let time = at(1000).plus(step * command).truncate_to_millis();
+            times = times.advance(time, Some(step));
+        }
+        assert!(times.log.since(times.session) <= Duration::from_millis(1), "{times:?}");
+    }
+
+    #[test]
+    fn after_a_pause_the_gc_time_catches_up() {
+        let mut times = group().advance(at(4600), None);
+        assert_eq!(times.gc, at(1060));
+        for minute in 1..=60 {
+            times = times.advance(at(4600 + 60 * minute), seconds(60));
+        }
+        assert_eq!(times, GroupTimes { log: at(8200), session: at(4660), gc: at(8200) });
+    }
+
+    #[test]
+    fn a_group_that_takes_over_cells_is_not_behind() {
+        let raised = group().raise(at(9000), at(3000));
+        assert_eq!(raised, GroupTimes { log: at(9000), session: at(1000), gc: at(3000) });
+        assert_eq!(group().raise(at(10), at(10)), group());
+    }
+}

@@ -1,0 +1,175 @@
+//! Messages over the network that no correct server of the cluster sends: each is refused with its reason, and the group
+//! continues.
+
+use bytes::Bytes;
+use ebla_model::id::{ClusterId, LogId, LogIndex, ServerId, Term};
+use ebla_model::metadata::Membership;
+use ebla_proto::cluster_guard::with_cluster_id;
+use ebla_proto::convert::{log_id_to_proto, membership_to_proto};
+use ebla_proto::raft::raft_client::RaftClient;
+use ebla_proto::raft::{self, Frame, SnapshotPart, frame, frame_reply, snapshot_part};
+use ebla_runtime::Runtime;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use super::cluster::{Cluster, QUICK, TABLET, Transport};
+use super::{VERY_SLOW, replica};
+
+/// The index of no entry in these tests.
+const FAR: LogIndex = LogIndex::new(1_000);
+
+fn client(cluster: &Cluster, server: ServerId, runtime: &Runtime) -> RaftClient<Channel> {
+    RaftClient::new(runtime.net.channel(&cluster.address(server)))
+}
+
+/// The messages of one replica to another.
+#[derive(Clone, Copy)]
+struct Sender {
+    from: ServerId,
+    to: ServerId,
+    term: Term,
+    last: LogId,
+}
+
+impl Sender {
+    fn frame(self, kind: frame::Kind) -> Frame {
+        Frame {
+            group: TABLET.get(),
+            to_replica: replica(self.to).get(),
+            from_replica: replica(self.from).get(),
+            kind: Some(kind),
+            ..Frame::default()
+        }
+    }
+
+    fn ballot(self) -> raft::BallotId {
+        raft::BallotId { term: self.term.get(), replica: replica(self.from).get(), committed: true }
+    }
+
+    fn append(self, indexes: &[LogIndex]) -> Frame {
+        let entry = |index: &LogIndex| raft::Entry {
+            id: Some(log_id_to_proto(LogId { term: self.term, index: *index })),
+            payload: Some(raft::entry::Payload::Command(Bytes::from_static(b"never"))),
+        };
+        self.frame(frame::Kind::Append(raft::AppendEntries {
+            vote: Some(self.ballot()),
+            previous: Some(log_id_to_proto(self.last)),
+            entries: indexes.iter().map(entry).collect(),
+            committed: None,
+        }))
+    }
+
+    fn bad_frames(self) -> Vec<(Frame, &'static str)> {
+        let ballot = |term| Some(raft::BallotId { term, ..self.ballot() });
+        let vote = raft::Vote { vote: ballot(u64::MAX), ..raft::Vote::default() };
+        let next = self.last.index.next();
+        vec![
+            (Frame { kind: None, ..self.append(&[]) }, "unknown kind"),
+            (self.frame(frame::Kind::Append(raft::AppendEntries::default())), "vote is missing"),
+            (self.append(&[FAR]), "does not follow"),
+            (self.append(&[next, next]), "does not follow"),
+            (self.append(&[LogIndex::new(u64::MAX)]), "no log reaches"),
+            (self.frame(frame::Kind::Vote(vote)), "no group reaches"),
+            (self.frame(frame::Kind::PreVote(vote)), "no group reaches"),
+        ]
+    }
+
+    fn snapshot_header(self, members: &Membership) -> snapshot_part::Part {
+        let last = LogId { term: self.term, index: FAR };
+        snapshot_part::Part::Header(raft::SnapshotHeader {
+            group: TABLET.get(),
+            to_replica: replica(self.to).get(),
+            from_replica: replica(self.from).get(),
+            vote: Some(self.ballot()),
+            last: Some(log_id_to_proto(last)),
+            membership_log_id: Some(log_id_to_proto(self.last)),
+            membership: Some(membership_to_proto(members)),
+            id: String::new(),
+        })
+    }
+
+    fn bad_snapshots(self, members: &Membership) -> Vec<(Vec<snapshot_part::Part>, &'static str)> {
+        use snapshot_part::Part::{Chunk, End};
+        let header = self.snapshot_header(members);
+        let chunk = |file: &str, offset: u64| {
+            let data = Bytes::from_static(b"never");
+            Chunk(raft::SnapshotChunk { file: file.to_owned(), offset, crc32c: crc32c::crc32c(&data), data })
+        };
+        vec![
+            (vec![], "is missing"),
+            (vec![End(true)], "not the header"),
+            (vec![chunk("commands", 0), End(true)], "not the header"),
+            (vec![self.snapshot_header(&Membership::default()), End(true)], "no voters"),
+            (vec![header.clone()], "end part is missing"),
+            (vec![header.clone(), chunk("commands", 0)], "end part is missing"),
+            (vec![header.clone(), header.clone()], "second header"),
+            (vec![header.clone(), chunk("../commands", 0), End(true)], "file name"),
+            (vec![header, chunk("commands", 1 << 40), End(true)], "expected at 0"),
+        ]
+    }
+}
+
+/// The reason with which a message was refused.
+fn reason(reply: raft::FrameReply) -> String {
+    match reply.kind {
+        Some(frame_reply::Kind::Unreachable(reason)) => reason,
+        other => panic!("accepted: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn bad_messages_are_refused_and_the_group_continues() {
+    let cluster = Cluster::start(3, Transport::Grpc, VERY_SLOW).await;
+    let runtime = Runtime::system("peer");
+    cluster.write("first").await;
+    cluster.settled().await;
+    let leader = cluster.leader().await;
+    let to = cluster.servers.iter().copied().find(|server| *server != leader).unwrap();
+    let term = cluster.node(leader).group.leadership().unwrap().term;
+    let sender = Sender { from: leader, to, term, last: LogId { term, index: cluster.node(to).machine.last() } };
+    let mut client = client(&cluster, to, &runtime);
+    for (frame, why) in sender.bad_frames() {
+        let refused = reason(client.call(frame).await.unwrap().into_inner());
+        assert!(refused.contains(why), "{why}: {refused}");
+    }
+    for (parts, why) in sender.bad_snapshots(&Membership::initial(&cluster.servers)) {
+        let parts: Vec<_> = parts.into_iter().map(|part| SnapshotPart { part: Some(part) }).collect();
+        let refused = reason(client.install_snapshot(tokio_stream::iter(parts)).await.unwrap().into_inner());
+        assert!(refused.contains(why), "{why}: {refused}");
+    }
+    cluster.write("second").await;
+    cluster.settled().await;
+    assert_eq!(cluster.node(to).machine.commands(), ["first", "second"]);
+}
+
+fn refusal<T>(answer: Result<T, Status>) -> String {
+    answer.map(|_accepted| String::new()).unwrap_or_else(|status| status.message().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_message_of_another_cluster_is_refused_with_the_reason() {
+    let cluster = Cluster::start(1, Transport::Grpc, QUICK).await;
+    let runtime = Runtime::system("peer");
+    let (ours, theirs) = (ClusterId::new(5), Some(ClusterId::new(6)));
+    cluster.set_cluster(ours);
+    let to = cluster.leader().await;
+    let term = Term::new(1 << 40);
+    let sender = Sender { from: ServerId::new(2), to, term, last: LogId { term, index: FAR } };
+    let mut client = client(&cluster, to, &runtime);
+    let frame = sender.append(&[FAR.next()]);
+    let part = SnapshotPart { part: Some(sender.snapshot_header(&Membership::initial(&cluster.servers))) };
+    let vote = raft::Vote { vote: Some(sender.ballot()), ..raft::Vote::default() };
+    let vote = sender.frame(frame::Kind::Vote(vote));
+    let stream = Request::new(tokio_stream::iter([frame]));
+    let parts = Request::new(tokio_stream::iter([part]));
+    let refusals = [
+        refusal(client.exchange(with_cluster_id(stream, theirs)).await),
+        refusal(client.call(with_cluster_id(Request::new(vote), theirs)).await),
+        refusal(client.install_snapshot(with_cluster_id(parts, theirs)).await),
+    ];
+    for refusal in refusals {
+        assert!(refusal.contains(&format!("belongs to cluster {ours}")), "{refusal:?}");
+    }
+    cluster.write("still here").await;
+    assert_eq!(cluster.leader_now(), Some(to), "the vote of a later term was not even looked at");
+}

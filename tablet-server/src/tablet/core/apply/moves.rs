@@ -1,0 +1,266 @@
+//! Applying the steps of a move of a tablet to another group: in the source's log and in the target's (`model::tablet_move`).
+//!
+//! A step that has been applied before, or belongs to a move that has ended, changes nothing, and its reply tells the source where
+//! the target stands.
+
+use ebla_model::codec;
+use ebla_model::command::{RefusalKind, Reply};
+use ebla_model::id::{GroupId, LogIndex, OperationId, TabletId};
+use ebla_model::key::KeyRange;
+use ebla_model::metadata::GroupDescriptor;
+use ebla_model::stored_row::stored_range;
+use ebla_model::tablet_move::{
+    Arrival, ArrivalProgress, Departure, DeparturePhase, DroppedRows, ImportChunk, ImportPosition, ImportStart,
+    ImportStatus, ImportedSession, MoveId, MoveStep,
+};
+use ebla_runtime::Failpoint;
+
+use super::{Applier, CellEdit, CellReader, SESSIONS_MAX, is_inside, not_here, refusal};
+
+/// Maximum number of tablets that depart from a group at once, and of those that arrive.
+const MOVES_MAX: usize = 16;
+
+impl<C: CellReader> Applier<'_, C> {
+    pub(super) fn move_step(&mut self, id: MoveId, step: MoveStep) -> Reply {
+        match step {
+            MoveStep::Out { target, ticket } => self.move_out(id, target, ticket),
+            MoveStep::Done => self.move_done(id),
+            MoveStep::Back => self.move_back(id),
+            MoveStep::Forget => {
+                if self.departure(id).is_some_and(|departure| departure.phase == DeparturePhase::Left) {
+                    self.state.remove_departure(id.tablet);
+                }
+                Reply::Done
+            }
+            MoveStep::Begin(start) => Reply::Import(self.begin_import(id, *start)),
+            MoveStep::Chunk(chunk) => Reply::Import(self.import(id, chunk)),
+            MoveStep::Finish => Reply::Import(self.finish_import(id)),
+            MoveStep::Refuse => Reply::Import(self.refuse_import(id)),
+            MoveStep::Confirm => Reply::Import(self.confirm_import(id)),
+        }
+    }
+
+    fn departure(&self, id: MoveId) -> Option<&Departure> {
+        self.state.departures.get(&id.tablet).filter(|departure| departure.id() == id)
+    }
+
+    fn move_out(&mut self, id: MoveId, target: GroupDescriptor, ticket: LogIndex) -> Reply {
+        let own = self.state.descriptor.group;
+        let not_now = |message: &str| Reply::Refused(refusal(RefusalKind::NotNow, message));
+        let Some(tablet) = self.state.tablets.get(&id.tablet) else { return Reply::Refused(not_here()) };
+        if tablet.generation != id.generation {
+            return Reply::Refused(refusal(RefusalKind::OutOfRange, "the tablet has changed"));
+        }
+        if own == GroupId::METADATA || target.group == GroupId::METADATA || target.group == own {
+            return Reply::Refused(refusal(RefusalKind::OutOfRange, "the tablet cannot move to this group"));
+        }
+        match self.state.departures.get(&id.tablet) {
+            Some(departure) if departure.id() == id && departure.target.group == target.group => return Reply::Done,
+            Some(departure) if departure.id() == id => {
+                return not_now("the tablet is already being moved to another group");
+            }
+            Some(_earlier) => return not_now("an earlier move of the tablet is not forgotten yet"),
+            None if self.state.departures.len() >= MOVES_MAX => return not_now("too many tablets leave this group"),
+            None => {}
+        }
+        let departure = Departure { tablet: tablet.clone(), target, ticket, phase: DeparturePhase::Copying };
+        self.state.put_departure(departure);
+        Reply::Done
+    }
+
+    fn move_done(&mut self, id: MoveId) -> Reply {
+        let Some(departure) = self.departure(id).cloned() else { return Reply::Refused(not_here()) };
+        if departure.phase == DeparturePhase::Copying {
+            self.delete_rows(departure.tablet.table, &departure.tablet.range);
+            self.state.remove_tablets(&[id.tablet]);
+            self.state.put_departure(Departure { phase: DeparturePhase::Left, ..departure });
+        }
+        Reply::Done
+    }
+
+    fn move_back(&mut self, id: MoveId) -> Reply {
+        let is_here = self.departure(id).is_some_and(|departure| departure.phase == DeparturePhase::Copying);
+        let tablet = self.state.tablets.get(&id.tablet).filter(|_tablet| is_here).cloned();
+        let Some(mut tablet) = tablet else { return Reply::Refused(not_here()) };
+        // The next move of the tablet is another one.
+        tablet.generation = tablet.generation.next();
+        self.state.remove_departure(id.tablet);
+        self.state.put_tablet(tablet);
+        Reply::Done
+    }
+
+    fn begin_import(&mut self, id: MoveId, start: ImportStart) -> ImportStatus {
+        if let Some(arrival) = self.state.arrival_of(id) {
+            return status(arrival);
+        }
+        let adopted = match self.check_import(id.tablet, &start) {
+            Ok(adopted) => adopted,
+            Err(why) => return ImportStatus::Refused(why),
+        };
+        let ImportStart { source, range, schema, time, gc_time, .. } = start;
+        let table = schema.table;
+        // Times that the source has given to cells of the tablet must not be given again, and no dead cell must come back.
+        self.state.raise_time(time, gc_time);
+        if self.state.tables.get(&table).is_none_or(|known| known.schema.version < schema.version) {
+            self.state.set_schema(schema);
+        }
+        for (operation, range) in adopted {
+            self.state.record_operation(operation, Some(DroppedRows { table, range }));
+        }
+        // What an earlier stay of the tablet, or an import that was refused, has left in the store.
+        self.delete_rows(table, &range);
+        let progress = ArrivalProgress::Importing(ImportPosition::Start);
+        let arrival = Arrival { generation: id.generation, table, range, source, progress };
+        let reply = status(&arrival);
+        self.state.put_arrival(id.tablet, arrival);
+        reply
+    }
+
+    /// The operations that this group takes over as applied, or why it refuses the move.
+    fn check_import(&self, tablet: TabletId, start: &ImportStart) -> Result<Vec<(OperationId, KeyRange)>, String> {
+        let state = &self.state;
+        let table = start.schema.table;
+        if state.descriptor.group == GroupId::METADATA {
+            return Err("METADATA's group holds no other tablets".to_owned());
+        }
+        if state.dropped.contains(&table) {
+            return Err("the table was dropped".to_owned());
+        }
+        if start.ticket < state.ticket_floor {
+            return Err("the ticket of the move is void; move the tablet again".to_owned());
+        }
+        if state.arrivals.contains_key(&tablet) {
+            return Err("an earlier move of the tablet has not ended; move it again later".to_owned());
+        }
+        if state.arrivals.len() >= MOVES_MAX {
+            return Err("too many tablets arrive in the group; move it again later".to_owned());
+        }
+        let overlaps = |range: &KeyRange| range.intersect(&start.range).is_some();
+        let tablets = state.tablets_of(table).map(|tablet| &tablet.range);
+        let importing = state.importing().filter(|arrival| arrival.table == table).map(|arrival| &arrival.range);
+        if state.tablets.contains_key(&tablet) || tablets.chain(importing).any(overlaps) {
+            return Err("the group has a tablet with these rows".to_owned());
+        }
+        self.check_drops(start)
+    }
+
+    /// An operation that drops rows is applied once by each group. If only one of the two groups has applied it to rows of the
+    /// tablet, it is still being applied, and the move would make it miss rows or drop new ones.
+    fn check_drops(&self, start: &ImportStart) -> Result<Vec<(OperationId, KeyRange)>, String> {
+        let (state, table) = (&self.state, start.schema.table);
+        let busy = || Err("rows of the tablet are being dropped; move it again later".to_owned());
+        let is_known_there =
+            |id: OperationId| id < start.drops_known_from || start.drops.iter().any(|(known, _range)| *known == id);
+        if state.drops_of(table, &start.range).any(|(id, _range)| !is_known_there(id)) {
+            return busy();
+        }
+        let known_from = state.operations_known_from();
+        let is_known = |id: &OperationId| *id < known_from || state.operations.contains_key(id);
+        let adopted: Vec<_> = start.drops.iter().filter(|(id, _range)| !is_known(id)).cloned().collect();
+        let is_due = |range: &KeyRange| state.tablets_of(table).any(|tablet| tablet.range.intersect(range).is_some());
+        if adopted.iter().any(|(_id, range)| is_due(range)) { busy() } else { Ok(adopted) }
+    }
+
+    fn import(&mut self, id: MoveId, chunk: ImportChunk) -> ImportStatus {
+        let arrival = match self.state.arrival_of(id) {
+            None => return unknown(),
+            Some(arrival) => arrival.clone(),
+        };
+        if arrival.progress != ArrivalProgress::Importing(chunk.from.clone()) {
+            return status(&arrival);
+        }
+        let (lower, upper) = codec::range_bounds(&stored_range(arrival.table, &arrival.range));
+        let mut keys = chunk.cells.iter().map(|(key, _)| key).chain(chunk.tokens.iter().map(|token| &token.key));
+        if !keys.all(|key| is_inside(key, &lower, upper.as_deref())) {
+            return ImportStatus::Refused("the chunk has rows of another tablet".to_owned());
+        }
+        if !self.has_room_for_sessions(&chunk.sessions) {
+            return ImportStatus::Refused(
+                "too many sessions write to the group; move the tablet again later".to_owned(),
+            );
+        }
+        for token in &chunk.tokens {
+            if !self.state.has_room_for_token(&token.key, token.result.as_ref()) {
+                let why = "the group's memory for idempotency tokens is full; move the tablet again later";
+                return ImportStatus::Refused(why.to_owned());
+            }
+            self.state.import_token(token);
+        }
+        for session in chunk.sessions {
+            if !Failpoint::MoveForgetsSessions.is_enabled() {
+                self.absorb_session(session);
+            }
+        }
+        self.edits.extend(chunk.cells.into_iter().map(|(key, value)| CellEdit::Put(key.to_vec(), value.to_vec())));
+        self.state.set_import_position(id.tablet, chunk.to.clone());
+        ImportStatus::Importing(chunk.to)
+    }
+
+    fn has_room_for_sessions(&mut self, sessions: &[ImportedSession]) -> bool {
+        let new = |state: &super::GroupState| {
+            sessions.iter().filter(|one| !state.sessions.contains_key(&one.session)).count()
+        };
+        if self.state.sessions.len() + new(self.state) > SESSIONS_MAX {
+            self.state.forget_idle_sessions();
+        }
+        self.state.sessions.len() + new(self.state) <= SESSIONS_MAX
+    }
+
+    fn absorb_session(&mut self, imported: ImportedSession) {
+        let last_used = self.state.session_time().minus(imported.idle);
+        self.state.session(imported.session).absorb(imported.window, last_used);
+    }
+
+    fn finish_import(&mut self, id: MoveId) -> ImportStatus {
+        let arrival = match self.state.arrival_of(id) {
+            None => return unknown(),
+            Some(arrival) => arrival.clone(),
+        };
+        if arrival.progress != ArrivalProgress::Importing(ImportPosition::End) {
+            return status(&arrival);
+        }
+        let generation = id.generation.next();
+        let tablet = self.state.descriptor.tablet(arrival.table, id.tablet, arrival.range.clone(), generation);
+        self.state.put_tablet(tablet);
+        self.state.put_arrival(id.tablet, Arrival { progress: ArrivalProgress::Served, ..arrival });
+        ImportStatus::Served
+    }
+
+    fn refuse_import(&mut self, id: MoveId) -> ImportStatus {
+        let arrival = self.state.arrival_of(id).cloned();
+        if arrival.as_ref().is_some_and(|arrival| !arrival.is_importing()) {
+            return ImportStatus::Served;
+        }
+        if let Some(arrival) = arrival {
+            self.delete_rows(arrival.table, &arrival.range);
+            self.state.remove_arrival(id.tablet);
+        }
+        self.state.raise_ticket_floor();
+        ImportStatus::Refused("the move is refused".to_owned())
+    }
+
+    fn confirm_import(&mut self, id: MoveId) -> ImportStatus {
+        match self.state.arrival_of(id) {
+            Some(arrival) if arrival.is_importing() => status(arrival),
+            Some(_served) => {
+                self.state.remove_arrival(id.tablet);
+                ImportStatus::Served
+            }
+            None => ImportStatus::Served,
+        }
+    }
+}
+
+fn status(arrival: &Arrival) -> ImportStatus {
+    match &arrival.progress {
+        ArrivalProgress::Importing(position) => ImportStatus::Importing(position.clone()),
+        ArrivalProgress::Served => ImportStatus::Served,
+    }
+}
+
+fn unknown() -> ImportStatus {
+    ImportStatus::Refused("the group does not take part in this move".to_owned())
+}
+
+#[cfg(test)]
+mod tests;

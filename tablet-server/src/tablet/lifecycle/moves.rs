@@ -1,0 +1,167 @@
+//! Move of a tablet to another existing group, from the side of the leaders.
+//!
+//! ```text
+//!   leader of the source                               leader of the target
+//!     ticket  <------------------------------------->    confirm leadership, applied index
+//!     Out: the tablet departs
+//!     Begin, Chunk ..., Finish  -------------------->    one entry of its log each; the tablet is served
+//!     Done: the tablet is removed
+//!     Confirm  ------------------------------------->    forget the move
+//!     Forget
+//! ```
+//!
+//! `model::tablet_move` defines the steps, `core::apply::moves` applies them. The leader of the source drives a move (`drive`): what
+//! comes next follows from the state of its group and from the target's reply alone. So the next leader continues it, every step may
+//! be repeated, and an old leader that still sends steps does no harm. `export` reads the tablet's content, `import` is the target's
+//! side.
+//!
+//! **Who serves.** The source stops at `Out`, the target starts at `Finish`. The source takes the tablet back only after the target
+//! has refused the move, by an entry of its log. Cells are sent only by a leader that has applied `Out`, so its own reads of the
+//! tablet have ended before the target can serve one. (An earlier leader's lease has expired by then.)
+//!
+//! **Exactly once.** The target takes over the sessions of the source, and the tokens of the tablet's rows: a write that the source
+//! has applied is a duplicate in the target.
+//!
+//! Not here: copying while the tablet is served. It is not available from `Out` to `Finish`.
+
+mod drive;
+mod export;
+mod import;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebla_model::Reason;
+use ebla_model::command::CommandKind;
+use ebla_model::id::{Generation, GroupId, LogId, TabletId};
+use ebla_model::metadata::GroupDescriptor;
+use ebla_model::tablet_move::{Departure, MoveId, MoveStep};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tracing::info;
+
+use crate::tablet::TabletGroup;
+use crate::tablet::core::applied_state::AppliedState;
+use crate::tablet::failure::Failure;
+
+/// The outcome of a move, when there is one: the target serves the tablet, or why it stays.
+type Outcome = Option<Result<(), Failure>>;
+
+/// The moves that this replica drives as leader of the source.
+#[derive(Debug, Default)]
+pub(in crate::tablet) struct DrivenMoves {
+    /// Locked to look up or insert. A move that has ended is replaced by the next one of its tablet; at most one for each tablet.
+    outcomes: Mutex<BTreeMap<TabletId, (MoveId, watch::Receiver<Outcome>)>>,
+}
+
+impl TabletGroup {
+    /// Moves a tablet to the group `target`, and returns when the target serves it. A move to the same group that has begun is
+    /// continued. `expected`: generation and membership log id that the request was made for.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for METADATA, for a tablet of the target itself, and for one that moves elsewhere; `WrongTablet` when the
+    /// group does not have the tablet in this form; `Busy` when the target cannot take the tablet now; `NotLeader`, `NoLeader`; `Unavailable` when the target does not respond; then the tablet is
+    /// served as before. `Deadline`, `OutcomeUnknown` when the move goes on. Safe to repeat.
+    pub async fn move_tablet(
+        self: &Arc<Self>,
+        tablet: TabletId,
+        expected: (Generation, LogId),
+        target: GroupDescriptor,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        let moved = async {
+            self.leader_term()?;
+            let id = MoveId { tablet, generation: expected.0 };
+            match self.departure(id) {
+                Some(departure) if departure.target.group != target.group => {
+                    return Err(departs_elsewhere(departure.target.group, tablet));
+                }
+                Some(_departure) => {}
+                None => self.start_move(id, expected, target).await?,
+            }
+            self.wait_for_move(id).await
+        };
+        tokio::time::timeout(timeout, moved).await.unwrap_or_else(|_elapsed| {
+            let message = format!("tablet {tablet} has not moved in time; the move continues in the background");
+            Err(Failure::new(Reason::Deadline, message))
+        })
+    }
+
+    /// Continues the moves of the group's tablets that nothing drives here. Returns at once. For the leader: another replica does
+    /// nothing.
+    pub(crate) fn resume_moves(self: &Arc<Self>) {
+        let metadata = Arc::clone(&self.state_machine.applied_state().metadata);
+        if metadata.departures.is_empty() || self.leader_term().is_err() {
+            return;
+        }
+        for departure in metadata.departures.values() {
+            let _driven = self.drive_move(departure.id());
+        }
+    }
+
+    fn departure(&self, id: MoveId) -> Option<Departure> {
+        departure_in(&self.state_machine.applied_state(), id)
+    }
+
+    /// Lets the tablet depart, if the target responds. The entry names the tablet's generation, so it has no effect after a split,
+    /// a merge or a division.
+    async fn start_move(
+        &self,
+        id: MoveId,
+        expected: (Generation, LogId),
+        target: GroupDescriptor,
+    ) -> Result<(), Failure> {
+        self.check_move(id.tablet, expected, target.group)?;
+        let ticket = self.host.import_ticket(&target).await?;
+        let (tablet, group) = (id.tablet, target.group);
+        info!(%tablet, source = %self.id(), target = %group, "tablet move started");
+        self.propose_command(CommandKind::Move(id, MoveStep::Out { target, ticket }), OUT_TIMEOUT).await?;
+        Ok(())
+    }
+
+    fn check_move(&self, tablet: TabletId, expected: (Generation, LogId), target: GroupId) -> Result<(), Failure> {
+        let refused = |message: String| Err(Failure::new(Reason::FailedPrecondition, message));
+        let applied_state = self.state_machine.applied_state();
+        let Some(found) = applied_state.tablet(tablet) else {
+            return Err(Failure::new(Reason::WrongTablet, format!("tablet {tablet} is not in group {}", self.id())));
+        };
+        if self.id() == GroupId::METADATA || target == GroupId::METADATA {
+            return refused(
+                "METADATA's tablets and group 1 take no part in moves: choose another tablet or group".into(),
+            );
+        }
+        if target == self.id() {
+            return refused(format!("tablet {tablet} is in group {target} already: choose another group"));
+        }
+        if let Some(elsewhere) = found.moves_to {
+            return Err(departs_elsewhere(elsewhere, tablet));
+        }
+        if found.descriptor.fence() == expected { Ok(()) } else { Err(Failure::wrong_tablet(found.descriptor.clone())) }
+    }
+
+    async fn wait_for_move(self: &Arc<Self>, id: MoveId) -> Result<(), Failure> {
+        let mut outcome = self.drive_move(id);
+        loop {
+            if let Some(outcome) = outcome.borrow_and_update().clone() {
+                return outcome;
+            }
+            if outcome.changed().await.is_err() {
+                // Another replica leads the group, and continues the move.
+                return Err(Failure::not_leader(self.leader()));
+            }
+        }
+    }
+}
+
+/// The timeout of the entry that lets a tablet depart.
+const OUT_TIMEOUT: Duration = Duration::from_secs(10);
+
+fn departure_in(applied_state: &AppliedState, id: MoveId) -> Option<Departure> {
+    applied_state.metadata.departures.get(&id.tablet).filter(|departure| departure.id() == id).cloned()
+}
+
+fn departs_elsewhere(target: GroupId, tablet: TabletId) -> Failure {
+    let message = format!("tablet {tablet} is being moved to group {target}: move it again when it is there");
+    Failure::new(Reason::FailedPrecondition, message)
+}
