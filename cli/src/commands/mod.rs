@@ -245,8 +245,15 @@ async fn dispatch(arguments: Arguments) -> Result<(), Failure> {
     let runtime = Runtime::system("ebla");
     match arguments.timeout.map(HumanDuration::get) {
         Some(timeout) if !arguments.command.serves() => {
+            let clock = runtime.clock.clone();
+            let started = clock.monotonic();
             let command = TIMEOUT.scope(timeout, Box::pin(execute(arguments.command, runtime)));
-            tokio::time::timeout(timeout, command).await.unwrap_or_else(|_elapsed| Err(timed_out(timeout)))
+            match tokio::time::timeout(timeout, command).await {
+                // The calls of the command have the same timeout, and may end first.
+                Ok(Err(_failure)) if clock.monotonic().saturating_sub(started) >= timeout => Err(timed_out(timeout)),
+                Ok(outcome) => outcome,
+                Err(_elapsed) => Err(timed_out(timeout)),
+            }
         }
         _ => Box::pin(execute(arguments.command, runtime)).await,
     }
