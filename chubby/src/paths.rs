@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `cluster` | `ebla.record.Cluster` | the first master |
 //! | `master` | `ebla.record.Master`, leased | the active master; its create revision is the master epoch |
+//! | `behind` | `ebla.record.Behind`, while Chubby lacks changes that servers have seen | the master |
 //! | `root` | `ebla.record.TabletDescriptor` of the root tablet | the master, the root tablet's leader |
 //! | `servers/<id>` | `ebla.record.Server`, leased | that tablet server |
 //! | `tables/<id>` | `ebla.record.TableSchema` | the master |
@@ -24,6 +25,8 @@ use ebla_model::schema::TableName;
 
 /// The cluster's identity and state.
 pub const CLUSTER: &str = "cluster";
+/// What shows that Chubby lacks changes. While it exists, changes are refused.
+pub const BEHIND: &str = "behind";
 /// The lock of the active master.
 pub const MASTER: &str = "master";
 /// Where the root tablet is.

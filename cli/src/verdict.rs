@@ -74,7 +74,7 @@ pub fn evaluate(snapshot: &ClusterSnapshot) -> Verdict {
     if let Some(awaited) = &snapshot.awaited {
         let more = awaited.wanted.saturating_sub(awaited.registered);
         let waits = format!(
-            "waiting for tablet servers: {} of {}; {}",
+            "waiting for tablet servers: {} of {}; {}; if the lock service has lost the data of this cluster, run ebla recover",
             awaited.registered,
             awaited.wanted,
             start(awaited.registered, more)
@@ -92,6 +92,7 @@ pub fn evaluate(snapshot: &ClusterSnapshot) -> Verdict {
     }
     found.extend(no_leader(snapshot, &health).map(|reason| (Level::Unavailable, reason)));
     found.extend(unknown_tables(&health).map(|reason| (Level::Unavailable, reason)));
+    found.extend(behind(&health).map(|reason| (Level::Degraded, reason)));
     found.extend(snapshot.servers.iter().filter_map(refused_writes));
     found.extend(shortages(snapshot, &health).map(|reason| (Level::Degraded, reason)));
     if health.shortages.is_empty() {
@@ -127,8 +128,19 @@ fn unknown_tables(health: &operate::Health) -> Option<String> {
     let count = health.unknown_tables;
     let first = first_of(count, &health.unknown_tables_first);
     let tables = if count == 1 { "1 table is".to_owned() } else { format!("{count} tables are") };
-    let next = "the lock service has lost what the tablet servers keep; restore a later backup of etcd";
+    let next = "the lock service has lost what the tablet servers keep; ebla recover --dry-run shows what is missing";
     (count > 0).then(|| format!("{tables} unknown ({first}): {next}"))
+}
+
+/// A lock service that lacks changes.
+fn behind(health: &operate::Health) -> Option<String> {
+    let reasons = health.behind.join(", ");
+    (!reasons.is_empty()).then(|| {
+        format!(
+            "changes of tables are refused, because the lock service lacks changes that the tablet servers have ({reasons}): \
+             run ebla recover --dry-run, then ebla recover"
+        )
+    })
 }
 
 fn no_quorum(snapshot: &ClusterSnapshot, health: &operate::Health) -> String {
@@ -332,14 +344,20 @@ mod tests {
             ),
             (
                 ClusterSnapshot { awaited: Some(Awaited { registered: 1, wanted: 3 }), ..ClusterSnapshot::default() },
-                "unavailable: waiting for tablet servers: 1 of 3; start 2 more tablet servers",
+                "unavailable: waiting for tablet servers: 1 of 3; start 2 more tablet servers; if the lock service has lost the \
+                 data of this cluster, run ebla recover",
             ),
             (
                 with(snapshot(&[true; 3]), |health| {
                     (health.unknown_tables, health.unknown_tables_first) = (3, vec![40, 41]);
                 }),
                 "unavailable: 3 tables are unknown (40, 41, …): the lock service has lost what the tablet servers keep; \
-                 restore a later backup of etcd",
+                 ebla recover --dry-run shows what is missing",
+            ),
+            (
+                with(snapshot(&[true; 3]), |health| health.behind = vec!["why".to_owned()]),
+                "degraded: changes of tables are refused, because the lock service lacks changes that the tablet servers have \
+                 (why): run ebla recover --dry-run, then ebla recover",
             ),
             (
                 ClusterSnapshot { health: None, tablets_led: Some(20), ..snapshot(&[true; 3]) },

@@ -15,6 +15,7 @@ mod mounttable;
 mod mounttables;
 mod moves;
 mod planted;
+mod recover;
 mod roles;
 mod support;
 mod verify;

@@ -45,6 +45,15 @@ pub enum FamilyChange {
     Drop(String),
 }
 
+/// Whether a recovery is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveryMode {
+    /// Only what it would do is determined.
+    DryRun,
+    /// It is carried out.
+    Execute,
+}
+
 /// A group of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
@@ -269,6 +278,22 @@ impl Admin {
         let reply = self.operate().divide_group(self.request(message)).await;
         let reply = reply.map_err(|status| from_status(&status).0)?.into_inner();
         Ok((group_descriptor(reply.left)?, group_descriptor(reply.right)?, reply.tablets))
+    }
+
+    /// Recovers the lock service's files from what the tablet servers know. `addresses`: tablet servers that are asked in addition
+    /// to the registered ones; `without`: tablet servers that are lost permanently.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` when the servers that answer may not know everything; otherwise as [`Self::create_table`].
+    pub async fn recover(
+        &self,
+        mode: RecoveryMode,
+        addresses: Vec<String>,
+        without: &[ServerId],
+    ) -> Result<operate::RecoverReply, Error> {
+        let without = without.iter().map(|server| server.get()).collect();
+        let message = operate::RecoverRequest { dry_run: mode == RecoveryMode::DryRun, addresses, without };
+        unwrap_response(self.operate().recover(self.request(message)).await)
     }
 
     fn request<M>(&self, message: M) -> Request<M> {

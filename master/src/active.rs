@@ -20,6 +20,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use crate::election::MasterLock;
 use crate::plan::capacity::RepairWithoutRoom;
 use crate::replica_changes::ReplicaChanges;
+use crate::schema_store::{self, Identity};
 use crate::server_client::ServerClient;
 
 /// Access to everything that the active master acts on; clones share it.
@@ -30,6 +31,7 @@ pub(crate) struct ActiveMaster(Arc<Inner>);
 struct Inner {
     lock: MasterLock,
     cluster: ClusterId,
+    epoch: MasterEpoch,
     replicas: usize,
     servers: ServerClient,
     client: Cluster,
@@ -46,6 +48,8 @@ struct Inner {
     placement: Semaphore,
     /// Wakes the reconciler before its next round is due.
     reconcile: Notify,
+    /// Ends this term.
+    resign: Notify,
 }
 
 /// METADATA as it was last read, for use while it cannot be read.
@@ -61,13 +65,14 @@ impl ActiveMaster {
     /// group.
     pub(crate) fn new(
         lock: MasterLock,
-        cluster: ClusterId,
+        identity: &Identity,
         directory: &ChubbyDirectory,
         replicas: usize,
         runtime: Runtime,
     ) -> Self {
         let shared_directory: Arc<dyn Directory> = Arc::new(directory.clone());
-        let servers = ServerClient::new(runtime.net.clone(), Arc::clone(&shared_directory), cluster, lock.epoch());
+        let (cluster, epoch) = (identity.cluster, lock.epoch(identity.epoch_base));
+        let servers = ServerClient::new(runtime.net.clone(), Arc::clone(&shared_directory), cluster, epoch);
         let transport = Arc::new(GrpcTransport::new(runtime.clone(), Arc::clone(&shared_directory)));
         let client = Cluster::new(ClusterOptions {
             directory: shared_directory,
@@ -78,6 +83,7 @@ impl ActiveMaster {
         Self(Arc::new(Inner {
             lock,
             cluster,
+            epoch,
             replicas,
             servers,
             client,
@@ -89,6 +95,7 @@ impl ActiveMaster {
             runtime,
             placement: Semaphore::new(1),
             reconcile: Notify::new(),
+            resign: Notify::new(),
         }))
     }
 
@@ -97,7 +104,7 @@ impl ActiveMaster {
     }
 
     pub(crate) fn epoch(&self) -> MasterEpoch {
-        self.0.lock.epoch()
+        self.0.epoch
     }
 
     pub(crate) fn cluster(&self) -> ClusterId {
@@ -214,6 +221,35 @@ impl ActiveMaster {
     /// Requests a round of the reconciler, because work is left for it.
     pub(crate) fn request_reconcile(&self) {
         self.0.reconcile.notify_one();
+    }
+
+    /// Checks that Chubby has every change that servers have seen: otherwise no change may start.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` while Chubby is [behind](crate::plan::behind); errors of Chubby.
+    pub(crate) async fn check_not_behind(&self) -> Result<(), Error> {
+        let Some(reasons) = schema_store::read_behind(self.chubby()).await? else { return Ok(()) };
+        let message = format!(
+            "the lock service lacks changes that the tablet servers have ({}): it was restored from an older backup or has \
+             lost data; changes are refused until it is recovered: ebla recover --dry-run shows what is missing",
+            reasons.join("; ")
+        );
+        Err(Error::new(Reason::FailedPrecondition, message))
+    }
+
+    /// The master lock.
+    pub(crate) fn lock(&self) -> &MasterLock {
+        &self.0.lock
+    }
+
+    /// Ends this term, so that the next one starts with what Chubby says now.
+    pub(crate) fn resign(&self) {
+        self.0.resign.notify_one();
+    }
+
+    /// Returns when this master must end its term. Cancel-safe.
+    pub(crate) async fn resigned(&self) {
+        self.0.resign.notified().await;
     }
 
     /// Returns when a round was requested. Cancel-safe.

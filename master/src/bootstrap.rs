@@ -48,10 +48,11 @@ pub(crate) async fn identify(
         if let Some(identity) = schema_store::read_identity(&**lock.chubby()).await? {
             return Ok(identity);
         }
-        let servers = wait_for_servers(lock, bootstrap_servers, pending).await?;
+        let Some(servers) = wait_for_servers(lock, bootstrap_servers, pending).await? else { continue };
         let identity = Identity {
             cluster: ClusterId::new(rng.u128()),
             state: ClusterState::Bootstrapping,
+            epoch_base: 0,
             first_tablets: first_tablets(&servers).to_vec(),
         };
         let write = Write::put(paths::CLUSTER, schema_store::encode_identity(&identity));
@@ -60,42 +61,58 @@ pub(crate) async fn identify(
     }
 }
 
-/// The state of a new cluster that waits for tablet servers.
-#[derive(Clone, Debug, Default)]
+/// The state of a new cluster that waits for tablet servers. If they have an older cluster, Chubby has lost its content, and
+/// they do not register until it is recovered.
+#[derive(Clone, Debug)]
 pub(crate) struct PendingBootstrap {
+    /// The right to change Chubby's files.
+    pub(crate) lock: MasterLock,
     /// The registered servers.
     pub(crate) registered: BTreeMap<ServerId, record::Server>,
     /// The number of servers required.
     pub(crate) required: usize,
 }
 
-/// Waits until `count` servers are registered, and returns that many. While it waits, `pending` shows the registered
+/// Waits until `count` servers are registered, and returns that many; `None` when the cluster was created meanwhile, by a
+/// recovery. While it waits, `pending` shows the registered
 /// ones; a wait longer than [`LOG_AFTER`] is logged.
 async fn wait_for_servers(
     lock: &MasterLock,
     count: usize,
     pending: &watch::Sender<Option<PendingBootstrap>>,
-) -> Result<Vec<ServerId>, Error> {
+) -> Result<Option<Vec<ServerId>>, Error> {
     let required = count.max(1);
     let mut logged = None;
     loop {
         let chubby = lock.chubby();
         // The revision is read first: later registrations wake the watch.
         let (_files, revision) = chubby.list(paths::SERVERS).await?;
+        if schema_store::read_identity(&**chubby).await?.is_some() {
+            pending.send_replace(None);
+            return Ok(None);
+        }
         let registered = schema_store::list_servers(&**chubby).await?;
         if registered.len() >= required {
             pending.send_replace(None);
-            return Ok(registered.into_keys().take(required).collect());
+            return Ok(Some(registered.into_keys().take(required).collect()));
         }
         let count = registered.len();
-        pending.send_replace(Some(PendingBootstrap { registered, required }));
-        let mut changes = chubby.watch(paths::SERVERS, revision).await?;
-        if logged != Some(count) && tokio::time::timeout(LOG_AFTER, changes.next()).await.is_err() {
+        pending.send_replace(Some(PendingBootstrap { lock: lock.clone(), registered, required }));
+        let mut servers = chubby.watch(paths::SERVERS, revision).await?;
+        let mut cluster = chubby.watch(paths::CLUSTER, revision).await?;
+        let changed = async {
+            tokio::select! {
+                _ = servers.next() => {}
+                _ = cluster.next() => {}
+            }
+        };
+        tokio::pin!(changed);
+        if logged != Some(count) && tokio::time::timeout(LOG_AFTER, &mut changed).await.is_err() {
             events::log_waiting(count, required);
             logged = Some(count);
-            changes.next().await;
+            changed.await;
         } else if logged == Some(count) {
-            changes.next().await;
+            changed.await;
         }
     }
 }

@@ -37,6 +37,8 @@ pub struct ClusterSnapshot {
     pub metadata: BTreeMap<RowKey, TabletDescriptor>,
     /// The root tablet as Chubby's file describes it.
     pub root: Option<TabletDescriptor>,
+    /// What shows that Chubby lacks changes, as its file records it; `None`: there is no such file.
+    pub behind: Option<Vec<String>>,
     /// The next id of each counter. Read after the reports: an id that is reported was given before. `None`: not known.
     pub counters: Option<BTreeMap<Counter, u64>>,
 }
@@ -90,6 +92,8 @@ pub struct Server {
     pub registration: Registration,
     /// Its report; `None` when it did not respond.
     pub report: Option<ServerReport>,
+    /// It responds, and refuses requests of this master: it has accepted those of a later epoch.
+    pub later_epoch: bool,
 }
 
 /// Whether a server is registered in Chubby.

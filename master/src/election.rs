@@ -1,6 +1,6 @@
 //! Master election: the active master is the process that holds the lock `master` in Chubby; the others are standbys.
 //!
-//! The lock's create revision is the master epoch. It fences every action: transactions compare it, and servers store
+//! The lock's create revision is the master epoch, plus a base that only a recovery raises. It fences every action: transactions compare it, and servers store
 //! the highest epoch that they have seen on disk. So a master that was paused and still believes that it is active can
 //! do no harm.
 
@@ -54,8 +54,14 @@ impl MasterLock {
         }
     }
 
-    pub(crate) fn epoch(&self) -> MasterEpoch {
-        MasterEpoch::new(self.revision.get())
+    /// The master epoch, with the cluster's epoch base.
+    pub(crate) const fn epoch(&self, base: u64) -> MasterEpoch {
+        MasterEpoch::new(base.saturating_add(self.revision.get()))
+    }
+
+    /// The lock's create revision.
+    pub(crate) const fn revision(&self) -> Revision {
+        self.revision
     }
 
     pub(crate) fn chubby(&self) -> &SharedChubby {
@@ -120,7 +126,7 @@ mod tests {
         first.release().await;
         first.lost().await;
         let second = MasterLock::acquire(&chubby, TTL, "b:1", Incarnation::new(2)).await.unwrap();
-        assert!(second.epoch() > first.epoch());
+        assert!(second.epoch(7) > first.epoch(7));
         assert_eq!(first.transact(vec![], write()).await.unwrap_err().reason, Reason::NotMaster);
     }
 

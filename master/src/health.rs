@@ -166,6 +166,7 @@ mod tests {
                 release: String::new(),
                 registration: Registration::Registered,
                 report: Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }),
+                later_epoch: false,
             };
             cluster.servers.insert(ServerId::new(*number), server);
         }

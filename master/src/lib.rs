@@ -6,6 +6,7 @@
 //!   observation -> cluster (snapshot) -> plan (pure) -> reconciler     every minute, and on request
 //!   health  events  alerts     health of the tablets; what operators read in the log, such as a quorum loss
 //!   replica_changes            replica repair in the background: the changes that a plan has started
+//!   recovery                   an operator's recovery of a Chubby that has lost data
 //!   jobs                       changes of tables: intent in Chubby first, then steps that can be repeated
 //!   instances  profiles        instances and app profiles
 //!   operations                 results of long-running operations
@@ -36,6 +37,7 @@ mod operator;
 pub mod plan;
 mod profiles;
 mod reconciler;
+mod recovery;
 mod relocation;
 mod replica_changes;
 mod routing;
@@ -136,7 +138,8 @@ impl Master {
             let (sender, active) = watch::channel(None);
             let serving = runtime.child("serving");
             let (pending, bootstrap) = watch::channel(None);
-            serve(&serving.tasks, listener, routes(&active, &bootstrap, &master), ServeOptions::default());
+            let routes = routes(&active, &bootstrap, &master, &runtime);
+            serve(&serving.tasks, listener, routes, ServeOptions::default());
             let directory = ChubbyDirectory::start(chubby.clone(), &runtime);
             let mastership = Mastership {
                 config,
@@ -207,10 +210,11 @@ fn routes(
     active: &watch::Receiver<Option<ActiveMaster>>,
     pending: &watch::Receiver<Option<PendingBootstrap>>,
     master: &record::Master,
+    runtime: &Runtime,
 ) -> Routes {
     let handle = admin::handle::MasterHandle::new(active.clone());
     let tables = admin::tables::Tables::new(handle.clone());
-    let operator = operator::Operator::new(handle.clone(), pending.clone(), master.clone());
+    let operator = operator::Operator::new(handle.clone(), pending.clone(), master.clone(), runtime.net.clone());
     Routes::new(BigtableTableAdminServer::new(tables))
         .add_service(OperateServer::new(operator))
         .add_service(BigtableInstanceAdminServer::new(admin::instances::Instances::new(handle.clone())))

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ebla_chubby::{SharedChubby, raise_counter};
+use ebla_chubby::SharedChubby;
 use ebla_model::error::Error;
 use ebla_model::id::Incarnation;
 use ebla_proto::record;
@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::active::ActiveMaster;
 use crate::bootstrap::{self, PendingBootstrap};
 use crate::election::MasterLock;
-use crate::plan::counters::low_counters;
+use crate::plan::behind_actions;
 use crate::{MasterConfig, observation, reconciler};
 
 /// The delay before a failed election or takeover is retried.
@@ -69,13 +69,13 @@ impl Mastership {
 
     /// Runs as the active master until the lock is lost or the process stops.
     async fn run_active(&self, lock: MasterLock) {
-        let epoch = lock.epoch();
-        info!(%epoch, "became active master");
+        let lock_revision = lock.revision();
+        info!(%lock_revision, "became active master");
         let runtime = self.runtime.child("active");
         let token = self.runtime.tasks.token();
         let guard = WithdrawOnDrop(self);
         tokio::select! {
-            () = lock.lost() => warn!(%epoch, "master lock lost"),
+            () = lock.lost() => warn!(%lock_revision, "master lock lost"),
             () = token.cancelled() => {}
             () = self.manage_cluster(&lock, &runtime) => {}
         }
@@ -83,15 +83,18 @@ impl Mastership {
         // Running changes are cancelled: the next master can repeat every step of them.
         runtime.tasks.stop(Duration::ZERO).await;
         lock.release().await;
-        info!(%epoch, "no longer active master");
+        info!(%lock_revision, "no longer active master");
     }
 
-    /// Takes over, serves and reconciles. Returns only when the takeover fails; the lock is released then.
+    /// Takes over, serves and reconciles. Returns when the takeover fails, or when the master resigns; the lock is released then.
     async fn manage_cluster(&self, lock: &MasterLock, runtime: &Runtime) {
         match self.take_over(lock, runtime).await {
             Ok(master) => {
                 self.active.send_replace(Some(master.clone()));
-                reconciler::reconcile(master, self.config.repair_grace, self.serving.clone()).await;
+                tokio::select! {
+                    () = reconciler::reconcile(master.clone(), self.config.repair_grace, self.serving.clone()) => {}
+                    () = master.resigned() => info!("the epoch base was raised; starting a new term"),
+                }
             }
             Err(error) => {
                 warn!(%error, "master takeover failed; retrying");
@@ -103,21 +106,23 @@ impl Mastership {
     async fn take_over(&self, lock: &MasterLock, runtime: &Runtime) -> Result<ActiveMaster, Error> {
         let servers = self.config.bootstrap_servers;
         let identity = bootstrap::identify(lock, servers, &self.pending, &runtime.rng).await?.value;
-        let master =
-            ActiveMaster::new(lock.clone(), identity.cluster, &self.directory, self.config.replicas, runtime.clone());
+        let master = ActiveMaster::new(lock.clone(), &identity, &self.directory, self.config.replicas, runtime.clone());
         bootstrap::bootstrap(&master, &identity).await?;
-        raise_counters(&master).await?;
+        check_chubby(&master).await?;
         Ok(master)
     }
 }
 
-/// Raises the counters above every id that servers report, before anything takes a new id: after Chubby was restored from an older
-/// backup they would give ids twice. Servers that do not respond are left to the reconciler.
-async fn raise_counters(master: &ActiveMaster) -> Result<(), Error> {
+/// Determines whether Chubby lacks changes that servers have seen, before anything takes a new id. Servers that do not respond
+/// are left to the reconciler.
+async fn check_chubby(master: &ActiveMaster) -> Result<(), Error> {
     let snapshot = observation::with_chubby(master, observation::observe_reports(master).await?).await?;
-    for (counter, next) in low_counters(&snapshot) {
-        warn!(counter = counter.name(), next, "counter raised: Chubby would give ids twice");
-        raise_counter(master.chubby(), counter, next).await?;
+    for action in behind_actions(&snapshot).into_iter().flatten() {
+        reconciler::execute(master, &action).await?;
+    }
+    if let Some(reasons) = &snapshot.behind {
+        let reasons = reasons.join("; ");
+        warn!(reasons, "the lock service lacks changes; changes are refused until `ebla recover`");
     }
     Ok(())
 }

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ebla_chubby::read_counters;
 use ebla_client::Directory;
-use ebla_model::error::Error;
+use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, Incarnation, LogId, ReplicaId, SchemaVersion, ServerId, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
@@ -103,18 +102,7 @@ pub(crate) async fn observe_for_status(master: &ActiveMaster) -> StatusSnapshot 
 /// # Errors
 /// When Chubby cannot be read.
 pub(crate) async fn with_chubby(master: &ActiveMaster, observed: ClusterSnapshot) -> Result<ClusterSnapshot, Error> {
-    let chubby = master.chubby();
-    Ok(ClusterSnapshot {
-        tables: schema_store::list_tables(chubby).await?,
-        // After the tables: one that is deleted meanwhile is in both.
-        deleted: schema_store::list_deleted(chubby).await?,
-        new_groups: schema_store::list_groups(chubby).await?,
-        plans: schema_store::list_plans(chubby).await?,
-        operations: schema_store::list_operations(chubby).await?,
-        root: schema_store::read_root(chubby).await?.map(|root| root.value),
-        counters: Some(read_counters(chubby).await?),
-        ..observed
-    })
+    schema_store::read_files(master.chubby(), observed).await
 }
 
 /// Completes the snapshot with the cached copy of Chubby's files.
@@ -148,6 +136,7 @@ async fn observe_unregistered_server(master: &ActiveMaster, id: ServerId) -> Opt
         release: String::new(),
         registration: Registration::Unregistered,
         report: Some(report_from_proto(&reply)),
+        later_epoch: false,
     };
     Some((id, server))
 }
@@ -192,17 +181,18 @@ pub(crate) async fn addresses(master: &ActiveMaster, snapshot: &ClusterSnapshot)
 }
 
 async fn observe_server(master: &ActiveMaster, id: ServerId, server: record::Server) -> (ServerId, Server) {
-    let report = match master.servers().report(id).await {
+    let (report, later_epoch) = match master.servers().report(id).await {
         // The address of a dead server may belong to another server now.
-        Ok(reply) => Some(report_from_proto(&reply)).filter(|_report| reply.server == id.get()),
+        Ok(reply) => (Some(report_from_proto(&reply)).filter(|_report| reply.server == id.get()), false),
         Err(failed) => {
             debug!(server = %id, error = %failed.error, "tablet server report failed");
-            None
+            (None, failed.error.reason == Reason::StaleEpoch)
         }
     };
     let incarnation = Incarnation::new(server.incarnation);
     let registration = Registration::Registered;
-    (id, Server { address: server.address, incarnation, release: server.release, registration, report })
+    let (address, release) = (server.address, server.release);
+    (id, Server { address, incarnation, release, registration, report, later_epoch })
 }
 
 fn report_from_proto(reply: &control::ReportReply) -> ServerReport {

@@ -14,6 +14,7 @@ use ebla_model::schema::{TableName, TableState};
 use ebla_proto::operate::operate_server::Operate;
 use ebla_proto::{convert, operate, record};
 use ebla_routing::Annotations;
+use ebla_runtime::Net;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -29,7 +30,7 @@ use crate::plan::capacity::{RepairWithoutRoom, check_room_for_division, check_ro
 use crate::plan::merge::{MergeWith, merge_pair, merged as merged_meanwhile, move_before_merge};
 use crate::routing::{TableMap, send_to_group_leader};
 use crate::server_client::DividedGroup;
-use crate::{jobs, observation, relocation};
+use crate::{jobs, observation, recovery, relocation};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -55,6 +56,7 @@ pub(crate) struct Operator {
     pending: watch::Receiver<Option<PendingBootstrap>>,
     /// This master, as the master lock names it.
     master: record::Master,
+    net: Net,
 }
 
 impl Operator {
@@ -62,8 +64,21 @@ impl Operator {
         handle: MasterHandle,
         pending: watch::Receiver<Option<PendingBootstrap>>,
         master: record::Master,
+        net: Net,
     ) -> Self {
-        Self { handle, pending, master }
+        Self { handle, pending, master, net }
+    }
+
+    /// Recovers Chubby, as the active master or while this master waits for the servers of a new cluster.
+    async fn recover(&self, request: operate::RecoverRequest) -> Result<operate::RecoverReply, Error> {
+        let pending = self.pending.borrow().clone();
+        match pending {
+            Some(pending) => recovery::recover(&pending.lock, None, &self.net, request).await,
+            None => {
+                let master = self.handle.active()?;
+                recovery::recover(master.lock(), Some(&master), &self.net, request).await
+            }
+        }
     }
 
     async fn status(&self) -> Result<operate::StatusReply, Error> {
@@ -83,7 +98,10 @@ impl Operator {
             master_epoch: master.epoch().get(),
             servers: servers(&snapshot, &observation::addresses(&master, &snapshot).await),
             tables: active as u64,
-            health: Some(health(&master, &Health::of(&snapshot, master.replicas()))),
+            health: Some(operate::Health {
+                behind: snapshot.behind.clone().unwrap_or_default(),
+                ..health(&master, &Health::of(&snapshot, master.replicas()))
+            }),
             ..Default::default()
         };
         let now = master.runtime().clock.monotonic();
@@ -99,7 +117,7 @@ impl Operator {
 
     /// The status of a new cluster that waits for tablet servers.
     fn waiting_status(&self, pending: PendingBootstrap) -> operate::StatusReply {
-        let PendingBootstrap { registered, required } = pending;
+        let PendingBootstrap { registered, required, .. } = pending;
         let counts = operate::Awaited { registered: registered.len() as u64, wanted: required as u64 };
         let server = |server| operate::ServerStatus {
             server: Some(server),
@@ -147,6 +165,7 @@ fn health(master: &ActiveMaster, health: &Health) -> operate::Health {
         no_room: without_room.first().map(RepairWithoutRoom::message).unwrap_or_default(),
         unknown_tables: unknown.len() as u64,
         unknown_tables_first: unknown.iter().take(LISTED_TABLETS_MAX).map(|table| table.get()).collect(),
+        ..Default::default()
     }
 }
 
@@ -335,7 +354,7 @@ fn check_split(at: Option<&RowKey>) -> Result<(), Error> {
 impl Operate for Operator {
     async fn split(&self, request: Request<operate::SplitRequest>) -> Result<Response<operate::SplitReply>, Status> {
         let outcome = async {
-            let master = self.handle.active()?;
+            let master = self.handle.active_for_change().await?;
             let request = request.into_inner();
             let name: TableName = request.table.parse()?;
             let at = request.at.map(RowKey::new);
@@ -351,7 +370,7 @@ impl Operate for Operator {
 
     async fn merge(&self, request: Request<operate::MergeRequest>) -> Result<Response<operate::MergeReply>, Status> {
         let outcome = async {
-            let master = self.handle.active()?;
+            let master = self.handle.active_for_change().await?;
             let operate::MergeRequest { tablet, with } = request.into_inner();
             let with = if with == 0 { MergeWith::Next } else { MergeWith::Tablet(TabletId::new(with)) };
             let (merged, removed) = merge(&master, TabletId::new(tablet), with).await?;
@@ -365,7 +384,7 @@ impl Operate for Operator {
         request: Request<operate::MoveTabletRequest>,
     ) -> Result<Response<operate::MoveTabletReply>, Status> {
         let outcome = async {
-            let master = self.handle.active()?;
+            let master = self.handle.active_for_change().await?;
             let operate::MoveTabletRequest { tablet, group } = request.into_inner();
             let deadline = master.deadline(MOVE_TIMEOUT);
             let (tablet, group) = (TabletId::new(tablet), GroupId::new(group));
@@ -380,6 +399,13 @@ impl Operate for Operator {
         _request: Request<operate::StatusRequest>,
     ) -> Result<Response<operate::StatusReply>, Status> {
         to_response(self.status().await)
+    }
+
+    async fn recover(
+        &self,
+        request: Request<operate::RecoverRequest>,
+    ) -> Result<Response<operate::RecoverReply>, Status> {
+        to_response(self.recover(request.into_inner()).await)
     }
 
     async fn groups(
@@ -398,7 +424,7 @@ impl Operate for Operator {
         request: Request<operate::DivideGroupRequest>,
     ) -> Result<Response<operate::DivideGroupReply>, Status> {
         let outcome = async {
-            let master = self.handle.active()?;
+            let master = self.handle.active_for_change().await?;
             let DividedGroup { left, right, tablets_moved } =
                 divide(&master, GroupId::new(request.into_inner().group)).await?;
             Ok(operate::DivideGroupReply {

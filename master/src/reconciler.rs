@@ -231,8 +231,8 @@ impl Reconciler {
                 Ok(ActionOutcome::NotLogged) => {}
                 Err(error) => {
                     warn!(%action, %error, "action failed; will retry in next reconcile");
-                    if matches!(action, Action::RaiseCounter { .. }) {
-                        // Later actions take ids.
+                    if matches!(action, Action::RecordBehind(_) | Action::RaiseCounter { .. }) {
+                        // A counter that is raised without the record would hide what Chubby lacks.
                         return Ok(RoundOutcome::Incomplete);
                     }
                     blocked_tables.extend(table);
@@ -363,7 +363,7 @@ fn all_registered_responded(snapshot: &ClusterSnapshot) -> bool {
 }
 
 /// Executes the actions that need no state of the reconciler.
-async fn execute(master: &ActiveMaster, action: &Action) -> Result<(), Error> {
+pub(crate) async fn execute(master: &ActiveMaster, action: &Action) -> Result<(), Error> {
     let deadline = master.deadline(ACTION_TIMEOUT);
     match action {
         Action::WriteRoot(root) => write_root(master, root).await,
@@ -383,6 +383,17 @@ async fn execute(master: &ActiveMaster, action: &Action) -> Result<(), Error> {
         Action::ApplySchema(table) => jobs::update_schema::finish(master, *table, deadline).await,
         Action::FinishOperation(operation) => jobs::drop_range::finish(master, *operation, deadline).await,
         Action::FinishDelete(table) => jobs::delete::finish(master, *table, deadline).await,
+        Action::RecordBehind(reasons) => {
+            let write = Write::put(paths::BEHIND, schema_store::encode_behind(reasons));
+            // A conflict means that it was recorded before.
+            master.transact(vec![Compare::Absent(paths::BEHIND.to_owned())], vec![write]).await?;
+            let reason = reasons.join("; ");
+            error!(
+                reason,
+                "the lock service lacks changes that servers have; changes are refused until `ebla recover`"
+            );
+            Ok(())
+        }
         Action::RaiseCounter { counter, next } => Ok(raise_counter(master.chubby(), *counter, *next).await?),
         Action::RemoveDeletionRecord(table) => {
             master.transact(Vec::new(), vec![Write::delete(paths::deleted(*table))]).await.map(drop)

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use ebla_chubby::{Chubby, File, Revision, paths};
+use ebla_chubby::{Chubby, File, Revision, paths, read_counters};
 use ebla_model::admin::app_profile::{AppProfile, AppProfileName};
 use ebla_model::admin::instance::{Instance, InstanceName, Instances, ProjectName};
 use ebla_model::error::{Error, Reason};
@@ -19,7 +19,7 @@ use ebla_proto::convert::operation::finished_operation_from_bytes;
 use ebla_proto::{control, convert, record};
 use prost::Message;
 
-use crate::cluster::{DeletedTable, GroupPlan, GroupProgress, Operation, OperationKind, TablePlan};
+use crate::cluster::{ClusterSnapshot, DeletedTable, GroupPlan, GroupProgress, Operation, OperationKind, TablePlan};
 
 /// A value and its revision, to compare when it is replaced.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub(crate) struct Stored<T> {
 pub(crate) struct Identity {
     pub(crate) cluster: ClusterId,
     pub(crate) state: record::ClusterState,
+    /// Added to the revisions of the master lock; a recovery raises it.
+    pub(crate) epoch_base: u64,
     pub(crate) first_tablets: Vec<TabletDescriptor>,
 }
 
@@ -41,7 +43,7 @@ pub(crate) async fn read_identity(chubby: &dyn Chubby) -> Result<Option<Stored<I
     let message: record::Cluster = convert::decode_record(file.value)?;
     let cluster = ClusterId::from_bytes(&message.cluster).ok_or_else(|| Error::damaged("the cluster id is damaged"))?;
     let first_tablets = message.first_tablets.iter().map(convert::descriptor_from_proto).collect::<Result<_, _>>()?;
-    let value = Identity { cluster, state: message.state(), first_tablets };
+    let value = Identity { cluster, state: message.state(), epoch_base: message.epoch_base, first_tablets };
     Ok(Some(Stored { value, modified: file.modified }))
 }
 
@@ -49,9 +51,40 @@ pub(crate) fn encode_identity(identity: &Identity) -> Bytes {
     convert::encode_record(record::Cluster {
         cluster: Bytes::copy_from_slice(&identity.cluster.to_bytes()),
         state: identity.state.into(),
+        epoch_base: identity.epoch_base,
         first_tablets: identity.first_tablets.iter().map(convert::descriptor_to_proto).collect(),
         ..Default::default()
     })
+}
+
+/// The snapshot with the content of Chubby's files.
+///
+/// # Errors
+/// When Chubby cannot be read, or a file is damaged.
+pub(crate) async fn read_files(chubby: &dyn Chubby, observed: ClusterSnapshot) -> Result<ClusterSnapshot, Error> {
+    Ok(ClusterSnapshot {
+        tables: list_tables(chubby).await?,
+        // After the tables: one that is deleted meanwhile is in both.
+        deleted: list_deleted(chubby).await?,
+        new_groups: list_groups(chubby).await?,
+        plans: list_plans(chubby).await?,
+        operations: list_operations(chubby).await?,
+        root: read_root(chubby).await?.map(|root| root.value),
+        behind: read_behind(chubby).await?,
+        counters: Some(read_counters(chubby).await?),
+        ..observed
+    })
+}
+
+/// What shows that Chubby lacks changes, if that was recorded.
+pub(crate) async fn read_behind(chubby: &dyn Chubby) -> Result<Option<Vec<String>>, Error> {
+    let Some(file) = chubby.read(paths::BEHIND).await? else { return Ok(None) };
+    let behind: record::Behind = convert::decode_record(file.value)?;
+    Ok(Some(behind.reasons))
+}
+
+pub(crate) fn encode_behind(reasons: &[String]) -> Bytes {
+    convert::encode_record(record::Behind { reasons: reasons.to_vec(), ..Default::default() })
 }
 
 /// The registered servers.

@@ -1,4 +1,4 @@
-//! A cluster whose Chubby was restored from an older backup.
+//! A cluster whose Chubby was restored from an older backup or has lost its files, and its recovery.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, also in its helpers")]
 
@@ -7,17 +7,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
-use ebla_chubby::{File, Revision, SharedChubby, Write, paths};
+use ebla_chubby::{Counter, Revision, SharedChubby, Write, paths, raise_counter};
 use ebla_client::Client;
-use ebla_master::Master;
+use ebla_client::admin::RecoveryMode;
+use ebla_master::{Master, MasterConfig};
+use ebla_model::error::Reason;
 use ebla_model::id::{TableId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::schema::TableName;
-use ebla_proto::operate::StatusReply;
+use ebla_model::schema::{TableName, TableSchema, TableState};
+use ebla_proto::convert;
+use ebla_proto::operate::{RecoverReply, StatusReply};
 use ebla_runtime::Runtime;
 use ebla_tablet_server::{LocalServers, TabletServer};
 
-use super::life::{key, keys, name, server_config, set, soon, start_master};
+use super::life::{TIMEOUT, key, keys, name, server_config, set, soon};
 
 /// Three servers and a master from their start to their stop, on data that outlives them.
 struct Run {
@@ -29,8 +32,8 @@ struct Run {
 }
 
 impl Run {
-    /// Starts with the data in `data`. Chubby's revision is raised to `revision` first: etcd's is, too, after a restore, at the
-    /// latest when it has run for a while.
+    /// Starts with the data in `data`, and waits for nothing else than that the processes run. Chubby's revision is raised to
+    /// `revision` first: etcd's is, too, after a restore, at the latest when it has run for a while.
     async fn start(data: &Path, revision: Revision) -> Self {
         ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
@@ -43,9 +46,21 @@ impl Run {
             let config = server_config(data, number, &local_servers);
             servers.push(TabletServer::start(config, chubby.clone(), runtime.clone()).await.unwrap());
         }
-        let master = start_master(&chubby, &runtime).await;
-        let client = Client::connect_cluster(servers.first().unwrap().address(), runtime.clone()).await.unwrap();
+        let config = MasterConfig::new("127.0.0.1:0", 3);
+        let master = Master::start(config, chubby.clone(), runtime.clone()).await.unwrap();
+        let client = connect(servers.first().unwrap().address(), &runtime).await;
         Self { chubby, servers, master, client, runtime }
+    }
+
+    /// As [`Self::start`], and waits until the cluster serves.
+    async fn start_ready(data: &Path) -> Self {
+        let run = Self::start(data, Revision::ZERO).await;
+        run.ready().await;
+        run
+    }
+
+    async fn ready(&self) {
+        tokio::time::timeout(TIMEOUT, self.master.ready()).await.unwrap();
     }
 
     /// Stops everything. Returns Chubby's last revision.
@@ -63,16 +78,60 @@ impl Run {
         self.client.admin().status().await.unwrap()
     }
 
+    async fn create(&self, table: &TableName) {
+        self.client.admin().create_table(table, &[("a".to_owned(), None)], &[key("g"), key("p")]).await.unwrap();
+    }
+
+    async fn write(&self, table: &TableName, rows: &[&'static str]) {
+        for row in rows {
+            self.client.table(table).mutate_row(&key(row), &set("a")).await.unwrap();
+        }
+    }
+
+    async fn rows(&self, table: &TableName) -> Vec<String> {
+        soon("the servers know the table", || async { self.client.tablets(table).await.is_ok() }).await;
+        keys(&self.client.table(table)).await
+    }
+
     async fn tablets(&self, table: &TableName) -> Vec<TabletId> {
         self.client.tablets(table).await.unwrap().into_iter().map(|(tablet, _leader)| tablet.tablet).collect()
     }
 
-    /// Chubby's files of a table.
-    async fn files(&self, table: &TableName) -> Vec<File> {
-        let name = self.chubby.read(&paths::name(table)).await.unwrap().unwrap();
-        let id: TableId = std::str::from_utf8(&name.value).unwrap().parse().unwrap();
-        vec![self.chubby.read(&paths::table(id)).await.unwrap().unwrap(), name]
+    /// Waits until the master knows that Chubby is behind.
+    async fn wait_until_behind(&self) {
+        let is_behind = || async {
+            let status = self.client.admin().status().await;
+            status.is_ok_and(|status| status.health.is_some_and(|health| !health.behind.is_empty()))
+        };
+        soon("the master knows that Chubby is behind", is_behind).await;
     }
+
+    async fn recover(&self, mode: RecoveryMode) -> RecoverReply {
+        let addresses = self.servers.iter().map(|server| server.address().to_owned()).collect();
+        self.client.admin().recover(mode, addresses, &[]).await.unwrap()
+    }
+
+    async fn assert_changes_are_refused(&self) {
+        let admin = self.client.admin();
+        let refused = admin.create_table(&name("refused"), &[("a".to_owned(), None)], &[]).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::FailedPrecondition);
+        assert!(refused.message.contains("ebla recover --dry-run"), "{refused}");
+        let split = admin.split(&name("old"), Some(&key("c")), &RowKey::EMPTY).await.unwrap_err();
+        assert_eq!(split.message, refused.message);
+    }
+}
+
+/// A client, once the server knows its cluster: a new one is created first.
+async fn connect(address: &str, runtime: &Runtime) -> Client {
+    let connecting = async {
+        loop {
+            if let Ok(client) = Client::connect_cluster(address, runtime.clone()).await {
+                return client;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, connecting).await.unwrap()
 }
 
 /// A copy of Chubby's folder as it is now.
@@ -86,69 +145,168 @@ fn restore(data: &Path) {
     fs::rename(data.join("backup"), data.join("chubby")).unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn tables_that_are_later_than_the_backup_are_kept_and_reported() {
-    let folder = tempfile::tempdir().unwrap();
-    let (data, families) = (folder.path(), [("a".to_owned(), None)]);
+const ROWS: [&str; 3] = ["apple", "grape", "pear"];
+
+/// A cluster with the table `old`, of which a backup is made, and `new`, which is later than the backup; both have rows. Then
+/// Chubby's folder is replaced by the backup. Returns Chubby's last revision, and the tablets of `new`.
+async fn restored(data: &Path) -> (Revision, Vec<TabletId>) {
+    let run = Run::start_ready(data).await;
     let (old, new) = (name("old"), name("new"));
-    let run = Run::start(data, Revision::ZERO).await;
-    run.client.admin().create_table(&old, &families, &[]).await.unwrap();
+    run.create(&old).await;
+    run.write(&old, &ROWS).await;
     back_up(data);
-    run.client.admin().create_table(&new, &families, &[key("g"), key("p")]).await.unwrap();
-    let rows = ["apple", "grape", "pear"];
-    for row in rows {
-        run.client.table(&new).mutate_row(&key(row), &set("a")).await.unwrap();
-    }
-    let (tablets, files) = (run.tablets(&new).await, run.files(&new).await);
+    run.create(&new).await;
+    run.write(&new, &ROWS).await;
+    let tablets = run.tablets(&new).await;
     let last = run.stop().await;
     restore(data);
+    (last, tablets)
+}
 
-    let run = Run::start(data, last).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_are_later_than_the_backup_are_kept_and_recovered() {
+    let folder = tempfile::tempdir().unwrap();
+    let (last, tablets) = restored(folder.path()).await;
+    let run = Run::start(folder.path(), last).await;
+    run.wait_until_behind().await;
     soon("the table is reported", || async { run.status().await.health.unwrap().unknown_tables == 1 }).await;
-    let status = run.status().await;
-    let number = files.iter().find_map(|file| paths::parse_table(&file.path)).unwrap().get();
-    assert_eq!(status.health.unwrap().unknown_tables_first, [number]);
-    assert_eq!(status.tablets, 6, "METADATA still lists two of its own, one of the old table and three of the new one");
-    // A later backup has the table: it serves as before.
-    let puts = files.into_iter().map(|file| Write::put(file.path, file.value)).collect();
-    run.chubby.transact(vec![], puts).await.unwrap();
-    soon("the servers know the table", || async { run.client.tablets(&new).await.is_ok() }).await;
-    assert_eq!(run.tablets(&new).await, tablets);
-    assert_eq!(keys(&run.client.table(&new)).await, rows);
+    assert_eq!(run.status().await.tablets, 8, "METADATA still lists two of its own and three of each table");
+    assert_eq!(run.rows(&name("old")).await, ROWS, "reads continue");
+    run.write(&name("old"), &["quince"]).await;
+    run.assert_changes_are_refused().await;
+
+    let planned = run.recover(RecoveryMode::DryRun).await;
+    assert_eq!(planned.servers, [1, 2, 3]);
+    assert!(planned.steps.iter().any(|step| step.contains("tables/new")), "{planned:?}");
+    run.assert_changes_are_refused().await;
+    let done = run.recover(RecoveryMode::Execute).await;
+    assert_eq!(done.steps, planned.steps);
+    run.ready().await;
+    assert_eq!(run.rows(&name("new")).await, ROWS);
+    assert_eq!(run.tablets(&name("new")).await, tablets);
+    assert_eq!(run.rows(&name("old")).await, ["apple", "grape", "pear", "quince"]);
+    // Ids are not given twice.
+    run.create(&name("later")).await;
+    assert!(run.tablets(&name("later")).await.first() > tablets.last(), "ids above those that are in use");
+    assert!(run.rows(&name("later")).await.is_empty(), "no row of another table");
+    run.client.admin().delete_table(&name("later")).await.unwrap();
+    assert_eq!(run.rows(&name("new")).await, ROWS);
+    assert_eq!(run.recover(RecoveryMode::Execute).await.steps, Vec::<String>::new(), "nothing is missing any more");
     run.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_are_not_given_twice() {
+async fn a_chubby_with_lower_revisions_is_recovered() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, families) = (folder.path(), [("a".to_owned(), None)]);
-    let (old, new, later) = (name("old"), name("new"), name("later"));
-    let run = Run::start(data, Revision::ZERO).await;
-    run.client.admin().create_table(&old, &families, &[]).await.unwrap();
-    back_up(data);
-    run.client.admin().create_table(&new, &families, &[]).await.unwrap();
-    let rows = ["apple", "pear"];
-    for row in rows {
-        run.client.table(&new).mutate_row(&key(row), &set("a")).await.unwrap();
+    let (last, _tablets) = restored(folder.path()).await;
+    // No revision is skipped, so the epoch of the master is below those that the servers have accepted.
+    let run = Run::start(folder.path(), Revision::ZERO).await;
+    assert!(run.chubby.list("").await.unwrap().1 < last);
+    run.wait_until_behind().await;
+    assert_eq!(run.rows(&name("old")).await, ROWS, "reads continue");
+    run.assert_changes_are_refused().await;
+    run.recover(RecoveryMode::Execute).await;
+    run.ready().await;
+    assert_eq!(run.rows(&name("new")).await, ROWS);
+    soon("a master whose requests are accepted", || async {
+        run.status().await.servers.iter().all(|server| server.reachable)
+    })
+    .await;
+    run.create(&name("later")).await;
+    run.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_chubby_is_recovered() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_last, tablets) = restored(folder.path()).await;
+    fs::remove_dir_all(folder.path().join("chubby")).unwrap();
+    let run = Run::start(folder.path(), Revision::ZERO).await;
+    soon("the master waits for servers", || async {
+        run.client.admin().status().await.is_ok_and(|status| status.awaited.is_some())
+    })
+    .await;
+    assert_eq!(run.recover(RecoveryMode::DryRun).await.servers, [1, 2, 3]);
+    assert!(run.chubby.read(paths::CLUSTER).await.unwrap().is_none(), "a dry run writes nothing");
+    run.recover(RecoveryMode::Execute).await;
+    run.ready().await;
+    for table in ["old", "new"] {
+        assert_eq!(run.rows(&name(table)).await, ROWS);
     }
-    let (tablets, files) = (run.tablets(&new).await, run.files(&new).await);
+    run.create(&name("later")).await;
+    assert!(run.tablets(&name("later")).await.first() > tablets.last(), "ids above those that are in use");
+    run.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_was_deleted_after_the_backup_is_deleted_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let run = Run::start_ready(data).await;
+    run.create(&name("old")).await;
+    run.create(&name("deleted")).await;
+    run.write(&name("old"), &ROWS).await;
+    back_up(data);
+    run.client.admin().delete_table(&name("deleted")).await.unwrap();
+    run.create(&name("new")).await;
     let last = run.stop().await;
     restore(data);
 
     let run = Run::start(data, last).await;
+    run.wait_until_behind().await;
+    let done = run.recover(RecoveryMode::Execute).await;
+    assert!(
+        done.steps.iter().any(|step| step.starts_with("delete table") && step.contains("tables/deleted")),
+        "{done:?}"
+    );
+    soon("the table is deleted", || async {
+        let listed = run.client.admin().list_tables("p", "inst").await;
+        listed.is_ok_and(|listed| listed == [name("new"), name("old")])
+    })
+    .await;
+    assert_eq!(run.rows(&name("old")).await, ROWS);
+    run.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chubby_that_is_later_than_the_servers_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Run::start_ready(folder.path()).await;
+    run.create(&name("old")).await;
+    run.write(&name("old"), &ROWS).await;
+    // The files of a table that no server has.
+    let schema = TableSchema::new(TableId::new(900), name("gone"), Vec::new()).unwrap();
+    let schema = TableSchema { state: TableState::Active, ..schema };
+    let files = vec![
+        Write::put(paths::table(schema.table), convert::schema_to_bytes(&schema)),
+        Write::put(paths::name(&schema.name), "900"),
+    ];
+    raise_counter(&*run.chubby, Counter::Tables, 901).await.unwrap();
+    run.chubby.transact(vec![], files).await.unwrap();
+    let reply = run.recover(RecoveryMode::Execute).await;
+    assert_eq!(reply.steps, Vec::<String>::new());
+    assert!(reply.findings.iter().any(|finding| finding.contains("table 900")), "{reply:?}");
+    assert!(run.chubby.read(&paths::table(schema.table)).await.unwrap().is_some(), "nothing is deleted");
+    run.create(&name("later")).await;
+    assert_eq!(run.rows(&name("old")).await, ROWS);
+    run.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_without_all_servers_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (last, _tablets) = restored(folder.path()).await;
+    let mut run = Run::start(folder.path(), last).await;
+    run.wait_until_behind().await;
+    let lost = run.servers.pop().unwrap();
+    let id = lost.id();
+    lost.stop().await;
     let admin = run.client.admin();
-    admin.create_table(&later, &families, &[]).await.unwrap();
-    assert!(run.tablets(&later).await > tablets, "ids above those that are in use");
-    let table = run.client.table(&later);
-    assert!(keys(&table).await.is_empty(), "no row of the other table");
-    table.mutate_row(&key("fig"), &set("a")).await.unwrap();
-    let (_left, right) = admin.split(&later, Some(&key("g")), &RowKey::EMPTY).await.unwrap();
-    assert!(right.tablet > *tablets.first().unwrap());
-    admin.delete_table(&later).await.unwrap();
-    // The table that Chubby has lost has lost nothing.
-    let puts = files.into_iter().map(|file| Write::put(file.path, file.value)).collect();
-    run.chubby.transact(vec![], puts).await.unwrap();
-    soon("the servers know the table", || async { run.client.tablets(&new).await.is_ok() }).await;
-    assert_eq!(keys(&run.client.table(&new)).await, rows);
+    let refused = admin.recover(RecoveryMode::Execute, Vec::new(), &[]).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::FailedPrecondition);
+    assert!(refused.message.contains(&format!("--without {id}")), "{refused}");
+    run.assert_changes_are_refused().await;
+    admin.recover(RecoveryMode::Execute, Vec::new(), &[id]).await.unwrap();
+    assert_eq!(run.rows(&name("new")).await, ROWS);
     run.stop().await;
 }

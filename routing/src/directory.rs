@@ -31,8 +31,8 @@ use crate::snapshot::{ActiveMaster, ClusterSnapshot, parse_id};
 
 /// The delay before the next attempt after a watch has ended or a call has failed.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// The delay after the files of another cluster were found, which an operator must repair.
-const FOREIGN_CLUSTER_DELAY: Duration = Duration::from_secs(5);
+/// The delay after the files of another cluster, or of none, were found, which an operator must repair.
+const FOREIGN_CLUSTER_DELAY: Duration = Duration::from_secs(1);
 
 /// A watched snapshot of Chubby's files. Clones share it.
 #[derive(Clone)]
@@ -235,10 +235,12 @@ async fn watch_files(directory: ChubbyDirectory, changed: watch::Sender<u64>) {
         directory.update_no_master_since();
         changed.send_modify(|changes| *changes += 1);
     };
+    let mut logged = None;
     loop {
         let mut delay = RETRY_DELAY;
         match directory.start_watch().await {
             Ok(mut events) => {
+                logged = None;
                 publish(&changed);
                 while let Some(event) = events.next().await {
                     match event {
@@ -251,7 +253,11 @@ async fn watch_files(directory: ChubbyDirectory, changed: watch::Sender<u64>) {
                 }
             }
             Err(error) => {
-                warn!(%error, "cannot watch Chubby; serving the cached cluster directory");
+                let said = error.to_string();
+                if logged.as_ref() != Some(&said) {
+                    warn!(%error, "cannot watch Chubby; serving the cached cluster directory");
+                }
+                logged = Some(said);
                 delay = error.retry_delay();
             }
         }

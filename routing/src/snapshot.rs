@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ebla_chubby::{File, paths};
 use ebla_model::error::Error;
-use ebla_model::id::{ClusterId, Incarnation, MasterEpoch, ServerId, TableId};
+use ebla_model::id::{ClusterId, Incarnation, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_proto::{convert, record};
@@ -19,8 +19,6 @@ pub struct ActiveMaster {
     pub address: String,
     /// The incarnation of its process.
     pub incarnation: Incarnation,
-    /// Its master epoch.
-    pub epoch: MasterEpoch,
 }
 
 /// The last known files.
@@ -61,11 +59,8 @@ impl ClusterSnapshot {
             self.cluster = Some(decode(file)?);
         } else if path == paths::MASTER {
             let master: record::Master = decode(file)?;
-            self.master = Some(ActiveMaster {
-                address: master.address,
-                incarnation: Incarnation::new(master.incarnation),
-                epoch: MasterEpoch::new(file.created.get()),
-            });
+            self.master =
+                Some(ActiveMaster { address: master.address, incarnation: Incarnation::new(master.incarnation) });
         } else if let Some(server) = paths::parse_server(path) {
             self.put_server(server, decode(file)?);
         } else if let Some(table) = paths::parse_table(path) {

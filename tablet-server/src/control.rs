@@ -21,10 +21,12 @@ use ebla_proto::cluster_guard::check_cluster_id;
 use ebla_proto::control::control_server::Control;
 use ebla_proto::control::{self as wire, apply_request, import_reply};
 use ebla_proto::{convert, status};
+use ebla_routing::ChubbyDirectory;
 use ebla_storage::registry::Identity;
 use tonic::{Request, Response, Status};
 
 use crate::deadline::timeout;
+use crate::evidence;
 use crate::raft::{GroupReplica, TransferError};
 use crate::rpc::call_status;
 use crate::tablet::failure::Failure;
@@ -38,14 +40,15 @@ use crate::tablet::{ReplicaReport, Tablet, TabletGroup, TabletReport};
 #[derive(Clone, Debug)]
 pub struct ControlService {
     manager: Arc<TabletManager>,
+    directory: ChubbyDirectory,
     incarnation: Incarnation,
 }
 
 impl ControlService {
-    /// Executes requests on these replicas.
+    /// Executes requests on these replicas. `directory`: Chubby's files as this server has last seen them.
     #[must_use]
-    pub const fn new(manager: Arc<TabletManager>, incarnation: Incarnation) -> Self {
-        Self { manager, incarnation }
+    pub const fn new(manager: Arc<TabletManager>, directory: ChubbyDirectory, incarnation: Incarnation) -> Self {
+        Self { manager, directory, incarnation }
     }
 
     /// Checks the fence of a request: accepts or refuses its sender.
@@ -346,6 +349,13 @@ impl Control for ControlService {
             resources: Some(convert::resources_to_proto(&resources, self.manager.capacity().write_state())),
             highest: Some(convert::highest_ids_to_proto(&self.manager.highest_ids())),
         }))
+    }
+
+    async fn evidence(
+        &self,
+        _request: Request<wire::EvidenceRequest>,
+    ) -> Result<Response<wire::EvidenceReply>, Status> {
+        Ok(Response::new(evidence::evidence(&self.manager, &self.directory)))
     }
 
     async fn flush(&self, request: Request<wire::FlushRequest>) -> Result<Response<wire::FlushReply>, Status> {

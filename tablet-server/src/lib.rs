@@ -5,7 +5,7 @@
 //! - `server` starts and stops everything, `config` holds the settings, `drain` transfers leaderships before a graceful stop;
 //! - `registration` is the server's identity and its lease in Chubby, `directory_cache` a copy of Chubby's files for restarts;
 //! - `capacity` is what the server can still take: disk, files, memory;
-//! - `rpc` serves fronts and clients, `control` serves the master, `deadline` reads the timeouts of calls;
+//! - `rpc` serves fronts and clients, `control` serves the master, `evidence` is what the server knows for a recovery, `deadline` reads the timeouts of calls;
 //! - `maintenance` flushes memtables, purges logs, splits large tablets and collects garbage;
 //! - `import_client` sends a tablet that moves to the leader of its new group;
 //! - `metadata_writer` updates METADATA after changes of tablets;
@@ -17,6 +17,7 @@ pub mod control;
 pub mod deadline;
 mod directory_cache;
 pub mod drain;
+mod evidence;
 pub mod front;
 mod import_client;
 pub mod local_servers;

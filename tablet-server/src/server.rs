@@ -170,7 +170,7 @@ impl TabletServer {
                 handler,
                 log: disk.log.clone(),
                 directory: directory.clone(),
-                control: ControlService::new(Arc::clone(&manager), incarnation),
+                control: ControlService::new(Arc::clone(&manager), directory.clone(), incarnation),
                 network: Arc::clone(&network),
                 front: FrontConfig {
                     cluster: cluster.clone(),

@@ -9,10 +9,18 @@ use crate::output::Failure;
 /// # Errors
 /// 6 when none of them does, with what to do; usage when there are no addresses.
 pub(super) async fn require_any(addresses: &[String], runtime: &Runtime) -> Result<(), Failure> {
+    first_reachable(addresses, runtime).await.map(drop)
+}
+
+/// The first of the addresses that accepts connections.
+///
+/// # Errors
+/// As [`require_any`].
+pub(super) async fn first_reachable(addresses: &[String], runtime: &Runtime) -> Result<String, Failure> {
     let mut failed = None;
     for address in addresses {
         match runtime.net.connect(address).await {
-            Ok(_connection) => return Ok(()),
+            Ok(_connection) => return Ok(address.clone()),
             Err(error) => failed = Some(error),
         }
     }

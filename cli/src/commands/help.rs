@@ -6,9 +6,10 @@ use clap::{Command, CommandFactory as _, FromArgMatches as _};
 use super::Arguments;
 
 /// The groups: title and commands.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Run", &["up", "demo", "master", "tablet-server", "mounttable"]),
     ("Inspect", &["status", "wait", "server", "tablet", "group", "meta"]),
+    ("Repair", &["recover"]),
     ("Data", &["table", "family", "row", "load"]),
     ("Names", &["mt"]),
     ("Test", &["bench", "verify"]),

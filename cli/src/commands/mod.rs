@@ -16,6 +16,7 @@ pub mod meta;
 pub mod mounttable;
 pub mod mt;
 pub mod node;
+pub mod recover;
 pub mod row;
 pub mod server;
 pub mod status;
@@ -216,6 +217,7 @@ pub enum Command {
     Group(group::Group),
     #[command(subcommand)]
     Meta(meta::Meta),
+    Recover(recover::Recover),
     Mounttable(mounttable::Mounttable),
     Mt(mt::Mt),
     #[command(subcommand)]
@@ -281,6 +283,7 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
         Command::Group(group) => Box::pin(group::run(group, runtime)).await,
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
+        Command::Recover(recover) => Box::pin(recover::run(recover, runtime)).await,
         Command::Mounttable(server) => Box::pin(mounttable::run(server, runtime)).await,
         Command::Mt(command) => Box::pin(mt::run(command, runtime)).await,
         Command::Load(load) => Box::pin(load::run(load, runtime)).await,

@@ -155,6 +155,7 @@ fn to_json(snapshot: &ClusterSnapshot, verdict: &Verdict) -> Value {
         "replicas_wanted": health.map(|health| health.replicas_wanted),
         "repairs": health.map(|health| health.repairs),
         "repairs_without_room": health.map(|health| health.repairs_without_room),
+        "lock_service_behind": health.map(|health| &health.behind),
         "unknown_tables": health.map(|health| health.unknown_tables),
         "last_known": remembered.map(|last| json!({"age_seconds": last.age_millis / 1000, "tablets": last.tablets})),
         "servers": snapshot.servers.iter().map(server::to_json).collect::<Vec<_>>(),

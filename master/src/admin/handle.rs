@@ -37,6 +37,16 @@ impl MasterHandle {
         self.active.borrow().clone().ok_or_else(election::not_active)
     }
 
+    /// The active master, for a change that the caller waits for itself.
+    ///
+    /// # Errors
+    /// `NotMaster`; as [`ActiveMaster::check_not_behind`].
+    pub(crate) async fn active_for_change(&self) -> Result<ActiveMaster, Error> {
+        let master = self.active()?;
+        master.check_not_behind().await?;
+        Ok(master)
+    }
+
     /// Runs a change as a task of the active master and waits for it.
     ///
     /// # Errors
@@ -50,7 +60,14 @@ impl MasterHandle {
         let master = self.active()?;
         let deadline = master.deadline(CHANGE_TIMEOUT);
         let tasks = master.runtime().tasks.clone();
-        let outcome = tasks.start_until_stopped("admin change", change(master, deadline)).await;
+        let change = {
+            let change = change(master.clone(), deadline);
+            async move {
+                master.check_not_behind().await?;
+                change.await
+            }
+        };
+        let outcome = tasks.start_until_stopped("admin change", change).await;
         outcome.unwrap_or_else(|_cancelled| {
             Err(Error::new(
                 Reason::OutcomeUnknown,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ebla_chubby::Counter;
+use ebla_model::highest_ids::HighestIds;
 
 use super::Action;
 use crate::cluster::ClusterSnapshot;
@@ -11,8 +12,11 @@ use crate::cluster::ClusterSnapshot;
 /// are not known.
 #[must_use]
 pub fn low_counters(cluster: &ClusterSnapshot) -> BTreeMap<Counter, u64> {
-    let Some(counters) = &cluster.counters else { return BTreeMap::new() };
-    let highest = cluster.highest_ids();
+    cluster.counters.as_ref().map(|counters| lower_than(counters, &cluster.highest_ids())).unwrap_or_default()
+}
+
+/// Those of `counters` that would give one of the `highest` ids again, each with the first id above it.
+pub(super) fn lower_than(counters: &BTreeMap<Counter, u64>, highest: &HighestIds) -> BTreeMap<Counter, u64> {
     let used = [
         (Counter::Servers, highest.server.get()),
         (Counter::Tables, highest.table.get()),

@@ -124,8 +124,8 @@ mod tests {
             };
             let report = Some(ServerReport { replicas: vec![replica], ..Default::default() });
             let (address, release) = (String::new(), String::new());
-            let registration = Registration::Registered;
-            let server = Server { address, incarnation: Incarnation::new(1), release, registration, report };
+            let (registration, incarnation) = (Registration::Registered, Incarnation::new(1));
+            let server = Server { address, incarnation, release, registration, report, later_epoch: false };
             cluster.servers.insert(ServerId::new(number), server);
         }
         cluster

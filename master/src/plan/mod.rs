@@ -7,6 +7,7 @@
 //! It does not plan moves of replicas between healthy servers, or merges; `merge` and `relocate` check a merge and a move of a tablet
 //! that an operator requests.
 
+pub mod behind;
 pub mod capacity;
 mod change_budget;
 pub mod counters;
@@ -15,6 +16,7 @@ pub mod failure_detector;
 mod leader_balance;
 pub mod merge;
 pub mod placement;
+pub mod recovery;
 pub mod relocate;
 pub mod repair;
 
@@ -34,6 +36,8 @@ use crate::cluster::{ClusterSnapshot, OperationKind, Role};
 /// An action. The reconciler executes the actions in the order of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// Chubby lacks changes that servers have seen; these reasons show it. It must be recorded before anything else.
+    RecordBehind(Vec<String>),
     /// A counter would give an id again that is in use: it must be raised before any other action takes an id.
     RaiseCounter {
         /// The counter.
@@ -120,6 +124,7 @@ pub enum Action {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::RecordBehind(reasons) => write!(f, "record-behind {}", reasons.join("; ")),
             Self::RaiseCounter { counter, next } => write!(f, "raise-counter {} next={next}", counter.name()),
             Self::WriteRoot(to) => write!(f, "write-root {}", Summary(to)),
             Self::WriteRow(to) => write!(f, "write-row {}", Summary(to)),
@@ -164,11 +169,14 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// The actions, in order: first counters that are too low, rows that lookups need, then incomplete changes, then removals, last balancing.
+/// The actions, in order: rows that lookups need, then incomplete changes, then removals, last balancing. While Chubby is
+/// [`behind`] there are no others than those that make it known.
 #[must_use]
 pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
+    if let Some(actions) = behind_actions(cluster) {
+        return actions;
+    }
     let mut actions = Vec::new();
-    actions.extend(counters::raises(cluster));
     actions.extend(stale_root(cluster));
     let stale = stale_rows(cluster);
     let obsolete = merged_rows(cluster, &stale);
@@ -185,6 +193,12 @@ pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     actions.extend(deleted::unknown_tables(cluster));
     actions.extend(leader_balance::balance_leaders(cluster, ctx));
     actions
+}
+
+/// The actions of a master while Chubby is [`behind`], before any other; `None` when it is not.
+#[must_use]
+pub fn behind_actions(cluster: &ClusterSnapshot) -> Option<Vec<Action>> {
+    behind::actions(cluster)
 }
 
 fn stale_root(cluster: &ClusterSnapshot) -> Option<Action> {

@@ -195,7 +195,9 @@ fn schema(number: u64, words: &Words<'_>) -> TableSchema {
 fn server(words: &Words<'_>) -> Server {
     let report = (!words.has("unresponsive")).then(ServerReport::default);
     let registration = if words.has("unregistered") { Registration::Unregistered } else { Registration::Registered };
-    Server { address: String::new(), incarnation: Incarnation::new(1), release: String::new(), registration, report }
+    let later_epoch = words.has("later-epoch");
+    let incarnation = Incarnation::new(1);
+    Server { address: String::new(), incarnation, release: String::new(), registration, report, later_epoch }
 }
 
 fn operation(words: &Words<'_>) -> Operation {

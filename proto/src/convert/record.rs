@@ -67,6 +67,7 @@ records! {
     Session = "session record";
     IdempotencyToken = "idempotency token";
     DirectoryCopy = "copy of the directory";
+    Behind = "record of what Chubby lacks";
     Instance = "instance record";
     AppProfile = "app profile record";
     FinishedOperation = "finished operation";

@@ -62,7 +62,11 @@ pub(super) fn precondition(own: Option<Identity>, found: Option<File>) -> Result
         return match own {
             None => Ok(Compare::Absent(path)),
             Some(own) => {
-                let message = format!("this server belongs to cluster {}, but Chubby has no cluster file", own.cluster);
+                let message = format!(
+                    "this server belongs to cluster {}, but Chubby has no cluster file: restore a backup of etcd, or run ebla \
+                     recover",
+                    own.cluster
+                );
                 Err(Error::new(Reason::Unavailable, message))
             }
         };
