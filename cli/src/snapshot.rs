@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use ebla_client::{Admin, Client};
 use ebla_model::capacity::{Resources, WriteState};
+use ebla_model::clock_offset::ClockState;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use ebla_model::key::KeyRange;
@@ -96,6 +97,8 @@ pub struct ServerSnapshot {
     pub resources: Resources,
     /// Whether it accepts writes of clients.
     pub writes: WriteState,
+    /// Its clock, in comparison with others.
+    pub clock: ClockState,
 }
 
 impl ServerSnapshot {
@@ -132,6 +135,7 @@ impl ServerSnapshot {
             log_bytes: known(one.log_bytes),
             resources,
             writes,
+            clock: one.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default(),
             ..Self::of_record(&one.server.clone().unwrap_or_default())
         }
     }

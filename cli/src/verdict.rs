@@ -94,6 +94,7 @@ pub fn evaluate(snapshot: &ClusterSnapshot) -> Verdict {
     found.extend(unknown_tables(&health).map(|reason| (Level::Unavailable, reason)));
     found.extend(behind(&health).map(|reason| (Level::Degraded, reason)));
     found.extend(snapshot.servers.iter().filter_map(refused_writes));
+    found.extend(snapshot.servers.iter().filter_map(clock_off));
     found.extend(shortages(snapshot, &health).map(|reason| (Level::Degraded, reason)));
     if health.shortages.is_empty() {
         let silent = snapshot.servers.iter().filter(|server| !server.is_reachable);
@@ -177,6 +178,18 @@ fn refused_writes(server: &ServerSnapshot) -> Option<(Level, String)> {
         server.id
     );
     Some((level, reason))
+}
+
+/// A server whose clock is off: it gives its leaderships away, so reads and writes continue.
+fn clock_off(server: &ServerSnapshot) -> Option<(Level, String)> {
+    let seconds = server.clock.offset_micros.filter(|_offset| server.clock.is_off)? / 1_000_000;
+    let direction = if seconds < 0 { "behind" } else { "ahead of" };
+    let reason = format!(
+        "the clock of tablet server {} is {} s {direction} the others: it leads no tablets; synchronise it (NTP)",
+        server.id,
+        seconds.unsigned_abs()
+    );
+    Some((Level::Degraded, reason))
 }
 
 /// A server on which nothing new is created.

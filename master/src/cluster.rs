@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ebla_chubby::Counter;
 use ebla_model::capacity::{Resources, WriteState};
+use ebla_model::clock_offset::ClockState;
 use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{
     GroupId, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
@@ -122,6 +123,8 @@ pub struct ServerReport {
     pub writes: WriteState,
     /// The highest ids that it knows.
     pub highest: HighestIds,
+    /// Its clock, in comparison with others.
+    pub clock: ClockState,
 }
 
 /// What a server reports about one replica of a group.

@@ -202,7 +202,8 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
     let replicas = running.filter_map(replica_from_proto).collect();
     let (resources, writes) = reply.resources.as_ref().map(convert::resources_from_proto).unwrap_or_default();
     let highest = reply.highest.as_ref().map(convert::highest_ids_from_proto).unwrap_or_default();
-    ServerReport { replicas, damaged, idle, log_bytes: reply.log_bytes, resources, writes, highest }
+    let clock = reply.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default();
+    ServerReport { replicas, damaged, idle, log_bytes: reply.log_bytes, resources, writes, highest, clock }
 }
 
 /// The ids of the replicas that the predicate selects.

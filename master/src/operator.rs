@@ -216,6 +216,7 @@ fn registered(
                 .report
                 .as_ref()
                 .map(|report| convert::resources_to_proto(&report.resources, report.writes)),
+            clock: server.report.as_ref().map(|report| convert::clock_state_to_proto(&report.clock)),
         }
     })
 }

@@ -13,6 +13,7 @@
 //!   capacity                                 what a server can still take
 //!   tablet_move                              moves of tablets between groups
 //!   highest_ids                              the ids in use, which no counter may give again
+//!   clock_offset                             whether the clock of a server is off
 //! ```
 //!
 //! Invariants: no IO, no clock, no randomness, no global state. Equal inputs give equal outputs, on every replica and in
@@ -24,6 +25,7 @@ pub mod admin;
 pub mod aggregate;
 pub mod capacity;
 pub mod cell;
+pub mod clock_offset;
 pub mod codec;
 pub mod command;
 pub mod error;

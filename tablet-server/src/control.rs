@@ -348,6 +348,7 @@ impl Control for ControlService {
             log_bytes: self.manager.log().bytes(),
             resources: Some(convert::resources_to_proto(&resources, self.manager.capacity().write_state())),
             highest: Some(convert::highest_ids_to_proto(&self.manager.highest_ids())),
+            clock: Some(convert::clock_state_to_proto(&self.manager.clocks().state())),
         }))
     }
 
@@ -356,6 +357,11 @@ impl Control for ControlService {
         _request: Request<wire::EvidenceRequest>,
     ) -> Result<Response<wire::EvidenceReply>, Status> {
         Ok(Response::new(evidence::evidence(&self.manager, &self.directory)))
+    }
+
+    async fn clock(&self, _request: Request<wire::ClockRequest>) -> Result<Response<wire::ClockReply>, Status> {
+        let time_micros = self.manager.clock().wall().get();
+        Ok(Response::new(wire::ClockReply { server: self.manager.server().get(), time_micros }))
     }
 
     async fn flush(&self, request: Request<wire::FlushRequest>) -> Result<Response<wire::FlushReply>, Status> {

@@ -65,6 +65,14 @@ async fn no_other_server(own: ServerId, directory: &ChubbyDirectory) {
     }
 }
 
+/// Transfers the leaderships of this server to these servers, each once.
+pub async fn release_leaderships(manager: &TabletManager, candidates: &BTreeSet<ServerId>) {
+    let groups: Vec<_> = led_groups(manager).into_iter().filter(|group| has_candidate(group, candidates)).collect();
+    let transfers =
+        futures::stream::iter(groups).map(|group| async move { transfer_leadership(&group, candidates).await });
+    transfers.buffer_unordered(CONCURRENCY).collect::<Vec<_>>().await;
+}
+
 async fn transfer_all(manager: &TabletManager, directory: &ChubbyDirectory) {
     // Servers that did not accept a leadership.
     let mut refusing = BTreeSet::new();

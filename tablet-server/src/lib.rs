@@ -5,6 +5,7 @@
 //! - `server` starts and stops everything, `config` holds the settings, `drain` transfers leaderships before a graceful stop;
 //! - `registration` is the server's identity and its lease in Chubby, `directory_cache` a copy of Chubby's files for restarts;
 //! - `capacity` is what the server can still take: disk, files, memory;
+//! - `clock_comparison` and `clock_exchange` find out whether the server's clock is off;
 //! - `rpc` serves fronts and clients, `control` serves the master, `evidence` is what the server knows for a recovery, `deadline` reads the timeouts of calls;
 //! - `maintenance` flushes memtables, purges logs, splits large tablets and collects garbage;
 //! - `import_client` sends a tablet that moves to the leader of its new group;
@@ -12,6 +13,8 @@
 //! - `local_servers` connects the servers of one process.
 
 pub mod capacity;
+pub mod clock_comparison;
+mod clock_exchange;
 pub mod config;
 pub mod control;
 pub mod deadline;

@@ -37,6 +37,7 @@ use tonic::service::Routes;
 use tracing::{error, info, warn};
 
 use crate::capacity::Capacity;
+use crate::clock_exchange;
 use crate::config::{RestartScope, ServerConfig, ServerOptions, Threads};
 use crate::control::ControlService;
 use crate::directory_cache::DirectoryCache;
@@ -182,6 +183,7 @@ impl TabletServer {
             };
             let (lease, serving) = (background.child("lease"), background.child("serving"));
             services.serve(listener, &serving);
+            clock_exchange::start(&manager, &directory, &background);
             maintenance::start(&manager, maintenance_limits(&config.options), &background);
             persist_cluster_id(&manager, &directory, &background);
             directory_cache.persist_changes(&directory, manager.maintenance(), &background);

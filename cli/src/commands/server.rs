@@ -42,8 +42,18 @@ pub async fn run(command: Server, runtime: Runtime) -> Result<(), Failure> {
 }
 
 fn render(servers: &[ServerSnapshot]) -> String {
-    let mut table =
-        Table::new(&["SERVER", "ADDRESS", "STATE", "INCARNATION", "RELEASE", "REPLICAS", "LEADS", "SIZE", "LOG"]);
+    let mut table = Table::new(&[
+        "SERVER",
+        "ADDRESS",
+        "STATE",
+        "INCARNATION",
+        "RELEASE",
+        "REPLICAS",
+        "LEADS",
+        "SIZE",
+        "LOG",
+        "CLOCK",
+    ]);
     for one in servers {
         let replicas = match (one.replicas, one.assigned) {
             (None, None) => "-".to_owned(),
@@ -59,6 +69,7 @@ fn render(servers: &[ServerSnapshot]) -> String {
             or_dash(one.leads),
             or_dash(one.size_bytes.map(readable_bytes)),
             or_dash(one.log_bytes.map(readable_bytes)),
+            or_dash(one.clock.offset_micros.map(offset)),
         ]);
     }
     table.render()
@@ -87,8 +98,17 @@ pub fn to_json(one: &ServerSnapshot) -> Value {
         "files_limit": files.map(|files| files.limit),
         "memory_bytes": memory.map(|memory| memory.used),
         "memory_limit_bytes": memory.map(|memory| memory.limit),
+        "clock_offset_micros": one.clock.offset_micros,
+        "clock_is_off": one.clock.is_off,
         "refuses_writes": (one.writes == WriteState::Refuses).then_some("disk"),
     })
+}
+
+/// The offset of a clock from the median, such as `+0.002 s`.
+fn offset(micros: i64) -> String {
+    let sign = if micros < 0 { '-' } else { '+' };
+    let millis = micros.unsigned_abs() / 1_000;
+    format!("{sign}{}.{:03} s", millis / 1_000, millis % 1_000)
 }
 
 /// As text, because not every JSON parser reads 64-bit numbers.

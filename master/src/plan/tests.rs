@@ -22,6 +22,7 @@
 //! resources 2 disk=10G/100G reserve=2G files=60/1024 memory=1G/4G sharers=3     what server 2 reports: free or used, of all
 //! counters tables=6 tablets=8                                    the next ids of the counters; others are new
 //! highest 3 table=5 tablet=7 operation=4                         the highest ids that server 3 reports
+//! clock-off 3                                                    the clock of server 3 is off
 //! merge 7 8                                                      an operator requests a merge; without 8: with the next tablet
 //! place 1000                                                     a table of 1,000 tablets is placed
 //! split 7                                                        an operator requests a split of tablet 7
@@ -44,6 +45,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ebla_model::capacity::{DiskSpace, Resources, Usage};
+use ebla_model::clock_offset::ClockState;
 use ebla_model::error::Error;
 use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{Generation, Incarnation, LogId, LogIndex, SchemaVersion, Term};
@@ -259,6 +261,11 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
             let words = Words(rest);
             let next = |counter: Counter| (counter, words.number(counter.name()).unwrap_or_else(|| counter.first()));
             cluster.counters = Some(Counter::ALL.into_iter().map(next).collect());
+        }
+        "clock-off" => {
+            let id = ServerId::new(number());
+            let report = cluster.servers.get_mut(&id).unwrap().report.as_mut().unwrap();
+            report.clock = ClockState { offset_micros: Some(9_000_000), is_off: true };
         }
         "highest" => {
             let id = ServerId::new(number());

@@ -7,7 +7,7 @@
 //! | [`tablet_move`] | steps of moving a tablet between groups, and their records |
 //! | [`filter`] [`mutation`] [`idempotency`] | content of public requests; refuses unknown fields |
 //! | [`resources`] | resources of a server in its reports |
-//! | [`highest_ids`] | the highest ids that a server knows, in its reports |
+//! | [`highest_ids`] [`clock_state`] | the highest ids that a server knows, and its clock, in its reports |
 //! | [`rows`] | row sets of requests, rows of responses |
 //! | [`messages`] | ReadRows messages of rows |
 //! | [`admin`] [`value_type`] [`instance`] [`app_profile`] [`operation`] | the public admin API, and its stored records |
@@ -17,6 +17,7 @@
 
 pub mod admin;
 pub mod app_profile;
+pub mod clock_state;
 pub mod command;
 pub mod filter;
 pub mod highest_ids;
@@ -35,6 +36,7 @@ pub mod value_type;
 use ebla_model::Error;
 
 pub use self::{
+    clock_state::{clock_state_from_proto, clock_state_to_proto},
     filter::{filter_from_bytes, filter_from_proto, filter_to_bytes, filter_to_proto},
     highest_ids::{highest_ids_from_proto, highest_ids_to_proto},
     idempotency::{idempotency_from_proto, idempotency_token},

@@ -14,6 +14,7 @@ use ebla_runtime::{Blocking, Runtime};
 use tokio::sync::Semaphore;
 
 use crate::capacity::Capacity;
+use crate::clock_comparison::ClockComparison;
 use crate::raft::{Group, GroupReplica};
 use crate::tablet::Tablet;
 use crate::tablet::core::applied_state::TabletMetadata;
@@ -47,6 +48,7 @@ pub struct TabletGroup {
     pub(in crate::tablet) host: Arc<dyn TabletHost>,
     server: ServerId,
     capacity: Arc<Capacity>,
+    clocks: Arc<ClockComparison>,
     pub(in crate::tablet) moves: DrivenMoves,
 }
 
@@ -72,6 +74,8 @@ pub struct TabletGroupParts {
     pub server: ServerId,
     /// What the server can still take.
     pub capacity: Arc<Capacity>,
+    /// The comparison of the server's clock with others.
+    pub clocks: Arc<ClockComparison>,
 }
 
 impl fmt::Debug for TabletGroup {
@@ -100,6 +104,7 @@ impl TabletGroup {
             host: parts.host,
             server: parts.server,
             capacity: parts.capacity,
+            clocks: parts.clocks,
             moves: DrivenMoves::default(),
         });
         queue::start_batcher(&group);
@@ -170,15 +175,17 @@ impl TabletGroup {
         self.propose_command(CommandKind::Drop { operation, table }, timeout).await.map(drop)
     }
 
-    /// The error of a write that stores cells, while such writes are refused for lack of disk space.
-    pub(in crate::tablet) fn disk_refusal(&self) -> Option<Error> {
+    /// The error of a write that stores cells, while such writes are refused: for lack of disk space, or because the clock is ahead.
+    pub(in crate::tablet) fn write_refusal(&self) -> Option<Error> {
         if !self.capacity.may_refuse() {
-            return None;
+            return self.clocks.refusal(self.server);
         }
         let applied_state = self.state_machine.applied_state();
         let membership = &applied_state.metadata.descriptor.membership;
         let voters = membership.replicas().filter(|replica| membership.is_voter(replica.replica));
-        self.capacity.refusal(self.server, voters.map(|replica| replica.server))
+        self.capacity
+            .refusal(self.server, voters.map(|replica| replica.server))
+            .or_else(|| self.clocks.refusal(self.server))
     }
 
     /// Whether this replica leads and has applied its term's first entry.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,8 +17,9 @@ use ebla_model::id::{ClusterId, GroupId, OperationId, ServerId, TableId, TabletI
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{GroupDescriptor, first_tablets};
 use ebla_model::schema::{Family, TableName, TableSchema, TableState};
-use ebla_model::{FamilyId, SchemaVersion};
+use ebla_model::{FamilyId, Micros, SchemaVersion};
 use ebla_proto::{convert, record};
+use ebla_runtime::clock::TimeSource;
 use ebla_runtime::{Clock, Runtime, Tasks};
 use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::tablet::TabletGroup;
@@ -58,12 +60,29 @@ pub(crate) fn schema() -> TableSchema {
     }
 }
 
+/// The machine's clocks, with a wall clock that is ahead by some time.
+#[derive(Debug, Default)]
+pub(crate) struct ServerClock {
+    ahead_micros: AtomicI64,
+}
+
+impl TimeSource for ServerClock {
+    fn wall(&self) -> Micros {
+        Micros::new(Clock::system().wall().get() + self.ahead_micros.load(Ordering::Relaxed))
+    }
+
+    fn monotonic(&self) -> Duration {
+        Clock::system().monotonic()
+    }
+}
+
 pub(crate) struct Fixture {
     _dir: TempDir,
     chubby: Embedded,
     local_servers: LocalServers,
     tasks: Tasks,
     pub(crate) servers: Vec<Option<TabletServer>>,
+    clocks: [Arc<ServerClock>; 3],
     /// The address that the servers advertise; `None`: the one they listen on.
     advertise: Option<String>,
 }
@@ -85,6 +104,7 @@ impl Fixture {
             local_servers: LocalServers::default(),
             tasks,
             servers: Vec::new(),
+            clocks: Default::default(),
             advertise,
         };
         for at in 0..3 {
@@ -107,9 +127,15 @@ impl Fixture {
         let config = ServerConfig { data_dir: self.folder(at), listen: "127.0.0.1:0".to_owned(), advertise, options };
         let mut runtime = Runtime::system("server");
         runtime.tasks = self.tasks.child(&format!("server-{at}"));
+        runtime.clock = Clock::custom(Arc::clone(&self.clocks[at]) as Arc<dyn TimeSource>);
         let server = TabletServer::start(config, self.shared(), runtime).await.unwrap();
         server.ready().await;
         server
+    }
+
+    /// Sets the wall clock of a server ahead of the machine's, or behind it.
+    pub(crate) fn set_ahead(&self, at: usize, seconds: i64) {
+        self.clocks[at].ahead_micros.store(seconds * 1_000_000, Ordering::Relaxed);
     }
 
     pub(crate) fn folder(&self, at: usize) -> std::path::PathBuf {

@@ -87,9 +87,9 @@ impl Tablet {
     ) -> Vec<Result<Submission, Failure>> {
         let mut submissions = Vec::with_capacity(rows.len());
         let mut sketches = 0;
-        let disk_refusal = self.disk_refusal();
+        let refusal = self.write_refusal();
         for row in rows {
-            if let Some(refusal) = &disk_refusal
+            if let Some(refusal) = &refusal
                 && row.mutations.iter().any(Mutation::stores_cells)
                 && !self.is_exempt_from_refusal(&row.id)
             {
@@ -128,18 +128,18 @@ impl Tablet {
         }
     }
 
-    /// Whether the write proceeds although writes are refused for lack of disk space: the system needs it, or it was applied
+    /// Whether the write proceeds although writes are refused: the system needs it, or it was applied
     /// before and is sent again to learn that.
     fn is_exempt_from_refusal(&self, id: &WriteId) -> bool {
         self.table() == TableId::METADATA || self.state_machine.check_duplicate(id) != SequenceCheck::New
     }
 
-    /// The refusal of a write that stores cells, for lack of disk space.
+    /// The refusal of a write that stores cells, for lack of disk space or because the clock is ahead.
     ///
     /// # Errors
-    /// `ResourceExhausted`; nothing of this request was applied.
-    pub(super) fn check_disk_space(&self, id: &WriteId) -> Result<(), Failure> {
-        match self.disk_refusal() {
+    /// `ResourceExhausted`, `Unavailable`; nothing of this request was applied.
+    pub(super) fn check_writes_accepted(&self, id: &WriteId) -> Result<(), Failure> {
+        match self.write_refusal() {
             Some(refusal) if !self.is_exempt_from_refusal(id) => Err(refusal.into()),
             _ => Ok(()),
         }

@@ -105,7 +105,7 @@ impl Tablet {
         };
         let schema = Arc::clone(self.metadata()?.schema());
         if request.then.iter().chain(&request.otherwise).any(Mutation::stores_cells) {
-            self.check_disk_space(&request.id)?;
+            self.check_writes_accepted(&request.id)?;
         }
         let bytes = mutations_bytes(&request.then, &schema).max(mutations_bytes(&request.otherwise, &schema));
         let clock = self.runtime.clock.clone();
@@ -130,7 +130,7 @@ impl Tablet {
             row: request.row.clone(),
             token: call_token(CallKind::Modify, request.token.clone()),
         };
-        self.check_disk_space(&request.id)?;
+        self.check_writes_accepted(&request.id)?;
         let bytes = request.rules.iter().map(rule_bytes).sum();
         let evaluate = move |state_machine: &GroupStateMachine, metadata: &TabletMetadata, now| {
             evaluate_modify(state_machine, metadata, &request, now)

@@ -22,7 +22,7 @@ use ebla_model::error::Error;
 use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::tablet_move::DeparturePhase;
-use ebla_runtime::{Blocking, Runtime};
+use ebla_runtime::{Blocking, Clock, Runtime};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::{Registry, ReplicaState};
 use ebla_storage::store::SharedResources;
@@ -33,6 +33,7 @@ use tracing::{error, warn};
 
 pub use self::provision::{CreateOutcome, InitialState};
 use crate::capacity::Capacity;
+use crate::clock_comparison::ClockComparison;
 use crate::raft::{BlockingPools, GroupDirectory, GroupReplica, Network, RaftTimings};
 use crate::tablet::core::applied_state::TabletMetadata;
 use crate::tablet::lifecycle::split::TabletHost;
@@ -98,6 +99,7 @@ pub struct TabletManager {
     failure: watch::Sender<Option<Error>>,
     /// Whether the server is draining.
     draining: AtomicBool,
+    clocks: Arc<ClockComparison>,
 }
 
 #[derive(Clone)]
@@ -129,6 +131,7 @@ impl TabletManager {
             waiting: Mutex::default(),
             failure: watch::Sender::new(None),
             draining: AtomicBool::new(false),
+            clocks: Arc::default(),
         });
         let live = manager.replicas_to_start()?;
         let opened = futures::stream::iter(live)
@@ -250,6 +253,18 @@ impl TabletManager {
     #[must_use]
     pub const fn capacity(&self) -> &Arc<Capacity> {
         &self.parts.capacity
+    }
+
+    /// This server's clock.
+    #[must_use]
+    pub const fn clock(&self) -> &Clock {
+        &self.parts.runtime.clock
+    }
+
+    /// The comparison of this server's clock with others.
+    #[must_use]
+    pub const fn clocks(&self) -> &Arc<ClockComparison> {
+        &self.clocks
     }
 
     /// The commit log.

@@ -71,6 +71,7 @@ impl TabletManager {
             host: Arc::clone(&self.parts.host),
             server: self.parts.server,
             capacity: Arc::clone(&self.parts.capacity),
+            clocks: Arc::clone(&self.clocks),
         });
         watch_leadership(&group, &runtime, &self.parts.host);
         let replica = Replica { group: Arc::clone(&group), runtime: runtime.clone() };
