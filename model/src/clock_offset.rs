@@ -1,7 +1,7 @@
 //! Whether the clock of a server is off, by comparison with the clocks of the other servers.
 //!
-//! A clock is off when most of the clocks differ from it by more than [`OFFSET_MAX`]. So of three clocks one can be found wrong; of
-//! two, nobody can tell which one is. If no majority of clocks agrees with any of them, all are off.
+//! A clock is off when it differs from the median of all clocks by more than [`OFFSET_MAX`], and most clocks do not. So of three clocks
+//! one can be found wrong; of two, nobody can tell which one is. If there is no majority of clocks that agree, none is off.
 
 use std::time::Duration;
 
@@ -29,9 +29,10 @@ pub fn clock_state(clocks: &[i64], at: i64) -> ClockState {
     let mut sorted = clocks.to_vec();
     sorted.sort_unstable();
     let median = sorted.get((sorted.len() - 1) / 2).copied().unwrap_or(at);
-    let is_apart = |clock: &&i64| u128::from(clock.abs_diff(at)) > OFFSET_MAX.as_micros();
-    let apart = clocks.iter().filter(is_apart).count();
-    ClockState { offset_micros: Some(at.saturating_sub(median)), is_off: 2 * apart > clocks.len() }
+    let agrees = |clock: &i64| u128::from(clock.abs_diff(median)) <= OFFSET_MAX.as_micros();
+    let agreeing = clocks.iter().filter(|clock| agrees(clock)).count();
+    let is_off = 2 * agreeing > clocks.len() && !agrees(&at);
+    ClockState { offset_micros: Some(at.saturating_sub(median)), is_off }
 }
 
 #[cfg(test)]
@@ -54,10 +55,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_majority_nobody_or_everybody_is_off() {
+    fn without_a_majority_that_agrees_nobody_is_off() {
         assert_eq!(are_off(&[0, 3_600]), [false; 2], "two clocks");
         assert_eq!(are_off(&[0, 0, 3_600, 3_600]), [false; 4]);
-        assert_eq!(are_off(&[0, 60, 120]), [true; 3]);
+        assert_eq!(are_off(&[0, 60, 120]), [false; 3]);
     }
 
     #[test]

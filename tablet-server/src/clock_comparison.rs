@@ -2,8 +2,7 @@
 //!
 //! Only timestamps that servers assign follow the wall clock, so a clock that is off makes nothing wrong but those. A timestamp that
 //! is far ahead hides later cells until the true time has reached it, so a leader with such a clock refuses writes; the client
-//! repeats them, and finds the next leader. METADATA is exempt. If no other server can lead, the others do not answer either,
-//! and after 30 s their clocks are not known any more: then this server leads and writes as before.
+//! repeats them, and finds the next leader. METADATA is exempt, and so is a group that no server with a right clock can lead.
 //!
 //! `clock_exchange` asks the other servers, and transfers leaderships while the clock is off.
 
@@ -19,14 +18,16 @@ use parking_lot::Mutex;
 
 /// How long the time of a server counts.
 const AGE_MAX: Duration = Duration::from_secs(30);
+/// A server has responded recently if it did so at most this long ago: two comparisons may fail in between.
+const RESPONDING_AGE_MAX: Duration = Duration::from_secs(15);
 
 /// The comparison of this server's clock with others. Its groups share it.
 #[derive(Default)]
 pub struct ClockComparison {
     /// By how many microseconds each other server's clock is ahead of this one, and when that was seen. Locked for a lookup.
     samples: Mutex<BTreeMap<ServerId, (i64, Duration)>>,
-    /// The state of this server's clock. Guards a value.
-    state: Mutex<ClockState>,
+    /// The state of this server's clock, and the servers whose clocks are not off. Guards values.
+    state: Mutex<(ClockState, BTreeSet<ServerId>)>,
     /// Whether it refuses writes: read for each write.
     refuses: AtomicBool,
 }
@@ -41,7 +42,7 @@ impl ClockComparison {
     /// The state of this server's clock.
     #[must_use]
     pub fn state(&self) -> ClockState {
-        *self.state.lock()
+        self.state.lock().0
     }
 
     /// Records by how much the clock of `peer` is ahead.
@@ -52,7 +53,7 @@ impl ClockComparison {
     /// Determines the state, and returns it if the clock is off from now on, or not any more.
     pub fn evaluate(&self, now: Duration) -> Option<ClockState> {
         let state = clock_state(&self.clocks(now), 0);
-        let before = std::mem::replace(&mut *self.state.lock(), state);
+        let (before, _trusted) = std::mem::replace(&mut *self.state.lock(), (state, self.trusted(now)));
         let is_ahead = state.offset_micros.is_some_and(|offset| offset > 0);
         self.refuses.store(state.is_off && is_ahead, Ordering::Relaxed);
         (before.is_off != state.is_off).then_some(state)
@@ -65,6 +66,14 @@ impl ClockComparison {
         samples.values().map(|(offset, _at)| *offset).chain([0]).collect()
     }
 
+    /// The other servers that have responded recently.
+    #[must_use]
+    pub fn responding(&self, now: Duration) -> BTreeSet<ServerId> {
+        let samples = self.samples.lock();
+        let recent = samples.iter().filter(|(_peer, (_offset, at))| now.saturating_sub(*at) <= RESPONDING_AGE_MAX);
+        recent.map(|(peer, _sample)| *peer).collect()
+    }
+
     /// The other servers whose clocks are known and not off.
     #[must_use]
     pub fn trusted(&self, now: Duration) -> BTreeSet<ServerId> {
@@ -74,13 +83,25 @@ impl ClockComparison {
         trusted.map(|(peer, _sample)| *peer).collect()
     }
 
-    /// The error of a write while this server's clock is too far ahead. `server`: this one.
+    /// Whether [`Self::refusal`] may return an error for some group. Cheap.
     #[must_use]
-    pub fn refusal(&self, server: ServerId) -> Option<Error> {
-        if !self.refuses.load(Ordering::Relaxed) {
+    pub fn may_refuse(&self) -> bool {
+        self.refuses.load(Ordering::Relaxed)
+    }
+
+    /// The error of a write in a group with voters on these servers, while this server's clock is too far ahead and another one of
+    /// them can lead. `server`: this one.
+    #[must_use]
+    pub fn refusal(&self, server: ServerId, mut voters: impl Iterator<Item = ServerId>) -> Option<Error> {
+        if !self.may_refuse() {
             return None;
         }
-        let ahead = seconds(self.state().offset_micros?);
+        let ahead = {
+            let state = self.state.lock();
+            let (clock, trusted) = &*state;
+            voters.any(|voter| trusted.contains(&voter)).then_some(clock.offset_micros?)?
+        };
+        let ahead = seconds(ahead);
         let message = format!(
             "the clock of tablet server {server} is {ahead} s ahead of the other servers: another server takes over its tablets; \
              synchronise the clock (NTP)"
@@ -102,6 +123,10 @@ mod tests {
     const SERVER: ServerId = ServerId::new(1);
     const SECOND: i64 = 1_000_000;
 
+    fn refusal(clocks: &ClockComparison) -> Option<Error> {
+        clocks.refusal(SERVER, [1, 2].map(ServerId::new).into_iter())
+    }
+
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
@@ -117,20 +142,22 @@ mod tests {
         for peer in [2, 3] {
             clocks.record(ServerId::new(peer), -12 * SECOND - 300_000, at(1));
         }
-        assert_eq!(clocks.refusal(SERVER), None, "not evaluated yet");
+        assert_eq!(refusal(&clocks), None, "not evaluated yet");
         assert!(clocks.evaluate(at(1)).unwrap().is_off);
         assert_eq!(clocks.trusted(at(1)), [2, 3].map(ServerId::new).into());
-        let refused = clocks.refusal(SERVER).unwrap();
+        let refused = refusal(&clocks).unwrap();
         assert_eq!(refused.reason, Reason::Unavailable);
         assert!(
             refused.message.starts_with("the clock of tablet server 1 is 12.3 s ahead of the other servers"),
             "{refused}"
         );
+        let without_others = [SERVER, ServerId::new(9)].into_iter();
+        assert_eq!(clocks.refusal(SERVER, without_others), None, "no server with a right clock can lead");
         for peer in [2, 3] {
             clocks.record(ServerId::new(peer), 0, at(6));
         }
         assert!(!clocks.evaluate(at(6)).unwrap().is_off);
-        assert_eq!(clocks.refusal(SERVER), None);
+        assert_eq!(refusal(&clocks), None);
     }
 
     #[test]
@@ -141,7 +168,7 @@ mod tests {
         }
         let state = clocks.evaluate(at(1)).unwrap();
         assert_eq!(state, ClockState { offset_micros: Some(-3_600 * SECOND), is_off: true });
-        assert_eq!(clocks.refusal(SERVER), None);
+        assert_eq!(refusal(&clocks), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   every 5 s    each registered server is asked for the time of its clock; half of the round trip is added
-//!   then         the clock is off if most clocks differ from it by more than 5 s (`model::clock_offset`)
+//!   then         the clock is off if most clocks agree, and it differs from them by more than 5 s (`model::clock_offset`)
 //!   while off    leaderships are transferred to servers whose clocks are not off
 //! ```
 

@@ -56,7 +56,7 @@ impl FaultRates {
 
     /// Links that are cut from time to time: a tablet can move between a write and its repetition.
     pub(crate) fn moves() -> Self {
-        Self::calm().every(Recurring::Cut, 1_200)
+        Self::calm().every(Recurring::Cut, 500)
     }
 
     /// Isolated servers that clients still reach.

@@ -115,7 +115,7 @@ impl Plan {
                 fault_rates: FaultRates::moves(),
                 splits: Vec::new(),
                 moves: Some(Duration::from_millis(100)),
-                clients: 4,
+                clients: 8,
                 ..plan
             },
             "kills" => Self { fault_rates: FaultRates::kills(), splits: many_splits(), clients: 3, ..plan },

@@ -177,15 +177,16 @@ impl TabletGroup {
 
     /// The error of a write that stores cells, while such writes are refused: for lack of disk space, or because the clock is ahead.
     pub(in crate::tablet) fn write_refusal(&self) -> Option<Error> {
-        if !self.capacity.may_refuse() {
-            return self.clocks.refusal(self.server);
+        if !self.capacity.may_refuse() && !self.clocks.may_refuse() {
+            return None;
         }
         let applied_state = self.state_machine.applied_state();
         let membership = &applied_state.metadata.descriptor.membership;
-        let voters = membership.replicas().filter(|replica| membership.is_voter(replica.replica));
-        self.capacity
-            .refusal(self.server, voters.map(|replica| replica.server))
-            .or_else(|| self.clocks.refusal(self.server))
+        let voters = || {
+            let voters = membership.replicas().filter(|replica| membership.is_voter(replica.replica));
+            voters.map(|replica| replica.server)
+        };
+        self.capacity.refusal(self.server, voters()).or_else(|| self.clocks.refusal(self.server, voters()))
     }
 
     /// Whether this replica leads and has applied its term's first entry.
