@@ -17,6 +17,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::TabletDescriptor;
+use ebla_model::scrub::ScrubState;
 use ebla_proto::locate::locate_client::LocateClient;
 use ebla_proto::locate::{ClusterReply, ClusterRequest};
 use ebla_proto::status::from_status;
@@ -99,6 +100,8 @@ pub struct ServerSnapshot {
     pub writes: WriteState,
     /// Its clock, in comparison with others.
     pub clock: ClockState,
+    /// Its search for damaged blocks.
+    pub scrub: ScrubState,
 }
 
 impl ServerSnapshot {
@@ -135,6 +138,7 @@ impl ServerSnapshot {
             log_bytes: known(one.log_bytes),
             resources,
             writes,
+            scrub: one.scrub.as_ref().map(convert::scrub_state_from_proto).unwrap_or_default(),
             clock: one.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default(),
             ..Self::of_record(&one.server.clone().unwrap_or_default())
         }

@@ -17,6 +17,7 @@ use ebla_model::id::{
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, obsolete_row_keys};
 use ebla_model::schema::{TableName, TableSchema};
+use ebla_model::scrub::ScrubState;
 
 /// The state of the cluster as observed at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -125,6 +126,8 @@ pub struct ServerReport {
     pub highest: HighestIds,
     /// Its clock, in comparison with others.
     pub clock: ClockState,
+    /// Its search for damaged blocks.
+    pub scrub: ScrubState,
 }
 
 /// What a server reports about one replica of a group.

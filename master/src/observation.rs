@@ -203,7 +203,8 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
     let (resources, writes) = reply.resources.as_ref().map(convert::resources_from_proto).unwrap_or_default();
     let highest = reply.highest.as_ref().map(convert::highest_ids_from_proto).unwrap_or_default();
     let clock = reply.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default();
-    ServerReport { replicas, damaged, idle, log_bytes: reply.log_bytes, resources, writes, highest, clock }
+    let scrub = reply.scrub.as_ref().map(convert::scrub_state_from_proto).unwrap_or_default();
+    ServerReport { replicas, damaged, idle, log_bytes: reply.log_bytes, resources, writes, highest, clock, scrub }
 }
 
 /// The ids of the replicas that the predicate selects.

@@ -13,7 +13,7 @@
 //!   capacity                                 what a server can still take
 //!   tablet_move                              moves of tablets between groups
 //!   highest_ids                              the ids in use, which no counter may give again
-//!   clock_offset                             whether the clock of a server is off
+//!   clock_offset  scrub                      whether the clock of a server is off; its search for damaged blocks
 //! ```
 //!
 //! Invariants: no IO, no clock, no randomness, no global state. Equal inputs give equal outputs, on every replica and in
@@ -41,6 +41,7 @@ pub mod metadata;
 pub mod mutation;
 pub mod rmw;
 pub mod schema;
+pub mod scrub;
 pub mod session;
 pub mod stored_row;
 pub mod tablet_move;

@@ -53,6 +53,27 @@ pub struct ServerOptions {
     pub disk_reserve: Option<ByteSize>,
     /// Reads the resources of the process, given the data folder and the reserve.
     pub resources: OpenResources,
+    /// When and how fast all stores are read, to find damaged blocks.
+    pub scrub: ScrubOptions,
+}
+
+/// When and how fast all stores are read, to find damaged blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubOptions {
+    /// Before the first pass of a process, on average.
+    pub first_after: Duration,
+    /// Between the starts of two passes, on average.
+    pub period: Duration,
+    /// The rate at which keys and values are read.
+    pub bytes_per_second: u64,
+}
+
+impl Default for ScrubOptions {
+    /// The first pass after an hour, then one each week, with 8 MiB per second.
+    fn default() -> Self {
+        let hour = Duration::from_secs(3_600);
+        Self { first_after: hour, period: hour * 24 * 7, bytes_per_second: 8 << 20 }
+    }
 }
 
 /// Makes the probe of a server's resources, for its data folder and its reserve of disk space.
@@ -115,6 +136,7 @@ impl ServerOptions {
             open_disk: Arc::new(|folder| Ok(Arc::new(RealDisk::open(folder)?))),
             disk_reserve: None,
             resources: Arc::new(|folder, reserve| Arc::new(SystemResources::new(folder, reserve))),
+            scrub: ScrubOptions::default(),
         }
     }
 

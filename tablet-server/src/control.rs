@@ -349,6 +349,9 @@ impl Control for ControlService {
             resources: Some(convert::resources_to_proto(&resources, self.manager.capacity().write_state())),
             highest: Some(convert::highest_ids_to_proto(&self.manager.highest_ids())),
             clock: Some(convert::clock_state_to_proto(&self.manager.clocks().state())),
+            scrub: Some(convert::scrub_state_to_proto(
+                &self.manager.scrub_results().state(self.manager.clock().monotonic()),
+            )),
         }))
     }
 

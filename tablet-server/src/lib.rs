@@ -7,7 +7,7 @@
 //! - `capacity` is what the server can still take: disk, files, memory;
 //! - `clock_comparison` and `clock_exchange` find out whether the server's clock is off;
 //! - `rpc` serves fronts and clients, `control` serves the master, `evidence` is what the server knows for a recovery, `deadline` reads the timeouts of calls;
-//! - `maintenance` flushes memtables, purges logs, splits large tablets and collects garbage;
+//! - `maintenance` flushes memtables, purges logs, splits large tablets, collects garbage and reads all stores to find damage;
 //! - `import_client` sends a tablet that moves to the leader of its new group;
 //! - `metadata_writer` updates METADATA after changes of tablets;
 //! - `local_servers` connects the servers of one process.
@@ -30,6 +30,7 @@ pub mod raft;
 pub mod registration;
 pub mod router;
 pub mod rpc;
+pub mod scrub_results;
 pub mod server;
 pub mod tablet;
 

@@ -184,6 +184,7 @@ impl TabletServer {
             let (lease, serving) = (background.child("lease"), background.child("serving"));
             services.serve(listener, &serving);
             clock_exchange::start(&manager, &directory, &background);
+            maintenance::start_scrubber(&manager, config.options.scrub, &background);
             maintenance::start(&manager, maintenance_limits(&config.options), &background);
             persist_cluster_id(&manager, &directory, &background);
             directory_cache.persist_changes(&directory, manager.maintenance(), &background);

@@ -1,6 +1,7 @@
 //! `ebla server`: the tablet servers of a cluster.
 
 use std::fmt;
+use std::time::Duration;
 
 use ebla_model::capacity::{Resources, WriteState, readable_bytes};
 use ebla_runtime::Runtime;
@@ -53,6 +54,7 @@ fn render(servers: &[ServerSnapshot]) -> String {
         "SIZE",
         "LOG",
         "CLOCK",
+        "SCRUBBED",
     ]);
     for one in servers {
         let replicas = match (one.replicas, one.assigned) {
@@ -70,6 +72,7 @@ fn render(servers: &[ServerSnapshot]) -> String {
             or_dash(one.size_bytes.map(readable_bytes)),
             or_dash(one.log_bytes.map(readable_bytes)),
             or_dash(one.clock.offset_micros.map(offset)),
+            or_dash(one.scrub.finished_ago.map(ago)),
         ]);
     }
     table.render()
@@ -100,6 +103,10 @@ pub fn to_json(one: &ServerSnapshot) -> Value {
         "memory_limit_bytes": memory.map(|memory| memory.limit),
         "clock_offset_micros": one.clock.offset_micros,
         "clock_is_off": one.clock.is_off,
+        "scrub_finished_seconds_ago": one.scrub.finished_ago.map(|ago| ago.as_secs()),
+        "scrub_bytes": one.scrub.bytes,
+        "scrub_bytes_per_second": one.scrub.bytes_per_second,
+        "damaged_replicas_found": one.scrub.damaged,
         "refuses_writes": (one.writes == WriteState::Refuses).then_some("disk"),
     })
 }
@@ -109,6 +116,16 @@ fn offset(micros: i64) -> String {
     let sign = if micros < 0 { '-' } else { '+' };
     let millis = micros.unsigned_abs() / 1_000;
     format!("{sign}{}.{:03} s", millis / 1_000, millis % 1_000)
+}
+
+/// How long ago, in the largest whole unit.
+fn ago(ago: Duration) -> String {
+    match ago.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s ago"),
+        seconds @ 60..3_600 => format!("{} min ago", seconds / 60),
+        seconds @ 3_600..86_400 => format!("{} h ago", seconds / 3_600),
+        seconds => format!("{} d ago", seconds / 86_400),
+    }
 }
 
 /// As text, because not every JSON parser reads 64-bit numbers.

@@ -6,6 +6,7 @@
 //!       Batch ---- an atomic write, cells and applied index together (batch.rs)
 //!       View  ---- one snapshot; Scan iterates over its cells (scan.rs), rows and columns above it (cells.rs)
 //!       flush, checkpoint (checkpoint.rs), sizes (sizes.rs), garbage collection rules (compaction.rs)
+//!       reading a copy as a whole, to find damage (scrub.rs)
 //!       failures injected by tests (faults.rs)
 //! ```
 //!
@@ -26,6 +27,7 @@ pub mod layout;
 mod open;
 pub mod options;
 pub mod scan;
+mod scrub;
 mod sizes;
 #[cfg(test)]
 mod tests;
@@ -47,6 +49,7 @@ pub use self::faults::{StoreFault, StoreOperation};
 pub use self::layout::MetaKey;
 pub use self::options::{BlockCache, MemoryUsage, SharedResources, StoreOptions};
 pub use self::scan::{Direction, ReadTier, Scan, ScanPlan, View};
+pub use self::scrub::{Scrub, ScrubProgress};
 
 use self::batch::Change;
 use self::compaction::CurrentGcRules;

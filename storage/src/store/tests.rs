@@ -3,6 +3,7 @@
 mod crash;
 mod garbage;
 mod reads;
+mod scrub;
 
 use std::collections::BTreeMap;
 use std::fs;

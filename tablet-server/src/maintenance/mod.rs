@@ -6,12 +6,15 @@
 //! - `split`: the automatic split of a tablet, and division of a group, above a size;
 //! - `gc`: the garbage collection of excess cell versions.
 //!
+//! A task of its own, `scrub`, reads all stores once a week.
+//!
 //! It also has the next segment of the commit log prepared, samples the space on the disk (`capacity`), and has moves of tablets
 //! continued.
 
 mod flush;
 mod gc;
 mod purge;
+mod scrub;
 mod split;
 
 use std::sync::Arc;
@@ -26,6 +29,7 @@ use self::flush::Flusher;
 use self::gc::GcScheduler;
 use self::purge::{LogPurger, LogRetention};
 use self::split::AutoSplitter;
+use crate::config::ScrubOptions;
 use crate::tablet::lifecycle::manager::TabletManager;
 use crate::tablet::{Tablet, TabletGroup};
 
@@ -59,6 +63,11 @@ pub fn start(manager: &Arc<TabletManager>, limits: MaintenanceLimits, runtime: &
         runtime: runtime.clone(),
     };
     runtime.tasks.spawn_until_stopped("maintenance", maintenance.run());
+}
+
+/// Starts the scrubber; it ends with `runtime.tasks`.
+pub fn start_scrubber(manager: &Arc<TabletManager>, options: ScrubOptions, runtime: &Runtime) {
+    scrub::start(manager, options, runtime);
 }
 
 struct MaintenanceLoop {

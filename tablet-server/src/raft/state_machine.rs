@@ -75,6 +75,14 @@ pub trait StateMachine: Send + Sync + 'static {
     /// When the checkpoint cannot be created.
     fn checkpoint(&self, folder: &Path) -> Result<AppliedPosition, Fault>;
 
+    /// Reads a checkpoint as a whole before it is sent, so that damaged blocks are not copied. Blocking.
+    ///
+    /// # Errors
+    /// When it is damaged, or cannot be read.
+    fn verify(&self, _checkpoint: &Path) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// Snapshot install: replaces the state with the checkpoint in `folder`, whose files have been verified; it may move them.
     /// The new state is durable when this returns.
     ///

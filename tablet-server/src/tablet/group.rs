@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ebla_model::command::{CommandKind, NewTablet};
-use ebla_model::error::Error;
+use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, OperationId, ReplicaId, ServerId, TableId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::TableSchema;
@@ -187,6 +187,21 @@ impl TabletGroup {
             voters.map(|replica| replica.server)
         };
         self.capacity.refusal(self.server, voters()).or_else(|| self.clocks.refusal(self.server, voters()))
+    }
+
+    /// Passes a result on, and has the store examined if it is an error of damaged data. Such an error becomes `Unavailable`, because
+    /// another replica takes over; unless an examination has shown that the files are sound.
+    pub(in crate::tablet) fn report_damage<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
+        let damage = self.state_machine.damage();
+        match result {
+            Err(failure) if failure.error.reason == Reason::DataDamaged && !damage.is_refuted() => {
+                damage.report();
+                let message =
+                    format!("a block of this replica may be damaged, another one takes over: {}", failure.error);
+                Err(Failure::new(Reason::Unavailable, message))
+            }
+            other => other,
+        }
     }
 
     /// Whether this replica leads and has applied its term's first entry.

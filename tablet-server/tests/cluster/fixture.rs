@@ -21,6 +21,7 @@ use ebla_model::{FamilyId, Micros, SchemaVersion};
 use ebla_proto::{convert, record};
 use ebla_runtime::clock::TimeSource;
 use ebla_runtime::{Clock, Runtime, Tasks};
+use ebla_tablet_server::config::ScrubOptions;
 use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::tablet::TabletGroup;
 use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
@@ -83,6 +84,7 @@ pub(crate) struct Fixture {
     tasks: Tasks,
     pub(crate) servers: Vec<Option<TabletServer>>,
     clocks: [Arc<ServerClock>; 3],
+    scrub: ScrubOptions,
     /// The address that the servers advertise; `None`: the one they listen on.
     advertise: Option<String>,
 }
@@ -92,7 +94,17 @@ impl Fixture {
         Self::start_at(split_bytes, None).await
     }
 
+    /// As [`Self::start`], with servers that read all their stores again and again.
+    pub(crate) async fn start_scrubbing() -> Self {
+        let (first_after, period) = (Duration::ZERO, Duration::from_millis(500));
+        Self::start_with(1 << 20, None, ScrubOptions { first_after, period, bytes_per_second: 1 << 30 }).await
+    }
+
     pub(crate) async fn start_at(split_bytes: u32, advertise: Option<String>) -> Self {
+        Self::start_with(split_bytes, advertise, ScrubOptions::default()).await
+    }
+
+    async fn start_with(split_bytes: u32, advertise: Option<String>, scrub: ScrubOptions) -> Self {
         if let Ok(filter) = std::env::var("EBLA_LOG") {
             ebla_runtime::logging::init(&filter);
         }
@@ -105,6 +117,7 @@ impl Fixture {
             tasks,
             servers: Vec::new(),
             clocks: Default::default(),
+            scrub,
             advertise,
         };
         for at in 0..3 {
@@ -121,6 +134,7 @@ impl Fixture {
             timings: TIMINGS,
             restart: RestartScope::Server,
             split_bytes: ebla_runtime::units::ByteSize::new(u64::from(split_kib) * 1024),
+            scrub: self.scrub,
             ..ServerOptions::up(self.local_servers.clone())
         };
         let advertise = self.advertise.clone();

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 mod clocks;
+mod damage;
 mod failing;
 mod failover;
 mod fixture;

@@ -75,6 +75,7 @@ impl Checkpoints {
             // An earlier run of the process may have left a folder of this name.
             let _old = fs::remove_dir_all(folder.path());
             let applied = machine.checkpoint(folder.path())?;
+            machine.verify(folder.path())?;
             Ok((folder, applied))
         };
         let (folder, applied) = run_blocking(&self.maintenance, create).await??;

@@ -33,7 +33,7 @@ use ebla_runtime::Failpoint;
 use ebla_storage::store::cells::{self, DeletePlan};
 use ebla_storage::store::compaction::TableGcRules;
 use ebla_storage::store::layout::{self, MetaKey};
-use ebla_storage::store::{Batch, Direction, GcRules, GroupStore, SharedResources, StoreError};
+use ebla_storage::store::{Batch, Direction, GcRules, GroupStore, Scrub, SharedResources, StoreError};
 use parking_lot::{Mutex, RwLock};
 use tracing::{error, info};
 
@@ -42,6 +42,7 @@ use crate::tablet::WriteId;
 use crate::tablet::core::applied_state::{AppliedState, GroupMetadata, TabletMetadata};
 use crate::tablet::core::apply::{self, Applier, CellEdit, CellReader};
 use crate::tablet::core::command;
+use crate::tablet::core::damage::DamageReports;
 use crate::tablet::core::entry::{DecodedEntry, DecodedPayload};
 use crate::tablet::core::state::{GroupState, MetaEdit};
 
@@ -102,6 +103,7 @@ pub struct GroupStateMachine {
     applied_state: RwLock<Arc<AppliedState>>,
     /// Locked to copy or replace the value.
     file_sizes: Mutex<Option<FileSizes>>,
+    damage: DamageReports,
 }
 
 /// The sizes of the group's tablets in files, which change only with the files or the tablets.
@@ -148,6 +150,7 @@ impl GroupStateMachine {
             store: RwLock::new(Arc::new(store)),
             applied_state,
             file_sizes: Mutex::default(),
+            damage: DamageReports::default(),
         })
     }
 
@@ -155,6 +158,12 @@ impl GroupStateMachine {
     #[must_use]
     pub const fn id(&self) -> GroupReplica {
         self.id
+    }
+
+    /// The reports that the store may be damaged.
+    #[must_use]
+    pub const fn damage(&self) -> &DamageReports {
+        &self.damage
     }
 
     /// The published applied state. A read must pin its view first.
@@ -427,6 +436,18 @@ impl StateMachine for GroupStateMachine {
         let state = self.state.lock();
         self.store().checkpoint(folder).map_err(Error::from).map_err(fault("checkpoint"))?;
         Ok(applied_position(state.applied, &state.descriptor))
+    }
+
+    fn verify(&self, checkpoint: &Path) -> Result<(), Fault> {
+        match Scrub::check(checkpoint).map_err(Error::from) {
+            Ok(_bytes) => Ok(()),
+            Err(error) => {
+                if error.reason == Reason::DataDamaged {
+                    self.damage.report();
+                }
+                Err(fault("verify checkpoint")(error))
+            }
+        }
     }
 
     fn install(&self, folder: &Path, _applied: AppliedPosition) -> Result<(), Fault> {

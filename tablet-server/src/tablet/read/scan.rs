@@ -63,9 +63,8 @@ impl Tablet {
         position: ReadPosition,
         timeout: Duration,
     ) -> Result<ReadBatch, Failure> {
-        tokio::time::timeout(timeout, self.read_now(request, position, timeout))
-            .await
-            .unwrap_or_else(|_elapsed| Err(Failure::deadline()))
+        let read = tokio::time::timeout(timeout, self.read_now(request, position, timeout)).await;
+        self.report_damage(read.unwrap_or_else(|_elapsed| Err(Failure::deadline())))
     }
 
     async fn read_now(

@@ -6,6 +6,7 @@
 //! returns (tombstone); the first replicas of a new group are all created from the same seed; any other
 //! missing replica is created *empty* and filled by the leader's snapshot, never from a seed whose content it cannot have.
 
+mod damage;
 mod highest_ids;
 mod provision;
 mod recover;
@@ -31,10 +32,12 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tracing::{error, warn};
 
+pub use self::damage::ScrubRate;
 pub use self::provision::{CreateOutcome, InitialState};
 use crate::capacity::Capacity;
 use crate::clock_comparison::ClockComparison;
 use crate::raft::{BlockingPools, GroupDirectory, GroupReplica, Network, RaftTimings};
+use crate::scrub_results::ScrubResults;
 use crate::tablet::core::applied_state::TabletMetadata;
 use crate::tablet::lifecycle::split::TabletHost;
 use crate::tablet::write::admission::Admission;
@@ -100,6 +103,7 @@ pub struct TabletManager {
     /// Whether the server is draining.
     draining: AtomicBool,
     clocks: Arc<ClockComparison>,
+    scrub_results: ScrubResults,
 }
 
 #[derive(Clone)]
@@ -132,6 +136,7 @@ impl TabletManager {
             failure: watch::Sender::new(None),
             draining: AtomicBool::new(false),
             clocks: Arc::default(),
+            scrub_results: ScrubResults::default(),
         });
         let live = manager.replicas_to_start()?;
         let opened = futures::stream::iter(live)
@@ -265,6 +270,12 @@ impl TabletManager {
     #[must_use]
     pub const fn clocks(&self) -> &Arc<ClockComparison> {
         &self.clocks
+    }
+
+    /// The results of scrubbing the stores.
+    #[must_use]
+    pub const fn scrub_results(&self) -> &ScrubResults {
+        &self.scrub_results
     }
 
     /// The commit log.

@@ -58,9 +58,14 @@ impl TabletManager {
         });
     }
 
-    /// The tasks of the replica are about to be stopped, so this is done by a task of the server.
     fn on_core_end(&self, id: GroupReplica, error: Error) {
         error!(group = %id.group, replica = %id.replica, %error, "raft core ended by an error; replica stopped");
+        self.stop_and_recover(id, error);
+    }
+
+    /// Stops a running replica and recovers from its failure. The tasks of the replica are about to be stopped, so this is done by
+    /// a task of the server.
+    pub(super) fn stop_and_recover(&self, id: GroupReplica, error: Error) {
         let Some(manager) = self.me.upgrade() else { return };
         self.parts.runtime.tasks.spawn_until_stopped("recover-replica", async move {
             let mut waiting = manager.begin_waiting(id);
@@ -103,6 +108,7 @@ impl TabletManager {
     /// Quarantines a damaged replica. The process ends if the registry cannot record that.
     async fn quarantine(&self, id: GroupReplica, damage: Error) {
         error!(group = %id.group, replica = %id.replica, error = %damage, "replica quarantined: its store is damaged");
+        self.scrub_results().add_damaged(id);
         let registry = Arc::clone(&self.parts.registry);
         if let Err(error) = self.run_maintenance(move || Ok(registry.quarantine(id)?)).await {
             self.end_process(id, &error.context("quarantine a damaged replica"));

@@ -76,8 +76,9 @@ impl TabletManager {
         watch_leadership(&group, &runtime, &self.parts.host);
         let replica = Replica { group: Arc::clone(&group), runtime: runtime.clone() };
         self.replicas.write().insert(id.group, replica);
-        // Only now: the reaction removes the replica.
+        // Only now: the reactions remove the replica.
         self.watch_core(id, &group, &runtime);
+        self.watch_damage(id, &group, &runtime);
         Ok(())
     }
 
