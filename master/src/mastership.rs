@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::active::ActiveMaster;
 use crate::bootstrap::{self, PendingBootstrap};
 use crate::election::MasterLock;
-use crate::plan::behind_actions;
+use crate::plan::behind;
 use crate::{MasterConfig, observation, reconciler};
 
 /// The delay before a failed election or takeover is retried.
@@ -117,7 +117,7 @@ impl Mastership {
 /// are left to the reconciler.
 async fn check_chubby(master: &ActiveMaster) -> Result<(), Error> {
     let snapshot = observation::with_chubby(master, observation::observe_reports(master).await?).await?;
-    for action in behind_actions(&snapshot).into_iter().flatten() {
+    for action in behind::actions(&snapshot).into_iter().flatten() {
         reconciler::execute(master, &action).await?;
     }
     if let Some(reasons) = &snapshot.behind {

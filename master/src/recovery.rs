@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ebla_chubby::{Chubby, Compare, Counter, File, TransactionOutcome, Write, next_ids, paths, raise_counter};
+use ebla_chubby::{Chubby, Compare, Counter, TransactionOutcome, Write, next_ids, paths, raise_counter};
 use ebla_client::channel::MESSAGE_BYTES_MAX;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, LogId, MasterEpoch, OperationId, ReplicaId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
-use ebla_model::schema::{TableSchema, TableState};
+use ebla_model::schema::TableSchema;
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::record::ClusterState;
 use ebla_proto::{control, convert, operate, record};
@@ -22,8 +22,9 @@ use tonic::Request;
 use tracing::{info, warn};
 
 use crate::active::ActiveMaster;
-use crate::cluster::{ClusterSnapshot, Operation, OperationKind};
+use crate::cluster::ClusterSnapshot;
 use crate::election::MasterLock;
+use crate::jobs::delete::intent;
 use crate::plan::recovery::{ChubbyContent, GroupEvidence, Recovery, ServerEvidence, Step, recovery};
 use crate::schema_store::{self, Identity};
 
@@ -142,17 +143,12 @@ fn group_from_proto(message: &control::GroupEvidence) -> Result<GroupEvidence, E
 async fn read_content(lock: &MasterLock) -> Result<ChubbyContent, Error> {
     let chubby = &**lock.chubby();
     let identity = schema_store::read_identity(chubby).await?.map(|identity| identity.value);
-    let (names, _revision) = chubby.list(paths::NAMES).await?;
     Ok(ChubbyContent {
         cluster: identity.map(|identity| (identity.cluster, identity.epoch_base)),
         lock: lock.revision(),
         files: schema_store::read_files(chubby, ClusterSnapshot::default()).await?,
-        names: names.iter().filter_map(|file| Some((file.path.clone(), parse_table(file)?))).collect(),
+        names: schema_store::list_names(chubby).await?,
     })
-}
-
-fn parse_table(file: &File) -> Option<TableId> {
-    std::str::from_utf8(&file.value).ok()?.parse().ok()
 }
 
 /// Executes one step. A conflict is an error: only the holder of the lock writes these files.
@@ -188,16 +184,10 @@ async fn execute(lock: &MasterLock, step: &Step) -> Result<(), Error> {
 /// The writes that start the deletion of a table; the reconciler completes it.
 async fn deletion(chubby: &dyn Chubby, schema: &TableSchema) -> Result<Vec<Write>, Error> {
     let operation = OperationId::new(next_ids(chubby, Counter::Operations, 1).await?.start);
-    let drop = Operation { table: schema.table, kind: OperationKind::DropTable };
-    let deleting = TableSchema { state: TableState::Deleting, ..schema.clone() };
+    let mut writes = Vec::from(intent(schema.clone(), operation));
     let name = paths::name(&schema.name);
-    let mut writes = vec![
-        Write::put(paths::table(schema.table), convert::schema_to_bytes(&deleting)),
-        Write::delete(paths::plan(schema.table)),
-        Write::put(paths::operation(operation), schema_store::encode_operation(operation, &drop)),
-    ];
     // Another table may have the name now.
-    if chubby.read(&name).await?.as_ref().and_then(parse_table) == Some(schema.table) {
+    if schema_store::list_names(chubby).await?.get(&name) == Some(&schema.table) {
         writes.push(Write::delete(name));
     }
     Ok(writes)

@@ -105,9 +105,19 @@ pub(crate) async fn read_root(chubby: &dyn Chubby) -> Result<Option<Stored<Table
 /// `NotFoundTable` when there is none.
 pub(crate) async fn resolve(chubby: &dyn Chubby, name: &TableName) -> Result<TableId, Error> {
     let file = chubby.read(&paths::name(name)).await?;
-    let file = file.ok_or_else(|| not_found(name))?;
+    parse_table_id(&file.ok_or_else(|| not_found(name))?)
+}
+
+fn parse_table_id(file: &File) -> Result<TableId, Error> {
     let text = std::str::from_utf8(&file.value).ok();
     text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::damaged(format!("{} is not a table id", file.path)))
+}
+
+/// The tables of all names, by the path of the name; damaged files are omitted.
+pub(crate) async fn list_names(chubby: &dyn Chubby) -> Result<BTreeMap<String, TableId>, Error> {
+    let (files, _revision) = chubby.list(paths::NAMES).await?;
+    let named = files.into_iter().filter_map(|file| Some((parse_table_id(&file).ok()?, file.path)));
+    Ok(named.map(|(table, path)| (path, table)).collect())
 }
 
 pub(crate) fn not_found(name: &TableName) -> Error {

@@ -53,20 +53,25 @@ async fn record_intent(master: &ActiveMaster, name: &TableName) -> Result<TableI
         let schema = stored.value;
         check_deletable(&schema)?;
         let table = schema.table;
-        let drop = Operation { table, kind: OperationKind::DropTable };
-        let deleting = TableSchema { state: TableState::Deleting, ..schema };
-        let writes = vec![
-            Write::put(paths::table(table), convert::schema_to_bytes(&deleting)),
-            Write::delete(paths::name(name)),
-            Write::delete(paths::plan(table)),
-            Write::put(paths::operation(operation), schema_store::encode_operation(operation, &drop)),
-        ];
+        let writes = intent(schema, operation).into_iter().chain([Write::delete(paths::name(name))]).collect();
         let compare = Compare::Modified(paths::table(table), stored.modified);
         if let TransactionOutcome::Committed(_) = master.commit_intent(vec![compare], writes).await? {
             info!(%table, %name, "deleting table");
             return Ok(table);
         }
     }
+}
+
+/// The writes that start the deletion of a table by this operation; beside them its name must be deleted.
+pub(crate) fn intent(schema: TableSchema, operation: OperationId) -> [Write; 3] {
+    let table = schema.table;
+    let drop = Operation { table, kind: OperationKind::DropTable };
+    let deleting = TableSchema { state: TableState::Deleting, ..schema };
+    [
+        Write::put(paths::table(table), convert::schema_to_bytes(&deleting)),
+        Write::delete(paths::plan(table)),
+        Write::put(paths::operation(operation), schema_store::encode_operation(operation, &drop)),
+    ]
 }
 
 /// Checks that a table may be deleted.

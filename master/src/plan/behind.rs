@@ -27,7 +27,8 @@ pub fn reasons(cluster: &ClusterSnapshot) -> Vec<String> {
 }
 
 /// The only actions while Chubby is behind; `None` when it is not.
-pub(super) fn actions(cluster: &ClusterSnapshot) -> Option<Vec<Action>> {
+#[must_use]
+pub fn actions(cluster: &ClusterSnapshot) -> Option<Vec<Action>> {
     let reasons = reasons(cluster);
     let record = match &cluster.behind {
         Some(_recorded) => None,

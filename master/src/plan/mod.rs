@@ -173,7 +173,7 @@ impl fmt::Display for Summary<'_> {
 /// [`behind`] there are no others than those that make it known.
 #[must_use]
 pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
-    if let Some(actions) = behind_actions(cluster) {
+    if let Some(actions) = behind::actions(cluster) {
         return actions;
     }
     let mut actions = Vec::new();
@@ -193,12 +193,6 @@ pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     actions.extend(deleted::unknown_tables(cluster));
     actions.extend(leader_balance::balance_leaders(cluster, ctx));
     actions
-}
-
-/// The actions of a master while Chubby is [`behind`], before any other; `None` when it is not.
-#[must_use]
-pub fn behind_actions(cluster: &ClusterSnapshot) -> Option<Vec<Action>> {
-    behind::actions(cluster)
 }
 
 fn stale_root(cluster: &ClusterSnapshot) -> Option<Action> {
