@@ -32,19 +32,25 @@ const CHUNK_BYTES: usize = 1024 * 1024;
 /// Makes the names of scratch folders unique within the process.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A folder that is deleted when this value is dropped.
+/// A folder for a copy of a replica's store, which is deleted when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct ScratchFolder(PathBuf);
 
 impl ScratchFolder {
-    /// Reserves a unique path in `scratch`; nothing is created there.
-    pub(in crate::raft) fn reserve(scratch: &Path, group: GroupReplica) -> Self {
+    /// Reserves a unique path in `scratch`, which is created if it is missing; nothing is at the path. Blocking.
+    ///
+    /// # Errors
+    /// When `scratch` cannot be created.
+    pub(crate) fn reserve(scratch: &Path, group: GroupReplica) -> io::Result<Self> {
+        fs::create_dir_all(scratch)?;
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("snapshot-{}-{}-{number}", group.group, group.replica);
-        Self(scratch.join(name))
+        let folder = Self(scratch.join(format!("snapshot-{}-{}-{number}", group.group, group.replica)));
+        // An earlier run of the process may have left a folder of this name.
+        let _old = fs::remove_dir_all(folder.path());
+        Ok(folder)
     }
 
-    pub(in crate::raft) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -70,10 +76,7 @@ impl Checkpoints {
     pub(in crate::raft) async fn create(&self) -> io::Result<(ScratchFolder, AppliedPosition)> {
         let (machine, scratch, group) = (Arc::clone(&self.machine), self.scratch.clone(), self.group);
         let create = move || -> io::Result<(ScratchFolder, AppliedPosition)> {
-            fs::create_dir_all(&scratch)?;
-            let folder = ScratchFolder::reserve(&scratch, group);
-            // An earlier run of the process may have left a folder of this name.
-            let _old = fs::remove_dir_all(folder.path());
+            let folder = ScratchFolder::reserve(&scratch, group)?;
             let applied = machine.checkpoint(folder.path())?;
             machine.verify(folder.path())?;
             Ok((folder, applied))
@@ -192,9 +195,7 @@ struct ReceivedFile {
 
 impl SnapshotReceiver {
     pub(in crate::raft) fn create(scratch: &Path, group: GroupReplica) -> io::Result<Self> {
-        fs::create_dir_all(scratch)?;
-        let folder = ScratchFolder::reserve(scratch, group);
-        let _old = fs::remove_dir_all(folder.path());
+        let folder = ScratchFolder::reserve(scratch, group)?;
         fs::create_dir(folder.path())?;
         Ok(Self { folder, open: None })
     }

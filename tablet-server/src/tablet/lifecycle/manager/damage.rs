@@ -10,7 +10,6 @@
 //!
 //! A group with fewer than three voters keeps its damaged replica: nothing could replace it, and its other blocks are readable.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use ebla_storage::store::{Scrub, ScrubProgress};
 use tracing::{error, warn};
 
 use super::TabletManager;
-use crate::raft::GroupReplica;
+use crate::raft::{GroupReplica, ScratchFolder};
 use crate::tablet::TabletGroup;
 
 /// The bytes of one step of a scrub.
@@ -40,16 +39,6 @@ pub enum ScrubRate {
     Unlimited,
     /// This many bytes per second.
     BytesPerSecond(u64),
-}
-
-/// A folder that is deleted when this is dropped.
-struct Copy(PathBuf);
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        // If the deletion fails, the next start deletes it with all scratch folders.
-        let _left = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 impl TabletManager {
@@ -118,16 +107,13 @@ impl TabletManager {
     /// # Errors
     /// `DataDamaged` when a block is damaged; else when the store cannot be copied or read.
     pub async fn scrub(&self, group: &TabletGroup, rate: ScrubRate) -> Result<u64, Error> {
-        let dir = self.parts.scratch.join(format!("scrub-{}-{}", group.id(), group.replica()));
+        let id = GroupReplica { group: group.id(), replica: group.replica() };
         let (store, scratch) = (group.state_machine().store(), self.parts.scratch.clone());
         let opened = self.run_maintenance(move || {
-            let io = |error: std::io::Error| Error::internal(format!("copy a store to read it: {error}"));
-            std::fs::create_dir_all(&scratch).map_err(io)?;
-            // A scrub that was cancelled may have left it.
-            let _old = std::fs::remove_dir_all(&dir);
-            let copy = Copy(dir);
-            store.checkpoint(&copy.0)?;
-            Ok((Scrub::open(&copy.0)?, copy))
+            let copy = ScratchFolder::reserve(&scratch, id)
+                .map_err(|error| Error::internal(format!("create a folder for the copy of a store: {error}")))?;
+            store.checkpoint(copy.path())?;
+            Ok((Scrub::open(copy.path())?, copy))
         });
         let (mut scrub, copy) = opened.await?;
         loop {
