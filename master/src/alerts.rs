@@ -231,13 +231,7 @@ mod tests {
     #[test]
     fn golden_scripts() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/events/outages.txt");
-        let script = std::fs::read_to_string(&file).unwrap();
-        let cases: Vec<_> = script.trim_end().split("\n\n").map(|case| run(&format!("{case}\n"))).collect();
-        let reported = cases.join("\n");
-        if std::env::var_os("UPDATE").is_some() {
-            std::fs::write(&file, &reported).unwrap();
-        }
-        assert_eq!(reported, std::fs::read_to_string(&file).unwrap(), "{}", file.display());
+        crate::golden::check_cases(&file, run);
     }
 
     #[test]

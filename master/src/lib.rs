@@ -27,6 +27,9 @@ mod bootstrap;
 pub mod cluster;
 mod election;
 pub mod events;
+#[cfg(test)]
+#[path = "../../tests/golden.rs"]
+mod golden;
 pub mod health;
 mod instances;
 mod jobs;

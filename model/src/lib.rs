@@ -31,6 +31,9 @@ pub mod command;
 pub mod error;
 pub mod filter;
 pub mod gc;
+#[cfg(test)]
+#[path = "../../tests/golden.rs"]
+mod golden;
 pub mod group_time;
 pub mod highest_ids;
 pub mod id;

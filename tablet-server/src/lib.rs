@@ -35,6 +35,9 @@ pub mod server;
 pub mod tablet;
 
 #[cfg(test)]
+#[path = "../../tests/golden.rs"]
+mod golden;
+#[cfg(test)]
 #[path = "../../fuzz/inputs.rs"]
 mod inputs;
 

@@ -456,13 +456,7 @@ fn golden_scripts() {
     files.sort();
     assert!(!files.is_empty());
     for file in files {
-        let script = std::fs::read_to_string(&file).unwrap();
-        let cases: Vec<_> = script.trim_end().split("\n\n").map(|case| run(&format!("{case}\n"))).collect();
-        let planned = cases.join("\n");
-        if std::env::var_os("UPDATE").is_some() {
-            std::fs::write(&file, &planned).unwrap();
-        }
-        assert_eq!(planned, std::fs::read_to_string(&file).unwrap(), "{}", file.display());
+        crate::golden::check_cases(&file, run);
     }
 }
 
