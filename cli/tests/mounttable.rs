@@ -138,7 +138,7 @@ fn names_are_served_from_a_cluster_by_any_number_of_processes() {
     let cluster = up.addresses.first().unwrap().as_str();
     let one = Names::start(folder.path(), "one", &["--cluster", cluster]);
     used_by_hand(&one);
-    // Nobody is at the first address.
+    // No process listens at the first address.
     let seeds = format!("127.0.0.1:1,{cluster}");
     let two = Names::start(folder.path(), "two", &["--cluster", &seeds]);
     assert_eq!(one.mt("alice", &["mount", "a/b", "h:1"]).0, Some(0));

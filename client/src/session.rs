@@ -34,8 +34,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A late write is left in its session until the session has this many later ones. A group refuses a session with 65,536.
 const HELD_BACK_MAX: u64 = 4_096;
 
-/// Maximum number of tablets of a group with sessions of their own. If more have late writes, the whole group is slow. A group has
-/// at most so many tablets that move to other groups.
+/// Maximum number of tablets of a group with sessions of their own. If more have late writes, the whole group is slow. As many
+/// tablets can move from a group to other groups at the same time.
 const SEPARATE_MAX: usize = 16;
 
 /// Number of groups above which sessions without outstanding writes are dropped.

@@ -1,7 +1,7 @@
 //! Whether the clock of a server is off, by comparison with the clocks of the other servers.
 //!
-//! A clock is off when it differs from the median of all clocks by more than [`OFFSET_MAX`], and most clocks do not. So of three clocks
-//! one can be found wrong; of two, nobody can tell which one is. If there is no majority of clocks that agree, none is off.
+//! A clock is off when it differs from the median of all clocks by more than [`OFFSET_MAX`], and most clocks do not. So three clocks
+//! are enough to find a wrong one, and two are not. If there is no majority of clocks that agree, none is off.
 
 use std::time::Duration;
 

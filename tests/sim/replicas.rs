@@ -1,6 +1,6 @@
 //! Comparison of the contents of each tablet on all replicas of its group at the end.
 //!
-//! Cells of dropped families are no contents: nobody can read them, and each replica removes them when it compacts them.
+//! Cells of dropped families are not compared: no read returns them, and each replica removes them at a compaction of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,4 +1,4 @@
-//! Reading a copy of a store as a whole, to find damaged blocks before somebody needs them.
+//! Reading a copy of a store as a whole, to find damaged blocks before a read meets them.
 //!
 //! A copy is a checkpoint: hard links to the same files, which stay there while compactions replace them. It is opened for reading
 //! without the block cache, so that every block comes from its file and its checksum is compared. The operating system may

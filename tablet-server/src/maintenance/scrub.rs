@@ -1,6 +1,6 @@
-//! The scrubber: reads all stores of the server once a week, slowly, and reports damaged blocks before somebody needs them.
+//! The scrubber: reads all stores of the server once a week, slowly, and reports damaged blocks before a read meets them.
 //!
-//! A block that nobody reads can be damaged for long, until the other copies are damaged or lost too. The first pass begins
+//! Damage of a block that is not read stays unnoticed otherwise, until the other copies are damaged or lost too. The first pass begins
 //! a while after the start, at a random time, so that servers that start together do not read together.
 
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! openraft publishes server metrics (vote, role, membership) and data metrics (log, commit, apply). Each is consistent in
 //! itself; data metrics that are read after server metrics are never older than these. Both remain as they were when the core
-//! ends; only all metrics together tell that it has ended. A core that has ended leads nothing and follows nobody.
+//! ends; only all metrics together tell that it has ended. A core that has ended is neither leader nor follower.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
