@@ -154,9 +154,10 @@ impl Permissions {
         self.template.as_deref()
     }
 
-    /// Sets the permissions of future children.
+    /// Sets the permissions of future children. Without a list and a template of its own it is none: the stored form has no other
+    /// way to write that.
     pub fn set_template(&mut self, template: Self) {
-        self.template = Some(Box::new(template));
+        self.template = (template != Self::default()).then(|| Box::new(template));
     }
 
     /// Whether `caller` has one of `tags`, or Admin.

@@ -9,6 +9,8 @@
 //!  "users/%%": {"Admin":{"In":["%%"]}}}
 //! ```
 //!
+//! A template without lists, such as `"users/%%": {}`, is none: children inherit from their parent, as without that entry.
+//!
 //! Listed nodes are sticky and get exactly the listed permissions, without anything inherited. Their missing ancestors
 //! inherit from their parents, and are not sticky.
 

@@ -51,6 +51,17 @@ fn templates_in_a_file_are_nested_as_deep_as_they_can_be_stored() {
     assert_eq!(parsed(100_000, "{}"), Err(Reason::BadPermissions));
 }
 
+#[test]
+fn a_template_without_lists_is_none_as_it_is_stored() {
+    for template in [r#""a/%%":{}"#, r#""a/%%/%%":{}"#, r#""a/%%":{},"a/%%/%%/%%":{}"#] {
+        let json = format!(r#"{{"a":{{"Read":{{"In":["x"]}}}},{template}}}"#);
+        let nodes = file::parse(&json, &Permissions::open()).unwrap();
+        let permissions = &nodes.last().unwrap().permissions;
+        assert_eq!(permissions.template(), None, "{json}");
+        assert_eq!(Permissions::from_json(&permissions.to_json()).as_ref(), Ok(permissions));
+    }
+}
+
 fn row() -> Row {
     let meta = [
         ("i", "0000000000000007"),
