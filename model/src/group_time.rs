@@ -50,6 +50,20 @@ impl GroupTimes {
         Self { log, session: self.session.plus(session).min(log), gc: self.gc.plus(gc).min(log) }
     }
 
+    /// The times of a group without any cells that takes over cells from a group with the log's time `log` and the GC time `gc`. Its own GC
+    /// time may come from the first command of a leader whose clock was ahead: by that time the cells would be older than they are.
+    #[must_use]
+    pub fn adopt(self, log: Micros, gc: Micros) -> Self {
+        let log = self.log.max(log);
+        Self { log, gc: gc.min(log), ..self }
+    }
+
+    /// Whether the GC time is later than `now`, a time by another clock, by more than clocks may differ and commands are apart.
+    #[must_use]
+    pub fn is_gc_ahead_of(self, now: Micros) -> bool {
+        self.gc.since(now) > STEP_MAX
+    }
+
     /// The times of a group that takes over cells from a group with the log's time `log` and the GC time `gc`: timestamps that were given
     /// there are not given again, and no cell that was dead there comes back.
     #[must_use]
@@ -120,6 +134,18 @@ mod tests {
             times = times.advance(at(4600 + 60 * minute), seconds(60));
         }
         assert_eq!(times, GroupTimes { log: at(8200), session: at(4660), gc: at(8200) });
+    }
+
+    #[test]
+    fn a_new_group_takes_the_gc_time_over_with_the_cells() {
+        // Its first leader's clock was an hour ahead.
+        let new = GroupTimes::default().advance(at(4600), None);
+        assert!(new.is_gc_ahead_of(at(1000)));
+        let adopted = new.adopt(at(1000), at(990));
+        assert_eq!(adopted, GroupTimes { log: at(4600), session: at(4600), gc: at(990) });
+        assert!(!adopted.is_gc_ahead_of(at(930)) && adopted.is_gc_ahead_of(at(929)));
+        // From there it advances as after a pause.
+        assert_eq!(adopted.advance(at(4600), seconds(10)).gc, at(1010));
     }
 
     #[test]

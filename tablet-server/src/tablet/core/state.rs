@@ -261,11 +261,6 @@ impl GroupState {
         self.set_times(self.times().advance(time, elapsed));
     }
 
-    /// Raises the times to those of a group from which a tablet is imported.
-    pub fn raise_time(&mut self, log: Micros, gc: Micros) {
-        self.set_times(self.times().raise(log, gc));
-    }
-
     fn set_times(&mut self, times: GroupTimes) {
         let jumped = times.log.since(times.session);
         self.dirty.jumped |= jumped != self.jumped;

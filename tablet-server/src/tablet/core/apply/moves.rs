@@ -5,6 +5,7 @@
 
 use ebla_model::codec;
 use ebla_model::command::{RefusalKind, Reply};
+use ebla_model::group_time::GroupTimes;
 use ebla_model::id::{GroupId, LogIndex, OperationId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::GroupDescriptor;
@@ -99,8 +100,7 @@ impl<C: CellReader> Applier<'_, C> {
         };
         let ImportStart { source, range, schema, time, gc_time, .. } = start;
         let table = schema.table;
-        // Times that the source has given to cells of the tablet must not be given again, and no dead cell must come back.
-        self.state.raise_time(time, gc_time);
+        self.state.take_over_times(time, gc_time);
         if self.state.tables.get(&table).is_none_or(|known| known.schema.version < schema.version) {
             self.state.set_schema(schema);
         }
@@ -141,7 +141,21 @@ impl<C: CellReader> Applier<'_, C> {
         if state.tablets.contains_key(&tablet) || tablets.chain(importing).any(overlaps) {
             return Err("the group has a tablet with these rows".to_owned());
         }
+        self.check_times(start)?;
         self.check_drops(start)
+    }
+
+    /// Ages are evaluated at a group's GC time. If that of one group is later than the present in the other group, because a clock was
+    /// ahead when the group was new, cells of the other one would be older than they are, and those with a maximum age would vanish.
+    fn check_times(&self, start: &ImportStart) -> Result<(), String> {
+        let (here, there) = (self.state.times(), GroupTimes { gc: start.gc_time, ..GroupTimes::default() });
+        let is_ahead = here.is_gc_ahead_of(start.time) || there.is_gc_ahead_of(here.log);
+        if self.state.has_cells() && is_ahead {
+            let why = "the times of the two groups differ by more than a minute, because the clock of a server was ahead; move the \
+                       tablet later, or to another group";
+            return Err(why.to_owned());
+        }
+        Ok(())
     }
 
     /// An operation that drops rows is applied once by each group. If only one of the two groups has applied it to rows of the
@@ -264,3 +278,5 @@ fn unknown() -> ImportStatus {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod time_tests;

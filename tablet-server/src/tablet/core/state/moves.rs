@@ -3,12 +3,34 @@
 use ebla_model::id::{LogId, LogIndex, OperationId, TableId, TabletId, Term};
 use ebla_model::key::KeyRange;
 use ebla_model::tablet_move::{Arrival, ArrivalProgress, Departure, DeparturePhase, ImportPosition, MoveId};
+use ebla_model::time::Micros;
 use ebla_proto::convert;
 use ebla_storage::store::layout::{self, MetaKey};
 
 use super::{GroupState, MetaEdit, OPERATIONS_MAX};
 
 impl GroupState {
+    /// Whether the group has tablets, or receives some.
+    #[must_use]
+    pub fn has_cells(&self) -> bool {
+        !self.tablets.is_empty() || !self.arrivals.is_empty()
+    }
+
+    /// Takes the times of a group from which a tablet is imported over: timestamps that were given there are not given again, and no
+    /// cell that was dead there comes back. A group without cells takes its GC time, so that no cell becomes older by the move.
+    pub fn take_over_times(&mut self, log: Micros, gc: Micros) {
+        if self.has_cells() {
+            self.set_times(self.times().raise(log, gc));
+            return;
+        }
+        for (table, state) in &mut self.tables {
+            state.floors.clear();
+            self.dirty.floors.insert(*table);
+        }
+        self.floors_raised_at = Micros::ZERO;
+        self.set_times(self.times().adopt(log, gc));
+    }
+
     /// The group that a tablet departs to while it is still here, or `None` if it is served.
     #[must_use]
     pub fn departure_of(&self, tablet: TabletId) -> Option<&Departure> {
