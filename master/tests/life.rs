@@ -15,7 +15,7 @@ use ebla_master::{Master, MasterConfig};
 use ebla_model::cell::FamilyName;
 use ebla_model::error::{Error, Reason};
 use ebla_model::gc::GcRule;
-use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
+use ebla_model::id::{GroupId, OperationId, ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::mutation::{Mutation, WriteTime};
@@ -124,6 +124,34 @@ pub(crate) async fn soon<F: Future<Output = bool>>(what: &str, holds: impl Fn() 
         }
     };
     assert!(tokio::time::timeout(TIMEOUT, waits).await.is_ok(), "{what}");
+}
+
+/// The proxy in front of a master repeats the call when that master fails. The operation of the first attempt must not end after the
+/// second one: it would drop rows that are written since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_drop_of_rows_ends_the_operation_of_the_first_attempt() {
+    let cluster = TestCluster::start().await;
+    let (name, admin) = (name("repeated"), cluster.client.admin());
+    admin.create_table(&name, &[("a".to_owned(), None)], &[]).await.unwrap();
+    let table = cluster.table(&name);
+    table.mutate_row(&key("grape"), &set("a")).await.unwrap();
+    // What a master leaves that fails before it has sent anything to the groups.
+    let schema = cluster.chubby.list(paths::TABLES).await.unwrap().0.pop().unwrap();
+    let operation = next_ids(&*cluster.chubby, Counter::Operations, 1).await.unwrap().start;
+    let range = Some(convert::key_range_to_proto(&KeyRange::prefix(b"gr")));
+    let intent = control::ApplyRequest {
+        table: paths::parse_table(&schema.path).unwrap().get(),
+        kind: Some(control::apply_request::Kind::DropRange(control::DropRange { operation, range })),
+        ..Default::default()
+    };
+    let file = paths::operation(OperationId::new(operation));
+    cluster.chubby.transact(vec![], vec![Write::put(file.clone(), intent.encode_to_vec())]).await.unwrap();
+
+    admin.drop_row_range(&name, &key("gr")).await.unwrap();
+    assert!(cluster.chubby.read(&file).await.unwrap().is_none(), "the first operation has ended too");
+    table.mutate_row(&key("grape"), &set("a")).await.unwrap();
+    assert_eq!(keys(&table).await, ["grape"]);
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

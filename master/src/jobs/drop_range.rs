@@ -16,6 +16,9 @@ use crate::schema_store;
 
 /// Drops all rows of `range`; rows that are written meanwhile may stay or be dropped.
 ///
+/// Earlier operations of the table that are unfinished end first. One of them may be this call, sent before to a master that has
+/// failed since: if it ended later, it would drop rows that are written after this call.
+///
 /// # Errors
 /// `NotFoundTable`; `Deadline` or `OutcomeUnknown` when the operation continues in the background.
 pub(crate) async fn drop_range(
@@ -25,7 +28,16 @@ pub(crate) async fn drop_range(
     deadline: Deadline,
 ) -> Result<(), Error> {
     let operation = record_intent(master, name, range).await?;
-    finish(master, operation, deadline).await.map_err(|error| master.defer(error))
+    finish_in_order(master, operation, deadline).await.map_err(|error| master.defer(error))
+}
+
+async fn finish_in_order(master: &ActiveMaster, last: OperationId, deadline: Deadline) -> Result<(), Error> {
+    let operations = schema_store::list_operations(master.chubby()).await?;
+    let Some(table) = operations.get(&last).map(|operation| operation.table) else { return Ok(()) };
+    for (id, _operation) in operations.range(..=last).filter(|(_id, operation)| operation.table == table) {
+        finish(master, *id, deadline).await?;
+    }
+    Ok(())
 }
 
 async fn record_intent(master: &ActiveMaster, name: &TableName, range: KeyRange) -> Result<OperationId, Error> {
