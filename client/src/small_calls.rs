@@ -31,12 +31,14 @@ use crate::wire;
 const WRITE_BYTES_MAX: usize = 128 * 1024;
 /// The largest number of rows of a read that is sent on the stream.
 const READ_ROWS_MAX: usize = 16;
-/// The queue is full only when the server has stopped reading; then further calls are refused, and their callers retry. A broken
+/// The queue is full, in number or bytes, only when the server has stopped reading; then further calls are refused, and their callers retry. A broken
 /// stream is opened again at once: the callers back off.
-const STREAM: CallStreamOptions<tablet::CallReply> = CallStreamOptions {
+const STREAM: CallStreamOptions<tablet::Call, tablet::CallReply> = CallStreamOptions {
     name: "small-calls",
     call_number: |reply| reply.call,
+    call_bytes: tablet::Call::encoded_len,
     queued_max: 16 * 1024,
+    queued_bytes_max: 64 << 20,
     reconnect_delay: Duration::ZERO,
 };
 

@@ -33,11 +33,14 @@ use crate::raft::counters::RaftCounters;
 use crate::raft::storage::snapshot::send_files;
 use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
 
-/// A stream of frames. Each group has only a few frames in flight, so the queue is long enough.
-const FRAMES: CallStreamOptions<FrameReply> = CallStreamOptions {
+/// A stream of frames. Each group has only a few frames in flight, so the queue is long enough; each frame has up to about 1 MiB, or one
+/// larger entry, so the queue of a peer that reads slowly is bounded in bytes too. openraft sends a refused frame again.
+const FRAMES: CallStreamOptions<Frame, FrameReply> = CallStreamOptions {
     name: "raft-stream",
     call_number: |reply| reply.call,
+    call_bytes: Frame::encoded_len,
     queued_max: 16 * 1024,
+    queued_bytes_max: 64 << 20,
     reconnect_delay: Duration::from_millis(100),
 };
 /// The largest number of snapshot parts that wait for the socket; each has about 1 MiB.
