@@ -4,7 +4,7 @@
 //!   free space below the reserve              refuses
 //!   free space of 5/4 of the reserve or more  accepts again
 //!   between both, or not known                as before
-//!   free space below half of the reserve      receives no snapshots either
+//!   free space below half of the reserve      receives no snapshots either, and before that none that would lead there
 //! ```
 //!
 //! Without the distance a compaction that frees and uses a few megabytes would change the state every second.
@@ -44,6 +44,13 @@ impl DiskGate {
     #[must_use]
     pub const fn is_critical(&self) -> bool {
         self.space.free_bytes < self.space.reserve_bytes / CRITICAL_FRACTION
+    }
+
+    /// Whether a copy of a group with this many bytes leaves the space above the critical mark. True while the space is not known.
+    #[must_use]
+    pub const fn has_room_for(&self, size_bytes: u64) -> bool {
+        let needed = size_bytes.saturating_add(self.space.reserve_bytes / CRITICAL_FRACTION);
+        self.space.total_bytes == 0 || self.space.free_bytes >= needed
     }
 
     /// The space that was observed last.

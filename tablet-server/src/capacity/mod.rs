@@ -6,7 +6,7 @@
 //! also refuses when a majority of its group's servers has too little space: it would only fill their disks. METADATA is exempt.
 //!
 //! Below half of the reserve a server receives no snapshots either, except those of METADATA: a snapshot is a whole group, which its
-//! leader could send to another server.
+//! leader could send to another server. One that would not leave half of the reserve is refused before its files arrive.
 
 pub mod disk_gate;
 
@@ -106,14 +106,18 @@ impl Capacity {
         if self.refuses.load(Ordering::Relaxed) { WriteState::Refuses } else { WriteState::Accepts }
     }
 
-    /// Why a snapshot of this group is not received, while there is very little space on the disk of `server`, which is this one.
+    /// Why a snapshot of this group is not received for lack of space on the disk of `server`, which is this one. `size_bytes`: of its
+    /// files, 0 when it is not known.
     #[must_use]
-    pub fn snapshot_refusal(&self, server: ServerId, group: GroupId) -> Option<Error> {
-        let (is_critical, space) = {
-            let gate = self.gate.lock();
-            (gate.is_critical(), gate.space())
-        };
-        (is_critical && group != GroupId::METADATA).then(|| snapshot_refusal(server, space))
+    pub fn snapshot_refusal(&self, server: ServerId, group: GroupId, size_bytes: u64) -> Option<Error> {
+        let gate = *self.gate.lock();
+        if group == GroupId::METADATA {
+            None
+        } else if gate.is_critical() {
+            Some(snapshot_refusal(server, gate.space()))
+        } else {
+            (!gate.has_room_for(size_bytes)).then(|| snapshot_too_large(server, size_bytes, gate.space()))
+        }
     }
 
     /// Whether [`Self::refusal`] may return an error for some group. Cheap.
@@ -174,6 +178,16 @@ fn snapshot_refusal(server: ServerId, space: DiskSpace) -> Error {
     Error::new(Reason::ResourceExhausted, message)
 }
 
+fn snapshot_too_large(server: ServerId, size_bytes: u64, space: DiskSpace) -> Error {
+    let DiskSpace { free_bytes, total_bytes, reserve_bytes } = space;
+    let [size, free, total, reserve] = [size_bytes, free_bytes, total_bytes, reserve_bytes].map(readable_bytes);
+    let message = format!(
+        "tablet server {server} does not receive a snapshot of {size}: {free} of {total} are free, and it would leave less than half \
+         of the {reserve} that are reserved (--disk-reserve); free disk space or delete data"
+    );
+    Error::new(Reason::ResourceExhausted, message)
+}
+
 fn peers_refusal(without_space: &[ServerId], voters: usize) -> Error {
     let servers: Vec<String> = without_space.iter().map(ServerId::to_string).collect();
     let message = format!(
@@ -223,17 +237,33 @@ mod tests {
     fn snapshots_are_refused_below_half_of_the_reserve_except_those_of_metadata() {
         let probe = Arc::new(FixedResources::default());
         let capacity = Capacity::new(Arc::clone(&probe) as Arc<dyn ResourceProbe>, LocalServers::default());
-        let refusal = |free_bytes, group| {
+        let refusal = |free_bytes, group, size_bytes| {
             let disk = Some(DiskSpace { free_bytes, total_bytes: 50 << 30, reserve_bytes: 2 << 30 });
             probe.set(Resources { disk, ..Resources::default() });
             capacity.sample_disk(HERE);
-            capacity.snapshot_refusal(HERE, group)
+            capacity.snapshot_refusal(HERE, group, size_bytes)
         };
         let (user, half) = (GroupId::new(1_000), 1 << 30);
-        assert_eq!(refusal(half, user), None);
-        assert_eq!(refusal(half - 1, GroupId::METADATA), None);
-        let refused = refusal(half - 1, user).unwrap();
+        assert_eq!(refusal(half, user, 0), None);
+        assert_eq!(refusal(half - 1, GroupId::METADATA, 0), None);
+        let refused = refusal(half - 1, user, 0).unwrap();
         assert!(refused.reason == Reason::ResourceExhausted && refused.message.contains("less than half"), "{refused}");
+    }
+
+    #[test]
+    fn a_snapshot_that_would_not_leave_half_of_the_reserve_is_refused() {
+        let probe = Arc::new(FixedResources::default());
+        let capacity = Capacity::new(Arc::clone(&probe) as Arc<dyn ResourceProbe>, LocalServers::default());
+        let user = GroupId::new(1_000);
+        assert_eq!(capacity.snapshot_refusal(HERE, user, 1 << 60), None, "the disk was not sampled yet");
+        let disk = Some(DiskSpace { free_bytes: 4 << 30, total_bytes: 50 << 30, reserve_bytes: 2 << 30 });
+        probe.set(Resources { disk, ..Resources::default() });
+        capacity.sample_disk(HERE);
+        assert_eq!(capacity.snapshot_refusal(HERE, user, 3 << 30), None);
+        assert_eq!(capacity.snapshot_refusal(HERE, GroupId::METADATA, (3 << 30) + 1), None);
+        let refused = capacity.snapshot_refusal(HERE, user, (3 << 30) + 1).unwrap();
+        assert_eq!(refused.reason, Reason::ResourceExhausted);
+        assert!(refused.message.contains("a snapshot of 3.0 GiB: 4.0 GiB of 50.0 GiB are free"), "{refused}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod bad_messages;
 mod cluster;
 mod ended;
 mod slow_reads;
+mod snapshots;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_model::id::{LogIndex, ReplicaId, ServerId};
+use ebla_model::id::{ReplicaId, ServerId};
 
 use self::cluster::{Cluster, FirstElection, QUICK, Transport, now, replica_on, until};
 use super::{Group, MembershipChange, MembershipError, ProposeError, RaftTimings, ReadIndexError};
@@ -142,7 +143,7 @@ async fn a_leader_whose_connection_breaks_is_replaced_when_the_promise_to_it_end
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_leader_learns_from_replies_which_servers_lack_disk_space() {
     let cluster = Cluster::start(3, Transport::Grpc, QUICK).await;
-    let set_free = |server: ServerId, free_bytes| cluster.set_free_bytes(server, free_bytes);
+    let set_free = |server: ServerId, free| cluster.set_free_mebibytes(server, free);
     let refuses = |leader: ServerId| {
         let capacity = &cluster.node(leader).capacity;
         capacity.refusal(leader, cluster.servers.iter().copied()).is_some()
@@ -228,61 +229,6 @@ async fn a_power_loss_of_all_servers_loses_no_acknowledged_write() {
     for node in cluster.nodes() {
         assert_eq!(node.machine.count(), 201);
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_follower_that_needs_purged_entries_gets_a_snapshot() {
-    for transport in [Transport::Direct, Transport::Grpc] {
-        let mut cluster = Cluster::start(3, transport, QUICK).await;
-        let leader = cluster.leader().await;
-        let follower = *cluster.servers.iter().find(|server| **server != leader).unwrap();
-        cluster.write("before").await;
-        cluster.kill(follower).await;
-        for number in 0..300 {
-            cluster.write(&number.to_string()).await;
-        }
-        let group = Arc::clone(&cluster.node(leader).group);
-        for node in cluster.nodes() {
-            node.machine.flush();
-            node.group.purge(LogIndex::new(200)).await;
-        }
-        until("the purge", || group.status().purged.is_some_and(|id| id.index == LogIndex::new(200))).await;
-        cluster.up(follower, Some(QUICK.election_max), FirstElection::ByTimeout).await;
-        cluster.write("after").await;
-        cluster.settled().await;
-        assert_eq!(cluster.node(follower).machine.count(), 302);
-        // The installed snapshot survives the next restart.
-        cluster.kill(follower).await;
-        cluster.up(follower, Some(QUICK.election_max), FirstElection::ByTimeout).await;
-        cluster.write("again").await;
-        cluster.settled().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_follower_with_very_little_disk_space_gets_its_snapshot_when_it_has_more() {
-    let mut cluster = Cluster::start(3, Transport::Grpc, QUICK).await;
-    let leader = cluster.leader().await;
-    let follower = *cluster.servers.iter().find(|server| **server != leader).unwrap();
-    cluster.write("before").await;
-    cluster.kill(follower).await;
-    for number in 0..30 {
-        cluster.write(&number.to_string()).await;
-    }
-    let group = Arc::clone(&cluster.node(leader).group);
-    for node in cluster.nodes() {
-        node.machine.flush();
-        node.group.purge(LogIndex::new(20)).await;
-    }
-    until("the purge", || group.status().purged.is_some_and(|id| id.index == LogIndex::new(20))).await;
-    cluster.set_free_bytes(follower, 9);
-    cluster.up(follower, Some(QUICK.election_max), FirstElection::ByTimeout).await;
-    // Long enough for several attempts.
-    tokio::time::sleep(3 * QUICK.election_max).await;
-    assert!(cluster.node(follower).machine.count() <= 1);
-    cluster.set_free_bytes(follower, 10);
-    cluster.write("after").await;
-    cluster.settled().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_proto::raft::{SnapshotChunk, SnapshotPart, snapshot_part};
@@ -28,6 +29,10 @@ use crate::raft::state_machine::{AppliedPosition, StateMachine};
 
 /// Bytes of a file in one message.
 const CHUNK_BYTES: usize = 1024 * 1024;
+
+/// How long one part of a snapshot may take: to be accepted by the socket, or to arrive. So a peer that is frozen blocks other
+/// snapshots for no longer.
+pub(in crate::raft) const PART_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Makes the names of scratch folders unique within the process.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -151,7 +156,24 @@ impl Iterator for SnapshotReader {
     }
 }
 
+/// The size of the files in a folder, in bytes. Blocking.
+fn size_bytes(folder: &Path) -> io::Result<u64> {
+    fs::read_dir(folder)?.map(|file| Ok(file?.metadata()?.len())).sum()
+}
+
+/// The size of a checkpoint's files, in bytes.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(in crate::raft) async fn checkpoint_bytes(folder: &ScratchFolder, maintenance: &Blocking) -> io::Result<u64> {
+    let path = folder.path().to_owned();
+    run_blocking(maintenance, move || size_bytes(&path)).await?
+}
+
 /// Reads a folder part by part on the blocking pool and sends the parts; ends early when the receiver of `parts` is dropped.
+///
+/// # Errors
+/// When a file cannot be read, or a part was not accepted within [`PART_TIMEOUT`].
 pub(in crate::raft) async fn send_files(
     folder: ScratchFolder,
     parts: mpsc::Sender<SnapshotPart>,
@@ -164,9 +186,14 @@ pub(in crate::raft) async fn send_files(
         let files = Arc::clone(&files);
         let read = move || files.lock().next();
         let Some(part) = run_blocking(&maintenance, read).await?.transpose()? else { return Ok(()) };
-        if parts.send(part).await.is_err() {
+        match tokio::time::timeout(PART_TIMEOUT, parts.send(part)).await {
+            Ok(Ok(())) => {}
             // The response of the receiving server says what happened.
-            return Ok(());
+            Ok(Err(_closed)) => return Ok(()),
+            Err(_elapsed) => {
+                let message = format!("the receiver has accepted no part of the snapshot for {PART_TIMEOUT:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
         }
     }
 }
@@ -288,6 +315,34 @@ mod tests {
         assert_eq!(fs::read(folder.path().join("c")).unwrap(), big);
         drop(folder);
         assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_receiver_that_accepts_no_part_in_time_fails_the_transfer() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = ScratchFolder::reserve(scratch.path(), GROUP).unwrap();
+        fs::create_dir(folder.path()).unwrap();
+        fs::write(folder.path().join("a"), vec![7_u8; CHUNK_BYTES * 4]).unwrap();
+        let maintenance = Blocking::pool("maintenance", 1, 4).unwrap();
+        assert_eq!(checkpoint_bytes(&folder, &maintenance).await.unwrap(), CHUNK_BYTES as u64 * 4);
+        let (sender, mut parts) = mpsc::channel(1);
+        let started = tokio::time::Instant::now();
+        let sent = send_files(folder, sender, maintenance);
+        let receiver = async {
+            // A slow receiver is not a silent one: each part has a deadline of its own.
+            for _part in 0..2 {
+                tokio::time::sleep(PART_TIMEOUT * 2 / 3).await;
+                parts.recv().await.unwrap();
+            }
+            std::future::pending::<()>().await;
+        };
+        let failed = tokio::select! {
+            sent = sent => sent.unwrap_err(),
+            () = receiver => unreachable!("it never ends"),
+        };
+        assert_eq!(failed.kind(), io::ErrorKind::TimedOut, "{failed}");
+        assert!(started.elapsed() > PART_TIMEOUT * 2);
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0, "the checkpoint is deleted");
     }
 
     #[test]

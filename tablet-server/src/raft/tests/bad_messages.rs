@@ -18,17 +18,17 @@ use super::{VERY_SLOW, replica};
 /// The index of no entry in these tests.
 const FAR: LogIndex = LogIndex::new(1_000);
 
-fn client(cluster: &Cluster, server: ServerId, runtime: &Runtime) -> RaftClient<Channel> {
+pub(super) fn client(cluster: &Cluster, server: ServerId, runtime: &Runtime) -> RaftClient<Channel> {
     RaftClient::new(runtime.net.channel(&cluster.address(server)))
 }
 
 /// The messages of one replica to another.
 #[derive(Clone, Copy)]
-struct Sender {
-    from: ServerId,
-    to: ServerId,
-    term: Term,
-    last: LogId,
+pub(super) struct Sender {
+    pub(super) from: ServerId,
+    pub(super) to: ServerId,
+    pub(super) term: Term,
+    pub(super) last: LogId,
 }
 
 impl Sender {
@@ -74,7 +74,7 @@ impl Sender {
         ]
     }
 
-    fn snapshot_header(self, members: &Membership) -> snapshot_part::Part {
+    pub(super) fn snapshot_header(self, members: &Membership) -> snapshot_part::Part {
         let last = LogId { term: self.term, index: FAR };
         snapshot_part::Part::Header(raft::SnapshotHeader {
             group: TABLET.get(),
@@ -85,6 +85,7 @@ impl Sender {
             membership_log_id: Some(log_id_to_proto(self.last)),
             membership: Some(membership_to_proto(members)),
             id: String::new(),
+            size_bytes: 0,
         })
     }
 
@@ -110,7 +111,7 @@ impl Sender {
 }
 
 /// The reason with which a message was refused.
-fn reason(reply: raft::FrameReply) -> String {
+pub(super) fn reason(reply: raft::FrameReply) -> String {
     match reply.kind {
         Some(frame_reply::Kind::Unreachable(reason)) => reason,
         other => panic!("accepted: {other:?}"),

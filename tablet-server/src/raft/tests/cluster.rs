@@ -195,7 +195,7 @@ pub(super) struct Node {
     pub(super) machine: Arc<List>,
     pub(super) log: CommitLog,
     pub(super) capacity: Arc<Capacity>,
-    network: Arc<Network>,
+    pub(super) network: Arc<Network>,
     directory: Arc<OneGroup>,
     runtime: Runtime,
 }
@@ -340,9 +340,11 @@ impl Cluster {
         self.addresses.address(server).unwrap()
     }
 
-    /// Sets the space on a server's disk, which may be down: free bytes, with a reserve of 20.
-    pub(super) fn set_free_bytes(&self, server: ServerId, free_bytes: u64) {
-        let disk = Some(DiskSpace { free_bytes, total_bytes: 100, reserve_bytes: 20 });
+    /// Sets the space on a server's disk, which may be down: free mebibytes, of 100 with a reserve of 20. A snapshot of these tests is
+    /// smaller than one.
+    pub(super) fn set_free_mebibytes(&self, server: ServerId, free: u64) {
+        let [free_bytes, total_bytes, reserve_bytes] = [free, 100, 20].map(|mebibytes| mebibytes << 20);
+        let disk = Some(DiskSpace { free_bytes, total_bytes, reserve_bytes });
         self.durable[&server].resources.set(Resources { disk, ..Resources::default() });
         if let Some(node) = self.nodes.get(&server) {
             node.capacity.sample_disk(server);

@@ -15,7 +15,7 @@ use proptest::sample::{Index, select};
 use prost::Message;
 
 use super::message::{GroupOrigin, MessageHeader, RaftRequest, RaftResponse, Unreachable};
-use super::wire::{self, Incoming};
+use super::wire::{self, Incoming, SnapshotAnnouncement};
 use crate::inputs::inputs;
 use crate::raft::state_machine::AppliedPosition;
 use crate::raft::storage::adapter::snapshot_meta;
@@ -79,7 +79,7 @@ fn replies() -> Vec<raft::FrameReply> {
 
 fn snapshot_headers() -> Vec<raft::SnapshotHeader> {
     let applied = AppliedPosition { last: Some(at(70)), membership: (Some(at(12)), members()) };
-    vec![wire::snapshot_header(header(), &committed_vote(Term::new(2), 1), &applied)]
+    vec![wire::snapshot_header(header(), &committed_vote(Term::new(2), 1), &applied, 5 << 20)]
 }
 
 fn encode_incoming(call: u64, header: MessageHeader, incoming: Incoming) -> raft::Frame {
@@ -114,7 +114,7 @@ fn entries_with_gaps_and_positions_that_no_log_reaches_are_refused() {
 fn a_snapshot_without_voters_is_refused() {
     let mut header = snapshot_headers().remove(0);
     header.membership = Some(Default::default());
-    let (_, _, applied) = wire::decode_snapshot_header(header).unwrap();
+    let applied = wire::decode_snapshot_header(header).unwrap().applied;
     assert!(validate(&applied).unwrap_err().to_string().contains("no voters"));
 }
 
@@ -150,12 +150,12 @@ proptest! {
     #[test]
     fn a_snapshot_header_is_refused_or_round_trips(bytes in inputs(encoded(&snapshot_headers()))) {
         let Ok(message) = raft::SnapshotHeader::decode(bytes.as_slice()) else { return Ok(()) };
-        let Ok((to, vote, applied)) = wire::decode_snapshot_header(message) else { return Ok(()) };
-        let again = wire::decode_snapshot_header(wire::snapshot_header(to, &vote, &applied)).unwrap();
-        let without_origin = MessageHeader { origin: GroupOrigin::default(), ..to };
-        assert_eq!(again, (without_origin, vote, applied.clone()));
-        if validate(&applied).is_ok() {
-            drop(snapshot_meta(&applied));
+        let Ok(decoded) = wire::decode_snapshot_header(message) else { return Ok(()) };
+        let SnapshotAnnouncement { header, vote, applied, size_bytes } = &decoded;
+        let again = wire::decode_snapshot_header(wire::snapshot_header(*header, vote, applied, *size_bytes)).unwrap();
+        assert_eq!(again, decoded);
+        if validate(applied).is_ok() {
+            drop(snapshot_meta(applied));
         }
     }
 }

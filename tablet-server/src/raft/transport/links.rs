@@ -12,6 +12,7 @@ use super::link::PeerLink;
 use super::local::LocalLink;
 use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
 use super::options::NetworkOptions;
+use super::snapshot_budget::SnapshotBudget;
 use super::stream::StreamLink;
 use crate::raft::counters::RaftCounters;
 use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
@@ -22,13 +23,20 @@ pub(in crate::raft) struct Links {
     /// Owns the tasks of the links.
     runtime: Runtime,
     counters: Arc<RaftCounters>,
+    snapshots: SnapshotBudget,
     /// The lock guards the map only.
     links: Mutex<BTreeMap<ServerId, Arc<Link>>>,
 }
 
 impl Links {
     pub(super) fn new(options: NetworkOptions, runtime: Runtime) -> Self {
-        Self { options, runtime, counters: Arc::default(), links: Mutex::default() }
+        Self {
+            options,
+            runtime,
+            counters: Arc::default(),
+            snapshots: SnapshotBudget::default(),
+            links: Mutex::default(),
+        }
     }
 
     pub(in crate::raft) const fn options(&self) -> &NetworkOptions {
@@ -38,6 +46,11 @@ impl Links {
     /// The counters of this server's replication.
     pub(in crate::raft) const fn counters(&self) -> &Arc<RaftCounters> {
         &self.counters
+    }
+
+    /// The places for snapshots of this server.
+    pub(in crate::raft) const fn snapshots(&self) -> &SnapshotBudget {
+        &self.snapshots
     }
 
     /// The link to `server`.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::link::PeerLink;
 use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
+use super::snapshot_budget::{INSTALL_TIMEOUT, SnapshotPermit};
 use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
 
 /// The receiving side of a server: delivers messages to its groups.
@@ -29,11 +30,15 @@ pub(super) trait MessageReceiver: Send + Sync + 'static {
         request: RaftRequest,
     ) -> BoxFuture<'static, Result<RaftResponse, Unreachable>>;
 
-    /// Installs a snapshot in its group.
+    /// A place for a snapshot of this server's process: its files are not copied, so its size does not matter.
+    fn snapshot_permit(&self, header: &MessageHeader) -> Result<SnapshotPermit, Unreachable>;
+
+    /// Installs a snapshot in its group, and releases the permit then.
     fn receive_snapshot(
         &self,
         header: MessageHeader,
         snapshot: SnapshotTransfer,
+        permit: SnapshotPermit,
     ) -> BoxFuture<'static, Result<RaftVote, Unreachable>>;
 }
 
@@ -139,10 +144,17 @@ impl PeerLink for LocalLink {
         header: MessageHeader,
         snapshot: SnapshotTransfer,
     ) -> BoxFuture<'static, Result<RaftVote, Unreachable>> {
-        match self.peer() {
-            Ok(peer) => async move { peer.receive_snapshot(header, snapshot).await }.boxed(),
-            Err(unreachable) => futures::future::ready(Err(unreachable)).boxed(),
+        let peer = self.peer();
+        async move {
+            let peer = peer?;
+            let permit = peer.snapshot_permit(&header)?;
+            let installed = peer.receive_snapshot(header, snapshot, permit);
+            match tokio::time::timeout(INSTALL_TIMEOUT, installed).await {
+                Ok(installed) => installed,
+                Err(_elapsed) => Err(Unreachable(format!("the snapshot was not installed in {INSTALL_TIMEOUT:?}"))),
+            }
         }
+        .boxed()
     }
 }
 

@@ -17,6 +17,7 @@ pub(super) mod network;
 pub(super) mod options;
 pub(super) mod peer;
 pub(super) mod service;
+pub(super) mod snapshot_budget;
 mod stream;
 mod wire;
 

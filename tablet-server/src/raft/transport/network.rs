@@ -16,6 +16,7 @@ use super::links::Links;
 use super::local::MessageReceiver;
 use super::message::{GroupOrigin, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, Unreachable};
 use super::options::NetworkOptions;
+use super::snapshot_budget::{SnapshotBudget, SnapshotPermit};
 use crate::raft::config::GroupConfig;
 use crate::raft::counters::RaftCounters;
 use crate::raft::election::fast_election;
@@ -138,13 +139,23 @@ impl Network {
         }
     }
 
-    /// Fails when this server would not install a snapshot for this replica: checked before the files are received.
-    pub(super) fn check_expected(&self, header: &MessageHeader) -> Result<(), Unreachable> {
+    /// The places for snapshots of this server.
+    pub(in crate::raft) fn snapshots(&self) -> &SnapshotBudget {
+        self.links.snapshots()
+    }
+
+    /// Fails when this server would not install a snapshot for this replica: checked before the files are received. `size_bytes`: of all
+    /// files, 0 when it is not known. The permit is for the time until the snapshot is installed.
+    pub(super) fn admit_snapshot(
+        &self,
+        header: &MessageHeader,
+        size_bytes: u64,
+    ) -> Result<SnapshotPermit, Unreachable> {
         self.group(header)?;
         let options = self.options();
-        match options.capacity.snapshot_refusal(options.server, header.group) {
+        match options.capacity.snapshot_refusal(options.server, header.group, size_bytes) {
             Some(refusal) => Err(Unreachable(refusal.message)),
-            None => Ok(()),
+            None => self.snapshots().receive_permit(header.group),
         }
     }
 }
@@ -176,10 +187,18 @@ impl MessageReceiver for Network {
         &self,
         header: MessageHeader,
         snapshot: SnapshotTransfer,
+        permit: SnapshotPermit,
     ) -> BoxFuture<'static, Result<RaftVote, Unreachable>> {
-        match self.group(&header) {
-            Ok(group) => async move { group.receive_snapshot(snapshot).await }.boxed(),
-            Err(unreachable) => futures::future::ready(Err(unreachable)).boxed(),
+        let group = self.group(&header);
+        async move {
+            let installed = group?.receive_snapshot(snapshot).await;
+            drop(permit);
+            installed
         }
+        .boxed()
+    }
+
+    fn snapshot_permit(&self, header: &MessageHeader) -> Result<SnapshotPermit, Unreachable> {
+        self.snapshots().receive_permit(header.group)
     }
 }

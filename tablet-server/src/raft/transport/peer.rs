@@ -68,6 +68,7 @@ impl PeerFactory {
         };
         Peer {
             link: self.links.link(ServerId::new(host.0)),
+            links: Arc::clone(&self.links),
             header,
             kind,
             response_timeout: self.links.options().response_timeout,
@@ -93,6 +94,7 @@ impl RaftNetworkFactory<TypeConfig> for PeerFactory {
 /// One replica of the group, on another server.
 pub(in crate::raft) struct Peer {
     link: Arc<dyn PeerLink>,
+    links: Arc<Links>,
     header: MessageHeader,
     kind: StreamKind,
     response_timeout: Duration,
@@ -172,6 +174,8 @@ impl Peer {
     }
 
     async fn send_snapshot(&self, vote: RaftVote) -> Result<RaftVote, StreamingError<TypeConfig>> {
+        // Before the checkpoint: one that waits would keep the files of its moment on disk. Held until the follower has replied.
+        let _permit = self.links.snapshots().send_permit(self.header.group).await.map_err(peer_error)?;
         let (folder, applied) = self.checkpoints.create().await.map_err(|error| {
             StreamingError::from(RaftUnreachable::from_string(format!("cannot create a checkpoint: {error}")))
         })?;

@@ -23,10 +23,11 @@ use super::local::MessageReceiver;
 use super::message::{MessageHeader, SnapshotTransfer, Unreachable};
 use super::network::Network;
 use super::options::MESSAGE_BYTES_MAX;
-use super::wire::{self, Incoming};
+use super::snapshot_budget::SnapshotPermit;
+use super::wire::{self, Incoming, SnapshotAnnouncement};
 use crate::raft::state_machine::AppliedPosition;
 use crate::raft::storage::blocking::run_blocking;
-use crate::raft::storage::snapshot::{ScratchFolder, SnapshotReceiver, validate};
+use crate::raft::storage::snapshot::{PART_TIMEOUT, ScratchFolder, SnapshotReceiver, validate};
 use crate::raft::types::RaftVote;
 
 /// The largest number of frames of one stream that wait for their groups. Further frames stay in the socket until some have
@@ -142,22 +143,27 @@ impl Raft for Service {
 
 impl Service {
     async fn receive(&self, mut parts: Streaming<SnapshotPart>) -> Result<RaftVote, Unreachable> {
-        let (header, vote, applied) = match next_part(&mut parts).await? {
+        let SnapshotAnnouncement { header, vote, applied, size_bytes } = match next_part(&mut parts).await? {
             snapshot_part::Part::Header(header) => {
                 wire::decode_snapshot_header(header).map_err(|fault| Unreachable(fault.to_string()))?
             }
             _ => return Err(Unreachable("invalid snapshot: the first part is not the header".to_owned())),
         };
-        self.network.check_expected(&header)?;
         validate(&applied).map_err(|fault| Unreachable(fault.to_string()))?;
+        let permit = self.network.admit_snapshot(&header, size_bytes)?;
         let folder = self.receive_files(&header, parts).await?;
-        self.install(header, SnapshotTransfer { vote, applied, folder }).await
+        self.install(header, SnapshotTransfer { vote, applied, folder }, permit).await
     }
 
-    async fn install(&self, header: MessageHeader, snapshot: SnapshotTransfer) -> Result<RaftVote, Unreachable> {
+    async fn install(
+        &self,
+        header: MessageHeader,
+        snapshot: SnapshotTransfer,
+        permit: SnapshotPermit,
+    ) -> Result<RaftVote, Unreachable> {
         let AppliedPosition { last, .. } = snapshot.applied;
         tracing::info!(group = %header.group, replica = %header.to, ?last, "snapshot received");
-        self.network.receive_snapshot(header, snapshot).await
+        self.network.receive_snapshot(header, snapshot, permit).await
     }
 
     async fn receive_files(
@@ -200,10 +206,12 @@ impl Service {
     }
 }
 
+/// The next part. A sender that stops in the middle must not hold its place for ever.
 async fn next_part(parts: &mut Streaming<SnapshotPart>) -> Result<snapshot_part::Part, Unreachable> {
-    match parts.message().await {
-        Ok(Some(SnapshotPart { part: Some(part) })) => Ok(part),
-        Ok(_) => Err(Unreachable("invalid snapshot: the end part is missing".to_owned())),
-        Err(status) => Err(Unreachable(status.to_string())),
+    match tokio::time::timeout(PART_TIMEOUT, parts.message()).await {
+        Ok(Ok(Some(SnapshotPart { part: Some(part) }))) => Ok(part),
+        Ok(Ok(_)) => Err(Unreachable("invalid snapshot: the end part is missing".to_owned())),
+        Ok(Err(status)) => Err(Unreachable(status.to_string())),
+        Err(_elapsed) => Err(Unreachable(format!("no part of the snapshot has arrived for {PART_TIMEOUT:?}"))),
     }
 }

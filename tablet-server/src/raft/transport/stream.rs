@@ -3,6 +3,7 @@
 //! A stream ([`CallStream`]) carries the frames of all groups between two servers. Heartbeats have a stream of their own, so
 //! that they do not wait behind megabytes of entries.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,16 +22,17 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Response;
 use tonic::transport::Channel;
+use tonic::{Response, Status};
 
 use super::link::PeerLink;
 use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
 use super::options::{AddressBook, MESSAGE_BYTES_MAX, NetworkOptions};
+use super::snapshot_budget::INSTALL_TIMEOUT;
 use super::wire;
 use crate::capacity::Capacity;
 use crate::raft::counters::RaftCounters;
-use crate::raft::storage::snapshot::send_files;
+use crate::raft::storage::snapshot::{checkpoint_bytes, send_files};
 use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
 
 /// A stream of frames. Each group has only a few frames in flight, so the queue is long enough; each frame has up to about 1 MiB, or one
@@ -178,19 +180,64 @@ impl PeerLink for StreamLink {
         let endpoint = Arc::clone(&self.endpoint);
         async move {
             let (sender, parts) = mpsc::channel(QUEUED_PARTS_MAX);
-            let first = wire::snapshot_header(header, &snapshot.vote, &snapshot.applied);
+            let size_bytes = checkpoint_bytes(&snapshot.folder, &endpoint.maintenance).await;
+            let size_bytes = size_bytes.map_err(|error| endpoint.unreachable(error))?;
+            let first = wire::snapshot_header(header, &snapshot.vote, &snapshot.applied, size_bytes);
             let first = SnapshotPart { part: Some(snapshot_part::Part::Header(first)) };
             sender.try_send(first).map_err(|error| endpoint.unreachable(error))?;
-            // If a read fails, the stream ends without its end part and the receiver refuses the snapshot.
-            let send = send_files(snapshot.folder, sender, endpoint.maintenance.clone());
-            endpoint.runtime.tasks.spawn_until_stopped("snapshot", async move {
-                if let Err(error) = send.await {
-                    tracing::warn!(%error, "cannot read the checkpoint; snapshot transfer aborted");
-                }
-            });
-            let reply = endpoint.client()?.install_snapshot(endpoint.request(ReceiverStream::new(parts))).await;
-            wire::decode_snapshot_reply(reply.map_err(|status| endpoint.unreachable(status))?.into_inner())
+            let sent = send_files(snapshot.folder, sender, endpoint.maintenance.clone());
+            let mut client = endpoint.client()?;
+            let reply = client.install_snapshot(endpoint.request(ReceiverStream::new(parts)));
+            let reply = installed(sent, reply).await.map_err(|reason| endpoint.unreachable(reason))?;
+            wire::decode_snapshot_reply(reply.into_inner())
         }
         .boxed()
+    }
+}
+
+/// The reply to a snapshot, while `sent` sends its files. After the last one the reply may take [`INSTALL_TIMEOUT`]. When the transfer
+/// fails, the call is dropped: its stream ends without the end part, and the receiver refuses the snapshot.
+async fn installed<R>(
+    sent: impl Future<Output = io::Result<()>>,
+    reply: impl Future<Output = Result<R, Status>>,
+) -> Result<R, String> {
+    let mut reply = std::pin::pin!(reply);
+    tokio::select! {
+        biased;
+        // A receiver that refuses the snapshot replies before it has all files.
+        reply = &mut reply => return reply.map_err(|status| status.to_string()),
+        sent = sent => sent.map_err(|error| error.to_string())?,
+    }
+    match tokio::time::timeout(INSTALL_TIMEOUT, reply).await {
+        Ok(reply) => reply.map_err(|status| status.to_string()),
+        Err(_elapsed) => Err(format!("the snapshot was not installed in {INSTALL_TIMEOUT:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_snapshot_whose_installation_hangs_fails_after_its_timeout() {
+        let started = tokio::time::Instant::now();
+        let sent = async {
+            tokio::time::sleep(INSTALL_TIMEOUT * 5).await;
+            Ok(())
+        };
+        let failed = installed(sent, std::future::pending::<Result<(), Status>>()).await.unwrap_err();
+        assert!(failed.contains("not installed in 60s"), "{failed}");
+        assert_eq!(started.elapsed().as_secs(), (INSTALL_TIMEOUT * 6).as_secs(), "counted from the last part");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_and_a_failed_read_end_the_transfer() {
+        let refused = installed(std::future::pending(), async { Ok("refused") }).await;
+        assert_eq!(refused, Ok("refused"));
+        let failed = async { Err(io::Error::other("cannot read")) };
+        assert_eq!(
+            installed(failed, std::future::pending::<Result<(), Status>>()).await,
+            Err("cannot read".to_owned())
+        );
     }
 }

@@ -197,6 +197,7 @@ pub(super) fn snapshot_header(
     header: MessageHeader,
     vote: &RaftVote,
     applied: &AppliedPosition,
+    size_bytes: u64,
 ) -> raft::SnapshotHeader {
     let (membership_log_id, members) = &applied.membership;
     raft::SnapshotHeader {
@@ -208,12 +209,21 @@ pub(super) fn snapshot_header(
         membership_log_id: membership_log_id.map(convert::log_id_to_proto),
         membership: Some(convert::membership_to_proto(members)),
         id: String::new(),
+        size_bytes,
     }
 }
 
-pub(super) fn decode_snapshot_header(
-    header: raft::SnapshotHeader,
-) -> Result<(MessageHeader, RaftVote, AppliedPosition), Fault> {
+/// The header of a snapshot that arrives.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SnapshotAnnouncement {
+    pub(super) header: MessageHeader,
+    pub(super) vote: RaftVote,
+    pub(super) applied: AppliedPosition,
+    /// The size of all files; 0 when the sender does not say it.
+    pub(super) size_bytes: u64,
+}
+
+pub(super) fn decode_snapshot_header(header: raft::SnapshotHeader) -> Result<SnapshotAnnouncement, Fault> {
     let to = MessageHeader {
         group: GroupId::new(header.group),
         to: ReplicaId::new(header.to_replica),
@@ -226,7 +236,8 @@ pub(super) fn decode_snapshot_header(
         last: header.last.map(decode_log_id).transpose()?,
         membership: (header.membership_log_id.map(decode_log_id).transpose()?, members),
     };
-    Ok((to, decode_vote(header.vote)?, applied))
+    let vote = decode_vote(header.vote)?;
+    Ok(SnapshotAnnouncement { header: to, vote, applied, size_bytes: header.size_bytes })
 }
 
 fn invalid(reason: impl ToString) -> Unreachable {
