@@ -1,6 +1,10 @@
 //! The reconciler: observes the whole cluster, plans, and executes the plan. It runs when this master becomes active,
 //! every minute, when servers register or stop responding, and on request.
 //!
+//! A round that leaves something undone is followed by another one after a second. If all that is missing is the report of registered
+//! servers, the pause doubles up to 16 s: a round reads the whole cluster, and what such a server needs comes with an event, its first
+//! response or the loss of its registration.
+//!
 //! An action that fails is retried in the next round, with a new snapshot. Rows of METADATA are written in the order
 //! of the plan, and when one fails the later rows of its table wait: the order keeps lookups correct. Rows that a merge has
 //! left behind are removed after that.
@@ -34,6 +38,8 @@ use crate::{jobs, observation, schema_store};
 const ROUND_PERIOD: Duration = Duration::from_secs(60);
 /// The minimum between two rounds, so that an action that keeps failing does not keep the cluster busy.
 const ROUND_PERIOD_MIN: Duration = Duration::from_secs(1);
+/// The longest pause between two rounds while registered servers do not respond.
+const WAIT_PAUSE_MAX: Duration = Duration::from_secs(16);
 /// The timeout of one action.
 const ACTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two pings of the servers.
@@ -43,25 +49,42 @@ const PING_PERIOD: Duration = Duration::from_secs(2);
 /// replaced. `stopping`: cancelled first when this process stops; later changes of health are not reported.
 pub(crate) async fn reconcile(master: ActiveMaster, grace: Duration, stopping: Tasks) {
     let mut reconciler = Reconciler::new(master.clone(), grace, stopping);
+    let mut waited = None;
     loop {
         let before = master.chubby().list(paths::SERVERS).await.ok().map(|(_files, revision)| revision);
-        match reconciler.round().await {
-            Ok(RoundOutcome::Complete) => {}
-            Ok(RoundOutcome::Incomplete) => master.request_reconcile(),
-            Err(error) => {
-                debug!(%error, "cannot read cluster state; reconcile postponed");
-                master.request_reconcile();
-            }
+        let outcome = reconciler.round().await;
+        if let Err(error) = &outcome {
+            debug!(%error, "cannot read cluster state; reconcile postponed");
         }
+        let pause = match outcome {
+            Ok(RoundOutcome::Complete) => None,
+            Ok(RoundOutcome::Waiting) => Some(wait_pause(waited)),
+            Ok(RoundOutcome::Incomplete) | Err(_) => {
+                master.request_reconcile();
+                None
+            }
+        };
         tokio::time::sleep(master.runtime().rng.jitter(ROUND_PERIOD_MIN)).await;
+        let delay = match pause {
+            Some(pause) => reconciler.delay().min(pause.saturating_sub(ROUND_PERIOD_MIN)),
+            None => reconciler.delay(),
+        };
         let responding = reconciler.responding.clone();
+        // An event may change what the round waits for, so the pauses begin again.
+        waited = None;
         tokio::select! {
-            () = tokio::time::sleep(reconciler.delay()) => {}
+            () = tokio::time::sleep(delay) => waited = pause,
             () = master.reconcile_requested() => {}
             () = registrations_change(&master, before) => {}
             now = responding_servers_change(&master, &responding) => reconciler.responding = now,
         }
     }
+}
+
+/// The pause between two rounds while registered servers do not respond. `previous`: the one before, unless an event has ended it. From
+/// 1 s it doubles up to 16 s.
+fn wait_pause(previous: Option<Duration>) -> Duration {
+    previous.map_or(ROUND_PERIOD_MIN, |previous| previous.saturating_mul(2).min(WAIT_PAUSE_MAX))
 }
 
 /// The state that lasts from round to round. A new master starts without it.
@@ -102,10 +125,13 @@ async fn registrations_change(master: &ActiveMaster, since: Option<Revision>) {
     }
 }
 
-/// Whether a round executed its whole plan.
+/// Whether a round executed its whole plan, and whether the plan is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RoundOutcome {
     Complete,
+    /// It did, as far as it knows: registered servers did not respond.
+    Waiting,
+    /// An action failed, or a leader could not say yet whether a replica is superfluous.
     Incomplete,
 }
 
@@ -246,10 +272,10 @@ impl Reconciler {
             let view = self.view(&snapshot).await;
             self.log_events(&view);
         }
-        Ok(if all_registered_responded(&snapshot) && !has_unconfirmed_extras(&snapshot) {
-            outcome
-        } else {
-            RoundOutcome::Incomplete
+        Ok(match outcome {
+            RoundOutcome::Complete if has_unconfirmed_extras(&snapshot) => RoundOutcome::Incomplete,
+            RoundOutcome::Complete if !all_registered_responded(&snapshot) => RoundOutcome::Waiting,
+            outcome => outcome,
         })
     }
 
@@ -422,4 +448,16 @@ async fn write_root(master: &ActiveMaster, root: &TabletDescriptor) -> Result<()
     };
     let write = Write::put(paths::ROOT, convert::descriptor_to_bytes(root));
     master.transact(vec![compare], vec![write]).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_to_its_maximum_and_begins_again_after_an_event() {
+        let pauses = std::iter::successors(Some(wait_pause(None)), |previous| Some(wait_pause(Some(*previous))));
+        let seconds: Vec<u64> = pauses.take(7).map(|pause| pause.as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 16, 16]);
+    }
 }

@@ -7,3 +7,4 @@ mod repair;
 mod restored;
 mod standby;
 mod unregistered;
+mod waiting;
