@@ -6,3 +6,4 @@ mod names;
 mod permissions;
 mod refusals;
 mod streams;
+mod untrusted;

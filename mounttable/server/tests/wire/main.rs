@@ -11,6 +11,8 @@
 
 mod admin;
 mod gateway;
+#[path = "../../../../fuzz/inputs.rs"]
+mod inputs;
 mod names;
 mod refusals;
 mod seeding;
