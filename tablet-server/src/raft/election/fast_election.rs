@@ -11,7 +11,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ebla_model::id::{ReplicaId, Term};
+use ebla_model::id::ReplicaId;
 use ebla_runtime::Rng;
 
 use crate::raft::group::Group;
@@ -26,20 +26,22 @@ const ATTEMPTS: u32 = 6;
 pub(in crate::raft) fn schedule(group: &Arc<Group>, peer: ReplicaId, rng: &Rng) {
     let status = group.status();
     if status.leader.is_some_and(|leader| leader.replica == peer) {
-        let election = campaign_after_lease(Arc::downgrade(group), status.term, rng.fork());
+        let election = campaign_after_lease(Arc::downgrade(group), peer, rng.fork());
         group.tasks().spawn_until_stopped("raft-fast-election", election);
     }
 }
 
-/// Campaigns when the promise to the leader of `term` has ended. It holds the group weakly: a strong reference would keep the
-/// group alive.
-async fn campaign_after_lease(group: Weak<Group>, term: Term, rng: Rng) {
+/// Campaigns when the promise to the leader `lost` has ended, until another replica leads. A split vote ends nothing: both candidates
+/// would wait for the usual timeout. It holds the group weakly: a strong reference would keep the group alive.
+async fn campaign_after_lease(group: Weak<Group>, lost: ReplicaId, rng: Rng) {
     let Some(promise) = group.upgrade().map(|group| group.timings().election_max) else { return };
     tokio::time::sleep(promise).await;
     let mut spread = SPREAD;
     for _ in 0..ATTEMPTS {
         tokio::time::sleep(spread.mul_f64(rng.below(1_000) as f64 / 1_000.0)).await;
-        let Some(group) = group.upgrade().filter(|group| group.status().term == term) else { return };
+        let has_no_other_leader =
+            |group: &Arc<Group>| group.status().leader.is_none_or(|leader| leader.replica == lost);
+        let Some(group) = group.upgrade().filter(has_no_other_leader) else { return };
         group.campaign().await;
         spread *= 2;
     }
