@@ -43,7 +43,7 @@ use super::MESSAGE_BYTES_MAX;
 use crate::deadline;
 
 /// The largest admin request. Creating a table with thousands of split keys takes a few hundred KiB.
-const REQUEST_BYTES_MAX: usize = 16 << 20;
+pub(super) const REQUEST_BYTES_MAX: usize = 16 << 20;
 
 /// The pause before the next attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);

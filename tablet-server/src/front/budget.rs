@@ -50,7 +50,7 @@ impl Default for RequestBytes {
     }
 }
 
-/// The request bytes that a front holds. Cheap to clone.
+/// The bytes of requests of one sort that a front holds. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct RequestBudget {
     bounds: RequestBytes,

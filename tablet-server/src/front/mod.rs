@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   google.bigtable.v2.Bigtable    headers -> budget -> service -> validate -> ebla_client::Cluster -> response
-//!   google.bigtable.admin.v2.*     admin: forwarded to the active master
+//!   google.bigtable.admin.v2.*     budget -> admin: forwarded to the active master
 //!   google.longrunning.Operations  the same
 //!   ebla.operate.Operate           the same
 //! ```
@@ -44,6 +44,9 @@ pub use self::{
 pub const MESSAGE_BYTES_MAX: usize = 256 << 20;
 /// The approximate size of messages that list outcomes. Clients without TLS accept at most 4 MiB.
 const RESPONSE_BYTES: usize = 1 << 20;
+/// The bytes of admin requests that a front holds while it forwards them. They have a budget of their own: without a master they wait for
+/// up to an hour, and must not take the room of data requests.
+const ADMIN_BYTES: usize = 4 * admin::REQUEST_BYTES_MAX;
 
 /// The dependencies and settings of a front.
 #[derive(Clone, Debug)]
@@ -66,13 +69,19 @@ pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
     let data = DataService::new(config.cluster, clock.clone());
     let data = BigtableServer::new(data).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let master = MasterClient::new(config.chubby, config.directory, config.runtime);
+    let admin = RequestBudget::new(RequestBytes { total: ADMIN_BYTES, ..config.request_bytes });
     routes
         .add_service(WithResponseHeaders::new(
             WithRequestBudget::new(data, RequestBudget::new(config.request_bytes)),
             clock,
         ))
-        .add_service(AdminProxy::<BigtableTableAdminServer<()>>::new(master.clone()))
-        .add_service(AdminProxy::<BigtableInstanceAdminServer<()>>::new(master.clone()))
-        .add_service(AdminProxy::<OperationsServer<()>>::new(master.clone()))
-        .add_service(AdminProxy::<OperateServer<()>>::new(master))
+        .add_service(admin_proxy::<BigtableTableAdminServer<()>>(&master, &admin))
+        .add_service(admin_proxy::<BigtableInstanceAdminServer<()>>(&master, &admin))
+        .add_service(admin_proxy::<OperationsServer<()>>(&master, &admin))
+        .add_service(admin_proxy::<OperateServer<()>>(&master, &admin))
+}
+
+/// The proxy of one service; all share `budget`.
+fn admin_proxy<S>(master: &MasterClient, budget: &RequestBudget) -> WithRequestBudget<AdminProxy<S>> {
+    WithRequestBudget::new(AdminProxy::new(master.clone()), budget.clone())
 }
