@@ -31,8 +31,8 @@ use crate::wire;
 const WRITE_BYTES_MAX: usize = 128 * 1024;
 /// The largest number of rows of a read that is sent on the stream.
 const READ_ROWS_MAX: usize = 16;
-/// The queue is full, in number or bytes, only when the server has stopped reading; then further calls are refused, and their callers retry. A broken
-/// stream is opened again at once: the callers back off.
+/// The queue is full, in number or bytes, only when the server has stopped reading; then further calls are refused, and their callers
+/// retry. A broken stream is opened again at once: the callers back off.
 const STREAM: CallStreamOptions<tablet::Call, tablet::CallReply> = CallStreamOptions {
     name: "small-calls",
     call_number: |reply| reply.call,

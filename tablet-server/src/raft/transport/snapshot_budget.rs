@@ -100,7 +100,7 @@ mod tests {
         sent.pop();
         assert!(send(GROUP).is_none(), "the place belongs to the one that waits");
         assert!(waiting.now_or_never().is_some());
-        assert!(send(GROUP).is_some(), "the place is free again: nobody holds it");
+        assert!(send(GROUP).is_some(), "the place is free again");
     }
 
     #[test]
