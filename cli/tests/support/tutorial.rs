@@ -27,6 +27,9 @@ use crate::support;
 /// Timeout of a document.
 const RUN_MAX: Duration = Duration::from_secs(300);
 
+/// Timeout of the end of programs that were killed.
+const END_MAX: Duration = Duration::from_secs(60);
+
 /// A fenced block: the words after the fence, and the lines inside.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
@@ -166,8 +169,9 @@ fn prelude(folder: &Path, host: &str) -> String {
         program(&programs.join("etcd"), &etcd, "");
     }
     let programs = programs.display();
+    // The lock is held by the shell and all that it starts, until the last of them has ended: see `wait_for_end`.
     format!(
-        "set -eu\nPROGRAMS='{programs}'\nPATH=\"$PROGRAMS:$PATH\"\nexport EBLA_ADDR={host}:8086\nunset BIGTABLE_EMULATOR_HOST EBLA_DATA\n"
+        "set -eu\nexec 9>running.lock\nflock 9\nPROGRAMS='{programs}'\nPATH=\"$PROGRAMS:$PATH\"\nexport EBLA_ADDR={host}:8086\nunset BIGTABLE_EMULATOR_HOST EBLA_DATA\n"
     )
 }
 
@@ -179,7 +183,26 @@ fn program(path: &PathBuf, program: &Path, before: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Runs the script; what it printed. A failure fails the test with the end of that.
+/// Waits until the shell and all that it started have ended, because the next document may get the same address.
+///
+/// The programs in the background are killed when their shell ends, but not waited for by it.
+fn wait_for_end(folder: &Path, clock: &Clock) {
+    let Ok(lock) = std::fs::File::open(folder.join("running.lock")) else { return };
+    let began = clock.monotonic();
+    while lock.try_lock().is_err() {
+        assert!(clock.monotonic() - began < END_MAX, "programs of a document run on after their shell has ended");
+        support::pause();
+    }
+}
+
+/// The ends of the logs that the document's programs wrote.
+fn logs(folder: &Path) -> String {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let logs = files.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+    logs.fold(String::new(), |text, path| format!("{text}\n--- {}\n{}", path.display(), support::tail(&path)))
+}
+
+/// Runs the script; what it printed. A failure fails the test with the end of that and of the logs.
 fn execute(folder: &Path, script: &str) -> String {
     let (file, output) = (folder.join("script.sh"), folder.join("output.txt"));
     std::fs::write(&file, script).unwrap();
@@ -206,11 +229,13 @@ fn execute(folder: &Path, script: &str) -> String {
         }
         support::pause();
     };
+    wait_for_end(folder, &clock);
     assert!(
         status.is_some_and(|status| status.success()),
-        "{}: the last lines:\n{}",
+        "{}: the last lines:\n{}{}",
         status.map_or(format!("not done after {RUN_MAX:?}"), |status| status.to_string()),
-        support::tail(&output)
+        support::tail(&output),
+        logs(folder)
     );
     std::fs::read_to_string(output).unwrap()
 }
@@ -229,4 +254,12 @@ fn blocks_are_parsed_and_compared_loosely() {
     assert!(!is_like("1 up", "1 gone") && !is_like("1 up", "1 up now") && !is_like("1 up now", "1 up"));
     assert_eq!(missing("a 1\n\nc 2\n", "a 7\nb\nc 9\n"), None);
     assert_eq!(missing("c 2\na 1\n", "a 7\nb\nc 9\n"), Some("a 1"));
+}
+
+#[test]
+fn a_script_has_ended_when_the_last_of_its_programs_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("{}(sleep 0.5; touch ended) &\n", prelude(folder.path(), "127.0.0.1"));
+    execute(folder.path(), &script);
+    assert!(folder.path().join("ended").exists());
 }
