@@ -126,19 +126,29 @@ impl WriteQueue {
     }
 
     /// The writes for the next proposal, in their order, and whether a tick is requested.
+    ///
+    /// Writes whose callers have gone are dropped: nobody would see their outcome, and under overload they would take the
+    /// place of writes whose callers still wait.
     fn take_batch(&self) -> (Vec<QueuedWrite>, bool) {
-        let mut pending = self.pending.lock();
+        let (mut taken, mut abandoned) = (Vec::new(), Vec::new());
         let mut bytes = 0;
-        let mut count = 0;
-        for queued in &pending.writes {
-            if count > 0 && bytes + queued.bytes > PROPOSAL_BYTES_MAX {
+        let mut pending = self.pending.lock();
+        while let Some(queued) = pending.writes.pop_front() {
+            if queued.reply.is_closed() {
+                abandoned.push(queued);
+            } else if !taken.is_empty() && bytes + queued.bytes > PROPOSAL_BYTES_MAX {
+                pending.writes.push_front(queued);
                 break;
+            } else {
+                bytes += queued.bytes;
+                taken.push(queued);
             }
-            bytes += queued.bytes;
-            count += 1;
         }
-        let taken = pending.writes.drain(..count).collect();
-        (taken, std::mem::take(&mut pending.tick_requested))
+        let is_tick_requested = std::mem::take(&mut pending.tick_requested);
+        drop(pending);
+        // Their latches and permits are released outside the lock.
+        drop(abandoned);
+        (taken, is_tick_requested)
     }
 }
 
@@ -297,7 +307,41 @@ fn build_commands(queued: Vec<QueuedWrite>, stamped: &Command) -> (Vec<Bytes>, V
 
 #[cfg(test)]
 mod tests {
+    use ebla_model::id::{Sequence, SessionId, TabletId};
+    use ebla_model::key::RowKey;
+
     use super::*;
+    use crate::tablet::write::admission::Admission;
+    use crate::tablet::write::latch::{LatchMode, Latches};
+
+    #[tokio::test]
+    async fn a_write_whose_caller_has_gone_is_not_proposed() {
+        let (queue, latches, admission) = (WriteQueue::new(), Latches::new(), Admission::new().group());
+        let mut callers = Vec::new();
+        for name in ["a", "b", "c"] {
+            let row = RowKey::new(name);
+            let permit = Arc::new(admission.admit(1, Duration::ZERO).await.unwrap());
+            let guards = WriteGuards::new(latches.try_acquire(&row, LatchMode::Exclusive).unwrap(), permit);
+            let write = RowWrite {
+                tablet: TabletId::new(1),
+                session: SessionId::new(1),
+                sequence: Sequence::new(1),
+                lowest_outstanding: Sequence::new(1),
+                row,
+                changes: Vec::new(),
+                result: None,
+                token: None,
+            };
+            let (reply, receiver) = oneshot::channel();
+            queue.pending.lock().writes.push_back(QueuedWrite { term: Term::new(1), write, bytes: 1, reply, guards });
+            callers.push(receiver);
+        }
+        drop(callers.remove(1));
+        let (taken, _tick) = queue.take_batch();
+        let rows: Vec<_> = taken.iter().map(|queued| queued.write.row.as_bytes()).collect();
+        assert_eq!(rows, [b"a", b"c"]);
+        assert_eq!((latches.rows(), queue.len()), (2, 0), "the latch of the abandoned write is free");
+    }
 
     #[test]
     fn a_command_carries_the_time_since_the_last_one_of_its_term() {
