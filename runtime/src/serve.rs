@@ -84,6 +84,8 @@ pub struct ConnectionInfo {
     pub peer: Option<SocketAddr>,
     /// Resources that the requests of this connection use. The services define the unit.
     pub usage: ResourceCounter,
+    /// The calls in progress on this connection, of the services that count them.
+    pub calls: ResourceCounter,
 }
 
 /// A connection that fails when the server is killed: tonic's own tasks own it, and nothing else can stop them.
@@ -92,11 +94,18 @@ struct KillableConnection {
     killed: Pin<Box<WaitForCancellationFutureOwned>>,
     token: CancellationToken,
     usage: ResourceCounter,
+    calls: ResourceCounter,
 }
 
 impl KillableConnection {
     fn new(connection: Connection, token: CancellationToken) -> Self {
-        Self { connection, killed: Box::pin(token.clone().cancelled_owned()), token, usage: ResourceCounter::default() }
+        Self {
+            connection,
+            killed: Box::pin(token.clone().cancelled_owned()),
+            token,
+            usage: ResourceCounter::default(),
+            calls: ResourceCounter::default(),
+        }
     }
 
     fn broken() -> io::Error {
@@ -150,7 +159,7 @@ impl Connected for KillableConnection {
     type ConnectInfo = ConnectionInfo;
 
     fn connect_info(&self) -> ConnectionInfo {
-        ConnectionInfo { peer: self.connection.connect_info(), usage: self.usage.clone() }
+        ConnectionInfo { peer: self.connection.connect_info(), usage: self.usage.clone(), calls: self.calls.clone() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The front: the public API on every tablet server.
 //!
 //! ```text
-//!   google.bigtable.v2.Bigtable    headers -> budget -> service -> validate -> ebla_client::Cluster -> response
+//!   google.bigtable.v2.Bigtable    headers -> admission -> budget -> service -> validate -> ebla_client::Cluster -> response
 //!   google.bigtable.admin.v2.*     budget -> admin: forwarded to the active master
 //!   google.longrunning.Operations  the same
 //!   ebla.operate.Operate           the same
@@ -11,7 +11,9 @@
 //! passes it to the cluster handle. That handle has one session, so a write is applied once however often it is sent.
 
 pub mod admin;
+mod admission;
 mod budget;
+mod call_limit;
 mod features;
 mod headers;
 mod idempotency;
@@ -32,6 +34,7 @@ use ebla_routing::ChubbyDirectory;
 use ebla_runtime::Runtime;
 use tonic::service::Routes;
 
+use self::admission::{CallAdmission, WithAdmission};
 use self::budget::{RequestBudget, WithRequestBudget};
 use self::headers::WithResponseHeaders;
 pub use self::{
@@ -72,7 +75,10 @@ pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
     let admin = RequestBudget::new(RequestBytes { total: ADMIN_BYTES, ..config.request_bytes });
     routes
         .add_service(WithResponseHeaders::new(
-            WithRequestBudget::new(data, RequestBudget::new(config.request_bytes)),
+            WithAdmission::new(
+                WithRequestBudget::new(data, RequestBudget::new(config.request_bytes)),
+                CallAdmission::new(clock.clone()),
+            ),
             clock,
         ))
         .add_service(admin_proxy::<BigtableTableAdminServer<()>>(&master, &admin))
