@@ -106,6 +106,26 @@ impl Blocking {
         receiver.await.map_err(|_gone| BlockingError::Panicked)
     }
 
+    /// As [`Blocking::run`], but a queued call whose future is dropped does not run: for calls that only read.
+    ///
+    /// # Errors
+    /// `Full` immediately when the queue is full; `Stopped`, `Panicked`.
+    pub async fn run_if_awaited<T, F>(&self, call: F) -> Result<T, BlockingError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let Kind::Pool(pool) = &self.0 else { return Ok(call()) };
+        let (sender, receiver) = oneshot::channel();
+        pool.push(Box::new(move || {
+            if !sender.is_closed() {
+                // The receiver may have been dropped since.
+                let _unwanted = sender.send(call());
+            }
+        }))?;
+        receiver.await.map_err(|_gone| BlockingError::Panicked)
+    }
+
     /// Queues `call` without waiting for it.
     ///
     /// # Errors
@@ -242,6 +262,27 @@ mod tests {
         pool.submit(|| ()).unwrap();
         assert_eq!(pool.submit(|| ()), Err(BlockingError::Full));
         go.send(()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_queued_read_that_nobody_awaits_does_not_run() {
+        use futures::FutureExt;
+
+        let pool = Blocking::pool("test", 1, 8).unwrap();
+        let (go, gate) = mpsc::channel::<()>();
+        pool.submit(move || gate.recv().unwrap()).unwrap();
+        let (ran, runs) = mpsc::channel();
+        for name in ["abandoned", "awaited"] {
+            let (ran, call) = (ran.clone(), move |ran: mpsc::Sender<&str>| ran.send(name).unwrap());
+            let mut read = Box::pin(pool.run_if_awaited(move || call(ran)));
+            assert!(read.as_mut().now_or_never().is_none());
+            if name == "awaited" {
+                go.send(()).unwrap();
+                assert_eq!(read.await, Ok(()));
+            }
+        }
+        drop(ran);
+        assert_eq!(runs.iter().collect::<Vec<_>>(), ["awaited"]);
     }
 
     #[tokio::test]

@@ -86,7 +86,7 @@ impl Tablet {
         }
         let tablet = self.clone();
         let read = move || read_batch(&tablet, &request, &position, ReadBudget { reach: ReadTier::All, deadline });
-        let read = self.reads.run(read).await.map_err(pool_failure)??;
+        let read = self.reads.run_if_awaited(read).await.map_err(pool_failure)??;
         read.ok_or_else(|| Failure::new(Reason::Internal, "a read from disk stopped at the cache"))
     }
 
@@ -110,7 +110,7 @@ impl Tablet {
                 Ok(cells.entry().map(|(key, _value)| row_of(key)))
             })
         };
-        let last = self.reads.run(last).await.map_err(pool_failure)?.map_err(Error::from)?;
+        let last = self.reads.run_if_awaited(last).await.map_err(pool_failure)?.map_err(Error::from)?;
         Ok(last.transpose()?)
     }
 

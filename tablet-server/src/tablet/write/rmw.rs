@@ -232,7 +232,7 @@ impl Tablet {
             let (state_machine, metadata, check) =
                 (Arc::clone(&self.state_machine), Arc::clone(&metadata), Arc::clone(&check));
             let work = move || attempt(&state_machine, &metadata, &check, evaluate);
-            match self.reads.run(work).await.map_err(pool_failure)? {
+            match self.reads.run_if_awaited(work).await.map_err(pool_failure)? {
                 Attempt::Done(evaluated) => return self.report_damage(evaluated.map_err(Failure::from)),
                 Attempt::StateHeld(again) => evaluate = again,
             }
