@@ -10,10 +10,13 @@
 //! files too, where etcd stores its rows; `anonymous` can only be reclaimed by swapping. The limits are at the
 //! end: below 100 MiB when empty, below 500 MiB from then on.
 
+#[path = "support/up.rs"]
+mod up;
+
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use ebla_runtime::Runtime;
@@ -22,7 +25,7 @@ use ebla_workload::bench::processes::{Processes, children};
 use ebla_workload::bench::target::Target;
 use ebla_workload::bench::{Values, row_key};
 use futures::StreamExt as _;
-use serde_json::Value;
+use up::Up;
 
 /// Of each row.
 const VALUE_BYTES: usize = 1_000;
@@ -36,8 +39,6 @@ const CLIENTS: usize = 8;
 const SETTLED: Duration = Duration::from_secs(10);
 /// When freed memory has been returned to the system.
 const LATER: Duration = Duration::from_secs(30);
-/// How long a start may take.
-const READY_MAX: Duration = Duration::from_secs(60);
 /// Limits in MiB.
 const EMPTY_MAX: u64 = 100;
 const LOADED_MAX: u64 = 500;
@@ -77,8 +78,8 @@ async fn run(program: &str, megabytes: u64) -> Result<ExitCode, Box<dyn Error>> 
     let rows = megabytes * 1_000_000 / VALUE_BYTES as u64;
     println!("{rows} rows of {VALUE_BYTES} bytes; all figures in MiB\n");
     println!("{:<6} {:<12} {:>9} {:>9} {:>9} {:>9}", "", "", "resident", "anonymous", "huge", "peak");
-    let (up, address) = Up::start(program).await?;
-    let measured = measure("up", &address, BTreeSet::from([up.child.id()]), rows, &runtime).await?;
+    let (up, address) = Up::start(&[program]).await?;
+    let measured = measure("up", &address, BTreeSet::from([up.pid()]), rows, &runtime).await?;
     drop(up);
     let before = children(std::process::id());
     match EtcdCluster::start(3, build()).await {
@@ -158,40 +159,6 @@ async fn write(
         let () = batch.map_err(|error: Box<dyn Error>| error)?;
     }
     Ok(())
-}
-
-/// `ebla up`, ended when dropped.
-struct Up {
-    child: Child,
-    _folder: tempfile::TempDir,
-}
-
-impl Up {
-    async fn start(program: &str) -> Result<(Self, String), Box<dyn Error>> {
-        let folder = tempfile::tempdir()?;
-        let ready = folder.path().join("ready");
-        let mut command = Command::new(program);
-        command.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
-        command.arg("--ready-file").arg(&ready).stdout(Stdio::null()).stderr(Stdio::null());
-        let up = Self { child: command.spawn()?, _folder: folder };
-        let contents = tokio::time::timeout(READY_MAX, async {
-            while !ready.exists() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            fs::read_to_string(&ready)
-        });
-        let ready: Value = serde_json::from_str(&contents.await??)?;
-        let servers = ready.get("servers").and_then(Value::as_array).into_iter().flatten();
-        let addresses: Vec<_> = servers.filter_map(|server| server.get("bigtable")?.as_str()).collect();
-        Ok((up, addresses.join(",")))
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
 }
 
 /// The sum over these processes; exited ones are skipped.

@@ -10,9 +10,11 @@
 //! refused are not repeated. Then the closed loop runs again, second by second.
 //! Writes are the cheapest calls: a refusal costs the server not much less than one.
 
+#[path = "support/up.rs"]
+mod up;
+
 use std::error::Error;
-use std::fs;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,7 +24,7 @@ use ebla_workload::bench::closed_loop::{self, LoopResult};
 use ebla_workload::bench::processes::Processes;
 use ebla_workload::bench::target::{Client, Target};
 use ebla_workload::bench::{Values, Workload};
-use serde_json::Value;
+use up::Up;
 
 const ROWS: u64 = 20_000;
 const TABLETS: u64 = 12;
@@ -41,10 +43,6 @@ const CAPACITY: Duration = Duration::from_secs(10);
 const AFTER: usize = 10;
 /// The processor of the cluster.
 const CLUSTER_PROCESSOR: &str = "1";
-/// How long a start may take.
-const READY_MAX: Duration = Duration::from_secs(60);
-
-type Failure = Box<dyn Error + Send + Sync>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -64,10 +62,10 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(program: &str, length: Duration) -> Result<(), Failure> {
+async fn run(program: &str, length: Duration) -> Result<(), Box<dyn Error>> {
     for workload in [Workload::Check, Workload::Filtered, Workload::Write] {
         let runtime = Runtime::system("overload");
-        let (_up, addresses) = Up::start(program).await?;
+        let (_up, addresses) = Up::start(&["taskset", "-c", CLUSTER_PROCESSOR, program]).await?;
         let load = Load::new(&runtime, &addresses, workload).await?;
         let capacity = load.closed(CAPACITY).await?.per_second();
         println!("{}: capacity {capacity:.0}/s with {CLIENTS} clients", workload.name());
@@ -134,7 +132,7 @@ impl closed_loop::Client for Random {
 }
 
 impl Load {
-    async fn new(runtime: &Runtime, addresses: &str, workload: Workload) -> Result<Self, Failure> {
+    async fn new(runtime: &Runtime, addresses: &str, workload: Workload) -> Result<Self, Box<dyn Error>> {
         let target = Target::new(runtime, "up", addresses, Processes::default(), CLIENTS).await?;
         target.create(ROWS, TABLETS).await?;
         let values = Arc::new(Values::new(runtime, VALUE_BYTES));
@@ -146,7 +144,7 @@ impl Load {
         Ok(Self { runtime: runtime.clone(), target, values, workload })
     }
 
-    async fn closed(&self, length: Duration) -> Result<LoopResult, Failure> {
+    async fn closed(&self, length: Duration) -> Result<LoopResult, Box<dyn Error>> {
         let one = |number| {
             let client = self.target.client(number)?;
             let (runtime, values) = (self.runtime.clone(), Arc::clone(&self.values));
@@ -206,41 +204,5 @@ impl Load {
             count.fetch_add(1, Ordering::Relaxed);
             counters.in_flight.fetch_sub(1, Ordering::Relaxed);
         });
-    }
-}
-
-/// `ebla up`, ended when dropped.
-struct Up {
-    child: Child,
-    _folder: tempfile::TempDir,
-}
-
-impl Up {
-    async fn start(program: &str) -> Result<(Self, String), Failure> {
-        let folder = tempfile::tempdir()?;
-        let ready = folder.path().join("ready");
-        let mut command = Command::new("taskset");
-        command
-            .args(["-c", CLUSTER_PROCESSOR, program, "up", "--listen", "127.0.0.1:0", "--data"])
-            .arg(folder.path().join("data"));
-        command.arg("--ready-file").arg(&ready).stdout(Stdio::null()).stderr(Stdio::null());
-        let up = Self { child: command.spawn()?, _folder: folder };
-        let contents = tokio::time::timeout(READY_MAX, async {
-            while !ready.exists() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            fs::read_to_string(&ready)
-        });
-        let ready: Value = serde_json::from_str(&contents.await??)?;
-        let servers = ready.get("servers").and_then(Value::as_array).into_iter().flatten();
-        let addresses: Vec<_> = servers.filter_map(|server| server.get("bigtable")?.as_str()).collect();
-        Ok((up, addresses.join(",")))
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
