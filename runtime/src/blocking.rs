@@ -97,13 +97,7 @@ impl Blocking {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let Kind::Pool(pool) = &self.0 else { return Ok(call()) };
-        let (sender, receiver) = oneshot::channel();
-        pool.push(Box::new(move || {
-            // The receiver may have been dropped.
-            let _unwanted = sender.send(call());
-        }))?;
-        receiver.await.map_err(|_gone| BlockingError::Panicked)
+        self.run_if(call, |_reply| true).await
     }
 
     /// As [`Blocking::run`], but a queued call whose future is dropped does not run: for calls that only read.
@@ -115,12 +109,21 @@ impl Blocking {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
+        self.run_if(call, |reply| !reply.is_closed()).await
+    }
+
+    /// Runs `call` on a thread of the pool if it is still `wanted` when its turn comes.
+    async fn run_if<T, F>(&self, call: F, wanted: fn(&oneshot::Sender<T>) -> bool) -> Result<T, BlockingError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
         let Kind::Pool(pool) = &self.0 else { return Ok(call()) };
-        let (sender, receiver) = oneshot::channel();
+        let (reply, receiver) = oneshot::channel();
         pool.push(Box::new(move || {
-            if !sender.is_closed() {
-                // The receiver may have been dropped since.
-                let _unwanted = sender.send(call());
+            if wanted(&reply) {
+                // The receiver may have been dropped.
+                let _unwanted = reply.send(call());
             }
         }))?;
         receiver.await.map_err(|_gone| BlockingError::Panicked)

@@ -127,8 +127,8 @@ impl WriteQueue {
 
     /// The writes for the next proposal, in their order, and whether a tick is requested.
     ///
-    /// Writes whose callers have gone are dropped: nobody would see their outcome, and under overload they would take the
-    /// place of writes whose callers still wait.
+    /// A write whose caller has gone is dropped: no caller needs its outcome, and under overload it delays writes whose
+    /// callers still wait.
     fn take_batch(&self) -> (Vec<QueuedWrite>, bool) {
         let (mut taken, mut abandoned) = (Vec::new(), Vec::new());
         let mut bytes = 0;
