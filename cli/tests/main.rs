@@ -15,6 +15,7 @@ mod mounttable;
 mod mounttables;
 mod moves;
 mod planted;
+mod power_loss;
 mod recover;
 mod roles;
 mod support;
