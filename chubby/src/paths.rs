@@ -7,6 +7,7 @@
 //! | `behind` | `ebla.record.Behind`, while Chubby lacks changes that servers have seen | the master |
 //! | `root` | `ebla.record.TabletDescriptor` of the root tablet | the master, the root tablet's leader |
 //! | `servers/<id>` | `ebla.record.Server`, leased | that tablet server |
+//! | `lost/<server>` | `ebla.record.LostServer`: its replicas were given up, it never registers again | the master |
 //! | `tables/<id>` | `ebla.record.TableSchema` | the master |
 //! | `deleted/<table>` | `ebla.record.DeletedTable`, until no replica can have a tablet of the deleted table | the master |
 //! | `names/<project>/<instance>/<table>` | the table's id in decimal | the master |
@@ -33,6 +34,8 @@ pub const MASTER: &str = "master";
 pub const ROOT: &str = "root";
 /// All registered tablet servers.
 pub const SERVERS: &str = "servers/";
+/// Tablet servers whose replicas were given up.
+pub const LOST: &str = "lost/";
 /// All schemas.
 pub const TABLES: &str = "tables/";
 /// Tables that were deleted and of which a replica may still have tablets.
@@ -64,6 +67,12 @@ pub fn server(id: ServerId) -> String {
 #[must_use]
 pub fn parse_server(path: &str) -> Option<ServerId> {
     path.strip_prefix(SERVERS)?.parse().ok()
+}
+
+/// The record of a tablet server whose replicas were given up.
+#[must_use]
+pub fn lost(id: ServerId) -> String {
+    format!("{LOST}{id}")
 }
 
 /// A table's schema.

@@ -16,6 +16,7 @@ mod mounttables;
 mod moves;
 mod planted;
 mod power_loss;
+mod quorum_loss;
 mod recover;
 mod roles;
 mod support;

@@ -296,6 +296,25 @@ impl Admin {
         unwrap_response(self.operate().recover(self.request(message)).await)
     }
 
+    /// Recovers groups that have lost their majorities permanently, from the replicas on the server `from`. `tablet`: only its group.
+    /// Writes that only the lost replicas had are lost.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` when a majority may exist, or another replica knows more; `Unavailable` when the server does not respond;
+    /// otherwise as [`Self::create_table`].
+    pub async fn recover_tablets(
+        &self,
+        mode: RecoveryMode,
+        from: ServerId,
+        tablet: Option<TabletId>,
+    ) -> Result<operate::RecoverTabletsReply, Error> {
+        let tablet = tablet.map_or(0, TabletId::get);
+        let message =
+            operate::RecoverTabletsRequest { dry_run: mode == RecoveryMode::DryRun, from: from.get(), tablet };
+        let reply = self.operate().recover_tablets(self.request(message)).await;
+        reply.map(Response::into_inner).map_err(|status| from_status(&status).0)
+    }
+
     fn request<M>(&self, message: M) -> Request<M> {
         let mut request = Request::new(message);
         request.set_timeout(self.timeout);

@@ -18,6 +18,7 @@ use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, obsolete_row_keys};
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_model::scrub::ScrubState;
+use ebla_model::time::Micros;
 
 /// The state of the cluster as observed at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -145,6 +146,10 @@ pub struct ReplicaReport {
     pub tablets: Vec<TabletReport>,
     /// The last log entry that it has applied.
     pub applied: LogId,
+    /// The last entry of its log.
+    pub last: LogId,
+    /// The time of the last command that it has applied.
+    pub time: Micros,
     /// Leader only: the membership is final (one voter set, no learners), and a quorum has just confirmed the
     /// leadership.
     pub settled: bool,

@@ -94,7 +94,7 @@ struct GroupHealth {
 impl GroupHealth {
     /// Whether a majority of each voter set is live.
     fn has_quorum(&self) -> bool {
-        self.membership.voters.iter().all(|set| 2 * set.intersection(&self.live).count() > set.len())
+        self.membership.has_majority(|replica| self.live.contains(&replica.replica))
     }
 }
 
@@ -137,6 +137,8 @@ mod tests {
 
     use ebla_model::metadata::TabletDescriptor;
 
+    use ebla_model::time::Micros;
+
     use super::*;
     use crate::cluster::{Registration, ReplicaReport, Role, Server, ServerReport, TabletReport};
 
@@ -157,6 +159,8 @@ mod tests {
                 term: Term::new(1),
                 tablets: vec![reported],
                 applied: LogId::SEED,
+                last: LogId::SEED,
+                time: Micros::ZERO,
                 settled: true,
                 heard: heard.iter().copied().map(ReplicaId::new).collect(),
             };

@@ -39,6 +39,7 @@ mod operations;
 mod operator;
 pub mod plan;
 mod profiles;
+mod quorum_loss;
 mod reconciler;
 mod recovery;
 mod relocation;

@@ -9,6 +9,7 @@ use ebla_model::id::{GroupId, Incarnation, LogId, ReplicaId, SchemaVersion, Serv
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
+use ebla_model::time::Micros;
 use ebla_proto::{control, convert, record};
 use futures::FutureExt;
 use futures::future::join_all;
@@ -228,12 +229,15 @@ fn replica_from_proto(report: &control::ReplicaReport) -> Option<ReplicaReport> 
             schema_version: SchemaVersion::new(tablet.schema_version),
         })
     };
+    let applied = report.applied.as_ref().map_or_else(LogId::default, convert::log_id_from_proto);
     Some(ReplicaReport {
         replica: ReplicaId::new(report.replica),
         role: if report.leads { Role::Leader } else { Role::Follower },
         term: Term::new(report.term),
         tablets: report.tablets.iter().filter_map(tablet).collect(),
-        applied: report.applied.as_ref().map_or_else(LogId::default, convert::log_id_from_proto),
+        applied,
+        last: report.last.as_ref().map_or(applied, convert::log_id_from_proto),
+        time: Micros::new(report.time_micros),
         settled: report.settled,
         heard: report.heard.iter().copied().map(ReplicaId::new).collect(),
         group,

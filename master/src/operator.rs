@@ -30,7 +30,7 @@ use crate::plan::capacity::{RepairWithoutRoom, check_room_for_division, check_ro
 use crate::plan::merge::{MergeWith, merge_pair, merged as merged_meanwhile, move_before_merge};
 use crate::routing::{TableMap, send_to_group_leader};
 use crate::server_client::DividedGroup;
-use crate::{jobs, observation, recovery, relocation};
+use crate::{jobs, observation, quorum_loss, recovery, relocation};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -408,6 +408,15 @@ impl Operate for Operator {
         request: Request<operate::RecoverRequest>,
     ) -> Result<Response<operate::RecoverReply>, Status> {
         to_response(self.recover(request.into_inner()).await)
+    }
+
+    async fn recover_tablets(
+        &self,
+        request: Request<operate::RecoverTabletsRequest>,
+    ) -> Result<Response<operate::RecoverTabletsReply>, Status> {
+        // Also while Chubby lacks changes: its own recovery needs majorities.
+        let outcome = async { quorum_loss::recover(&self.handle.active()?, request.into_inner()).await };
+        to_response(outcome.await)
     }
 
     async fn groups(

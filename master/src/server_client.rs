@@ -3,6 +3,7 @@
 //! A server that has seen a later epoch rejects a request (`StaleEpoch`). Nothing stops because of that: Chubby
 //! reports the loss of the master lock. All requests are idempotent.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,8 @@ use ebla_runtime::Net;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use crate::plan::quorum_loss::GroupRecovery;
+
 /// The timeout of a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// The timeout of a report.
@@ -51,6 +54,8 @@ const MERGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout of one attempt to move a tablet, which copies all its cells. After a timeout the next attempt waits for the same
 /// move.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout of forcing a membership: the replica is stopped, written to, and started.
+const FORCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of dividing a group, which flushes first.
 const DIVIDE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -321,6 +326,26 @@ impl ServerClient {
         let mut client = self.client(server).await?;
         let reply = within(CHANGE_TIMEOUT, client.change_replicas(Self::request(message, CHANGE_TIMEOUT))).await?;
         Ok(group_descriptor(reply.group)?)
+    }
+
+    /// Makes the replica on the server the only voter of its group. Returns the entry of the new membership.
+    pub(crate) async fn force_membership(
+        &self,
+        server: ServerId,
+        recovery: &GroupRecovery,
+        live: &BTreeSet<ServerId>,
+    ) -> Result<LogId, RpcError> {
+        let message = control::ForceMembershipRequest {
+            fence: self.fence(),
+            expected: Some(expected_group(&recovery.group)),
+            replica: recovery.survivor.get(),
+            live: live.iter().map(|server| server.get()).collect(),
+            lost: recovery.lost_on_live_servers.iter().map(|replica| replica.get()).collect(),
+        };
+        let mut client = self.client(server).await?;
+        let request = Self::request(message, FORCE_TIMEOUT);
+        let reply = within(FORCE_TIMEOUT, client.force_membership(request)).await?;
+        Ok(reply.membership_log_id.as_ref().map_or_else(LogId::default, convert::log_id_from_proto))
     }
 
     /// Pings a server. Called often, so the request is small.

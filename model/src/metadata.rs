@@ -88,6 +88,13 @@ impl Membership {
         self.replicas.get(&replica).copied()
     }
 
+    /// Whether the replicas that `counts` selects contain a majority of each set of voters: only then can the group commit.
+    pub fn has_majority(&self, counts: impl Fn(Replica) -> bool) -> bool {
+        let selected: BTreeSet<ReplicaId> =
+            self.replicas().filter(|replica| counts(*replica)).map(|replica| replica.replica).collect();
+        self.voters.iter().all(|set| 2 * set.intersection(&selected).count() > set.len())
+    }
+
     /// The membership without learners; `None` during a change.
     fn without_learners(&self) -> Option<Self> {
         let [voters] = self.voters.as_slice() else { return None };

@@ -32,7 +32,7 @@ use crate::rpc::call_status;
 use crate::tablet::failure::Failure;
 use crate::tablet::handler::wire_error;
 use crate::tablet::lifecycle::digest::Digest;
-use crate::tablet::lifecycle::manager::{CreateOutcome, InitialState, TabletManager};
+use crate::tablet::lifecycle::manager::{CreateOutcome, InitialState, QuorumLoss, TabletManager};
 use crate::tablet::lifecycle::replica_change::ReplicaChange;
 use crate::tablet::{ReplicaReport, Tablet, TabletGroup, TabletReport};
 
@@ -316,6 +316,24 @@ impl Control for ControlService {
         Ok(Response::new(wire::ChangeReplicasReply { group: Some(convert::group_to_proto(&changed)) }))
     }
 
+    async fn force_membership(
+        &self,
+        request: Request<wire::ForceMembershipRequest>,
+    ) -> Result<Response<wire::ForceMembershipReply>, Status> {
+        let request = request.into_inner();
+        self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
+        let expected = request.expected.ok_or_else(|| error_status(&Error::invalid("the request names no group")))?;
+        let evidence = QuorumLoss {
+            membership_log_id: expected.membership_log_id.as_ref().map(convert::log_id_from_proto).unwrap_or_default(),
+            live: request.live.into_iter().map(ServerId::new).collect(),
+            lost: request.lost.into_iter().map(ReplicaId::new).collect(),
+        };
+        let (group, replica) = (GroupId::new(expected.group), ReplicaId::new(request.replica));
+        let forced = self.manager.force_membership(group, replica, evidence).await;
+        let log_id = forced.map_err(|error| error_status(&error))?;
+        Ok(Response::new(wire::ForceMembershipReply { membership_log_id: Some(convert::log_id_to_proto(log_id)) }))
+    }
+
     async fn digest(&self, request: Request<wire::DigestRequest>) -> Result<Response<wire::DigestReply>, Status> {
         let tablets = request.into_inner().tablets;
         let mut replicas = Vec::new();
@@ -426,6 +444,8 @@ fn replica_report(report: &ReplicaReport) -> wire::ReplicaReport {
         idle: false,
         settled: report.settled,
         heard: report.heard.iter().map(|replica| replica.get()).collect(),
+        last: Some(convert::log_id_to_proto(report.last)),
+        time_micros: report.time.get(),
     }
 }
 

@@ -103,7 +103,8 @@ impl TabletServer {
     ///
     /// # Errors
     /// When the data folder is in use or damaged, or the port is in use. A first start waits for Chubby; later starts do not
-    /// need it, and whether the folder belongs to this cluster is checked [later](Self::registration_refused).
+    /// need it, and whether the server may belong to this cluster is checked [later](Self::registration_refused). `FailedPrecondition`
+    /// when its replicas were given up as lost.
     pub fn start(
         config: ServerConfig,
         chubby: SharedChubby,
@@ -120,6 +121,7 @@ impl TabletServer {
             let disk = open_disk(&config, &pools.raft.maintenance, &runtime.rng).await?;
             start_log_writer(&disk.log, config.options.threads, &replication)?;
             let server = registration::identify(&disk.registry, &chubby).await?;
+            registration::refuse_if_lost(server, &chubby).await?;
             let directory_cache = load_directory_cache(&config, &disk.registry, &pools.raft.maintenance).await?;
             let directory = directory_cache.directory(Arc::clone(&chubby), &background);
             let store = config.options.store.clone();
@@ -253,8 +255,8 @@ impl TabletServer {
         self.directory.ready().await;
     }
 
-    /// Returns when Chubby turns out to belong to another cluster: the data folder does not match, and the server must shut
-    /// down. Cancel-safe.
+    /// Returns when Chubby turns out to belong to another cluster, or this server to be given up as lost: the data folder must not be
+    /// used, and the server must shut down. Cancel-safe.
     pub async fn registration_refused(&self) -> Error {
         let mut registration_status = self.registration_status.clone();
         let refused = registration_status

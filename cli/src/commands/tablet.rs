@@ -1,7 +1,9 @@
-//! `ebla tablet`: list, split, merge, move.
+//! `ebla tablet`: list, split, merge, move, recover.
+
+mod recover;
 
 use ebla_client::locate::LeaderHint;
-use ebla_model::id::{GroupId, TabletId};
+use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_runtime::Runtime;
@@ -11,13 +13,14 @@ use super::ClusterArguments;
 use crate::encoding;
 use crate::output::{self, Failure, Format, Table};
 
-/// List, split, merge and move tablets
+/// List, split, merge, move and recover tablets
 ///
 /// Examples:
 ///   ebla tablet list web
 ///   ebla tablet split web --at org.
 ///   ebla tablet merge 12 --next
 ///   ebla tablet move 12 --group 5
+///   ebla tablet recover --from 1 --dry-run
 #[derive(Debug, clap::Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum Tablet {
@@ -100,6 +103,37 @@ pub enum Tablet {
         #[arg(long, value_name = "GROUP", value_parser = clap::value_parser!(u64).range(1..))]
         group: u64,
     },
+    /// Recover tablets whose majority of replicas is lost permanently, from one server; data may be lost
+    ///
+    /// Examples:
+    ///   ebla tablet recover --from 1 --dry-run
+    ///   ebla tablet recover --from 1 --accept-data-loss
+    ///   ebla tablet recover 12 --from 1 --accept-data-loss
+    ///
+    /// The last resort. If one of the lost servers can come back, start it instead: nothing is lost then. The replicas on the server
+    /// become the only ones of their groups, and the master creates new ones on other servers. Each has all acknowledged writes up to its
+    /// last one; later writes, which only the lost replicas had, are lost. Begin with --dry-run: it shows the time of the last write.
+    ///
+    /// Without TABLET all groups of the server are recovered that have lost their majorities. It is refused while a majority may exist.
+    /// The lost servers are recorded: none of them can join again with its data folder.
+    #[command(verbatim_doc_comment)]
+    Recover {
+        /// Which cluster
+        #[command(flatten)]
+        cluster: ClusterArguments,
+        /// Number of a tablet: recover its group only
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        tablet: Option<u64>,
+        /// Number of the tablet server whose replicas remain
+        #[arg(long, value_name = "SERVER", value_parser = clap::value_parser!(u64).range(1..))]
+        from: u64,
+        /// Only show what would be done
+        #[arg(long)]
+        dry_run: bool,
+        /// Accept that writes may be lost
+        #[arg(long, conflicts_with = "dry_run", required_unless_present = "dry_run")]
+        accept_data_loss: bool,
+    },
 }
 
 /// Carries out the command.
@@ -156,6 +190,10 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
                 }
             }
             Ok(())
+        }
+        // Without `--dry-run`, clap has required `--accept-data-loss`.
+        Tablet::Recover { cluster, tablet, from, dry_run, accept_data_loss: _ } => {
+            recover::run(&cluster, tablet.map(TabletId::new), ServerId::new(from), dry_run, &runtime).await
         }
     }
 }

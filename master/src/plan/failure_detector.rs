@@ -96,6 +96,8 @@ mod tests {
     use ebla_model::id::{Incarnation, LogId, Term};
     use ebla_model::metadata::GroupDescriptor;
 
+    use ebla_model::time::Micros;
+
     use super::*;
     use crate::cluster::{Registration, ReplicaReport, Role, Server, ServerReport};
 
@@ -119,6 +121,8 @@ mod tests {
                 term: Term::new(1),
                 tablets: Vec::new(),
                 applied: LogId::SEED,
+                last: LogId::SEED,
+                time: Micros::ZERO,
                 settled: role == Role::Leader,
                 heard: heard.iter().copied().map(ReplicaId::new).collect(),
             };

@@ -5,7 +5,7 @@
 //! state.
 //!
 //! It does not plan moves of replicas between healthy servers, or merges; `merge` and `relocate` check a merge and a move of a tablet
-//! that an operator requests.
+//! that an operator requests, `quorum_loss` the recovery of groups from one replica.
 
 pub mod behind;
 pub mod capacity;
@@ -16,6 +16,7 @@ pub mod failure_detector;
 mod leader_balance;
 pub mod merge;
 pub mod placement;
+pub mod quorum_loss;
 pub mod recovery;
 pub mod relocate;
 pub mod repair;

@@ -11,7 +11,7 @@
 //! operation 4 table=5 drop-range a..b | drop-table
 //! row table=5 tablet=7 range=-..m gen=1 group=7 on=1,2,3         in METADATA
 //! root gen=1 on=1,2,3                                            Chubby's file
-//! report 1 group=7 on=1,2,3 [replica=1] [leads term=2] [settled] [heard=2,3] [applied=9] tablets=5/7:-..m,5/8:m..-:g2:v3
+//! report 1 group=7 on=1,2,3 [replica=1] [leads term=2] [settled] [heard=2,3] [applied=9] [last=12] [time=5] tablets=5/7:-..m,5/8:m..-:g2:v3
 //! damaged 3 group=7 replica=3                                    a damaged replica on server 3
 //! now 60                                                         seconds; the grace is 30
 //! replicas 3                                                     that a group should have
@@ -28,6 +28,8 @@
 //! split 7                                                        an operator requests a split of tablet 7
 //! divide 3                                                       an operator requests a division of group 3
 //! move 7 4                                                       an operator requests a move of tablet 7 to group 4
+//! recover 1 7                                                    an operator requests that the group of tablet 7 recovers from server 1;
+//!                                                                without 7: all groups
 //! ---
 //! write-row …
 //! ```
@@ -52,9 +54,11 @@ use ebla_model::id::{Generation, Incarnation, LogId, LogIndex, SchemaVersion, Te
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{Membership, root_range};
 use ebla_model::schema::{TableName, TableSchema};
+use ebla_model::time::Micros;
 
 use super::failure_detector::{Component, FailureDetector};
 use super::merge::{MergeWith, merge_pair, merged, move_before_merge};
+use super::quorum_loss::{GroupRecovery, quorum_loss_recovery};
 use super::relocate::{Relocated, Relocation, relocate};
 use super::*;
 use crate::cluster::{
@@ -124,6 +128,8 @@ impl<'a> Words<'a> {
     fn report(&self, server: ServerId) -> ReplicaReport {
         let group = self.group(self.group_id());
         let tablets = self.value("tablets").into_iter().flat_map(|value| value.split(','));
+        let index = self.number("applied").map_or(LogId::SEED.index, LogIndex::new);
+        let applied = LogId { index, ..LogId::SEED };
         ReplicaReport {
             replica: match self.number("replica") {
                 Some(replica) => ReplicaId::new(replica),
@@ -132,7 +138,9 @@ impl<'a> Words<'a> {
             role: if self.has("leads") { Role::Leader } else { Role::Follower },
             term: Term::new(self.number("term").unwrap_or(1)),
             tablets: tablets.map(|text| tablet_report(text, &group)).collect(),
-            applied: LogId { index: self.number("applied").map_or(LogId::SEED.index, LogIndex::new), ..LogId::SEED },
+            applied,
+            last: LogId { index: self.number("last").map_or(applied.index, LogIndex::new), ..applied },
+            time: Micros::new(self.number("time").map_or(0, |seconds| i64::try_from(seconds * 1_000_000).unwrap())),
             settled: self.has("settled"),
             heard: self.numbers("heard").map(ReplicaId::new).collect(),
             group,
@@ -329,8 +337,9 @@ fn run(case: &str) -> String {
     let (mut cluster, mut ctx) = (ClusterSnapshot::default(), default_context());
     let snapshot = case.split("---\n").next().unwrap();
     let lines = snapshot.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let is_request =
-        |line: &&str| ["merge ", "move ", "place ", "split ", "divide "].iter().any(|kind| line.starts_with(kind));
+    let is_request = |line: &&str| {
+        ["merge ", "move ", "place ", "split ", "divide ", "recover "].iter().any(|kind| line.starts_with(kind))
+    };
     let (requests, lines): (Vec<&str>, Vec<&str>) = lines.partition(is_request);
     for line in lines {
         add(&mut cluster, &mut ctx, line);
@@ -353,10 +362,30 @@ fn requested(cluster: &ClusterSnapshot, replicas: usize, line: &str) -> String {
         "merge" => requested_merge(cluster, tablet, numbers.get(1).map(|with| TabletId::new(*with))),
         "move" => requested_move(cluster, tablet, GroupId::new(numbers[1])),
         "place" => requested_table(cluster, replicas, usize::try_from(numbers[0]).unwrap()),
+        "recover" => requested_recovery(cluster, ServerId::new(numbers[0]), numbers.get(1).copied().map(TabletId::new)),
         "split" => capacity::check_room_for_split(cluster, cluster.tablets()[&tablet]).map(|()| "splits".to_owned()),
         _ => capacity::check_room_for_division(cluster, &cluster.groups()[&group]).map(|()| "divides".to_owned()),
     };
     answer.unwrap_or_else(|error| format!("{}: {}", error.reason, error.message))
+}
+
+fn requested_recovery(cluster: &ClusterSnapshot, from: ServerId, tablet: Option<TabletId>) -> Result<String, Error> {
+    let one = |recovery: &GroupRecovery| {
+        let given_up = recovery.given_up.iter().map(|one| format!("{}@{}", one.replica, one.server));
+        format!(
+            "recovers group {} from replica {} at {} of {}, gives up {}",
+            recovery.group.group,
+            recovery.survivor,
+            recovery.last.index,
+            recovery.time,
+            given_up.collect::<Vec<_>>().join(",")
+        )
+    };
+    let recovery = quorum_loss_recovery(cluster, from, tablet)?;
+    let plans = recovery.plans.iter().map(|group| format!("gives up the creation of group {}", group.group));
+    let servers: Vec<String> = recovery.lost_servers.iter().map(ServerId::to_string).collect();
+    let lines = recovery.groups.iter().map(one).chain(plans).chain([format!("lost servers {}", servers.join(","))]);
+    Ok(lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// The placement of a table as `jobs::create` does it: the new groups, and how many tablets each group gets.

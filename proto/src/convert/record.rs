@@ -68,6 +68,7 @@ records! {
     IdempotencyToken = "idempotency token";
     DirectoryCopy = "copy of the directory";
     Behind = "record of what Chubby lacks";
+    LostServer = "record of a lost tablet server";
     Instance = "instance record";
     AppProfile = "app profile record";
     FinishedOperation = "finished operation";

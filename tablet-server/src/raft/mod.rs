@@ -61,6 +61,7 @@ pub use lease::leader_lease::LeaseSuspension;
 pub use state_machine::{AppliedPosition, CommittedEntry, Payload, StateMachine};
 pub use status::{GroupStatus, Leadership};
 pub use storage::blocking::BlockingPools;
+pub use storage::forced_membership::force_membership;
 pub(crate) use storage::snapshot::ScratchFolder;
 pub use transport::local::LocalPeers;
 pub use transport::message::GroupOrigin;

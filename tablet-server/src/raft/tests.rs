@@ -3,6 +3,7 @@
 mod bad_messages;
 mod cluster;
 mod ended;
+mod forced;
 mod slow_reads;
 mod snapshots;
 

@@ -16,6 +16,8 @@ use tracing::warn;
 
 /// The pause before a failed Chubby call is retried at a first start.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How long a start waits for Chubby's answer whether the server was given up.
+const LOST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// This server's id: from the registry, or newly allocated. Allocation waits until Chubby is available.
 ///
@@ -49,6 +51,33 @@ async fn new_id(registry: &Registry, chubby: &SharedChubby) -> Result<ServerId, 
 fn cluster_id(file: File) -> Result<ClusterId, Error> {
     let cluster: record::Cluster = convert::decode_record(file.value)?;
     ClusterId::from_bytes(&cluster.cluster).ok_or_else(|| Error::damaged("cluster id is not 16 bytes long"))
+}
+
+/// Fails when the replicas of this server were given up: they must never vote again.
+///
+/// # Errors
+/// `FailedPrecondition` when they were; errors of Chubby.
+pub(super) async fn check_not_lost(server: ServerId, chubby: &SharedChubby) -> Result<(), Error> {
+    if chubby.read(&paths::lost(server)).await?.is_none() {
+        return Ok(());
+    }
+    let message = format!(
+        "tablet server {server} was given up as lost (ebla tablet recover), and its groups have gone on without it: delete its data \
+         folder, and start it with an empty one"
+    );
+    Err(Error::new(Reason::FailedPrecondition, message))
+}
+
+/// As [`check_not_lost`], before the first replica of a server starts. Without Chubby a server starts; then its registration is refused
+/// when Chubby is back.
+///
+/// # Errors
+/// `FailedPrecondition` when the replicas of this server were given up.
+pub async fn refuse_if_lost(server: ServerId, chubby: &SharedChubby) -> Result<(), Error> {
+    match tokio::time::timeout(LOST_CHECK_TIMEOUT, check_not_lost(server, chubby)).await {
+        Ok(Err(error)) if error.reason == Reason::FailedPrecondition => Err(error),
+        Ok(Ok(()) | Err(_)) | Err(_) => Ok(()),
+    }
 }
 
 /// The precondition on Chubby's cluster file under which this server may register.

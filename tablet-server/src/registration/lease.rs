@@ -5,12 +5,13 @@
 //! The master counts live servers by these files, and other servers find the address in them.
 //!
 //! A server registers only in its own cluster, by a transaction that compares the cluster file: in another cluster its id
-//! belongs to another server.
+//! belongs to another server. It does not register either when its replicas were given up (`ebla tablet recover`): they belong to
+//! groups that have gone on without them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_chubby::{SharedChubby, TransactionOutcome, Write, paths};
+use ebla_chubby::{Compare, SharedChubby, TransactionOutcome, Write, paths};
 use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::{Incarnation, ServerId};
@@ -20,7 +21,7 @@ use ebla_storage::registry::Registry;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::identity::precondition;
+use super::identity::{check_not_lost, precondition};
 
 /// The pause before a failed Chubby call is retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
@@ -46,7 +47,7 @@ pub enum RegistrationStatus {
     Unregistered,
     /// The file exists.
     Registered,
-    /// Chubby belongs to another cluster; the server does not retry.
+    /// Chubby belongs to another cluster, or the server was given up as lost; it does not retry.
     Refused(Error),
 }
 
@@ -66,11 +67,13 @@ pub fn maintain(
             loop {
                 match register(&registration, &registry, &chubby, &sender, &mut session).await {
                     Err(error) if error.reason == Reason::FailedPrecondition => {
-                        error!(server = %registration.server, %error, "data directory belongs to a different cluster; shutting down");
+                        error!(server = %registration.server, %error, "registration refused; shutting down");
                         sender.send_replace(RegistrationStatus::Refused(error));
                         return;
                     }
-                    Err(error) => warn!(server = %registration.server, %error, "registration in Chubby failed; retrying"),
+                    Err(error) => {
+                        warn!(server = %registration.server, %error, "registration in Chubby failed; retrying")
+                    }
                     Ok(()) => {}
                 }
                 sender.send_replace(RegistrationStatus::Unregistered);
@@ -97,6 +100,7 @@ async fn register(
     session_slot: &mut Option<Arc<dyn ebla_chubby::Session>>,
 ) -> Result<(), Error> {
     let precondition = precondition(registry.identity(), chubby.read(paths::CLUSTER).await?)?;
+    check_not_lost(registration.server, chubby).await?;
     let session = Arc::clone(session_slot.insert(chubby.open_session(registration.ttl).await?));
     let value = convert::encode_record(record::Server {
         version: 0,
@@ -106,10 +110,14 @@ async fn register(
         release: env!("CARGO_PKG_VERSION").to_owned(),
     });
     let write = Write::put_leased(paths::server(registration.server), value, session.lease());
-    match chubby.transact(vec![precondition], vec![write]).await? {
+    let not_lost = Compare::Absent(paths::lost(registration.server));
+    match chubby.transact(vec![precondition, not_lost], vec![write]).await? {
         TransactionOutcome::Committed(_) => {}
         TransactionOutcome::Conflict => {
-            return Err(Error::new(Reason::Conflict, "the cluster file in Chubby changed during registration"));
+            return Err(Error::new(
+                Reason::Conflict,
+                "the files of the cluster and of lost servers in Chubby changed during registration",
+            ));
         }
     }
     info!(server = %registration.server, address = registration.address, "registered in Chubby");

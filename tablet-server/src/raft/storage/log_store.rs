@@ -221,9 +221,9 @@ fn bounds(range: &impl RangeBounds<u64>) -> (LogIndex, LogIndex) {
     (LogIndex::new(from), LogIndex::new(to))
 }
 
-type RaftPayload = EntryPayload<Command, u64, crate::raft::types::Host>;
+pub(super) type RaftPayload = EntryPayload<Command, u64, crate::raft::types::Host>;
 
-fn encode_payload(payload: &RaftPayload) -> Bytes {
+pub(super) fn encode_payload(payload: &RaftPayload) -> Bytes {
     match payload {
         EntryPayload::Blank => Bytes::from_static(&[BLANK]),
         EntryPayload::Normal(command) => tagged(COMMAND, &command.0),
@@ -260,7 +260,7 @@ fn damaged(id: LogId, what: &str) -> io::Error {
     Fault::damaged(format!("log entry {}.{} is damaged: {what}", id.term, id.index)).into()
 }
 
-fn encode_vote(vote: &RaftVote) -> Bytes {
+pub(super) fn encode_vote(vote: &RaftVote) -> Bytes {
     let mut bytes = BytesMut::with_capacity(17);
     bytes.put_u64(vote_term(vote).get());
     bytes.put_u64(vote.leader_id.voted_for);
@@ -268,7 +268,7 @@ fn encode_vote(vote: &RaftVote) -> Bytes {
     bytes.freeze()
 }
 
-fn decode_vote(bytes: &[u8]) -> io::Result<RaftVote> {
+pub(super) fn decode_vote(bytes: &[u8]) -> io::Result<RaftVote> {
     let damaged_vote = || io::Error::from(Fault::damaged("the vote in the log is damaged"));
     let (term, rest) = bytes.split_first_chunk::<8>().ok_or_else(damaged_vote)?;
     let (replica, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged_vote)?;

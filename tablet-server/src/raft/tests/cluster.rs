@@ -25,7 +25,7 @@ use crate::local_servers::LocalServers;
 use crate::raft::{
     AddressBook, AppliedPosition, BlockingPools, CommittedEntry, Fault, Group, GroupConfig, GroupDirectory,
     GroupLookup, GroupOrigin, GroupReplica, LocalPeers, Network, NetworkOptions, Payload, ProposeError, RaftTimings,
-    StateMachine,
+    StateMachine, force_membership,
 };
 
 pub(super) const TABLET: GroupId = GroupId::new(7);
@@ -328,6 +328,18 @@ impl Cluster {
         node.group.stop().await;
         node.runtime.tasks.stop(Duration::ZERO).await;
         self.durable.get_mut(&server).unwrap().machine = Arc::new(node.machine.after_crash());
+    }
+
+    /// Makes the replica of a server that is down the only voter of the group.
+    pub(super) fn force_membership(&self, server: ServerId) {
+        let durable = &self.durable[&server];
+        let log = open_log(durable);
+        let id = GroupReplica { group: TABLET, replica: replica_on(server).replica };
+        let applied = durable.machine.applied().last.unwrap_or_default();
+        tokio::task::block_in_place(|| {
+            force_membership(&log, id, replica_on(server), applied).unwrap();
+            log.stop();
+        });
     }
 
     /// Makes all servers members of this cluster.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ebla_model::id::{LogId, ReplicaId, SchemaVersion, TabletId, Term};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::time::Micros;
 
 use crate::tablet::core::applied_state::TabletMetadata;
 use crate::tablet::failure::Failure;
@@ -34,6 +35,10 @@ pub struct ReplicaReport {
     pub tablets: Vec<TabletReport>,
     /// The last entry it has applied.
     pub applied: LogId,
+    /// The last entry of its log.
+    pub last: LogId,
+    /// The time of the last command that it has applied.
+    pub time: Micros,
     /// At the leader: a majority has confirmed the leadership a moment ago, and `descriptor` has the last membership of
     /// the log, with one set of voters. So no other replica is a member or becoming one.
     pub settled: bool,
@@ -89,6 +94,8 @@ impl TabletGroup {
             term: status.term,
             tablets: applied_state.metadata.tablets.values().map(|tablet| report_tablet(tablet, &sizes)).collect(),
             applied: applied_state.applied,
+            last: status.last.max(Some(applied_state.applied)).unwrap_or_default(),
+            time: applied_state.time,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! missing replica is created *empty* and filled by the leader's snapshot, never from a seed whose content it cannot have.
 
 mod damage;
+mod force_membership;
 mod highest_ids;
 mod provision;
 mod recover;
@@ -33,6 +34,7 @@ use tokio::sync::watch;
 use tracing::{error, warn};
 
 pub use self::damage::ScrubRate;
+pub use self::force_membership::QuorumLoss;
 pub use self::provision::{CreateOutcome, InitialState};
 use crate::capacity::Capacity;
 use crate::clock_comparison::ClockComparison;

@@ -158,7 +158,7 @@ impl TabletManager {
 
     /// Runs a request on a task of its own. If it were cancelled half way, together with its connection, it would leave a
     /// replica that is on disk and does not run.
-    async fn run_to_completion<T: Send + 'static>(
+    pub(super) async fn run_to_completion<T: Send + 'static>(
         &self,
         name: &'static str,
         request: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -172,6 +172,6 @@ fn other_replica_exists() -> Error {
     Error::new(Reason::FailedPrecondition, "this server already has another replica of the group")
 }
 
-fn replica_is_starting() -> Error {
+pub(super) fn replica_is_starting() -> Error {
     Error::new(Reason::Busy, "the replica is being started")
 }

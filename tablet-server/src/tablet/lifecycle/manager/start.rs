@@ -31,6 +31,8 @@ pub(super) enum StartMode {
     Reopened,
     /// It is new: from a seed that all replicas share, or empty.
     New,
+    /// It has just become the only voter of its group.
+    OnlyVoter,
     /// It is the child of a divided group; on the server that leads the parent it campaigns at once.
     Child(GroupOrigin),
 }
@@ -98,6 +100,7 @@ impl TabletManager {
                 let first = state.metadata.descriptor.membership.replicas().next();
                 config.campaign_at_start = first.is_some_and(|first| first.replica == id.replica);
             }
+            StartMode::OnlyVoter => config.campaign_at_start = true,
             StartMode::Child(origin) => {
                 config.origin = origin;
                 config.campaign_at_start = self.group(origin.parent).is_some_and(|parent| parent.is_leader());
