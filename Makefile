@@ -34,7 +34,7 @@ WORKLOADS ?= write,read,check,batch
 FUZZ_SECONDS ?= 60
 
 .PHONY: help install configure python base-image build program dist run test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race scale paper \
-  cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload
+  cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread
 
 help: ## show this list
 	@grep -h -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -201,6 +201,9 @@ bench-memory: build dist python ## measure the memory of `ebla up`, empty and wh
 
 overload: build dist ## measure the goodput of `ebla up` under three times its capacity, with one processor for the cluster and one for the load; about five minutes
 	taskset -c 0 $(TARGET)/release/examples/overload $(DIST) $(ARGS)
+
+unread: build dist ## measure the memory of `ebla up` with 4,096 reads of large rows whose responses are not read; about a minute; ARGS="STREAMS ROW_KIB CONNECTIONS"
+	$(TARGET)/release/examples/unread $(DIST) $(ARGS)
 
 mt-bench: build dist ## measure a mounttable process with `ebla mt bench`, then in alternation with etcd, about five minutes
 	$(TARGET)/release/examples/mt_race $(DIST) --bench -- $(ARGS)

@@ -23,6 +23,12 @@ impl ResourceCounter {
         self.in_use.load(Ordering::Relaxed)
     }
 
+    /// A number that all clones of this counter have, and no other counter that exists at the same time.
+    #[must_use]
+    pub fn identity(&self) -> usize {
+        Arc::as_ptr(&self.in_use).addr()
+    }
+
     /// Reserves `amount` if the total then is at most `max`; never waits.
     #[must_use]
     pub fn try_reserve(&self, amount: usize, max: usize) -> Option<Reservation> {
@@ -50,6 +56,8 @@ mod tests {
         assert!(counter.try_reserve(5, 10).is_none());
         let four = counter.try_reserve(4, 10).unwrap();
         assert_eq!(counter.clone().in_use(), 10);
+        assert_eq!(counter.clone().identity(), counter.identity());
+        assert_ne!(ResourceCounter::default().identity(), counter.identity());
         drop(six);
         assert!(counter.try_reserve(5, 8).is_none(), "each caller has its own limit");
         drop(four);

@@ -60,7 +60,7 @@ impl Default for ServeOptions {
 /// Serves `routes` on `listener` until `tasks` is stopped; returns immediately.
 pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOptions) {
     let (token, killed) = (tasks.token(), tasks.killed());
-    let incoming = listener.map(move |connection| connection.map(|it| KillableConnection::new(it, killed.clone())));
+    let incoming = listener.map(move |connection| connection.map(|it| KillableConnection::new(it, &killed)));
     let server = Server::builder()
         .accept_http1(options.protocol == Protocol::Http1AndHttp2)
         .max_concurrent_streams(options.concurrent_streams_max)
@@ -86,37 +86,36 @@ pub struct ConnectionInfo {
     pub usage: ResourceCounter,
     /// The calls in progress on this connection, of the services that count them.
     pub calls: ResourceCounter,
+    /// Bytes of responses that are prepared for this connection and not sent, of the services that count them.
+    pub unsent: ResourceCounter,
+    /// Closes the connection, with all its calls, when cancelled.
+    pub close: CancellationToken,
 }
 
-/// A connection that fails when the server is killed: tonic's own tasks own it, and nothing else can stop them.
+/// A connection that fails when it is closed or the server is killed: tonic's own tasks own it, and nothing else can stop them.
 struct KillableConnection {
     connection: Connection,
-    killed: Pin<Box<WaitForCancellationFutureOwned>>,
-    token: CancellationToken,
-    usage: ResourceCounter,
-    calls: ResourceCounter,
+    closed: Pin<Box<WaitForCancellationFutureOwned>>,
+    info: ConnectionInfo,
 }
 
 impl KillableConnection {
-    fn new(connection: Connection, token: CancellationToken) -> Self {
-        Self {
-            connection,
-            killed: Box::pin(token.clone().cancelled_owned()),
-            token,
-            usage: ResourceCounter::default(),
-            calls: ResourceCounter::default(),
-        }
+    fn new(connection: Connection, killed: &CancellationToken) -> Self {
+        let close = killed.child_token();
+        let closed = Box::pin(close.clone().cancelled_owned());
+        let info = ConnectionInfo { peer: connection.peer(), close, ..ConnectionInfo::default() };
+        Self { connection, closed, info }
     }
 
     fn broken() -> io::Error {
-        io::Error::new(io::ErrorKind::ConnectionReset, "server stopped")
+        io::Error::new(io::ErrorKind::ConnectionReset, "connection closed by this server")
     }
 }
 
 impl AsyncRead for KillableConnection {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // A connection always waits to read, so the kill wakes it up here.
-        if self.killed.as_mut().poll(context).is_ready() {
+        // A connection always waits to read, so the cancellation wakes it up here.
+        if self.closed.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(Self::broken()));
         }
         Pin::new(&mut self.connection).poll_read(context, into)
@@ -125,7 +124,7 @@ impl AsyncRead for KillableConnection {
 
 impl AsyncWrite for KillableConnection {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.token.is_cancelled() {
+        if self.info.close.is_cancelled() {
             return Poll::Ready(Err(Self::broken()));
         }
         Pin::new(&mut self.connection).poll_write(context, bytes)
@@ -144,7 +143,7 @@ impl AsyncWrite for KillableConnection {
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.token.is_cancelled() {
+        if self.info.close.is_cancelled() {
             return Poll::Ready(Err(Self::broken()));
         }
         Pin::new(&mut self.connection).poll_write_vectored(context, parts)
@@ -159,7 +158,7 @@ impl Connected for KillableConnection {
     type ConnectInfo = ConnectionInfo;
 
     fn connect_info(&self) -> ConnectionInfo {
-        ConnectionInfo { peer: self.connection.connect_info(), usage: self.usage.clone(), calls: self.calls.clone() }
+        self.info.clone()
     }
 }
 

@@ -13,6 +13,7 @@ use ebla_storage::store::{BlockCache, StoreOptions};
 use crate::front::RequestBytes;
 use crate::local_servers::LocalServers;
 use crate::raft::RaftTimings;
+use crate::response_budget::ResponseBytes;
 
 /// The settings of a tablet server.
 #[derive(Clone)]
@@ -37,6 +38,8 @@ pub struct ServerOptions {
     pub lease_ttl: Duration,
     /// Memory budget of data requests.
     pub request_bytes: RequestBytes,
+    /// Memory budget of responses to reads.
+    pub response_bytes: ResponseBytes,
     /// Threads that apply commands.
     pub apply_threads: usize,
     /// Threads that read.
@@ -128,6 +131,7 @@ impl ServerOptions {
             restart: RestartScope::Server,
             lease_ttl: Duration::from_secs(10),
             request_bytes: RequestBytes::default(),
+            response_bytes: ResponseBytes::default(),
             apply_threads: 4,
             read_threads: 8,
             maintenance_threads: 4,

@@ -6,7 +6,8 @@
 //! - `registration` is the server's identity and its lease in Chubby, `directory_cache` a copy of Chubby's files for restarts;
 //! - `capacity` is what the server can still take: disk, files, memory;
 //! - `clock_comparison` and `clock_exchange` find out whether the server's clock is off;
-//! - `rpc` serves fronts and clients, `control` serves the master, `evidence` is what the server knows for a recovery, `deadline` reads the timeouts of calls;
+//! - `rpc` serves fronts and clients, `control` serves the master, `evidence` is what the server knows for a recovery, `deadline` reads the timeouts of calls,
+//!   `response_budget` limits the memory of responses that are not read;
 //! - `maintenance` flushes memtables, purges logs, splits large tablets, collects garbage and reads all stores to find damage;
 //! - `import_client` sends a tablet that moves to the leader of its new group;
 //! - `metadata_writer` updates METADATA after changes of tablets;
@@ -28,6 +29,7 @@ pub mod maintenance;
 pub mod metadata_writer;
 pub mod raft;
 pub mod registration;
+pub mod response_budget;
 pub mod router;
 pub mod rpc;
 pub mod scrub_results;

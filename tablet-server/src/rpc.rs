@@ -22,6 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::deadline::{self, timeout};
 use crate::raft::RaftCounters;
+use crate::response_budget::ReadAccount;
 use crate::tablet::handler::TabletHandler;
 
 /// The largest message received or sent: a row may be as large as the API allows.
@@ -92,9 +93,15 @@ impl Tablets for TabletService {
     type ExchangeStream = Pin<Box<dyn Stream<Item = Result<wire::CallReply, Status>> + Send>>;
 
     async fn read(&self, request: Request<wire::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let account = request.extensions().get::<ReadAccount>().cloned();
         let (request, timeout) = self.parts(request)?;
         let stream = self.handler.read(request, timeout).await.map_err(|error| call_status(&error))?;
-        Ok(Response::new(stream.map(|part| part.map_err(|error| call_status(&error))).boxed()))
+        let hold = move |part: &Result<wire::ReadReply, CallError>| {
+            if let (Some(account), Ok(part)) = (&account, part) {
+                account.hold(part.held_bytes);
+            }
+        };
+        Ok(Response::new(stream.inspect(hold).map(|part| part.map_err(|error| call_status(&error))).boxed()))
     }
 
     async fn write(&self, request: Request<wire::WriteRequest>) -> Result<Response<wire::WriteReply>, Status> {

@@ -47,6 +47,7 @@ use crate::maintenance::{self, MaintenanceLimits};
 use crate::metadata_writer::MetadataWriter;
 use crate::raft::{AddressBook, BlockingPools, GroupReplica, Network, NetworkOptions};
 use crate::registration::{self, Registration, RegistrationStatus};
+use crate::response_budget::{ReadService, ResponseBudget, WithResponseBudget};
 use crate::router::{LocalHandlers, Router};
 use crate::rpc::{LocateService, MESSAGE_BYTES_MAX, TabletService};
 use crate::tablet::handler::TabletHandler;
@@ -78,6 +79,7 @@ pub struct TabletServer {
     log: CommitLog,
     cluster: Cluster,
     directory: ChubbyDirectory,
+    responses: ResponseBudget,
     registration_status: watch::Receiver<RegistrationStatus>,
     /// The registration in Chubby: stopped first.
     lease: Runtime,
@@ -162,7 +164,8 @@ impl TabletServer {
                 capacity,
             })
             .await?;
-            let handler = TabletHandler::new(Arc::clone(&manager), runtime.clock.clone());
+            let responses = ResponseBudget::new(config.options.response_bytes, runtime.clock.clone());
+            let handler = TabletHandler::new(Arc::clone(&manager), runtime.clock.clone(), responses.memory());
             let local_handlers = config.options.local_servers.router.clone();
             let directory_handle = Arc::new(directory.clone()) as Arc<dyn Directory>;
             let router = Router::new(server, handler.clone(), local_handlers.clone(), directory_handle, &background);
@@ -181,10 +184,12 @@ impl TabletServer {
                     directory: directory.clone(),
                     runtime: background.clone(),
                     request_bytes: config.options.request_bytes,
+                    responses: responses.clone(),
                 },
             };
             let (lease, serving) = (background.child("lease"), background.child("serving"));
             services.serve(listener, &serving);
+            responses.start(&background);
             clock_exchange::start(&manager, &directory, &background);
             maintenance::start_scrubber(&manager, config.options.scrub, &background);
             maintenance::start(&manager, maintenance_limits(&config.options), &background);
@@ -204,6 +209,7 @@ impl TabletServer {
                 log,
                 cluster,
                 directory,
+                responses,
                 registration_status,
                 lease,
                 serving,
@@ -241,6 +247,12 @@ impl TabletServer {
     #[must_use]
     pub const fn directory(&self) -> &ChubbyDirectory {
         &self.directory
+    }
+
+    /// Memory of responses that are prepared and not sent.
+    #[must_use]
+    pub const fn responses(&self) -> &ResponseBudget {
+        &self.responses
     }
 
     /// Returns when the server has registered and has read Chubby's files. Cancel-safe.
@@ -348,6 +360,7 @@ impl Services {
             TabletsServer::new(TabletService::new(self.handler, self.directory.clone(), runtime.tasks.token()))
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let tablets = WithResponseBudget::new(tablets, ReadService::Tablets, self.front.responses.clone());
         let routes = Routes::new(tablets)
             .add_service(LocateServer::new(LocateService::new(self.directory, self.log, self.network.counters())))
             .add_service(

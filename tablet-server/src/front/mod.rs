@@ -1,7 +1,7 @@
 //! The front: the public API on every tablet server.
 //!
 //! ```text
-//!   google.bigtable.v2.Bigtable    headers -> admission -> budget -> service -> validate -> ebla_client::Cluster -> response
+//!   google.bigtable.v2.Bigtable    headers -> admission -> budgets -> service -> validate -> ebla_client::Cluster -> response
 //!   google.bigtable.admin.v2.*     budget -> admin: forwarded to the active master
 //!   google.longrunning.Operations  the same
 //!   ebla.operate.Operate           the same
@@ -42,6 +42,7 @@ pub use self::{
     budget::RequestBytes,
     service::DataService,
 };
+use crate::response_budget::{ReadService, ResponseBudget, WithResponseBudget};
 
 /// The largest accepted message. A row may have 256 MiB; a single write of 100 MiB is legal.
 pub const MESSAGE_BYTES_MAX: usize = 256 << 20;
@@ -64,6 +65,8 @@ pub struct FrontConfig {
     pub runtime: Runtime,
     /// Memory budget of data requests.
     pub request_bytes: RequestBytes,
+    /// Memory budget of the responses to reads.
+    pub responses: ResponseBudget,
 }
 
 /// Adds the public services and the operator's service to a server's routes.
@@ -76,7 +79,11 @@ pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
     routes
         .add_service(WithResponseHeaders::new(
             WithAdmission::new(
-                WithRequestBudget::new(data, RequestBudget::new(config.request_bytes)),
+                WithResponseBudget::new(
+                    WithRequestBudget::new(data, RequestBudget::new(config.request_bytes)),
+                    ReadService::Public,
+                    config.responses,
+                ),
                 CallAdmission::new(clock.clone()),
             ),
             clock,

@@ -15,6 +15,7 @@ use prost::Message;
 use tonic::codegen::BoxStream;
 
 use super::RESPONSE_BYTES;
+use crate::response_budget::ReadAccount;
 
 /// The statistics of a read so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +89,8 @@ impl ScanProgress {
 /// The state of a response stream.
 struct ResponseState {
     parts: ReadParts,
+    /// What the parts are charged to.
+    account: Option<ReadAccount>,
     totals: ReadTotals,
     timer: Option<StatsTimer>,
     progress: ScanProgress,
@@ -96,10 +99,11 @@ struct ResponseState {
 /// The response stream: messages with rows as the tablets encoded them, then the statistics.
 pub(super) fn rows(
     parts: ReadParts,
+    account: Option<ReadAccount>,
     timer: Option<StatsTimer>,
     progress: ScanProgress,
 ) -> BoxStream<Encoded<data::ReadRowsResponse>> {
-    let reading = ResponseState { parts, totals: ReadTotals::default(), timer, progress };
+    let reading = ResponseState { parts, account, totals: ReadTotals::default(), timer, progress };
     Box::pin(stream::try_unfold(reading, |mut reading| async move {
         let next = reading.next().await.map_err(|error| to_status(&error))?;
         Ok(next.map(|message| (message, reading)))
@@ -110,6 +114,9 @@ impl ResponseState {
     async fn next(&mut self) -> Result<Option<Encoded<data::ReadRowsResponse>>, Error> {
         while let Some(part) = self.parts.next().await.transpose()? {
             self.totals.add(&part);
+            if let Some(account) = &self.account {
+                account.hold(part.held_bytes);
+            }
             if part.row_reset {
                 return Err(row_cut_off());
             }
@@ -201,7 +208,8 @@ mod tests {
 
     #[tokio::test]
     async fn only_messages_with_rows_reach_the_client() {
-        let stream = rows(parts(vec![part(1, "a"), part(0, "never"), part(2, "b")]), None, ScanProgress::Reported);
+        let stream =
+            rows(parts(vec![part(1, "a"), part(0, "never"), part(2, "b")]), None, None, ScanProgress::Reported);
         let messages: Vec<_> = stream.map_ok(|message| message.bytes().clone()).try_collect().await.unwrap();
         assert_eq!(messages, [Bytes::from("a"), Bytes::from("b")]);
     }
@@ -209,7 +217,8 @@ mod tests {
     #[tokio::test]
     async fn statistics_come_last_and_always() {
         let timer = StatsTimer::start(&Clock::manual());
-        let stream = rows(parts(vec![part(1, "a"), part(0, ""), part(2, "b")]), Some(timer), ScanProgress::Hidden);
+        let stream =
+            rows(parts(vec![part(1, "a"), part(0, ""), part(2, "b")]), None, Some(timer), ScanProgress::Hidden);
         let messages: Vec<_> = stream.try_collect().await.unwrap();
         assert_eq!(messages.len(), 3);
         let last = data::ReadRowsResponse::decode(messages.last().unwrap().bytes().clone()).unwrap();
@@ -230,7 +239,7 @@ mod tests {
             Ok(tablet::ReadReply { last_row, finished, ..Default::default() })
         };
         let scanned = async |progress, finished| -> Vec<Bytes> {
-            let stream = rows(parts(vec![part(1, ""), so_far(finished), part(1, "")]), None, progress);
+            let stream = rows(parts(vec![part(1, ""), so_far(finished), part(1, "")]), None, None, progress);
             let messages: Vec<_> = stream.try_collect().await.unwrap();
             let read = |message: &Encoded<_>| data::ReadRowsResponse::decode(message.bytes().clone()).unwrap();
             messages.iter().map(read).map(|message| message.last_scanned_row_key).collect()
@@ -244,10 +253,11 @@ mod tests {
     async fn parts_of_a_row_are_forwarded_and_a_reset_row_ends_the_stream() {
         let open = || Ok(tablet::ReadReply { response: "part".into(), row_open: true, ..Default::default() });
         let reset = || Ok(tablet::ReadReply { response: "reset".into(), row_reset: true, ..Default::default() });
-        let stream = rows(parts(vec![open(), open(), part(1, "end")]), None, ScanProgress::Hidden);
+        let stream = rows(parts(vec![open(), open(), part(1, "end")]), None, None, ScanProgress::Hidden);
         let messages: Vec<_> = stream.map_ok(|message| message.bytes().clone()).try_collect().await.unwrap();
         assert_eq!(messages, ["part", "part", "end"]);
-        let lost: Vec<_> = rows(parts(vec![open(), reset(), part(1, "x")]), None, ScanProgress::Hidden).collect().await;
+        let lost: Vec<_> =
+            rows(parts(vec![open(), reset(), part(1, "x")]), None, None, ScanProgress::Hidden).collect().await;
         let codes: Vec<_> = lost.iter().map(|answer| answer.as_ref().err().map(tonic::Status::code)).collect();
         assert_eq!(codes, [None, Some(tonic::Code::Unavailable)]);
     }
@@ -256,7 +266,7 @@ mod tests {
     async fn an_error_ends_the_stream_without_statistics() {
         let timer = StatsTimer::start(&Clock::manual());
         let failing = parts(vec![part(1, "a"), Err(Error::new(Reason::Deadline, "too slow"))]);
-        let responses: Vec<_> = rows(failing, Some(timer), ScanProgress::Reported).collect().await;
+        let responses: Vec<_> = rows(failing, None, Some(timer), ScanProgress::Reported).collect().await;
         let codes: Vec<_> = responses.iter().map(|answer| answer.as_ref().err().map(tonic::Status::code)).collect();
         assert_eq!(codes, [None, Some(tonic::Code::DeadlineExceeded)]);
     }

@@ -24,6 +24,7 @@ use super::{
     validate::{self, ReadSpec, Validated},
 };
 use crate::deadline;
+use crate::response_budget::ReadAccount;
 
 /// The public data API.
 #[derive(Clone, Debug)]
@@ -42,10 +43,15 @@ impl DataService {
         Deadline::after(&self.clock, deadline::public_timeout(metadata, default))
     }
 
-    async fn read(&self, read: &Validated<ReadSpec>, deadline: Deadline) -> Result<ReadParts, Error> {
+    async fn read(
+        &self,
+        read: &Validated<ReadSpec>,
+        account: Option<&ReadAccount>,
+        deadline: Deadline,
+    ) -> Result<ReadParts, Error> {
         self.cluster
             .with_table(&read.table, |table| {
-                with_first_message(self.cluster.read_rows(read.request.for_table(table), deadline))
+                with_first_message(self.cluster.read_rows(read.request.for_table(table), deadline), account)
             })
             .await
     }
@@ -71,9 +77,12 @@ impl DataService {
 }
 
 /// Waits for the first message of a read, so that a missing table or an invalid filter is an error of the call itself.
-async fn with_first_message(mut parts: ReadParts) -> Result<ReadParts, Error> {
+async fn with_first_message(mut parts: ReadParts, account: Option<&ReadAccount>) -> Result<ReadParts, Error> {
     match parts.next().await.transpose()? {
-        Some(first) => Ok(stream::iter([Ok(first)]).chain(parts).boxed()),
+        Some(first) => {
+            account.map_or(Ok(()), |account| account.begin(first.response.len(), first.held_bytes))?;
+            Ok(stream::iter([Ok(first)]).chain(parts).boxed())
+        }
         None => Ok(parts),
     }
 }
@@ -89,13 +98,15 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::ReadRowsRequest>,
     ) -> Result<Response<BoxStream<Encoded<data::ReadRowsResponse>>>, Status> {
-        let (metadata, _, message) = request.into_parts();
+        let (metadata, mut extensions, message) = request.into_parts();
+        let account = extensions.remove::<ReadAccount>();
         let deadline = self.deadline(&metadata, deadline::READ_TIMEOUT);
         let begin = || async {
             let features = features(&metadata);
             let read = validate::read(message, &features, large_rows(&metadata))?;
             let timer = (read.request.stats == Stats::Count).then(|| StatsTimer::start(&self.clock));
-            Ok(response::rows(self.read(&read, deadline).await?, timer, ScanProgress::for_client(&features)))
+            let parts = self.read(&read, account.as_ref(), deadline).await?;
+            Ok(response::rows(parts, account.clone(), timer, ScanProgress::for_client(&features)))
         };
         to_response(begin().await)
     }
@@ -121,8 +132,7 @@ impl Bigtable for DataService {
         let (metadata, _, message) = request.into_parts();
         let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let write = || async {
-            let Validated { table, request: valid } =
-                validate::mutate_row(message, idempotency::of_headers(&metadata)?)?;
+            let Validated { table, request: valid } = validate::mutate_row(message, idempotency::of_headers(&metadata)?)?;
             self.cluster.with_table(&table, |table| self.cluster.mutate_row(table, valid.clone(), deadline)).await?;
             Ok(data::MutateRowResponse {})
         };

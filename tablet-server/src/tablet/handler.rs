@@ -21,10 +21,11 @@ use ebla_model::rmw;
 use ebla_model::time::Micros;
 use ebla_proto::convert::{LargeRows, MessageSizes, RowMessages};
 use ebla_proto::{convert, record, tablet as wire};
-use ebla_runtime::Clock;
+use ebla_runtime::{Clock, Reservation};
 use futures::StreamExt as _;
 use futures::stream;
 
+use crate::response_budget::Memory;
 use crate::tablet::failure::Failure;
 use crate::tablet::lifecycle::manager::TabletManager;
 use crate::tablet::read::filter_cache::FilterCache;
@@ -36,13 +37,14 @@ pub struct TabletHandler {
     manager: Arc<TabletManager>,
     filters: Arc<FilterCache>,
     clock: Clock,
+    memory: Memory,
 }
 
 impl TabletHandler {
-    /// A handler for these replicas.
+    /// A handler for these replicas; `memory`: what reads are charged to.
     #[must_use]
-    pub fn new(manager: Arc<TabletManager>, clock: Clock) -> Self {
-        Self { manager, filters: Arc::default(), clock }
+    pub fn new(manager: Arc<TabletManager>, clock: Clock, memory: Memory) -> Self {
+        Self { manager, filters: Arc::default(), clock, memory }
     }
 
     /// Reads rows of one tablet. The first batch is read before this returns, so that errors are immediate.
@@ -78,7 +80,10 @@ impl TabletHandler {
         Ok(ReadStreamState {
             handler: self.clone(),
             tablet,
-            request: Arc::new(read_request(request, generation, self.filter(request.filter.as_ref())?)?),
+            request: Arc::new(ReadRequest {
+                memory: self.memory.clone(),
+                ..read_request(request, generation, self.filter(request.filter.as_ref())?)?
+            }),
             large_rows: if request.split_rows { LargeRows::Split } else { LargeRows::Whole },
             replies: BatchReplies::default(),
             resume: ReadPosition::default(),
@@ -241,6 +246,9 @@ impl ReadStreamState {
 struct BatchReplies {
     rows: Option<RowMessages>,
     last: Option<wire::ReadReply>,
+    /// The size of the batch, and its charge until the last message is taken.
+    bytes: u64,
+    charge: Option<Reservation>,
 }
 
 impl BatchReplies {
@@ -253,7 +261,12 @@ impl BatchReplies {
             cells_returned: batch.cells_returned,
             ..Default::default()
         };
-        Self { rows: Some(RowMessages::new(batch.rows, large_rows, MessageSizes::STANDARD)), last: Some(last) }
+        Self {
+            rows: Some(RowMessages::new(batch.rows, large_rows, MessageSizes::STANDARD)),
+            last: Some(last),
+            bytes: u64::try_from(batch.bytes).unwrap_or(u64::MAX),
+            charge: batch.charge,
+        }
     }
 }
 
@@ -264,11 +277,16 @@ impl Iterator for BatchReplies {
         let Some(message) = self.rows.as_mut().and_then(Iterator::next) else { return self.last.take() };
         let is_last = self.rows.as_ref().is_none_or(RowMessages::is_done);
         let reply = if is_last { self.last.take() } else { None };
+        if is_last {
+            self.charge = None;
+        }
+        let held_bytes = if is_last { 0 } else { self.bytes };
         let reply = reply.unwrap_or_else(|| wire::ReadReply {
             last_row: message.last_row.map(|key| key.bytes().clone()).unwrap_or_default(),
             ..Default::default()
         });
-        Some(wire::ReadReply { response: message.response, rows: message.rows, row_open: message.is_open, ..reply })
+        let (response, rows, row_open) = (message.response, message.rows, message.is_open);
+        Some(wire::ReadReply { response, rows, row_open, held_bytes, ..reply })
     }
 }
 
@@ -315,6 +333,7 @@ fn read_request(
         limit: RowLimit::new(request.limit),
         reversed: request.reversed,
         any_replica: request.any_replica,
+        memory: Memory::default(),
     })
 }
 

@@ -8,6 +8,9 @@ use ebla_model::key::{RowKey, RowSet};
 use ebla_model::limit::RowLimit;
 use ebla_model::mutation::Mutation;
 use ebla_model::rmw::Rule;
+use ebla_runtime::Reservation;
+
+use crate::response_budget::Memory;
 
 /// The permanent id of one write: however often it is sent, it is applied once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub struct ReadRequest {
     pub reversed: bool,
     /// Any replica may serve it from its applied state, if the tablet belongs to METADATA: lookups treat the result as hints.
     pub any_replica: bool,
+    /// The memory that the batches are charged to.
+    pub memory: Memory,
 }
 
 /// The position at which the next batch of a read starts.
@@ -47,7 +52,7 @@ pub struct ReadPosition {
 }
 
 /// One batch of a read, all from one pinned view.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct ReadBatch {
     /// Whole rows, none of them empty, in the requested order.
     pub rows: Vec<Row>,
@@ -61,6 +66,10 @@ pub struct ReadBatch {
     pub cells_seen: u64,
     /// Cells in `rows`.
     pub cells_returned: u64,
+    /// The size of `rows` in bytes.
+    pub bytes: usize,
+    /// The memory of `rows`: to be kept as long as they are.
+    pub charge: Option<Reservation>,
 }
 
 /// A write of one row: all of its mutations are applied in their order, or none.

@@ -23,6 +23,7 @@ use ebla_runtime::clock::TimeSource;
 use ebla_runtime::{Clock, Runtime, Tasks};
 use ebla_tablet_server::config::ScrubOptions;
 use ebla_tablet_server::raft::RaftTimings;
+use ebla_tablet_server::response_budget::ResponseBytes;
 use ebla_tablet_server::tablet::TabletGroup;
 use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
 use ebla_tablet_server::{LocalServers, RestartScope, ServerConfig, ServerOptions, TabletServer};
@@ -85,6 +86,7 @@ pub(crate) struct Fixture {
     pub(crate) servers: Vec<Option<TabletServer>>,
     clocks: [Arc<ServerClock>; 3],
     scrub: ScrubOptions,
+    response_bytes: ResponseBytes,
     /// The address that the servers advertise; `None`: the one they listen on.
     advertise: Option<String>,
 }
@@ -97,14 +99,25 @@ impl Fixture {
     /// As [`Self::start`], with servers that read all their stores again and again.
     pub(crate) async fn start_scrubbing() -> Self {
         let (first_after, period) = (Duration::ZERO, Duration::from_millis(500));
-        Self::start_with(1 << 20, None, ScrubOptions { first_after, period, bytes_per_second: 1 << 30 }).await
+        let scrub = ScrubOptions { first_after, period, bytes_per_second: 1 << 30 };
+        Self::start_with(1 << 20, None, scrub, ResponseBytes::default()).await
     }
 
     pub(crate) async fn start_at(split_bytes: u32, advertise: Option<String>) -> Self {
-        Self::start_with(split_bytes, advertise, ScrubOptions::default()).await
+        Self::start_with(split_bytes, advertise, ScrubOptions::default(), ResponseBytes::default()).await
     }
 
-    async fn start_with(split_bytes: u32, advertise: Option<String>, scrub: ScrubOptions) -> Self {
+    /// As [`Self::start`], with this memory for responses.
+    pub(crate) async fn start_with_responses(response_bytes: ResponseBytes) -> Self {
+        Self::start_with(1 << 20, None, ScrubOptions::default(), response_bytes).await
+    }
+
+    async fn start_with(
+        split_bytes: u32,
+        advertise: Option<String>,
+        scrub: ScrubOptions,
+        response_bytes: ResponseBytes,
+    ) -> Self {
         if let Ok(filter) = std::env::var("EBLA_LOG") {
             ebla_runtime::logging::init(&filter);
         }
@@ -118,6 +131,7 @@ impl Fixture {
             servers: Vec::new(),
             clocks: Default::default(),
             scrub,
+            response_bytes,
             advertise,
         };
         for at in 0..3 {
@@ -135,6 +149,7 @@ impl Fixture {
             restart: RestartScope::Server,
             split_bytes: ebla_runtime::units::ByteSize::new(u64::from(split_kib) * 1024),
             scrub: self.scrub,
+            response_bytes: self.response_bytes,
             ..ServerOptions::up(self.local_servers.clone())
         };
         let advertise = self.advertise.clone();

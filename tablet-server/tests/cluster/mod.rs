@@ -12,3 +12,4 @@ mod moves;
 mod rows;
 mod serving;
 mod splits;
+mod unread;

@@ -47,6 +47,8 @@ const FILTER_TIME_INLINE: Duration = Duration::from_millis(1);
 const CELLS_PER_CLOCK_CHECK: u64 = 512;
 /// Attempts to pin a view that does not expire before it is used. GC rules change rarely.
 const VIEW_ATTEMPTS_MAX: usize = 8;
+/// When a read is repeated that found no memory for its rows: some of it may be free by then.
+const NO_MEMORY_DELAY: Duration = Duration::from_millis(100);
 /// A read of a tablet whose time is older than this requests a tick.
 const TIME_AGE_MAX: Duration = Duration::from_secs(1);
 
@@ -224,6 +226,10 @@ fn read_batch(
     budget: ReadBudget,
 ) -> Result<Option<ReadBatch>, Failure> {
     let (store, clock) = (tablet.state_machine.store(), &tablet.runtime.clock);
+    // Not before a thread is there for it: many reads may have waited for one. Without lookups in METADATA nothing would work.
+    if !request.memory.has_room() && tablet.table() != TableId::METADATA {
+        return Err(Failure::busy(NO_MEMORY_DELAY));
+    }
     for _ in 0..VIEW_ATTEMPTS_MAX {
         let view = store.view();
         // After the view is pinned: see the module documentation.
@@ -251,7 +257,7 @@ fn read_batch(
         match reader.fill(&rows) {
             // Without progress the caller would repeat the same rows: pin a new view at once.
             Err(ScanError::Store(StoreError::Expired)) if reader.out.last_row.is_none() => {}
-            Err(ScanError::Store(StoreError::Expired)) => return Ok(Some(reader.out)),
+            Err(ScanError::Store(StoreError::Expired)) => return Ok(Some(reader.into_batch())),
             Err(ScanError::Store(StoreError::NotCached)) if budget.reach == ReadTier::BlockCache => return Ok(None),
             Err(ScanError::Other(error))
                 if budget.reach == ReadTier::BlockCache && error.reason == Reason::Deadline =>
@@ -260,7 +266,7 @@ fn read_batch(
             }
             Err(ScanError::Store(error)) => return Err(Error::from(error).into()),
             Err(ScanError::Other(error)) => return Err(error.into()),
-            Ok(()) => return Ok(Some(reader.out)),
+            Ok(()) => return Ok(Some(reader.into_batch())),
         }
     }
     Err(views_expired().into())
@@ -321,6 +327,11 @@ struct BatchReader<'a, 'v> {
 }
 
 impl BatchReader<'_, '_> {
+    fn into_batch(self) -> ReadBatch {
+        let (bytes, charge) = (self.returned_bytes, self.request.memory.charge(self.returned_bytes));
+        ReadBatch { bytes, charge, ..self.out }
+    }
+
     fn fill(&mut self, rows: &RowSet) -> Result<(), ScanError> {
         let ranges = rows.ranges();
         let in_order: Box<dyn Iterator<Item = &KeyRange>> =
