@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use ebla_runtime::Net;
+use ebla_runtime::net::Windows;
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
@@ -20,6 +21,7 @@ pub const CHANNELS_MAX: usize = 1_024;
 /// Channels by address. Cheap to share behind an `Arc`.
 pub struct Channels {
     net: Net,
+    windows: Windows,
     /// Guards the map; held for one map operation.
     open: Mutex<Recent<Channel>>,
 }
@@ -33,12 +35,17 @@ impl fmt::Debug for Channels {
 impl Channels {
     /// An empty set of channels.
     pub fn new(net: Net) -> Self {
-        Self { net, open: Mutex::new(Recent::new()) }
+        Self::with_windows(net, Windows::CALLS)
+    }
+
+    /// The same, for channels with these windows.
+    pub fn with_windows(net: Net, windows: Windows) -> Self {
+        Self { net, windows, open: Mutex::new(Recent::new()) }
     }
 
     /// The channel to an address; does not wait for a connection.
     pub fn get(&self, address: &str) -> Channel {
-        self.open.lock().get_or_create(address, || self.net.channel(address))
+        self.open.lock().get_or_create(address, || self.net.channel_with(address, self.windows))
     }
 }
 

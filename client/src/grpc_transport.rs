@@ -1,6 +1,7 @@
 //! The gRPC transport: [`Transport`] over `ebla.tablet`.
 //!
-//! Small requests are sent as messages of one stream per server ([`crate::small_calls`]), the others as calls of their own.
+//! Small requests are sent as messages of one stream per server ([`crate::small_calls`]), the others as calls of their own. Reads of more
+//! than a message have a connection of their own: what their readers do not take blocks no other call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use ebla_proto::tablet::call::Request as CallRequest;
 use ebla_proto::tablet::call_reply::Outcome;
 use ebla_proto::tablet::tablets_client::TabletsClient;
 use ebla_runtime::Runtime;
+use ebla_runtime::net::Windows;
 use futures::future::{self, BoxFuture};
 use futures::{FutureExt, StreamExt, TryFutureExt, stream};
 use tonic::transport::Channel;
@@ -26,6 +28,7 @@ use crate::transport::{CallError, ReadStream, Target, Transport};
 /// [`Transport`] over `ebla.tablet`.
 pub struct GrpcTransport {
     channels: Channels,
+    scan_channels: Channels,
     small_calls: SmallCalls,
     directory: Arc<dyn Directory>,
 }
@@ -40,7 +43,8 @@ impl GrpcTransport {
     /// A transport to the servers of the directory's cluster. Connects at the first call. Its tasks are those of `runtime`.
     pub fn new(runtime: Runtime, directory: Arc<dyn Directory>) -> Self {
         let channels = Channels::new(runtime.net.clone());
-        Self { channels, small_calls: SmallCalls::new(runtime, Arc::clone(&directory)), directory }
+        let scan_channels = Channels::with_windows(runtime.net.clone(), Windows::SCANS);
+        Self { channels, scan_channels, small_calls: SmallCalls::new(runtime, Arc::clone(&directory)), directory }
     }
 
     async fn small_call(&self, target: &Target, request: CallRequest, timeout: Duration) -> Result<Outcome, CallError> {
@@ -70,10 +74,14 @@ impl GrpcTransport {
     }
 
     fn client(&self, target: &Target) -> TabletsClient<Channel> {
-        TabletsClient::new(self.channels.get(&target.address))
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+        client(self.channels.get(&target.address))
     }
+}
+
+fn client(channel: Channel) -> TabletsClient<Channel> {
+    TabletsClient::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 fn call_error(status: Status) -> CallError {
@@ -94,7 +102,8 @@ impl Transport for GrpcTransport {
             {
                 return Ok(stream::once(future::ready(Ok(reply))).boxed());
             }
-            let (mut client, request) = (self.client(target), self.request(message, timeout));
+            let mut client = client(self.scan_channels.get(&target.address));
+            let request = self.request(message, timeout);
             let stream = client.read(request).await.map_err(call_error)?.into_inner();
             Ok(stream.map(|reply| reply.map_err(call_error)).boxed())
         }

@@ -33,6 +33,22 @@ pub const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 /// See [`STREAM_WINDOW_BYTES`]; shared by all streams of a connection.
 pub const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 
+/// The HTTP/2 windows of a channel, in bytes: what the other side may send before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Of each call.
+    pub stream: u32,
+    /// Of all calls together. Responses that are not read take it from the other calls.
+    pub connection: u32,
+}
+
+impl Windows {
+    /// For calls whose responses are read at once.
+    pub const CALLS: Self = Self { stream: STREAM_WINDOW_BYTES, connection: CONNECTION_WINDOW_BYTES };
+    /// For scans, which may wait for their reader: 512 of them before they block others.
+    pub const SCANS: Self = Self { stream: 512 * 1024, connection: 256 * 1024 * 1024 };
+}
+
 /// A byte stream of a [`Network`].
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
@@ -87,6 +103,12 @@ impl Net {
     /// bad one looks like an unavailable server to the caller.
     #[must_use]
     pub fn channel(&self, address: &str) -> Channel {
+        self.channel_with(address, Windows::CALLS)
+    }
+
+    /// As [`Self::channel`], with these windows.
+    #[must_use]
+    pub fn channel_with(&self, address: &str, windows: Windows) -> Channel {
         let connector = Connector { net: self.clone(), address: address.to_owned() };
         // The connector ignores the URI and uses `address`; the URI is only the `:authority` of requests.
         Endpoint::from_shared(format!("http://{address}"))
@@ -95,8 +117,8 @@ impl Net {
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true)
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .initial_stream_window_size(windows.stream)
+            .initial_connection_window_size(windows.connection)
             .tcp_nodelay(true)
             .connect_with_connector_lazy(connector)
     }

@@ -25,7 +25,7 @@ use crate::transport::{CallError, Target, Transport};
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server that responds to writes of the row `slow` when the test allows it, never to those of `lost`, and at once to others.
-/// A read of `large` is too large for the stream.
+/// A read of `large` is too large for the stream, and one of `endless` has messages of a mebibyte.
 #[derive(Clone, Default)]
 struct Server {
     release_slow: Arc<Notify>,
@@ -34,6 +34,7 @@ struct Server {
     streams: Arc<AtomicUsize>,
     received: Arc<AtomicUsize>,
     unary_writes: Arc<AtomicUsize>,
+    endless_messages: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -42,7 +43,9 @@ impl Server {
         let server = self.clone();
         async move {
             let outcome = match call.request {
-                Some(CallRequest::Read(read)) if read.rows[0].start == "large" => Outcome::Oversized(true),
+                Some(CallRequest::Read(read)) if ["large", "endless"].iter().any(|row| read.rows[0].start == *row) => {
+                    Outcome::Oversized(true)
+                }
                 Some(CallRequest::Read(_)) => Outcome::Read(reply("stream")),
                 Some(CallRequest::Write(write)) if write.rows[0].row == "slow" => {
                     server.release_slow.notified().await;
@@ -75,7 +78,15 @@ impl Tablets for Server {
     type ReadStream = BoxStream<'static, Result<tablet::ReadReply, Status>>;
     type ExchangeStream = BoxStream<'static, Result<tablet::CallReply, Status>>;
 
-    async fn read(&self, _request: Request<tablet::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+    async fn read(&self, request: Request<tablet::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        if request.get_ref().rows[0].start == "endless" {
+            let count = Arc::clone(&self.endless_messages);
+            let messages = stream::repeat_with(move || {
+                count.fetch_add(1, Ordering::SeqCst);
+                Ok(tablet::ReadReply { response: vec![0; 1 << 20].into(), ..Default::default() })
+            });
+            return Ok(Response::new(messages.boxed()));
+        }
         Ok(Response::new(stream::iter([Ok(reply("call"))]).boxed()))
     }
 
@@ -167,6 +178,25 @@ async fn large_requests_and_replies_are_calls_of_their_own() {
     let modify = tablet::ModifyRequest { rules: vec![vec![0; 1 << 20].into()], ..Default::default() };
     transport.modify(&target, modify, TIMEOUT).await.unwrap();
     assert_eq!(server.unary_writes.load(Ordering::SeqCst), 3);
+    runtime.tasks.stop(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn reads_whose_messages_are_not_taken_block_no_other_call() {
+    let runtime = Runtime::system("test");
+    let (server, transport, target) = start(&runtime).await;
+    let mut unread = Vec::new();
+    // More than the window of a connection holds.
+    for _ in 0..100 {
+        unread.push(transport.read(&target, read("endless"), TIMEOUT).await.unwrap());
+    }
+    while server.endless_messages.load(Ordering::SeqCst) < 100 {
+        tokio::task::yield_now().await;
+    }
+    transport.write(&target, write("fast", 10), TIMEOUT).await.unwrap();
+    assert_eq!(read_response(&transport, &target, "small").await, "stream");
+    assert_eq!(read_response(&transport, &target, "large").await, "call");
+    drop(unread);
     runtime.tasks.stop(Duration::ZERO).await;
 }
 
