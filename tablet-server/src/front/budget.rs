@@ -5,12 +5,16 @@
 //! is refused at once with `ResourceExhausted`: admitting part of it could deadlock with other calls that wait.
 //! Large messages cannot use the whole budget, so that a burst of large writes does not block small requests. The bytes
 //! of writes in flight in a tablet are limited by `tablet::write::admission`.
+//!
+//! A message must arrive within a time that depends on its size ([`arrival_timeout`]): a client that announces a large one and sends a byte
+//! a second would keep its charge, and the place of its call, for as long as it likes.
 
 use std::{
     convert::Infallible,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -33,6 +37,16 @@ const SMALL_BYTES: usize = 64 * 1024;
 const RESERVED_FRACTION: usize = 8;
 /// gRPC's prefix of a message: a compression flag and the length.
 const PREFIX_BYTES: usize = 5;
+/// The time for a request without content to arrive, after its headers.
+const ARRIVAL_MIN: Duration = Duration::from_secs(30);
+/// The least rate at which the content arrives, in bytes per second: 256 MiB may take four minutes more.
+const ARRIVAL_RATE: usize = 1 << 20;
+
+/// The time for a request with content of this size in bytes to arrive.
+fn arrival_timeout(bytes: usize) -> Duration {
+    let seconds = u64::try_from(bytes / ARRIVAL_RATE).unwrap_or(u64::MAX);
+    ARRIVAL_MIN.saturating_add(Duration::from_secs(seconds))
+}
 
 /// The limits of a front's memory for requests, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +138,7 @@ where
             request.extensions().get::<ConnectionInfo>().map(|origin| origin.usage.clone()).unwrap_or_default();
         let charges = Charges { budget: self.budget.clone(), connection, used: Arc::default() };
         let until_response = Arc::clone(&charges.used);
-        let counted = |body| tonic::body::Body::new(CountedBody { body, reader: MessageReader::default(), charges });
+        let counted = |body| tonic::body::Body::new(CountedBody::new(body, charges));
         let response = self.service.call(request.map(counted));
         Box::pin(async move {
             let response = response.await;
@@ -143,11 +157,39 @@ struct Charges {
     used: Arc<Mutex<Vec<Charge>>>,
 }
 
-/// A request's body that charges each message when it begins.
+/// A request's body that charges each message when it begins, and fails when it arrives too slowly.
 struct CountedBody {
     body: tonic::body::Body,
     reader: MessageReader,
     charges: Charges,
+    /// The length in bytes of all messages so far.
+    announced: usize,
+    /// The end of the time to arrive. Most requests have arrived before it is needed.
+    late: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl CountedBody {
+    fn new(body: tonic::body::Body, charges: Charges) -> Self {
+        Self { body, reader: MessageReader::default(), charges, announced: 0, late: None }
+    }
+
+    fn announce(&mut self, bytes: usize) {
+        let before = arrival_timeout(self.announced);
+        self.announced = self.announced.saturating_add(bytes);
+        if let Some(late) = &mut self.late {
+            let end = late.deadline() + arrival_timeout(self.announced).saturating_sub(before);
+            late.as_mut().reset(end);
+        }
+    }
+
+    /// The error when the time has passed; until then the task waits for it too.
+    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<Status> {
+        let timeout = arrival_timeout(self.announced);
+        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        ready!(late.as_mut().poll(context));
+        let message = format!("the request did not arrive within {timeout:?}: {} bytes were announced", self.announced);
+        Poll::Ready(to_status(&Error::new(Reason::Deadline, message)))
+    }
 }
 
 impl Body for CountedBody {
@@ -155,12 +197,15 @@ impl Body for CountedBody {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            return self.poll_late(context).map(|status| Some(Err(status)));
+        };
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
             let started = self.reader.read(data);
             if started > 0 {
+                self.announce(started);
                 match self.charges.budget.charge(&self.charges.connection, started) {
                     Ok(charge) => {
                         self.charges.used.lock().push(charge);

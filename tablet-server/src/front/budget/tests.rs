@@ -184,3 +184,70 @@ async fn a_cancelled_call_releases_its_charge() {
     fixture.until_budget_is_free().await;
     fixture.tasks.stop(Duration::ZERO).await;
 }
+
+/// A body whose bytes arrive one by one.
+struct Trickle {
+    bytes: std::vec::IntoIter<u8>,
+    next: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl Trickle {
+    /// A message of `length` bytes: its prefix, then a byte each second.
+    fn message(length: u32) -> Self {
+        let prefix = [&[0][..], &length.to_be_bytes()].concat();
+        let content = vec![7; usize::try_from(length).unwrap()];
+        Self { bytes: [prefix, content].concat().into_iter(), next: Box::pin(tokio::time::sleep(Duration::ZERO)) }
+    }
+}
+
+impl Body for Trickle {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        ready!(self.next.as_mut().poll(context));
+        let end = self.next.deadline() + Duration::from_secs(1);
+        self.next.as_mut().reset(end);
+        Poll::Ready(self.bytes.next().map(|byte| Ok(Frame::data(Bytes::from(vec![byte])))))
+    }
+}
+
+/// Reads a body that arrives at a byte a second: the number of bytes, the error, and the time it took.
+async fn trickle(length: u32, budget: &RequestBudget) -> (usize, Option<Status>, Duration) {
+    let charges = Charges { budget: budget.clone(), connection: ResourceCounter::default(), used: Arc::default() };
+    let mut body = CountedBody::new(tonic::body::Body::new(Trickle::message(length)), charges);
+    let started = tokio::time::Instant::now();
+    let mut read = 0;
+    loop {
+        match std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            Some(Ok(_frame)) => read += 1,
+            Some(Err(status)) => return (read, Some(status), started.elapsed()),
+            None => return (read, None, started.elapsed()),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_arrives_at_a_byte_a_second_is_ended_and_releases_its_charge() {
+    let budget = RequestBudget::new(RequestBytes::default());
+    let length = u32::try_from(100 * MIB).unwrap();
+    let (read, status, took) = trickle(length, &budget).await;
+    let status = status.unwrap();
+    assert_eq!(from_status(&status).0.reason, Reason::Deadline, "{status}");
+    assert!(status.message().contains("within 130s: 104857600 bytes"), "{status}");
+    assert!((130..132).contains(&took.as_secs()) && read < 132, "{read} bytes in {took:?}");
+    assert_eq!(budget.used.in_use(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_request_may_arrive_slowly() {
+    let budget = RequestBudget::new(RequestBytes::default());
+    let (read, status, _took) = trickle(20, &budget).await;
+    assert!(status.is_none() && read == 25, "{read} {status:?}");
+}
+
+#[test]
+fn the_time_to_arrive_depends_on_the_size() {
+    let seconds = [0, MIB - 1, 10 * MIB, 256 * MIB].map(|bytes| arrival_timeout(bytes).as_secs());
+    assert_eq!(seconds, [30, 30, 40, 286]);
+}
