@@ -2,15 +2,17 @@
 //!
 //! The answer is `Busy` (UNAVAILABLE) with a delay, which every client retries; nothing was applied. Which calls are refused
 //! is decided by [`CallLimit`]. A read counts until its first message; later ones wait for their reader, not for the server.
+//! A table beyond its share is refused later, when the request is read and names it.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use ebla_model::{Error, Reason};
+use ebla_model::{Error, Reason, TableName};
 use ebla_proto::status::{from_status, to_status};
 use ebla_runtime::{Clock, ConnectionInfo, Reservation, ResourceCounter};
 use parking_lot::Mutex;
@@ -31,6 +33,28 @@ pub(super) struct CallAdmission {
     clock: Clock,
     /// Guards the counters of the connections too, so that the number of connections with calls is exact.
     limit: Arc<Mutex<CallLimit>>,
+    /// The calls in progress of each table that has some. Locked before the limit.
+    tables: Arc<Mutex<HashMap<TableName, usize>>>,
+}
+
+/// A call in progress counts for its table until this is dropped.
+#[derive(Debug)]
+pub(super) struct TableCall {
+    admission: CallAdmission,
+    table: TableName,
+}
+
+impl Drop for TableCall {
+    fn drop(&mut self) {
+        let mut tables = self.admission.tables.lock();
+        let Some(calls) = tables.get_mut(&self.table) else { return };
+        *calls -= 1;
+        let own = *calls;
+        if own == 0 {
+            tables.remove(&self.table);
+        }
+        self.admission.limit.lock().end_table(own);
+    }
 }
 
 /// A call in progress. Dropped before it is answered: its caller gave up.
@@ -47,7 +71,23 @@ impl CallAdmission {
     /// No calls, and the highest limit.
     pub(super) fn new(clock: Clock) -> Self {
         let limit = Arc::new(Mutex::new(CallLimit::new(clock.monotonic())));
-        Self { clock, limit }
+        Self { clock, limit, tables: Arc::default() }
+    }
+
+    /// Counts a call that has begun for the table that it names.
+    ///
+    /// # Errors
+    /// `Busy` when the server is overloaded and the table is beyond its share.
+    pub(super) fn try_begin_table(&self, table: &TableName) -> Result<TableCall, Error> {
+        let mut tables = self.tables.lock();
+        let own = tables.get(table).copied().unwrap_or_default();
+        if !self.limit.lock().try_begin_table(own) {
+            let message = format!("this server is overloaded, and works on {own} calls for this table; retry later");
+            return Err(Error::new(Reason::Busy, message));
+        }
+        tables.insert(table.clone(), own + 1);
+        drop(tables);
+        Ok(TableCall { admission: self.clone(), table: table.clone() })
     }
 
     /// Begins a call of this connection.
@@ -184,5 +224,24 @@ mod tests {
         let mut limit = admission.limit.lock();
         // With a wrong number of connections the shares would be wrong, and the last call would not have all of it.
         (0..LIMIT_MAX).for_each(|own| assert!(limit.try_begin(own), "{own}"));
+    }
+
+    #[test]
+    fn calls_are_counted_for_their_tables_until_they_end() {
+        let admission = CallAdmission::new(Clock::manual());
+        let [busy, quiet] = ["busy", "quiet"].map(|table| TableName::from_parts("p", "i", table).unwrap());
+        let call = |table| {
+            let call = admission.try_begin(&ResourceCounter::default(), false)?;
+            Ok::<_, Error>((call, admission.try_begin_table(table)?))
+        };
+        let mut calls: Vec<_> = (0..LIMIT_MAX - 1).map(|_| call(&busy).map_err(drop).unwrap()).collect();
+        calls.push(call(&quiet).map_err(drop).unwrap());
+        drop(calls.remove(0));
+        let refused = call(&busy).map(drop).unwrap_err();
+        assert_eq!(refused.reason, Reason::Busy);
+        assert!(refused.message.contains("for this table"), "{refused}");
+        assert!(call(&quiet).is_ok());
+        drop(calls);
+        assert!(admission.tables.lock().is_empty());
     }
 }

@@ -6,7 +6,8 @@
 //! (RFC 8289, section 4), and lowers the limit of concurrent calls while that is long. It raises the limit again when calls
 //! are fast and the limit refuses some.
 //!
-//! Connections share the limit: once half of it is in use, none gets more than its equal share.
+//! Connections share the limit: once half of it is in use, none gets more than its equal share. Tables do too: a call counts for
+//! its table once its request is read, so that the many connections of one table's clients leave room for another table.
 
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub(super) struct CallLimit {
     in_progress: usize,
     /// Connections with a call in progress.
     connections: usize,
+    /// Tables with a call in progress whose request is read.
+    tables: usize,
     window: Window,
     /// Slow windows in a row up to now.
     slow_windows: u32,
@@ -66,7 +69,8 @@ pub(super) enum Outcome {
 impl CallLimit {
     /// The highest limit, at `now` of the monotonic clock.
     pub(super) const fn new(now: Duration) -> Self {
-        Self { limit: LIMIT_MAX, in_progress: 0, connections: 0, window: Window::new(now, 0), slow_windows: 0 }
+        let window = Window::new(now, 0);
+        Self { limit: LIMIT_MAX, in_progress: 0, connections: 0, tables: 0, window, slow_windows: 0 }
     }
 
     /// The current limit.
@@ -90,6 +94,24 @@ impl CallLimit {
             self.window.has_refused = true;
         }
         is_admitted
+    }
+
+    /// A call that has begun turns out to be one of a table with `own` other calls in progress; `false`: it is refused.
+    pub(super) fn try_begin_table(&mut self, own: usize) -> bool {
+        let tables = self.tables + usize::from(own == 0);
+        // This call is one of those in progress.
+        let is_admitted = self.in_progress <= self.limit / 2 || own < self.limit.div_ceil(tables);
+        if is_admitted {
+            self.tables = tables;
+        } else {
+            self.window.has_refused = true;
+        }
+        is_admitted
+    }
+
+    /// A call that [`Self::try_begin_table`] has admitted ends; `own`: the calls of its table that are still in progress.
+    pub(super) fn end_table(&mut self, own: usize) {
+        self.tables -= usize::from(own == 0);
     }
 
     /// Ends a call at `now`; `own`: the calls of its connection that are still in progress.
@@ -201,5 +223,22 @@ mod tests {
         limit.end(LIMIT_MAX - 2, Outcome::Ignored, Duration::ZERO);
         assert!(!limit.try_begin(LIMIT_MAX - 2), "the first one is above its share");
         assert!(limit.try_begin(1));
+    }
+    #[test]
+    fn a_table_gets_its_share_when_the_connections_of_another_use_all() {
+        let mut limit = CallLimit::new(Duration::ZERO);
+        // A connection for each call, so that their shares do not matter.
+        let begin = |limit: &mut CallLimit, own| limit.try_begin(0) && limit.try_begin_table(own);
+        (0..LIMIT_MAX - 1).for_each(|own| assert!(begin(&mut limit, own), "one table may use all of it"));
+        assert!(begin(&mut limit, 0), "another one is below its share");
+        limit.end(0, Outcome::Ignored, Duration::ZERO);
+        limit.end_table(LIMIT_MAX - 2);
+        assert!(!begin(&mut limit, LIMIT_MAX - 2), "the first one is beyond its share");
+        limit.end(0, Outcome::Ignored, Duration::ZERO);
+        assert!(begin(&mut limit, 1));
+        while limit.in_progress > LIMIT_MAX / 2 - 1 {
+            limit.end(0, Outcome::Ignored, Duration::ZERO);
+        }
+        assert!(begin(&mut limit, LIMIT_MAX / 2), "there is room for all");
     }
 }

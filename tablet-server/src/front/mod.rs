@@ -72,7 +72,8 @@ pub struct FrontConfig {
 /// Adds the public services and the operator's service to a server's routes.
 pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
     let clock = config.runtime.clock.clone();
-    let data = DataService::new(config.cluster, clock.clone());
+    let admission = CallAdmission::new(clock.clone());
+    let data = DataService::new(config.cluster, clock.clone()).admitted_by(admission.clone());
     let data = BigtableServer::new(data).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let master = MasterClient::new(config.chubby, config.directory, config.runtime);
     let admin = RequestBudget::new(RequestBytes { total: ADMIN_BYTES, ..config.request_bytes });
@@ -84,7 +85,7 @@ pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
                     ReadService::Public,
                     config.responses,
                 ),
-                CallAdmission::new(clock.clone()),
+                admission,
             ),
             clock,
         ))

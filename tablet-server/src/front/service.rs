@@ -18,6 +18,7 @@ use futures::{StreamExt, stream};
 use tonic::{Request, Response, Status, codegen::BoxStream, metadata::MetadataMap};
 
 use super::{
+    admission::{CallAdmission, TableCall},
     features::{features, large_rows},
     idempotency,
     response::{self, ScanProgress, StatsTimer},
@@ -31,12 +32,24 @@ use crate::response_budget::ReadAccount;
 pub struct DataService {
     cluster: Cluster,
     clock: Clock,
+    admission: CallAdmission,
 }
 
 impl DataService {
     /// The API of this cluster.
-    pub const fn new(cluster: Cluster, clock: Clock) -> Self {
-        Self { cluster, clock }
+    pub fn new(cluster: Cluster, clock: Clock) -> Self {
+        let admission = CallAdmission::new(clock.clone());
+        Self { cluster, clock, admission }
+    }
+
+    /// The same, with the admission that its calls have passed.
+    pub(super) fn admitted_by(self, admission: CallAdmission) -> Self {
+        Self { admission, ..self }
+    }
+
+    /// Counts the call for the table that a valid request names, until the result is dropped.
+    fn begin<T>(&self, valid: &Validated<T>) -> Result<TableCall, Error> {
+        self.admission.try_begin_table(&valid.table)
     }
 
     fn deadline(&self, metadata: &MetadataMap, default: Duration) -> Deadline {
@@ -104,6 +117,7 @@ impl Bigtable for DataService {
         let begin = || async {
             let features = features(&metadata);
             let read = validate::read(message, &features, large_rows(&metadata))?;
+            let _counted = self.begin(&read)?;
             let timer = (read.request.stats == Stats::Count).then(|| StatsTimer::start(&self.clock));
             let parts = self.read(&read, account.as_ref(), deadline).await?;
             Ok(response::rows(parts, account.clone(), timer, ScanProgress::for_client(&features)))
@@ -117,7 +131,9 @@ impl Bigtable for DataService {
     ) -> Result<Response<BoxStream<data::SampleRowKeysResponse>>, Status> {
         let deadline = self.deadline(request.metadata(), deadline::CALL_TIMEOUT);
         let sample = || async {
-            let Validated { table, request: range } = validate::sample(request.get_ref())?;
+            let valid = validate::sample(request.get_ref())?;
+            let _counted = self.begin(&valid)?;
+            let Validated { table, request: range } = valid;
             let samples = self.cluster.with_table(&table, |table| self.cluster.sample(table, deadline)).await?;
             let answers = response::samples(&samples, &range).into_iter().map(Ok);
             Ok(Box::pin(stream::iter(answers)) as BoxStream<_>)
@@ -132,7 +148,9 @@ impl Bigtable for DataService {
         let (metadata, _, message) = request.into_parts();
         let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let write = || async {
-            let Validated { table, request: valid } = validate::mutate_row(message, idempotency::of_headers(&metadata)?)?;
+            let valid = validate::mutate_row(message, idempotency::of_headers(&metadata)?)?;
+            let _counted = self.begin(&valid)?;
+            let Validated { table, request: valid } = valid;
             self.cluster.with_table(&table, |table| self.cluster.mutate_row(table, valid.clone(), deadline)).await?;
             Ok(data::MutateRowResponse {})
         };
@@ -147,6 +165,7 @@ impl Bigtable for DataService {
         let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let write = || async {
             let writes = validate::mutate_rows(message, idempotency::of_headers(&metadata)?)?;
+            let _counted = self.begin(&writes)?;
             Ok(response::outcomes(&self.write_many(writes, deadline).await?))
         };
         to_response(write().await)
@@ -159,7 +178,9 @@ impl Bigtable for DataService {
         let (metadata, _, message) = request.into_parts();
         let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let check = || async {
-            let Validated { table, request: valid } = validate::check(message, idempotency::of_headers(&metadata)?)?;
+            let valid = validate::check(message, idempotency::of_headers(&metadata)?)?;
+            let _counted = self.begin(&valid)?;
+            let Validated { table, request: valid } = valid;
             let matched =
                 self.cluster.with_table(&table, |table| self.cluster.check(table, valid.clone(), deadline)).await?;
             Ok(data::CheckAndMutateRowResponse { predicate_matched: matched })
@@ -181,7 +202,9 @@ impl Bigtable for DataService {
         let (metadata, _, message) = request.into_parts();
         let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let modify = || async {
-            let Validated { table, request: valid } = validate::modify(message, idempotency::of_headers(&metadata)?)?;
+            let valid = validate::modify(message, idempotency::of_headers(&metadata)?)?;
+            let _counted = self.begin(&valid)?;
+            let Validated { table, request: valid } = valid;
             let call = |table| self.cluster.modify(table, &valid, deadline);
             Ok(Encoded::from_bytes(self.cluster.with_table(&table, call).await?))
         };
