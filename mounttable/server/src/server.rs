@@ -15,7 +15,7 @@ use ebla_mounttable_tree::store::coalescing::CoalescingStore;
 use ebla_mounttable_tree::store::memory::MemoryStore;
 use ebla_mounttable_tree::store::system::SystemStore;
 use ebla_mounttable_tree::store::{Environment, Store};
-use ebla_mounttable_tree::table::{Table, TableOptions};
+use ebla_mounttable_tree::table::{Maintained, Table, TableOptions};
 use ebla_proto::mounttable::mount_table_admin_server::MountTableAdminServer;
 use ebla_proto::mounttable::mount_table_server::MountTableServer;
 use ebla_runtime::{Listener, Protocol, Runtime, ServeOptions, serve};
@@ -49,7 +49,7 @@ pub struct ServerConfig {
     pub identity: AuthMethod,
     /// Patterns of superusers.
     pub superusers: Vec<BlessingPattern>,
-    /// The interval of sweeps; zero: never.
+    /// The interval of sweeps, each with a recount of the quotas; zero: never.
     pub sweep_period: Duration,
     /// The options of the cache.
     pub cache: cache::CacheOptions,
@@ -194,8 +194,11 @@ impl Server {
                     if service.write_mode() == WriteMode::ReadOnly {
                         continue;
                     }
-                    match table.sweep().await {
-                        Ok(swept) => info!(?swept, "sweep finished"),
+                    match table.maintain().await {
+                        Ok(Maintained { swept, corrections }) => {
+                            let corrected = corrections.len();
+                            info!(?swept, corrected, "sweep finished");
+                        }
                         Err(error) => warn!(%error, "sweep aborted; the next one starts over"),
                     }
                 }

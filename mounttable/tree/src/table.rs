@@ -54,7 +54,7 @@ pub use remove::Subtree;
 pub use restore::{Restoration, Tally};
 pub use serve::{Mount, Mounted, PathVersion, Resolved};
 pub use setup::NodeChange;
-pub use sweep::Swept;
+pub use sweep::{Maintained, Swept};
 
 /// The number of attempts before a call fails with `CONTENTION`.
 const ATTEMPTS_MAX: u32 = 200;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebla_model::Micros;
+use ebla_mounttable_server::service::identity::AuthMethod;
 use ebla_mounttable_tree::store::{Cell, Change, Condition, Family};
 use ebla_mounttable_tree::{NodeName, Reason, Store, row_key};
 use ebla_proto::mounttable as wire;
@@ -118,6 +119,20 @@ async fn counters_are_put_right() {
     let corrections = ok(world.admin().recount(by("server", wire::RecountRequest {})).await).corrections;
     assert_eq!(corrections, [Correction { counter: "num-servers-per-user:bob".to_owned(), was: 4, is: 1 }]);
     assert_eq!(ok(world.admin().recount(by("server", wire::RecountRequest {})).await).corrections, []);
+}
+
+#[tokio::test]
+async fn a_server_puts_counters_right_without_an_operator() {
+    let world = World::with_sweeps(AuthMethod::Development, Duration::from_millis(10)).await;
+    world.mount("bob", "a/b", "h:1", 60).await;
+    world.memory.add("num-servers-per-user:bob", 3).await.unwrap();
+    let used = async || ok(world.names().who_am_i(by("bob", wire::WhoAmIRequest {})).await).servers.unwrap().used;
+    let corrected = async {
+        while used().await != 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), corrected).await.unwrap();
 }
 
 #[tokio::test]

@@ -39,12 +39,17 @@ impl World {
     }
 
     pub(crate) async fn with(identity: AuthMethod) -> Self {
+        Self::with_sweeps(identity, Duration::ZERO).await
+    }
+
+    /// As [`Self::with`], and the server sweeps at this interval. Then empty nodes stay: a sweep would remove those of a mount in progress.
+    pub(crate) async fn with_sweeps(identity: AuthMethod, sweep_period: Duration) -> Self {
         let clock = Clock::manual();
         let runtime = Runtime { clock: clock.clone(), ..Runtime::system("test") };
         let memory = MemoryStore::default();
         let store = SystemStore::new(memory.clone(), runtime.clone());
-        let options =
-            TableOptions { grace: Duration::ZERO, nodes_per_user: 10, servers_per_user: 15, ..TableOptions::default() };
+        let grace = if sweep_period.is_zero() { Duration::ZERO } else { TableOptions::default().grace };
+        let options = TableOptions { grace, nodes_per_user: 10, servers_per_user: 15, ..TableOptions::default() };
         Table::new(store.clone(), options).setup(Permissions::open()).await.unwrap();
         let config = ServerConfig {
             listen: "127.0.0.1:0".to_owned(),
@@ -53,7 +58,7 @@ impl World {
             options,
             identity,
             superusers: vec![BlessingPattern::new("server")],
-            sweep_period: Duration::ZERO,
+            sweep_period,
             cache: cache::CacheOptions::default(),
         };
         let server = Server::start(config, store, runtime.clone()).await.unwrap();

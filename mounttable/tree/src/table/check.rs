@@ -182,8 +182,12 @@ impl<S: Store + Environment> Table<S> {
             let by = expected.saturating_sub(stored);
             let before = first.get(&counter).map(|(stored, expected)| expected.saturating_sub(*stored));
             if by != 0 && before == Some(by) {
-                self.store.add(&counter, by).await?;
-                corrections.push(Correction { counter, was: stored, is: expected });
+                let now = self.store.add(&counter, by).await?;
+                if is_corrected_again(now, expected, by) {
+                    self.store.add(&counter, by.saturating_neg()).await?;
+                } else {
+                    corrections.push(Correction { counter, was: stored, is: expected });
+                }
             }
         }
         Ok(corrections)
@@ -226,6 +230,13 @@ impl<S: Store + Environment> Table<S> {
     }
 }
 
+/// Whether a counter that is `now` after a correction by `by` had been corrected already: several servers may recount at the same
+/// time. A charge that looks the same undoes a correction, which the next recount repeats.
+fn is_corrected_again(now: i64, expected: i64, by: i64) -> bool {
+    let beyond = now.saturating_sub(expected);
+    beyond != 0 && beyond.checked_rem(by) == Some(0) && (beyond > 0) == (by > 0)
+}
+
 /// Adds the charges of one row.
 fn count(node: &Node, expected: &mut BTreeMap<String, i64>) {
     let mut add = |quota: QuotaKind, user: &UserId| {
@@ -236,4 +247,18 @@ fn count(node: &Node, expected: &mut BTreeMap<String, i64>) {
         add(QuotaKind::Nodes, &node.creator);
     }
     node.servers.iter().for_each(|server| add(QuotaKind::Servers, &server.mounter));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_corrected_again;
+
+    #[test]
+    fn of_several_corrections_at_the_same_time_one_stays() {
+        // The counter is 7 and should be 4.
+        assert!(!is_corrected_again(4, 4, -3));
+        assert!(is_corrected_again(1, 4, -3) && is_corrected_again(-2, 4, -3));
+        assert!(!is_corrected_again(5, 4, -3) && !is_corrected_again(3, 4, -3), "others were charged meanwhile");
+        assert!(is_corrected_again(10, 7, 3) && !is_corrected_again(4, 7, 3));
+    }
 }

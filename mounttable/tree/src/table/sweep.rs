@@ -1,11 +1,12 @@
 //! The sweep: removes orphaned rows and abandoned intents, finishes deletions, and collects what no request came
-//! across. Safe while the table serves.
+//! across. Safe while the table serves, and so is the maintenance, which corrects the counters of quotas too.
 
 use crate::error::{Error, Reason};
 use crate::name::NodeName;
 use crate::node::{Epoch, Node, Reference};
 use crate::store::{Change, ChildSelection, Environment, Store};
 use crate::table::Table;
+use crate::table::check::Correction;
 use crate::table::remove::DeletionBudget;
 
 /// The number of rows in one read.
@@ -26,7 +27,27 @@ pub struct Swept {
     pub damaged: usize,
 }
 
+/// The results of maintenance.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Maintained {
+    /// Those of the sweep.
+    pub swept: Swept,
+    /// The counters of quotas that were wrong.
+    pub corrections: Vec<Correction>,
+}
+
 impl<S: Store + Environment> Table<S> {
+    /// A sweep, then a recount: a process that dies between a change and its charge leaves a wrong counter, and nobody may notice
+    /// before a user is refused. Nothing is counted during a restore.
+    ///
+    /// # Errors
+    /// Those of [`Self::sweep`] and [`Self::recount`].
+    pub async fn maintain(&self) -> Result<Maintained, Error> {
+        let swept = self.sweep().await?;
+        let corrections = if self.is_restoring().await? { Vec::new() } else { self.recount().await? };
+        Ok(Maintained { swept, corrections })
+    }
+
     /// Goes through the whole table once, if it has a root.
     ///
     /// # Errors

@@ -138,3 +138,15 @@ fn a_recount_puts_counters_right() {
     assert_eq!((world.usage("bob"), world.usage("ghost")), ((2, 1), (0, 0)));
     assert_eq!((world.check(), world.recount()), (vec![], 0));
 }
+
+/// Charges that a crash has left behind are corrected without an operator.
+#[test]
+fn maintenance_puts_counters_right() {
+    let world = World::open();
+    world.mount("bob", "a/b", "h:1", 60).unwrap();
+    world.drift("num-nodes-per-user:bob", 3);
+    let maintained = world.maintain();
+    let corrected: Vec<_> = maintained.corrections.iter().map(|it| (it.counter.as_str(), it.was, it.is)).collect();
+    assert_eq!(corrected, [("num-nodes-per-user:bob", 5, 2)]);
+    assert_eq!((world.usage("bob"), world.maintain().corrections), ((2, 1), vec![]));
+}

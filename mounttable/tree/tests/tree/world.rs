@@ -12,8 +12,8 @@ use ebla_model::Micros;
 use ebla_mounttable_tree::store::memory::MemoryStore;
 use ebla_mounttable_tree::store::{Cell, Change, ChildSelection, Condition, Family, Row, ServerSelection};
 use ebla_mounttable_tree::table::{
-    GlobMatch, GlobSink, GlobSummary, Mount, Mounted, NodeChange, NodeInfo, Problem, QuotaKind, Restoration, Subtree,
-    Swept, TableOptions, Tally,
+    GlobMatch, GlobSink, GlobSummary, Maintained, Mount, Mounted, NodeChange, NodeInfo, Problem, QuotaKind,
+    Restoration, Subtree, Swept, TableOptions, Tally,
 };
 use ebla_mounttable_tree::{
     BlessingPattern, Caller, Deadline, Environment, Error, MountMode, MountedServer, NodeName, Permissions, Reason,
@@ -331,6 +331,10 @@ impl World {
     /// Makes a counter wrong.
     pub(crate) fn drift(&self, counter: &str, by: i64) {
         alone(self.memory.add(counter, by)).unwrap();
+    }
+
+    pub(crate) fn maintain(&self) -> Maintained {
+        alone(self.table.maintain()).unwrap()
     }
 
     pub(crate) fn sweep(&self) -> Swept {
