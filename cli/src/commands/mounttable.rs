@@ -1,15 +1,14 @@
 //! `ebla mounttable`: a process that serves a mounttable.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args as _, FromArgMatches as _};
 use ebla_client::Client;
 use ebla_model::schema::TableName;
 use ebla_mounttable_server::server::{Server, ServerConfig, StartError, Storage};
-use ebla_mounttable_server::service::bearer::{Issuer, TokenConfig, TokenVerifier};
 use ebla_mounttable_server::service::identity::AuthMethod;
+use ebla_mounttable_server::service::key_files::KeyFiles;
 use ebla_mounttable_tree::file;
 use ebla_mounttable_tree::identity::BlessingPattern;
 use ebla_mounttable_tree::outage::Credit;
@@ -88,7 +87,7 @@ pub struct Mounttable {
     #[arg(long, value_name = "PATTERN")]
     pub superuser: Vec<String>,
     /// File with the public keys of an issuer of tokens: a JWK Set (RFC 7517). With it callers are authenticated by their
-    /// tokens. Repeat for several issuers: the first file belongs to the first --jwt-issuer, and so on
+    /// tokens. The file is read again when it changes. Repeat for several issuers: the first file belongs to the first --jwt-issuer, and so on
     #[arg(long, value_name = "FILE", requires_all = ["jwt_issuer", "jwt_audience"])]
     pub jwt_keys: Vec<PathBuf>,
     /// Trusted issuer of tokens: their `iss`. Without its scheme it is the first part of callers' names: ISSUER:u:SUBJECT,
@@ -250,12 +249,11 @@ fn identity(command: &Mounttable, runtime: &Runtime) -> Result<AuthMethod, Failu
             command.jwt_issuer.len()
         )));
     }
-    let issuer = |(url, path): (&String, &PathBuf)| Ok(Issuer { url: url.clone(), keys: read(path)? });
-    let issuers: Vec<_> =
-        command.jwt_issuer.iter().zip(&command.jwt_keys).map(issuer).collect::<Result<_, Failure>>()?;
-    let trust = TokenConfig { issuers, audience: command.jwt_audience.clone().unwrap_or_default() };
-    let bearer = TokenVerifier::new(&trust, runtime.clock.clone());
-    Ok(AuthMethod::Bearer(Arc::new(bearer.map_err(|error| Failure::usage(error.message))?)))
+    let files = KeyFiles {
+        issuers: command.jwt_issuer.iter().cloned().zip(command.jwt_keys.iter().cloned()).collect(),
+        audience: command.jwt_audience.clone().unwrap_or_default(),
+    };
+    files.verifier(runtime).map(AuthMethod::Bearer).map_err(|error| Failure::usage(error.message))
 }
 
 fn read(path: &Path) -> Result<String, Failure> {

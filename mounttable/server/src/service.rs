@@ -3,6 +3,7 @@
 //! ```text
 //!   identity    authentication of callers from request headers
 //!   bearer      ... by signed tokens
+//!   key_files   ... whose keys are in files that may change
 //!   messages    messages to values and back; errors to statuses and back
 //!   names       MountTable: one method per call
 //!   batch       MountTable.BatchResolve: a reply of bounded size
@@ -21,6 +22,7 @@ mod batch;
 pub mod bearer;
 pub mod identity;
 mod keep;
+pub mod key_files;
 mod listing;
 pub(crate) mod messages;
 mod names;

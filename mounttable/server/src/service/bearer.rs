@@ -2,7 +2,7 @@
 //!
 //! The server has everything that it needs to verify a token from the start: the providers' public keys, as the JWK Set
 //! (RFC 7517) that they publish. It fetches nothing, so callers do not depend on a provider that is down; new keys need
-//! a new file and a restart.
+//! a new file, which the server reads while it runs (`key_files`).
 //!
 //! | claim | requirement | name |
 //! |---|---|---|
@@ -22,6 +22,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::{Future, pending};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::time::Micros;
@@ -48,7 +49,7 @@ const ED25519_BYTES: usize = 32;
 const VERIFIED_MAX: usize = 1_024;
 
 /// The configuration of trusted tokens.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TokenConfig {
     /// The trusted issuers, which differ in more than the scheme.
     pub issuers: Vec<Issuer>,
@@ -57,7 +58,7 @@ pub struct TokenConfig {
 }
 
 /// A trusted issuer.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Issuer {
     /// Its URL (`iss`).
     pub url: String,
@@ -68,10 +69,16 @@ pub struct Issuer {
 
 /// Verifies tokens.
 pub struct TokenVerifier {
+    clock: Clock,
+    /// What is trusted now. Held to copy or to replace the reference.
+    trusted: Mutex<Arc<Trusted>>,
+}
+
+/// The keys, and what they have verified: a token must not outlive its key.
+struct Trusted {
     /// By `iss`.
     issuers: BTreeMap<String, TrustedIssuer>,
     audience: String,
-    clock: Clock,
     /// Verified tokens. Held for one operation.
     verified: Mutex<HashMap<String, VerifiedToken>>,
 }
@@ -181,7 +188,7 @@ impl OneOrMany {
 
 impl fmt::Debug for TokenVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenVerifier").field("issuers", &self.issuers.keys()).finish_non_exhaustive()
+        f.debug_struct("TokenVerifier").field("issuers", &self.trusted().issuers.keys()).finish_non_exhaustive()
     }
 }
 
@@ -192,20 +199,21 @@ impl TokenVerifier {
     /// `BAD_REQUEST` when the keys of an issuer are not a JWK Set or none of them is usable, there is no issuer, or two
     /// differ in the scheme alone.
     pub fn new(trust: &TokenConfig, clock: Clock) -> Result<Self, Error> {
-        let bad = |message: String| Error::new(Reason::BadRequest, message);
-        let mut issuers: BTreeMap<String, TrustedIssuer> = BTreeMap::new();
-        for Issuer { url, keys } in &trust.issuers {
-            let name = escaped(without_scheme(url));
-            if name.is_empty() || issuers.values().any(|other| other.name == name) {
-                return Err(bad(format!("issuer {url:?} has no host, or is the same as another issuer")));
-            }
-            let keys = usable_keys(keys).map_err(|error| bad(format!("the keys of {url:?}: {error}")))?;
-            issuers.insert(url.clone(), TrustedIssuer { name, keys });
-        }
-        if issuers.is_empty() || trust.audience.is_empty() {
-            return Err(bad("token authentication needs at least one issuer and an audience".to_owned()));
-        }
-        Ok(Self { issuers, audience: trust.audience.clone(), clock, verified: Mutex::default() })
+        Ok(Self { clock, trusted: Mutex::new(Arc::new(Trusted::new(trust)?)) })
+    }
+
+    /// Trusts these keys from now on instead of the former ones. Streams that a token has opened go on until it expires.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; then the former keys stay.
+    pub fn replace(&self, trust: &TokenConfig) -> Result<(), Error> {
+        let trusted = Arc::new(Trusted::new(trust)?);
+        *self.trusted.lock() = trusted;
+        Ok(())
+    }
+
+    fn trusted(&self) -> Arc<Trusted> {
+        Arc::clone(&self.trusted.lock())
     }
 
     /// The names in the token of a header's value, `Bearer TOKEN`, and their expiry.
@@ -220,12 +228,12 @@ impl TokenVerifier {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(refused("the token is longer than 8 KiB"));
         }
-        let now = self.clock.wall();
-        let seen = self.verified.lock().get(token).cloned();
+        let (now, trusted) = (self.clock.wall(), self.trusted());
+        let seen = trusted.verified.lock().get(token).cloned();
         let is_new = seen.is_none();
         let verified = match seen {
             Some(verified) => verified,
-            None => self.check(token)?,
+            None => trusted.check(token)?,
         };
         let expiry = Expiry(Some((self.clock.clone(), verified.end.plus(LEEWAY))));
         expiry.check()?;
@@ -233,9 +241,28 @@ impl TokenVerifier {
             return Err(refused("the token is not valid yet; check the clocks"));
         }
         if is_new {
-            self.cache_token(token, verified.clone());
+            trusted.cache_token(token, verified.clone());
         }
         Ok(TokenNames { names: verified.names, expiry })
+    }
+}
+
+impl Trusted {
+    fn new(trust: &TokenConfig) -> Result<Self, Error> {
+        let bad = |message: String| Error::new(Reason::BadRequest, message);
+        let mut issuers: BTreeMap<String, TrustedIssuer> = BTreeMap::new();
+        for Issuer { url, keys } in &trust.issuers {
+            let name = escaped(without_scheme(url));
+            if name.is_empty() || issuers.values().any(|other| other.name == name) {
+                return Err(bad(format!("issuer {url:?} has no host, or is the same as another issuer")));
+            }
+            let keys = usable_keys(keys).map_err(|error| bad(format!("the keys of {url:?}: {error}")))?;
+            issuers.insert(url.clone(), TrustedIssuer { name, keys });
+        }
+        if issuers.is_empty() || trust.audience.is_empty() {
+            return Err(bad("token authentication needs at least one issuer and an audience".to_owned()));
+        }
+        Ok(Self { issuers, audience: trust.audience.clone(), verified: Mutex::default() })
     }
 
     fn cache_token(&self, token: &str, checked: VerifiedToken) {

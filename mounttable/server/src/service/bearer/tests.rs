@@ -201,7 +201,7 @@ fn the_cache_is_bounded() {
     for number in 0..VERIFIED_MAX + 10 {
         bearer.names(&token(&with("sub", json!(number.to_string())))).unwrap();
     }
-    assert_eq!(bearer.verified.lock().len(), 10);
+    assert_eq!(bearer.trusted().verified.lock().len(), 10);
 }
 
 #[test]
