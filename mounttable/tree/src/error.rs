@@ -14,7 +14,7 @@ ebla_model::reasons! {
     NoMountTable = "NO_MOUNT_TABLE" => FixRequest,
     /// The mount tables refer to each other in a cycle, or nest too deeply.
     DepthExceeded = "DEPTH_EXCEEDED" => FixRequest,
-    /// The caller lacks the right. The error does not reveal whether the name exists.
+    /// The caller lacks the right, on the node or above it.
     NoAccess = "NO_ACCESS" => FixRequest,
     /// The caller's credentials are not accepted here.
     NotAuthenticated = "NOT_AUTHENTICATED" => FixRequest,
@@ -52,6 +52,8 @@ ebla_model::reasons! {
     MatchesOmitted = "MATCHES_OMITTED" => FixRequest,
     /// A stored row or counter is not valid.
     Damaged = "DAMAGED" => GiveUp,
+    /// The storage refuses what this server requests of it, and will do so again: an operator must act.
+    StorageRefused = "STORAGE_REFUSED" => GiveUp,
     /// The caller stopped waiting for the reply.
     Cancelled = "CANCELLED" => GiveUp,
     /// The storage is unavailable, or did not answer in time.

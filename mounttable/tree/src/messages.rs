@@ -41,6 +41,7 @@ pub fn error(status: &Status) -> Error {
         ModelReason::PermissionDenied => Reason::NoAccess,
         ModelReason::Unauthenticated => Reason::NotAuthenticated,
         ModelReason::InvalidArgument => Reason::BadRequest,
+        ModelReason::DataDamaged => Reason::Damaged,
         _ => Reason::Unavailable,
     };
     Error::new(reason, error.message)
@@ -62,6 +63,7 @@ const fn model_reason(reason: Reason) -> ModelReason {
         | Reason::ShadowedByMount
         | Reason::ReadOnly
         | Reason::NoMountTable
+        | Reason::StorageRefused
         | Reason::DepthExceeded => ModelReason::FailedPrecondition,
         Reason::NodeQuota | Reason::ServerQuota => ModelReason::ResourceExhausted,
         Reason::NotAMountTable => ModelReason::Unimplemented,

@@ -12,8 +12,9 @@
 //! | read permissions | Read |
 //! | set permissions | Admin |
 //!
-//! Admin grants everything, and superusers always pass. A refusal reveals nothing else, not even whether the name
-//! exists.
+//! Admin grants everything, and superusers always pass. A refusal reveals nothing else. A caller who may not traverse a node cannot
+//! find out what exists below it. One who may can: a child without any right for them is refused with `NO_ACCESS`, and a missing one is
+//! `NO_SUCH_NAME`, as for files in a directory that a user may search and not list.
 
 use crate::access::{Permissions, Tag};
 use crate::error::{Error, Reason};

@@ -93,7 +93,7 @@ const fn status_and_advice(reason: Reason) -> (StatusCode, &'static str) {
             (StatusCode::TOO_MANY_REQUESTS, "remove unused entries, or ask an operator to raise the limit")
         }
         Reason::NotAMountTable => (StatusCode::NOT_IMPLEMENTED, "send the request to a mounttable"),
-        Reason::Damaged => (StatusCode::INTERNAL_SERVER_ERROR, "report it to an operator"),
+        Reason::Damaged | Reason::StorageRefused => (StatusCode::INTERNAL_SERVER_ERROR, "report it to an operator"),
         Reason::ReadOnly => (
             StatusCode::SERVICE_UNAVAILABLE,
             "use another server of the table, or wait until the server accepts changes",

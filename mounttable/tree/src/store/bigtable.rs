@@ -186,13 +186,47 @@ fn damaged(counter: &str) -> Error {
     Error::new(Reason::Damaged, format!("the counter {counter:?} is not a number"))
 }
 
-/// All errors but damage may be transient: the table may be created, a tablet found.
+/// An error is permanent if the storage refuses the request as it is: then a caller that repeats it waits in vain. Others may be transient, or
+/// the outcome is unknown.
 fn to_error(error: ModelError) -> Error {
     match error.reason {
         ModelReason::DataDamaged => Error::new(Reason::Damaged, error.message),
         ModelReason::NotFoundTable | ModelReason::NotFoundFamily => {
             Error::new(Reason::NoSuchNameRoot, format!("the table was never set up: {}", error.message))
         }
+        ModelReason::InvalidArgument
+        | ModelReason::FailedPrecondition
+        | ModelReason::NotFound
+        | ModelReason::Unimplemented
+        | ModelReason::PermissionDenied
+        | ModelReason::Unauthenticated => {
+            Error::new(Reason::StorageRefused, format!("the storage refuses this server's request: {}", error.message))
+        }
         _ => Error::new(Reason::Unavailable, error.message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_cannot_pass_is_not_unavailable() {
+        let permanent = [
+            (ModelReason::DataDamaged, Reason::Damaged),
+            (ModelReason::NotFoundTable, Reason::NoSuchNameRoot),
+            (ModelReason::NotFoundFamily, Reason::NoSuchNameRoot),
+            (ModelReason::InvalidArgument, Reason::StorageRefused),
+            (ModelReason::FailedPrecondition, Reason::StorageRefused),
+            (ModelReason::NotFound, Reason::StorageRefused),
+            (ModelReason::Unimplemented, Reason::StorageRefused),
+            (ModelReason::PermissionDenied, Reason::StorageRefused),
+            (ModelReason::Unauthenticated, Reason::StorageRefused),
+        ];
+        for &reason in ModelReason::ALL {
+            let expected = permanent.iter().find(|(permanent, _)| *permanent == reason);
+            let expected = expected.map_or(Reason::Unavailable, |(_, expected)| *expected);
+            assert_eq!(to_error(ModelError::new(reason, "said so")).reason, expected, "{reason}");
+        }
     }
 }
