@@ -95,6 +95,7 @@ pub fn evaluate(snapshot: &ClusterSnapshot) -> Verdict {
     found.extend(behind(&health).map(|reason| (Level::Degraded, reason)));
     found.extend(snapshot.servers.iter().filter_map(refused_writes));
     found.extend(snapshot.servers.iter().filter_map(clock_off));
+    found.extend(snapshot.servers.iter().filter_map(damaged));
     found.extend(shortages(snapshot, &health).map(|reason| (Level::Degraded, reason)));
     if health.shortages.is_empty() {
         let silent = snapshot.servers.iter().filter(|server| !server.is_reachable);
@@ -188,6 +189,21 @@ fn clock_off(server: &ServerSnapshot) -> Option<(Level, String)> {
         "the clock of tablet server {} is {} s {direction} the others: it leads no tablets; synchronise it (NTP)",
         server.id,
         seconds.unsigned_abs()
+    );
+    Some((Level::Degraded, reason))
+}
+
+/// A server with damaged replicas that nothing could replace: rows in their damaged blocks cannot be read.
+fn damaged(server: &ServerSnapshot) -> Option<(Level, String)> {
+    let (replicas, them) = match server.scrub.kept {
+        0 => return None,
+        1 => ("1 damaged replica".to_owned(), "it"),
+        several => (format!("{several} damaged replicas"), "them"),
+    };
+    let reason = format!(
+        "tablet server {} has {replicas} and no other server can replace {them}: some rows cannot be read; restore these rows from a \
+         copy and check the disk",
+        server.id
     );
     Some((Level::Degraded, reason))
 }
@@ -409,6 +425,19 @@ mod tests {
         assert_eq!(
             evaluate(&waits).to_string(),
             "degraded: 6 tablets have 2 of 3 replicas; the repair of 1 group waits: why"
+        );
+    }
+
+    #[test]
+    fn a_server_with_damaged_replicas_that_stay_is_named() {
+        let mut snapshot = snapshot(&[true]);
+        snapshot.servers[0].scrub.damaged = 2;
+        assert_eq!(evaluate(&snapshot).to_string(), "healthy", "they were replaced");
+        snapshot.servers[0].scrub.kept = 1;
+        assert_eq!(
+            evaluate(&snapshot).to_string(),
+            "degraded: tablet server 1 has 1 damaged replica and no other server can replace it: some rows cannot be read; restore \
+             these rows from a copy and check the disk"
         );
     }
 

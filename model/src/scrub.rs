@@ -13,4 +13,6 @@ pub struct ScrubState {
     pub bytes_per_second: u64,
     /// Replicas that were found damaged since the server started, by a pass or by a read.
     pub damaged: u64,
+    /// Damaged replicas that serve what is readable, because their groups cannot go on without them.
+    pub kept: u64,
 }

@@ -334,6 +334,7 @@ mod tests {
             (Reason::Busy, Code::Unavailable),
             (Reason::OutcomeUnknown, Code::DeadlineExceeded),
             (Reason::SessionForgotten, Code::Unknown),
+            (Reason::DataDamaged, Code::DataLoss),
         ];
         for (reason, expected) in table {
             assert_eq!(code(reason), expected, "{reason:?}");

@@ -1,6 +1,6 @@
 //! The results of scrubbing, for reports.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ebla_model::scrub::ScrubState;
@@ -18,6 +18,16 @@ struct Results {
     bytes: u64,
     bytes_per_second: u64,
     damaged: BTreeSet<GroupReplica>,
+    kept: BTreeMap<GroupReplica, Kept>,
+}
+
+/// A damaged replica that serves what is readable.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The voters of its group when the damage was found.
+    voters: usize,
+    /// How often it was found.
+    found: u32,
 }
 
 impl ScrubResults {
@@ -47,6 +57,26 @@ impl ScrubResults {
         self.0.lock().damaged.insert(id);
     }
 
+    /// A damaged replica of a group with so many voters stays. Returns how often this was called before for it.
+    pub(crate) fn keep(&self, id: GroupReplica, voters: usize) -> u32 {
+        let mut results = self.0.lock();
+        results.damaged.insert(id);
+        let kept = results.kept.entry(id).or_default();
+        let before = kept.found;
+        *kept = Kept { voters, found: before.saturating_add(1) };
+        before
+    }
+
+    /// The voters of the group of a damaged replica that stays.
+    pub(crate) fn kept_voters(&self, id: GroupReplica) -> Option<usize> {
+        self.0.lock().kept.get(&id).map(|kept| kept.voters)
+    }
+
+    /// A replica does not run on this server any more.
+    pub(crate) fn forget(&self, id: GroupReplica) {
+        self.0.lock().kept.remove(&id);
+    }
+
     /// The results at this time.
     #[must_use]
     pub fn state(&self, now: Duration) -> ScrubState {
@@ -56,6 +86,7 @@ impl ScrubResults {
             bytes: results.bytes,
             bytes_per_second: results.bytes_per_second,
             damaged: results.damaged.len() as u64,
+            kept: results.kept.len() as u64,
         }
     }
 }
@@ -81,7 +112,18 @@ mod tests {
         for _ in 0..2 {
             results.add_damaged(damaged);
         }
-        let expected = ScrubState { finished_ago: Some(at(15)), bytes: 5, bytes_per_second: 9, damaged: 1 };
+        let expected = ScrubState { finished_ago: Some(at(15)), bytes: 5, bytes_per_second: 9, damaged: 1, kept: 0 };
         assert_eq!(results.state(at(35)), expected);
+    }
+
+    #[test]
+    fn a_kept_replica_counts_until_it_is_removed() {
+        let results = ScrubResults::default();
+        let [one, other] = [1, 2].map(|group| GroupReplica { group: GroupId::new(group), replica: ReplicaId::new(1) });
+        assert_eq!([results.keep(one, 1), results.keep(one, 1), results.keep(other, 2)], [0, 1, 0]);
+        let counts = || (results.state(Duration::ZERO).damaged, results.state(Duration::ZERO).kept);
+        assert_eq!((results.kept_voters(other), counts()), (Some(2), (2, 2)));
+        results.forget(other);
+        assert_eq!((results.kept_voters(other), counts()), (None, (2, 1)));
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use ebla_model::capacity::{Resources, WriteState, readable_bytes};
+use ebla_model::scrub::ScrubState;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
@@ -72,7 +73,7 @@ fn render(servers: &[ServerSnapshot]) -> String {
             or_dash(one.size_bytes.map(readable_bytes)),
             or_dash(one.log_bytes.map(readable_bytes)),
             or_dash(one.clock.offset_micros.map(offset)),
-            or_dash(one.scrub.finished_ago.map(ago)),
+            scrubbed(&one.scrub),
         ]);
     }
     table.render()
@@ -107,6 +108,7 @@ pub fn to_json(one: &ServerSnapshot) -> Value {
         "scrub_bytes": one.scrub.bytes,
         "scrub_bytes_per_second": one.scrub.bytes_per_second,
         "damaged_replicas_found": one.scrub.damaged,
+        "damaged_replicas_kept": one.scrub.kept,
         "refuses_writes": (one.writes == WriteState::Refuses).then_some("disk"),
     })
 }
@@ -126,6 +128,12 @@ fn ago(ago: Duration) -> String {
         seconds @ 3_600..86_400 => format!("{} h ago", seconds / 3_600),
         seconds => format!("{} d ago", seconds / 86_400),
     }
+}
+
+/// When the stores were read as a whole, and the damaged replicas that nothing could replace.
+fn scrubbed(scrub: &ScrubState) -> String {
+    let when = or_dash(scrub.finished_ago.map(ago));
+    if scrub.kept == 0 { when } else { format!("{when}, {} damaged", scrub.kept) }
 }
 
 /// As text, because not every JSON parser reads 64-bit numbers.

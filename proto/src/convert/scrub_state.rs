@@ -13,6 +13,7 @@ pub fn scrub_state_to_proto(state: &ScrubState) -> record::ScrubState {
         bytes: state.bytes,
         bytes_per_second: state.bytes_per_second,
         damaged: state.damaged,
+        kept: state.kept,
     }
 }
 
@@ -23,6 +24,7 @@ pub fn scrub_state_from_proto(state: &record::ScrubState) -> ScrubState {
         bytes: state.bytes,
         bytes_per_second: state.bytes_per_second,
         damaged: state.damaged,
+        kept: state.kept,
     }
 }
 
@@ -33,7 +35,7 @@ mod tests {
     #[test]
     fn scrub_states_survive_a_round_trip() {
         for finished_ago in [None, Some(Duration::ZERO), Some(Duration::from_secs(90))] {
-            let state = ScrubState { finished_ago, bytes: 1, bytes_per_second: 2, damaged: 3 };
+            let state = ScrubState { finished_ago, bytes: 1, bytes_per_second: 2, damaged: 3, kept: 4 };
             assert_eq!(scrub_state_from_proto(&scrub_state_to_proto(&state)), state);
         }
     }

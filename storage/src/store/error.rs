@@ -104,6 +104,7 @@ impl StoreError {
         }
         match kind {
             rocksdb::ErrorKind::Corruption => Self::Damaged { context, message },
+            rocksdb::ErrorKind::IOError if is_missing_table(&message) => Self::Damaged { context, message },
             _ => Self::Engine { context, message },
         }
     }
@@ -116,6 +117,11 @@ const EXHAUSTED: [&str; 3] = ["No space left on device", "Disk quota exceeded", 
 /// Whether this message of RocksDB or of the system is about disk space or open files that are used up.
 pub(super) fn is_exhausted(message: &str) -> bool {
     EXHAUSTED.iter().any(|text| message.contains(text))
+}
+
+/// Whether this message of RocksDB is about a file with rows that does not exist.
+fn is_missing_table(message: &str) -> bool {
+    message.contains("No such file or directory") && message.contains(".sst")
 }
 
 impl From<StoreError> for Error {
@@ -140,6 +146,9 @@ mod tests {
         assert_eq!(reason(Corruption, "Corruption: 7.sst: Too many open files"), Reason::ResourceExhausted);
         assert_eq!(reason(Corruption, "Corruption: block checksum mismatch"), Reason::DataDamaged);
         assert_eq!(reason(IOError, "IO error: While fsync: 7.sst: Input/output error"), Reason::Internal);
+        let missing =
+            "IO error: No such file or directory: While open a file for random read: 7.sst: No such file or directory";
+        assert_eq!(reason(IOError, missing), Reason::DataDamaged);
     }
 
     #[test]

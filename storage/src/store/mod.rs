@@ -73,6 +73,8 @@ pub struct GroupStore {
     stall_check: WriteStallCheck,
     /// Held during a flush: two at once would subtract the same bytes twice.
     flushing: Mutex<()>,
+    /// See [`GroupStore::tolerate_damage`].
+    tolerates_damage: AtomicBool,
     shared: Arc<SharedResources>,
 }
 
@@ -103,6 +105,7 @@ impl GroupStore {
             unflushed: Unflushed::default(),
             stall_check: WriteStallCheck::default(),
             flushing: Mutex::new(()),
+            tolerates_damage: AtomicBool::new(false),
             shared,
         }
     }
@@ -111,6 +114,28 @@ impl GroupStore {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Stops all compactions, from now on and until the store is opened again. For a store that is damaged and that nothing can
+    /// replace: a compaction would meet the damaged block, and after that RocksDB refuses all writes.
+    ///
+    /// Flushes go on, so the number of files grows, and cells that are garbage stay on disk.
+    ///
+    /// # Errors
+    /// When RocksDB refuses the change of its options.
+    pub fn tolerate_damage(&self) -> Result<(), StoreError> {
+        for family in [self.meta_family()?, self.cell_family()?] {
+            let changed = self.database.set_options_cf(family, &[("disable_auto_compactions", "true")]);
+            changed.map_err(StoreError::engine("stop compactions"))?;
+        }
+        self.tolerates_damage.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the store is used although it is damaged.
+    #[must_use]
+    pub fn tolerates_damage(&self) -> bool {
+        self.tolerates_damage.load(Ordering::Relaxed)
     }
 
     /// A read view of the current state. See [`View`] for its rules.

@@ -53,6 +53,25 @@ impl GroupStore {
         open_with(shared.database(), dir, shared)
     }
 
+    /// Opens a store of which some files are damaged or missing, as far as it is readable: a read that needs damaged bytes fails
+    /// with [`StoreError::Damaged`], and writes go on. See [`GroupStore::tolerate_damage`] for the cost.
+    ///
+    /// # Errors
+    /// As [`GroupStore::open`]: damage of the manifest cannot be tolerated.
+    pub fn open_damaged(dir: &Path, shared: &Arc<SharedResources>) -> Result<Self, StoreError> {
+        shared.check_injected(StoreOperation::Open, dir)?;
+        if !holds_store(dir)? {
+            return Err(StoreError::Missing(dir.to_owned()));
+        }
+        let mut options = shared.database().clone();
+        // With these checks RocksDB opens no store with a file whose end it cannot read, and a background job that meets damage
+        // makes it refuse all writes.
+        options.set_paranoid_checks(false);
+        let store = open_with(&options, dir, shared)?;
+        store.tolerate_damage()?;
+        Ok(store)
+    }
+
     /// Deletes the store in `dir` with all its files. A missing store is not an error.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The store as a whole: crashes, checkpoints, damaged files.
 
 mod crash;
+mod damaged;
 mod garbage;
 mod reads;
 mod scrub;

@@ -15,7 +15,17 @@ use thiserror::Error;
 #[error("{message}")]
 pub struct Fault {
     reason: Reason,
+    part: FaultPart,
     message: String,
+}
+
+/// Where a fault comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultPart {
+    /// The group's log: what it has promised may be lost.
+    Log,
+    /// The state machine with its store, or another part that has promised nothing.
+    StateMachine,
 }
 
 impl Fault {
@@ -24,14 +34,24 @@ impl Fault {
         Self::with_reason(Reason::Internal, message)
     }
 
-    /// A fault by damaged data.
-    pub fn damaged(message: impl Into<String>) -> Self {
-        Self::with_reason(Reason::DataDamaged, message)
+    /// A fault by damaged bytes in the log.
+    pub fn damaged_log(message: impl Into<String>) -> Self {
+        Self::of_log(Reason::DataDamaged, message)
     }
 
-    /// A fault of this reason.
+    /// A fault of the log, of this reason.
+    pub fn of_log(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, part: FaultPart::Log, message: message.into() }
+    }
+
+    /// A fault of the state machine or another part, of this reason.
     pub fn with_reason(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
+        Self { reason, part: FaultPart::StateMachine, message: message.into() }
+    }
+
+    /// Where it comes from.
+    pub const fn part(&self) -> FaultPart {
+        self.part
     }
 
     /// What happened.
@@ -55,7 +75,7 @@ impl From<LogError> for Fault {
             LogError::LaterFormat { .. } => Reason::FailedPrecondition,
             LogError::Disk { .. } | LogError::OutOfOrder { .. } | LogError::TooLarge(_) => Reason::Internal,
         };
-        Self::with_reason(reason, error.to_string())
+        Self::of_log(reason, error.to_string())
     }
 }
 
@@ -91,6 +111,16 @@ pub enum StartError {
     /// The server is stopping.
     #[error("cannot start raft group: the server is stopping")]
     Stopping,
+}
+
+impl StartError {
+    /// Where the failure comes from.
+    pub const fn part(&self) -> FaultPart {
+        match self {
+            Self::Faulty(fault) => fault.part(),
+            Self::Settings(_) | Self::Stopping => FaultPart::StateMachine,
+        }
+    }
 }
 
 impl From<StartError> for ebla_model::error::Error {
@@ -194,6 +224,8 @@ mod tests {
     fn a_fault_keeps_its_reason_on_its_way_through_openraft() {
         let fault = Fault::with_reason(Reason::ResourceExhausted, "no space");
         assert_eq!(Fault::from_error(&io::Error::from(fault.clone())), fault);
+        let of_log = Fault::damaged_log("a record");
+        assert_eq!(Fault::from_error(&io::Error::from(of_log)).part(), FaultPart::Log);
         let other = io::Error::other("unexpected");
         assert_eq!(Fault::from_error(&other), Fault::new("unexpected"));
         assert_eq!(Fault::from_error(&io::Error::from_raw_os_error(5)).reason(), Reason::Internal);

@@ -54,7 +54,7 @@ mod types;
 pub use config::{GroupConfig, RaftTimings};
 pub use counters::{RaftCounters, RaftCounts};
 pub use ebla_storage::log::GroupReplica;
-pub use error::{Fault, MembershipError, ProposeError, ReadIndexError, StartError, TransferError};
+pub use error::{Fault, FaultPart, MembershipError, ProposeError, ReadIndexError, StartError, TransferError};
 pub use group::Group;
 pub use group::membership::MembershipChange;
 pub use lease::leader_lease::LeaseSuspension;

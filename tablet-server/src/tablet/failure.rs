@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, ServerId, Term};
+use ebla_model::id::{GroupId, ServerId, TabletId, Term};
 use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::TableName;
 
 /// The pause that a caller should make while a tablet moves: a small one moves in less.
 const MOVE_PAUSE: Duration = Duration::from_millis(20);
@@ -70,6 +71,17 @@ impl Failure {
         Self { retry_after: Some(MOVE_PAUSE), ..Self::new(Reason::Busy, message) }
     }
 
+    /// A request needs bytes that are damaged in the only replica of the tablet's group, which is on `server`.
+    #[must_use]
+    pub fn damaged(table: &TableName, tablet: TabletId, server: ServerId, cause: &Error) -> Self {
+        let message = format!(
+            "some rows of table {table} cannot be read: a block of tablet {tablet} is damaged, and tablet server {server} has its only \
+             replica; the other rows can be read: restore the lost ones from a copy, or delete them, and check the disk (docs/operate/\
+             troubleshooting.md, damaged data); {cause}"
+        );
+        Self::new(Reason::DataDamaged, message)
+    }
+
     /// The caller's deadline has passed. A write may or may not be applied later.
     #[must_use]
     pub fn deadline() -> Self {
@@ -80,5 +92,24 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self { error, descriptors: Vec::new(), leader: None, retry_after: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_without_another_replica_names_the_table_and_the_next_step() {
+        let table = TableName::from_parts("p", "i", "t").unwrap();
+        let cause = Error::damaged("read cells: data is damaged: Corruption: block checksum mismatch");
+        let failure = Failure::damaged(&table, TabletId::new(7), ServerId::new(1), &cause);
+        assert_eq!(failure.error.reason, Reason::DataDamaged);
+        assert_eq!(
+            failure.error.message,
+            "some rows of table projects/p/instances/i/tables/t cannot be read: a block of tablet 7 is damaged, and tablet server 1 \
+             has its only replica; the other rows can be read: restore the lost ones from a copy, or delete them, and check the disk \
+             (docs/operate/troubleshooting.md, damaged data); read cells: data is damaged: Corruption: block checksum mismatch"
+        );
     }
 }

@@ -189,18 +189,25 @@ impl TabletGroup {
         self.capacity.refusal(self.server, voters()).or_else(|| self.clocks.refusal(self.server, voters()))
     }
 
-    /// Passes a result on, and has the store examined if it is an error of damaged data. Such an error becomes `Unavailable`, because
-    /// another replica takes over; unless an examination has shown that the files are sound.
-    pub(in crate::tablet) fn report_damage<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
+    /// Has the store examined after a request for `tablet` has met damaged data. Returns the failure of the request: `Unavailable`,
+    /// because another replica takes over; the error itself if an examination has shown that the files are sound, or, with the next
+    /// step, if no other replica exists.
+    pub(in crate::tablet) fn report_damage(&self, tablet: TabletId, error: Error) -> Failure {
         let damage = self.state_machine.damage();
-        match result {
-            Err(failure) if failure.error.reason == Reason::DataDamaged && !damage.is_refuted() => {
-                damage.report();
-                let message =
-                    format!("a block of this replica may be damaged, another one takes over: {}", failure.error);
-                Err(Failure::new(Reason::Unavailable, message))
+        if damage.is_refuted() {
+            return Failure::from(error);
+        }
+        damage.report();
+        let applied_state = self.state_machine.applied_state();
+        let membership = &applied_state.metadata.descriptor.membership;
+        let has_other =
+            membership.replicas().any(|other| membership.is_voter(other.replica) && other.replica != self.replica());
+        match applied_state.tablet(tablet) {
+            Some(metadata) if !has_other => Failure::damaged(&metadata.schema().name, tablet, self.server, &error),
+            _ => {
+                let message = format!("a block of this replica may be damaged, another one takes over: {error}");
+                Failure::new(Reason::Unavailable, message)
             }
-            other => other,
         }
     }
 

@@ -193,6 +193,14 @@ impl Tablet {
         self.descriptor()
     }
 
+    /// Passes a result on; an error of damaged data becomes what the caller must know.
+    pub(in crate::tablet) fn unless_damaged<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
+        result.map_err(|failure| match failure.error.reason {
+            Reason::DataDamaged => self.group.report_damage(self.id, failure.error),
+            _ => failure,
+        })
+    }
+
     /// Fails unless `generation` is the tablet's.
     pub(crate) fn check_generation(metadata: &TabletMetadata, generation: Generation) -> Result<(), Failure> {
         if metadata.descriptor.generation == generation {

@@ -26,7 +26,7 @@ const TERM_STEP: u64 = 1 << 20;
 /// When its vote is damaged, or the commit log fails.
 pub fn force_membership(log: &CommitLog, id: GroupReplica, survivor: Replica, applied: LogId) -> Result<LogId, Fault> {
     let voted = log.vote(id).map(|bytes| decode_vote(&bytes)).transpose();
-    let voted = voted.map_err(|error| Fault::damaged(error.to_string()))?;
+    let voted = voted.map_err(|error| Fault::damaged_log(error.to_string()))?;
     let in_log = log.last(id).max(log.purged(id));
     let last = in_log.max(Some(applied)).unwrap_or(applied);
     let known = voted.map_or(last.term, |ballot| vote_term(&ballot).max(last.term));

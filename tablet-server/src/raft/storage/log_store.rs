@@ -257,7 +257,7 @@ fn decode_membership(id: LogId, bytes: Bytes) -> io::Result<crate::raft::types::
 }
 
 fn damaged(id: LogId, what: &str) -> io::Error {
-    Fault::damaged(format!("log entry {}.{} is damaged: {what}", id.term, id.index)).into()
+    Fault::damaged_log(format!("log entry {}.{} is damaged: {what}", id.term, id.index)).into()
 }
 
 pub(super) fn encode_vote(vote: &RaftVote) -> Bytes {
@@ -269,7 +269,7 @@ pub(super) fn encode_vote(vote: &RaftVote) -> Bytes {
 }
 
 pub(super) fn decode_vote(bytes: &[u8]) -> io::Result<RaftVote> {
-    let damaged_vote = || io::Error::from(Fault::damaged("the vote in the log is damaged"));
+    let damaged_vote = || io::Error::from(Fault::damaged_log("the vote in the log is damaged"));
     let (term, rest) = bytes.split_first_chunk::<8>().ok_or_else(damaged_vote)?;
     let (replica, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged_vote)?;
     let (term, replica) = (Term::new(u64::from_be_bytes(*term)), u64::from_be_bytes(*replica));

@@ -415,16 +415,16 @@ impl StateMachine for GroupStateMachine {
     }
 
     fn apply(&self, entries: &[CommittedEntry]) -> Result<Vec<Bytes>, Fault> {
-        let apply = || self.apply_entries(&mut self.state.lock(), DecodedEntry::decode_all(entries)?);
-        apply().map_err(fault("apply"))
+        let entries = decode(entries)?;
+        self.apply_entries(&mut self.state.lock(), entries).map_err(fault("apply"))
     }
 
     fn try_apply_inline(&self, entries: &[CommittedEntry]) -> Option<Result<Vec<Bytes>, Fault>> {
         // A checkpoint or a snapshot installation may hold it for long.
         let mut state = self.state.try_lock()?;
-        let entries = match DecodedEntry::decode_all(entries) {
+        let entries = match decode(entries) {
             Ok(entries) => entries,
-            Err(error) => return Some(Err(fault("apply")(error))),
+            Err(undecodable) => return Some(Err(undecodable)),
         };
         if !entries.iter().all(DecodedEntry::is_put_only) || self.store().is_write_stalled() {
             return None;
@@ -473,30 +473,45 @@ fn unrelated_child(parent: GroupId, child: GroupReplica) -> Error {
 }
 
 /// The cells of a store as apply reads them.
+///
+/// A store that tolerates damage has no peers that could disagree, and apply must not fail by it: the entry would be applied again
+/// after each start. A deletion then needs no read, because it can be a range tombstone; where keys are collected, those behind the
+/// damage stay, as they are unreadable anyway.
 struct StoredCells<'a> {
     store: &'a GroupStore,
 }
 
+impl StoredCells<'_> {
+    fn is_tolerated(&self, error: &StoreError) -> bool {
+        matches!(error, StoreError::Damaged { .. }) && self.store.tolerates_damage()
+    }
+}
+
 impl CellReader for StoredCells<'_> {
     fn keys_if_few(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Option<Vec<Vec<u8>>>, Error> {
-        let plan = self.store.with_view(|view| cells::plan_delete(view, lower, upper))?;
-        Ok(match plan {
-            DeletePlan::Keys(keys) => Some(keys),
-            DeletePlan::Range => None,
-        })
+        match self.store.with_view(|view| cells::plan_delete(view, lower, upper)) {
+            Ok(DeletePlan::Keys(keys)) => Ok(Some(keys)),
+            Ok(DeletePlan::Range) => Ok(None),
+            Err(error) if self.is_tolerated(&error) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn keys(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Vec<Vec<u8>>, Error> {
-        let read = |view: &ebla_storage::store::View<'_>| -> Result<_, StoreError> {
+        let mut keys = Vec::new();
+        let read = |view: &ebla_storage::store::View<'_>| -> Result<(), StoreError> {
+            keys.clear();
             let mut scan = view.cells(lower, upper, Direction::Forward)?;
-            let mut keys = Vec::new();
             while let Some((key, _)) = scan.entry() {
                 keys.push(key.to_vec());
                 scan.step()?;
             }
-            Ok(keys)
+            Ok(())
         };
-        Ok(self.store.with_view(read)?)
+        match self.store.with_view(read) {
+            Err(error) if !self.is_tolerated(&error) => Err(error.into()),
+            _ => Ok(keys),
+        }
     }
 }
 
@@ -571,6 +586,10 @@ fn applied_position(last: LogId, descriptor: &GroupDescriptor) -> AppliedPositio
         last: Some(last),
         membership: (Some(descriptor.membership_log_id), descriptor.membership.clone()),
     }
+}
+
+fn decode(entries: &[CommittedEntry]) -> Result<Vec<DecodedEntry>, Fault> {
+    DecodedEntry::decode_all(entries).map_err(|error| Fault::of_log(error.reason, format!("apply: {error}")))
 }
 
 fn fault(doing: &'static str) -> impl Fn(Error) -> Fault {

@@ -66,7 +66,7 @@ impl Tablet {
         timeout: Duration,
     ) -> Result<ReadBatch, Failure> {
         let read = tokio::time::timeout(timeout, self.read_now(request, position, timeout)).await;
-        self.report_damage(read.unwrap_or_else(|_elapsed| Err(Failure::deadline())))
+        self.unless_damaged(read.unwrap_or_else(|_elapsed| Err(Failure::deadline())))
     }
 
     async fn read_now(

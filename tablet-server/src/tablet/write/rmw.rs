@@ -233,7 +233,7 @@ impl Tablet {
                 (Arc::clone(&self.state_machine), Arc::clone(&metadata), Arc::clone(&check));
             let work = move || attempt(&state_machine, &metadata, &check, evaluate);
             match self.reads.run_if_awaited(work).await.map_err(pool_failure)? {
-                Attempt::Done(evaluated) => return self.report_damage(evaluated.map_err(Failure::from)),
+                Attempt::Done(evaluated) => return self.unless_damaged(evaluated.map_err(Failure::from)),
                 Attempt::StateHeld(again) => evaluate = again,
             }
             if turn.is_none() {

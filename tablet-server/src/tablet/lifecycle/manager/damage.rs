@@ -8,7 +8,8 @@
 //!   the master replaces it from the others
 //! ```
 //!
-//! A group with fewer than three voters keeps its damaged replica: nothing could replace it, and its other blocks are readable.
+//! A group with fewer than three voters keeps its damaged replica: nothing could replace it, and its other blocks are readable. Its
+//! store compacts no more, because a compaction would meet the damaged block, and RocksDB would refuse all writes.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,8 +21,9 @@ use ebla_storage::store::{Scrub, ScrubProgress};
 use tracing::{error, warn};
 
 use super::TabletManager;
-use crate::raft::{GroupReplica, ScratchFolder};
+use crate::raft::{FaultPart, GroupReplica, ScratchFolder};
 use crate::tablet::TabletGroup;
+use crate::tablet::lifecycle::recovery::{Recovery, ReplicaFailure, Stage, recovery, voters_with};
 
 /// The bytes of one step of a scrub.
 const STEP_BYTES: u64 = 1 << 20;
@@ -29,8 +31,6 @@ const STEP_BYTES: u64 = 1 << 20;
 const SPARE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// After an examination further reports wait for this time.
 const EXAMINATION_PAUSE: Duration = Duration::from_secs(60);
-/// The fewest voters of a group whose damaged replica is replaced.
-const VOTERS_MIN: usize = 3;
 
 /// How fast a store is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +77,14 @@ impl TabletManager {
     async fn replace_damaged(&self, id: GroupReplica, group: Arc<TabletGroup>, damage: Error) {
         self.scrub_results().add_damaged(id);
         error!(group = %id.group, replica = %id.replica, error = %damage, "damaged blocks in the store of a running replica");
-        let membership = group.descriptor().membership;
-        let voters = membership.replicas().filter(|replica| membership.is_voter(replica.replica)).count();
-        if voters < VOTERS_MIN {
-            warn!(group = %id.group, voters, "the damaged replica stays: the group has too few replicas to replace it from");
+        let voters = voters_with(&group.descriptor().membership, id.replica);
+        let failure = ReplicaFailure { error: damage, part: FaultPart::StateMachine, voters };
+        if recovery(Stage::Running, &failure) == Recovery::ReopenDamaged {
+            self.keep_damaged(id, &failure);
+            // If this fails, the replica is opened in this way after its next failure.
+            if let Err(error) = group.state_machine().store().tolerate_damage() {
+                warn!(group = %id.group, replica = %id.replica, %error, "compactions of a damaged store not stopped");
+            }
             return;
         }
         while !self.is_spared(&group) {
@@ -89,7 +93,7 @@ impl TabletManager {
         // It may have become the leader again meanwhile.
         give_leadership_away(&group).await;
         drop(group);
-        self.stop_and_recover(id, damage);
+        self.stop_and_recover(id, failure);
     }
 
     /// Whether a majority of each set of voters is on other servers that have responded recently.

@@ -99,7 +99,7 @@ impl TabletManager {
         } else {
             self.create_store(id, GroupState::empty(id.group), ReplicaOrigin::Empty).await?
         };
-        self.start(id, path, StartMode::New).await?;
+        self.start(id, path, StartMode::New).await.map_err(|failure| failure.error)?;
         info!(group = %id.group, %replica, "replica created");
         Ok(CreateOutcome::Created)
     }
@@ -138,6 +138,7 @@ impl TabletManager {
         self.parts.log.submit(vec![Record::Removed { group: id }], Box::new(|_outcome| ()));
         let registry = Arc::clone(&self.parts.registry);
         self.run_maintenance(move || Ok(registry.remove(id)?)).await?;
+        self.scrub_results().forget(id);
         info!(%group, %replica, "replica removed");
         Ok(())
     }

@@ -3,9 +3,10 @@
 //! ```text
 //!   the core of a running replica ends   the replica is stopped and its store closed
 //!     or a store cannot be opened          recovery(stage, reason)
-//!                                            Reopen       it waits, and is opened again and again
-//!                                            Quarantine   the registry records it; the master replaces it
-//!                                            EndProcess   TabletManager::failed returns
+//!                                            Reopen         it waits, and is opened again and again
+//!                                            ReopenDamaged  the same; then it serves what is readable
+//!                                            Quarantine     the registry records it; the master replaces it
+//!                                            EndProcess     TabletManager::failed returns
 //! ```
 //!
 //! Meanwhile all other replicas serve. A replica that waits is among [`TabletManager::idle`].
@@ -19,9 +20,9 @@ use tracing::{error, info, warn};
 
 use super::start::StartMode;
 use super::{CLOSE_CHECK_INTERVAL, TabletManager, stop};
-use crate::raft::GroupReplica;
+use crate::raft::{Fault, GroupReplica};
 use crate::tablet::TabletGroup;
-use crate::tablet::lifecycle::recovery::{Recovery, Stage, recovery, reopen_pause};
+use crate::tablet::lifecycle::recovery::{Recovery, ReplicaFailure, Stage, recovery, reopen_pause, voters_with};
 
 /// The outcome of an attempt to open a replica again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,22 +51,24 @@ impl TabletManager {
     pub(super) fn watch_core(&self, id: GroupReplica, group: &TabletGroup, runtime: &Runtime) {
         let (manager, raft) = (Weak::clone(&self.me), Arc::clone(group.raft()));
         runtime.tasks.spawn_until_stopped("watch-core", async move {
-            let error = Error::from(raft.failed().await);
+            let fault = raft.failed().await;
             drop(raft);
             if let Some(manager) = manager.upgrade() {
-                manager.on_core_end(id, error);
+                manager.on_core_end(id, fault);
             }
         });
     }
 
-    fn on_core_end(&self, id: GroupReplica, error: Error) {
-        error!(group = %id.group, replica = %id.replica, %error, "raft core ended by an error; replica stopped");
-        self.stop_and_recover(id, error);
+    fn on_core_end(&self, id: GroupReplica, fault: Fault) {
+        error!(group = %id.group, replica = %id.replica, error = %fault, "raft core ended by an error; replica stopped");
+        let group = self.group(id.group).filter(|group| group.replica() == id.replica);
+        let voters = group.and_then(|group| voters_with(&group.descriptor().membership, id.replica));
+        self.stop_and_recover(id, ReplicaFailure { part: fault.part(), error: fault.into(), voters });
     }
 
     /// Stops a running replica and recovers from its failure. The tasks of the replica are about to be stopped, so this is done by
     /// a task of the server.
-    pub(super) fn stop_and_recover(&self, id: GroupReplica, error: Error) {
+    pub(super) fn stop_and_recover(&self, id: GroupReplica, failure: ReplicaFailure) {
         let Some(manager) = self.me.upgrade() else { return };
         self.parts.runtime.tasks.spawn_until_stopped("recover-replica", async move {
             let mut waiting = manager.begin_waiting(id);
@@ -80,35 +83,51 @@ impl TabletManager {
                 }
             };
             if manager.group(id.group).is_none() {
-                manager.recover(waiting, Stage::Running, error).await;
+                manager.recover(waiting, Stage::Running, failure).await;
             }
         });
     }
 
     /// Recovers from a failure to open a replica.
-    pub(super) async fn recover_later(&self, id: GroupReplica, failure: Error) {
+    pub(super) async fn recover_later(&self, id: GroupReplica, failure: ReplicaFailure) {
         // If it waits already, the task for which it waits tries again.
         if let Some(waiting) = self.begin_waiting(id) {
             self.recover(waiting, Stage::Opening, failure).await;
         }
     }
 
-    async fn recover(&self, waiting: Waiting, stage: Stage, failure: Error) {
-        let id = waiting.id;
-        match recovery(stage, failure.reason) {
+    async fn recover(&self, waiting: Waiting, stage: Stage, failure: ReplicaFailure) {
+        let (id, error) = (waiting.id, &failure.error);
+        match recovery(stage, &failure) {
             Recovery::Reopen => {
-                warn!(group = %id.group, replica = %id.replica, error = %failure, "replica cannot run; it is opened again later");
-                self.parts.runtime.tasks.spawn_until_stopped("reopen-replica", reopen_until_it_runs(waiting));
+                warn!(group = %id.group, replica = %id.replica, %error, "replica cannot run; it is opened again later");
+                self.parts.runtime.tasks.spawn_until_stopped("reopen-replica", reopen_until_it_runs(waiting, 0));
             }
-            Recovery::Quarantine => self.quarantine(id, failure).await,
-            Recovery::EndProcess => self.end_process(id, &failure),
+            Recovery::ReopenDamaged => {
+                let earlier = self.keep_damaged(id, &failure);
+                self.parts.runtime.tasks.spawn_until_stopped("reopen-replica", reopen_until_it_runs(waiting, earlier));
+            }
+            Recovery::Quarantine => self.quarantine(id, failure.error).await,
+            Recovery::EndProcess => self.end_process(id, error),
         }
+    }
+
+    /// Records that a replica with a damaged store stays, because its group cannot go on without it. Returns how often that was
+    /// recorded before.
+    pub(super) fn keep_damaged(&self, id: GroupReplica, failure: &ReplicaFailure) -> u32 {
+        let voters = failure.voters.unwrap_or_default();
+        error!(
+            group = %id.group, replica = %id.replica, voters, error = %failure.error,
+            "the store of a replica is damaged, and its group has no other replicas to replace it from: it serves what is readable"
+        );
+        self.scrub_results().keep(id, voters)
     }
 
     /// Quarantines a damaged replica. The process ends if the registry cannot record that.
     async fn quarantine(&self, id: GroupReplica, damage: Error) {
         error!(group = %id.group, replica = %id.replica, error = %damage, "replica quarantined: its store is damaged");
         self.scrub_results().add_damaged(id);
+        self.scrub_results().forget(id);
         let registry = Arc::clone(&self.parts.registry);
         if let Err(error) = self.run_maintenance(move || Ok(registry.quarantine(id)?)).await {
             self.end_process(id, &error.context("quarantine a damaged replica"));
@@ -128,10 +147,10 @@ impl TabletManager {
         let Some(path) = self.parts.registry.path(id) else { return Ok(()) };
         match self.start(id, path, StartMode::Reopened).await {
             Ok(()) => info!(group = %id.group, replica = %id.replica, "replica opened again"),
-            Err(failure) if recovery(Stage::Opening, failure.reason) == Recovery::Quarantine => {
-                self.quarantine(id, failure).await;
+            Err(failure) if recovery(Stage::Opening, &failure) == Recovery::Quarantine => {
+                self.quarantine(id, failure.error).await;
             }
-            Err(failure) => return Err(failure),
+            Err(failure) => return Err(failure.error),
         }
         Ok(())
     }
@@ -160,10 +179,11 @@ impl TabletManager {
     }
 }
 
-/// Opens the replica again and again, with growing pauses, until it runs or must not run any more.
-async fn reopen_until_it_runs(waiting: Waiting) {
+/// Opens the replica again and again, with growing pauses, until it runs or must not run any more. `earlier`: the attempts that
+/// have failed before, or after which it failed again.
+async fn reopen_until_it_runs(waiting: Waiting, earlier: u32) {
     let Waiting { manager, id } = &waiting;
-    for attempt in 0.. {
+    for attempt in earlier.. {
         tokio::time::sleep(manager.parts.runtime.rng.jitter(reopen_pause(attempt))).await;
         if manager.try_reopen(*id).await == Attempt::Done {
             return;

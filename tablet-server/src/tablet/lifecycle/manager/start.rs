@@ -3,21 +3,22 @@
 //! A replica is started at most once at a time, whatever requests it: the start of the server, a request of the master, or a
 //! message from a leader whose replica does not exist here yet.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use ebla_model::error::Error;
+use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, LogId, ReplicaId};
 use ebla_runtime::{Failpoint, Runtime};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::{ReplicaOrigin, ReplicaState};
-use ebla_storage::store::GroupStore;
+use ebla_storage::store::{GroupStore, SharedResources, StoreError};
 use tracing::warn;
 
 use super::{Replica, TabletManager};
-use crate::raft::{GroupConfig, GroupDirectory, GroupLookup, GroupOrigin, GroupReplica};
+use crate::raft::{FaultPart, GroupConfig, GroupDirectory, GroupLookup, GroupOrigin, GroupReplica};
 use crate::tablet::core::state::GroupState;
 use crate::tablet::core::state_machine::{self, GroupStateMachine, ReplicaFactory};
+use crate::tablet::lifecycle::recovery::{Recovery, ReplicaFailure, Stage, recovery, voters_with};
 use crate::tablet::lifecycle::replica_factory::{LocalReplicaFactory, division, register_group};
 use crate::tablet::lifecycle::split::TabletHost;
 use crate::tablet::{TabletGroup, TabletGroupParts};
@@ -41,27 +42,23 @@ impl TabletManager {
     /// Starts an existing replica when the server starts.
     pub(super) async fn open_at_start(&self, id: GroupReplica) {
         let Some(path) = self.parts.registry.path(id) else { return };
-        if let Err(error) = self.start(id, path, StartMode::Restarted).await {
-            self.recover_later(id, error).await;
+        if let Err(failure) = self.start(id, path, StartMode::Restarted).await {
+            self.recover_later(id, failure).await;
         }
     }
 
-    pub(super) async fn start(&self, id: GroupReplica, path: PathBuf, mode: StartMode) -> Result<(), Error> {
-        let factory: Arc<dyn ReplicaFactory> = Arc::new(LocalReplicaFactory { manager: Weak::clone(&self.me) });
-        let shared = Arc::clone(&self.parts.shared);
-        let open = move || {
-            let store = GroupStore::open(&path, &shared)?;
-            GroupStateMachine::open(id, store, shared, factory)
-        };
-        let state_machine = Arc::new(self.run_maintenance(open).await?);
+    pub(super) async fn start(&self, id: GroupReplica, path: PathBuf, mode: StartMode) -> Result<(), ReplicaFailure> {
+        let state_machine = self.open_state_machine(id, &path).await?;
+        let voters = voters_of(&state_machine);
         let installed = self.parts.registry.replica(id).and_then(|record| record.installed);
-        check_log_covers(&self.parts.log, id, state_machine.applied_state().applied, installed)?;
+        check_log_covers(&self.parts.log, id, state_machine.applied_state().applied, installed)
+            .map_err(|error| ReplicaFailure { error, part: FaultPart::Log, voters })?;
         let runtime = self.parts.runtime.child(&format!("group-{}", id.group));
         let log = self.parts.log.clone();
         let raft_state_machine = Arc::clone(&state_machine) as Arc<dyn crate::raft::StateMachine>;
         let config = self.group_config(id, mode, &state_machine);
         let raft = self.parts.network.start_group(config, log, raft_state_machine, &runtime).await;
-        let raft = raft?;
+        let raft = raft.map_err(|error| ReplicaFailure { part: error.part(), error: error.into(), voters })?;
         let group = TabletGroup::start(TabletGroupParts {
             id,
             state_machine,
@@ -82,6 +79,52 @@ impl TabletManager {
         self.watch_core(id, &group, &runtime);
         self.watch_damage(id, &group, &runtime);
         Ok(())
+    }
+
+    /// Opens the store of a replica. A damaged one is opened as far as possible if its group cannot go on without the replica.
+    async fn open_state_machine(
+        &self,
+        id: GroupReplica,
+        path: &Path,
+    ) -> Result<Arc<GroupStateMachine>, ReplicaFailure> {
+        if let Some(voters) = self.scrub_results().kept_voters(id) {
+            let opened = self.open_store(id, path, GroupStore::open_damaged).await;
+            let failed = |error| ReplicaFailure { voters: Some(voters), ..ReplicaFailure::unknown(error) };
+            let opened = opened.map_err(failed)?;
+            // The group may have got more replicas since the damage was found.
+            let error = Error::damaged("the store of the replica was found damaged");
+            let failure = ReplicaFailure { voters: voters_of(&opened), ..ReplicaFailure::unknown(error) };
+            let stays = recovery(Stage::Opening, &failure) == Recovery::ReopenDamaged;
+            return if stays { Ok(opened) } else { Err(failure) };
+        }
+        let error = match self.open_store(id, path, GroupStore::open).await {
+            Err(error) if error.reason == Reason::DataDamaged => error,
+            other => return other.map_err(ReplicaFailure::unknown),
+        };
+        let Ok(opened) = self.open_store(id, path, GroupStore::open_damaged).await else {
+            return Err(ReplicaFailure::unknown(error));
+        };
+        let failure = ReplicaFailure { voters: voters_of(&opened), ..ReplicaFailure::unknown(error) };
+        if recovery(Stage::Opening, &failure) != Recovery::ReopenDamaged {
+            return Err(failure);
+        }
+        self.keep_damaged(id, &failure);
+        Ok(opened)
+    }
+
+    async fn open_store(
+        &self,
+        id: GroupReplica,
+        path: &Path,
+        open: fn(&Path, &Arc<SharedResources>) -> Result<GroupStore, StoreError>,
+    ) -> Result<Arc<GroupStateMachine>, Error> {
+        let factory: Arc<dyn ReplicaFactory> = Arc::new(LocalReplicaFactory { manager: Weak::clone(&self.me) });
+        let (shared, path) = (Arc::clone(&self.parts.shared), path.to_owned());
+        let open = move || {
+            let store = open(&path, &shared)?;
+            GroupStateMachine::open(id, store, shared, factory)
+        };
+        Ok(Arc::new(self.run_maintenance(open).await?))
     }
 
     fn group_config(&self, id: GroupReplica, mode: StartMode, state_machine: &GroupStateMachine) -> GroupConfig {
@@ -144,18 +187,18 @@ impl TabletManager {
             let manager = Arc::clone(&guard.manager);
             let started = manager.start_missing(id, origin).await;
             drop(guard);
-            if let Err(error) = started {
-                warn!(group = %id.group, replica = %id.replica, %error, "starting a replica failed");
+            if let Err(failure) = started {
+                warn!(group = %id.group, replica = %id.replica, error = %failure.error, "starting a replica failed");
                 let record = manager.parts.registry.replica(id);
                 // One that could not even be created is created by the leader's next message.
                 if record.is_some_and(|record| record.state == ReplicaState::Live) {
-                    manager.recover_later(id, error).await;
+                    manager.recover_later(id, failure).await;
                 }
             }
         });
     }
 
-    async fn start_missing(&self, id: GroupReplica, origin: GroupOrigin) -> Result<(), Error> {
+    async fn start_missing(&self, id: GroupReplica, origin: GroupOrigin) -> Result<(), ReplicaFailure> {
         if self.group(id.group).is_some() {
             return Ok(());
         }
@@ -168,7 +211,8 @@ impl TabletManager {
             Some(path) => path,
             None => {
                 warn!(group = %id.group, replica = %id.replica, "creating an empty replica; waiting for a snapshot");
-                self.create_store(id, GroupState::empty(id.group), division(origin)).await?
+                let created = self.create_store(id, GroupState::empty(id.group), division(origin)).await;
+                created.map_err(ReplicaFailure::unknown)?
             }
         };
         self.start(id, path, StartMode::Child(origin)).await
@@ -185,6 +229,12 @@ impl Drop for StartGuard {
     fn drop(&mut self) {
         self.manager.starting.lock().remove(&self.id);
     }
+}
+
+/// The voters of its group, if the replica is one of them.
+fn voters_of(state_machine: &GroupStateMachine) -> Option<usize> {
+    let metadata = Arc::clone(&state_machine.applied_state().metadata);
+    voters_with(&metadata.descriptor.membership, state_machine.id().replica)
 }
 
 /// Fails when the log ends before the store's applied entry: then it has lost acknowledged entries.
