@@ -19,5 +19,6 @@ mod power_loss;
 mod quorum_loss;
 mod recover;
 mod roles;
+mod rot;
 mod support;
 mod verify;

@@ -52,8 +52,9 @@ impl Journal {
     /// Opens or creates the folder and returns its files, without those that were leased.
     pub(super) fn open(dir: &Path) -> Result<(Self, Files), Error> {
         let lock = lock(dir)?;
-        let (revision, mut files) = match fs::read(dir.join("journal")) {
-            Ok(bytes) => replay(&Bytes::from(bytes))?,
+        let path = dir.join("journal");
+        let (revision, mut files) = match fs::read(&path) {
+            Ok(bytes) => replay(&Bytes::from(bytes)).map_err(|error| with_next_step(error, &path))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
             Err(error) => return Err(failure("read the journal", &error)),
         };
@@ -108,6 +109,16 @@ fn failure(operation: &str, error: &io::Error) -> Error {
 }
 
 /// Creates the folder and locks it against other processes.
+/// Adds the file and the next step to an error of damaged bytes.
+fn with_next_step(error: Error, path: &Path) -> Error {
+    match error {
+        Error::Damaged(what) => {
+            Error::Damaged(format!("{what}: {}; nothing was changed; restore this file from a copy", path.display()))
+        }
+        other => other,
+    }
+}
+
 fn lock(dir: &Path) -> Result<fs::File, Error> {
     let opened = fs::create_dir_all(dir).and_then(|()| fs::File::create(dir.join("lock")));
     let file = opened.map_err(|error| failure("open the folder", &error))?;

@@ -74,9 +74,14 @@ async fn damage_before_the_end_is_refused() {
     for place in 30..journal.len() - 60 {
         let mut damaged = journal.clone();
         damaged[place] ^= 0x10;
-        std::fs::write(dir.path().join("journal"), damaged).unwrap();
-        let opened = open(dir.path());
-        assert!(matches!(opened, Err(Error::Damaged(_))), "byte {place}: {opened:?}");
+        std::fs::write(dir.path().join("journal"), &damaged).unwrap();
+        let refused = open(dir.path()).unwrap_err();
+        assert!(matches!(refused, Error::Damaged(_)), "byte {place}: {refused}");
+        assert!(
+            refused.to_string().ends_with("journal; nothing was changed; restore this file from a copy"),
+            "{refused}"
+        );
+        assert_eq!(std::fs::read(dir.path().join("journal")).unwrap(), damaged, "byte {place}");
     }
 }
 
