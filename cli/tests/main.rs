@@ -20,5 +20,6 @@ mod quorum_loss;
 mod recover;
 mod roles;
 mod rot;
+mod rot_in_turn;
 mod support;
 mod verify;
