@@ -76,7 +76,7 @@ impl Failure {
     pub fn damaged(table: &TableName, tablet: TabletId, server: ServerId, cause: &Error) -> Self {
         let message = format!(
             "some rows of table {table} cannot be read: a block of tablet {tablet} is damaged, and tablet server {server} has its only \
-             replica; the other rows can be read: restore the lost ones from a copy, or delete them, and check the disk (docs/operate/\
+             replica; the other rows can be read: restore the lost ones from a copy, and check the disk (docs/operate/\
              troubleshooting.md, damaged data); {cause}"
         );
         Self::new(Reason::DataDamaged, message)
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(
             failure.error.message,
             "some rows of table projects/p/instances/i/tables/t cannot be read: a block of tablet 7 is damaged, and tablet server 1 \
-             has its only replica; the other rows can be read: restore the lost ones from a copy, or delete them, and check the disk \
+             has its only replica; the other rows can be read: restore the lost ones from a copy, and check the disk \
              (docs/operate/troubleshooting.md, damaged data); read cells: data is damaged: Corruption: block checksum mismatch"
         );
     }
