@@ -224,6 +224,7 @@ mod tests {
         assert!(!limit.try_begin(LIMIT_MAX - 2), "the first one is above its share");
         assert!(limit.try_begin(1));
     }
+
     #[test]
     fn a_table_gets_its_share_when_the_connections_of_another_use_all() {
         let mut limit = CallLimit::new(Duration::ZERO);
