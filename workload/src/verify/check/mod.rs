@@ -6,11 +6,13 @@
 //! | [`counters`] | counters | linearizable: between acknowledged and sent, in real-time order | n log n |
 //! | [`registers`] | registers, bank rows | no overlapping values ([`zones`]); linearizable, or undecided ([`wgl`]) | n log n; then mostly linear, at worst 2^n, bounded |
 //! | [`scans`] | boundary rows | a scan returns every required row exactly once, in order | n log n |
+//! | [`drops`] | dropped prefixes | rows that were dropped do not return, later ones stay | n |
 //! | [`super::blind_writes`] | blind writes | the last acknowledged version | n |
 //!
 //! Torn rows are detected where rows are read, by their contents (`rows.rs`).
 
 pub mod counters;
+pub mod drops;
 pub mod lists;
 pub mod order;
 pub mod registers;
