@@ -96,6 +96,10 @@ pub(crate) struct SimCluster {
     seed: u64,
     /// Whether workers also overwrite the same rows repeatedly.
     pub(crate) owns: bool,
+    /// The size of the values of these rows, at least.
+    pub(crate) value_bytes: usize,
+    /// Client hosts that count.
+    pub(crate) counters: u64,
     pub(crate) failure_timeouts: FailureTimeouts,
     /// Whether commit logs are small.
     purges_logs: bool,
@@ -145,6 +149,8 @@ impl SimCluster {
         Arc::new(Self {
             seed: plan.seed,
             owns: plan.owns,
+            value_bytes: plan.value_bytes,
+            counters: plan.counters,
             failure_timeouts: plan.failure_timeouts,
             purges_logs: plan.purges_logs,
             trace: Mutex::new(trace),

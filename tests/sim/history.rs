@@ -2,7 +2,8 @@
 //!
 //! Lists are rows to which every write appends a unique token: they must be linearizable. Other rows are blind writes of
 //! versions: they must have the last acknowledged version, or one of unknown outcome. Scans must return every row that was
-//! acknowledged before, in order. That finds lost, stale, duplicate, torn and phantom data.
+//! acknowledged before, in order. That finds lost, stale, duplicate, torn and phantom data. Sums and dropped prefixes have loads of
+//! their own (`sums`, `drops`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,9 +11,12 @@ use std::time::Duration;
 use ebla_client::Direction;
 use ebla_workload::verify::blind_writes::Content;
 use ebla_workload::verify::check;
+use ebla_workload::verify::check::drops::Drops;
 use ebla_workload::verify::check::scans::{self, Scan};
 use ebla_workload::verify::history::{Action, Moment, Operation, Outcome, Prefix, Process, Token};
 use ebla_workload::verify::{Anomaly, Finding, History as Recorded};
+
+use crate::sums::Sums;
 
 /// An append of a token.
 #[derive(Clone, Debug)]
@@ -67,15 +71,19 @@ pub(crate) struct History {
     writes: Vec<Write>,
     pub(crate) list_reads: Vec<ListRead>,
     pub(crate) full_scans: Vec<FullScan>,
+    pub(crate) sums: Sums,
+    pub(crate) drops: Drops,
     /// Anomalies that were found while the load ran.
     pub(crate) wrong: Vec<String>,
 }
 
-/// What the table holds in the end: the texts of the lists, and the values of all other rows.
+/// What the table holds in the end: the texts of the lists, and the values of the rows that are written blindly.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Final {
     pub(crate) lists: BTreeMap<String, String>,
     pub(crate) rows: BTreeMap<String, Vec<String>>,
+    /// The rows of the prefixes that are dropped.
+    pub(crate) of_drops: Vec<String>,
 }
 
 /// The row of a list. The checkers recognise lists by the second part of the name.
@@ -139,6 +147,7 @@ impl History {
         let mut findings = check::all(&recorded).findings;
         findings.extend(recorded.blind.check(&self.contents(end), |_version| false));
         findings.extend(self.check_scans());
+        findings.extend(self.drops.check_all(&end.of_drops));
         self.wrong.iter().cloned().chain(findings.iter().map(Finding::to_string)).collect()
     }
 
@@ -160,6 +169,7 @@ impl History {
             let by = Process::Writer(write.version.writer);
             recorded.note(&write.row, operation(by, write.began, write.acknowledged, action));
         }
+        self.sums.record(&mut recorded);
         for (list, text) in &end.lists {
             recorded.note_text(&list_row(list), text);
         }
@@ -195,12 +205,13 @@ impl History {
         let appends = self.appends.iter().map(|append| append.acknowledged.is_some());
         let (known, unknown): (Vec<_>, Vec<_>) =
             appends.chain(self.writes.iter().map(|write| write.acknowledged.is_some())).partition(|is_known| *is_known);
-        (known.len(), unknown.len())
+        let (known_sums, unknown_sums) = self.sums.counts();
+        (known.len() + known_sums, unknown.len() + unknown_sums)
     }
 }
 
 /// An operation that ended at `end`; without an end its outcome is unknown.
-fn operation(by: Process, began: Duration, end: Option<Duration>, action: Action) -> Operation {
+pub(crate) fn operation(by: Process, began: Duration, end: Option<Duration>, action: Action) -> Operation {
     let outcome = if end.is_some() { Outcome::Ok } else { Outcome::Unknown };
     let start = Moment::after(began);
     Operation { by, start, end: end.map_or(start, Moment::after), outcome, action }

@@ -1,7 +1,6 @@
 //! The clients: appends, single rows, bulk writes, reads and scans under faults, and at the end the check that all operations
 //! succeed again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,6 +22,7 @@ use tokio::time::error::Elapsed;
 use crate::cluster::{Phase, SimCluster};
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
 use crate::time::{self, HostTime};
+use crate::{drops, sums};
 
 /// The lists, spread over the keys so that splits part them.
 const LISTS: [&str; 6] = ["b", "d", "h", "m", "r", "w"];
@@ -43,7 +43,7 @@ pub(crate) fn table_name() -> TableName {
     TableName::from_parts("sim", "sim", "t").unwrap()
 }
 
-fn key(text: &str) -> RowKey {
+pub(crate) fn key(text: &str) -> RowKey {
     RowKey::copy_from_slice(text.as_bytes())
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn client(cluster: Arc<SimCluster>, number: u64) -> turmoil::Re
     Ok(())
 }
 
-async fn wait_for(cluster: &SimCluster, phase: Phase) {
+pub(crate) async fn wait_for(cluster: &SimCluster, phase: Phase) {
     while cluster.phase() != phase {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -99,12 +99,10 @@ impl Worker {
 
     /// Connects to a random server: half of the time with the public API, half of the time with direct access to leaders.
     async fn connect(&self) -> Option<Table> {
-        let servers = &self.cluster.servers;
-        let server = &servers[usize::try_from(self.rng.below(servers.len() as u64)).unwrap()];
+        let address = any_address(&self.cluster, &self.rng);
         let client = if self.rng.below(2) == 0 {
-            Client::endpoint(&server.address(), self.runtime.clone())
+            Client::endpoint(&address, self.runtime.clone())
         } else {
-            let address = server.address();
             let asked = Client::connect_cluster(&address, self.runtime.clone());
             match tokio::time::timeout(Duration::from_secs(2), asked).await {
                 Ok(Ok(client)) => client,
@@ -122,6 +120,10 @@ impl Worker {
     async fn operate(&mut self, table: &Table) -> bool {
         if self.cluster.owns && self.rng.below(100) < 40 {
             return self.overwrite(table).await;
+        }
+        // Scans of large values take several batches.
+        if self.cluster.value_bytes > 0 && self.rng.below(100) < 40 {
+            return self.sweep(table).await;
         }
         match self.rng.below(100) {
             0..40 => self.append(table).await,
@@ -189,7 +191,7 @@ impl Worker {
         let version = self.next_token();
         let began = time::elapsed();
         let number = self.cluster.history.lock().begin_write(&row, version, Copies::One, began);
-        let answer = table.mutate_row(&key(&row), &[set("v", version)]).await;
+        let answer = table.mutate_row(&key(&row), &[set("v", version, self.cluster.value_bytes)]).await;
         self.note("overwrite", &row, answer.as_ref().err());
         if answer.is_err() {
             return false;
@@ -209,7 +211,7 @@ impl Worker {
         let answer = table.read_rows(RowSet::all(), ReadOptions::default()).await;
         self.note("sweep", "", answer.as_ref().err());
         let Ok(rows) = answer else { return false };
-        let rows = rows.iter().map(|row| String::from_utf8_lossy(row.key.as_bytes()).into_owned()).collect();
+        let rows = rows.iter().map(name).filter(|row| !is_of_other_load(row)).collect();
         self.cluster.history.lock().full_scans.push(FullScan { began, rows });
         true
     }
@@ -251,17 +253,20 @@ impl Worker {
     }
 }
 
-fn set(family: &str, version: Token) -> Mutation {
+/// A write of a version, followed by spaces up to this number of bytes.
+fn set(family: &str, version: Token, value_bytes: usize) -> Mutation {
+    let mut value = version.to_string();
+    value.extend(std::iter::repeat_n(' ', value_bytes.saturating_sub(value.len())));
     Mutation::SetCell {
         family: family.to_owned(),
         qualifier: Bytes::from_static(b"q"),
         timestamp: WriteTime::Server,
-        value: Bytes::from(version.to_string()),
+        value: Bytes::from(value),
     }
 }
 
 fn both(version: Token) -> Vec<Mutation> {
-    vec![set("v", version), set("w", version)]
+    vec![set("v", version, 0), set("w", version, 0)]
 }
 
 async fn append(table: &Table, list: &str, token: Token) -> Result<Row, Error> {
@@ -293,6 +298,9 @@ pub(crate) async fn overseer(
     // A tablet for each of the groups that tables have at first.
     let initial_splits: &[&str] = if moves.is_some() { &["g", "n"] } else { &[] };
     create_table(&cluster, &runtime, &initial_splits.iter().map(|split| key(split)).collect::<Vec<_>>()).await;
+    if cluster.counters > 0 {
+        sums::add_families(&cluster, &runtime).await;
+    }
     cluster.note("overseer", "table", "");
     *cluster.phase.lock() = Phase::Load;
     tokio::join!(request_splits(&cluster, &runtime, splits), request_moves(&cluster, &runtime, moves));
@@ -383,10 +391,14 @@ async fn create_table(cluster: &SimCluster, runtime: &Runtime, splits: &[RowKey]
     }
 }
 
+/// The address of any server.
+pub(crate) fn any_address(cluster: &SimCluster, rng: &Rng) -> String {
+    cluster.servers[usize::try_from(rng.below(cluster.servers.len() as u64)).unwrap()].address()
+}
+
 /// Requests from any server.
 fn any_admin(cluster: &SimCluster, runtime: &Runtime) -> Admin {
-    let server = &cluster.servers[usize::try_from(runtime.rng.below(cluster.servers.len() as u64)).unwrap()];
-    Admin::connect(&server.address(), runtime)
+    Admin::connect(&any_address(cluster, &runtime.rng), runtime)
 }
 
 /// The trace's word for the outcome of a request with a timeout.
@@ -415,10 +427,10 @@ async fn request_division(cluster: &SimCluster, runtime: &Runtime) {
 
 /// Moves a random tablet to a random other group.
 async fn request_move(cluster: &SimCluster, runtime: &Runtime) {
-    let server = &cluster.servers[usize::try_from(runtime.rng.below(cluster.servers.len() as u64)).unwrap()];
+    let server = any_address(cluster, &runtime.rng);
     let pick = |count: usize| usize::try_from(runtime.rng.below(count.max(1) as u64)).unwrap();
     let moved = async {
-        let client = Client::connect_cluster(&server.address(), runtime.clone()).await?;
+        let client = Client::connect_cluster(&server, runtime.clone()).await?;
         let listed = client.tablets(&table_name()).await?;
         let tablet = listed.get(pick(listed.len())).map(|(tablet, _leader)| tablet);
         let tablet = tablet.ok_or_else(|| Error::new(Reason::Unavailable, "METADATA lists no tablet"))?;
@@ -435,9 +447,9 @@ async fn request_move(cluster: &SimCluster, runtime: &Runtime) {
 
 /// Merges two adjacent tablets, as far as METADATA is current. If they are in different groups, one is moved first.
 async fn request_merge(cluster: &SimCluster, runtime: &Runtime) {
-    let server = &cluster.servers[usize::try_from(runtime.rng.below(cluster.servers.len() as u64)).unwrap()];
+    let server = any_address(cluster, &runtime.rng);
     let merged = async {
-        let client = Client::connect_cluster(&server.address(), runtime.clone()).await?;
+        let client = Client::connect_cluster(&server, runtime.clone()).await?;
         let listed = client.tablets(&table_name()).await?;
         let pairs: Vec<_> = listed.windows(2).collect();
         let chosen = runtime.rng.below(pairs.len().max(1) as u64);
@@ -484,25 +496,38 @@ async fn read_all(cluster: &SimCluster, runtime: &Runtime) -> Final {
             end.lists.insert(list.to_owned(), list_of(&row));
         }
         cluster.note("overseer", "appended", &server.name);
-        end.rows = read_rows(&table).await;
+        let rows = read_rows(&table).await;
+        end.of_drops = rows.iter().map(name).filter(|row| drops::is_row(row)).collect();
+        end.rows =
+            rows.iter().map(values).filter(|(row, _)| !row.ends_with("/list") && !is_of_other_load(row)).collect();
+        if cluster.counters > 0 {
+            sums::read_all(cluster, runtime, &server.address()).await;
+        }
     }
     end
 }
 
-async fn read_rows(table: &Table) -> BTreeMap<String, Vec<String>> {
+async fn read_rows(table: &Table) -> Vec<Row> {
     loop {
         match table.read_rows(RowSet::all(), ReadOptions::default()).await {
-            Ok(rows) => {
-                let written = rows.iter().filter(|row| !row.key.as_bytes().ends_with(b"/list"));
-                return written.map(values).collect();
-            }
+            Ok(rows) => return rows,
             Err(error) => tracing::info!(%error, "read failed; retrying"),
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
+/// Whether the row is checked in its own way.
+fn is_of_other_load(row: &str) -> bool {
+    sums::is_row(row) || drops::is_row(row)
+}
+
+/// The row's key as text.
+pub(crate) fn name(row: &Row) -> String {
+    String::from_utf8_lossy(row.key.as_bytes()).into_owned()
+}
+
+/// The row's key and its values, without the spaces at their ends.
 fn values(row: &Row) -> (String, Vec<String>) {
-    let key = String::from_utf8_lossy(row.key.as_bytes()).into_owned();
-    (key, row.cells.iter().map(|cell| String::from_utf8_lossy(&cell.value).into_owned()).collect())
+    (name(row), row.cells.iter().map(|cell| String::from_utf8_lossy(&cell.value).trim_end().to_owned()).collect())
 }

@@ -9,7 +9,8 @@
 //!   nemesis   fault injection by the driver of tests/harness/faults;   rates   how often faults recur
 //!   effects   what each fault does;   image   the state of a folder after a crash
 //!   tenant    a client that creates, changes and deletes tables
-//!   load      the clients;   history   checks of their operations;   replicas   comparison of replicas
+//!   sums      clients that count, with and without idempotency tokens;   drops   a client that drops ranges of rows
+//!   load      the clients;   history   checks of their operations;   replicas   comparison of replicas;   clocks   no wrong clock leads
 //!   time, net, chubby   simulated interfaces;   trace   the events, as a hash
 //! ```
 //!
@@ -26,7 +27,9 @@
 
 mod catalogue;
 mod chubby;
+mod clocks;
 mod cluster;
+mod drops;
 mod effects;
 mod history;
 mod image;
@@ -38,6 +41,7 @@ mod rates;
 mod replicas;
 mod run;
 mod seeds;
+mod sums;
 mod tenant;
 mod time;
 mod trace;

@@ -59,9 +59,21 @@ impl FaultRates {
         Self::calm().every(Recurring::Cut, 500)
     }
 
+    /// Links that are cut so rarely that most moves succeed.
+    pub(crate) fn transit() -> Self {
+        Self::calm().every(Recurring::Cut, 3_000)
+    }
+
     /// Isolated servers that clients still reach.
     pub(crate) fn alone() -> Self {
         Self::calm().every(Recurring::Isolate, 5_000)
+    }
+
+    /// Servers that are down for so long that the entries they miss are purged.
+    pub(crate) fn snapshots() -> Self {
+        let mut calm = Self::calm();
+        calm.rates.down = (Duration::from_millis(300), Duration::from_secs(3));
+        calm.every(Recurring::Crash, 1_500)
     }
 
     fn every(mut self, kind: Recurring, mean_ms: u64) -> Self {

@@ -1,4 +1,4 @@
-//! Comparison of the contents of each tablet on all replicas of its group at the end.
+//! Comparison of the contents of each tablet, and of the state of its group, on all replicas of the group at the end.
 //!
 //! Cells of dropped families are not compared: no read returns them, and each replica removes them at a compaction of its own.
 
@@ -9,6 +9,7 @@ use ebla_model::codec::{self, CellKey};
 use ebla_model::id::{FamilyId, GroupId, LogIndex, TabletId};
 use ebla_storage::store::Direction;
 use ebla_tablet_server::tablet::Tablet;
+use ebla_tablet_server::tablet::core::state::MetaEdit;
 
 use crate::cluster::SimCluster;
 
@@ -21,6 +22,8 @@ struct Content {
     generation: u64,
     cells: u64,
     hash: u64,
+    /// Hash of the state of its group: schemas, sessions, tokens, operations and moves.
+    state: u64,
 }
 
 /// All differences between replicas, as text; empty when all are equal and complete.
@@ -76,5 +79,18 @@ fn content(tablet: &Tablet) -> Content {
         generation: metadata.descriptor.generation.get(),
         cells,
         hash: hash.finish(),
+        state: state_hash(tablet),
     }
+}
+
+/// Without what each replica may forget at a time of its own.
+fn state_hash(tablet: &Tablet) -> u64 {
+    let edits = tablet.state_machine().with_state(|state| state.canonical().save());
+    let mut hash = DefaultHasher::new();
+    for edit in edits {
+        if let MetaEdit::Put(key, value) = edit {
+            (key.encode(), value).hash(&mut hash);
+        }
+    }
+    hash.finish()
 }

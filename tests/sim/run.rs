@@ -16,9 +16,9 @@ use crate::load;
 use crate::nemesis::Nemesis;
 use crate::rates::FaultRates;
 use crate::replicas;
-use crate::tenant;
 use crate::time::UP_BEFORE;
 use crate::trace::Trace;
+use crate::{clocks, drops, sums, tenant};
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
@@ -32,6 +32,12 @@ pub(crate) struct Plan {
     pub(crate) fault_rates: FaultRates,
     /// Whether workers also overwrite the same rows repeatedly, which detects timestamps that go back.
     pub(crate) owns: bool,
+    /// The size of the values of these rows, at least. Large ones let scans take several batches, and garbage collections begin.
+    pub(crate) value_bytes: usize,
+    /// Clients that count, in addition to the others.
+    pub(crate) counters: u64,
+    /// Whether one more client drops ranges of rows.
+    pub(crate) drops: bool,
     /// When a split is ordered, and where.
     pub(crate) splits: Vec<(Duration, String)>,
     /// The mean time between two orders to move a tablet to another group.
@@ -80,6 +86,9 @@ impl Plan {
             load,
             fault_rates,
             owns: seed.is_multiple_of(2),
+            value_bytes: if seed % 7 == 3 { 32 << 10 } else { 0 },
+            counters: if seed % 3 == 1 { 2 } else { 0 },
+            drops: seed % 5 == 2,
             splits,
             moves,
             tables,
@@ -96,6 +105,9 @@ impl Plan {
             failure_timeouts: FailureTimeouts::default(),
             load: Duration::from_secs(20),
             owns: false,
+            value_bytes: 0,
+            counters: 0,
+            drops: false,
             moves: None,
             tables: false,
             purges_logs: false,
@@ -118,9 +130,50 @@ impl Plan {
                 clients: 8,
                 ..plan
             },
+            "snapshots" => Self {
+                fault_rates: FaultRates::snapshots(),
+                splits: Vec::new(),
+                moves: Some(Duration::from_secs(2)),
+                tables: true,
+                purges_logs: true,
+                clients: 8,
+                ..plan
+            },
+            "sums" => Self { fault_rates: FaultRates::parts(), splits: many_splits(), clients: 1, counters: 3, ..plan },
+            "transit" => Self {
+                fault_rates: FaultRates::transit(),
+                splits: Vec::new(),
+                moves: Some(Duration::from_millis(100)),
+                clients: 1,
+                counters: 4,
+                drops: true,
+                ..plan
+            },
+            "drift" => Self {
+                fault_rates: FaultRates::clocks(),
+                splits: Vec::new(),
+                moves: Some(Duration::from_millis(300)),
+                owns: true,
+                clients: 4,
+                counters: 2,
+                ..plan
+            },
+            "bulk" => Self {
+                fault_rates: FaultRates::kills(),
+                splits: Vec::new(),
+                owns: true,
+                value_bytes: 64 << 10,
+                clients: 4,
+                ..plan
+            },
             "kills" => Self { fault_rates: FaultRates::kills(), splits: many_splits(), clients: 3, ..plan },
             _ => Self::draw(seed),
         }
+    }
+
+    /// The number of client hosts that drain.
+    fn drained(&self) -> u64 {
+        self.clients + self.counters + u64::from(self.drops)
     }
 
     /// No faults.
@@ -163,6 +216,9 @@ const PROOF: Duration = Duration::from_secs(160);
 /// Timeout until replicas are equal: the periodic reconciliation of the master, once a minute, removes superfluous replicas.
 const EQUAL: Duration = Duration::from_secs(90);
 
+/// Timeout until no server with a wrong clock leads: servers compare their clocks every five seconds.
+const CLOCKS: Duration = Duration::from_secs(60);
+
 /// Runs the plan.
 pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcome {
     let cluster = SimCluster::new(plan, folder, trace);
@@ -184,7 +240,7 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     let mut nemesis = Nemesis::new(plan.fault_rates.clone(), rng, steps.sim.elapsed());
     steps.until(plan.load, Some(&mut nemesis), |_| false);
     *cluster.phase.lock() = Phase::Drain;
-    steps.until(DRAIN, Some(&mut nemesis), |cluster| cluster.drained.load(Ordering::Relaxed) == plan.clients);
+    steps.until(DRAIN, Some(&mut nemesis), |cluster| cluster.drained.load(Ordering::Relaxed) == plan.drained());
     let early = cluster.history.lock().wrong.clone();
     if plan.stops_at_first && !early.is_empty() {
         return finish(plan, &cluster, &sim, early);
@@ -198,6 +254,10 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     }
     if wrong.is_empty() && !steps.until(EQUAL, Some(&mut nemesis), is_equal) {
         wrong.extend(replicas::differences(&cluster).into_iter().map(|one| format!("diverged: {one}")));
+    }
+    if wrong.is_empty() && !steps.until(CLOCKS, Some(&mut nemesis), |cluster| clocks::wrong_leaders(cluster).is_empty())
+    {
+        wrong.extend(clocks::wrong_leaders(&cluster).into_iter().map(|one| format!("wrong clock: {one}")));
     }
     finish(plan, &cluster, &sim, wrong)
 }
@@ -231,6 +291,14 @@ fn build<'a>(plan: &Plan, cluster: &Arc<SimCluster>) -> turmoil::Sim<'a> {
     for number in 0..plan.clients {
         let shared = Arc::clone(cluster);
         sim.host(format!("client-{number}"), move || load::client(Arc::clone(&shared), number));
+    }
+    for number in 0..plan.counters {
+        let shared = Arc::clone(cluster);
+        sim.host(format!("counter-{number}"), move || sums::client(Arc::clone(&shared), number));
+    }
+    if plan.drops {
+        let shared = Arc::clone(cluster);
+        sim.host("dropper", move || drops::client(Arc::clone(&shared)));
     }
     let (shared, splits, moves) = (Arc::clone(cluster), plan.splits.clone(), plan.moves);
     sim.host("overseer", move || load::overseer(Arc::clone(&shared), splits.clone(), moves));

@@ -40,6 +40,11 @@ impl HostTime {
         self.off_micros.store(micros, Ordering::Relaxed);
     }
 
+    /// How far the wall clock is off, in microseconds.
+    pub(crate) fn off(&self) -> i64 {
+        self.off_micros.load(Ordering::Relaxed)
+    }
+
     /// As components take it.
     pub(crate) fn clock(&self) -> Clock {
         Clock::custom(Arc::new(self.clone()))
