@@ -47,6 +47,36 @@ pub enum Failpoint {
     ApplyReadsClock,
     /// A scan skips the rest of an unfinished tablet.
     ScanSkipsRest,
+    /// The response of a read-modify-write is not stored with its session.
+    ResultForgotten,
+    /// A write's latch is released when the write is queued, not when it is applied.
+    LatchReleasedEarly,
+    /// Additions to the aggregates of one row do not exclude each other.
+    AdditionUnlatched,
+    /// Apply does not record idempotency tokens.
+    TokenForgotten,
+    /// A garbage collection counts the versions of all columns of a row together.
+    CollectMixesColumns,
+    /// Rows are dropped in a tablet while it is copied to another group.
+    DropIgnoresMove,
+    /// A tablet accepts writes while it is copied to another group.
+    MoveKeepsWriting,
+    /// The target of a move does not take over the idempotency tokens of the source.
+    MoveForgetsTokens,
+    /// The target of a move does not take over the times of the source.
+    MoveForgetsTime,
+    /// A snapshot leaves out the sessions.
+    SnapshotForgetsSessions,
+    /// A snapshot leaves out the cells of one tablet.
+    SnapshotLosesTablet,
+    /// A schema change is not written to the store.
+    SchemaNotSaved,
+    /// A read index is not awaited: the entries before it may not be applied.
+    ReadIndexUnapplied,
+    /// The leader lease counts from the response of a follower, not from the request.
+    LeaseFromResponse,
+    /// A server does not compare its clock with others.
+    ClocksNotCompared,
 }
 
 /// Written to the log when a failpoint is enabled, and so contained in every program that can enable one.
@@ -60,7 +90,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 33] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -79,6 +109,21 @@ impl Failpoint {
         Self::UnsentReportedWritten,
         Self::ApplyReadsClock,
         Self::ScanSkipsRest,
+        Self::ResultForgotten,
+        Self::LatchReleasedEarly,
+        Self::AdditionUnlatched,
+        Self::TokenForgotten,
+        Self::CollectMixesColumns,
+        Self::DropIgnoresMove,
+        Self::MoveKeepsWriting,
+        Self::MoveForgetsTokens,
+        Self::MoveForgetsTime,
+        Self::SnapshotForgetsSessions,
+        Self::SnapshotLosesTablet,
+        Self::SchemaNotSaved,
+        Self::ReadIndexUnapplied,
+        Self::LeaseFromResponse,
+        Self::ClocksNotCompared,
     ];
 
     /// Whether this failpoint is enabled in this process. One relaxed load of a byte that never changes in the released

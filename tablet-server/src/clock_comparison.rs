@@ -14,6 +14,7 @@ use std::time::Duration;
 use ebla_model::clock_offset::{ClockState, clock_state};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
+use ebla_runtime::Failpoint;
 use parking_lot::Mutex;
 
 /// How long the time of a server counts.
@@ -52,7 +53,8 @@ impl ClockComparison {
 
     /// Determines the state, and returns it if the clock is off from now on, or not any more.
     pub fn evaluate(&self, now: Duration) -> Option<ClockState> {
-        let state = clock_state(&self.clocks(now), 0);
+        let is_compared = !Failpoint::ClocksNotCompared.is_enabled();
+        let state = if is_compared { clock_state(&self.clocks(now), 0) } else { ClockState::default() };
         let (before, _trusted) = std::mem::replace(&mut *self.state.lock(), (state, self.trusted(now)));
         let is_ahead = state.offset_micros.is_some_and(|offset| offset > 0);
         self.refuses.store(state.is_off && is_ahead, Ordering::Relaxed);

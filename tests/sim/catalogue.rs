@@ -9,7 +9,7 @@ use crate::process::{Ran, run_concurrently, start};
 
 /// The faults with the plans that find them. `DivideForgetsSessions` and `ScanSkipsRest` are missing: no seed has found them
 /// yet.
-const CATALOGUE: [(Failpoint, &str); 16] = [
+const CATALOGUE: [(Failpoint, &str); 31] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -26,6 +26,21 @@ const CATALOGUE: [(Failpoint, &str); 16] = [
     (Failpoint::GenerationUnchecked, "parts"),
     (Failpoint::UnsentReportedWritten, "parts"),
     (Failpoint::ApplyReadsClock, "power"),
+    (Failpoint::ResultForgotten, "parts"),
+    (Failpoint::LatchReleasedEarly, "parts"),
+    (Failpoint::LeaseFromResponse, "parts"),
+    (Failpoint::ReadIndexUnapplied, "kills"),
+    (Failpoint::ClocksNotCompared, "clocks"),
+    (Failpoint::MoveForgetsTime, "drift"),
+    (Failpoint::MoveKeepsWriting, "moves"),
+    (Failpoint::MoveForgetsTokens, "transit"),
+    (Failpoint::DropIgnoresMove, "transit"),
+    (Failpoint::TokenForgotten, "sums"),
+    (Failpoint::AdditionUnlatched, "sums"),
+    (Failpoint::CollectMixesColumns, "bulk"),
+    (Failpoint::SnapshotForgetsSessions, "snapshots"),
+    (Failpoint::SnapshotLosesTablet, "snapshots"),
+    (Failpoint::SchemaNotSaved, "snapshots"),
 ];
 
 /// Tried in order until one finds the fault; which one does depends on the code.

@@ -48,6 +48,7 @@ use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::TableSchema;
 use ebla_model::stored_row::stored_row;
+use ebla_runtime::Failpoint;
 
 use self::core::applied_state::{AppliedState, TabletMetadata};
 use self::core::command;
@@ -138,8 +139,8 @@ impl Tablet {
     pub(in crate::tablet) fn served_in(&self, applied_state: &AppliedState) -> Result<Arc<TabletMetadata>, Failure> {
         let metadata = self.metadata_in(applied_state)?;
         match metadata.moves_to {
-            Some(target) => Err(Failure::moving(target)),
-            None => Ok(metadata),
+            Some(target) if !Failpoint::MoveKeepsWriting.is_enabled() => Err(Failure::moving(target)),
+            _ => Ok(metadata),
         }
     }
 

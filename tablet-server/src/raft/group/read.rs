@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ebla_model::id::Term;
+use ebla_runtime::Failpoint;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{LinearizableReadError, RaftError};
 use openraft::{RaftMetrics, ReadPolicy, ServerState};
@@ -54,6 +55,9 @@ impl Group {
                     break linearizer;
                 }
             };
+            if Failpoint::ReadIndexUnapplied.is_enabled() {
+                return Ok(());
+            }
             match linearizer.try_await_ready(&self.raft, Some(timeout)).await {
                 Ok(Ok(_ready)) => Ok(()),
                 Ok(Err(_behind)) => Err(ReadIndexError::Timeout),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::id::{ReplicaId, ServerId};
+use ebla_runtime::Failpoint;
 use ebla_storage::log::GroupReplica;
 use futures::{Stream, StreamExt, stream};
 use openraft::base::{BoxFuture, BoxStream};
@@ -159,6 +160,8 @@ impl Peer {
             }
             let response = response?;
             if !matches!(response, AppendResponse::HigherVote(_)) {
+                let from_response = Failpoint::LeaseFromResponse.is_enabled();
+                let sent = if from_response { BootInstant::now().since_boot() } else { sent };
                 quorum.record(term, header.to.get(), sent);
             }
             Ok(response)

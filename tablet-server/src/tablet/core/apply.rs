@@ -278,19 +278,24 @@ impl<'a, C: CellReader> Applier<'a, C> {
         for change in write.changes {
             self.change(table, &row, change)?;
         }
-        if let Some(token) = &write.token {
+        if let Some(token) = write.token.as_ref().filter(|_token| !Failpoint::TokenForgotten.is_enabled()) {
             self.state.record_token(&token.key(&row), token.token.started, write.result.as_ref());
         }
         let time = self.state.session_time();
         let window = self.state.session(write.session);
-        window.record(write.sequence, write.lowest_outstanding, write.result, time);
+        let result = write.result.filter(|_result| !Failpoint::ResultForgotten.is_enabled());
+        window.record(write.sequence, write.lowest_outstanding, result, time);
         self.touched_rows.insert(row);
         Ok(RowReply::Applied)
     }
 
     /// The table of a row that is in its tablet.
     fn table_of_row(&self, write: &RowWrite) -> Result<TableId, Refusal> {
-        let tablet = staying(self.state, write.tablet)?;
+        let tablet = if Failpoint::MoveKeepsWriting.is_enabled() {
+            self.state.tablets.get(&write.tablet).ok_or_else(not_here)?
+        } else {
+            staying(self.state, write.tablet)?
+        };
         if tablet.range.contains(write.row.as_bytes()) {
             Ok(tablet.table)
         } else {
@@ -448,7 +453,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
         if self.state.operations.contains_key(&operation) {
             return Reply::Done;
         }
-        if self.state.is_moving(table, range) {
+        if self.state.is_moving(table, range) && !Failpoint::DropIgnoresMove.is_enabled() {
             // Its rows are being copied.
             return Reply::Refused(refusal(RefusalKind::NotNow, "a tablet with these rows is being moved"));
         }
@@ -519,6 +524,9 @@ impl CellEdit {
 }
 
 fn is_same_column(a: &CellKey, b: &CellKey) -> bool {
+    if Failpoint::CollectMixesColumns.is_enabled() {
+        return a.row == b.row;
+    }
     a.row == b.row && a.family == b.family && a.qualifier == b.qualifier
 }
 

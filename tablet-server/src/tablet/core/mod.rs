@@ -2,12 +2,14 @@
 //!
 //! `state` and `apply` are pure: the effect of a command on a tablet is a function of the two. `command` encodes commands and
 //! replies for the log, `entry` decodes log entries. `state_machine` carries applied commands out on the replica's store,
-//! driven by `raft`, and publishes the `applied_state` for readers. `damage` collects the suspicions that its store is damaged.
+//! driven by `raft`, and publishes the `applied_state` for readers. `damage` collects the suspicions that its store is damaged. `planted` are
+//! faults that only tests enable.
 
 pub mod applied_state;
 pub mod apply;
 pub mod command;
 pub mod damage;
 mod entry;
+mod planted;
 pub mod state;
 pub mod state_machine;

@@ -382,8 +382,10 @@ impl GroupState {
         let table = schema.table;
         let mut floors = self.tables.get(&table).map(|known| known.floors.clone()).unwrap_or_default();
         floors.retain(|family, _| schema.family_by_id(*family).is_some());
-        self.tables.insert(table, TableState { schema: Arc::new(schema), floors });
-        self.dirty.tables.insert(table);
+        let is_new = self.tables.insert(table, TableState { schema: Arc::new(schema), floors }).is_none();
+        if is_new || !Failpoint::SchemaNotSaved.is_enabled() {
+            self.dirty.tables.insert(table);
+        }
         self.dirty.floors.insert(table);
     }
 

@@ -44,6 +44,7 @@ use crate::tablet::core::apply::{self, Applier, CellEdit, CellReader};
 use crate::tablet::core::command;
 use crate::tablet::core::damage::DamageReports;
 use crate::tablet::core::entry::{DecodedEntry, DecodedPayload};
+use crate::tablet::core::planted;
 use crate::tablet::core::state::{GroupState, MetaEdit};
 
 /// A batch is written at the end of the command that reaches this number of edits.
@@ -453,7 +454,14 @@ impl StateMachine for GroupStateMachine {
     fn install(&self, folder: &Path, _applied: AppliedPosition) -> Result<(), Fault> {
         let mut state = self.state.lock();
         let store = self.factory.install_store(self.id, folder, self.store()).map_err(fault("install snapshot"))?;
-        let load = || GroupState::load(store.meta_scan(&[])?);
+        let load = || -> Result<GroupState, Error> {
+            let loaded = GroupState::load(store.meta_scan(&[])?)?;
+            if planted::omit_from_snapshot(&store, &loaded)? {
+                GroupState::load(store.meta_scan(&[])?)
+            } else {
+                Ok(loaded)
+            }
+        };
         *state = load().map_err(fault("install snapshot"))?;
         store.set_gc_rules(gc_rules(&state));
         *self.store.write() = Arc::new(store);

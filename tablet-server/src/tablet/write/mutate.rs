@@ -24,6 +24,7 @@ use ebla_model::key::RowKey;
 use ebla_model::mutation::{self, Mutation};
 use ebla_model::schema::TableSchema;
 use ebla_model::session::SequenceCheck;
+use ebla_runtime::Failpoint;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
@@ -116,7 +117,8 @@ impl Tablet {
         mut deadline: Pin<&mut Sleep>,
     ) -> Result<Submission, Failure> {
         let is_blind = row.token.is_none() && !row.mutations.iter().any(Mutation::is_aggregation);
-        let mode = if is_blind { LatchMode::Shared } else { LatchMode::Exclusive };
+        let is_shared = is_blind || (row.token.is_none() && Failpoint::AdditionUnlatched.is_enabled());
+        let mode = if is_shared { LatchMode::Shared } else { LatchMode::Exclusive };
         let latch = self.latch_row(&row.row, mode, deadline.as_mut()).await?;
         let guards = WriteGuards::new(latch, Arc::clone(&call.permit));
         if is_blind {

@@ -46,13 +46,13 @@ struct QueuedWrite {
 
 /// The latch and the permit that a write holds until it is answered.
 pub(super) struct WriteGuards {
-    _latch: LatchGuard,
+    _latch: Option<LatchGuard>,
     _permit: Arc<Permit>,
 }
 
 impl WriteGuards {
     pub(super) const fn new(latch: LatchGuard, permit: Arc<Permit>) -> Self {
-        Self { _latch: latch, _permit: permit }
+        Self { _latch: Some(latch), _permit: permit }
     }
 }
 
@@ -162,6 +162,8 @@ impl TabletGroup {
     ) -> oneshot::Receiver<QueuedReply> {
         let (reply, receiver) = oneshot::channel();
         let bytes = command::row_bytes(&write);
+        let guards =
+            if Failpoint::LatchReleasedEarly.is_enabled() { WriteGuards { _latch: None, ..guards } } else { guards };
         pending.writes.push_back(QueuedWrite { term, write, bytes, reply, guards });
         let queued = pending.writes.len();
         let notifies = queued == 1 || queued == pending.awaited;

@@ -100,7 +100,9 @@ impl<C: CellReader> Applier<'_, C> {
         };
         let ImportStart { source, range, schema, time, gc_time, .. } = start;
         let table = schema.table;
-        self.state.take_over_times(time, gc_time);
+        if !Failpoint::MoveForgetsTime.is_enabled() {
+            self.state.take_over_times(time, gc_time);
+        }
         if self.state.tables.get(&table).is_none_or(|known| known.schema.version < schema.version) {
             self.state.set_schema(schema);
         }
@@ -198,7 +200,9 @@ impl<C: CellReader> Applier<'_, C> {
                 let why = "the group's memory for idempotency tokens is full; move the tablet again later";
                 return ImportStatus::Refused(why.to_owned());
             }
-            self.state.import_token(token);
+            if !Failpoint::MoveForgetsTokens.is_enabled() {
+                self.state.import_token(token);
+            }
         }
         for session in chunk.sessions {
             if !Failpoint::MoveForgetsSessions.is_enabled() {
