@@ -3,8 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::process::Output;
 
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::{Cluster as _, Node};
@@ -14,14 +13,11 @@ use ebla_tests::process::{Plan, ProcessCluster};
 use serde_json::Value;
 
 use crate::support;
-
-/// Timeout of expected changes: leases of 10 s end first, and lost replicas are replaced after 30 s.
-const LIVE: Duration = Duration::from_secs(120);
+use crate::support::commands::Commands;
 
 struct Lost {
     cluster: ProcessCluster<Loopback>,
-    address: String,
-    runtime: Runtime,
+    commands: Commands,
 }
 
 impl Lost {
@@ -30,47 +26,13 @@ impl Lost {
         let plan = Plan { etcd: 1, masters: 1, build, ..Plan::new(support::ebla(), 3) };
         let cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
         let address = cluster.addresses()[0].clone();
-        Self { cluster, address, runtime }
-    }
-
-    fn ebla(&self, arguments: &[&str]) -> Output {
-        Command::new(support::ebla()).args(arguments).args(["--addr", &self.address]).output().unwrap()
-    }
-
-    fn run(&self, arguments: &[&str]) -> String {
-        support::run(&self.address, arguments)
-    }
-
-    /// Repeats a command until it succeeds; returns what it prints.
-    async fn run_until_success(&self, arguments: &[&str]) -> String {
-        let deadline = self.runtime.clock.monotonic() + LIVE;
-        loop {
-            let output = self.ebla(arguments);
-            if output.status.success() {
-                return String::from_utf8(output.stdout).unwrap();
-            }
-            assert!(self.runtime.clock.monotonic() < deadline, "{output:?}");
-            tokio::time::sleep(Duration::from_millis(250)).await;
-        }
-    }
-
-    async fn wait_for_status(&self, text: &str) {
-        let deadline = self.runtime.clock.monotonic() + LIVE;
-        loop {
-            let shown = self.ebla(&["status"]);
-            let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-            if shown.lines().next().is_some_and(|verdict| verdict.contains(text)) {
-                return;
-            }
-            assert!(self.runtime.clock.monotonic() < deadline, "{text} is not in {shown}");
-            tokio::time::sleep(Duration::from_millis(250)).await;
-        }
+        Self { cluster, commands: Commands::new(address, runtime) }
     }
 
     /// The number of the tablet server with the first address.
     fn first_server(&self) -> u64 {
-        let listed: Value = serde_json::from_str(&self.run(&["server", "list", "-o", "json"])).unwrap();
-        let own = listed.as_array().unwrap().iter().find(|server| server["bigtable"] == self.address.as_str());
+        let listed: Value = serde_json::from_str(&self.commands.run(&["server", "list", "-o", "json"])).unwrap();
+        let own = listed.as_array().unwrap().iter().find(|server| server["bigtable"] == self.commands.address());
         own.unwrap()["id"].as_u64().unwrap()
     }
 
@@ -79,7 +41,7 @@ impl Lost {
     }
 
     fn has_rows(&self) -> bool {
-        let read = self.ebla(&["row", "scan", "fruit", "--timeout", "20s"]);
+        let read = self.commands.output(&["row", "scan", "fruit", "--timeout", "20s"]);
         let shown = String::from_utf8_lossy(&read.stdout).into_owned();
         read.status.success() && ["apple", "pear", "plum"].iter().all(|row| shown.contains(row))
     }
@@ -99,31 +61,34 @@ fn tablets_that_lost_two_of_three_replicas_are_recovered_from_the_last_one() {
     }
     support::block_on(async {
         let mut lost = Lost::start(build).await;
-        lost.run(&["table", "create", "fruit", "--family", "a", "--split", "m"]);
+        lost.commands.run(&["table", "create", "fruit", "--family", "a", "--split", "m"]);
         for row in ["apple", "pear", "plum"] {
-            lost.run(&["row", "set", "fruit", row, "a:q=value"]);
+            lost.commands.run(&["row", "set", "fruit", row, "a:q=value"]);
         }
         let from = lost.first_server().to_string();
         let (dry_run, execute) = (
             ["tablet", "recover", "--from", &from, "--dry-run"],
             ["tablet", "recover", "--from", &from, "--accept-data-loss"],
         );
-        assert!(refusal(&lost.ebla(&execute)).contains("has lost its majority"), "all replicas live");
+        assert!(refusal(&lost.commands.output(&execute)).contains("has lost its majority"), "all replicas live");
         for number in [1, 2] {
             lost.cluster.kill(Node::TabletServer(number)).await.unwrap();
         }
-        assert!(refusal(&lost.ebla(&execute)).contains("registered"), "they are registered and may return");
+        assert!(refusal(&lost.commands.output(&execute)).contains("registered"), "they are registered and may return");
         // A new master has not read METADATA, and cannot.
         lost.cluster.kill(Node::Master(0)).await.unwrap();
         lost.cluster.restart(Node::Master(0)).await.unwrap();
-        let planned = lost.run_until_success(&dry_run).await;
+        let planned = lost.commands.run_until_success(&dry_run).await;
         assert!(planned.contains("group 1 (") && planned.contains("nothing was changed"), "{planned}");
         assert!(planned.contains("later ones are lost"), "{planned}");
-        let done = lost.run(&execute);
+        let done = lost.commands.run(&execute);
         assert!(done.contains("are recorded as lost"), "{done}");
         assert!(lost.has_rows());
-        lost.run(&["row", "set", "fruit", "quince", "a:q=value"]);
-        assert!(refusal(&lost.ebla(&execute)).contains("has lost its majority"), "nothing is left to recover");
+        lost.commands.run(&["row", "set", "fruit", "quince", "a:q=value"]);
+        assert!(
+            refusal(&lost.commands.output(&execute)).contains("has lost its majority"),
+            "nothing is left to recover"
+        );
 
         // A lost server with its folder does not join again; with an empty one it is a new server.
         let node = Node::TabletServer(1);
@@ -135,7 +100,7 @@ fn tablets_that_lost_two_of_three_replicas_are_recovered_from_the_last_one() {
             lost.cluster.restart(Node::TabletServer(number)).await.unwrap();
         }
         lost.cluster.wait_healthy().await.unwrap();
-        lost.wait_for_status("healthy").await;
+        lost.commands.wait_for_status("healthy").await;
         lost.cluster.kill(Node::TabletServer(1)).await.unwrap();
         assert!(lost.has_rows(), "there are three replicas again");
     });

@@ -3,9 +3,10 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
 use crate::support;
+use crate::support::commands::Commands;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use ebla_runtime::Runtime;
@@ -20,7 +21,7 @@ const LIVE: Duration = Duration::from_secs(90);
 /// One cluster, whose etcd fails three times.
 struct Recovered {
     cluster: ProcessCluster<Loopback>,
-    address: String,
+    commands: Commands,
     etcdctl: PathBuf,
     runtime: Runtime,
 }
@@ -31,52 +32,22 @@ impl Recovered {
         let plan = Plan { etcd: 1, masters: 1, build: Build::PyPi, ..Plan::new(support::ebla(), 3) };
         let cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
         let address = cluster.addresses()[0].clone();
-        Self { cluster, address, etcdctl, runtime }
-    }
-
-    fn ebla(&self, arguments: &[&str]) -> Output {
-        Command::new(support::ebla()).args(arguments).args(["--addr", &self.address]).output().unwrap()
-    }
-
-    fn run(&self, arguments: &[&str]) -> String {
-        support::run(&self.address, arguments)
+        Self { cluster, commands: Commands::new(address, runtime.clone()), etcdctl, runtime }
     }
 
     /// Creates a table with a row. After a recovery the servers read the new files within a second.
     async fn create(&self, table: &str, row: &str) {
-        self.run(&["table", "create", table, "--family", "a"]);
-        let deadline = self.runtime.clock.monotonic() + LIVE;
-        loop {
-            let written = self.ebla(&["row", "set", table, row, "a:q=value"]);
-            if written.status.success() {
-                return;
-            }
-            assert!(self.runtime.clock.monotonic() < deadline, "{written:?}");
-            tokio::time::sleep(Duration::from_millis(250)).await;
-        }
+        self.commands.run(&["table", "create", table, "--family", "a"]);
+        self.commands.run_until_success(&["row", "set", table, row, "a:q=value"]).await;
     }
 
     fn has_row(&self, table: &str, row: &str) -> bool {
-        let read = self.ebla(&["row", "get", table, row, "--timeout", "10s"]);
+        let read = self.commands.output(&["row", "get", table, row, "--timeout", "10s"]);
         read.status.success() && String::from_utf8_lossy(&read.stdout).contains("value")
     }
 
     fn tables(&self) -> Vec<String> {
-        self.run(&["table", "list"]).lines().map(str::to_owned).collect()
-    }
-
-    /// Waits until the first reason of `ebla status` contains this text.
-    async fn wait_for(&self, text: &str) {
-        let deadline = self.runtime.clock.monotonic() + LIVE;
-        loop {
-            let shown = self.ebla(&["status"]);
-            let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-            if shown.lines().next().is_some_and(|verdict| verdict.contains(text)) {
-                return;
-            }
-            assert!(self.runtime.clock.monotonic() < deadline, "{text} is not in {shown}");
-            tokio::time::sleep(Duration::from_millis(250)).await;
-        }
+        self.commands.run(&["table", "list"]).lines().map(str::to_owned).collect()
     }
 
     fn etcdctl(&self, arguments: &[&str]) {
@@ -102,12 +73,12 @@ impl Recovered {
 
     /// Recovers after a dry run, and waits until the cluster is healthy. Returns what the dry run has shown.
     async fn recover(&mut self) -> String {
-        let planned = self.run(&["recover", "--dry-run"]);
+        let planned = self.commands.run(&["recover", "--dry-run"]);
         assert!(planned.contains("nothing was changed"), "{planned}");
-        let done = self.run(&["recover"]);
+        let done = self.commands.run(&["recover"]);
         assert!(done.contains("done:"), "{done}");
         self.cluster.wait_healthy().await.unwrap();
-        self.wait_for("healthy").await;
+        self.commands.wait_for_status("healthy").await;
         planned
     }
 
@@ -118,7 +89,7 @@ impl Recovered {
         let endpoint = self.cluster.etcd_endpoints()[0].clone();
         self.etcdctl(&["--endpoints", &endpoint, "snapshot", "save", &snapshot]);
         self.create("after", "pear").await;
-        self.run(&["table", "delete", "deleted", "--yes"]);
+        self.commands.run(&["table", "delete", "deleted", "--yes"]);
         let peer = format!("{}:2380", endpoint.rsplit_once(':').unwrap().0);
         self.replace_etcd(|run, folder| {
             let (folder, members) = (folder.display().to_string(), format!("m0={peer}"));
@@ -128,9 +99,9 @@ impl Recovered {
             run.etcdctl(&arguments.concat());
         })
         .await;
-        self.wait_for("ebla recover").await;
+        self.commands.wait_for_status("ebla recover").await;
         assert!(self.has_row("before", "apple"), "reads continue");
-        let refused = self.ebla(&["table", "create", "refused", "--family", "a"]);
+        let refused = self.commands.output(&["table", "create", "refused", "--family", "a"]);
         assert_eq!(refused.status.code(), Some(5));
         assert!(String::from_utf8_lossy(&refused.stderr).contains("ebla recover --dry-run"), "{refused:?}");
         let planned = self.recover().await;
@@ -145,7 +116,7 @@ impl Recovered {
 
     async fn an_empty_etcd(&mut self) {
         self.replace_etcd(|_run, _folder| {}).await;
-        self.wait_for("waiting for tablet servers: 0 of 3").await;
+        self.commands.wait_for_status("waiting for tablet servers: 0 of 3").await;
         assert!(self.has_row("after", "pear"), "reads continue");
         let planned = self.recover().await;
         assert!(planned.contains("tables/before") && planned.contains("write the record of cluster"), "{planned}");
@@ -177,13 +148,13 @@ impl Recovered {
         for number in 0..3 {
             self.cluster.restart(Node::TabletServer(number)).await.unwrap();
         }
-        self.wait_for("healthy").await;
-        let shown = self.run(&["recover"]);
+        self.commands.wait_for_status("healthy").await;
+        let shown = self.commands.run(&["recover"]);
         assert!(shown.contains("lacks nothing"), "{shown}");
         assert!(shown.contains("tables/fourth) has no tablet on any server"), "{shown}");
         assert_eq!(self.tables(), ["after", "before", "fourth", "third"], "nothing is deleted");
         assert!(self.has_row("before", "apple") && self.has_row("third", "fig"));
-        self.run(&["table", "delete", "fourth", "--yes"]);
+        self.commands.run(&["table", "delete", "fourth", "--yes"]);
         self.create("fifth", "plum").await;
         assert!(self.has_row("fifth", "plum"));
     }

@@ -8,6 +8,8 @@
 )]
 #![allow(dead_code, clippy::allow_attributes, reason = "each suite uses a part of it")]
 
+pub(crate) mod commands;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
