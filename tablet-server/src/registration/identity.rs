@@ -68,8 +68,8 @@ pub(super) async fn check_not_lost(server: ServerId, chubby: &SharedChubby) -> R
     Err(Error::new(Reason::FailedPrecondition, message))
 }
 
-/// As [`check_not_lost`], before the first replica of a server starts. Without Chubby a server starts; then its registration is refused
-/// when Chubby is back.
+/// Fails when the replicas of this server were given up, before the first one starts. Without Chubby a server starts; then its registration
+/// is refused when Chubby is back.
 ///
 /// # Errors
 /// `FailedPrecondition` when the replicas of this server were given up.

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! - A tablet reads no batch while the total is used up: `Busy`, and the caller repeats the read.
-//! - A connection has a share of the total ([`policy::share`]). Beyond it, its new reads are refused with `Busy`, and those in progress prepare
+//! - A connection has a share of the total (`policy::share`). Beyond it, its new reads are refused with `Busy`, and those in progress prepare
 //!   one message at a time.
 //! - A read whose client has taken nothing for [`ResponseBytes::stall_timeout`] is ended: the rest of its batch is dropped, and the client receives an
 //!   error after the messages that the transport holds already. Nothing but the end of the connection can take those back.
-//! - When memory is short, the connection that holds most of it and takes nothing is closed ([`policy::connection_to_close`]).
+//! - When memory is short, the connection that holds most of it and takes nothing is closed (`policy::connection_to_close`).
 //!
 //! A read costs one allocation and two short locks, a message two atomic additions for each count, a row nothing.
 
