@@ -80,9 +80,10 @@ async fn record_lost(master: &ActiveMaster, from: ServerId, recovery: &QuorumLos
     let writes = records.chain(groups.map(|group| Write::delete(paths::group(group)))).collect();
     match master.lock().transact(compares, writes).await? {
         TransactionOutcome::Committed(_) => Ok(()),
-        TransactionOutcome::Conflict => {
-            Err(Error::new(Reason::Conflict, "a server that was to be given up has registered; nothing was changed"))
-        }
+        TransactionOutcome::Conflict => Err(Error::new(
+            Reason::Conflict,
+            "one of the servers that are lost has registered meanwhile; nothing was changed",
+        )),
     }
 }
 
