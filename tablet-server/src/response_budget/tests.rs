@@ -146,12 +146,16 @@ async fn read_all(response: Streaming<ReadRowsResponse>) -> Result<usize, Status
 async fn reads_whose_responses_are_not_read_hold_a_bounded_number_of_bytes_and_another_client_is_served() {
     let fixture = Fixture::start(64 * MIB).await;
     let (greedy, other) = (fixture.client(), fixture.client());
-    let unread = fixture.open(&greedy, 1_000).await;
+    let mut unread = fixture.open(&greedy, 1_000).await;
     assert!((8..1_000).contains(&unread.len()), "{} are open", unread.len());
+    // Reads that were refused have released what they were charged, so there may be room for some more.
+    while let Some(response) = fixture.open(&greedy, 1).await.pop() {
+        unread.push(response);
+        assert!(unread.len() < 1_000, "this connection is never beyond its share");
+    }
     // Half of the total, and a message or two for each thread that passed the check at the same time.
     let in_use = fixture.budget.in_use();
     assert!(in_use <= 40 * MIB, "{in_use} bytes");
-    assert!(fixture.open(&greedy, 1).await.is_empty(), "this connection is beyond its share");
     let [response] = fixture.open(&other, 1).await.try_into().unwrap();
     assert_eq!(read_all(response).await.unwrap(), MESSAGES);
     drop(unread);
