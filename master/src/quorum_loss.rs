@@ -15,7 +15,7 @@ use ebla_proto::{convert, operate, record};
 use tracing::warn;
 
 use crate::active::ActiveMaster;
-use crate::cluster::{ClusterSnapshot, Role};
+use crate::cluster::ClusterSnapshot;
 use crate::observation;
 use crate::plan::quorum_loss::{GroupRecovery, QuorumLossRecovery, quorum_loss_recovery};
 
@@ -98,9 +98,10 @@ async fn wait_until_led(
     let group = recovery.group.group;
     loop {
         let snapshot = observation::observe_reports(master).await?;
-        let leads = snapshot.leader_reports().get(&group).is_some_and(|(server, report)| {
-            *server == from && report.role == Role::Leader && report.group.membership_log_id >= forced
-        });
+        let leads = snapshot
+            .leader_reports()
+            .get(&group)
+            .is_some_and(|(server, report)| *server == from && report.group.membership_log_id >= forced);
         if leads {
             return Ok(());
         }

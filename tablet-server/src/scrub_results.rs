@@ -57,7 +57,8 @@ impl ScrubResults {
         self.0.lock().damaged.insert(id);
     }
 
-    /// A damaged replica of a group with so many voters stays. Returns how often this was called before for it.
+    /// Records that a damaged replica stays. `voters`: the number of voters of its group. Returns how often that was recorded before for
+    /// this replica.
     pub(crate) fn keep(&self, id: GroupReplica, voters: usize) -> u32 {
         let mut results = self.0.lock();
         results.damaged.insert(id);

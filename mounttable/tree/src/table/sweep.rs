@@ -37,8 +37,8 @@ pub struct Maintained {
 }
 
 impl<S: Store + Environment> Table<S> {
-    /// A sweep, then a recount: a process that dies between a change and its charge leaves a wrong counter, and nobody may notice
-    /// before a user is refused. Nothing is counted during a restore.
+    /// A sweep, then a recount. A process that ends between a change and its update of the quota leaves a wrong counter, which could refuse
+    /// a user later. Nothing is counted during a restore.
     ///
     /// # Errors
     /// Those of [`Self::sweep`] and [`Self::recount`].

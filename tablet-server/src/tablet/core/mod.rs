@@ -2,7 +2,7 @@
 //!
 //! `state` and `apply` are pure: the effect of a command on a tablet is a function of the two. `command` encodes commands and
 //! replies for the log, `entry` decodes log entries. `state_machine` carries applied commands out on the replica's store,
-//! driven by `raft`, and publishes the `applied_state` for readers. `damage` collects the suspicions that its store is damaged. `planted` are
+//! driven by `raft`, and publishes the `applied_state` for readers; `stored_cells` reads the store for apply. `damage` collects the suspicions that its store is damaged. `planted` are
 //! faults that only tests enable.
 
 pub mod applied_state;
@@ -13,3 +13,4 @@ mod entry;
 mod planted;
 pub mod state;
 pub mod state_machine;
+mod stored_cells;

@@ -30,10 +30,9 @@ use ebla_model::session::SequenceCheck;
 use ebla_model::tablet_move::MoveStep;
 use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
-use ebla_storage::store::cells::{self, DeletePlan};
 use ebla_storage::store::compaction::TableGcRules;
 use ebla_storage::store::layout::{self, MetaKey};
-use ebla_storage::store::{Batch, Direction, GcRules, GroupStore, Scrub, SharedResources, StoreError};
+use ebla_storage::store::{Batch, GcRules, GroupStore, Scrub, SharedResources};
 use parking_lot::{Mutex, RwLock};
 use tracing::{error, info};
 
@@ -46,6 +45,7 @@ use crate::tablet::core::damage::DamageReports;
 use crate::tablet::core::entry::{DecodedEntry, DecodedPayload};
 use crate::tablet::core::planted;
 use crate::tablet::core::state::{GroupState, MetaEdit};
+use crate::tablet::core::stored_cells::StoredCells;
 
 /// A batch is written at the end of the command that reaches this number of edits.
 const EDITS_MAX: usize = 16_384;
@@ -478,49 +478,6 @@ fn unrelated_child(parent: GroupId, child: GroupReplica) -> Error {
     let wrong =
         format!("the division of group {parent} cannot be applied: {child} is of another group with the same id");
     Error::new(Reason::Unavailable, wrong)
-}
-
-/// The cells of a store as apply reads them.
-///
-/// A store that tolerates damage has no peers that could disagree, and apply must not fail by it: the entry would be applied again
-/// after each start. A deletion then needs no read, because it can be a range tombstone; where keys are collected, those behind the
-/// damage stay, as they are unreadable anyway.
-struct StoredCells<'a> {
-    store: &'a GroupStore,
-}
-
-impl StoredCells<'_> {
-    fn is_tolerated(&self, error: &StoreError) -> bool {
-        matches!(error, StoreError::Damaged { .. }) && self.store.tolerates_damage()
-    }
-}
-
-impl CellReader for StoredCells<'_> {
-    fn keys_if_few(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Option<Vec<Vec<u8>>>, Error> {
-        match self.store.with_view(|view| cells::plan_delete(view, lower, upper)) {
-            Ok(DeletePlan::Keys(keys)) => Ok(Some(keys)),
-            Ok(DeletePlan::Range) => Ok(None),
-            Err(error) if self.is_tolerated(&error) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn keys(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Vec<Vec<u8>>, Error> {
-        let mut keys = Vec::new();
-        let read = |view: &ebla_storage::store::View<'_>| -> Result<(), StoreError> {
-            keys.clear();
-            let mut scan = view.cells(lower, upper, Direction::Forward)?;
-            while let Some((key, _)) = scan.entry() {
-                keys.push(key.to_vec());
-                scan.step()?;
-            }
-            Ok(())
-        };
-        match self.store.with_view(read) {
-            Err(error) if !self.is_tolerated(&error) => Err(error.into()),
-            _ => Ok(keys),
-        }
-    }
 }
 
 /// Whether this write was applied before, as far as `state` tells.
