@@ -59,13 +59,26 @@ impl FailureDetector {
     }
 }
 
-fn missing_components(cluster: &ClusterSnapshot) -> BTreeSet<Component> {
-    let leaders = cluster.leader_reports();
+/// Whether a server that should hold replicas is neither registered nor responds, and counts as up only because a leader
+/// has heard from it. No event tells when the leader has heard nothing for long enough, so the caller must observe again.
+#[must_use]
+pub fn is_only_heard(cluster: &ClusterSnapshot) -> bool {
+    let heard = heard_servers(cluster);
+    cluster.assigned_servers().iter().any(|server| !cluster.servers.contains_key(server) && heard.contains(server))
+}
+
+/// The servers with a replica from which its group's leader has heard recently.
+fn heard_servers(cluster: &ClusterSnapshot) -> BTreeSet<ServerId> {
     let mut heard = BTreeSet::new();
-    for (_server, report) in leaders.values() {
+    for (_server, report) in cluster.leader_reports().values() {
         let members = &report.group.membership;
         heard.extend(report.heard.iter().filter_map(|replica| members.server_of(*replica)));
     }
+    heard
+}
+
+fn missing_components(cluster: &ClusterSnapshot) -> BTreeSet<Component> {
+    let (leaders, heard) = (cluster.leader_reports(), heard_servers(cluster));
     let mut missing = BTreeSet::new();
     for group in cluster.known_groups().into_values() {
         let newest = leaders.get(&group.group).map_or(&group, |(_server, report)| &report.group);
@@ -158,6 +171,16 @@ mod tests {
             !failures.is_missing_for(DEAD_SERVER, seconds(60), GRACE),
             "the timeout counts from the last time it disappeared"
         );
+    }
+
+    #[test]
+    fn a_server_that_only_a_leader_hears_must_be_observed_again() {
+        let mut heard = snapshot(&[2, 3]);
+        assert!(is_only_heard(&heard));
+        assert!(!is_only_heard(&snapshot(&[2])), "it is missing, and the timeout counts");
+        let responds = heard.servers.values().next().unwrap().clone();
+        heard.servers.insert(ServerId::new(3), responds);
+        assert!(!is_only_heard(&heard), "it responds");
     }
 
     #[test]
