@@ -384,6 +384,46 @@ fn families_and_protection_are_changed_by_commands() {
 }
 
 #[test]
+fn locality_groups_are_created_changed_and_shown_by_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(&folder.path().join("data"), &["--servers", "1"]);
+    let address = up.addresses.first().unwrap().as_str();
+    let group = "pages=contents;compression=zstd:3;block=64k";
+    let families = ["--family", "anchor", "--family", "contents"];
+    let create = [&["table", "create", "web"], &families[..], &["--locality-group", group, "-o", "json"]].concat();
+    let made = json(address, &create);
+    assert_eq!(made["locality_groups"]["pages"]["families"], serde_json::json!(["contents"]));
+    let options = serde_json::json!({ "compression": "zstd:3", "block": "64k", "bloom": "rows" });
+    assert_eq!(made["locality_groups"]["pages"]["options"], options);
+    assert!(run(address, &["table", "describe", "web"]).contains("pages           contents  compression=zstd:3"));
+
+    run(address, &["row", "set", "web", "com.cnn.www", "contents:=<html>", "anchor:cnnsi.com=CNN"]);
+    let shown = run(address, &["row", "get", "web", "com.cnn.www"]);
+    for step in [
+        &["table", "locality-group", "move", "web", "anchor", "pages"][..],
+        &["table", "locality-group", "set", "web", "pages", "compression=two-pass"],
+        &["table", "locality-group", "move", "web", "contents", "default"],
+        &["table", "locality-group", "move", "web", "anchor", "default"],
+        &["table", "locality-group", "remove", "web", "pages"],
+    ] {
+        run(address, step);
+        assert_eq!(run(address, &["row", "get", "web", "com.cnn.www"]), shown, "{step:?}");
+    }
+    let left = json(address, &["table", "locality-group", "describe", "web", "-o", "json"]);
+    assert_eq!(left["default"]["families"], serde_json::json!(["anchor", "contents"]));
+    assert_eq!(left.as_object().unwrap().len(), 1);
+
+    for (arguments, code, expected) in [
+        (&["table", "locality-group", "move", "web", "anchor", "never"][..], 3, "locality group not found: never"),
+        (&["table", "locality-group", "set", "web", "g", "compression=zip"], 2, "expected none, lz4"),
+        (&["table", "create", "u", "--family", "f", "--locality-group", "g"], 2, "write NAME=FAMILY"),
+    ] {
+        let (found, said) = fails(address, arguments);
+        assert!(found == Some(code) && said.contains(expected), "{arguments:?}: {found:?} {said}");
+    }
+}
+
+#[test]
 fn a_folder_in_use_and_a_public_address_are_refused_with_the_next_step() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");

@@ -11,6 +11,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::gc::GcRule;
 use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::RowKey;
+use ebla_model::locality::LocalityGroupChange;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::{Protection, TableName};
 use ebla_proto::admin::drop_row_range_request::Target as DropTarget;
@@ -313,6 +314,23 @@ impl Admin {
             operate::RecoverTabletsRequest { dry_run: mode == RecoveryMode::DryRun, from: from.get(), tablet };
         let reply = self.operate().recover_tablets(self.request(message)).await;
         reply.map(Response::into_inner).map_err(|status| from_status(&status).0)
+    }
+
+    /// Changes the locality groups of a table, in order, all or nothing, and returns all of them, by number. Without changes it only returns
+    /// them. Cells of families that have moved, or whose options have changed, are moved in the background.
+    ///
+    /// # Errors
+    /// `NotFoundTable`, `NotFoundFamily`; `InvalidArgument` for an unknown option or too many groups; `FailedPrecondition` for the
+    /// removal of a group that has families; otherwise as [`Self::create_table`].
+    pub async fn change_locality_groups(
+        &self,
+        table: &TableName,
+        changes: &[LocalityGroupChange],
+    ) -> Result<Vec<operate::LocalityGroup>, Error> {
+        let changes = changes.iter().map(convert::locality_group_change_to_proto).collect();
+        let message = operate::ChangeLocalityGroupsRequest { table: table.to_string(), changes };
+        let reply = self.operate().change_locality_groups(self.request(message)).await;
+        reply.map(|reply| reply.into_inner().groups).map_err(|status| from_status(&status).0)
     }
 
     fn request<M>(&self, message: M) -> Request<M> {

@@ -10,7 +10,7 @@ use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::mutation::validate_row_key;
-use ebla_model::schema::{TableName, TableState};
+use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_proto::operate::operate_server::Operate;
 use ebla_proto::{convert, operate, record};
 use ebla_routing::Annotations;
@@ -38,6 +38,8 @@ const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
 const MERGE_TIMEOUT: Duration = Duration::from_secs(110);
 /// The timeout of a move: the copy of a large tablet may take longer, and then continues.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(110);
+/// The timeout of a change of locality groups.
+const LOCALITY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The timeout of dividing a group.
 const DIVIDE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the call waits then for the reports of the new group.
@@ -79,6 +81,23 @@ impl Operator {
                 recovery::recover(master.lock(), Some(&master), &self.net, request).await
             }
         }
+    }
+
+    async fn change_locality_groups(
+        &self,
+        request: operate::ChangeLocalityGroupsRequest,
+    ) -> Result<operate::ChangeLocalityGroupsReply, Error> {
+        let name: TableName = request.table.parse()?;
+        let changes = request.changes.into_iter().map(convert::locality_group_change_from_proto);
+        let changes = changes.collect::<Result<Vec<_>, _>>()?;
+        let schema = if changes.is_empty() {
+            jobs::update_schema::find_active(self.handle.active()?.chubby(), &name).await?.value
+        } else {
+            let master = self.handle.active_for_change().await?;
+            let change = |schema: &TableSchema| schema.apply_to_groups(&changes);
+            jobs::update_schema::update_schema(&master, &name, change, master.deadline(LOCALITY_TIMEOUT)).await?
+        };
+        Ok(operate::ChangeLocalityGroupsReply { groups: convert::locality_groups_to_proto(&schema) })
     }
 
     async fn status(&self) -> Result<operate::StatusReply, Error> {
@@ -417,6 +436,13 @@ impl Operate for Operator {
         // Also while Chubby lacks changes: its own recovery needs majorities.
         let outcome = async { quorum_loss::recover(&self.handle.active()?, request.into_inner()).await };
         to_response(outcome.await)
+    }
+
+    async fn change_locality_groups(
+        &self,
+        request: Request<operate::ChangeLocalityGroupsRequest>,
+    ) -> Result<Response<operate::ChangeLocalityGroupsReply>, Status> {
+        to_response(self.change_locality_groups(request.into_inner()).await)
     }
 
     async fn groups(

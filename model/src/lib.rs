@@ -5,7 +5,8 @@
 //!   id  time  error                          basic types
 //!   key  cell  codec                         rows, families, columns, versions, and their order on disk
 //!   limit                                    row limits of reads
-//!   schema  gc  mutation  aggregate  rmw     schemas, and changes of rows
+//!   schema  locality  gc                     schemas, locality groups, rules of garbage collection
+//!   mutation  aggregate  rmw                 changes of rows
 //!   filter                                   row filters and filter push-down
 //!   admin                                    instances and app profiles: resources of the admin API
 //!   metadata  command  stored_row            tablet and group descriptors, the commands of a group's log, rows in its store
@@ -40,6 +41,7 @@ pub mod id;
 pub mod idempotency;
 pub mod key;
 pub mod limit;
+pub mod locality;
 pub mod metadata;
 pub mod mutation;
 pub mod rmw;

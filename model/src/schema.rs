@@ -11,6 +11,9 @@ use crate::cell::FamilyName;
 use crate::error::{Error, Reason};
 use crate::gc::GcRule;
 use crate::id::{FamilyId, SchemaVersion, TableId};
+use crate::locality::{
+    self, DEFAULT_GROUP, DEFAULT_GROUP_NAME, GROUPS_MAX, LocalityGroup, LocalityGroupChange, LocalityGroupOptions,
+};
 
 /// Longest last part of a table's name, in bytes.
 pub const TABLE_ID_BYTES_MAX: usize = 50;
@@ -108,7 +111,7 @@ pub struct Family {
     pub name: FamilyName,
     /// The garbage collection rule; `None` retains all versions.
     pub gc: Option<GcRule>,
-    /// Families with the same number are stored together.
+    /// The number of its locality group; families with the same number are stored together.
     pub locality_group: u32,
     /// The aggregator, which never changes; `None`: a plain family.
     pub aggregator: Option<Aggregator>,
@@ -154,6 +157,8 @@ pub struct TableSchema {
     pub version: SchemaVersion,
     /// In order of their ids, which is the order of creation.
     pub families: Vec<Family>,
+    /// The named locality groups, by number. The default group is one of them only if it has options of its own.
+    pub locality_groups: Vec<LocalityGroup>,
     /// The id of the next family; never falls.
     pub next_family: FamilyId,
     /// Whether the table and its families are guarded against deletion.
@@ -227,6 +232,7 @@ impl TableSchema {
             name,
             version: SchemaVersion::new(1),
             families: Vec::new(),
+            locality_groups: Vec::new(),
             next_family: FamilyId::new(1),
             deletion_protection: false,
             state: TableState::Creating,
@@ -251,6 +257,7 @@ impl TableSchema {
             name: TableName::metadata(),
             version: SchemaVersion::new(1),
             families: vec![family(FamilyId::LOCATION, "location"), family(FamilyId::EVENTS, "events")],
+            locality_groups: Vec::new(),
             next_family: FamilyId::EVENTS.next(),
             deletion_protection: true,
             state: TableState::Active,
@@ -306,6 +313,90 @@ impl TableSchema {
         Ok(next)
     }
 
+    /// The options of the locality group with this number; those of the default group unless it has options of its own.
+    pub fn group_options(&self, number: u32) -> LocalityGroupOptions {
+        let group = self.locality_groups.iter().find(|group| group.number == number);
+        group.map(|group| group.options).unwrap_or_default()
+    }
+
+    /// The number of the locality group of this name.
+    pub fn group_number(&self, name: &str) -> Option<u32> {
+        let named = self.locality_groups.iter().find(|group| group.name == name).map(|group| group.number);
+        named.or_else(|| (name == DEFAULT_GROUP_NAME).then_some(DEFAULT_GROUP))
+    }
+
+    /// The name of the locality group with this number.
+    pub fn group_name(&self, number: u32) -> &str {
+        let group = self.locality_groups.iter().find(|group| group.number == number);
+        group.map_or(DEFAULT_GROUP_NAME, |group| &group.name)
+    }
+
+    /// The schema after these changes of its locality groups, applied in order, all or nothing; its version is one higher.
+    ///
+    /// # Errors
+    /// `NotFoundFamily`; `NotFound` for a group that does not exist; `InvalidArgument` for an invalid name or option, or too many groups;
+    /// `FailedPrecondition` for the removal of a group that has families, or of the default group.
+    pub fn apply_to_groups(&self, changes: &[LocalityGroupChange]) -> Result<Self, Error> {
+        let mut next = self.clone();
+        next.version = self.version.next();
+        for change in changes {
+            match change {
+                LocalityGroupChange::Set { name, options } => next.set_group(name, options)?,
+                LocalityGroupChange::Move { family, group } => {
+                    let number = next.require_group(group)?;
+                    next.require_family(family)?;
+                    for moved in next.families.iter_mut().filter(|one| one.name.as_str() == family) {
+                        moved.locality_group = number;
+                    }
+                }
+                LocalityGroupChange::Remove { name } => next.remove_group(name)?,
+            }
+        }
+        Ok(next)
+    }
+
+    fn require_group(&self, name: &str) -> Result<u32, Error> {
+        self.group_number(name).ok_or_else(|| {
+            Error::new(Reason::NotFound, format!("Table {}: locality group not found: {name}", self.name))
+        })
+    }
+
+    fn set_group(&mut self, name: &str, options: &str) -> Result<(), Error> {
+        locality::check_group_name(name)?;
+        if let Some(known) = self.locality_groups.iter_mut().find(|group| group.name == name) {
+            known.options = known.options.with(options)?;
+            return Ok(());
+        }
+        let options = options.parse()?;
+        let taken = |number: u32| self.locality_groups.iter().any(|group| group.number == number);
+        let number = if name == DEFAULT_GROUP_NAME { Some(DEFAULT_GROUP) } else { first_free(taken) };
+        let number = number.ok_or_else(|| {
+            Error::invalid(format!(
+                "Table {}: more than {GROUPS_MAX} locality groups, the default one included",
+                self.name
+            ))
+        })?;
+        self.locality_groups.push(LocalityGroup { name: name.to_owned(), number, options });
+        self.locality_groups.sort_by_key(|group| group.number);
+        Ok(())
+    }
+
+    fn remove_group(&mut self, name: &str) -> Result<(), Error> {
+        let number = self.require_group(name)?;
+        let refuse = |why: String| Err(Error::new(Reason::FailedPrecondition, format!("Table {}: {why}", self.name)));
+        if number == DEFAULT_GROUP {
+            return refuse("the default locality group cannot be removed".to_owned());
+        }
+        if let Some(family) = self.families.iter().find(|family| family.locality_group == number) {
+            return refuse(format!(
+                "locality group {name} has the family {}: move it to another group first",
+                family.name
+            ));
+        }
+        self.locality_groups.retain(|group| group.number != number);
+        Ok(())
+    }
+
     fn create_family(&mut self, family: NewFamily) -> Result<(), Error> {
         let NewFamily { name, gc, aggregator } = family;
         if self.family_by_name(name.as_str()).is_some() {
@@ -345,6 +436,73 @@ impl TableSchema {
     }
 }
 
+/// The first number of a named group that is not taken.
+fn first_free(taken: impl Fn(u32) -> bool) -> Option<u32> {
+    (1..GROUPS_MAX).filter_map(|number| u32::try_from(number).ok()).find(|number| !taken(*number))
+}
+
 fn family_not_found(name: &FamilyName) -> Error {
     Error::new(Reason::NotFoundFamily, format!("Requested column family not found: {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema() -> TableSchema {
+        let name = TableName::from_parts("p", "i", "t").unwrap();
+        let families = ["a", "b"].map(|family| (FamilyName::new(family).unwrap(), None));
+        TableSchema::new(TableId::new(7), name, families).unwrap()
+    }
+
+    fn set(name: &str, options: &str) -> LocalityGroupChange {
+        LocalityGroupChange::Set { name: name.to_owned(), options: options.to_owned() }
+    }
+
+    fn assign(family: &str, group: &str) -> LocalityGroupChange {
+        LocalityGroupChange::Move { family: family.to_owned(), group: group.to_owned() }
+    }
+
+    fn remove(name: &str) -> LocalityGroupChange {
+        LocalityGroupChange::Remove { name: name.to_owned() }
+    }
+
+    #[test]
+    fn families_move_between_groups() {
+        let before = schema();
+        let changes = [set("pages", "compression=zstd:3"), assign("b", "pages"), set("pages", "block=64k")];
+        let after = before.apply_to_groups(&changes).unwrap();
+        assert_eq!(after.version, before.version.next());
+        assert_eq!(after.require_family("a").unwrap().locality_group, DEFAULT_GROUP);
+        let number = after.require_family("b").unwrap().locality_group;
+        assert_eq!((number, after.group_name(number)), (1, "pages"));
+        assert_eq!(after.group_options(number).to_string(), "compression=zstd:3;block=64k;bloom=rows");
+        assert_eq!(after.group_options(DEFAULT_GROUP), LocalityGroupOptions::default());
+        let back = after.apply_to_groups(&[assign("b", "default"), remove("pages")]).unwrap();
+        assert_eq!((back.families.clone(), back.locality_groups.clone()), (before.families, Vec::new()));
+    }
+
+    #[test]
+    fn the_default_group_has_options_too() {
+        let after = schema().apply_to_groups(&[set("default", "bloom=none")]).unwrap();
+        assert_eq!(after.group_options(DEFAULT_GROUP).to_string(), "compression=lz4-then-zstd;block=16k;bloom=none");
+        assert_eq!(after.group_number("default"), Some(DEFAULT_GROUP));
+    }
+
+    #[test]
+    fn wrong_changes_of_groups_are_refused_and_change_nothing() {
+        let many: Vec<_> = (0..GROUPS_MAX).map(|number| set(&format!("g{number}"), "")).collect();
+        for (changes, expected) in [
+            (vec![assign("c", "default")], "column family not found: c"),
+            (vec![assign("a", "pages")], "locality group not found: pages"),
+            (vec![set("pages", "compression=zip")], "unknown compression"),
+            (vec![set("no/slash", "")], "invalid locality group name"),
+            (vec![set("pages", ""), assign("a", "pages"), remove("pages")], "has the family a"),
+            (vec![remove("default")], "cannot be removed"),
+            (many, "more than 8 locality groups"),
+        ] {
+            let error = schema().apply_to_groups(&changes).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
 }

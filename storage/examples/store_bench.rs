@@ -206,7 +206,7 @@ fn no_log() -> WriteOptions {
 fn raw(dir: &Path, options: &StoreOptions) -> BenchResult<DB> {
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(&Cache::new_lru_cache(options.cache_bytes));
-    blocks.set_block_size(options.block_bytes);
+    blocks.set_block_size(16 << 10);
     blocks.set_bloom_filter(10.0, false);
     let mut database = Options::default();
     database.create_if_missing(true);

@@ -3,6 +3,8 @@
 //! It knows what a table must contain after each call that succeeded. A call that failed may still be carried out at any later
 //! time, so after the first failed call of a round nothing is checked until the next round, which uses a new table name. Otherwise
 //! the same name is used again: the new table must contain nothing of the old one.
+//!
+//! It also changes the locality groups of the other clients' table: no result may depend on them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,11 +16,13 @@ use ebla_client::{Admin, Client, ReadOptions, Table};
 use ebla_model::error::{Error, Reason};
 use ebla_model::gc::GcRule;
 use ebla_model::key::{RowKey, RowSet};
+use ebla_model::locality::LocalityGroupChange;
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
 
 use crate::cluster::{Phase, SimCluster};
+use crate::load;
 use crate::time::{self, HostTime};
 
 /// The timeout of a call.
@@ -37,6 +41,7 @@ pub(crate) async fn run(cluster: Arc<SimCluster>) -> turmoil::Result {
     let mut names = 0;
     while cluster.phase() == Phase::Load {
         let name = TableName::from_parts("sim", "sim", &format!("tenant-{names}")).unwrap();
+        regroup(&cluster, &runtime).await;
         let mut round = Round { cluster: &cluster, runtime: &runtime, name, is_certain: true };
         round.run().await;
         if !round.is_certain {
@@ -46,6 +51,33 @@ pub(crate) async fn run(cluster: Arc<SimCluster>) -> turmoil::Result {
         cluster.trace.lock().count(time::elapsed(), "tenant", kind, &names.to_string());
     }
     Ok(())
+}
+
+/// Moves a random family of the clients' table to a random locality group, or changes the options of one. Whether the call succeeds does not
+/// matter: no result may depend on it.
+async fn regroup(cluster: &SimCluster, runtime: &Runtime) {
+    let any = |texts: &[&'static str]| texts[usize::try_from(runtime.rng.below(texts.len() as u64)).unwrap()];
+    let group = any(&["default", "first", "second"]);
+    let options = any(&["", "compression=none", "compression=zstd:1;block=4k", "bloom=none"]);
+    let changes = [set_group(group, options), move_family(any(&["l", "v", "w"]), group)];
+    let servers = &cluster.servers;
+    let server = &servers[usize::try_from(runtime.rng.below(servers.len() as u64)).unwrap()];
+    let admin = Admin::connect(&server.address(), runtime).with_timeout(CALL);
+    let changed = tokio::time::timeout(CALL, admin.change_locality_groups(&load::table_name(), &changes)).await;
+    let outcome = match &changed {
+        Ok(Ok(_groups)) => "ok",
+        Ok(Err(error)) => error.reason.name(),
+        Err(_elapsed) => "elapsed",
+    };
+    cluster.note("tenant", "regroup", outcome);
+}
+
+fn set_group(name: &str, options: &str) -> LocalityGroupChange {
+    LocalityGroupChange::Set { name: name.to_owned(), options: options.to_owned() }
+}
+
+fn move_family(family: &str, group: &str) -> LocalityGroupChange {
+    LocalityGroupChange::Move { family: family.to_owned(), group: group.to_owned() }
 }
 
 /// The life of one table.
@@ -66,6 +98,9 @@ impl Round<'_> {
             self.write(&key, "f").await;
         }
         self.expect("is filled", &[("a", "f"), ("b", "f")]).await;
+        let group = [set_group("g", "compression=none"), move_family("f", "g")];
+        self.change(async |admin, name| admin.change_locality_groups(name, &group).await.map(drop)).await;
+        self.expect("has a family in another group", &[("a", "f"), ("b", "f")]).await;
         self.change(async |admin, name| admin.drop_row_range(name, &key("a")).await).await;
         self.expect("has lost a prefix", &[("b", "f")]).await;
         let create = [FamilyChange::Create(family("g"))];

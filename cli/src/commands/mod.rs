@@ -11,6 +11,7 @@ pub mod family;
 pub mod group;
 mod help;
 pub mod load;
+pub mod locality_group;
 pub mod master;
 pub mod meta;
 pub mod mounttable;

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use ebla_client::Client;
 use ebla_client::admin::NamedFamily;
+use ebla_model::error::Error;
 use ebla_model::gc::GcRule;
 use ebla_model::key::RowKey;
 use ebla_model::schema::{Protection, TableName};
+use ebla_proto::operate;
 use ebla_runtime::Runtime;
 use serde_json::{Map, Value, json};
 
 use super::ClusterArguments;
+use super::locality_group::{self, LocalityGroup};
 use crate::encoding;
 use crate::output::{self, Failure, Format};
 
@@ -37,6 +40,7 @@ pub enum Table {
     /// Examples:
     ///   ebla table create web --family anchor --family contents:maxversions=3
     ///   ebla table create logs --family 'lines:maxage=30d&&maxversions=1' --split m --split t
+    ///   ebla table create web --family anchor --family contents --locality-group 'pages=contents;compression=two-pass'
     #[command(verbatim_doc_comment)]
     Create {
         /// Which cluster
@@ -51,6 +55,10 @@ pub enum Table {
         /// First key of a further tablet; bytes as \xHH
         #[arg(long = "split", value_name = "KEY", value_parser = encoding::parse_split_key, allow_hyphen_values = true)]
         splits: Vec<RowKey>,
+        /// NAME=FAMILY,FAMILY or NAME=FAMILY;option=value: families that are stored in files of their own, see
+        /// `ebla table locality-group set`
+        #[arg(long = "locality-group", value_name = "GROUP")]
+        locality_groups: Vec<String>,
     },
     /// Change the settings of a table
     ///
@@ -84,7 +92,7 @@ pub enum Table {
         #[arg(long)]
         yes: bool,
     },
-    /// Show the families of a table, their garbage collection rules, and the number of tablets
+    /// Show the families of a table, their garbage collection rules and locality groups, and the number of tablets
     ///
     /// Example:
     ///   ebla table describe web
@@ -96,6 +104,9 @@ pub enum Table {
         /// Name of the table
         table: String,
     },
+    /// Show and change the locality groups of a table
+    #[command(subcommand)]
+    LocalityGroup(LocalityGroup),
 }
 
 /// A setting that is on or off.
@@ -114,9 +125,10 @@ pub enum Switch {
 pub async fn run(command: Table, runtime: Runtime) -> Result<(), Failure> {
     match command {
         Table::List { cluster } => list(&cluster, &runtime).await,
-        Table::Create { cluster, table, families, splits } => {
-            create(&cluster, &table, &families, &splits, &runtime).await
+        Table::Create { cluster, table, families, splits, locality_groups } => {
+            create(&cluster, &table, (&families, &locality_groups), &splits, &runtime).await
         }
+        Table::LocalityGroup(command) => locality_group::run(command, runtime).await,
         Table::Update { cluster, table, deletion_protection } => {
             let protection = match deletion_protection {
                 Switch::On => Protection::On,
@@ -154,14 +166,26 @@ async fn list(cluster: &ClusterArguments, runtime: &Runtime) -> Result<(), Failu
 async fn create(
     cluster: &ClusterArguments,
     table: &str,
-    families: &[String],
+    (families, locality_groups): (&[String], &[String]),
     splits: &[RowKey],
     runtime: &Runtime,
 ) -> Result<(), Failure> {
     let name = cluster.table(table)?;
     let families = families.iter().map(|text| parse_family(text)).collect::<Result<Vec<_>, _>>()?;
+    let groups =
+        locality_groups.iter().map(|text| locality_group::parse(text)).collect::<Result<Vec<_>, _>>()?.concat();
     let client = cluster.client(runtime).await?;
     client.admin().create_table(&name, &families, splits).await?;
+    if !groups.is_empty() {
+        let changed = client.admin().change_locality_groups(&name, &groups).await;
+        let explain = |error: Error| {
+            Error::new(
+                error.reason,
+                format!("{table} was created, and all its families are in one locality group: {}", error.message),
+            )
+        };
+        changed.map_err(explain)?;
+    }
     changed(cluster, &client, &name, &format!("created {table}")).await
 }
 
@@ -230,6 +254,7 @@ pub(super) struct Description {
     name: TableName,
     tablets: usize,
     families: Vec<NamedFamily>,
+    locality_groups: Vec<operate::LocalityGroup>,
     protection: Protection,
 }
 
@@ -245,6 +270,7 @@ impl Description {
             name: name.clone(),
             tablets: client.tablets(name).await?.len(),
             families: admin.families(name).await?,
+            locality_groups: locality_group::groups(client, name).await?,
             protection: if is_protected { Protection::On } else { Protection::Off },
         })
     }
@@ -255,6 +281,7 @@ impl Description {
             "tablets": self.tablets,
             "deletion_protection": self.protection == Protection::On,
             "families": families_json(&self.families),
+            "locality_groups": locality_group::to_json(&self.locality_groups),
         })
     }
 
@@ -267,7 +294,12 @@ impl Description {
             1 => "1 tablet".to_owned(),
             count => format!("{count} tablets"),
         };
-        format!("{}\n{counted}, {protection}\n\n{}", self.name.as_str(), families_text(&self.families))
+        let families = families_text(&self.families);
+        let groups = match self.locality_groups.as_slice() {
+            [] | [_] => String::new(),
+            groups => format!("\n{}", locality_group::to_text(groups)),
+        };
+        format!("{}\n{counted}, {protection}\n\n{families}{groups}", self.name.as_str())
     }
 }
 

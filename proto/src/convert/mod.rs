@@ -6,6 +6,7 @@
 //! | [`command`] | commands of a tablet's log, and their results |
 //! | [`tablet_move`] | steps of moving a tablet between groups, and their records |
 //! | [`filter`] [`mutation`] [`idempotency`] | content of public requests; refuses unknown fields |
+//! | [`locality`] | locality groups in requests of operators |
 //! | [`resources`] | resources of a server in its reports |
 //! | [`highest_ids`] [`clock_state`] [`scrub_state`] | the highest ids that a server knows, its clock and its scrubbing, in its reports |
 //! | [`rows`] | row sets of requests, rows of responses |
@@ -23,6 +24,7 @@ pub mod filter;
 pub mod highest_ids;
 pub mod idempotency;
 pub mod instance;
+pub mod locality;
 pub mod messages;
 pub mod mutation;
 pub mod operation;
@@ -41,6 +43,7 @@ pub use self::{
     filter::{filter_from_bytes, filter_from_proto, filter_to_bytes, filter_to_proto},
     highest_ids::{highest_ids_from_proto, highest_ids_to_proto},
     idempotency::{idempotency_from_proto, idempotency_token},
+    locality::{locality_group_change_from_proto, locality_group_change_to_proto, locality_groups_to_proto},
     messages::{LargeRows, MessageSizes, RowMessage, RowMessages, reset_row},
     mutation::{
         mutation_from_bytes, mutation_from_proto, mutation_to_bytes, mutation_to_proto, rule_from_bytes,

@@ -9,8 +9,8 @@ use bytes::{Buf, Bytes};
 use ebla_model::{
     Aggregator, Error, Family, FamilyId, FamilyName, GcRule, Generation, GroupDescriptor, GroupId, KeyRange, LogId,
     LogIndex, Membership, Micros, ReplicaId, RowKey, SchemaVersion, Sequence, ServerId, TableId, TableSchema,
-    TabletDescriptor, TabletId, Term, aggregate::InputType, idempotency::TokenRecord, schema::TableState,
-    session::SessionWindow,
+    TabletDescriptor, TabletId, Term, aggregate::InputType, idempotency::TokenRecord, locality::LocalityGroup,
+    schema::TableState, session::SessionWindow,
 };
 use prost::Message;
 
@@ -19,6 +19,8 @@ use crate::record;
 
 /// The version of a table schema that has an aggregate family.
 const AGGREGATES_VERSION: u32 = 2;
+/// The version of a table schema with locality groups.
+const LOCALITY_VERSION: u32 = 3;
 
 /// A message that is stored by itself and has a version.
 pub trait Record: Message + Default {
@@ -58,7 +60,7 @@ records! {
     TabletRecord = "tablet record";
     GroupPlan = "group plan";
     DeletedTable = "record of a deleted table";
-    TableSchema = "table schema" up to AGGREGATES_VERSION;
+    TableSchema = "table schema" up to LOCALITY_VERSION;
     Server = "server record";
     Master = "master record";
     Cluster = "cluster record";
@@ -294,7 +296,11 @@ pub fn gc_rule_from_proto(rule: &record::GcRule) -> Result<GcRule, Error> {
 pub fn schema_to_proto(schema: &TableSchema) -> record::TableSchema {
     let aggregates = schema.families.iter().any(|family| family.aggregator.is_some());
     record::TableSchema {
-        version: if aggregates { AGGREGATES_VERSION } else { VERSION },
+        version: match (schema.locality_groups.is_empty(), aggregates) {
+            (false, _) => LOCALITY_VERSION,
+            (true, true) => AGGREGATES_VERSION,
+            (true, false) => VERSION,
+        },
         table: schema.table.get(),
         name: schema.name.to_string(),
         schema_version: schema.version.get(),
@@ -302,6 +308,7 @@ pub fn schema_to_proto(schema: &TableSchema) -> record::TableSchema {
         next_family: schema.next_family.get(),
         deletion_protection: schema.deletion_protection,
         state: state_to_proto(schema.state).into(),
+        locality_groups: schema.locality_groups.iter().map(locality_group_to_proto).collect(),
     }
 }
 
@@ -323,6 +330,7 @@ pub fn schema_from_proto(schema: &record::TableSchema) -> Result<TableSchema, Er
         next_family: FamilyId::new(schema.next_family),
         deletion_protection: schema.deletion_protection,
         state: state_from_proto(schema.state())?,
+        locality_groups: schema.locality_groups.iter().map(locality_group_from_proto).collect::<Result<_, _>>()?,
     })
 }
 
@@ -337,6 +345,15 @@ pub fn schema_to_bytes(schema: &TableSchema) -> Bytes {
 /// As [`schema_from_proto`].
 pub fn schema_from_bytes(bytes: impl Buf) -> Result<TableSchema, Error> {
     schema_from_proto(&decode_record(bytes)?)
+}
+
+fn locality_group_to_proto(group: &LocalityGroup) -> record::LocalityGroup {
+    record::LocalityGroup { name: group.name.clone(), number: group.number, options: group.options.to_string() }
+}
+
+fn locality_group_from_proto(group: &record::LocalityGroup) -> Result<LocalityGroup, Error> {
+    let options = group.options.parse().map_err(|error| damaged("table schema: locality group", &error))?;
+    Ok(LocalityGroup { name: group.name.clone(), number: group.number, options })
 }
 
 fn family_to_proto(family: &Family) -> record::Family {
@@ -454,6 +471,7 @@ fn damaged(part: &str, error: &Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use ebla_model::locality::LocalityGroupChange;
     use ebla_model::schema::{FamilyChange, NewFamily};
 
     use super::*;
@@ -523,8 +541,24 @@ mod tests {
         assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6], "as they stand on disks");
         record.families[1].value_type = 99;
         assert!(schema_from_proto(&record).is_err(), "a value type of the future");
-        record.version = AGGREGATES_VERSION + 1;
+        record.version = LOCALITY_VERSION + 1;
         assert!(schema_from_proto(&record).is_err(), "a version of the future");
+    }
+
+    #[test]
+    fn locality_groups_come_back_and_stop_older_releases() {
+        let set = |name: &str, options: &str| LocalityGroupChange::Set { name: name.into(), options: options.into() };
+        let family = "ruled".to_owned();
+        let changes = [
+            set("pages", "compression=two-pass;block=64k"),
+            LocalityGroupChange::Move { family, group: "pages".into() },
+        ];
+        let sent = schema().apply_to_groups(&changes).unwrap();
+        assert_eq!(schema_from_bytes(schema_to_bytes(&sent)), Ok(sent.clone()));
+        let mut record = schema_to_proto(&sent);
+        assert_eq!(record.version, LOCALITY_VERSION);
+        record.locality_groups[0].options = "compression=of-the-future".to_owned();
+        assert!(schema_from_proto(&record).is_err());
     }
 
     #[test]

@@ -37,10 +37,12 @@ impl GroupStore {
     pub fn drop_outside(&self, rules: GcRules) -> Result<(), StoreError> {
         let gaps = rules.gaps();
         self.set_gc_rules(rules);
-        let cells = self.cell_family()?;
         for (from, to) in gaps {
-            let dropped = self.database().delete_file_in_range_cf(cells, from, to.unwrap_or_else(end_of_keys));
-            dropped.map_err(StoreError::engine("drop files outside the tablets"))?;
+            let to = to.unwrap_or_else(end_of_keys);
+            for cells in self.all_cells()? {
+                let dropped = self.database().delete_file_in_range_cf(&cells, &from, &to);
+                dropped.map_err(StoreError::engine("drop files outside the tablets"))?;
+            }
         }
         Ok(())
     }

@@ -16,6 +16,7 @@
 //! | `departures/` + u64 BE of the tablet | a tablet that moves to another group: `ebla.record.Departure`, opaque here |
 //! | `arrivals/` + u64 BE of the tablet | a tablet that moves to this group: `ebla.record.Arrival`, opaque here |
 //! | `ticket_floor` | version 1, term 0, index (u64 BE): lower tickets of moves are void; absent: none |
+//! | `placement/` + u64 BE of the table | where the cells of the table's families are (placement.rs); absent: in `lg0`. Local to the replica |
 //! | `tokens/` + escaped stored row, kind of call, token | `ebla.record.IdempotencyToken`, opaque here |
 //!
 //! `applied` is written in the same batch as the data it covers, and column families are only flushed together, so after
@@ -63,6 +64,8 @@ pub enum MetaKey {
     Arrival(TabletId),
     /// `ticket_floor`: [`encode_log_id`] with term 0.
     TicketFloor,
+    /// `placement/<table>`: where the cells of its families are, [`super::TablePlacement`]. Only this crate writes it.
+    Placement(TableId),
     /// `tokens/<stored row, kind of call, token>`: a write with an idempotency token; `ebla.record.IdempotencyToken`.
     Token(Bytes),
 }
@@ -84,6 +87,8 @@ impl MetaKey {
     pub const DEPARTURES: &'static [u8] = b"departures/";
     /// Prefix of all keys of tablets that arrive.
     pub const ARRIVALS: &'static [u8] = b"arrivals/";
+    /// Prefix of all keys of placements.
+    pub const PLACEMENTS: &'static [u8] = b"placement/";
     /// Prefix of all keys of idempotency tokens.
     pub const TOKENS: &'static [u8] = b"tokens/";
 
@@ -105,6 +110,7 @@ impl MetaKey {
             Self::Departure(id) => numbered(Self::DEPARTURES, id.get()),
             Self::Arrival(id) => numbered(Self::ARRIVALS, id.get()),
             Self::TicketFloor => b"ticket_floor".to_vec(),
+            Self::Placement(id) => numbered(Self::PLACEMENTS, id.get()),
             Self::Token(key) => [Self::TOKENS, key].concat(),
         }
     }
@@ -138,6 +144,7 @@ impl MetaKey {
             .or_else(|| number(Self::FLOORS).map(|id| Self::Floors(TableId::new(id))))
             .or_else(|| number(Self::DROPPED).map(|id| Self::Dropped(TableId::new(id))))
             .or_else(|| number(Self::DEPARTURES).map(|id| Self::Departure(TabletId::new(id))))
+            .or_else(|| number(Self::PLACEMENTS).map(|id| Self::Placement(TableId::new(id))))
             .or_else(|| number(Self::ARRIVALS).map(|id| Self::Arrival(TabletId::new(id))))
     }
 }
@@ -259,6 +266,7 @@ mod tests {
             MetaKey::Departure(TabletId::new(10)),
             MetaKey::Arrival(TabletId::new(11)),
             MetaKey::TicketFloor,
+            MetaKey::Placement(TableId::new(12)),
             MetaKey::Token(Bytes::from_static(b"row\0\x01\x01token")),
         ];
         for key in keys {

@@ -4,7 +4,8 @@
 //!   SharedResources ----- block cache, write buffer manager, threads, limits: one for the server
 //!     GroupStore ----- one folder: create, open, destroy (open.rs)
 //!       Batch ---- an atomic write, cells and applied index together (batch.rs)
-//!       View  ---- one snapshot; Scan iterates over its cells (scan.rs), rows and columns above it (cells.rs)
+//!       View  ---- one snapshot; Scan iterates over its cells (scan.rs, merge.rs), rows and columns above it (cells.rs)
+//!       Placements -- which column family the cells of a table's family are in (cell_family.rs, placement.rs, relocation.rs)
 //!       flush, checkpoint (checkpoint.rs), sizes (sizes.rs), garbage collection rules (compaction.rs)
 //!       reading a copy as a whole, to find damage (scrub.rs)
 //!       failures injected by tests (faults.rs)
@@ -18,14 +19,18 @@
 //! This layer stores bytes. The layers above interpret ranges, schemas and garbage collection rules.
 
 pub mod batch;
+mod cell_family;
 pub mod cells;
 mod checkpoint;
 pub mod compaction;
 pub mod error;
 mod faults;
 pub mod layout;
+mod merge;
 mod open;
 pub mod options;
+mod placement;
+mod relocation;
 pub mod scan;
 mod scrub;
 mod sizes;
@@ -37,25 +42,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rocksdb::{
-    ColumnFamily, DB, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, ReadOptions, WriteBatch, WriteOptions, properties,
+    BoundColumnFamily, DBWithThreadMode, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, MultiThreaded, ReadOptions,
+    WriteBatch, WriteOptions, properties,
 };
 
 pub use self::batch::Batch;
+pub use self::cell_family::CellFamily;
 pub use self::compaction::GcRules;
 pub use self::error::StoreError;
 pub use self::faults::{StoreFault, StoreOperation};
 pub use self::layout::MetaKey;
 pub use self::options::{BlockCache, MemoryUsage, SharedResources, StoreOptions};
+pub use self::placement::{FamilyPlacement, Placements, TablePlacement, WantedFamilies};
+pub use self::relocation::Relocation;
 pub use self::scan::{Direction, ReadTier, Scan, ScanPlan, View};
 pub use self::scrub::{Scrub, ScrubProgress};
 
 use self::batch::Change;
 use self::compaction::CurrentGcRules;
+use self::relocation::Relocations;
 
-/// The column family of locality group 0, the only one so far.
-const CELLS: &str = "lg0";
+/// Column families are created while others are read, so their handles are counted references.
+type Database = DBWithThreadMode<MultiThreaded>;
+/// The name of [`CellFamily::lg0`], which every store has.
+const LG0: &str = "lg0";
+/// The handle of a column family.
+type Handle<'s> = Arc<BoundColumnFamily<'s>>;
 
 /// How often [`GroupStore::with_view`] takes a new view when the collection rules keep changing.
 const VIEWS_MAX: usize = 8;
@@ -67,8 +81,14 @@ const VIEWS_MAX: usize = 8;
 pub struct GroupStore {
     dir: PathBuf,
     // Before `shared`: fields drop in this order, and the database uses the shared resources.
-    database: DB,
+    database: Database,
     rules: Arc<CurrentGcRules>,
+    /// The column families of cells that exist. Locked to copy or extend the list.
+    cell_families: RwLock<Vec<CellFamily>>,
+    /// Where cells are. Locked to copy or replace the pointer.
+    placements: RwLock<Arc<Placements>>,
+    /// Locked while placements change.
+    relocations: Mutex<Relocations>,
     unflushed: Unflushed,
     stall_check: WriteStallCheck,
     /// Held during a flush: two at once would subtract the same bytes twice.
@@ -97,11 +117,19 @@ struct WriteStallCheck {
 const STALL_CHECK_INTERVAL: u32 = 32;
 
 impl GroupStore {
-    fn assemble(dir: PathBuf, database: DB, rules: Arc<CurrentGcRules>, shared: Arc<SharedResources>) -> Self {
+    fn assemble(
+        dir: PathBuf,
+        (database, cell_families): (Database, Vec<CellFamily>),
+        rules: Arc<CurrentGcRules>,
+        shared: Arc<SharedResources>,
+    ) -> Self {
         Self {
             dir,
             database,
             rules,
+            cell_families: RwLock::new(cell_families),
+            placements: RwLock::default(),
+            relocations: Mutex::default(),
             unflushed: Unflushed::default(),
             stall_check: WriteStallCheck::default(),
             flushing: Mutex::new(()),
@@ -124,8 +152,8 @@ impl GroupStore {
     /// # Errors
     /// When RocksDB refuses the change of its options.
     pub fn tolerate_damage(&self) -> Result<(), StoreError> {
-        for family in [self.meta_family()?, self.cell_family()?] {
-            let changed = self.database.set_options_cf(family, &[("disable_auto_compactions", "true")]);
+        for family in self.families()? {
+            let changed = self.database.set_options_cf(&family, &[("disable_auto_compactions", "true")]);
             changed.map_err(StoreError::engine("stop compactions"))?;
         }
         self.tolerates_damage.store(true, Ordering::Relaxed);
@@ -171,7 +199,7 @@ impl GroupStore {
         let mut options = WriteOptions::default();
         options.disable_wal(true);
         self.database.write_opt(changes, &options).map_err(StoreError::engine("write batch"))?;
-        self.unflushed.payload_bytes.fetch_add(batch.payload_bytes(), Ordering::Relaxed);
+        self.count_unflushed(batch.payload_bytes());
         self.unflushed.range_tombstones.fetch_add(batch.range_tombstones(), Ordering::Relaxed);
         Ok(())
     }
@@ -227,9 +255,9 @@ impl GroupStore {
         let _one_at_a_time = self.flushing.lock();
         let payload_bytes = self.unflushed.payload_bytes.load(Ordering::Relaxed);
         let range_tombstones = self.unflushed.range_tombstones.load(Ordering::Relaxed);
-        let families = [self.meta_family()?, self.cell_family()?];
-        let [meta, cells] = &families;
-        self.database.flush_cfs_opt(&[meta, cells], &FlushOptions::default()).map_err(StoreError::engine("flush"))?;
+        let families = self.families()?;
+        let families: Vec<&Handle<'_>> = families.iter().collect();
+        self.database.flush_cfs_opt(&families, &FlushOptions::default()).map_err(StoreError::engine("flush"))?;
         // Writes during the flush stay counted.
         self.unflushed.payload_bytes.fetch_sub(payload_bytes, Ordering::Relaxed);
         self.unflushed.range_tombstones.fetch_sub(range_tombstones, Ordering::Relaxed);
@@ -266,30 +294,44 @@ impl GroupStore {
     /// # Errors
     /// When the store lacks a column family.
     pub fn compact(&self) -> Result<(), StoreError> {
-        let cells = self.cell_family()?;
-        self.database.compact_range_cf(cells, None::<&[u8]>, None::<&[u8]>);
+        for cells in self.all_cells()? {
+            self.database.compact_range_cf(&cells, None::<&[u8]>, None::<&[u8]>);
+        }
         Ok(())
     }
 
     fn meta_at(&self, key: MetaKey, tier: rocksdb::ReadTier) -> Result<Option<Bytes>, StoreError> {
         let mut options = ReadOptions::default();
         options.set_read_tier(tier);
-        let value = self.database.get_cf_opt(self.meta_family()?, key.encode(), &options);
+        let value = self.database.get_cf_opt(&self.meta_family()?, key.encode(), &options);
         Ok(value.map_err(StoreError::engine("read meta key"))?.map(Bytes::from))
     }
 
     fn engine_batch(&self, batch: &Batch) -> Result<WriteBatch, StoreError> {
-        let (meta, cells) = (self.meta_family()?, self.cell_family()?);
+        let (meta, lg0, placements) = (self.meta_family()?, self.lg0()?, self.placements());
+        let all = if placements.is_trivial() { vec![Arc::clone(&lg0)] } else { self.all_cells()? };
         // Each record costs about eight bytes besides key and value.
         let bytes = usize::try_from(batch.payload_bytes()).unwrap_or(0).saturating_add(8 * batch.len());
         let mut engine = WriteBatch::with_capacity_bytes(bytes);
         for change in batch.changes() {
             match change {
-                Change::Put { key, value } => engine.put_cf(cells, key, value),
-                Change::Delete { key } => engine.delete_cf(cells, key),
-                Change::DeleteRange { from, to } => engine.delete_range_cf(cells, from, to),
-                Change::PutMeta { key, value } => engine.put_cf(meta, key, value),
-                Change::DeleteMeta { key } => engine.delete_cf(meta, key),
+                Change::Put { key, value } if placements.is_trivial() => engine.put_cf(&lg0, key, value),
+                Change::Put { key, value } => {
+                    engine.put_cf(&self.cell_family(placements.of_key(key).current)?, key, value);
+                }
+                Change::Delete { key } if placements.is_trivial() => engine.delete_cf(&lg0, key),
+                Change::Delete { key } => {
+                    let placement = placements.of_key(key);
+                    for family in [Some(placement.current), placement.previous].into_iter().flatten() {
+                        engine.delete_cf(&self.cell_family(family)?, key);
+                    }
+                }
+                // A range may belong to several families, and has few deletions: all column families get it.
+                Change::DeleteRange { from, to } => {
+                    all.iter().for_each(|cells| engine.delete_range_cf(cells, from, to))
+                }
+                Change::PutMeta { key, value } => engine.put_cf(&meta, key, value),
+                Change::DeleteMeta { key } => engine.delete_cf(&meta, key),
             }
         }
         Ok(engine)
@@ -297,14 +339,18 @@ impl GroupStore {
 
     fn memtable_bytes(&self) -> Result<u64, StoreError> {
         let mut bytes = 0;
-        for family in [self.meta_family()?, self.cell_family()?] {
-            let used = self.database.property_int_value_cf(family, properties::CUR_SIZE_ALL_MEM_TABLES);
+        for family in self.families()? {
+            let used = self.database.property_int_value_cf(&family, properties::CUR_SIZE_ALL_MEM_TABLES);
             bytes += used.map_err(StoreError::engine("read memtable size"))?.unwrap_or(u64::MAX / 2);
         }
         Ok(bytes)
     }
 
-    fn database(&self) -> &DB {
+    fn count_unflushed(&self, payload_bytes: u64) {
+        self.unflushed.payload_bytes.fetch_add(payload_bytes, Ordering::Relaxed);
+    }
+
+    fn database(&self) -> &Database {
         &self.database
     }
 
@@ -312,15 +358,36 @@ impl GroupStore {
         &self.rules
     }
 
-    fn meta_family(&self) -> Result<&ColumnFamily, StoreError> {
+    fn placements(&self) -> Arc<Placements> {
+        Arc::clone(&self.placements.read())
+    }
+
+    fn meta_family(&self) -> Result<Handle<'_>, StoreError> {
         self.family(DEFAULT_COLUMN_FAMILY_NAME)
     }
 
-    fn cell_family(&self) -> Result<&ColumnFamily, StoreError> {
-        self.family(CELLS)
+    fn lg0(&self) -> Result<Handle<'_>, StoreError> {
+        self.family(LG0)
     }
 
-    fn family(&self, name: &str) -> Result<&ColumnFamily, StoreError> {
+    fn cell_family(&self, family: CellFamily) -> Result<Handle<'_>, StoreError> {
+        if family == CellFamily::lg0() { self.lg0() } else { self.family(&family.to_string()) }
+    }
+
+    /// All column families of cells.
+    fn all_cells(&self) -> Result<Vec<Handle<'_>>, StoreError> {
+        let families = self.cell_families.read().clone();
+        families.into_iter().map(|family| self.cell_family(family)).collect()
+    }
+
+    /// All column families.
+    fn families(&self) -> Result<Vec<Handle<'_>>, StoreError> {
+        let mut families = vec![self.meta_family()?];
+        families.extend(self.all_cells()?);
+        Ok(families)
+    }
+
+    fn family(&self, name: &str) -> Result<Handle<'_>, StoreError> {
         self.database
             .cf_handle(name)
             .ok_or_else(|| StoreError::damaged("open column family", format!("column family {name} is missing")))

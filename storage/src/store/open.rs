@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   <folder>/   one RocksDB database:  family `default`  meta keys (layout.rs)
-//!                                      family `lg0`      cells of locality group 0 (cells.rs)
+//!                                      family `lg0`      cells of the default locality group (cells.rs)
+//!                                      family `lg1.…`    cells of another locality group (cell_family.rs)
 //! ```
 //!
-//! Each open names both families, `default` too, or RocksDB would use its own defaults for it (a 1 MB arena, a separate
+//! Each open names all families, `default` too, or RocksDB would use its own defaults for it (a 1 MB arena, a separate
 //! cache). A second open for writing fails on RocksDB's lock, a second open for reading would not: the registry ensures that
 //! a folder has one owner.
 
@@ -13,13 +14,13 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use rocksdb::{ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Options};
+use rocksdb::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, Options};
 
 use super::compaction::CurrentGcRules;
 use super::error::{StoreError, is_exhausted};
 use super::faults::StoreOperation;
 use super::options::SharedResources;
-use super::{CELLS, GroupStore};
+use super::{CellFamily, Database, GroupStore};
 use crate::folder;
 
 impl GroupStore {
@@ -35,7 +36,7 @@ impl GroupStore {
         options.create_if_missing(true);
         options.create_missing_column_families(true);
         options.set_error_if_exists(true);
-        let store = open_with(&options, dir, shared)?;
+        let store = open_with(&options, dir, vec![CellFamily::lg0()], shared)?;
         folder::sync_parent(dir).map_err(StoreError::io("sync folder of", dir))?;
         Ok(store)
     }
@@ -50,7 +51,9 @@ impl GroupStore {
         if !holds_store(dir)? {
             return Err(StoreError::Missing(dir.to_owned()));
         }
-        open_with(shared.database(), dir, shared)
+        let store = open_existing(shared.database(), dir, shared)?;
+        store.drop_unused_families()?;
+        Ok(store)
     }
 
     /// Opens a store of which some files are damaged or missing, as far as it is readable: a read that needs damaged bytes fails
@@ -67,7 +70,7 @@ impl GroupStore {
         // With these checks RocksDB opens no store with a file whose end it cannot read, and a background job that meets damage
         // makes it refuse all writes.
         options.set_paranoid_checks(false);
-        let store = open_with(&options, dir, shared)?;
+        let store = open_existing(&options, dir, shared)?;
         store.tolerate_damage()?;
         Ok(store)
     }
@@ -79,7 +82,7 @@ impl GroupStore {
     pub fn destroy(dir: &Path) -> Result<(), StoreError> {
         if holds_store(dir)? {
             // RocksDB's own call takes the lock, so an open store is not deleted.
-            DB::destroy(&Options::default(), dir)
+            Database::destroy(&Options::default(), dir)
                 .map_err(|error| lock_or_engine(error, dir, "destroy tablet store"))?;
         }
         match dir.try_exists() {
@@ -100,15 +103,41 @@ fn holds_store(dir: &Path) -> Result<bool, StoreError> {
     }
 }
 
-fn open_with(options: &Options, dir: &Path, shared: &Arc<SharedResources>) -> Result<GroupStore, StoreError> {
+/// Opens a store with the column families that it has, and reads where its cells are.
+fn open_existing(options: &Options, dir: &Path, shared: &Arc<SharedResources>) -> Result<GroupStore, StoreError> {
+    let store = open_with(options, dir, cell_families(dir)?, shared)?;
+    store.load_placements()?;
+    Ok(store)
+}
+
+/// The column families of cells that the store in `dir` has.
+pub(super) fn cell_families(dir: &Path) -> Result<Vec<CellFamily>, StoreError> {
+    let names = Database::list_cf(&Options::default(), dir)
+        .map_err(|error| lock_or_engine(error, dir, "list column families"))?;
+    let cells = names.iter().filter(|name| *name != DEFAULT_COLUMN_FAMILY_NAME);
+    let unknown = |name: &String| {
+        StoreError::damaged(
+            "list column families",
+            format!("column family {name} is of a newer version or none of ours"),
+        )
+    };
+    cells.map(|name| name.parse().map_err(|()| unknown(name))).collect()
+}
+
+fn open_with(
+    options: &Options,
+    dir: &Path,
+    cells: Vec<CellFamily>,
+    shared: &Arc<SharedResources>,
+) -> Result<GroupStore, StoreError> {
     let rules = Arc::new(CurrentGcRules::default());
-    let families = [
-        ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, shared.meta_family()),
-        ColumnFamilyDescriptor::new(CELLS, shared.cell_family(Arc::clone(&rules))),
-    ];
-    let database = DB::open_cf_descriptors(options, dir, families)
+    let mut families = vec![ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, shared.meta_family())];
+    families.extend(cells.iter().map(|family| {
+        ColumnFamilyDescriptor::new(family.to_string(), shared.cell_family(family.options, Arc::clone(&rules)))
+    }));
+    let database = Database::open_cf_descriptors(options, dir, families)
         .map_err(|error| lock_or_engine(error, dir, "open tablet store"))?;
-    Ok(GroupStore::assemble(dir.to_owned(), database, rules, Arc::clone(shared)))
+    Ok(GroupStore::assemble(dir.to_owned(), (database, cells), rules, Arc::clone(shared)))
 }
 
 fn lock_or_engine(error: rocksdb::Error, dir: &Path, context: &'static str) -> StoreError {

@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ebla_model::locality::{BloomFilter, Compression, LocalityGroupOptions};
 use rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, Env, LogLevel, Options, SliceTransform, WriteBufferManager,
 };
@@ -25,8 +26,6 @@ pub struct StoreOptions {
     pub memtable_bytes: usize,
     /// A tablet whose memtable reaches this size flushes, independently of the flush scheduler.
     pub write_buffer_bytes: usize,
-    /// Size of an uncompressed block, the unit of a random read.
-    pub block_bytes: usize,
     /// Threads for compactions; flushes have half as many.
     pub background_threads: u8,
     /// Rate limit of flushes and compactions in bytes per second, all tablets together; none: no limit.
@@ -34,6 +33,16 @@ pub struct StoreOptions {
     /// Maximum number of open files of one tablet. RocksDB raises it to at least 20.
     pub open_files_max: u16,
 }
+
+/// RocksDB's default: the window of Zstd follows from the level.
+const WINDOW_BITS: i32 = -14;
+/// Level of Zstd in two-pass compression.
+const TWO_PASS_LEVEL: i32 = 3;
+/// Least size of a block in two-pass compression.
+const TWO_PASS_BLOCK_KIB: usize = 64;
+/// Size of a file's dictionary, and of the sample of its blocks that the dictionary is trained on.
+const DICTIONARY_BYTES: i32 = 64 << 10;
+const DICTIONARY_SAMPLE_BYTES: i32 = 100 * DICTIONARY_BYTES;
 
 impl StoreOptions {
     /// Small settings for a whole cluster in one process, for all its servers together.
@@ -43,7 +52,6 @@ impl StoreOptions {
             cache_bytes: 192 << 20,
             memtable_bytes: 64 << 20,
             write_buffer_bytes: 8 << 20,
-            block_bytes: 16 << 10,
             background_threads: 2,
             write_rate_bytes: None,
             open_files_max: 128,
@@ -93,7 +101,6 @@ pub struct SharedResources {
     memtables: WriteBufferManager,
     database: Options,
     meta: Options,
-    cells: Options,
     faults: InjectedFaults,
 }
 
@@ -118,8 +125,7 @@ impl SharedResources {
         let memtables = WriteBufferManager::new_write_buffer_manager(options.memtable_bytes.saturating_mul(2), false);
         let database = database_options(&options, &memtables)?;
         let meta = meta_options(&options, &cache);
-        let cells = cell_options(&options, &cache);
-        Ok(Arc::new(Self { options, cache, memtables, database, meta, cells, faults: InjectedFaults::default() }))
+        Ok(Arc::new(Self { options, cache, memtables, database, meta, faults: InjectedFaults::default() }))
     }
 
     /// Makes operations of stores fail, in place of earlier injected failures; for tests.
@@ -151,9 +157,9 @@ impl SharedResources {
         self.meta.clone()
     }
 
-    /// The options of one tablet's cells; its compactions apply `rules`.
-    pub(super) fn cell_family(&self, rules: Arc<CurrentGcRules>) -> Options {
-        let mut options = self.cells.clone();
+    /// The options of a column family of cells; its compactions apply `rules`.
+    pub(super) fn cell_family(&self, group: LocalityGroupOptions, rules: Arc<CurrentGcRules>) -> Options {
+        let mut options = cell_options(&self.options, group, &self.cache);
         options.set_compaction_filter_factory(GcFilterFactory::new(rules));
         options
     }
@@ -243,23 +249,50 @@ fn meta_options(options: &StoreOptions, cache: &Cache) -> Options {
     family
 }
 
-fn cell_options(options: &StoreOptions, cache: &Cache) -> Options {
+fn cell_options(options: &StoreOptions, group: LocalityGroupOptions, cache: &Cache) -> Options {
     let mut family = family_options(options);
-    family.set_compression_type(DBCompressionType::Lz4);
-    family.set_bottommost_compression_type(DBCompressionType::Zstd);
+    set_compression(&mut family, group.compression);
     family.set_prefix_extractor(SliceTransform::create("ebla.row", row_of_key, Some(has_row)));
-    // The memtable's bloom filter is part of its arena, in idle tablets too: 0.5 % of the buffer (40 KB of 8 MB) is
-    // 10 bits per row for rows of 250 bytes.
-    family.set_memtable_prefix_bloom_ratio(0.005);
-    family.set_block_based_table_factory(&cell_blocks(options, cache));
+    if group.bloom == BloomFilter::Rows {
+        // The memtable's bloom filter is part of its arena, in idle tablets too: 0.5 % of the buffer (40 KB of 8 MB) is
+        // 10 bits per row for rows of 250 bytes.
+        family.set_memtable_prefix_bloom_ratio(0.005);
+    }
+    family.set_block_based_table_factory(&cell_blocks(group, cache));
     family
 }
 
-fn cell_blocks(options: &StoreOptions, cache: &Cache) -> BlockBasedOptions {
+fn set_compression(family: &mut Options, compression: Compression) {
+    match compression {
+        Compression::None => family.set_compression_type(DBCompressionType::None),
+        Compression::Lz4 => family.set_compression_type(DBCompressionType::Lz4),
+        Compression::Lz4ThenZstd => {
+            family.set_compression_type(DBCompressionType::Lz4);
+            family.set_bottommost_compression_type(DBCompressionType::Zstd);
+        }
+        Compression::Zstd(level) => {
+            family.set_compression_type(DBCompressionType::Zstd);
+            family.set_compression_options(WINDOW_BITS, i32::from(level), 0, 0);
+        }
+        Compression::TwoPass => {
+            family.set_compression_type(DBCompressionType::Zstd);
+            family.set_compression_options(WINDOW_BITS, TWO_PASS_LEVEL, 0, DICTIONARY_BYTES);
+            family.set_zstd_max_train_bytes(DICTIONARY_SAMPLE_BYTES);
+        }
+    }
+}
+
+fn cell_blocks(group: LocalityGroupOptions, cache: &Cache) -> BlockBasedOptions {
     let mut blocks = BlockBasedOptions::default();
-    blocks.set_block_size(options.block_bytes);
+    let kib = usize::from(group.block_kib);
+    blocks.set_block_size(
+        1024 * if group.compression == Compression::TwoPass { kib.max(TWO_PASS_BLOCK_KIB) } else { kib },
+    );
     blocks.set_block_cache(cache);
-    blocks.set_bloom_filter(10.0, false);
+    match group.bloom {
+        BloomFilter::None => {}
+        BloomFilter::Rows => blocks.set_bloom_filter(10.0, false),
+    }
     // Reads ask for a row or a column, never for a cell with a known timestamp: one filter entry per row is enough.
     blocks.set_whole_key_filtering(false);
     blocks.set_cache_index_and_filter_blocks(true);

@@ -1,6 +1,6 @@
 //! Reads: a consistent view of a store, and the cell iterator that all reads use.
 //!
-//! A [`View`] is one RocksDB snapshot. All iterators of one read are created together, right after the view: compactions
+//! A [`View`] is one RocksDB snapshot, with the placement of families in column families of that moment. All iterators of one read are created together, right after the view: compactions
 //! that drop garbage ignore snapshots, so an iterator that is created later could miss cells that the view should see. A
 //! view therefore stores the epoch of the garbage collection rules and returns [`StoreError::Expired`] when they have
 //! changed. An existing iterator keeps its data pinned.
@@ -9,13 +9,18 @@
 //! the status each time, so a damaged block is an error and never an early end.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use rocksdb::{DB, DBRawIteratorWithThreadMode, ReadOptions, SnapshotWithThreadMode};
+use ebla_model::id::FamilyId;
+use rocksdb::{DBRawIteratorWithThreadMode, ReadOptions, SnapshotWithThreadMode};
 
-use super::GroupStore;
 use super::error::StoreError;
 use super::layout::MetaKey;
+use super::merge::Merge;
+use super::placement::Placements;
+use super::{Database, GroupStore};
 
 /// Direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +49,7 @@ pub struct ScanPlan<'k> {
     read_tier: ReadTier,
     skips_max: Option<u64>,
     fill_cache: FillCache,
+    families: Option<&'k BTreeSet<FamilyId>>,
 }
 
 /// Whether a scan adds the blocks that it reads from disk to the block cache.
@@ -64,6 +70,7 @@ impl<'k> ScanPlan<'k> {
             read_tier: ReadTier::All,
             skips_max: None,
             fill_cache: FillCache::Yes,
+            families: None,
         }
     }
 
@@ -89,6 +96,12 @@ impl<'k> ScanPlan<'k> {
     #[must_use]
     pub fn without_filling_cache(self) -> Self {
         Self { fill_cache: FillCache::No, ..self }
+    }
+
+    /// Opens only the column families that cells of these families are in. Cells of other families may still be returned.
+    #[must_use]
+    pub fn of_families(self, families: &'k BTreeSet<FamilyId>) -> Self {
+        Self { families: Some(families), ..self }
     }
 
     /// Whether all keys belong to one row, so that the bloom filter of rows can be used.
@@ -130,7 +143,8 @@ impl<'k> ScanPlan<'k> {
 /// Take it, create the iterators, read, and drop it: a view retains the space of deleted data.
 pub struct View<'s> {
     store: &'s GroupStore,
-    snapshot: SnapshotWithThreadMode<'s, DB>,
+    snapshot: SnapshotWithThreadMode<'s, Database>,
+    placements: Arc<Placements>,
     epoch: u64,
 }
 
@@ -138,7 +152,15 @@ impl<'s> View<'s> {
     pub(super) fn new(store: &'s GroupStore) -> Self {
         // The epoch first: rules that change in between make the view expire without need, never the reverse.
         let epoch = store.rules().epoch();
-        Self { store, snapshot: store.database().snapshot(), epoch }
+        loop {
+            let placements = store.placements();
+            let snapshot = store.database().snapshot();
+            // The placements that belong to the snapshot: later ones may name column families that it has no cells in, earlier ones
+            // lack those that cells were written to.
+            if Arc::ptr_eq(&placements, &store.placements()) {
+                return Self { store, snapshot, placements, epoch };
+            }
+        }
     }
 
     /// The value of a meta key.
@@ -146,7 +168,7 @@ impl<'s> View<'s> {
     /// # Errors
     /// When the store cannot be read.
     pub fn get_meta(&self, key: MetaKey) -> Result<Option<Bytes>, StoreError> {
-        let value = self.snapshot.get_cf(self.store.meta_family()?, key.encode());
+        let value = self.snapshot.get_cf(&self.store.meta_family()?, key.encode());
         Ok(value.map_err(StoreError::engine("read meta key"))?.map(Bytes::from))
     }
 
@@ -161,7 +183,7 @@ impl<'s> View<'s> {
         if let Some(upper) = upper {
             options.set_iterate_upper_bound(upper);
         }
-        let raw = self.snapshot.raw_iterator_cf_opt(self.store.meta_family()?, options);
+        let raw = self.snapshot.raw_iterator_cf_opt(&self.store.meta_family()?, options);
         Scan::start(raw, Direction::Forward)?.collect()
     }
 
@@ -179,11 +201,29 @@ impl<'s> View<'s> {
     /// As [`Self::cells`], and the errors that the plan's options cause.
     pub fn scan(&self, plan: &ScanPlan<'_>) -> Result<Scan<'_>, StoreError> {
         if plan.upper.is_some_and(|upper| upper <= plan.lower) {
-            return Ok(Scan { raw: None, direction: plan.direction, failed: None });
+            return Ok(Scan::empty(plan.direction));
         }
-        let raw = self.snapshot.raw_iterator_cf_opt(self.store.cell_family()?, plan.options());
+        if self.placements.is_trivial() {
+            let raw = self.snapshot.raw_iterator_cf_opt(&self.store.lg0()?, plan.options());
+            self.check_epoch()?;
+            return Scan::start(raw, plan.direction);
+        }
+        let mut sources = Vec::new();
+        for family in self.placements.of_range((plan.lower, plan.upper), plan.families) {
+            let raw = self.snapshot.raw_iterator_cf_opt(&self.store.cell_family(family)?, plan.options());
+            sources.push((family, raw));
+        }
         self.check_epoch()?;
-        Scan::start(raw, plan.direction)
+        match sources.len() {
+            0 => Ok(Scan::empty(plan.direction)),
+            1 => sources
+                .pop()
+                .map_or_else(|| Ok(Scan::empty(plan.direction)), |(_family, raw)| Scan::start(raw, plan.direction)),
+            _ => {
+                let merge = Merge::start(sources, Arc::clone(&self.placements), plan.direction)?;
+                Ok(Scan { entries: Entries::Merged(merge), direction: plan.direction, failed: None })
+            }
+        }
     }
 
     /// The stored value at an encoded cell key.
@@ -191,9 +231,15 @@ impl<'s> View<'s> {
     /// # Errors
     /// As [`Self::cells`].
     pub fn get_cell(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let value = self.snapshot.get_cf(self.store.cell_family()?, key);
-        self.check_epoch()?;
-        Ok(value.map_err(StoreError::engine("read cell"))?.map(Bytes::from))
+        let placement = self.placements.of_key(key);
+        for family in [Some(placement.current), placement.previous].into_iter().flatten() {
+            let value = self.snapshot.get_cf(&self.store.cell_family(family)?, key);
+            self.check_epoch()?;
+            if let Some(value) = value.map_err(StoreError::engine("read cell"))? {
+                return Ok(Some(Bytes::from(value)));
+            }
+        }
+        Ok(None)
     }
 
     /// The iterator (or value) was pinned before this check, so later rules cannot affect it.
@@ -206,24 +252,42 @@ impl<'s> View<'s> {
 ///
 /// As a cursor: [`Self::entry`] borrows the current entry, [`Self::step`] advances. As an [`Iterator`] it copies.
 pub struct Scan<'v> {
-    raw: Option<DBRawIteratorWithThreadMode<'v, DB>>,
+    entries: Entries<'v>,
     direction: Direction,
     failed: Option<StoreError>,
 }
 
+/// Where the entries of a scan come from.
+enum Entries<'v> {
+    None,
+    /// One column family.
+    Of(DBRawIteratorWithThreadMode<'v, Database>),
+    /// Several ones.
+    Merged(Merge<'v>),
+}
+
 impl<'v> Scan<'v> {
-    fn start(mut raw: DBRawIteratorWithThreadMode<'v, DB>, direction: Direction) -> Result<Self, StoreError> {
+    fn start(mut raw: DBRawIteratorWithThreadMode<'v, Database>, direction: Direction) -> Result<Self, StoreError> {
         match direction {
             Direction::Forward => raw.seek_to_first(),
             Direction::Reverse => raw.seek_to_last(),
         }
-        checked(Self { raw: Some(raw), direction, failed: None })
+        check(&raw)?;
+        Ok(Self { entries: Entries::Of(raw), direction, failed: None })
+    }
+
+    fn empty(direction: Direction) -> Self {
+        Self { entries: Entries::None, direction, failed: None }
     }
 
     /// Key and value of the current entry; `None` at the end.
     #[must_use]
     pub fn entry(&self) -> Option<(&[u8], &[u8])> {
-        self.raw.as_ref()?.item()
+        match &self.entries {
+            Entries::None => None,
+            Entries::Of(raw) => raw.item(),
+            Entries::Merged(merge) => merge.entry(),
+        }
     }
 
     /// Advances to the next entry in its direction.
@@ -231,7 +295,11 @@ impl<'v> Scan<'v> {
     /// # Errors
     /// When it cannot be read. [`Self::entry`] is then `None`, which is *not* the end.
     pub fn step(&mut self) -> Result<(), StoreError> {
-        let Some(raw) = &mut self.raw else { return Ok(()) };
+        let raw = match &mut self.entries {
+            Entries::None => return Ok(()),
+            Entries::Of(raw) => raw,
+            Entries::Merged(merge) => return merge.step(),
+        };
         match self.direction {
             Direction::Forward => raw.next(),
             Direction::Reverse => raw.prev(),
@@ -244,7 +312,11 @@ impl<'v> Scan<'v> {
     /// # Errors
     /// As [`Self::step`].
     pub fn seek(&mut self, key: &[u8]) -> Result<(), StoreError> {
-        let Some(raw) = &mut self.raw else { return Ok(()) };
+        let raw = match &mut self.entries {
+            Entries::None => return Ok(()),
+            Entries::Of(raw) => raw,
+            Entries::Merged(merge) => return merge.seek(key),
+        };
         match self.direction {
             Direction::Forward => raw.seek(key),
             Direction::Reverse => raw.seek_for_prev(key),
@@ -254,7 +326,7 @@ impl<'v> Scan<'v> {
 
     /// Ends the scan.
     pub fn end(&mut self) {
-        self.raw = None;
+        self.entries = Entries::None;
     }
 }
 
@@ -264,7 +336,7 @@ impl Iterator for Scan<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(error) = self.failed.take() {
             // Nothing follows an error: a caller that continues must not treat the rest as complete.
-            self.raw = None;
+            self.end();
             return Some(Err(error));
         }
         let (key, value) = self.entry()?;
@@ -276,15 +348,8 @@ impl Iterator for Scan<'_> {
     }
 }
 
-fn checked(scan: Scan<'_>) -> Result<Scan<'_>, StoreError> {
-    if let Some(raw) = &scan.raw {
-        check(raw)?;
-    }
-    Ok(scan)
-}
-
 /// Returns the error of an iterator that is not valid, unless it is at the end.
-fn check(raw: &DBRawIteratorWithThreadMode<'_, DB>) -> Result<(), StoreError> {
+pub(super) fn check(raw: &DBRawIteratorWithThreadMode<'_, Database>) -> Result<(), StoreError> {
     if raw.valid() {
         return Ok(());
     }

@@ -8,14 +8,11 @@ use std::path::Path;
 
 use rocksdb::{BlockBasedOptions, ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Options, ReadOptions};
 
-use super::CELLS;
 use super::error::StoreError;
+use super::open::cell_families;
 
 /// The files that a scrub keeps open.
 const OPEN_FILES_MAX: i32 = 64;
-
-/// The families in the order in which they are read.
-const FAMILIES: [&str; 2] = [DEFAULT_COLUMN_FAMILY_NAME, CELLS];
 
 /// Whether a scrub has read everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +27,7 @@ pub enum ScrubProgress {
 pub struct Scrub {
     database: DB,
     /// The families that are not completely read; the present one is the last.
-    left: Vec<&'static str>,
+    left: Vec<String>,
     /// The last key that was read in the present family.
     last: Option<Vec<u8>>,
     bytes: u64,
@@ -57,9 +54,12 @@ impl Scrub {
             options.set_block_based_table_factory(&blocks);
             ColumnFamilyDescriptor::new(name, options)
         };
-        let database = DB::open_cf_descriptors_read_only(&options, dir, FAMILIES.map(family), false)
+        let mut left: Vec<String> = cell_families(dir)?.iter().map(ToString::to_string).collect();
+        left.push(DEFAULT_COLUMN_FAMILY_NAME.to_owned());
+        let families = left.iter().map(|name| family(name));
+        let database = DB::open_cf_descriptors_read_only(&options, dir, families, false)
             .map_err(StoreError::engine("open a copy to read it"))?;
-        Ok(Self { database, left: FAMILIES.iter().rev().copied().collect(), last: None, bytes: 0 })
+        Ok(Self { database, left, last: None, bytes: 0 })
     }
 
     /// Reads about `bytes` more.

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use rocksdb::{Range, properties};
 
-use super::GroupStore;
 use super::error::StoreError;
 use super::scan::{Direction, Scan, end_of_keys};
+use super::{GroupStore, Handle};
 
 /// Below this many bytes in files the cells are scanned: at most this and the memtables are read, once.
 const SCANNED_BYTES: u64 = 4 << 20;
@@ -35,9 +35,9 @@ impl GroupStore {
     /// # Errors
     /// When the store lacks a family.
     pub fn size_bytes(&self) -> Result<u64, StoreError> {
-        let meta = self.database().get_column_family_metadata_cf(self.meta_family()?);
-        let cells = self.database().get_column_family_metadata_cf(self.cell_family()?);
-        Ok(meta.size + cells.size)
+        let sizes =
+            self.families()?.into_iter().map(|family| self.database().get_column_family_metadata_cf(&family).size);
+        Ok(sizes.sum())
     }
 
     /// A number that differs after each flush or compaction: sizes in files are unchanged while it is.
@@ -45,10 +45,14 @@ impl GroupStore {
     /// # Errors
     /// When the store lacks a family, or RocksDB does not know the number.
     pub fn files_version(&self) -> Result<u64, StoreError> {
-        let version =
-            self.database().property_int_value_cf(self.cell_family()?, properties::CURRENT_SUPER_VERSION_NUMBER);
-        let version = version.map_err(StoreError::engine("read the version of the files"))?;
-        version.ok_or_else(|| StoreError::damaged("read the version of the files", "RocksDB has none"))
+        // Each number ascends, and no column family disappears while the store is open: so the sum is another one.
+        let mut sum = 0;
+        for cells in self.all_cells()? {
+            let version = self.database().property_int_value_cf(&cells, properties::CURRENT_SUPER_VERSION_NUMBER);
+            let version = version.map_err(StoreError::engine("read the version of the files"))?;
+            sum += version.ok_or_else(|| StoreError::damaged("read the version of the files", "RocksDB has none"))?;
+        }
+        Ok(sum)
     }
 
     /// Approximate size of the cells with `lower <= key < upper` in files. Unflushed data is not counted.
@@ -60,8 +64,11 @@ impl GroupStore {
         if end.as_slice() <= lower {
             return Ok(0);
         }
-        let sizes = self.database().get_approximate_sizes_cf(self.cell_family()?, &[Range::new(lower, &end)]);
-        Ok(sizes.first().copied().unwrap_or(0))
+        let size = |cells: Handle<'_>| {
+            let sizes = self.database().get_approximate_sizes_cf(&cells, &[Range::new(lower, &end)]);
+            sizes.first().copied().unwrap_or(0)
+        };
+        Ok(self.all_cells()?.into_iter().map(size).sum())
     }
 
     /// Divides the cells with `lower <= key < upper` into some tens of pieces of similar size. Returns each piece's first key,

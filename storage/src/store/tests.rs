@@ -3,6 +3,7 @@
 mod crash;
 mod damaged;
 mod garbage;
+mod placement;
 mod reads;
 mod scrub;
 

@@ -1,10 +1,11 @@
-//! The maintenance loop: one tick, four policies.
+//! The maintenance loop: one tick, five policies.
 //!
 //! One task probes all replicas four times a second and applies the policies to them:
 //! - `flush`: which memtables are flushed, and when writes stall because memtables use too much memory;
 //! - `purge`: how far Raft logs are truncated below the flushed entries;
 //! - `split`: the automatic split of a tablet, and division of a group, above a size;
-//! - `gc`: the garbage collection of excess cell versions.
+//! - `gc`: the garbage collection of excess cell versions;
+//! - `relocate`: the move of cells whose locality group has changed.
 //!
 //! A task of its own, `scrub`, reads all stores once a week.
 //!
@@ -14,6 +15,7 @@
 mod flush;
 mod gc;
 mod purge;
+mod relocate;
 mod scrub;
 mod split;
 
@@ -28,6 +30,7 @@ use tracing::{debug, warn};
 use self::flush::Flusher;
 use self::gc::GcScheduler;
 use self::purge::{LogPurger, LogRetention};
+use self::relocate::Relocator;
 use self::split::AutoSplitter;
 use crate::config::ScrubOptions;
 use crate::tablet::lifecycle::manager::TabletManager;
@@ -60,6 +63,7 @@ pub fn start(manager: &Arc<TabletManager>, limits: MaintenanceLimits, runtime: &
         purger: LogPurger::new(retention, runtime),
         splitter: AutoSplitter::new(manager, limits, runtime),
         gc: GcScheduler::new(runtime),
+        relocator: Relocator::new(manager, runtime),
         runtime: runtime.clone(),
     };
     runtime.tasks.spawn_until_stopped("maintenance", maintenance.run());
@@ -76,6 +80,7 @@ struct MaintenanceLoop {
     purger: LogPurger,
     splitter: AutoSplitter,
     gc: GcScheduler,
+    relocator: Relocator,
     runtime: Runtime,
 }
 
@@ -111,6 +116,7 @@ impl MaintenanceLoop {
                 self.purger.apply(&groups, &probes);
                 self.splitter.apply(&groups, &probes);
                 self.gc.apply(probes.iter().flat_map(|probe| &probe.tablets));
+                self.relocator.apply(&groups);
                 self.prepare_log_segment();
             }
         }

@@ -56,6 +56,7 @@ pub(crate) fn schema() -> TableSchema {
             family(2, "sum", None, Some(Aggregator::Sum)),
             family(3, "last", Some(GcRule::MaxVersions(1)), None),
         ],
+        locality_groups: Vec::new(),
         next_family: FamilyId::new(4),
         deletion_protection: false,
         state: TableState::Active,

@@ -3,7 +3,7 @@
 use super::*;
 
 /// What the disk would hold if the process died now.
-fn crashed_copy(store: &GroupStore, to: &Path) -> GroupStore {
+pub(super) fn crashed_copy(store: &GroupStore, to: &Path) -> GroupStore {
     store.database().disable_file_deletions().unwrap();
     fs::create_dir(to).unwrap();
     // The folder is listed again after the manifest was copied: a flush in between would add a file to the manifest that an

@@ -26,13 +26,14 @@ use ebla_model::id::{GroupId, LogId, LogIndex, TableId, TabletId};
 use ebla_model::idempotency;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, Membership};
+use ebla_model::schema::{Family, TableSchema};
 use ebla_model::session::SequenceCheck;
 use ebla_model::tablet_move::MoveStep;
 use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
 use ebla_storage::store::compaction::TableGcRules;
 use ebla_storage::store::layout::{self, MetaKey};
-use ebla_storage::store::{Batch, GcRules, GroupStore, Scrub, SharedResources};
+use ebla_storage::store::{Batch, CellFamily, GcRules, GroupStore, Relocation, Scrub, SharedResources, WantedFamilies};
 use parking_lot::{Mutex, RwLock};
 use tracing::{error, info};
 
@@ -142,6 +143,7 @@ impl GroupStateMachine {
     ) -> Result<Self, Error> {
         let state = GroupState::load(store.meta_scan(&[])?)?;
         store.set_gc_rules(gc_rules(&state));
+        store.place_tables(wanted_families(&state))?;
         let applied_state = RwLock::new(Arc::new(AppliedState::of(&state, GroupMetadata::of(&state))));
         Ok(Self {
             id,
@@ -241,6 +243,15 @@ impl GroupStateMachine {
     /// When the store fails; the replica must stop.
     pub fn flush(&self) -> Result<(), Error> {
         Ok(self.store().flush()?)
+    }
+
+    /// Moves about `bytes` of cells whose locality group has changed. Blocking: waits for an apply, and apply waits for it.
+    ///
+    /// # Errors
+    /// When the store fails, or a cell cannot be read.
+    pub fn relocate(&self, bytes: usize) -> Result<Relocation, Error> {
+        let _no_apply = self.state.lock();
+        Ok(self.store().relocate(bytes)?)
     }
 
     /// The log id up to which the store is durable.
@@ -377,6 +388,13 @@ impl ApplyContext<'_> {
                 let reply = applier.apply(command)?;
                 // Before the first cell of a new tablet is written: a compaction under the old rules would drop it.
                 self.store.set_gc_rules(gc_rules(applier.state()));
+                self.store.place_tables(wanted_families(applier.state()))?;
+                Ok(reply)
+            }
+            CommandKind::SetSchema(_) => {
+                let reply = applier.apply(command)?;
+                // Before the first cell of a new family is written.
+                self.store.place_tables(wanted_families(applier.state()))?;
                 Ok(reply)
             }
             _ => applier.apply(command),
@@ -464,6 +482,7 @@ impl StateMachine for GroupStateMachine {
         };
         *state = load().map_err(fault("install snapshot"))?;
         store.set_gc_rules(gc_rules(&state));
+        store.place_tables(wanted_families(&state)).map_err(Error::from).map_err(fault("install snapshot"))?;
         *self.store.write() = Arc::new(store);
         *self.file_sizes.lock() = None;
         self.publish(&state, GroupMetadata::of(&state));
@@ -540,6 +559,18 @@ pub(in crate::tablet) fn gc_rules(state: &GroupState) -> GcRules {
         Some((rules, ranges))
     });
     GcRules::new(tables)
+}
+
+/// Where the schemas want the families of all tables.
+fn wanted_families(state: &GroupState) -> BTreeMap<TableId, WantedFamilies> {
+    let families = |schema: &TableSchema| {
+        let family = |family: &Family| {
+            let group = family.locality_group;
+            (family.id, CellFamily { group, options: schema.group_options(group) })
+        };
+        schema.families.iter().map(family).collect()
+    };
+    state.tables.iter().map(|(table, known)| (*table, families(&known.schema))).collect()
 }
 
 fn applied_position(last: LogId, descriptor: &GroupDescriptor) -> AppliedPosition {

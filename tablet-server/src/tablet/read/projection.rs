@@ -11,6 +11,7 @@ use bytes::Bytes;
 use ebla_model::codec;
 use ebla_model::filter::{ColumnRange, CompiledFilter};
 use ebla_model::id::FamilyId;
+use ebla_storage::store::ScanPlan;
 
 use crate::tablet::read::row_assembler::{CellOrder, Families};
 
@@ -19,6 +20,8 @@ use crate::tablet::read::row_assembler::{CellOrder, Families};
 pub(in crate::tablet) struct Projection {
     /// Ascending and disjoint; `None`: all cells.
     ranges: Option<Vec<EncodedRange>>,
+    /// The families of the ranges.
+    families: BTreeSet<FamilyId>,
 }
 
 /// A range of adjacent columns. The bounds are the part of a cell's key after the row.
@@ -32,8 +35,13 @@ struct EncodedRange {
 }
 
 impl Projection {
-    pub(in crate::tablet) const ALL: Self = Self { ranges: None };
-    pub(in crate::tablet) const NOTHING: Self = Self { ranges: Some(Vec::new()) };
+    pub(in crate::tablet) const ALL: Self = Self { ranges: None, families: BTreeSet::new() };
+    pub(in crate::tablet) const NOTHING: Self = Self { ranges: Some(Vec::new()), families: BTreeSet::new() };
+
+    /// The plan, limited to the locality groups of the families that it needs cells of.
+    pub(in crate::tablet) fn limit<'k>(&'k self, plan: ScanPlan<'k>) -> ScanPlan<'k> {
+        if self.ranges.is_some() { plan.of_families(&self.families) } else { plan }
+    }
 
     /// The cells that a filter's result depends on.
     pub(in crate::tablet) fn for_filter(filter: Option<&CompiledFilter>, families: &Families) -> Self {
@@ -60,10 +68,14 @@ impl Projection {
     }
 
     fn of(families: &Families, stretches: impl Fn(FamilyId, &str) -> Vec<ColumnRange>) -> Self {
-        let ranges = families.names().flat_map(|(id, name)| {
-            stretches(id, name.as_str()).into_iter().map(move |stretch| EncodedRange::new(id, &stretch))
-        });
-        Self { ranges: Some(ranges.collect()) }
+        let (mut ranges, mut needed) = (Vec::new(), BTreeSet::new());
+        for (id, name) in families.names() {
+            for stretch in stretches(id, name.as_str()) {
+                ranges.push(EncodedRange::new(id, &stretch));
+                needed.insert(id);
+            }
+        }
+        Self { ranges: Some(ranges), families: needed }
     }
 }
 

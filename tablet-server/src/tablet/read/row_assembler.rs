@@ -245,6 +245,7 @@ pub(super) mod testing {
             name: TableName::from_parts("p", "inst", "t").unwrap(),
             version: SchemaVersion::new(1),
             families: families.iter().map(family).collect(),
+            locality_groups: Vec::new(),
             next_family: FamilyId::new(100),
             deletion_protection: false,
             state: TableState::Active,

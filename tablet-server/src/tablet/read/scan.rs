@@ -178,8 +178,9 @@ pub(in crate::tablet) fn read_row(
         let families = applied_state.tablet(tablet.descriptor.tablet).map_or(tablet.families(), |now| now.families());
         let projection = projection(families);
         let assembler = RowAssembler::new(families, applied_state.gc_time, CellOrder::Ascending);
+        let plan = projection.limit(ScanPlan::new(&lower, upper.as_deref()));
         let found = view
-            .cells(&lower, upper.as_deref(), Direction::Forward)
+            .scan(&plan)
             .map_err(ScanError::from)
             .and_then(|scan| RowIterator::new(scan, assembler, &projection).with_extent(ScanExtent::OneRow).next_row());
         match found {
@@ -350,6 +351,7 @@ impl BatchReader<'_, '_> {
         let direction = if self.request.reversed { Direction::Reverse } else { Direction::Forward };
         let plan = ScanPlan::new(&lower, upper.as_deref()).in_direction(direction).with_read_tier(self.budget.reach);
         let assembler = RowAssembler::new(self.tablet.families(), self.gc_time, cell_order(self.request));
+        let plan = self.projection.limit(plan);
         let mut iterator = RowIterator::new(self.view.scan(&plan)?, assembler, self.projection)
             .with_row_filter(self.request.filter.as_ref())
             .with_extent(extent(range));

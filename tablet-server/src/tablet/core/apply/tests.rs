@@ -105,6 +105,7 @@ fn schema_of(table: TableId, version: u64, families: &[&str]) -> TableSchema {
         name: TableName::from_parts("p", "inst", "t").unwrap(),
         version: SchemaVersion::new(version),
         families: families.iter().map(|name| family(name)).collect(),
+        locality_groups: Vec::new(),
         next_family: FamilyId::new(5),
         deletion_protection: false,
         state: TableState::Active,

@@ -78,6 +78,8 @@ impl StateLoader {
             MetaKey::Arrival(id) => {
                 _ = self.arrivals.insert(id, convert::tablet_move::arrival_from_bytes(value.clone())?);
             }
+            // Local to the store, which has read it.
+            MetaKey::Placement(_) => {}
             MetaKey::TicketFloor => self.ticket_floor = layout::decode_log_id(value)?.index,
         }
         Ok(())

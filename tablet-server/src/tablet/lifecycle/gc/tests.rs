@@ -81,6 +81,7 @@ fn schema() -> TableSchema {
         name: TableName::from_parts("p", "inst", "t").unwrap(),
         version: SchemaVersion::new(1),
         families: (1..).zip(rules).map(family).collect(),
+        locality_groups: Vec::new(),
         next_family: FamilyId::new(6),
         deletion_protection: false,
         state: TableState::Active,

@@ -162,6 +162,7 @@ fn schema() -> TableSchema {
             locality_group: 0,
             aggregator: None,
         }],
+        locality_groups: Vec::new(),
         next_family: FamilyId::new(2),
         deletion_protection: false,
         state: TableState::Active,

@@ -1,0 +1,68 @@
+//! Locality groups in requests of operators.
+
+use ebla_model::error::Error;
+use ebla_model::locality::{DEFAULT_GROUP, LocalityGroupChange};
+use ebla_model::schema::TableSchema;
+
+use crate::operate;
+use crate::operate::locality_group_change::Change;
+
+/// A change of a table's locality groups.
+pub fn locality_group_change_to_proto(change: &LocalityGroupChange) -> operate::LocalityGroupChange {
+    let change = match change.clone() {
+        LocalityGroupChange::Set { name, options } => Change::Set(operate::SetLocalityGroup { name, options }),
+        LocalityGroupChange::Move { family, group } => Change::Move(operate::MoveFamily { family, group }),
+        LocalityGroupChange::Remove { name } => Change::Remove(name),
+    };
+    operate::LocalityGroupChange { change: Some(change) }
+}
+
+/// A change of a table's locality groups.
+///
+/// # Errors
+/// `InvalidArgument` when its kind is missing or unknown.
+pub fn locality_group_change_from_proto(change: operate::LocalityGroupChange) -> Result<LocalityGroupChange, Error> {
+    let unknown = || Error::invalid("a change of locality groups has no kind, or one of a newer release");
+    Ok(match change.change.ok_or_else(unknown)? {
+        Change::Set(set) => LocalityGroupChange::Set { name: set.name, options: set.options },
+        Change::Move(moved) => LocalityGroupChange::Move { family: moved.family, group: moved.group },
+        Change::Remove(name) => LocalityGroupChange::Remove { name },
+    })
+}
+
+/// The locality groups of a table by number, with their families; the default group is always there.
+pub fn locality_groups_to_proto(schema: &TableSchema) -> Vec<operate::LocalityGroup> {
+    let mut numbers: Vec<u32> = schema.locality_groups.iter().map(|group| group.number).collect();
+    if !numbers.contains(&DEFAULT_GROUP) {
+        numbers.insert(0, DEFAULT_GROUP);
+    }
+    let group = |number: u32| {
+        let families = schema.families.iter().filter(|family| family.locality_group == number);
+        operate::LocalityGroup {
+            name: schema.group_name(number).to_owned(),
+            options: schema.group_options(number).to_string(),
+            families: families.map(|family| family.name.to_string()).collect(),
+        }
+    };
+    numbers.into_iter().map(group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_come_back() {
+        let text = |text: &str| text.to_owned();
+        let changes = [
+            LocalityGroupChange::Set { name: text("g"), options: text("bloom=none") },
+            LocalityGroupChange::Move { family: text("f"), group: text("g") },
+            LocalityGroupChange::Remove { name: text("g") },
+        ];
+        for change in changes {
+            let sent = locality_group_change_to_proto(&change);
+            assert_eq!(locality_group_change_from_proto(sent), Ok(change));
+        }
+        assert!(locality_group_change_from_proto(operate::LocalityGroupChange { change: None }).is_err());
+    }
+}
