@@ -308,27 +308,31 @@ impl GroupStore {
     }
 
     fn engine_batch(&self, batch: &Batch) -> Result<WriteBatch, StoreError> {
-        let (meta, lg0, placements) = (self.meta_family()?, self.lg0()?, self.placements());
-        let all = if placements.is_trivial() { vec![Arc::clone(&lg0)] } else { self.all_cells()? };
+        let (meta, placements) = (self.meta_family()?, self.placements());
+        let all = self.cell_handles()?;
+        let lg0 = CellFamily::lg0();
+        // A few: a search is faster than a name and a lookup for each change.
+        let handle = |wanted: CellFamily| {
+            let found = all.iter().find(|(family, _handle)| *family == wanted).map(|(_family, handle)| handle);
+            found.ok_or_else(|| missing_family(&wanted.to_string()))
+        };
         // Each record costs about eight bytes besides key and value.
         let bytes = usize::try_from(batch.payload_bytes()).unwrap_or(0).saturating_add(8 * batch.len());
         let mut engine = WriteBatch::with_capacity_bytes(bytes);
         for change in batch.changes() {
             match change {
-                Change::Put { key, value } if placements.is_trivial() => engine.put_cf(&lg0, key, value),
-                Change::Put { key, value } => {
-                    engine.put_cf(&self.cell_family(placements.of_key(key).current)?, key, value);
-                }
-                Change::Delete { key } if placements.is_trivial() => engine.delete_cf(&lg0, key),
+                Change::Put { key, value } if placements.is_trivial() => engine.put_cf(handle(lg0)?, key, value),
+                Change::Put { key, value } => engine.put_cf(handle(placements.of_key(key).current)?, key, value),
+                Change::Delete { key } if placements.is_trivial() => engine.delete_cf(handle(lg0)?, key),
                 Change::Delete { key } => {
                     let placement = placements.of_key(key);
                     for family in [Some(placement.current), placement.previous].into_iter().flatten() {
-                        engine.delete_cf(&self.cell_family(family)?, key);
+                        engine.delete_cf(handle(family)?, key);
                     }
                 }
                 // A range may belong to several families, and has few deletions: all column families get it.
                 Change::DeleteRange { from, to } => {
-                    all.iter().for_each(|cells| engine.delete_range_cf(cells, from, to))
+                    all.iter().for_each(|(_family, cells)| engine.delete_range_cf(cells, from, to));
                 }
                 Change::PutMeta { key, value } => engine.put_cf(&meta, key, value),
                 Change::DeleteMeta { key } => engine.delete_cf(&meta, key),
@@ -374,10 +378,15 @@ impl GroupStore {
         if family == CellFamily::lg0() { self.lg0() } else { self.family(&family.to_string()) }
     }
 
-    /// All column families of cells.
-    fn all_cells(&self) -> Result<Vec<Handle<'_>>, StoreError> {
+    /// All column families of cells, with their handles.
+    fn cell_handles(&self) -> Result<Vec<(CellFamily, Handle<'_>)>, StoreError> {
         let families = self.cell_families.read().clone();
-        families.into_iter().map(|family| self.cell_family(family)).collect()
+        families.into_iter().map(|family| Ok((family, self.cell_family(family)?))).collect()
+    }
+
+    /// The handles of all column families of cells.
+    fn all_cells(&self) -> Result<Vec<Handle<'_>>, StoreError> {
+        Ok(self.cell_handles()?.into_iter().map(|(_family, handle)| handle).collect())
     }
 
     /// All column families.
@@ -388,8 +397,10 @@ impl GroupStore {
     }
 
     fn family(&self, name: &str) -> Result<Handle<'_>, StoreError> {
-        self.database
-            .cf_handle(name)
-            .ok_or_else(|| StoreError::damaged("open column family", format!("column family {name} is missing")))
+        self.database.cf_handle(name).ok_or_else(|| missing_family(name))
     }
+}
+
+fn missing_family(name: &str) -> StoreError {
+    StoreError::damaged("open column family", format!("column family {name} is missing"))
 }
