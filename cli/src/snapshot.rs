@@ -18,6 +18,7 @@ use ebla_model::id::ServerId;
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::scrub::ScrubState;
+use ebla_model::sync_delay::SyncState;
 use ebla_proto::locate::locate_client::LocateClient;
 use ebla_proto::locate::{ClusterReply, ClusterRequest};
 use ebla_proto::status::from_status;
@@ -102,6 +103,8 @@ pub struct ServerSnapshot {
     pub clock: ClockState,
     /// Its search for damaged blocks.
     pub scrub: ScrubState,
+    /// The syncs of its commit log.
+    pub sync: SyncState,
 }
 
 impl ServerSnapshot {
@@ -140,6 +143,7 @@ impl ServerSnapshot {
             writes,
             scrub: one.scrub.as_ref().map(convert::scrub_state_from_proto).unwrap_or_default(),
             clock: one.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default(),
+            sync: one.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default(),
             ..Self::of_record(&one.server.clone().unwrap_or_default())
         }
     }

@@ -95,6 +95,7 @@ pub fn evaluate(snapshot: &ClusterSnapshot) -> Verdict {
     found.extend(behind(&health).map(|reason| (Level::Degraded, reason)));
     found.extend(snapshot.servers.iter().filter_map(refused_writes));
     found.extend(snapshot.servers.iter().filter_map(clock_off));
+    found.extend(snapshot.servers.iter().filter_map(slow_disk));
     found.extend(snapshot.servers.iter().filter_map(damaged));
     found.extend(shortages(snapshot, &health).map(|reason| (Level::Degraded, reason)));
     if health.shortages.is_empty() {
@@ -190,6 +191,15 @@ fn clock_off(server: &ServerSnapshot) -> Option<(Level, String)> {
         server.id,
         seconds.unsigned_abs()
     );
+    Some((Level::Degraded, reason))
+}
+
+/// A server whose disk is slow: it gives its leaderships away, so reads and writes continue.
+fn slow_disk(server: &ServerSnapshot) -> Option<(Level, String)> {
+    let delay = server.sync.delay.filter(|_delay| server.sync.is_slow)?;
+    let (id, millis) = (server.id, delay.as_millis());
+    let reason =
+        format!("the disk of tablet server {id} is slow (a sync takes {millis} ms): check it, or replace the server");
     Some((Level::Degraded, reason))
 }
 
@@ -425,6 +435,18 @@ mod tests {
         assert_eq!(
             evaluate(&waits).to_string(),
             "degraded: 6 tablets have 2 of 3 replicas; the repair of 1 group waits: why"
+        );
+    }
+
+    #[test]
+    fn a_server_whose_disk_is_slow_is_named() {
+        let mut snapshot = snapshot(&[true; 3]);
+        snapshot.servers[1].sync.delay = Some(std::time::Duration::from_micros(712_345));
+        assert_eq!(evaluate(&snapshot).to_string(), "healthy");
+        snapshot.servers[1].sync.is_slow = true;
+        assert_eq!(
+            evaluate(&snapshot).to_string(),
+            "degraded: the disk of tablet server 2 is slow (a sync takes 712 ms): check it, or replace the server"
         );
     }
 

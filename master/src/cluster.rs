@@ -18,6 +18,7 @@ use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, obsolete_row_keys};
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_model::scrub::ScrubState;
+use ebla_model::sync_delay::SyncState;
 use ebla_model::time::Micros;
 
 /// The state of the cluster as observed at one time.
@@ -129,6 +130,8 @@ pub struct ServerReport {
     pub clock: ClockState,
     /// Its search for damaged blocks.
     pub scrub: ScrubState,
+    /// The syncs of its commit log.
+    pub sync: SyncState,
 }
 
 /// What a server reports about one replica of a group.

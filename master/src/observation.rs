@@ -205,7 +205,8 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
     let highest = reply.highest.as_ref().map(convert::highest_ids_from_proto).unwrap_or_default();
     let clock = reply.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default();
     let scrub = reply.scrub.as_ref().map(convert::scrub_state_from_proto).unwrap_or_default();
-    ServerReport { replicas, damaged, idle, log_bytes: reply.log_bytes, resources, writes, highest, clock, scrub }
+    let sync = reply.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default();
+    ServerReport { replicas, damaged, idle, log_bytes: reply.log_bytes, resources, writes, highest, clock, scrub, sync }
 }
 
 /// The ids of the replicas that the predicate selects.

@@ -237,6 +237,7 @@ fn registered(
                 .map(|report| convert::resources_to_proto(&report.resources, report.writes)),
             scrub: server.report.as_ref().map(|report| convert::scrub_state_to_proto(&report.scrub)),
             clock: server.report.as_ref().map(|report| convert::clock_state_to_proto(&report.clock)),
+            sync: server.report.as_ref().map(|report| convert::sync_state_to_proto(&report.sync)),
         }
     })
 }

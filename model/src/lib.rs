@@ -14,7 +14,7 @@
 //!   capacity                                 what a server can still take
 //!   tablet_move                              moves of tablets between groups
 //!   highest_ids                              the ids in use, which no counter may give again
-//!   clock_offset  scrub                      whether the clock of a server is off; its search for damaged blocks
+//!   clock_offset  sync_delay  scrub          whether the clock of a server is off, or its disk slow; its search for damaged blocks
 //! ```
 //!
 //! Invariants: no IO, no clock, no randomness, no global state. Equal inputs give equal outputs, on every replica and in
@@ -49,6 +49,7 @@ pub mod schema;
 pub mod scrub;
 pub mod session;
 pub mod stored_row;
+pub mod sync_delay;
 pub mod tablet_move;
 pub mod time;
 

@@ -1,9 +1,9 @@
-//! Asks the other servers for their time, and keeps a server whose clock is off from leading.
+//! Asks the other servers for their time and whether their disks are slow, and keeps a server whose clock is off from leading.
 //!
 //! ```text
 //!   every 5 s    each registered server is asked for the time of its clock; half of the round trip is added
 //!   then         the clock is off if most clocks agree, and it differs from them by more than 5 s (`model::clock_offset`)
-//!   while off    leaderships are transferred to servers whose clocks are not off
+//!   while off    leaderships are transferred to servers whose clocks are not off and whose disks are not slow
 //! ```
 
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use tonic::Request;
 use tracing::{info, warn};
 
 use crate::clock_comparison::seconds;
+use crate::disk_speeds::DiskSpeed;
 use crate::drain;
 use crate::tablet::lifecycle::manager::TabletManager;
 
@@ -62,7 +63,7 @@ impl Comparing {
                 }
             }
             if clocks.state().is_off {
-                drain::release_leaderships(&self.manager, &clocks.trusted(now)).await;
+                drain::release_leaderships(&self.manager, &self.manager.leadership_targets()).await;
             }
         }
     }
@@ -91,6 +92,8 @@ impl Comparing {
             let now = self.now();
             let offset = offset(&self.runtime.clock, reply.time_micros, now.saturating_sub(sent));
             self.manager.clocks().record(peer, offset, now);
+            let speed = if reply.slow_disk { DiskSpeed::Slow } else { DiskSpeed::Sound };
+            self.manager.disk_speeds().record(peer, speed);
         }
     }
 }

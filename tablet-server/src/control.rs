@@ -370,6 +370,7 @@ impl Control for ControlService {
             scrub: Some(convert::scrub_state_to_proto(
                 &self.manager.scrub_results().state(self.manager.clock().monotonic()),
             )),
+            sync: Some(convert::sync_state_to_proto(&self.manager.disk_speeds().state())),
         }))
     }
 
@@ -382,7 +383,8 @@ impl Control for ControlService {
 
     async fn clock(&self, _request: Request<wire::ClockRequest>) -> Result<Response<wire::ClockReply>, Status> {
         let time_micros = self.manager.clock().wall().get();
-        Ok(Response::new(wire::ClockReply { server: self.manager.server().get(), time_micros }))
+        let slow_disk = self.manager.disk_speeds().state().is_slow;
+        Ok(Response::new(wire::ClockReply { server: self.manager.server().get(), time_micros, slow_disk }))
     }
 
     async fn flush(&self, request: Request<wire::FlushRequest>) -> Result<Response<wire::FlushReply>, Status> {

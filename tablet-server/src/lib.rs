@@ -5,7 +5,7 @@
 //! - `server` starts and stops everything, `config` holds the settings, `drain` transfers leaderships before a graceful stop;
 //! - `registration` is the server's identity and its lease in Chubby, `directory_cache` a copy of Chubby's files for restarts;
 //! - `capacity` is what the server can still take: disk, files, memory;
-//! - `clock_comparison` and `clock_exchange` find out whether the server's clock is off;
+//! - `clock_comparison` and `clock_exchange` find out whether the server's clock is off, `disk_speeds` and `slow_disk` whether its disk is slow;
 //! - `rpc` serves fronts and clients, `control` serves the master, `evidence` is what the server knows for a recovery, `deadline` reads the timeouts of calls,
 //!   `response_budget` limits the memory of responses that are not read;
 //! - `maintenance` flushes memtables, purges logs, splits large tablets, collects garbage and reads all stores to find damage;
@@ -20,6 +20,7 @@ pub mod config;
 pub mod control;
 pub mod deadline;
 mod directory_cache;
+pub mod disk_speeds;
 pub mod drain;
 mod evidence;
 pub mod front;
@@ -34,6 +35,7 @@ pub mod router;
 pub mod rpc;
 pub mod scrub_results;
 pub mod server;
+mod slow_disk;
 pub mod tablet;
 
 #[cfg(test)]

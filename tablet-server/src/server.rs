@@ -25,7 +25,7 @@ use ebla_proto::locate::locate_server::LocateServer;
 use ebla_proto::tablet::tablets_server::TabletsServer;
 use ebla_routing::ChubbyDirectory;
 use ebla_runtime::units::ByteSize;
-use ebla_runtime::{Blocking, Listener, Rng, Runtime, ServeOptions, serve};
+use ebla_runtime::{Blocking, Clock, Listener, Rng, Runtime, ServeOptions, serve};
 use ebla_storage::log::{CommitLog, LogError, LogOptions, LogStep, Record, Recovered, SegmentManifest};
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
 use ebla_storage::store::SharedResources;
@@ -50,6 +50,7 @@ use crate::registration::{self, Registration, RegistrationStatus};
 use crate::response_budget::{ReadService, ResponseBudget, WithResponseBudget};
 use crate::router::{LocalHandlers, Router};
 use crate::rpc::{LocateService, MESSAGE_BYTES_MAX, TabletService};
+use crate::slow_disk;
 use crate::tablet::handler::TabletHandler;
 use crate::tablet::lifecycle::manager::{TabletManager, TabletManagerParts};
 use crate::tablet::lifecycle::split::TabletHost;
@@ -120,7 +121,7 @@ impl TabletServer {
             let (background, replication) = (runtime.child("server"), runtime.child("replicas"));
             raise_open_files();
             let pools = ServerPools::new(&config.options)?;
-            let disk = open_disk(&config, &pools.raft.maintenance, &runtime.rng).await?;
+            let disk = open_disk(&config, &pools.raft.maintenance, &runtime).await?;
             start_log_writer(&disk.log, config.options.threads, &replication)?;
             let server = registration::identify(&disk.registry, &chubby).await?;
             registration::refuse_if_lost(server, &chubby).await?;
@@ -191,6 +192,7 @@ impl TabletServer {
             services.serve(listener, &serving);
             responses.start(&background);
             clock_exchange::start(&manager, &directory, &background);
+            slow_disk::start(&manager, &background);
             maintenance::start_scrubber(&manager, config.options.scrub, &background);
             maintenance::start(&manager, maintenance_limits(&config.options), &background);
             persist_cluster_id(&manager, &directory, &background);
@@ -472,13 +474,13 @@ struct OpenedDisk {
     quarantined: BTreeSet<GroupReplica>,
 }
 
-async fn open_disk(config: &ServerConfig, maintenance: &Blocking, rng: &Rng) -> Result<OpenedDisk, Error> {
-    let (config, rng) = (config.clone(), rng.fork());
-    let opened = maintenance.run(move || open_disk_now(&config, rng)).await;
+async fn open_disk(config: &ServerConfig, maintenance: &Blocking, runtime: &Runtime) -> Result<OpenedDisk, Error> {
+    let (config, rng, clock) = (config.clone(), runtime.rng.fork(), runtime.clock.clone());
+    let opened = maintenance.run(move || open_disk_now(&config, rng, clock)).await;
     opened.map_err(|error| Error::internal(error.to_string()))?
 }
 
-fn open_disk_now(config: &ServerConfig, rng: Rng) -> Result<OpenedDisk, Error> {
+fn open_disk_now(config: &ServerConfig, rng: Rng, clock: Clock) -> Result<OpenedDisk, Error> {
     let doing = |action: &'static str| move |error: std::io::Error| Error::internal(format!("{action}: {error}"));
     let data_dir = &config.data_dir;
     std::fs::create_dir_all(data_dir).map_err(doing("create the data folder"))?;
@@ -491,7 +493,7 @@ fn open_disk_now(config: &ServerConfig, rng: Rng) -> Result<OpenedDisk, Error> {
     let disk = (config.options.open_disk)(&data_dir.join("log")).map_err(doing("open the log's folder"))?;
     let to_usize = |size: ByteSize| usize::try_from(size.bytes()).unwrap_or(usize::MAX);
     let (segment_bytes, cache_bytes) = (to_usize(config.options.segment_bytes), to_usize(config.options.log_cache));
-    let options = LogOptions { segment_bytes, cache_bytes, rng, ..LogOptions::default() };
+    let options = LogOptions { segment_bytes, cache_bytes, rng, clock, ..LogOptions::default() };
     let (log, recovered) = CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentManifest>, options)
         .map_err(|error| Error::damaged(format!("open the commit log: {error}")))?;
     remove_deleted_groups(&log, &registry, &recovered);

@@ -55,6 +55,7 @@ fn render(servers: &[ServerSnapshot]) -> String {
         "SIZE",
         "LOG",
         "CLOCK",
+        "SYNC",
         "SCRUBBED",
     ]);
     for one in servers {
@@ -73,6 +74,7 @@ fn render(servers: &[ServerSnapshot]) -> String {
             or_dash(one.size_bytes.map(readable_bytes)),
             or_dash(one.log_bytes.map(readable_bytes)),
             or_dash(one.clock.offset_micros.map(offset)),
+            or_dash(one.sync.delay.map(delay)),
             scrubbed(&one.scrub),
         ]);
     }
@@ -104,6 +106,8 @@ pub fn to_json(one: &ServerSnapshot) -> Value {
         "memory_limit_bytes": memory.map(|memory| memory.limit),
         "clock_offset_micros": one.clock.offset_micros,
         "clock_is_off": one.clock.is_off,
+        "sync_delay_micros": one.sync.delay.map(|delay| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX)),
+        "disk_is_slow": one.sync.is_slow,
         "scrub_finished_seconds_ago": one.scrub.finished_ago.map(|ago| ago.as_secs()),
         "scrub_bytes": one.scrub.bytes,
         "scrub_bytes_per_second": one.scrub.bytes_per_second,
@@ -118,6 +122,12 @@ fn offset(micros: i64) -> String {
     let sign = if micros < 0 { '-' } else { '+' };
     let millis = micros.unsigned_abs() / 1_000;
     format!("{sign}{}.{:03} s", millis / 1_000, millis % 1_000)
+}
+
+/// A duration in milliseconds, such as `1.4 ms`.
+pub(crate) fn delay(delay: Duration) -> String {
+    let tenths = delay.as_micros() / 100;
+    format!("{}.{} ms", tenths / 10, tenths % 10)
 }
 
 /// How long ago, in the largest whole unit.

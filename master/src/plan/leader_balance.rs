@@ -8,7 +8,8 @@
 //! count when other groups are balanced; it is balanced last, by the number of all groups. Each transfer costs the
 //! group some milliseconds without writes. A target must be able to take over at once:
 //!
-//! - its server is registered and responds (a server that is stopping is not registered any more), and its clock is not off,
+//! - its server is registered and responds (a server that is stopping is not registered any more), its clock is not off and its disk
+//!   is not slow,
 //! - its replica is running and has applied nearly all that the leader has,
 //! - the leader has heard from it recently, is confirmed by a quorum, and no replica change is in progress.
 //!
@@ -102,7 +103,7 @@ fn targets(cluster: &ClusterSnapshot, leader: ServerId, report: &ReplicaReport) 
         let Some(server) = cluster.servers.get(&member.server) else { return false };
         let mut replicas = server.report.iter().flat_map(|report| &report.replicas);
         server.registration == Registration::Registered
-            && server.report.as_ref().is_some_and(|report| !report.clock.is_off)
+            && server.report.as_ref().is_some_and(|report| !report.clock.is_off && !report.sync.is_slow)
             && replicas.any(|own| own.replica == member.replica && is_caught_up(own, report))
     });
     ready.map(|member| member.server).collect()

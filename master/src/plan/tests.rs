@@ -23,6 +23,7 @@
 //! counters tables=6 tablets=8                                    the next ids of the counters; others are new
 //! highest 3 table=5 tablet=7 operation=4                         the highest ids that server 3 reports
 //! clock-off 3                                                    the clock of server 3 is off
+//! slow-disk 3                                                    the disk of server 3 is slow
 //! merge 7 8                                                      an operator requests a merge; without 8: with the next tablet
 //! place 1000                                                     a table of 1,000 tablets is placed
 //! split 7                                                        an operator requests a split of tablet 7
@@ -54,6 +55,7 @@ use ebla_model::id::{Generation, Incarnation, LogId, LogIndex, SchemaVersion, Te
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{Membership, root_range};
 use ebla_model::schema::{TableName, TableSchema};
+use ebla_model::sync_delay::SyncState;
 use ebla_model::time::Micros;
 
 use super::failure_detector::{Component, FailureDetector};
@@ -274,6 +276,11 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
             let id = ServerId::new(number());
             let report = cluster.servers.get_mut(&id).unwrap().report.as_mut().unwrap();
             report.clock = ClockState { offset_micros: Some(9_000_000), is_off: true };
+        }
+        "slow-disk" => {
+            let id = ServerId::new(number());
+            let report = cluster.servers.get_mut(&id).unwrap().report.as_mut().unwrap();
+            report.sync = SyncState { delay: Some(Duration::from_millis(700)), is_slow: true };
         }
         "highest" => {
             let id = ServerId::new(number());

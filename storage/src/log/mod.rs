@@ -21,8 +21,8 @@
 //!
 //! Files of this folder, from bytes to behaviour: `record`, `batch`, `segment` (formats, see `docs/reference/formats.md`),
 //! `scan` (segment validation), `files` (segment files and recycling), `durable_state` (each group as written), `index` and
-//! `cache` (each group as readable), `state` (index, cache and queue under one lock), `writer`, `recover`, `manifest`,
-//! `options`.
+//! `cache` (each group as readable), `state` (index, cache and queue under one lock), `writer`, `sync_times`, `recover`,
+//! `manifest`, `options`.
 //!
 //! This module knows no Raft (terms are opaque numbers), no async code and no retries.
 
@@ -39,6 +39,7 @@ mod recover;
 mod scan;
 mod segment;
 mod state;
+mod sync_times;
 mod writer;
 
 #[cfg(test)]
@@ -53,6 +54,7 @@ use std::sync::{Arc, Condvar, Mutex as StdMutex, MutexGuard, OnceLock, PoisonErr
 
 use bytes::Bytes;
 use ebla_model::id::{LogId, LogIndex};
+use ebla_model::sync_delay::Syncs;
 use ebla_runtime::{Failpoint, Thread, spawn_thread};
 use parking_lot::Mutex;
 
@@ -61,6 +63,7 @@ pub use self::manifest::{MemoryManifest, SegmentManifest};
 pub use self::options::{LogOptions, LogStats, OnFailure, Recovered, RecoveredGroup};
 pub use self::record::{GroupReplica, Record};
 use self::state::{LogPhase, LogState, PlannedRead, Submission};
+use self::sync_times::SyncTimes;
 use self::writer::Writer;
 use crate::disk::Disk;
 
@@ -106,6 +109,7 @@ struct Inner {
     /// Held while a batch is written. `None` after the log has stopped: the folder's lock is released, and another log may
     /// open the folder.
     writer: Mutex<Option<Writer>>,
+    sync_times: SyncTimes,
     thread: Mutex<Option<Thread>>,
     /// Called when a submission is queued, when the log runs without its own thread.
     wake: OnceLock<WakeCallback>,
@@ -146,6 +150,7 @@ impl CommitLog {
             state: StdMutex::new(state),
             work: Condvar::new(),
             writer: Mutex::new(Some(rebuilt.writer)),
+            sync_times: SyncTimes::default(),
             thread: Mutex::new(None),
             wake: OnceLock::new(),
         };
@@ -290,6 +295,12 @@ impl CommitLog {
         self.inner.lock_state().stats
     }
 
+    /// The last syncs, and the one in progress.
+    #[must_use]
+    pub fn syncs(&self) -> Syncs {
+        self.inner.sync_times.syncs()
+    }
+
     /// Writes one batch of the queued submissions and completes them. For callers that run the log without its own thread.
     ///
     /// # Errors
@@ -385,7 +396,10 @@ impl CommitLog {
             return Err(LogError::Stopped);
         };
         let records = taken.iter().flat_map(|submission| &submission.records);
-        match writer.write(records) {
+        self.inner.sync_times.begin(self.inner.options.clock.monotonic());
+        let written = writer.write(records);
+        self.inner.sync_times.end(self.inner.options.clock.monotonic());
+        match written {
             Ok(written) => {
                 self.inner.lock_state().publish(writer, &taken, written);
                 drop(guard);

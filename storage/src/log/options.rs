@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::id::LogId;
-use ebla_runtime::Rng;
+use ebla_runtime::{Clock, Rng};
 
 use super::record::GroupReplica;
 
@@ -26,6 +26,8 @@ pub struct LogOptions {
     pub on_failure: OnFailure,
     /// Source of the segments' salts.
     pub rng: Rng,
+    /// Measures the syncs.
+    pub clock: Clock,
 }
 
 impl Default for LogOptions {
@@ -38,6 +40,7 @@ impl Default for LogOptions {
             commit_marker_delay: Duration::from_millis(20),
             on_failure: OnFailure::AbortProcess,
             rng: Rng::from_entropy(),
+            clock: Clock::system(),
         }
     }
 }

@@ -4,6 +4,7 @@ mod bad_messages;
 mod cluster;
 mod ended;
 mod forced;
+mod hanging_disk;
 mod slow_reads;
 mod snapshots;
 

@@ -29,6 +29,8 @@ use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
 use ebla_tablet_server::{LocalServers, RestartScope, ServerConfig, ServerOptions, TabletServer};
 use tempfile::TempDir;
 
+use super::slow_disk::SyncDelay;
+
 pub(crate) const TABLE: TableId = TableId::new(5);
 pub(crate) const TABLET: TabletId = TabletId::new(100);
 pub(crate) const GROUP: GroupId = GroupId::new(1_000);
@@ -86,6 +88,7 @@ pub(crate) struct Fixture {
     tasks: Tasks,
     pub(crate) servers: Vec<Option<TabletServer>>,
     clocks: [Arc<ServerClock>; 3],
+    pub(crate) sync_delays: [SyncDelay; 3],
     scrub: ScrubOptions,
     response_bytes: ResponseBytes,
     /// The address that the servers advertise; `None`: the one they listen on.
@@ -131,6 +134,7 @@ impl Fixture {
             tasks,
             servers: Vec::new(),
             clocks: Default::default(),
+            sync_delays: Default::default(),
             scrub,
             response_bytes,
             advertise,
@@ -145,7 +149,9 @@ impl Fixture {
     }
 
     pub(crate) async fn open(&self, at: usize, split_kib: u32) -> TabletServer {
+        let sync_delay = self.sync_delays[at].clone();
         let options = ServerOptions {
+            open_disk: Arc::new(move |folder| sync_delay.open(folder)),
             timings: TIMINGS,
             restart: RestartScope::Server,
             split_bytes: ebla_runtime::units::ByteSize::new(u64::from(split_kib) * 1024),

@@ -11,5 +11,6 @@ mod fixture;
 mod moves;
 mod rows;
 mod serving;
+mod slow_disk;
 mod splits;
 mod unread;

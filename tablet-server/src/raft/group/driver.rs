@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::Group;
 use super::membership::finish_change;
+use super::relinquish::RelinquishedTerm;
 use crate::raft::status::{GroupStatus, status};
 use crate::raft::storage::adapter::Raft;
 use crate::raft::transport::follower_recovery::FollowerRecovery;
@@ -66,6 +67,7 @@ async fn resume_replication(raft: Raft, recovery: FollowerRecovery) {
 struct StatusWatcher {
     group: std::sync::Weak<Group>,
     raft: Raft,
+    relinquished: RelinquishedTerm,
     own: ReplicaId,
     /// The latest own term in which an unfinished membership change was looked for.
     checked_term: Term,
@@ -76,9 +78,14 @@ impl StatusWatcher {
         Self {
             group: Arc::downgrade(group),
             raft: group.raft().clone(),
+            relinquished: group.relinquished().clone(),
             own: group.replica(),
             checked_term: Term::default(),
         }
+    }
+
+    fn status(&self) -> GroupStatus {
+        self.relinquished.correct(status(&self.raft, self.own), self.own)
     }
 
     /// Reacts to the new status.
@@ -105,14 +112,26 @@ async fn watch(mut watcher: StatusWatcher, sender: watch::Sender<GroupStatus>) {
     // The server metrics change rarely; the others change with every entry.
     let mut server_metrics = watcher.raft.server_metrics();
     let mut all_metrics = watcher.raft.metrics();
+    let mut relinquished = watcher.relinquished.changes();
     loop {
-        let now = status(&watcher.raft, watcher.own);
+        let now = watcher.status();
         let awaits_first_entry = !now.is_leader && now.leader.is_some_and(|leader| leader.replica == watcher.own);
         watcher.react(&now);
         sender.send_if_modified(|known| publish(known, now));
-        let changed = if awaits_first_entry { all_metrics.changed().await } else { server_metrics.changed().await };
-        if changed.is_err() {
-            let last = status(&watcher.raft, watcher.own);
+        let changed = async {
+            if awaits_first_entry {
+                all_metrics.changed().await.is_ok()
+            } else {
+                server_metrics.changed().await.is_ok()
+            }
+        };
+        let core_runs = tokio::select! {
+            core_runs = changed => core_runs,
+            // The watcher has a sender, so the channel stays open.
+            _open = relinquished.changed() => true,
+        };
+        if !core_runs {
+            let last = watcher.status();
             sender.send_if_modified(|known| publish(known, last));
             return;
         }

@@ -4,14 +4,15 @@
 //! openraft's core last published. That view may be stale for a moment. This is safe, because a proposal is bound to its term,
 //! and a read to a leader lease that was still valid after the read arrived.
 //!
-//! Its methods are grouped by purpose: `propose`, `read`, `transfer`, `membership`, `receive`; `driver` has its background
-//! tasks.
+//! Its methods are grouped by purpose: `propose`, `read`, `transfer` with `relinquish`, `membership`, `receive`; `driver` has its
+//! background tasks.
 
 mod driver;
 pub(super) mod membership;
 mod propose;
 mod read;
 mod receive;
+mod relinquish;
 mod transfer;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 use self::propose::permits;
+use self::relinquish::RelinquishedTerm;
 use super::config::{GroupConfig, RaftTimings, openraft_config};
 use super::counters::RaftCounters;
 use super::election::vote_holdoff::VoteHoldoff;
@@ -58,6 +60,7 @@ pub struct Group {
     quorum: QuorumTracker,
     /// The target of the leadership transfer in progress, or 0.
     transfer_target: AtomicU64,
+    relinquished: RelinquishedTerm,
     vote_holdoff: VoteHoldoff,
     /// Set when the server is about to stop.
     elections_disabled: AtomicBool,
@@ -102,6 +105,7 @@ impl Group {
             lease_suspensions,
             quorum,
             transfer_target,
+            relinquished: RelinquishedTerm::new(),
             vote_holdoff,
             elections_disabled: AtomicBool::new(false),
             clock,
@@ -129,7 +133,10 @@ impl Group {
 
     /// The present status of the group.
     pub fn status(&self) -> GroupStatus {
-        status(&self.raft, self.replica())
+        let mut now = self.relinquished.correct(status(&self.raft, self.replica()), self.replica());
+        // While the target campaigns.
+        now.leader = now.leader.or_else(|| self.pending_transfer().flatten());
+        now
     }
 
     /// The status at the last change of leader, readiness or membership. The receiver is notified at the next change.
@@ -137,9 +144,9 @@ impl Group {
         self.status.clone()
     }
 
-    /// The leadership of this replica, once it has applied the first entry of its term.
+    /// The leadership of this replica, once it has applied the first entry of its term, and until it gives the leadership up.
     pub fn leadership(&self) -> Option<Leadership> {
-        leadership(&self.raft)
+        leadership(&self.raft).filter(|leadership| !self.relinquished.covers(leadership.term))
     }
 
     /// Campaigns unless a live leader is known: for a new group, and for one that has certainly lost its leader, so that it need
@@ -268,6 +275,10 @@ impl Group {
 
     pub(super) const fn config(&self) -> &GroupConfig {
         &self.config
+    }
+
+    const fn relinquished(&self) -> &RelinquishedTerm {
+        &self.relinquished
     }
 
     pub(super) const fn lease_suspensions(&self) -> &LeaseSuspensions {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ebla_model::id::Term;
+use ebla_model::metadata::Replica;
+use futures::FutureExt as _;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
 use openraft::raft::ClientWriteResult;
@@ -21,22 +23,39 @@ impl Group {
     /// `term`: the commands are refused as `NotLeader` unless this replica leads in exactly this term. Waits while too many bytes
     /// of proposals are in flight. Not cancel-safe: a command that was proposed stays proposed.
     pub async fn propose(&self, commands: Vec<Bytes>, term: Option<Term>) -> Vec<Result<Bytes, ProposeError>> {
-        if let Some(hint) = self.pending_transfer() {
-            return commands.iter().map(|_| Err(ProposeError::NotLeader { hint })).collect();
+        if let Some(hint) = self.refuses_proposals(term) {
+            return vec![Err(ProposeError::NotLeader { hint }); commands.len()];
         }
         let _permit = self.acquire_permits(commands.iter().map(Bytes::len).sum()).await;
-        let mut proposed = Vec::with_capacity(commands.len());
-        for command in commands {
-            proposed.push(self.propose_one(command, term).await);
+        if let Some(hint) = self.refuses_proposals(term) {
+            return vec![Err(ProposeError::NotLeader { hint }); commands.len()];
         }
-        let mut outcomes = Vec::with_capacity(proposed.len());
-        for proposal in proposed {
-            outcomes.push(match proposal {
-                Ok(result) => proposal_outcome(result.await),
-                Err(error) => Err(error),
-            });
+        let mut outcomes = vec![Err(ProposeError::Unknown); commands.len()];
+        let work = async {
+            let mut proposed = Vec::with_capacity(commands.len());
+            for command in commands {
+                proposed.push(self.propose_one(command, term).await);
+            }
+            for (outcome, proposal) in outcomes.iter_mut().zip(proposed) {
+                *outcome = match proposal {
+                    Ok(result) => proposal_outcome(result.await),
+                    Err(error) => Err(error),
+                };
+            }
+        };
+        match term {
+            Some(term) => self.run_in_term(term, work.boxed()).await,
+            None => work.await,
         }
         outcomes
+    }
+
+    /// Whether proposals in `term` are refused because this replica gives the leadership up or has given it up, with the next leader as
+    /// far as it is known.
+    #[expect(clippy::option_option, reason = "whether they are refused, and whether the next leader is known")]
+    fn refuses_proposals(&self, term: Option<Term>) -> Option<Option<Replica>> {
+        let has_ended = || term.filter(|term| self.relinquished.covers(*term)).map(|_term| self.status().leader);
+        self.pending_transfer().or_else(has_ended)
     }
 
     /// Proposes one command after which another group may serve what this one has served, such as a division. Lease reads are

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use ebla_model::id::Term;
 use ebla_runtime::Failpoint;
+use futures::FutureExt as _;
+use futures::future::select;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{LinearizableReadError, RaftError};
 use openraft::{RaftMetrics, ReadPolicy, ServerState};
@@ -64,7 +66,15 @@ impl Group {
                 Err(_fatal) => Err(ReadIndexError::Stopped),
             }
         };
-        tokio::time::timeout(timeout, confirmed).await.unwrap_or(Err(ReadIndexError::Timeout))
+        let given_up = async {
+            self.leadership_given_up().await;
+            Err(ReadIndexError::NotLeader { hint: self.status().leader })
+        };
+        let outcome = select(confirmed.boxed(), given_up.boxed());
+        match tokio::time::timeout(timeout, outcome).await {
+            Ok(outcome) => outcome.factor_first().0,
+            Err(_elapsed) => Err(ReadIndexError::Timeout),
+        }
     }
 
     /// The latest time such that a quorum has acknowledged a message of this term sent then or later.

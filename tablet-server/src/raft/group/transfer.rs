@@ -11,8 +11,9 @@ use crate::raft::status::{Leadership, is_matched};
 use crate::raft::types::current_term;
 
 impl Group {
-    /// Transfers leadership to another voter. Proposals are refused meanwhile and are certainly not in the log; reads need a
-    /// read index until the term ends.
+    /// Transfers leadership to another voter. Proposals are refused meanwhile and are certainly not in the log; lease reads are
+    /// suspended. As soon as the target is asked to campaign, this replica leads no more, whether or not its own log, and so
+    /// openraft's core, learns of a later term.
     ///
     /// # Errors
     /// After `TargetBehind` this replica still leads; after `TargetNotElected` there is no leader until the next election.
@@ -33,6 +34,7 @@ impl Group {
         // From here on the target may be elected even while the lease is valid.
         self.lease_suspensions.suspend_term(term);
         self.raft.trigger().transfer_leader(to.get()).await.map_err(|_fatal| TransferError::Stopped)?;
+        self.relinquished.record(term);
         let elected = self.wait_for(self.config.timings.election_max, |m| (current_term(m) > term).then_some(())).await;
         elected.ok_or(TransferError::TargetNotElected)
     }

@@ -38,6 +38,7 @@ pub use self::force_membership::QuorumLoss;
 pub use self::provision::{CreateOutcome, InitialState};
 use crate::capacity::Capacity;
 use crate::clock_comparison::ClockComparison;
+use crate::disk_speeds::DiskSpeeds;
 use crate::raft::{BlockingPools, GroupDirectory, GroupReplica, Network, RaftTimings};
 use crate::scrub_results::ScrubResults;
 use crate::tablet::core::applied_state::TabletMetadata;
@@ -105,6 +106,7 @@ pub struct TabletManager {
     /// Whether the server is draining.
     draining: AtomicBool,
     clocks: Arc<ClockComparison>,
+    disk_speeds: DiskSpeeds,
     scrub_results: ScrubResults,
 }
 
@@ -138,6 +140,7 @@ impl TabletManager {
             failure: watch::Sender::new(None),
             draining: AtomicBool::new(false),
             clocks: Arc::default(),
+            disk_speeds: DiskSpeeds::default(),
             scrub_results: ScrubResults::default(),
         });
         let live = manager.replicas_to_start()?;
@@ -272,6 +275,18 @@ impl TabletManager {
     #[must_use]
     pub const fn clocks(&self) -> &Arc<ClockComparison> {
         &self.clocks
+    }
+
+    /// The speeds of this server's disk and of the others'.
+    #[must_use]
+    pub const fn disk_speeds(&self) -> &DiskSpeeds {
+        &self.disk_speeds
+    }
+
+    /// The other servers that a leadership may go to: their clocks are not off and their disks are not slow.
+    #[must_use]
+    pub fn leadership_targets(&self) -> BTreeSet<ServerId> {
+        self.disk_speeds.without_slow(self.clocks.trusted(self.clock().monotonic()))
     }
 
     /// The results of scrubbing the stores.

@@ -1,0 +1,62 @@
+//! How long the last writes of batches took, each of which contains a sync: what shows that the disk is slow.
+//!
+//! The first batch of a segment also writes and syncs the segment's header.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ebla_model::sync_delay::{SYNCS_MAX, Syncs};
+use parking_lot::Mutex;
+
+/// The times of the last syncs. Written by the thread that holds the writer, read by others at any time.
+#[derive(Debug, Default)]
+pub(super) struct SyncTimes(Mutex<Times>);
+
+/// Locked for a few instructions: never while a sync is in progress.
+#[derive(Debug, Default)]
+struct Times {
+    /// When each ended, and how long it lasted.
+    ended: VecDeque<(Duration, Duration)>,
+    running_since: Option<Duration>,
+}
+
+impl SyncTimes {
+    /// A sync begins.
+    pub(super) fn begin(&self, now: Duration) {
+        self.0.lock().running_since = Some(now);
+    }
+
+    /// The sync has ended, also by an error.
+    pub(super) fn end(&self, now: Duration) {
+        let mut times = self.0.lock();
+        let Some(since) = times.running_since.take() else { return };
+        if times.ended.len() == SYNCS_MAX {
+            times.ended.pop_front();
+        }
+        times.ended.push_back((now, now.saturating_sub(since)));
+    }
+
+    pub(super) fn syncs(&self) -> Syncs {
+        let times = self.0.lock();
+        Syncs { ended: times.ended.iter().copied().collect(), running_since: times.running_since }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_syncs_and_the_one_in_progress_are_known() {
+        let (times, second) = (SyncTimes::default(), Duration::from_secs(1));
+        assert_eq!(times.syncs(), Syncs::default());
+        for at in (0..100).step_by(2) {
+            times.begin(second * at);
+            times.end(second * at + second / 4);
+        }
+        times.begin(second * 100);
+        let syncs = times.syncs();
+        assert_eq!((syncs.ended.len(), syncs.running_since), (SYNCS_MAX, Some(second * 100)));
+        assert_eq!(syncs.ended.last(), Some(&(second * 98 + second / 4, second / 4)));
+    }
+}
