@@ -12,8 +12,9 @@
 //!
 //! Each transaction is synced before it is acknowledged, so only the last record can be torn: a torn tail is
 //! truncated when the journal is opened. A damaged record before an intact one is corruption, which an operator must
-//! inspect. So is a journal without a whole snapshot at its beginning: opening replaces the file by a snapshot (new file,
-//! sync, rename, sync of the folder), and so does growth. After a failed write or sync nothing is written any more.
+//! inspect. So is a last record that was written as a whole and is not intact (`check_torn_tail`), and a journal without a whole snapshot
+//! at its beginning: opening replaces the file by a snapshot (new file, sync, rename, sync of the folder), and so does growth. After a
+//! failed write or sync nothing is written any more.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,6 +28,8 @@ use crate::{Error, File, LeaseId, Revision, Write};
 
 const MAGIC: &[u8; 8] = b"EBLACHB1";
 const HEAD_BYTES: usize = 8;
+/// What a disk writes as a whole or not at all. A file system that has made the file longer shows zeros where it has not written.
+const SECTOR_BYTES: usize = 512;
 const TRANSACTION: u8 = 1;
 const SNAPSHOT_FILE: u8 = 2;
 const SNAPSHOT_END: u8 = 3;
@@ -228,7 +231,7 @@ fn replay(bytes: &Bytes) -> Result<(Revision, BTreeMap<String, File>), Error> {
         }
         rest = after;
     }
-    check_torn_tail(&rest)?;
+    check_torn_tail(&rest, bytes.len() - rest.len())?;
     let all = files.clone_files().into_iter().map(|file| (file.path.clone(), file));
     Ok((files.revision(), all.collect()))
 }
@@ -253,8 +256,9 @@ fn replay_snapshot(bytes: &Bytes) -> Result<(Bytes, Revision, BTreeMap<String, F
     Err(Error::Damaged("the snapshot in the journal is incomplete".to_owned()))
 }
 
-/// A torn tail contains no intact record. If one follows, the bytes before it were synced and are damaged.
-fn check_torn_tail(rest: &Bytes) -> Result<(), Error> {
+/// Refuses a tail that a crash in the middle of a write does not leave: then its bytes were synced and are damaged. `start`: its place in
+/// the file. A crash leaves no intact record, and of the last one a beginning, or all of it with some sectors that are zeros.
+fn check_torn_tail(rest: &Bytes, start: usize) -> Result<(), Error> {
     for start in 1..rest.len() {
         // The kind is checked before the checksum, so that searching at every offset stays cheap.
         let is_known = matches!(rest.get(start + HEAD_BYTES), Some(&(TRANSACTION | SNAPSHOT_FILE | SNAPSHOT_END)));
@@ -262,10 +266,31 @@ fn check_torn_tail(rest: &Bytes) -> Result<(), Error> {
             return Err(Error::Damaged("a record before the last one is damaged".to_owned()));
         }
     }
+    if is_whole(rest, start) {
+        return Err(Error::Damaged("the last record was written as a whole and is damaged".to_owned()));
+    }
     if !rest.is_empty() {
         tracing::warn!(bytes = rest.len(), "truncated the torn tail of the journal");
     }
     Ok(())
+}
+
+/// Whether all sectors of a record that is not intact were written.
+fn is_whole(record: &Bytes, start: usize) -> bool {
+    let mut payload = record.clone();
+    let (Ok(length), Ok(checksum)) = (payload.try_get_u32_le(), payload.try_get_u32_le()) else { return false };
+    if crc32c::crc32c(&payload) == checksum {
+        // Only its length is damaged.
+        return !payload.is_empty();
+    }
+    let is_complete = usize::try_from(length).is_ok_and(|length| length <= payload.len());
+    is_complete && sectors(record, start).all(|sector| sector.iter().any(|byte| *byte != 0))
+}
+
+/// The parts of these bytes that lie in different sectors. `start`: their place in the file.
+fn sectors(bytes: &[u8], start: usize) -> impl Iterator<Item = &[u8]> {
+    let (first, others) = bytes.split_at(bytes.len().min(SECTOR_BYTES - start % SECTOR_BYTES));
+    std::iter::once(first).filter(|first| !first.is_empty()).chain(others.chunks(SECTOR_BYTES))
 }
 
 /// The payload of the first record and the bytes after it, or `None` at the end and where there is no intact record.
@@ -398,6 +423,49 @@ mod tests {
         for order in [&[3][..], &[0, 3, 2], &[2, 0], &[2, 2], &[0, 1, 2, 4], &[0, 1, 2, 3, 3]] {
             let payloads: Vec<_> = order.iter().map(|number| payloads()[*number].clone()).collect();
             assert!(matches!(replayed(journal(&payloads)), Err(Error::Damaged(_))), "{order:?}");
+        }
+    }
+
+    /// A journal whose last record has several sectors, and the place of that record.
+    fn with_large_record() -> (Vec<u8>, usize) {
+        let value: Vec<u8> = (0..3 * SECTOR_BYTES).map(|at| u8::try_from(at % 255).unwrap() | 1).collect();
+        let mut payloads = payloads();
+        payloads[4] = transaction(Revision::new(9), &[Write::put("c", value)]).unwrap();
+        (journal(&payloads), journal(&payloads[..4]).len())
+    }
+
+    #[test]
+    fn a_last_record_that_was_written_as_a_whole_is_damage_and_no_torn_tail() {
+        let (large, at) = with_large_record();
+        let (small, last) = (journal(&payloads()), journal(&payloads()[..4]).len());
+        for (whole, last) in [(large, at), (small, last)] {
+            for place in last..whole.len() {
+                let mut rotten = whole.clone();
+                rotten[place] ^= 0x10;
+                let opened = replayed(rotten);
+                assert!(matches!(opened, Err(Error::Damaged(_))), "byte {place} of {}: {opened:?}", whole.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_of_which_some_sectors_or_the_end_were_not_written_is_torn() {
+        let (whole, last) = with_large_record();
+        let before = Revision::new(8);
+        for length in last..whole.len() {
+            assert_eq!(replayed(whole[..length].to_vec()).unwrap().0, before, "{length} of {} bytes", whole.len());
+        }
+        let boundaries = (last..whole.len()).filter(|place| *place == last || place % SECTOR_BYTES == 0);
+        let sectors: Vec<usize> = boundaries.collect();
+        assert!(sectors.len() > 3);
+        // Every set of sectors but the empty one.
+        for lost in 1..1_u32 << sectors.len() {
+            let mut torn = whole.clone();
+            for (number, start) in sectors.iter().enumerate().filter(|(number, _start)| (lost >> number) & 1 == 1) {
+                let end = sectors.get(number + 1).copied().unwrap_or(whole.len());
+                torn[*start..end].fill(0);
+            }
+            assert_eq!(replayed(torn).unwrap().0, before, "sectors {lost:b}");
         }
     }
 
