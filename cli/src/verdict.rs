@@ -203,16 +203,17 @@ fn slow_disk(server: &ServerSnapshot) -> Option<(Level, String)> {
     Some((Level::Degraded, reason))
 }
 
-/// A server with damaged replicas that nothing could replace: rows in their damaged blocks cannot be read.
+/// A server with damaged replicas that stay, because their groups have no majority without them: rows in their damaged blocks cannot be
+/// read from them.
 fn damaged(server: &ServerSnapshot) -> Option<(Level, String)> {
-    let (replicas, them) = match server.scrub.kept {
+    let replicas = match server.scrub.kept {
         0 => return None,
-        1 => ("1 damaged replica".to_owned(), "it"),
-        several => (format!("{several} damaged replicas"), "them"),
+        1 => "1 damaged replica that its group needs".to_owned(),
+        several => format!("{several} damaged replicas that their groups need"),
     };
     let reason = format!(
-        "tablet server {} has {replicas} and no other server can replace {them}: some rows cannot be read; restore these rows from a \
-         copy and check the disk",
+        "tablet server {} has {replicas} for a majority: start the other servers, or restore the rows that cannot be read from a copy; \
+         check the disk",
         server.id
     );
     Some((Level::Degraded, reason))
@@ -458,8 +459,8 @@ mod tests {
         snapshot.servers[0].scrub.kept = 1;
         assert_eq!(
             evaluate(&snapshot).to_string(),
-            "degraded: tablet server 1 has 1 damaged replica and no other server can replace it: some rows cannot be read; restore \
-             these rows from a copy and check the disk"
+            "degraded: tablet server 1 has 1 damaged replica that its group needs for a majority: start the other servers, or restore the \
+             rows that cannot be read from a copy; check the disk"
         );
     }
 

@@ -374,11 +374,9 @@ impl Control for ControlService {
         }))
     }
 
-    async fn evidence(
-        &self,
-        _request: Request<wire::EvidenceRequest>,
-    ) -> Result<Response<wire::EvidenceReply>, Status> {
-        Ok(Response::new(evidence::evidence(&self.manager, &self.directory)))
+    async fn evidence(&self, request: Request<wire::EvidenceRequest>) -> Result<Response<wire::EvidenceReply>, Status> {
+        let only = request.into_inner().groups.into_iter().map(GroupId::new).collect();
+        Ok(Response::new(evidence::evidence(&self.manager, &self.directory, &only)))
     }
 
     async fn clock(&self, _request: Request<wire::ClockRequest>) -> Result<Response<wire::ClockReply>, Status> {

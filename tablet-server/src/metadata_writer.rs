@@ -25,11 +25,11 @@ use parking_lot::Mutex;
 use ebla_client::{Cluster, Directory};
 use ebla_model::error::{Error, Reason};
 use ebla_model::highest_ids::HighestIds;
-use ebla_model::id::{GroupId, LogIndex, ServerId, TabletId};
-use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::id::{GroupId, LogIndex, ReplicaId, ServerId, TabletId};
+use ebla_model::metadata::{GroupDescriptor, Membership, Replica, TabletDescriptor};
 use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
-use ebla_proto::control::FlushRequest;
 use ebla_proto::control::control_client::ControlClient;
+use ebla_proto::control::{EvidenceRequest, FlushRequest};
 use ebla_proto::{convert, status};
 use ebla_routing::{Annotations, ChubbyDirectory, Metadata, PutOutcome};
 use ebla_runtime::Runtime;
@@ -48,6 +48,8 @@ const CONCURRENCY: usize = 16;
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before failed rows are retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Timeout of the question whether another replica is sound.
+const EVIDENCE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of another replica's flush before a division.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -184,6 +186,19 @@ impl MetadataWriter {
         }
     }
 
+    /// Whether a replica runs, and its store is not damaged.
+    async fn is_sound(&self, replica: Replica, group: GroupId) -> bool {
+        let Some(address) = self.directory.address(replica.server).await else { return false };
+        let mut client = ControlClient::new(self.channels.get(&address));
+        let mut request = tonic::Request::new(EvidenceRequest { groups: vec![group.get()] });
+        request.set_timeout(EVIDENCE_TIMEOUT);
+        let Ok(reply) = client.evidence(request).await else { return false };
+        let reply = reply.into_inner();
+        // The address of a dead server may belong to another server now.
+        reply.server == replica.server.get()
+            && reply.groups.iter().any(|found| found.replica == replica.replica.get() && !found.damaged)
+    }
+
     async fn flush_replica(&self, server: ServerId, group: GroupId) -> Result<(), Error> {
         let address = self.directory.address(server).await;
         let address = address.ok_or_else(|| Error::new(Reason::Unavailable, "the server's address is unknown"))?;
@@ -238,6 +253,17 @@ impl TabletHost for MetadataWriter {
                 }
             });
             futures::future::join_all(flushes).await;
+        })
+    }
+
+    fn sound_members<'a>(&'a self, group: GroupId, members: &'a Membership) -> BoxFuture<'a, BTreeSet<ReplicaId>> {
+        Box::pin(async move {
+            let others = members.replicas().filter(|replica| replica.server != self.server);
+            let asked = others.map(|replica| async move {
+                let asked = tokio::time::timeout(EVIDENCE_TIMEOUT, self.is_sound(replica, group)).await;
+                asked.is_ok_and(|is_sound| is_sound).then_some(replica.replica)
+            });
+            futures::future::join_all(asked).await.into_iter().flatten().collect()
         })
     }
 

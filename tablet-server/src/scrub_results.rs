@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ebla_model::metadata::Membership;
 use ebla_model::scrub::ScrubState;
 use ebla_storage::log::GroupReplica;
 use parking_lot::Mutex;
@@ -24,8 +25,8 @@ struct Results {
 /// A damaged replica that serves what is readable.
 #[derive(Debug, Default)]
 struct Kept {
-    /// The voters of its group when the damage was found.
-    voters: usize,
+    /// The members of its group when the damage was found.
+    membership: Membership,
     /// How often it was found.
     found: u32,
 }
@@ -57,20 +58,29 @@ impl ScrubResults {
         self.0.lock().damaged.insert(id);
     }
 
-    /// Records that a damaged replica stays. `voters`: the number of voters of its group. Returns how often that was recorded before for
-    /// this replica.
-    pub(crate) fn keep(&self, id: GroupReplica, voters: usize) -> u32 {
+    /// Whether a replica was found damaged.
+    pub(crate) fn is_damaged(&self, id: GroupReplica) -> bool {
+        self.0.lock().damaged.contains(&id)
+    }
+
+    /// Records that a damaged replica stays. `membership`: of its group. Returns how often that was recorded before for this replica.
+    pub(crate) fn keep(&self, id: GroupReplica, membership: Membership) -> u32 {
         let mut results = self.0.lock();
         results.damaged.insert(id);
         let kept = results.kept.entry(id).or_default();
         let before = kept.found;
-        *kept = Kept { voters, found: before.saturating_add(1) };
+        *kept = Kept { membership, found: before.saturating_add(1) };
         before
     }
 
-    /// The voters of the group of a damaged replica that stays.
-    pub(crate) fn kept_voters(&self, id: GroupReplica) -> Option<usize> {
-        self.0.lock().kept.get(&id).map(|kept| kept.voters)
+    /// Whether a replica is damaged and stays.
+    pub(crate) fn is_kept(&self, id: GroupReplica) -> bool {
+        self.0.lock().kept.contains_key(&id)
+    }
+
+    /// The members of the group of a damaged replica that stays.
+    pub(crate) fn kept_membership(&self, id: GroupReplica) -> Option<Membership> {
+        self.0.lock().kept.get(&id).map(|kept| kept.membership.clone())
     }
 
     /// A replica does not run on this server any more.
@@ -121,10 +131,11 @@ mod tests {
     fn a_kept_replica_counts_until_it_is_removed() {
         let results = ScrubResults::default();
         let [one, other] = [1, 2].map(|group| GroupReplica { group: GroupId::new(group), replica: ReplicaId::new(1) });
-        assert_eq!([results.keep(one, 1), results.keep(one, 1), results.keep(other, 2)], [0, 1, 0]);
+        let keep = |id| results.keep(id, Membership::default());
+        assert_eq!([keep(one), keep(one), keep(other)], [0, 1, 0]);
         let counts = || (results.state(Duration::ZERO).damaged, results.state(Duration::ZERO).kept);
-        assert_eq!((results.kept_voters(other), counts()), (Some(2), (2, 2)));
+        assert_eq!((results.kept_membership(other), counts()), (Some(Membership::default()), (2, 2)));
         results.forget(other);
-        assert_eq!((results.kept_voters(other), counts()), (None, (2, 1)));
+        assert_eq!((results.is_kept(other), results.is_damaged(other), counts()), (false, true, (2, 1)));
     }
 }

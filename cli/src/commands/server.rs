@@ -140,7 +140,7 @@ fn ago(ago: Duration) -> String {
     }
 }
 
-/// When the stores were read as a whole, and the damaged replicas that nothing could replace.
+/// When the stores were read as a whole, and the damaged replicas that stay.
 fn scrubbed(scrub: &ScrubState) -> String {
     let when = or_dash(scrub.finished_ago.map(ago));
     if scrub.kept == 0 { when } else { format!("{when}, {} damaged", scrub.kept) }

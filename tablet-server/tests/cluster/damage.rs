@@ -106,3 +106,46 @@ async fn a_damaged_replica_stays_while_the_others_do_not_respond() {
     assert!(manager.quarantined().is_empty(), "the group would have no quorum");
     fixture.stop().await;
 }
+
+/// One of the other two servers has just been lost, and has not been missed yet. `find`: damage is found on the server that is given.
+async fn a_damaged_replica_votes_until_the_others_respond(find: impl AsyncFn(&Fixture, usize)) {
+    let mut fixture = Fixture::start(1 << 20).await;
+    write(fixture.server(0).cluster(), 0, ROWS, BYTES).await;
+    let (damaged, other, lost) = (0, 1, 2);
+    let (victim, manager) = (id(&fixture, damaged), Arc::clone(fixture.server(damaged).tablet_manager()));
+    let kept = || manager.scrub_results().state(manager.clock().monotonic()).kept;
+    until("all servers have responded", || manager.clocks().responding(manager.clock().monotonic()).len() == 2).await;
+    fixture.servers[lost].take().unwrap().abort().await;
+    damage(&fixture, damaged);
+    find(&fixture, damaged).await;
+    until("the damage is found", || kept() == 1).await;
+    write(fixture.server(other).cluster(), 0, ROWS, BYTES + 2).await;
+    expect_rows(&scan(fixture.server(other).cluster()).await, ROWS, BYTES + 2);
+    assert!(manager.quarantined().is_empty(), "the group would have no majority");
+    fixture.servers[lost] = Some(fixture.open(lost, 1 << 20).await);
+    until("the quarantine", || manager.quarantined() == [victim]).await;
+    assert_eq!(kept(), 0);
+    write(fixture.server(other).cluster(), 0, ROWS, BYTES + 3).await;
+    expect_rows(&scan(fixture.server(damaged).cluster()).await, ROWS, BYTES + 3);
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_damaged_replica_that_a_read_meets_votes_until_the_others_respond() {
+    let report = async |fixture: &Fixture, damaged: usize| group(fixture, damaged).state_machine().damage().report();
+    Box::pin(a_damaged_replica_votes_until_the_others_respond(report)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_damaged_replica_that_a_write_meets_votes_until_the_others_respond() {
+    let compact = async |fixture: &Fixture, damaged: usize| {
+        for size in [BYTES, BYTES + 1] {
+            write(fixture.server(1).cluster(), 0, ROWS, size).await;
+            group(fixture, damaged).state_machine().flush().unwrap();
+        }
+        // RocksDB meets the damage in the background, and then refuses all writes.
+        group(fixture, damaged).state_machine().store().compact().unwrap();
+        write(fixture.server(1).cluster(), 0, 1, BYTES).await;
+    };
+    Box::pin(a_damaged_replica_votes_until_the_others_respond(compact)).await;
+}

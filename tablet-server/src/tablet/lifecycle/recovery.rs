@@ -4,22 +4,24 @@
 //! |---|---|---|
 //! | the disk is full, no more files can be opened | `ResourceExhausted` | the replica is closed and opened again after a pause |
 //! | bytes of the log are damaged | `DataDamaged` | quarantine: the master replaces the replica from its peers |
-//! | bytes of the store are damaged, files are missing | `DataDamaged` | quarantine, if the group can go on without the replica |
-//! | ... and the group has one or two voters | `DataDamaged` | opened again after a pause: it serves what is readable |
+//! | bytes of the store are damaged, files are missing | `DataDamaged` | quarantine, if the other members are a majority and respond |
+//! | ... and they are none, or do not respond | `DataDamaged` | opened again after a pause: it votes, and serves what is readable |
 //! | a store cannot be opened for another reason | any other | opened again after a pause: no other replica is concerned |
 //! | the core of a running replica ended for another reason | any other | the process ends: an invariant or the disk is broken |
 //! | the server stops | `Cancelled`, `Unavailable` | none is needed; opening again fails in the same way |
 //!
 //! A replica that waits is reported as one that does not run, so the master replaces it if it waits for longer than the grace.
 //!
-//! A replica with a damaged store may vote: its promises are in the log. One with a damaged log may not.
+//! A replica with a damaged store may vote: its promises are in the log. One with a damaged log may not. So a damaged store is given
+//! up only when the others are known to respond: at that moment another server may have been lost.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::ReplicaId;
-use ebla_model::metadata::Membership;
+use ebla_model::metadata::{Membership, Replica};
 
 use crate::raft::FaultPart;
 
@@ -27,8 +29,14 @@ use crate::raft::FaultPart;
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// The fewest voters of a group that can lose one: the others are a majority.
-const VOTERS_MIN: usize = 3;
+/// Whether a group can go on without one of its voters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Majority {
+    /// The other members are a majority, and have just responded.
+    WithoutIt,
+    /// They are none, do not respond, or were not asked.
+    NeedsIt,
+}
 
 /// When a replica failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,28 +67,34 @@ pub(super) struct ReplicaFailure {
     pub(super) error: Error,
     /// Where it happened.
     pub(super) part: FaultPart,
-    /// The voters of the replica's group; `None`: it is no voter, or its store could not be read.
-    pub(super) voters: Option<usize>,
+    /// The members of the replica's group; `None`: it is no voter, or its store could not be read.
+    pub(super) membership: Option<Membership>,
 }
 
 impl ReplicaFailure {
     /// A failure of a replica whose state is not known.
     pub(super) const fn unknown(error: Error) -> Self {
-        Self { error, part: FaultPart::StateMachine, voters: None }
+        Self { error, part: FaultPart::StateMachine, membership: None }
     }
 }
 
-/// The number of voters of a group, if `replica` is one of them.
-pub(super) fn voters_with(membership: &Membership, replica: ReplicaId) -> Option<usize> {
-    let voters = membership.replicas().filter(|replica| membership.is_voter(replica.replica)).count();
-    membership.is_voter(replica).then_some(voters)
+/// The members of a group, if `replica` is one of its voters.
+pub(super) fn membership_with(membership: &Membership, replica: ReplicaId) -> Option<Membership> {
+    membership.is_voter(replica).then(|| membership.clone())
+}
+
+/// Whether the group can go on without its voter `own`. `sound`: the other replicas that run and are not damaged.
+pub(super) fn majority_without(membership: &Membership, own: ReplicaId, sound: &BTreeSet<ReplicaId>) -> Majority {
+    let has_voters = membership.voters.iter().all(|voters| !voters.is_empty());
+    let others = |replica: Replica| replica.replica != own && sound.contains(&replica.replica);
+    if has_voters && membership.has_majority(others) { Majority::WithoutIt } else { Majority::NeedsIt }
 }
 
 /// What becomes of a replica that failed.
-pub(super) fn recovery(stage: Stage, failure: &ReplicaFailure) -> Recovery {
+pub(super) fn recovery(stage: Stage, failure: &ReplicaFailure, majority: Majority) -> Recovery {
     match (stage, failure.error.reason, failure.part) {
         (_, Reason::DataDamaged, FaultPart::StateMachine)
-            if failure.voters.is_some_and(|voters| voters < VOTERS_MIN) =>
+            if failure.membership.is_some() && majority == Majority::NeedsIt =>
         {
             Recovery::ReopenDamaged
         }
@@ -105,45 +119,62 @@ mod tests {
 
     const STAGES: [Stage; 2] = [Stage::Opening, Stage::Running];
 
-    fn failure(reason: Reason, part: FaultPart, voters: Option<usize>) -> ReplicaFailure {
-        ReplicaFailure { error: Error::new(reason, "failed"), part, voters }
+    fn failure(reason: Reason, part: FaultPart, voters: Option<u64>) -> ReplicaFailure {
+        let membership = voters.map(|voters| Membership::initial(&(1..=voters).map(ServerId::new).collect::<Vec<_>>()));
+        ReplicaFailure { error: Error::new(reason, "failed"), part, membership }
     }
 
     /// The recoveries while it is opened and while it runs.
-    fn recoveries(reason: Reason, part: FaultPart, voters: Option<usize>) -> [Recovery; 2] {
-        STAGES.map(|stage| recovery(stage, &failure(reason, part, voters)))
+    fn recoveries(reason: Reason, part: FaultPart, voters: Option<u64>, majority: Majority) -> [Recovery; 2] {
+        STAGES.map(|stage| recovery(stage, &failure(reason, part, voters), majority))
     }
 
     #[test]
     fn a_damaged_store_is_quarantined_only_if_the_group_can_go_on_without_it() {
         use Recovery::{Quarantine, ReopenDamaged};
-        let table = [
-            (Some(1), ReopenDamaged),
-            (Some(2), ReopenDamaged),
-            (Some(3), Quarantine),
-            (Some(5), Quarantine),
-            // A learner, or one whose state cannot be read: there is nothing to serve.
-            (None, Quarantine),
-        ];
-        for (voters, expected) in table {
-            let found = recoveries(Reason::DataDamaged, FaultPart::StateMachine, voters);
-            assert_eq!(found, [expected; 2], "{voters:?} voters");
+        for voters in [1, 2, 3, 5] {
+            let found = |majority| recoveries(Reason::DataDamaged, FaultPart::StateMachine, Some(voters), majority);
+            assert_eq!(found(Majority::NeedsIt), [ReopenDamaged; 2]);
+            assert_eq!(found(Majority::WithoutIt), [Quarantine; 2]);
+        }
+        // A learner, or one whose state cannot be read: there is nothing to serve.
+        let unknown = recoveries(Reason::DataDamaged, FaultPart::StateMachine, None, Majority::NeedsIt);
+        assert_eq!(unknown, [Quarantine; 2]);
+    }
+
+    #[test]
+    fn a_damaged_log_is_quarantined_whatever_the_others_do() {
+        for voters in [None, Some(1), Some(2), Some(3)] {
+            for majority in [Majority::NeedsIt, Majority::WithoutIt] {
+                let found = recoveries(Reason::DataDamaged, FaultPart::Log, voters, majority);
+                assert_eq!(found, [Recovery::Quarantine; 2], "{voters:?} voters");
+            }
         }
     }
 
     #[test]
-    fn a_damaged_log_is_quarantined_whatever_the_number_of_voters() {
-        for voters in [None, Some(1), Some(2), Some(3)] {
-            let found = recoveries(Reason::DataDamaged, FaultPart::Log, voters);
-            assert_eq!(found, [Recovery::Quarantine; 2], "{voters:?} voters");
-        }
+    fn the_others_are_a_majority_if_enough_of_them_are_sound() {
+        let [first, second, third, fourth] = [1, 2, 3, 4].map(ReplicaId::new);
+        let mut membership = Membership::initial(&[1, 2, 3].map(ServerId::new));
+        let majority = |membership: &Membership, sound: &[ReplicaId]| {
+            majority_without(membership, first, &sound.iter().copied().collect())
+        };
+        assert_eq!(majority(&membership, &[second, third]), Majority::WithoutIt);
+        assert_eq!(majority(&membership, &[third]), Majority::NeedsIt);
+        assert_eq!(majority(&membership, &[first, third, fourth]), Majority::NeedsIt, "itself and others do not count");
+        membership.voters = vec![[first].into(), [first, second, third].into()];
+        assert_eq!(majority(&membership, &[second, third]), Majority::NeedsIt, "during a change");
+        membership.voters = vec![[first, second].into()];
+        assert_eq!(majority(&membership, &[second]), Majority::NeedsIt);
+        assert_eq!(majority(&Membership::default(), &[second, third]), Majority::NeedsIt);
     }
 
     #[test]
     fn a_replica_without_resources_waits() {
         for part in [FaultPart::Log, FaultPart::StateMachine] {
             for voters in [None, Some(1), Some(3)] {
-                assert_eq!(recoveries(Reason::ResourceExhausted, part, voters), [Recovery::Reopen; 2]);
+                let found = recoveries(Reason::ResourceExhausted, part, voters, Majority::WithoutIt);
+                assert_eq!(found, [Recovery::Reopen; 2]);
             }
         }
     }
@@ -151,24 +182,22 @@ mod tests {
     #[test]
     fn only_a_running_replica_ends_the_process() {
         for reason in Reason::ALL {
-            let [opening, _running] = recoveries(*reason, FaultPart::StateMachine, Some(3));
+            let [opening, _running] = recoveries(*reason, FaultPart::StateMachine, Some(3), Majority::WithoutIt);
             assert_ne!(opening, Recovery::EndProcess, "{reason}");
         }
-        let running = |reason| recoveries(reason, FaultPart::StateMachine, Some(1))[1];
+        let running = |reason| recoveries(reason, FaultPart::StateMachine, Some(1), Majority::NeedsIt)[1];
         assert_eq!(running(Reason::Internal), Recovery::EndProcess);
         assert_eq!(running(Reason::Cancelled), Recovery::Reopen, "the server is stopping");
     }
 
     #[test]
-    fn only_voters_count_the_voters() {
+    fn only_a_voter_has_members_that_need_it() {
         let mut membership = Membership::initial(&[1, 2, 3].map(ServerId::new));
-        let [first, second, third] = [1, 2, 3].map(ReplicaId::new);
-        assert_eq!(voters_with(&membership, first), Some(3));
+        let [first, second] = [1, 2].map(ReplicaId::new);
+        assert_eq!(membership_with(&membership, first).as_ref(), Some(&membership));
         membership.voters = vec![[first].into()];
-        assert_eq!([first, second].map(|replica| voters_with(&membership, replica)), [Some(1), None]);
-        membership.voters = vec![[first].into(), [first, third].into()];
-        assert_eq!(voters_with(&membership, third), Some(2), "during a change");
-        assert_eq!(voters_with(&Membership::default(), first), None);
+        assert_eq!(membership_with(&membership, second), None);
+        assert_eq!(membership_with(&Membership::default(), first), None);
     }
 
     #[test]

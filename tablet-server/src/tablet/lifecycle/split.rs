@@ -3,15 +3,16 @@
 //! Both halves stay in the group, so a split is one entry that moves no data. METADATA is updated after the fact, by
 //! [`TabletHost::tablets_changed`]; if the leader dies before that, the next leader updates it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::Reason;
 use ebla_model::command::{CommandKind, Reply};
 use ebla_model::error::Error;
-use ebla_model::id::{GroupId, LogIndex, TabletId};
+use ebla_model::id::{GroupId, LogIndex, ReplicaId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor};
 use ebla_model::stored_row::parse_stored_row;
 use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
 use futures::future::BoxFuture;
@@ -35,6 +36,9 @@ pub trait TabletHost: Send + Sync + 'static {
 
     /// Requests a flush from the group's other replicas, as far as they can be reached in time.
     fn flush_other_replicas<'a>(&'a self, group: &'a GroupDescriptor) -> BoxFuture<'a, ()>;
+
+    /// The members of a group on other servers that run and whose stores are not damaged, as these servers respond now.
+    fn sound_members<'a>(&'a self, group: GroupId, members: &'a Membership) -> BoxFuture<'a, BTreeSet<ReplicaId>>;
 
     /// Asks the leader of `target` for a ticket: a tablet of this group is to move there.
     fn import_ticket<'a>(&'a self, target: &'a GroupDescriptor) -> BoxFuture<'a, Result<LogIndex, Error>>;

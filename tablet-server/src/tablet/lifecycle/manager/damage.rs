@@ -1,15 +1,20 @@
-//! Damage of a store that is found while its replica runs.
+//! Damaged stores of replicas that run.
 //!
 //! ```text
 //!   a read meets a damaged block, a checkpoint or the scrubber finds one
 //!     the leadership goes to another replica
 //!     all files are read: the damage is confirmed, or the error has another cause and nothing follows
-//!     once a majority of the group's servers responds without this one, the replica is stopped and quarantined
+//!   or a write meets the damage, or the opening of the store: it is opened again as far as it is readable
+//!     once the other members of the group are a majority and respond, the replica is stopped and quarantined
 //!   the master replaces it from the others
 //! ```
 //!
-//! A group with fewer than three voters keeps its damaged replica: nothing could replace it, and its other blocks are readable. Its
-//! store compacts no more, because a compaction would meet the damaged block, and RocksDB would refuse all writes.
+//! Until then the replica stays and votes: another server may be lost at this moment, and without both there is no majority. Its
+//! store compacts no more, because a compaction would meet the damaged block, and RocksDB would refuse all writes. A group with fewer
+//! than three voters keeps its damaged replica: nothing could replace it, and its other blocks are readable.
+//!
+//! A replica is known as damaged before its server asks for the others, and a damaged one does not count as one of them. So of two
+//! damaged replicas at most one is quarantined.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,11 +28,13 @@ use tracing::{error, warn};
 use super::TabletManager;
 use crate::raft::{FaultPart, GroupReplica, ScratchFolder};
 use crate::tablet::TabletGroup;
-use crate::tablet::lifecycle::recovery::{Recovery, ReplicaFailure, Stage, recovery, voters_with};
+use crate::tablet::lifecycle::recovery::{
+    Majority, Recovery, ReplicaFailure, Stage, majority_without, membership_with, recovery,
+};
 
 /// The bytes of one step of a scrub.
 const STEP_BYTES: u64 = 1 << 20;
-/// Between two checks whether enough other servers respond.
+/// Between two checks whether enough other members respond.
 const SPARE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// After an examination further reports wait for this time.
 const EXAMINATION_PAUSE: Duration = Duration::from_secs(60);
@@ -61,7 +68,10 @@ impl TabletManager {
     }
 
     async fn examine(&self, id: GroupReplica, group: Arc<TabletGroup>) {
-        give_leadership_away(&group).await;
+        if self.scrub_results().is_kept(id) {
+            return;
+        }
+        self.give_leadership_away(&group).await;
         match self.scrub(&group, ScrubRate::Unlimited).await {
             Ok(_bytes) => {
                 warn!(group = %id.group, replica = %id.replica, "a read has failed, and all files of the store are sound");
@@ -77,33 +87,61 @@ impl TabletManager {
     async fn replace_damaged(&self, id: GroupReplica, group: Arc<TabletGroup>, damage: Error) {
         self.scrub_results().add_damaged(id);
         error!(group = %id.group, replica = %id.replica, error = %damage, "damaged blocks in the store of a running replica");
-        let voters = voters_with(&group.descriptor().membership, id.replica);
-        let failure = ReplicaFailure { error: damage, part: FaultPart::StateMachine, voters };
-        if recovery(Stage::Running, &failure) == Recovery::ReopenDamaged {
-            self.keep_damaged(id, &failure);
-            // If this fails, the replica is opened in this way after its next failure.
-            if let Err(error) = group.state_machine().store().tolerate_damage() {
-                warn!(group = %id.group, replica = %id.replica, %error, "compactions of a damaged store not stopped");
-            }
-            return;
+        let failure = damaged_store(id, &group, damage);
+        if self.decide(Stage::Running, id, &failure).await != Recovery::ReopenDamaged {
+            return self.give_up(id, group, failure).await;
         }
-        while !self.is_spared(&group) {
+        self.keep_damaged(id, &failure);
+        // If this fails, the replica is opened in this way after its next failure.
+        if let Err(error) = group.state_machine().store().tolerate_damage() {
+            warn!(group = %id.group, replica = %id.replica, %error, "compactions of a damaged store not stopped");
+        }
+        self.quarantine_when_spared(id, group, failure.error).await;
+    }
+
+    /// Quarantines a damaged replica that stays, as soon as its group can go on without it.
+    pub(super) async fn quarantine_when_spared(&self, id: GroupReplica, group: Arc<TabletGroup>, damage: Error) {
+        loop {
             tokio::time::sleep(self.parts.runtime.rng.jitter(SPARE_CHECK_INTERVAL)).await;
+            self.give_leadership_away(&group).await;
+            let failure = damaged_store(id, &group, damage.clone());
+            if self.decide(Stage::Running, id, &failure).await == Recovery::Quarantine {
+                return self.give_up(id, group, failure).await;
+            }
         }
+    }
+
+    async fn give_up(&self, id: GroupReplica, group: Arc<TabletGroup>, failure: ReplicaFailure) {
         // It may have become the leader again meanwhile.
-        give_leadership_away(&group).await;
+        self.give_leadership_away(&group).await;
         drop(group);
         self.stop_and_recover(id, failure);
     }
 
-    /// Whether a majority of each set of voters is on other servers that have responded recently.
-    fn is_spared(&self, group: &TabletGroup) -> bool {
-        let membership = group.descriptor().membership;
-        let responding = self.clocks().responding(self.clock().monotonic());
-        membership.voters.iter().all(|voters| {
-            let servers = voters.iter().filter_map(|voter| membership.server_of(*voter));
-            2 * servers.filter(|server| responding.contains(server)).count() > voters.len()
-        })
+    /// What becomes of a replica that failed. Asks for the other members of its group if that matters.
+    pub(super) async fn decide(&self, stage: Stage, id: GroupReplica, failure: &ReplicaFailure) -> Recovery {
+        let majority = match &failure.membership {
+            Some(members) if failure.error.reason == Reason::DataDamaged => {
+                let sound = self.parts.host.sound_members(id.group, members).await;
+                majority_without(members, id.replica, &sound)
+            }
+            _ => Majority::NeedsIt,
+        };
+        recovery(stage, failure, majority)
+    }
+
+    /// Transfers the leadership, if this replica leads, to the sound voter that has most of the log.
+    async fn give_leadership_away(&self, group: &TabletGroup) {
+        if !group.is_leader() {
+            return;
+        }
+        let sound = self.parts.host.sound_members(group.id(), &group.descriptor().membership).await;
+        let Some(to) = group.raft().status().transfer_candidate(|candidate| sound.contains(&candidate.replica)) else {
+            return;
+        };
+        if let Err(error) = group.raft().transfer_leadership(to.replica).await {
+            warn!(group = %group.id(), to = %to.server, %error, "leadership of a replica that may be damaged not transferred");
+        }
     }
 
     /// Reads the whole store of a group through a copy. Returns the bytes that were read.
@@ -141,12 +179,8 @@ impl TabletManager {
     }
 }
 
-/// Transfers the leadership, if this replica leads, to the voter that has most of the log.
-async fn give_leadership_away(group: &TabletGroup) {
-    let Some(to) = group.raft().status().transfer_candidate(|candidate| candidate.replica != group.replica()) else {
-        return;
-    };
-    if let Err(error) = group.raft().transfer_leadership(to.replica).await {
-        warn!(group = %group.id(), to = %to.server, %error, "leadership of a replica that may be damaged not transferred");
-    }
+/// The failure of a replica with a damaged store.
+fn damaged_store(id: GroupReplica, group: &TabletGroup, damage: Error) -> ReplicaFailure {
+    let membership = membership_with(&group.descriptor().membership, id.replica);
+    ReplicaFailure { error: damage, part: FaultPart::StateMachine, membership }
 }

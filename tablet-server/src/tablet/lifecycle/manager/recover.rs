@@ -4,7 +4,7 @@
 //!   the core of a running replica ends   the replica is stopped and its store closed
 //!     or a store cannot be opened          recovery(stage, reason)
 //!                                            Reopen         it waits, and is opened again and again
-//!                                            ReopenDamaged  the same; then it serves what is readable
+//!                                            ReopenDamaged  the same; then it votes, and serves what is readable
 //!                                            Quarantine     the registry records it; the master replaces it
 //!                                            EndProcess     TabletManager::failed returns
 //! ```
@@ -13,7 +13,7 @@
 
 use std::sync::{Arc, Weak};
 
-use ebla_model::error::Error;
+use ebla_model::error::{Error, Reason};
 use ebla_runtime::Runtime;
 use ebla_storage::registry::ReplicaState;
 use tracing::{error, info, warn};
@@ -22,7 +22,7 @@ use super::start::StartMode;
 use super::{CLOSE_CHECK_INTERVAL, TabletManager, stop};
 use crate::raft::{Fault, GroupReplica};
 use crate::tablet::TabletGroup;
-use crate::tablet::lifecycle::recovery::{Recovery, ReplicaFailure, Stage, recovery, reopen_pause, voters_with};
+use crate::tablet::lifecycle::recovery::{Recovery, ReplicaFailure, Stage, membership_with, reopen_pause};
 
 /// The outcome of an attempt to open a replica again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,8 +62,13 @@ impl TabletManager {
     fn on_core_end(&self, id: GroupReplica, fault: Fault) {
         error!(group = %id.group, replica = %id.replica, error = %fault, "raft core ended by an error; replica stopped");
         let group = self.group(id.group).filter(|group| group.replica() == id.replica);
-        let voters = group.and_then(|group| voters_with(&group.descriptor().membership, id.replica));
-        self.stop_and_recover(id, ReplicaFailure { part: fault.part(), error: fault.into(), voters });
+        let membership = group.and_then(|group| membership_with(&group.descriptor().membership, id.replica));
+        let failure = ReplicaFailure { part: fault.part(), error: fault.into(), membership };
+        if failure.error.reason == Reason::DataDamaged {
+            // Before the others are asked.
+            self.scrub_results().add_damaged(id);
+        }
+        self.stop_and_recover(id, failure);
     }
 
     /// Stops a running replica and recovers from its failure. The tasks of the replica are about to be stopped, so this is done by
@@ -98,7 +103,7 @@ impl TabletManager {
 
     async fn recover(&self, waiting: Waiting, stage: Stage, failure: ReplicaFailure) {
         let (id, error) = (waiting.id, &failure.error);
-        match recovery(stage, &failure) {
+        match self.decide(stage, id, &failure).await {
             Recovery::Reopen => {
                 warn!(group = %id.group, replica = %id.replica, %error, "replica cannot run; it is opened again later");
                 self.parts.runtime.tasks.spawn_until_stopped("reopen-replica", reopen_until_it_runs(waiting, 0));
@@ -115,12 +120,11 @@ impl TabletManager {
     /// Records that a replica with a damaged store stays, because its group cannot go on without it. Returns how often that was
     /// recorded before.
     pub(super) fn keep_damaged(&self, id: GroupReplica, failure: &ReplicaFailure) -> u32 {
-        let voters = failure.voters.unwrap_or_default();
         error!(
-            group = %id.group, replica = %id.replica, voters, error = %failure.error,
-            "the store of a replica is damaged, and its group has no other replicas to replace it from: it serves what is readable"
+            group = %id.group, replica = %id.replica, error = %failure.error,
+            "the store of a replica is damaged, and its group may have no majority without it: it serves what is readable"
         );
-        self.scrub_results().keep(id, voters)
+        self.scrub_results().keep(id, failure.membership.clone().unwrap_or_default())
     }
 
     /// Quarantines a damaged replica. The process ends if the registry cannot record that.
@@ -147,7 +151,7 @@ impl TabletManager {
         let Some(path) = self.parts.registry.path(id) else { return Ok(()) };
         match self.start(id, path, StartMode::Reopened).await {
             Ok(()) => info!(group = %id.group, replica = %id.replica, "replica opened again"),
-            Err(failure) if recovery(Stage::Opening, &failure) == Recovery::Quarantine => {
+            Err(failure) if self.decide(Stage::Opening, id, &failure).await == Recovery::Quarantine => {
                 self.quarantine(id, failure.error).await;
             }
             Err(failure) => return Err(failure.error),

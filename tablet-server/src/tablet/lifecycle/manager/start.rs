@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, LogId, ReplicaId};
+use ebla_model::metadata::Membership;
 use ebla_runtime::{Failpoint, Runtime};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::{ReplicaOrigin, ReplicaState};
@@ -18,7 +19,7 @@ use super::{Replica, TabletManager};
 use crate::raft::{FaultPart, GroupConfig, GroupDirectory, GroupLookup, GroupOrigin, GroupReplica};
 use crate::tablet::core::state::GroupState;
 use crate::tablet::core::state_machine::{self, GroupStateMachine, ReplicaFactory};
-use crate::tablet::lifecycle::recovery::{Recovery, ReplicaFailure, Stage, recovery, voters_with};
+use crate::tablet::lifecycle::recovery::{ReplicaFailure, membership_with};
 use crate::tablet::lifecycle::replica_factory::{LocalReplicaFactory, division, register_group};
 use crate::tablet::lifecycle::split::TabletHost;
 use crate::tablet::{TabletGroup, TabletGroupParts};
@@ -49,16 +50,16 @@ impl TabletManager {
 
     pub(super) async fn start(&self, id: GroupReplica, path: PathBuf, mode: StartMode) -> Result<(), ReplicaFailure> {
         let state_machine = self.open_state_machine(id, &path).await?;
-        let voters = voters_of(&state_machine);
+        let membership = membership_of(&state_machine);
         let installed = self.parts.registry.replica(id).and_then(|record| record.installed);
         check_log_covers(&self.parts.log, id, state_machine.applied_state().applied, installed)
-            .map_err(|error| ReplicaFailure { error, part: FaultPart::Log, voters })?;
+            .map_err(|error| ReplicaFailure { error, part: FaultPart::Log, membership: membership.clone() })?;
         let runtime = self.parts.runtime.child(&format!("group-{}", id.group));
         let log = self.parts.log.clone();
         let raft_state_machine = Arc::clone(&state_machine) as Arc<dyn crate::raft::StateMachine>;
         let config = self.group_config(id, mode, &state_machine);
         let raft = self.parts.network.start_group(config, log, raft_state_machine, &runtime).await;
-        let raft = raft.map_err(|error| ReplicaFailure { part: error.part(), error: error.into(), voters })?;
+        let raft = raft.map_err(|error| ReplicaFailure { part: error.part(), error: error.into(), membership })?;
         let group = TabletGroup::start(TabletGroupParts {
             id,
             state_machine,
@@ -78,24 +79,25 @@ impl TabletManager {
         // Only now: the reactions remove the replica.
         self.watch_core(id, &group, &runtime);
         self.watch_damage(id, &group, &runtime);
+        self.watch_spare(id, &group, &runtime);
         Ok(())
     }
 
-    /// Opens the store of a replica. A damaged one is opened as far as possible if its group cannot go on without the replica.
+    /// Opens the store of a replica. A damaged one of a voter is opened as far as possible: whether its group can go on without it is
+    /// found out while it runs.
     async fn open_state_machine(
         &self,
         id: GroupReplica,
         path: &Path,
     ) -> Result<Arc<GroupStateMachine>, ReplicaFailure> {
-        if let Some(voters) = self.scrub_results().kept_voters(id) {
+        if let Some(membership) = self.scrub_results().kept_membership(id) {
             let opened = self.open_store(id, path, GroupStore::open_damaged).await;
-            let failed = |error| ReplicaFailure { voters: Some(voters), ..ReplicaFailure::unknown(error) };
+            let failed = |error| ReplicaFailure { membership: Some(membership), ..ReplicaFailure::unknown(error) };
             let opened = opened.map_err(failed)?;
-            // The group may have got more replicas since the damage was found.
-            let error = Error::damaged("the store of the replica was found damaged");
-            let failure = ReplicaFailure { voters: voters_of(&opened), ..ReplicaFailure::unknown(error) };
-            let stays = recovery(Stage::Opening, &failure) == Recovery::ReopenDamaged;
-            return if stays { Ok(opened) } else { Err(failure) };
+            return match membership_of(&opened) {
+                Some(_voter) => Ok(opened),
+                None => Err(ReplicaFailure::unknown(found_damaged())),
+            };
         }
         let error = match self.open_store(id, path, GroupStore::open).await {
             Err(error) if error.reason == Reason::DataDamaged => error,
@@ -104,12 +106,24 @@ impl TabletManager {
         let Ok(opened) = self.open_store(id, path, GroupStore::open_damaged).await else {
             return Err(ReplicaFailure::unknown(error));
         };
-        let failure = ReplicaFailure { voters: voters_of(&opened), ..ReplicaFailure::unknown(error) };
-        if recovery(Stage::Opening, &failure) != Recovery::ReopenDamaged {
+        let failure = ReplicaFailure { membership: membership_of(&opened), ..ReplicaFailure::unknown(error) };
+        if failure.membership.is_none() {
             return Err(failure);
         }
         self.keep_damaged(id, &failure);
         Ok(opened)
+    }
+
+    /// Quarantines a damaged replica that was opened, as soon as its group can go on without it. `runtime`: that of the replica.
+    fn watch_spare(&self, id: GroupReplica, group: &Arc<TabletGroup>, runtime: &Runtime) {
+        if self.scrub_results().is_kept(id) {
+            let (manager, group) = (Weak::clone(&self.me), Arc::clone(group));
+            runtime.tasks.spawn_until_stopped("damaged-replica", async move {
+                if let Some(manager) = manager.upgrade() {
+                    manager.quarantine_when_spared(id, group, found_damaged()).await;
+                }
+            });
+        }
     }
 
     async fn open_store(
@@ -231,10 +245,15 @@ impl Drop for StartGuard {
     }
 }
 
-/// The voters of its group, if the replica is one of them.
-fn voters_of(state_machine: &GroupStateMachine) -> Option<usize> {
+/// The members of its group, if the replica is a voter.
+fn membership_of(state_machine: &GroupStateMachine) -> Option<Membership> {
     let metadata = Arc::clone(&state_machine.applied_state().metadata);
-    voters_with(&metadata.descriptor.membership, state_machine.id().replica)
+    membership_with(&metadata.descriptor.membership, state_machine.id().replica)
+}
+
+/// The failure of a replica whose store was found damaged before.
+fn found_damaged() -> Error {
+    Error::damaged("the store of the replica was found damaged")
 }
 
 /// Fails when the log ends before the store's applied entry: then it has lost acknowledged entries.
