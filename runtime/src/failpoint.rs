@@ -77,6 +77,12 @@ pub enum Failpoint {
     LeaseFromResponse,
     /// A server does not compare its clock with others.
     ClocksNotCompared,
+    /// A mounttable resolves a name to servers whose deadlines have passed.
+    ExpiredServerReturned,
+    /// A mounttable mounts a server on a node that is being deleted.
+    MountOnDeletedNode,
+    /// A mounttable removes an expired server that was mounted again meanwhile.
+    ExpiryForgetsRefresh,
 }
 
 /// Written to the log when a failpoint is enabled, and so contained in every program that can enable one.
@@ -90,7 +96,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 36] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -124,6 +130,9 @@ impl Failpoint {
         Self::ReadIndexUnapplied,
         Self::LeaseFromResponse,
         Self::ClocksNotCompared,
+        Self::ExpiredServerReturned,
+        Self::MountOnDeletedNode,
+        Self::ExpiryForgetsRefresh,
     ];
 
     /// Whether this failpoint is enabled in this process. One relaxed load of a byte that never changes in the released

@@ -6,6 +6,7 @@
 //! ```text
 //!   cluster    the interface of a cluster under test
 //!   faults     faults as values, schedules and rates, the driver, attribution of stalls
+//!   mounts     what names of a mounttable must and may lead to
 //!   process    a cluster of processes; child: one of them; etcd: its lock service
 //!   in_process a cluster in the test's own process
 //!   network    the network of processes: loopback here, network namespaces in netns
@@ -18,6 +19,7 @@ pub mod containers;
 pub mod etcd;
 pub mod faults;
 pub mod in_process;
+pub mod mounts;
 pub mod netns;
 pub mod network;
 pub mod process;

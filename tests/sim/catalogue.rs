@@ -7,9 +7,9 @@ use ebla_runtime::{Clock, Failpoint};
 
 use crate::process::{Ran, run_concurrently, start};
 
-/// The faults with the plans that find them. `DivideForgetsSessions` and `ScanSkipsRest` are missing: no seed has found them
-/// yet. `LeaseFromResponse` and `SchemaNotSaved` are missing: it may take dozens of seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 29] = [
+/// The faults with the plans that find them. `DivideForgetsSessions`, `ScanSkipsRest`, `MountOnDeletedNode` and `ExpiryForgetsRefresh` are
+/// missing: no seed has found them yet. `LeaseFromResponse` and `SchemaNotSaved` are missing: it may take dozens of seeds to find them.
+const CATALOGUE: [(Failpoint, &str); 30] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -39,6 +39,7 @@ const CATALOGUE: [(Failpoint, &str); 29] = [
     (Failpoint::CollectMixesColumns, "bulk"),
     (Failpoint::SnapshotForgetsSessions, "snapshots"),
     (Failpoint::SnapshotLosesTablet, "snapshots"),
+    (Failpoint::ExpiredServerReturned, "names"),
 ];
 
 /// Tried in order until one finds the fault; which one does depends on the code.

@@ -17,10 +17,12 @@ use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::tablet::TabletManager;
 use ebla_tablet_server::{RestartScope, ServerConfig, ServerOptions, TabletServer};
 use ebla_tests::cluster::Node;
+use ebla_tests::mounts::MountHistory;
 use parking_lot::Mutex;
 
 use crate::chubby::{Link, LinkedChubby};
 use crate::history::History;
+use crate::names;
 use crate::net::SimNet;
 use crate::run::Plan;
 use crate::time::{self, HostTime};
@@ -76,6 +78,30 @@ pub(crate) enum Phase {
     Converge,
 }
 
+/// The links that hold messages back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Holds {
+    now: usize,
+    /// When the last one ended.
+    ended: Option<Duration>,
+}
+
+impl Holds {
+    pub(crate) fn begin(&mut self) {
+        self.now += 1;
+    }
+
+    pub(crate) fn end(&mut self, at: Duration) {
+        self.now -= 1;
+        self.ended = Some(at);
+    }
+
+    /// Whether any link has held messages back since this time.
+    pub(crate) fn is_since(&self, time: Duration) -> bool {
+        self.now > 0 || self.ended.is_some_and(|ended| ended >= time)
+    }
+}
+
 /// One simulated host, which may crash.
 pub(crate) struct SimHost {
     pub(crate) name: String,
@@ -93,7 +119,7 @@ pub(crate) struct SimHost {
 
 /// State shared by all hosts.
 pub(crate) struct SimCluster {
-    seed: u64,
+    pub(crate) seed: u64,
     /// Whether workers also overwrite the same rows repeatedly.
     pub(crate) owns: bool,
     /// The size of the values of these rows, at least.
@@ -109,6 +135,12 @@ pub(crate) struct SimCluster {
     pub(crate) chubby: OnceLock<Embedded>,
     pub(crate) servers: Vec<SimHost>,
     pub(crate) masters: Vec<SimHost>,
+    /// Servers of the mounttable; none in most runs.
+    pub(crate) mounttables: Vec<SimHost>,
+    /// The links that hold messages back.
+    pub(crate) holds: Mutex<Holds>,
+    /// What is known of the names in it.
+    pub(crate) names: Mutex<MountHistory>,
     /// Client hosts whose operations have all ended.
     pub(crate) drained: AtomicU64,
     /// Result of the final checks: the anomalies.
@@ -159,6 +191,9 @@ impl SimCluster {
             chubby: OnceLock::new(),
             servers: hosts("server", plan.servers),
             masters: hosts("master", plan.masters),
+            mounttables: hosts("mounttable", if plan.names { names::SERVERS } else { 0 }),
+            holds: Mutex::default(),
+            names: Mutex::default(),
             drained: AtomicU64::new(0),
             result: Mutex::default(),
         })
@@ -175,7 +210,8 @@ impl SimCluster {
     /// The nodes that can fail: all hosts.
     pub(crate) fn nodes(&self) -> Vec<Node> {
         let servers = (0..self.servers.len()).map(Node::TabletServer);
-        servers.chain((0..self.masters.len()).map(Node::Master)).collect()
+        let masters = (0..self.masters.len()).map(Node::Master);
+        servers.chain(masters).chain((0..self.mounttables.len()).map(Node::Mounttable)).collect()
     }
 
     /// The host of a node.
@@ -183,7 +219,8 @@ impl SimCluster {
         match node {
             Node::TabletServer(number) => &self.servers[number],
             Node::Master(number) => &self.masters[number],
-            Node::Etcd(_) | Node::Mounttable(_) => unreachable!("{node} is not simulated"),
+            Node::Mounttable(number) => &self.mounttables[number],
+            Node::Etcd(_) => unreachable!("{node} is not simulated"),
         }
     }
 
@@ -201,7 +238,7 @@ impl SimCluster {
         }
     }
 
-    fn begin(&self, host: &SimHost) -> Runtime {
+    pub(crate) fn begin(&self, host: &SimHost) -> Runtime {
         let run = host.runs.fetch_add(1, Ordering::Relaxed);
         host.link.forget();
         self.note(&host.name, "start", &run.to_string());
@@ -255,7 +292,7 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
 }
 
 /// Waits for a restart after a failed start.
-async fn give_up(cluster: &SimCluster, host: &SimHost, error: &Error) -> turmoil::Result {
+pub(crate) async fn give_up(cluster: &SimCluster, host: &SimHost, error: &Error) -> turmoil::Result {
     tracing::warn!(host = host.name, %error, "start failed");
     cluster.note(&host.name, "failed", error.reason.name());
     host.failed.store(true, Ordering::Relaxed);

@@ -94,6 +94,7 @@ impl<'s> Effects<'s, '_> {
             }
             FaultKind::Hold => {
                 self.sim.hold(a, b);
+                self.cluster.holds.lock().begin();
                 self.count("nemesis", "hold", &format!("{a} {b}"));
             }
             FaultKind::Slow(latency) => {
@@ -111,7 +112,10 @@ impl<'s> Effects<'s, '_> {
                 let (from, to) = from_to(one_way, a, b);
                 self.sim.repair_oneway(from, to);
             }
-            FaultKind::Hold => self.sim.release(a, b),
+            FaultKind::Hold => {
+                self.sim.release(a, b);
+                self.cluster.holds.lock().end(self.now);
+            }
             FaultKind::Slow(_) => self.sim.set_link_latency(a, b, LATENCY),
             _ => unsupported(kind),
         }

@@ -22,7 +22,7 @@ use tokio::time::error::Elapsed;
 use crate::cluster::{Phase, SimCluster};
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
 use crate::time::{self, HostTime};
-use crate::{drops, sums};
+use crate::{drops, names, sums};
 
 /// The lists, spread over the keys so that splits part them.
 const LISTS: [&str; 6] = ["b", "d", "h", "m", "r", "w"];
@@ -307,8 +307,12 @@ pub(crate) async fn overseer(
     wait_for(&cluster, Phase::Converge).await;
     let wrong = match tokio::time::timeout(CONVERGE, read_all(&cluster, &runtime)).await {
         Ok(end) => {
+            let names = async {
+                if cluster.mounttables.is_empty() { Vec::new() } else { names::prove(&cluster, &runtime).await }
+            };
+            let (rows, names) = tokio::join!(wait_for_rows(&cluster, &runtime), names);
             let mut wrong = cluster.history.lock().check(&end);
-            wrong.extend(wait_for_rows(&cluster, &runtime).await);
+            wrong.extend(rows.into_iter().chain(names));
             wrong
         }
         Err(_elapsed) => vec![format!("not live: some operations still fail {CONVERGE:?} after the end of all faults")],

@@ -10,6 +10,7 @@
 //!   effects   what each fault does;   image   the state of a folder after a crash
 //!   tenant    a client that creates, changes and deletes tables
 //!   sums      clients that count, with and without idempotency tokens;   drops   a client that drops ranges of rows
+//!   names     the mounttable as a tenant, and clients that use names
 //!   load      the clients;   history   checks of their operations;   replicas   comparison of replicas;   clocks   no wrong clock leads
 //!   time, net, chubby   simulated interfaces;   trace   the events, as a hash
 //! ```
@@ -34,6 +35,7 @@ mod effects;
 mod history;
 mod image;
 mod load;
+mod names;
 mod nemesis;
 mod net;
 mod process;

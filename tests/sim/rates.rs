@@ -76,6 +76,18 @@ impl FaultRates {
         calm.every(Recurring::Crash, 1_500)
     }
 
+    /// Servers of the mounttable and of its storage that crash, and links that are cut.
+    pub(crate) fn names() -> Self {
+        let mut calm = Self::calm();
+        calm.rates.down = (Duration::from_millis(2), Duration::from_secs(3));
+        calm.every(Recurring::Crash, 4_000).every(Recurring::MounttableCrash, 3_000).every(Recurring::Cut, 4_000)
+    }
+
+    /// The same with servers of a mounttable that crash.
+    pub(crate) fn with_mounttables(self) -> Self {
+        self.every(Recurring::MounttableCrash, 5_000)
+    }
+
     fn every(mut self, kind: Recurring, mean_ms: u64) -> Self {
         self.rates = self.rates.every(kind, Duration::from_millis(mean_ms));
         self

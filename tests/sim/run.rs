@@ -13,6 +13,7 @@ use ebla_tablet_server::tablet::TabletGroup;
 
 use crate::cluster::{self, FailureTimeouts, Phase, SimCluster};
 use crate::load;
+use crate::names;
 use crate::nemesis::Nemesis;
 use crate::rates::FaultRates;
 use crate::replicas;
@@ -44,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) moves: Option<Duration>,
     /// Whether other tables are created, changed and deleted meanwhile.
     pub(crate) tables: bool,
+    /// Whether there is a mounttable, with clients that use its names.
+    pub(crate) names: bool,
     /// Whether commit logs are so small that they are purged. The engine's files in a snapshot differ from run to run, and with them
     /// the time of its transfer: such a run is not repeated exactly.
     pub(crate) purges_logs: bool,
@@ -78,6 +81,8 @@ impl Plan {
         };
         let moves = (rng.below(2) == 0).then(|| Duration::from_millis(500 + rng.below(4_000)));
         let tables = rng.below(2) == 0;
+        let names = seed % 6 == 4;
+        let fault_rates = if names { fault_rates.with_mounttables() } else { fault_rates };
         Self {
             seed,
             servers,
@@ -92,6 +97,7 @@ impl Plan {
             splits,
             moves,
             tables,
+            names,
             purges_logs: seed % 4 == 3,
             failure_timeouts,
             stops_at_first: false,
@@ -110,6 +116,7 @@ impl Plan {
             drops: false,
             moves: None,
             tables: false,
+            names: false,
             purges_logs: false,
             stops_at_first: true,
             ..Self::draw(seed)
@@ -166,6 +173,7 @@ impl Plan {
                 clients: 4,
                 ..plan
             },
+            "names" => Self { fault_rates: FaultRates::names(), splits: Vec::new(), clients: 1, names: true, ..plan },
             "kills" => Self { fault_rates: FaultRates::kills(), splits: many_splits(), clients: 3, ..plan },
             _ => Self::draw(seed),
         }
@@ -173,7 +181,7 @@ impl Plan {
 
     /// The number of client hosts that drain.
     fn drained(&self) -> u64 {
-        self.clients + self.counters + u64::from(self.drops)
+        self.clients + self.counters + u64::from(self.drops) + u64::from(self.names)
     }
 
     /// No faults.
@@ -212,7 +220,7 @@ const BOOT: Duration = Duration::from_secs(60);
 /// Timeout of operations in progress after the load.
 const DRAIN: Duration = Duration::from_secs(15);
 /// Timeout of the final checks.
-const PROOF: Duration = Duration::from_secs(160);
+const PROOF: Duration = Duration::from_secs(200);
 /// Timeout until replicas are equal: the periodic reconciliation of the master, once a minute, removes superfluous replicas.
 const EQUAL: Duration = Duration::from_secs(90);
 
@@ -299,6 +307,14 @@ fn build<'a>(plan: &Plan, cluster: &Arc<SimCluster>) -> turmoil::Sim<'a> {
     if plan.drops {
         let shared = Arc::clone(cluster);
         sim.host("dropper", move || drops::client(Arc::clone(&shared)));
+    }
+    for number in 0..cluster.mounttables.len() {
+        let shared = Arc::clone(cluster);
+        sim.host(cluster.mounttables[number].name.as_str(), move || names::server(Arc::clone(&shared), number));
+    }
+    if plan.names {
+        let shared = Arc::clone(cluster);
+        sim.host("names", move || names::client(Arc::clone(&shared)));
     }
     let (shared, splits, moves) = (Arc::clone(cluster), plan.splits.clone(), plan.moves);
     sim.host("overseer", move || load::overseer(Arc::clone(&shared), splits.clone(), moves));

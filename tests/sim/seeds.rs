@@ -34,6 +34,7 @@ pub(crate) fn all(choice: Choice) -> bool {
     if named.is_none() {
         failed.extend(repeats(1, "calm"));
         failed.extend(repeats(2, "swarm"));
+        failed.extend(repeats(1, "names"));
     }
     let first = match choice {
         Choice::Fixed => 1,

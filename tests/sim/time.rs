@@ -28,6 +28,11 @@ pub(crate) fn elapsed() -> Duration {
     }
 }
 
+/// The time since the start of the simulation at which a correct wall clock shows `micros`.
+pub(crate) fn since_epoch(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros - EPOCH_MICROS).unwrap_or_default())
+}
+
 /// A host's clock. The nemesis changes its wall time, but not the time since boot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostTime {

@@ -30,6 +30,12 @@ impl Draw<'_> {
         Some(self.crash(self.pick(nodes)?))
     }
 
+    /// A process without a disk is killed.
+    pub(super) fn kill_one(&self, nodes: &[Node]) -> Drawn {
+        let node = self.pick(nodes).filter(|node| !self.down.contains(node))?;
+        at_once(FaultKind::Kill, Target::Node(node), between(self.rng, self.rates.down))
+    }
+
     /// A process is killed, or its host loses power, at once or in the middle of disk operations.
     pub(super) fn crash(&self, node: Node) -> Vec<(Duration, Fault)> {
         if self.down.contains(&node) {

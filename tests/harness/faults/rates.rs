@@ -34,11 +34,13 @@ pub enum Recurring {
     ClockStep,
     /// A node does not reach the lock service.
     NoLockService,
+    /// A server of a mounttable is killed.
+    MounttableCrash,
 }
 
 impl Recurring {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Crash,
         Self::CrashAll,
         Self::Lose,
@@ -49,6 +51,7 @@ impl Recurring {
         Self::Slow,
         Self::ClockStep,
         Self::NoLockService,
+        Self::MounttableCrash,
     ];
 }
 
@@ -103,6 +106,7 @@ impl Rates {
             Recurring::Slow => draw.slow(),
             Recurring::ClockStep => draw.clock_step(),
             Recurring::NoLockService => draw.no_lock_service(),
+            Recurring::MounttableCrash => draw.kill_one(&view.mounttables()),
         };
         drawn.unwrap_or_default()
     }

@@ -28,6 +28,10 @@ impl View {
         self.only(|node| matches!(node, Node::Etcd(_)))
     }
 
+    pub(super) fn mounttables(&self) -> Vec<Node> {
+        self.only(|node| matches!(node, Node::Mounttable(_)))
+    }
+
     fn only(&self, is_wanted: impl Fn(&Node) -> bool) -> Vec<Node> {
         self.nodes.iter().copied().filter(|node| is_wanted(node)).collect()
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::Micros;
+use ebla_runtime::Failpoint;
 use parking_lot::Mutex;
 
 use crate::error::Error;
@@ -88,7 +89,8 @@ impl<S: Store + Environment> Table<S> {
         let mut steps: Vec<_> = over.iter().map(column).collect();
         let version = self.store.unique_u64();
         steps.extend(node::version_changes(version, now));
-        if !over.is_empty() && self.store.change_if(&node.key(), node.unchanged(), steps).await? {
+        let when = if Failpoint::ExpiryForgetsRefresh.is_enabled() { node.alive() } else { node.unchanged() };
+        if !over.is_empty() && self.store.change_if(&node.key(), when, steps).await? {
             self.refund_servers(&over).await;
             (node.version, node.servers) = (version, rest);
         }

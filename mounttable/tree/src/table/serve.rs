@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::Micros;
+use ebla_runtime::Failpoint;
 use futures::future::try_join;
 
 use crate::address::ServerAddress;
@@ -227,6 +228,10 @@ impl<S: Store + Environment> Table<S> {
         let server = MountedServer { address, target: mount.target, deadline, ttl: mount.ttl, mounter };
         let old = node.servers.iter().find(|server| server.address == mount.address);
         let (mut steps, when) = match mount.mode {
+            MountMode::Add if Failpoint::MountOnDeletedNode.is_enabled() => (
+                Vec::new(),
+                Condition::All(vec![node::is_incarnation(node.incarnation), node::server_is(&mount.address, old)]),
+            ),
             MountMode::Add => (Vec::new(), Condition::All(vec![node.alive(), node::server_is(&mount.address, old)])),
             MountMode::Replace => (vec![Change::DeleteFamily(Family::Servers)], all_servers(node, attempts)),
         };
@@ -329,7 +334,9 @@ fn follow(
     now: Micros,
 ) -> Result<Option<Resolved>, Error> {
     for node in path.iter().map(Borrow::<Node>::borrow) {
-        let servers: Vec<_> = live(&node.servers, now).cloned().collect();
+        let is_returned =
+            |server: &&MountedServer| !server.deadline.is_over(now) || Failpoint::ExpiredServerReturned.is_enabled();
+        let servers: Vec<_> = node.servers.iter().filter(is_returned).cloned().collect();
         let is_end = !servers.is_empty() || node.name == *name;
         rules::check(if is_end { Action::Resolve } else { Action::Traverse }, caller, &node.permissions)?;
         if !servers.is_empty() {
