@@ -77,6 +77,10 @@ pub enum Failpoint {
     LeaseFromResponse,
     /// A server does not compare its clock with others.
     ClocksNotCompared,
+    /// The leader lease lasts as long as followers refuse to vote: there is no margin for clocks that run at different speeds.
+    LeaseWithoutMargin,
+    /// The time since boot does not count the time in which a host was suspended.
+    BootClockStops,
     /// A mounttable resolves a name to servers whose deadlines have passed.
     ExpiredServerReturned,
     /// A mounttable mounts a server on a node that is being deleted.
@@ -96,7 +100,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 38] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -130,6 +134,8 @@ impl Failpoint {
         Self::ReadIndexUnapplied,
         Self::LeaseFromResponse,
         Self::ClocksNotCompared,
+        Self::LeaseWithoutMargin,
+        Self::BootClockStops,
         Self::ExpiredServerReturned,
         Self::MountOnDeletedNode,
         Self::ExpiryForgetsRefresh,

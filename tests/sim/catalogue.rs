@@ -7,9 +7,10 @@ use ebla_runtime::{Clock, Failpoint};
 
 use crate::process::{Ran, run_concurrently, start};
 
-/// The faults with the plans that find them. `DivideForgetsSessions`, `ScanSkipsRest`, `MountOnDeletedNode` and `ExpiryForgetsRefresh` are
-/// missing: no seed has found them yet. `LeaseFromResponse` and `SchemaNotSaved` are missing: it may take dozens of seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 30] = [
+/// The faults with the plans that find them. `DivideForgetsSessions`, `ScanSkipsRest`, `MountOnDeletedNode`, `ExpiryForgetsRefresh` and
+/// `LeaseWithoutMargin` are missing: no seed has found them yet. `LeaseFromResponse` and `SchemaNotSaved` are missing: it may take dozens of
+/// seeds to find them.
+const CATALOGUE: [(Failpoint, &str); 31] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -39,6 +40,7 @@ const CATALOGUE: [(Failpoint, &str); 30] = [
     (Failpoint::CollectMixesColumns, "bulk"),
     (Failpoint::SnapshotForgetsSessions, "snapshots"),
     (Failpoint::SnapshotLosesTablet, "snapshots"),
+    (Failpoint::BootClockStops, "suspend"),
     (Failpoint::ExpiredServerReturned, "names"),
 ];
 

@@ -124,6 +124,8 @@ pub(crate) struct SimCluster {
     pub(crate) owns: bool,
     /// The size of the values of these rows, at least.
     pub(crate) value_bytes: usize,
+    /// Whether a client checks a maximum age.
+    pub(crate) ages: bool,
     /// Client hosts that count.
     pub(crate) counters: u64,
     pub(crate) failure_timeouts: FailureTimeouts,
@@ -139,6 +141,8 @@ pub(crate) struct SimCluster {
     pub(crate) mounttables: Vec<SimHost>,
     /// The links that hold messages back.
     pub(crate) holds: Mutex<Holds>,
+    /// All hosts of the simulation by name, also those of clients.
+    pub(crate) host_names: Vec<String>,
     /// What is known of the names in it.
     pub(crate) names: Mutex<MountHistory>,
     /// Client hosts whose operations have all ended.
@@ -182,6 +186,7 @@ impl SimCluster {
             seed: plan.seed,
             owns: plan.owns,
             value_bytes: plan.value_bytes,
+            ages: plan.ages,
             counters: plan.counters,
             failure_timeouts: plan.failure_timeouts,
             purges_logs: plan.purges_logs,
@@ -193,6 +198,7 @@ impl SimCluster {
             masters: hosts("master", plan.masters),
             mounttables: hosts("mounttable", if plan.names { names::SERVERS } else { 0 }),
             holds: Mutex::default(),
+            host_names: plan.host_names(),
             names: Mutex::default(),
             drained: AtomicU64::new(0),
             result: Mutex::default(),
@@ -226,6 +232,7 @@ impl SimCluster {
 
     /// The runtime of one run of a host's process. Must be called on the host.
     pub(crate) fn runtime(&self, name: &str, time: &HostTime, run: u64) -> Runtime {
+        time.register();
         let mut salt = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ run;
         for byte in name.bytes() {
             salt = salt.wrapping_mul(31).wrapping_add(u64::from(byte));

@@ -55,17 +55,25 @@ impl<'s> Effects<'s, '_> {
             }
             FaultKind::DiskFailure { operations } => host.disk.arm(operations, DiskFault::PowerFails),
             FaultKind::ClockStep { micros } => {
-                host.time.set_off(micros);
+                host.time.set_off(self.now, micros);
                 self.count(&host.name, "clock-step", &micros.to_string());
             }
-            FaultKind::NoLockService(leases) => {
-                host.link.cut();
-                host.link.set_lost(self.severity.chubby_lost_per_mille);
-                if leases == Leases::Expire
-                    && let Some(service) = self.cluster.chubby.get()
-                {
-                    host.link.cut_off(service);
+            FaultKind::ClockRate { ppm } => {
+                host.time.set_rate(self.now, ppm.into());
+                self.count(&host.name, "clock-rate", &ppm.to_string());
+            }
+            FaultKind::Suspend(_wall, leases) => {
+                host.time.stop(self.now);
+                self.cluster.holds.lock().begin();
+                for other in self.cluster.host_names.iter().filter(|other| **other != host.name) {
+                    self.sim.hold(host.name.as_str(), other.as_str());
                 }
+                self.cut_off(host, leases);
+                self.count(&host.name, "suspend", "");
+            }
+            FaultKind::NoLockService(leases) => {
+                self.cut_off(host, leases);
+                host.link.set_lost(self.severity.chubby_lost_per_mille);
                 self.count(&host.name, "chubby-cut", "");
             }
             _ => unsupported(kind),
@@ -76,8 +84,28 @@ impl<'s> Effects<'s, '_> {
         let host = self.cluster.host(node);
         match kind {
             FaultKind::Kill | FaultKind::PowerFailure => self.sim.bounce(host.name.as_str()),
+            FaultKind::Suspend(wall, _leases) => {
+                host.time.resume(self.now, wall);
+                self.cluster.holds.lock().end(self.now);
+                for other in self.cluster.host_names.iter().filter(|other| **other != host.name) {
+                    self.sim.release(host.name.as_str(), other.as_str());
+                }
+                host.link.heal();
+                self.cluster.note(&host.name, "resume", "");
+            }
+            FaultKind::NoLockService(_) if host.time.is_stopped() => {}
             FaultKind::NoLockService(_) => host.link.heal(),
             _ => unsupported(kind),
+        }
+    }
+
+    /// The host does not reach the lock service.
+    fn cut_off(&self, host: &SimHost, leases: Leases) {
+        host.link.cut();
+        if leases == Leases::Expire
+            && let Some(service) = self.cluster.chubby.get()
+        {
+            host.link.cut_off(service);
         }
     }
 

@@ -22,7 +22,7 @@ use tokio::time::error::Elapsed;
 use crate::cluster::{Phase, SimCluster};
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
 use crate::time::{self, HostTime};
-use crate::{drops, names, sums};
+use crate::{ages, drops, names, sums};
 
 /// The lists, spread over the keys so that splits part them.
 const LISTS: [&str; 6] = ["b", "d", "h", "m", "r", "w"];
@@ -310,9 +310,10 @@ pub(crate) async fn overseer(
             let names = async {
                 if cluster.mounttables.is_empty() { Vec::new() } else { names::prove(&cluster, &runtime).await }
             };
-            let (rows, names) = tokio::join!(wait_for_rows(&cluster, &runtime), names);
+            let ages = async { if cluster.ages { ages::prove(&cluster, &runtime).await } else { Vec::new() } };
+            let (rows, names, ages) = tokio::join!(wait_for_rows(&cluster, &runtime), names, ages);
             let mut wrong = cluster.history.lock().check(&end);
-            wrong.extend(rows.into_iter().chain(names));
+            wrong.extend(rows.into_iter().chain(names).chain(ages));
             wrong
         }
         Err(_elapsed) => vec![format!("not live: some operations still fail {CONVERGE:?} after the end of all faults")],

@@ -10,6 +10,7 @@
 //!   effects   what each fault does;   image   the state of a folder after a crash
 //!   tenant    a client that creates, changes and deletes tables
 //!   sums      clients that count, with and without idempotency tokens;   drops   a client that drops ranges of rows
+//!   ages      a client of a family with a maximum age
 //!   names     the mounttable as a tenant, and clients that use names
 //!   load      the clients;   history   checks of their operations;   replicas   comparison of replicas;   clocks   no wrong clock leads
 //!   time, net, chubby   simulated interfaces;   trace   the events, as a hash
@@ -26,6 +27,7 @@
     reason = "a test may fail, and then says where"
 )]
 
+mod ages;
 mod catalogue;
 mod chubby;
 mod clocks;

@@ -44,13 +44,14 @@ impl Nemesis {
         }
     }
 
-    /// Ends all faults and starts all processes; clocks stay as they are. No new faults afterwards.
+    /// Ends all faults and starts all processes; wall clocks stay as they are, and all run evenly. No new faults afterwards.
     pub(crate) fn end_faults(&mut self, sim: &mut Sim<'_>, cluster: &SimCluster) {
         let actions = self.driver.end_all();
         self.carry_out(&actions, sim.elapsed(), sim, cluster);
         for node in cluster.nodes() {
             let host = cluster.host(node);
             host.link.set_lost(0);
+            host.time.set_rate(sim.elapsed(), 0);
             // The power cut that follows the failure of a disk was cancelled with the others.
             if host.disk.has_fault() {
                 self.driver.plan(sim.elapsed(), Fault::new(FaultKind::PowerFailure, Target::Node(node), RESTART_AFTER));

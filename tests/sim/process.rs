@@ -11,7 +11,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::run::{Plan, run};
-use crate::time::HostTime;
+use crate::time::HostClocks;
 use crate::trace::Trace;
 
 /// Timeout of a run in real time.
@@ -31,7 +31,7 @@ pub(crate) fn one(seed: u64) -> ExitCode {
         std::process::exit(PANICKED);
     }));
     let folder = own_folder();
-    assert!(ebla_runtime::clock::replace_system_clock(Arc::new(HostTime::default())));
+    assert!(ebla_runtime::clock::replace_system_clock(Arc::new(HostClocks)));
     let _clocks = mad_turmoil::time::SimClocksGuard::init();
     // Always, because logging must not change the sequence of random numbers.
     ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_| "off".to_owned()));

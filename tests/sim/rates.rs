@@ -83,6 +83,21 @@ impl FaultRates {
         calm.every(Recurring::Crash, 4_000).every(Recurring::MounttableCrash, 3_000).every(Recurring::Cut, 4_000)
     }
 
+    /// Clocks that run fast or slow, and leaders that change.
+    pub(crate) fn clock_rates() -> Self {
+        Self::calm().every(Recurring::ClockRate, 500).every(Recurring::LeaseRace, 1_500).every(Recurring::Crash, 3_000)
+    }
+
+    /// Suspended hosts, and links that are cut.
+    pub(crate) fn suspensions() -> Self {
+        Self::calm().every(Recurring::Suspend, 1_500).every(Recurring::Cut, 4_000)
+    }
+
+    /// The same with clocks that run fast or slow, and hosts that are suspended.
+    pub(crate) fn with_drift(self) -> Self {
+        self.every(Recurring::ClockRate, 2_000).every(Recurring::Suspend, 6_000)
+    }
+
     /// The same with servers of a mounttable that crash.
     pub(crate) fn with_mounttables(self) -> Self {
         self.every(Recurring::MounttableCrash, 5_000)

@@ -10,6 +10,7 @@ use ebla_runtime::Rng;
 use ebla_storage::store::GroupStore;
 use ebla_tablet_server::raft::GroupReplica;
 use ebla_tablet_server::tablet::TabletGroup;
+use ebla_tests::faults::rates::Recurring;
 
 use crate::cluster::{self, FailureTimeouts, Phase, SimCluster};
 use crate::load;
@@ -17,9 +18,8 @@ use crate::names;
 use crate::nemesis::Nemesis;
 use crate::rates::FaultRates;
 use crate::replicas;
-use crate::time::UP_BEFORE;
 use crate::trace::Trace;
-use crate::{clocks, drops, sums, tenant};
+use crate::{ages, clocks, drops, sums, tenant};
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
@@ -47,6 +47,9 @@ pub(crate) struct Plan {
     pub(crate) tables: bool,
     /// Whether there is a mounttable, with clients that use its names.
     pub(crate) names: bool,
+    /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump: a leader whose
+    /// clock is ahead may age cells early.
+    pub(crate) ages: bool,
     /// Whether commit logs are so small that they are purged. The engine's files in a snapshot differ from run to run, and with them
     /// the time of its transfer: such a run is not repeated exactly.
     pub(crate) purges_logs: bool,
@@ -81,6 +84,8 @@ impl Plan {
         };
         let moves = (rng.below(2) == 0).then(|| Duration::from_millis(500 + rng.below(4_000)));
         let tables = rng.below(2) == 0;
+        let fault_rates = if seed % 4 == 1 { fault_rates.with_drift() } else { fault_rates };
+        let ages = seed % 4 == 1 && !fault_rates.rates.recurs(Recurring::ClockStep);
         let names = seed % 6 == 4;
         let fault_rates = if names { fault_rates.with_mounttables() } else { fault_rates };
         Self {
@@ -98,6 +103,7 @@ impl Plan {
             moves,
             tables,
             names,
+            ages,
             purges_logs: seed % 4 == 3,
             failure_timeouts,
             stops_at_first: false,
@@ -117,6 +123,7 @@ impl Plan {
             moves: None,
             tables: false,
             names: false,
+            ages: false,
             purges_logs: false,
             stops_at_first: true,
             ..Self::draw(seed)
@@ -165,6 +172,25 @@ impl Plan {
                 counters: 2,
                 ..plan
             },
+            "rates" => Self {
+                fault_rates: FaultRates::clock_rates(),
+                splits: Vec::new(),
+                moves: Some(Duration::from_secs(2)),
+                ages: true,
+                owns: true,
+                clients: 4,
+                counters: 1,
+                ..plan
+            },
+            "suspend" => Self {
+                fault_rates: FaultRates::suspensions(),
+                splits: Vec::new(),
+                ages: true,
+                owns: true,
+                clients: 4,
+                counters: 1,
+                ..plan
+            },
             "bulk" => Self {
                 fault_rates: FaultRates::kills(),
                 splits: Vec::new(),
@@ -179,9 +205,29 @@ impl Plan {
         }
     }
 
+    /// The names of all hosts that send messages.
+    pub(crate) fn host_names(&self) -> Vec<String> {
+        let numbered =
+            |kind: &str, count: usize| (1..=count).map(|number| format!("{kind}-{number}")).collect::<Vec<_>>();
+        let from_zero =
+            |kind: &str, count: u64| (0..count).map(|number| format!("{kind}-{number}")).collect::<Vec<_>>();
+        let mut names = [
+            numbered("server", self.servers),
+            numbered("master", self.masters),
+            numbered("mounttable", if self.names { names::SERVERS } else { 0 }),
+            from_zero("client", self.clients),
+            from_zero("counter", self.counters),
+        ]
+        .concat();
+        names.push("overseer".to_owned());
+        let others = [("dropper", self.drops), ("names", self.names), ("tenant", self.tables), ("ager", self.ages)];
+        names.extend(others.iter().filter(|(_, runs)| *runs).map(|(name, _)| (*name).to_owned()));
+        names
+    }
+
     /// The number of client hosts that drain.
     fn drained(&self) -> u64 {
-        self.clients + self.counters + u64::from(self.drops) + u64::from(self.names)
+        self.clients + self.counters + [self.drops, self.names, self.ages].map(u64::from).iter().sum::<u64>()
     }
 
     /// No faults.
@@ -316,6 +362,10 @@ fn build<'a>(plan: &Plan, cluster: &Arc<SimCluster>) -> turmoil::Sim<'a> {
         let shared = Arc::clone(cluster);
         sim.host("names", move || names::client(Arc::clone(&shared)));
     }
+    if plan.ages {
+        let shared = Arc::clone(cluster);
+        sim.host("ager", move || ages::client(Arc::clone(&shared)));
+    }
     let (shared, splits, moves) = (Arc::clone(cluster), plan.splits.clone(), plan.moves);
     sim.host("overseer", move || load::overseer(Arc::clone(&shared), splits.clone(), moves));
     if plan.tables {
@@ -405,10 +455,11 @@ impl Steps<'_, '_> {
     /// the first one does not know. A term has at most one leader.
     fn compare_leaders(&self, now: Duration) {
         let mut leaders: BTreeMap<GroupId, Vec<(Term, &str, bool)>> = BTreeMap::new();
-        for host in &self.cluster.servers {
+        // A host that stands still reads nothing.
+        for host in self.cluster.servers.iter().filter(|host| !host.time.is_stopped()) {
             for group in host.hosted().iter().flat_map(|hosted| hosted.groups()) {
                 let Some(leadership) = group.raft().leadership() else { continue };
-                let reads = group.raft().can_lease_read(UP_BEFORE + now);
+                let reads = group.raft().can_lease_read(host.time.boot_at(now));
                 leaders.entry(group.id()).or_default().push((leadership.term, &host.name, reads));
             }
         }

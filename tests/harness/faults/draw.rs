@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebla_runtime::Rng;
 
 use crate::cluster::{Direction, Node};
-use crate::faults::fault::{Fault, FaultKind, Leases, Target};
+use crate::faults::fault::{Fault, FaultKind, Leases, Target, WallClock};
 use crate::faults::rates::Rates;
 use crate::faults::view::View;
 
@@ -115,6 +115,25 @@ impl Draw<'_> {
         let off_micros =
             i64::try_from(self.rng.below(u64::from(span_micros) * 2)).unwrap_or(0) - i64::from(span_micros);
         at_once(FaultKind::ClockStep { micros: off_micros }, Target::Node(node), Duration::ZERO)
+    }
+
+    /// By up to one or ten per cent, in both directions: leases have a margin for that.
+    pub(super) fn clock_rate(&self) -> Drawn {
+        let node = self.pick(&self.view.tablet_servers())?;
+        let span = self.pick(&[10_000_u32, 100_000])?;
+        let ppm =
+            i32::try_from(self.rng.below(u64::from(span) * 2 + 1)).unwrap_or(0) - i32::try_from(span).unwrap_or(0);
+        at_once(FaultKind::ClockRate { ppm }, Target::Node(node), Duration::ZERO)
+    }
+
+    /// Half of the time a leader.
+    pub(super) fn suspend(&self) -> Drawn {
+        let leader = if self.is_heads() { self.pick(&self.view.leaders) } else { None };
+        let node = leader.or_else(|| self.pick(&self.view.nodes))?;
+        let lasts = between(self.rng, (Duration::from_millis(300), Duration::from_secs(8)));
+        let leases = if lasts > LEASES_ENDURE { Leases::Expire } else { Leases::Endure };
+        let wall = if self.is_heads() { WallClock::GoesOn } else { WallClock::Stops };
+        at_once(FaultKind::Suspend(wall, leases), Target::Node(node), lasts)
     }
 
     pub(super) fn no_lock_service(&self) -> Drawn {

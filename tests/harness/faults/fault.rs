@@ -33,8 +33,25 @@ pub enum FaultKind {
         /// Ahead; behind if negative.
         micros: i64,
     },
+    /// The clocks of a node run faster than time by this, in millionths, or slower if negative, from now on; it has no duration.
+    ClockRate {
+        /// Faster; slower if negative.
+        ppm: i32,
+    },
+    /// A node stands still with its clocks, like a machine that is suspended. Its messages wait. Afterwards the time since boot has counted
+    /// the time.
+    Suspend(WallClock, Leases),
     /// The node does not reach the lock service.
     NoLockService(Leases),
+}
+
+/// The wall clock of a suspended machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WallClock {
+    /// It shows the right time afterwards.
+    GoesOn,
+    /// It shows a time as if none had passed.
+    Stops,
 }
 
 /// Leases of a node that does not reach the lock service.
@@ -60,16 +77,16 @@ impl FaultKind {
     pub(super) fn part(self) -> Part {
         match self {
             Self::Kill | Self::Stop | Self::PowerFailure | Self::DiskFailure { .. } | Self::Pause => Part::Process,
-            Self::Partition(_) | Self::Hold => Part::Messages,
+            Self::Partition(_) | Self::Hold | Self::Suspend(..) => Part::Messages,
             Self::Slow(_) => Part::Latency,
-            Self::ClockStep { .. } => Part::Clock,
+            Self::ClockStep { .. } | Self::ClockRate { .. } => Part::Clock,
             Self::NoLockService(_) => Part::LockService,
         }
     }
 
     /// Whether the fault lasts until it is lifted.
     pub(super) fn is_lasting(self) -> bool {
-        !matches!(self, Self::DiskFailure { .. } | Self::ClockStep { .. })
+        !matches!(self, Self::DiskFailure { .. } | Self::ClockStep { .. } | Self::ClockRate { .. })
     }
 
     /// Whether the node's process does not run.
@@ -90,6 +107,9 @@ impl fmt::Display for FaultKind {
             Self::Hold => f.write_str("hold"),
             Self::Slow(latency) => write!(f, "latency of {} ms", latency.as_millis()),
             Self::ClockStep { micros } => write!(f, "clock step to {micros} us"),
+            Self::ClockRate { ppm } => write!(f, "clock rate off by {ppm} ppm"),
+            Self::Suspend(WallClock::GoesOn, _) => f.write_str("suspension"),
+            Self::Suspend(WallClock::Stops, _) => f.write_str("suspension, the wall clock stops"),
             Self::NoLockService(Leases::Endure) => f.write_str("no lock service"),
             Self::NoLockService(Leases::Expire) => f.write_str("no lock service, leases expire"),
         }

@@ -36,11 +36,15 @@ pub enum Recurring {
     NoLockService,
     /// A server of a mounttable is killed.
     MounttableCrash,
+    /// The clocks of a tablet server begin to run fast or slow.
+    ClockRate,
+    /// A node stands still for a while.
+    Suspend,
 }
 
 impl Recurring {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Crash,
         Self::CrashAll,
         Self::Lose,
@@ -52,6 +56,8 @@ impl Recurring {
         Self::ClockStep,
         Self::NoLockService,
         Self::MounttableCrash,
+        Self::ClockRate,
+        Self::Suspend,
     ];
 }
 
@@ -82,6 +88,12 @@ impl Rates {
         self
     }
 
+    /// Whether faults of this kind recur.
+    #[must_use]
+    pub fn recurs(&self, kind: Recurring) -> bool {
+        self.means.contains_key(&kind)
+    }
+
     pub(super) fn mean(&self, kind: Recurring) -> Option<Duration> {
         self.means.get(&kind).copied()
     }
@@ -106,6 +118,8 @@ impl Rates {
             Recurring::Slow => draw.slow(),
             Recurring::ClockStep => draw.clock_step(),
             Recurring::NoLockService => draw.no_lock_service(),
+            Recurring::ClockRate => draw.clock_rate(),
+            Recurring::Suspend => draw.suspend(),
             Recurring::MounttableCrash => draw.kill_one(&view.mounttables()),
         };
         drawn.unwrap_or_default()

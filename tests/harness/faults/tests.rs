@@ -225,7 +225,10 @@ fn a_seed_and_rates_determine_the_faults() {
 fn apply(faulty: &mut Vec<(FaultKind, Place)>, actions: &[Action]) {
     for action in actions {
         match *action {
-            Action::Inject(FaultKind::ClockStep { .. } | FaultKind::DiskFailure { .. }, _) => {}
+            Action::Inject(
+                FaultKind::ClockStep { .. } | FaultKind::ClockRate { .. } | FaultKind::DiskFailure { .. },
+                _,
+            ) => {}
             Action::Inject(kind, place) => {
                 let overlaps = |one: &&(FaultKind, Place)| one.0.part() == kind.part() && one.1.overlaps(place);
                 assert_eq!(faulty.iter().find(overlaps), None, "{action}");

@@ -38,7 +38,11 @@ impl LeaderLease {
         if self.applied_term != Some(self.term) {
             return false;
         }
-        let share = if Failpoint::LeaseTooLong.is_enabled() { (20, 1) } else { LEASE_SHARE };
+        let share = match () {
+            () if Failpoint::LeaseTooLong.is_enabled() => (20, 1),
+            () if Failpoint::LeaseWithoutMargin.is_enabled() => (1, 1),
+            () => LEASE_SHARE,
+        };
         let lease = election_max * share.0 / share.1;
         self.acknowledged.is_some_and(|sent| now < sent.saturating_add(lease))
     }
