@@ -133,6 +133,41 @@ fn empty_nodes_are_collected_and_sticky_ones_stay() {
     assert_eq!(world.names(), ["one", "one/bright"]);
 }
 
+/// The reasons of all calls of `by` for `name`; `None`: no error.
+fn reasons_of_all_calls(world: &World, by: &str, name: &str) -> Vec<Option<Reason>> {
+    let reason = |error: Option<ebla_mounttable_tree::Error>| error.map(|error| error.reason);
+    vec![
+        reason(world.resolve(by, name).err()),
+        reason(world.resolve(by, &format!("{name}/below")).err()),
+        reason(world.permissions(by, name).err()),
+        reason(world.node_info(by, name).err()),
+        reason(world.glob_summary(by, name, "*").err()),
+        reason(world.glob_summary(by, name, "...").err()),
+        reason(world.mount(by, name, "h:9", 60).err()),
+        reason(world.set_permissions(by, name, FIXTURE, None).err()),
+        reason(world.unmount(by, name, None).err()),
+        reason(world.delete(by, name, Subtree::Refuse).err()),
+        reason(world.delete_version(by, name, "7").err()),
+    ]
+}
+
+/// No call shows a caller who may not traverse a node what exists below it. One who may traverse it can find out whether a name exists
+/// that is closed to them (T004): it is refused, and a missing one is not found.
+#[test]
+fn what_is_below_a_closed_node_is_not_revealed() {
+    let world = World::with(FIXTURE);
+    world.set_permissions("root", "closed", r#"{"Read":{"In":["bob"]}}"#, None).unwrap();
+    world.mount("root", "closed/mounted", "h:1", 60).unwrap();
+    world.set_permissions("root", "closed/empty", FIXTURE, None).unwrap();
+    world.set_permissions("root", "private", r#"{"Read":{"In":["bob"]}}"#, None).unwrap();
+    for name in ["closed/mounted", "closed/empty", "closed/missing", "closed/missing/too"] {
+        let reasons = reasons_of_all_calls(&world, "alice", name);
+        assert_eq!(reasons, vec![Some(Reason::NoAccess); reasons.len()], "{name}");
+    }
+    assert_eq!(world.reason(world.resolve("alice", "private")), Reason::NoAccess);
+    assert_eq!(world.reason(world.resolve("alice", "missing")), Reason::NoSuchName);
+}
+
 /// T044 T045 T046 T047 T048
 #[test]
 fn deletion_requires_rights() {
