@@ -16,7 +16,7 @@ use ebla_proto::tablet::call_reply::Outcome;
 use ebla_proto::tablet::tablets_client::TabletsClient;
 use ebla_proto::{record, tablet};
 use ebla_runtime::Runtime;
-use ebla_runtime::call_stream::{CallQueue, CallStream, CallStreamError, CallStreamOptions};
+use ebla_runtime::call_stream::{CallQueue, CallStream, CallStreamError, CallStreamOptions, TimeLeft};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use prost::Message;
@@ -37,6 +37,8 @@ const STREAM: CallStreamOptions<tablet::Call, tablet::CallReply> = CallStreamOpt
     name: "small-calls",
     call_number: |reply| reply.call,
     call_bytes: tablet::Call::encoded_len,
+    shorten_timeout,
+    cancellation: Some(|call| tablet::Call { call, timeout_micros: 0, request: Some(CallRequest::Cancel(true)) }),
     queued_max: 16 * 1024,
     queued_bytes_max: 64 << 20,
     reconnect_delay: Duration::ZERO,
@@ -100,6 +102,13 @@ impl SmallCalls {
     }
 }
 
+/// The timeout of a call that has waited this long before it is sent.
+fn shorten_timeout(call: &mut tablet::Call, waited: Duration) -> TimeLeft {
+    let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+    call.timeout_micros = call.timeout_micros.saturating_sub(waited);
+    if call.timeout_micros == 0 { TimeLeft::None } else { TimeLeft::Some }
+}
+
 /// Whether the read is for a few single rows.
 pub(crate) fn is_small_read(request: &tablet::ReadRequest) -> bool {
     (1..=READ_ROWS_MAX).contains(&request.rows.len()) && request.rows.iter().all(is_one_row)
@@ -144,6 +153,14 @@ mod tests {
 
     fn read(rows: Vec<record::KeyRange>) -> tablet::ReadRequest {
         tablet::ReadRequest { rows, ..Default::default() }
+    }
+
+    #[test]
+    fn a_call_is_sent_with_the_time_that_is_left() {
+        let mut call = tablet::Call { timeout_micros: 3_000_000, ..Default::default() };
+        assert_eq!(shorten_timeout(&mut call, Duration::from_secs(1)), TimeLeft::Some);
+        assert_eq!(call.timeout_micros, 2_000_000);
+        assert_eq!(shorten_timeout(&mut call, Duration::from_secs(2)), TimeLeft::None);
     }
 
     #[test]

@@ -14,13 +14,13 @@ use ebla_proto::tablet::tablets_server::Tablets;
 use ebla_proto::{cluster_guard, convert, record, status, tablet as wire};
 use ebla_routing::ActiveMaster;
 use ebla_routing::ChubbyDirectory;
-use ebla_runtime::call_stream;
+use ebla_runtime::call_stream::{self, Received};
 use ebla_storage::log::CommitLog;
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::deadline::{self, timeout};
+use crate::deadline;
 use crate::raft::RaftCounters;
 use crate::response_budget::ReadAccount;
 use crate::tablet::handler::TabletHandler;
@@ -49,11 +49,11 @@ impl TabletService {
         Self { handler, directory, closing }
     }
 
-    /// The message and its sender's timeout. Fails when the sender names another cluster.
+    /// The message, and what is left of its sender's timeout. Fails when the sender names another cluster.
     fn parts<T>(&self, request: Request<T>) -> Result<(T, Duration), Status> {
         cluster_guard::check_cluster_id(request.metadata(), self.directory.cluster())
             .map_err(|error| status::to_status(&error))?;
-        let timeout = timeout(request.metadata());
+        let timeout = deadline::time_left(&request);
         Ok((request.into_inner(), timeout))
     }
 }
@@ -69,7 +69,9 @@ async fn serve_call(handler: TabletHandler, call: wire::Call) -> wire::CallReply
         Some(CallRequest::Write(request)) => handler.write(request, timeout).await.map(Outcome::Write),
         Some(CallRequest::Check(request)) => handler.check(request, timeout).await.map(Outcome::Check),
         Some(CallRequest::Modify(request)) => handler.modify(request, timeout).await.map(Outcome::Modify),
-        None => Err(Error::invalid("the call has no request that this server knows").into()),
+        Some(CallRequest::Cancel(_)) | None => {
+            Err(Error::invalid("the call has no request that this server knows").into())
+        }
     };
     let outcome = outcome.unwrap_or_else(|CallError { error, detail }| {
         let (reason, message) = (error.reason.name().to_owned(), error.message);
@@ -125,8 +127,12 @@ impl Tablets for TabletService {
     ) -> Result<Response<Self::ExchangeStream>, Status> {
         let (calls, _timeout) = self.parts(request)?;
         let handler = self.handler.clone();
-        let serve = move |call| serve_call(handler.clone(), call).boxed();
-        let replies = call_stream::replies(calls, CALLS_IN_FLIGHT_MAX, self.closing.clone().cancelled_owned(), serve);
+        let receive = move |call: wire::Call| match call.request {
+            Some(CallRequest::Cancel(_)) => Received::Cancellation(call.call),
+            _ => Received::Call(Some(call.call), serve_call(handler.clone(), call).boxed()),
+        };
+        let closing = self.closing.clone().cancelled_owned();
+        let replies = call_stream::replies(calls, CALLS_IN_FLIGHT_MAX, closing, receive);
         Ok(Response::new(replies.boxed()))
     }
 

@@ -40,6 +40,7 @@ use crate::capacity::Capacity;
 use crate::clock_exchange;
 use crate::config::{RestartScope, ServerConfig, ServerOptions, Threads};
 use crate::control::ControlService;
+use crate::deadline::WithArrival;
 use crate::directory_cache::DirectoryCache;
 use crate::drain::{self, DrainOutcome};
 use crate::front::{self, FrontConfig};
@@ -363,6 +364,7 @@ impl Services {
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let tablets = WithResponseBudget::new(tablets, ReadService::Tablets, self.front.responses.clone());
+        let tablets = WithArrival::new(tablets, runtime.clock.clone());
         let routes = Routes::new(tablets)
             .add_service(LocateServer::new(LocateService::new(self.directory, self.log, self.network.counters())))
             .add_service(

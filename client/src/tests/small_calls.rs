@@ -11,7 +11,8 @@ use ebla_proto::tablet::call::Request as CallRequest;
 use ebla_proto::tablet::call_reply::Outcome;
 use ebla_proto::tablet::tablets_server::{Tablets, TabletsServer};
 use ebla_proto::{record, tablet};
-use ebla_runtime::{Runtime, ServeOptions, call_stream, serve};
+use ebla_runtime::call_stream::{self, Received};
+use ebla_runtime::{Runtime, ServeOptions, serve};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt, TryStreamExt};
@@ -34,6 +35,8 @@ struct Server {
     streams: Arc<AtomicUsize>,
     received: Arc<AtomicUsize>,
     unary_writes: Arc<AtomicUsize>,
+    /// Notified when the work for a write of `lost` is dropped.
+    lost_dropped: Arc<Notify>,
     endless_messages: Arc<AtomicUsize>,
 }
 
@@ -51,7 +54,10 @@ impl Server {
                     server.release_slow.notified().await;
                     Outcome::Write(tablet::WriteReply::default())
                 }
-                Some(CallRequest::Write(write)) if write.rows[0].row == "lost" => std::future::pending().await,
+                Some(CallRequest::Write(write)) if write.rows[0].row == "lost" => {
+                    let _notifies = NotifyOnDrop(Arc::clone(&server.lost_dropped));
+                    std::future::pending().await
+                }
                 Some(CallRequest::Write(_)) => Outcome::Write(tablet::WriteReply::default()),
                 _ => {
                     let detail = Some(tablet::TabletError { retry_after_micros: Some(7), ..Default::default() });
@@ -62,6 +68,15 @@ impl Server {
             tablet::CallReply { call: call.call, outcome: Some(outcome) }
         }
         .boxed()
+    }
+}
+
+/// Notifies when it is dropped.
+struct NotifyOnDrop(Arc<Notify>);
+
+impl Drop for NotifyOnDrop {
+    fn drop(&mut self) {
+        self.0.notify_one();
     }
 }
 
@@ -115,8 +130,11 @@ impl Tablets for Server {
     ) -> Result<Response<Self::ExchangeStream>, Status> {
         self.streams.fetch_add(1, Ordering::SeqCst);
         let (server, end) = (self.clone(), Arc::clone(&self.end_streams));
-        let replies =
-            call_stream::replies(calls.into_inner(), 10, std::future::pending(), move |call| server.serve(call));
+        let receive = move |call: tablet::Call| match call.request {
+            Some(CallRequest::Cancel(_)) => Received::Cancellation(call.call),
+            _ => Received::Call(Some(call.call), server.serve(call)),
+        };
+        let replies = call_stream::replies(calls.into_inner(), 10, std::future::pending(), receive);
         Ok(Response::new(replies.take_until(async move { end.notified().await }.boxed()).boxed()))
     }
 }
@@ -224,6 +242,22 @@ async fn pending_calls_fail_when_the_stream_ends_and_the_next_call_opens_another
     assert_eq!(lost.await.unwrap_err().error.reason, Reason::OutcomeUnknown);
     transport.write(&target, write("fast", 10), TIMEOUT).await.unwrap();
     assert_eq!(server.streams.load(Ordering::SeqCst), 2);
+    runtime.tasks.stop(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_server_drops_a_small_call_whose_caller_has_gone() {
+    let runtime = Runtime::system("test");
+    let (server, transport, target) = start(&runtime).await;
+    let mut lost = transport.write(&target, write("lost", 10), TIMEOUT);
+    assert!((&mut lost).now_or_never().is_none());
+    transport.write(&target, write("fast", 10), TIMEOUT).await.unwrap();
+    assert_eq!(server.received.load(Ordering::SeqCst), 2);
+    drop(lost);
+    let dropped = server.lost_dropped.notified();
+    tokio::time::timeout(Duration::from_secs(60), dropped).await.expect("within a generous time");
+    assert_eq!(read_response(&transport, &target, "small").await, "stream");
+    assert_eq!(server.streams.load(Ordering::SeqCst), 1);
     runtime.tasks.stop(Duration::ZERO).await;
 }
 

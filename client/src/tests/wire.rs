@@ -13,7 +13,8 @@ use ebla_proto::tablet::call::Request as CallRequest;
 use ebla_proto::tablet::call_reply::Outcome;
 use ebla_proto::tablet::tablets_server::{Tablets, TabletsServer};
 use ebla_proto::{convert, record, tablet};
-use ebla_runtime::{Runtime, ServeOptions, call_stream, serve};
+use ebla_runtime::call_stream::{self, Received};
+use ebla_runtime::{Runtime, ServeOptions, serve};
 use futures::future;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
@@ -58,6 +59,7 @@ impl Server {
             CallRequest::Write(request) => self.fake.write(&target, request, timeout).await.map(Outcome::Write),
             CallRequest::Check(request) => self.fake.check(&target, request, timeout).await.map(Outcome::Check),
             CallRequest::Modify(request) => self.fake.modify(&target, request, timeout).await.map(Outcome::Modify),
+            CallRequest::Cancel(_) => Err(ebla_model::Error::internal("a cancellation is no call").into()),
         };
         let outcome = outcome.unwrap_or_else(|CallError { error, detail }| {
             let (reason, message) = (error.reason.name().to_owned(), error.message);
@@ -98,8 +100,11 @@ impl Tablets for Server {
         calls: Request<Streaming<tablet::Call>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
         let server = self.clone();
-        let serve = move |call| server.clone().small_call(call).boxed();
-        Ok(Response::new(call_stream::replies(calls.into_inner(), 10, future::pending(), serve).boxed()))
+        let receive = move |call: tablet::Call| match call.request {
+            Some(CallRequest::Cancel(_)) => Received::Cancellation(call.call),
+            _ => Received::Call(Some(call.call), server.clone().small_call(call).boxed()),
+        };
+        Ok(Response::new(call_stream::replies(calls.into_inner(), 10, future::pending(), receive).boxed()))
     }
 
     async fn sample(&self, request: Request<tablet::SampleRequest>) -> Result<Response<tablet::SampleReply>, Status> {

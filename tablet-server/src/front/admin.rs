@@ -247,7 +247,7 @@ impl UnaryService<Bytes> for ForwardedCall {
         let (master, path) = (self.master.clone(), self.path.clone());
         Box::pin(async move {
             let path = path.ok_or_else(|| to_status(&Error::unimplemented("the request path names no method")))?;
-            let timeout = deadline::public_timeout(request.metadata(), deadline::CALL_TIMEOUT);
+            let timeout = deadline::public_time_left(&request, deadline::CALL_TIMEOUT);
             let deadline = Deadline::after(&master.inner.runtime.clock, timeout);
             master.call(path, request.into_inner(), deadline).await.map(Response::new)
         })

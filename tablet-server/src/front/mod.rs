@@ -1,7 +1,7 @@
 //! The front: the public API on every tablet server.
 //!
 //! ```text
-//!   google.bigtable.v2.Bigtable    headers -> admission -> budgets -> service -> validate -> ebla_client::Cluster -> response
+//!   google.bigtable.v2.Bigtable    headers -> arrival -> admission -> budgets -> service -> validate -> ebla_client::Cluster -> response
 //!   google.bigtable.admin.v2.*     budget -> admin: forwarded to the active master
 //!   google.longrunning.Operations  the same
 //!   ebla.operate.Operate           the same
@@ -42,6 +42,7 @@ pub use self::{
     budget::RequestBytes,
     service::DataService,
 };
+use crate::deadline::WithArrival;
 use crate::response_budget::{ReadService, ResponseBudget, WithResponseBudget};
 
 /// The largest accepted message. A row may have 256 MiB; a single write of 100 MiB is legal.
@@ -75,24 +76,16 @@ pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
     let admission = CallAdmission::new(clock.clone());
     let data = DataService::new(config.cluster, clock.clone()).admitted_by(admission.clone());
     let data = BigtableServer::new(data).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let data = WithRequestBudget::new(data, RequestBudget::new(config.request_bytes));
+    let data = WithAdmission::new(WithResponseBudget::new(data, ReadService::Public, config.responses), admission);
     let master = MasterClient::new(config.chubby, config.directory, config.runtime);
     let admin = RequestBudget::new(RequestBytes { total: ADMIN_BYTES, ..config.request_bytes });
     routes
-        .add_service(WithResponseHeaders::new(
-            WithAdmission::new(
-                WithResponseBudget::new(
-                    WithRequestBudget::new(data, RequestBudget::new(config.request_bytes)),
-                    ReadService::Public,
-                    config.responses,
-                ),
-                admission,
-            ),
-            clock,
-        ))
-        .add_service(admin_proxy::<BigtableTableAdminServer<()>>(&master, &admin))
-        .add_service(admin_proxy::<BigtableInstanceAdminServer<()>>(&master, &admin))
-        .add_service(admin_proxy::<OperationsServer<()>>(&master, &admin))
-        .add_service(admin_proxy::<OperateServer<()>>(&master, &admin))
+        .add_service(WithResponseHeaders::new(WithArrival::new(data, clock.clone()), clock.clone()))
+        .add_service(WithArrival::new(admin_proxy::<BigtableTableAdminServer<()>>(&master, &admin), clock.clone()))
+        .add_service(WithArrival::new(admin_proxy::<BigtableInstanceAdminServer<()>>(&master, &admin), clock.clone()))
+        .add_service(WithArrival::new(admin_proxy::<OperationsServer<()>>(&master, &admin), clock.clone()))
+        .add_service(WithArrival::new(admin_proxy::<OperateServer<()>>(&master, &admin), clock))
 }
 
 /// The proxy of one service; all share `budget`.

@@ -15,7 +15,7 @@ use ebla_proto::{
 };
 use ebla_runtime::Clock;
 use futures::{StreamExt, stream};
-use tonic::{Request, Response, Status, codegen::BoxStream, metadata::MetadataMap};
+use tonic::{Request, Response, Status, codegen::BoxStream};
 
 use super::{
     admission::{CallAdmission, TableCall},
@@ -52,8 +52,8 @@ impl DataService {
         self.admission.try_begin_table(&valid.table)
     }
 
-    fn deadline(&self, metadata: &MetadataMap, default: Duration) -> Deadline {
-        Deadline::after(&self.clock, deadline::public_timeout(metadata, default))
+    fn deadline<T>(&self, request: &Request<T>, default: Duration) -> Deadline {
+        Deadline::after(&self.clock, deadline::public_time_left(request, default))
     }
 
     async fn read(
@@ -111,9 +111,9 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::ReadRowsRequest>,
     ) -> Result<Response<BoxStream<Encoded<data::ReadRowsResponse>>>, Status> {
+        let deadline = self.deadline(&request, deadline::READ_TIMEOUT);
         let (metadata, mut extensions, message) = request.into_parts();
         let account = extensions.remove::<ReadAccount>();
-        let deadline = self.deadline(&metadata, deadline::READ_TIMEOUT);
         let begin = || async {
             let features = features(&metadata);
             let read = validate::read(message, &features, large_rows(&metadata))?;
@@ -129,7 +129,7 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::SampleRowKeysRequest>,
     ) -> Result<Response<BoxStream<data::SampleRowKeysResponse>>, Status> {
-        let deadline = self.deadline(request.metadata(), deadline::CALL_TIMEOUT);
+        let deadline = self.deadline(&request, deadline::CALL_TIMEOUT);
         let sample = || async {
             let valid = validate::sample(request.get_ref())?;
             let _counted = self.begin(&valid)?;
@@ -145,8 +145,8 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::MutateRowRequest>,
     ) -> Result<Response<data::MutateRowResponse>, Status> {
+        let deadline = self.deadline(&request, deadline::CALL_TIMEOUT);
         let (metadata, _, message) = request.into_parts();
-        let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let write = || async {
             let valid = validate::mutate_row(message, idempotency::of_headers(&metadata)?)?;
             let _counted = self.begin(&valid)?;
@@ -161,8 +161,8 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::MutateRowsRequest>,
     ) -> Result<Response<BoxStream<data::MutateRowsResponse>>, Status> {
+        let deadline = self.deadline(&request, deadline::CALL_TIMEOUT);
         let (metadata, _, message) = request.into_parts();
-        let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let write = || async {
             let writes = validate::mutate_rows(message, idempotency::of_headers(&metadata)?)?;
             let _counted = self.begin(&writes)?;
@@ -175,8 +175,8 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::CheckAndMutateRowRequest>,
     ) -> Result<Response<data::CheckAndMutateRowResponse>, Status> {
+        let deadline = self.deadline(&request, deadline::CALL_TIMEOUT);
         let (metadata, _, message) = request.into_parts();
-        let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let check = || async {
             let valid = validate::check(message, idempotency::of_headers(&metadata)?)?;
             let _counted = self.begin(&valid)?;
@@ -199,8 +199,8 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::ReadModifyWriteRowRequest>,
     ) -> Result<Response<Encoded<data::ReadModifyWriteRowResponse>>, Status> {
+        let deadline = self.deadline(&request, deadline::CALL_TIMEOUT);
         let (metadata, _, message) = request.into_parts();
-        let deadline = self.deadline(&metadata, deadline::CALL_TIMEOUT);
         let modify = || async {
             let valid = validate::modify(message, idempotency::of_headers(&metadata)?)?;
             let _counted = self.begin(&valid)?;

@@ -64,6 +64,13 @@ impl Failure {
         }
     }
 
+    /// The caller's deadline passed while the write waited for its proposal; nothing of it was applied.
+    #[must_use]
+    pub fn too_late(retry_after: Duration) -> Self {
+        let message = "the deadline passed while the write waited to be proposed; it was not applied";
+        Self { retry_after: Some(retry_after), ..Self::new(Reason::Busy, message) }
+    }
+
     /// The tablet is being moved to another group, and is not served until it is there. Nothing of the request was applied.
     #[must_use]
     pub fn moving(target: GroupId) -> Self {

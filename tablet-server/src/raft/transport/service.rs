@@ -13,7 +13,7 @@ use ebla_proto::cluster_guard::check_cluster_id;
 use ebla_proto::raft::raft_server::{Raft, RaftServer};
 use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
 use ebla_proto::status::to_status;
-use ebla_runtime::call_stream;
+use ebla_runtime::call_stream::{self, Received};
 use ebla_storage::log::GroupReplica;
 use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
@@ -116,9 +116,9 @@ impl Raft for Service {
     async fn exchange(&self, request: Request<Streaming<Frame>>) -> Result<Response<ReplyStream>, Status> {
         let network = Arc::clone(&self.network);
         let mut connected_peers = ConnectedPeers::new(Arc::clone(&network));
-        let serve = move |frame| dispatch(&network, frame, Some(&mut connected_peers));
+        let receive = move |frame| Received::Call(None, dispatch(&network, frame, Some(&mut connected_peers)));
         let replies =
-            call_stream::replies(self.admit(request)?, INFLIGHT_FRAMES_MAX, futures::future::pending(), serve);
+            call_stream::replies(self.admit(request)?, INFLIGHT_FRAMES_MAX, futures::future::pending(), receive);
         let network = Arc::clone(&self.network);
         let replies = replies.map_ok(move |reply| {
             let refuses_writes = network.options().capacity.write_state() == WriteState::Refuses;

@@ -15,7 +15,7 @@ use ebla_proto::raft::raft_client::RaftClient;
 use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
 use ebla_proto::status::to_status;
 use ebla_runtime::Runtime;
-use ebla_runtime::call_stream::{CallQueue, CallStream, CallStreamOptions};
+use ebla_runtime::call_stream::{CallQueue, CallStream, CallStreamOptions, TimeLeft};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -41,6 +41,9 @@ const FRAMES: CallStreamOptions<Frame, FrameReply> = CallStreamOptions {
     name: "raft-stream",
     call_number: |reply| reply.call,
     call_bytes: Frame::encoded_len,
+    // openraft has its own timers.
+    shorten_timeout: |_frame, _waited| TimeLeft::Some,
+    cancellation: None,
     queued_max: 16 * 1024,
     queued_bytes_max: 64 << 20,
     reconnect_delay: Duration::from_millis(100),

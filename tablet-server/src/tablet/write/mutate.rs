@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ebla_client::Deadline;
 use ebla_model::Reason;
 use ebla_model::aggregate::{Aggregator, SKETCH_BYTES_MAX, SKETCHES_MAX};
 use ebla_model::cell::Row;
@@ -35,7 +36,7 @@ use crate::tablet::core::state_machine::GroupStateMachine;
 use crate::tablet::failure::Failure;
 use crate::tablet::write::admission::{GROUP_BYTES, Permit, RETRY_AFTER};
 use crate::tablet::write::latch::{LatchGuard, LatchMode};
-use crate::tablet::write::queue::{QueuedReply, WriteGuards};
+use crate::tablet::write::queue::{QueuedReply, WriteGuards, WriteTerms};
 use crate::tablet::write::rmw::{ConditionalWrite, ResolvedWrite, Submission, call_token, evaluate_mutations};
 use crate::tablet::{RowMutations, Tablet, TabletGroup, WriteId};
 
@@ -45,8 +46,8 @@ const SKETCHES_BYTES_MAX: usize = GROUP_BYTES as usize;
 /// What the rows of one call share.
 struct WriteCall {
     generation: Generation,
-    /// The term in which blind writes are queued.
-    term: Term,
+    /// Of blind writes: the others are queued in the term of their evaluation.
+    terms: WriteTerms,
     permit: Arc<Permit>,
 }
 
@@ -69,11 +70,11 @@ impl Tablet {
         let metadata = self.served()?;
         Self::check_generation(&metadata, generation)?;
         let schema = metadata.schema();
-        let started = self.runtime.clock.monotonic();
+        let until = Deadline::after(&self.runtime.clock, timeout);
         let bytes = rows.iter().map(|row| request_bytes(row, schema)).sum();
         let permit = Arc::new(self.admission.admit(bytes, timeout).await?);
-        let mut deadline = pin!(tokio::time::sleep(timeout.saturating_sub(self.elapsed_since(started))));
-        let call = WriteCall { generation, term, permit };
+        let mut deadline = pin!(tokio::time::sleep(until.remaining(&self.runtime.clock)));
+        let call = WriteCall { generation, terms: WriteTerms { term, deadline: until }, permit };
         let submissions = self.submit_rows(call, rows, schema, deadline.as_mut()).await;
         Ok(self.wait_for_results(submissions, deadline).await)
     }
@@ -122,10 +123,10 @@ impl Tablet {
         let latch = self.latch_row(&row.row, mode, deadline.as_mut()).await?;
         let guards = WriteGuards::new(latch, Arc::clone(&call.permit));
         if is_blind {
-            return self.submit_blind(call.term, row, guards).map(Submission::queued);
+            return self.submit_blind(call.terms, row, guards).map(Submission::queued);
         }
         tokio::select! {
-            submission = self.submit_conditional_mutations(call.generation, row, guards) => submission,
+            submission = self.submit_conditional_mutations(call, row, guards) => submission,
             () = deadline => Err(Failure::deadline()),
         }
     }
@@ -187,7 +188,7 @@ impl Tablet {
 
     fn submit_blind(
         &self,
-        term: Term,
+        terms: WriteTerms,
         row: RowMutations,
         guards: WriteGuards,
     ) -> Result<oneshot::Receiver<QueuedReply>, Failure> {
@@ -199,12 +200,12 @@ impl Tablet {
         let schema = metadata.schema();
         let changes = mutation::resolve(schema, &row.mutations, now)?.merge(schema, &Row::empty(row.row.clone()))?;
         let write = self.row_command(row.id, row.row, ResolvedWrite { changes, result: None }, None);
-        Ok(self.enqueue(pending, term, write, guards))
+        Ok(self.enqueue(pending, terms, write, guards))
     }
 
     async fn submit_conditional_mutations(
         &self,
-        generation: Generation,
+        call: &WriteCall,
         row: RowMutations,
         guards: WriteGuards,
     ) -> Result<Submission, Failure> {
@@ -213,7 +214,9 @@ impl Tablet {
         let evaluate = move |state_machine: &GroupStateMachine, metadata: &TabletMetadata, now| {
             evaluate_mutations(state_machine, metadata, (&key, &mutations), now)
         };
-        let conditional = ConditionalWrite { generation, id, row, token: call_token(CallKind::Mutate, token) };
+        let (generation, deadline) = (call.generation, call.terms.deadline);
+        let token = call_token(CallKind::Mutate, token);
+        let conditional = ConditionalWrite { generation, id, row, token, deadline };
         self.submit_conditional(conditional, guards, evaluate).await
     }
 

@@ -3,13 +3,15 @@
 //! Timestamps and queue positions are assigned under one lock, so a later write of a row never has an earlier timestamp.
 //! Writes that arrive while a proposal is in flight form the next one, together with those that arrive soon after it
 //! (`gather`): commands of about 4 MiB, bound to the term in which their writes were queued. If the leadership is lost before
-//! the proposal, they are surely not applied.
+//! the proposal, they are surely not applied. The same is true for writes whose deadline passes before it, and for those whose
+//! callers have gone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ebla_client::Deadline;
 use ebla_model::Reason;
 use ebla_model::command::{Command, CommandKind, Reply, RowReply, RowWrite};
 use ebla_model::id::Term;
@@ -22,7 +24,7 @@ use crate::raft::ProposeError;
 use crate::tablet::TabletGroup;
 use crate::tablet::core::command::{self, COMMAND_BYTES_MAX};
 use crate::tablet::failure::Failure;
-use crate::tablet::write::admission::Permit;
+use crate::tablet::write::admission::{Permit, RETRY_AFTER};
 use crate::tablet::write::gather::Gathering;
 use crate::tablet::write::latch::LatchGuard;
 use crate::tablet::write::mutate::outcome_unknown;
@@ -35,13 +37,21 @@ pub(super) type QueuedReply = Result<RowReply, Failure>;
 
 /// A write in the queue.
 struct QueuedWrite {
-    /// The term in which it was queued.
-    term: Term,
+    terms: WriteTerms,
     write: RowWrite,
     bytes: usize,
     reply: oneshot::Sender<QueuedReply>,
     /// Released after the reply.
     guards: WriteGuards,
+}
+
+/// When a queued write may still be proposed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteTerms {
+    /// The term in which it is queued: only in this one.
+    pub(super) term: Term,
+    /// The deadline of its caller: only before.
+    pub(super) deadline: Deadline,
 }
 
 /// The latch and the permit that a write holds until it is answered.
@@ -127,15 +137,17 @@ impl WriteQueue {
 
     /// The writes for the next proposal, in their order, and whether a tick is requested.
     ///
-    /// A write whose caller has gone is dropped: no caller needs its outcome, and under overload it delays writes whose
-    /// callers still wait.
-    fn take_batch(&self) -> (Vec<QueuedWrite>, bool) {
-        let (mut taken, mut abandoned) = (Vec::new(), Vec::new());
+    /// A write whose deadline has passed or whose caller has gone is dropped: no caller needs its outcome, and under overload it
+    /// delays writes whose callers still wait. The caller's own timer is no substitute: it runs late on a busy machine.
+    fn take_batch(&self, clock: &Clock) -> (Vec<QueuedWrite>, bool) {
+        let (mut taken, mut abandoned, mut late) = (Vec::new(), Vec::new(), Vec::new());
         let mut bytes = 0;
         let mut pending = self.pending.lock();
         while let Some(queued) = pending.writes.pop_front() {
             if queued.reply.is_closed() {
                 abandoned.push(queued);
+            } else if queued.terms.deadline.has_passed(clock) {
+                late.push(queued);
             } else if !taken.is_empty() && bytes + queued.bytes > PROPOSAL_BYTES_MAX {
                 pending.writes.push_front(queued);
                 break;
@@ -148,6 +160,7 @@ impl WriteQueue {
         drop(pending);
         // Their latches and permits are released outside the lock.
         drop(abandoned);
+        late.into_iter().for_each(|queued| queued.reply(Err(Failure::too_late(RETRY_AFTER))));
         (taken, is_tick_requested)
     }
 }
@@ -156,7 +169,7 @@ impl TabletGroup {
     pub(super) fn enqueue(
         &self,
         mut pending: MutexGuard<'_, PendingWrites>,
-        term: Term,
+        terms: WriteTerms,
         write: RowWrite,
         guards: WriteGuards,
     ) -> oneshot::Receiver<QueuedReply> {
@@ -164,7 +177,7 @@ impl TabletGroup {
         let bytes = command::row_bytes(&write);
         let guards =
             if Failpoint::LatchReleasedEarly.is_enabled() { WriteGuards { _latch: None, ..guards } } else { guards };
-        pending.writes.push_back(QueuedWrite { term, write, bytes, reply, guards });
+        pending.writes.push_back(QueuedWrite { terms, write, bytes, reply, guards });
         let queued = pending.writes.len();
         let notifies = queued == 1 || queued == pending.awaited;
         drop(pending);
@@ -181,7 +194,7 @@ impl TabletGroup {
         while token.run_until_cancelled(self.queue.arrived.notified()).await.is_some() {
             loop {
                 self.gather(&mut gathering).await;
-                let (queued, tick) = self.queue.take_batch();
+                let (queued, tick) = self.queue.take_batch(&self.runtime.clock);
                 if queued.is_empty() && !tick {
                     break;
                 }
@@ -192,7 +205,7 @@ impl TabletGroup {
                 }
             }
         }
-        for queued in self.queue.take_batch().0 {
+        for queued in self.queue.take_batch(&self.runtime.clock).0 {
             queued.reply(Err(Failure::new(Reason::Unavailable, "the replica has stopped on this server")));
         }
     }
@@ -211,7 +224,7 @@ impl TabletGroup {
             queued.into_iter().for_each(|one| one.reply(Err(Failure::not_leader(leader))));
             return;
         };
-        let (current, stale): (Vec<_>, Vec<_>) = queued.into_iter().partition(|one| one.term == term);
+        let (current, stale): (Vec<_>, Vec<_>) = queued.into_iter().partition(|one| one.terms.term == term);
         // Evaluated in an earlier term of this replica: the row may have changed since.
         stale.into_iter().for_each(|one| one.reply(Err(Failure::not_leader(None))));
         if current.is_empty() && !tick {
@@ -316,33 +329,67 @@ mod tests {
     use crate::tablet::write::admission::Admission;
     use crate::tablet::write::latch::{LatchMode, Latches};
 
+    /// Queues a write of this row, and returns the receiver of its reply.
+    async fn queue_write(
+        (queue, latches, admission): (&WriteQueue, &Latches, &Admission),
+        row: &'static str,
+        deadline: Deadline,
+    ) -> oneshot::Receiver<QueuedReply> {
+        let row = RowKey::new(row);
+        let permit = Arc::new(admission.admit(1, Duration::ZERO).await.unwrap());
+        let guards = WriteGuards::new(latches.try_acquire(&row, LatchMode::Exclusive).unwrap(), permit);
+        let write = RowWrite {
+            tablet: TabletId::new(1),
+            session: SessionId::new(1),
+            sequence: Sequence::new(1),
+            lowest_outstanding: Sequence::new(1),
+            row,
+            changes: Vec::new(),
+            result: None,
+            token: None,
+        };
+        let (reply, receiver) = oneshot::channel();
+        let terms = WriteTerms { term: Term::new(1), deadline };
+        queue.pending.lock().writes.push_back(QueuedWrite { terms, write, bytes: 1, reply, guards });
+        receiver
+    }
+
+    fn taken_rows(queue: &WriteQueue, clock: &Clock) -> Vec<String> {
+        let (taken, _tick) = queue.take_batch(clock);
+        taken.iter().map(|queued| String::from_utf8_lossy(queued.write.row.as_bytes()).into_owned()).collect()
+    }
+
     #[tokio::test]
     async fn a_write_whose_caller_has_gone_is_not_proposed() {
         let (queue, latches, admission) = (WriteQueue::new(), Latches::new(), Admission::new().group());
+        let clock = Clock::manual();
         let mut callers = Vec::new();
-        for name in ["a", "b", "c"] {
-            let row = RowKey::new(name);
-            let permit = Arc::new(admission.admit(1, Duration::ZERO).await.unwrap());
-            let guards = WriteGuards::new(latches.try_acquire(&row, LatchMode::Exclusive).unwrap(), permit);
-            let write = RowWrite {
-                tablet: TabletId::new(1),
-                session: SessionId::new(1),
-                sequence: Sequence::new(1),
-                lowest_outstanding: Sequence::new(1),
-                row,
-                changes: Vec::new(),
-                result: None,
-                token: None,
-            };
-            let (reply, receiver) = oneshot::channel();
-            queue.pending.lock().writes.push_back(QueuedWrite { term: Term::new(1), write, bytes: 1, reply, guards });
-            callers.push(receiver);
+        for row in ["a", "b", "c"] {
+            let deadline = Deadline::after(&clock, Duration::from_secs(1));
+            callers.push(queue_write((&queue, &latches, &admission), row, deadline).await);
         }
         drop(callers.remove(1));
-        let (taken, _tick) = queue.take_batch();
+        let (taken, _tick) = queue.take_batch(&clock);
         let rows: Vec<_> = taken.iter().map(|queued| queued.write.row.as_bytes()).collect();
         assert_eq!(rows, [b"a", b"c"]);
         assert_eq!((latches.rows(), queue.len()), (2, 0), "the latch of the abandoned write is free");
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_deadline_has_passed_is_not_proposed() {
+        let (queue, latches, admission) = (WriteQueue::new(), Latches::new(), Admission::new().group());
+        let clock = Clock::manual();
+        let mut callers = Vec::new();
+        for (row, seconds) in [("a", 3), ("b", 1), ("c", 2)] {
+            let deadline = Deadline::after(&clock, Duration::from_secs(seconds));
+            callers.push(queue_write((&queue, &latches, &admission), row, deadline).await);
+        }
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(taken_rows(&queue, &clock), ["a", "c"]);
+        let refused = callers.remove(1).await.unwrap().unwrap_err();
+        assert_eq!(refused.error.reason, Reason::Busy, "nothing was applied");
+        assert!(refused.error.message.contains("deadline"), "{refused:?}");
+        assert_eq!((latches.rows(), queue.len()), (0, 0), "its latch is free");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ebla_client::Deadline;
 use ebla_model::Reason;
 use ebla_model::cell::Row;
 use ebla_model::command::{CallToken, RowReply};
@@ -38,7 +39,7 @@ use crate::tablet::read::projection::Projection;
 use crate::tablet::read::scan::{pool_failure, read_row};
 use crate::tablet::write::latch::LatchMode;
 use crate::tablet::write::mutate::{check_row_in_range, mutations_bytes, outcome_unknown};
-use crate::tablet::write::queue::{QueuedReply, WriteGuards};
+use crate::tablet::write::queue::{QueuedReply, WriteGuards, WriteTerms};
 use crate::tablet::{CheckRequest, ModifyRequest, Tablet, WriteId};
 
 /// The result of evaluating a conditional write.
@@ -74,6 +75,8 @@ pub(super) struct ConditionalWrite {
     pub(super) row: RowKey,
     /// The caller's idempotency token.
     pub(super) token: Option<CallToken>,
+    /// The caller's deadline.
+    pub(super) deadline: Deadline,
 }
 
 /// A conditional write that was submitted.
@@ -97,11 +100,13 @@ impl Tablet {
     /// # Errors
     /// As a row of [`Tablet::write`].
     pub async fn check(&self, request: CheckRequest, timeout: Duration) -> Result<bool, Failure> {
+        let deadline = Deadline::after(&self.runtime.clock, timeout);
         let write = ConditionalWrite {
             generation: request.generation,
             id: request.id,
             row: request.row.clone(),
             token: call_token(CallKind::Check, request.token.clone()),
+            deadline,
         };
         let schema = Arc::clone(self.metadata()?.schema());
         if request.then.iter().chain(&request.otherwise).any(Mutation::stores_cells) {
@@ -109,9 +114,8 @@ impl Tablet {
         }
         let bytes = mutations_bytes(&request.then, &schema).max(mutations_bytes(&request.otherwise, &schema));
         let clock = self.runtime.clock.clone();
-        let deadline = clock.monotonic().saturating_add(timeout);
         let evaluate = move |state_machine: &GroupStateMachine, metadata: &TabletMetadata, now| {
-            let is_late = || clock.monotonic() >= deadline;
+            let is_late = || deadline.has_passed(&clock);
             evaluate_check(state_machine, metadata, &request, now, &is_late)
         };
         let result = self.read_modify_write(write, bytes, evaluate, timeout).await?;
@@ -129,6 +133,7 @@ impl Tablet {
             id: request.id,
             row: request.row.clone(),
             token: call_token(CallKind::Modify, request.token.clone()),
+            deadline: Deadline::after(&self.runtime.clock, timeout),
         };
         self.check_writes_accepted(&request.id)?;
         let bytes = request.rules.iter().map(rule_bytes).sum();
@@ -190,7 +195,7 @@ impl Tablet {
     where
         E: FnOnce(&GroupStateMachine, &TabletMetadata, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
     {
-        let ConditionalWrite { generation, id, row, token } = write;
+        let ConditionalWrite { generation, id, row, token, deadline } = write;
         // Only now: if the leadership began while this write waited, another leader's writes may have come before.
         let term = self.leader_term()?;
         let applied_state = self.state_machine.applied_state();
@@ -207,7 +212,10 @@ impl Tablet {
         };
         let result = resolved.result.clone();
         let write = self.row_command(id, row, resolved, token);
-        Ok(Submission::Queued(self.enqueue(self.queue.pending.lock(), term, write, guards), result))
+        Ok(Submission::Queued(
+            self.enqueue(self.queue.pending.lock(), WriteTerms { term, deadline }, write, guards),
+            result,
+        ))
     }
 }
 
