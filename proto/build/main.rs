@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const PROTOS: [&str; 8] = [
+const PROTOS: [&str; 9] = [
     "record.proto",
     "command.proto",
     "tablet.proto",
@@ -22,6 +22,7 @@ const PROTOS: [&str; 8] = [
     "locate.proto",
     "operate.proto",
     "mounttable.proto",
+    "health.proto",
 ];
 
 #[expect(clippy::print_stdout, reason = "build scripts pass instructions to cargo on stdout")]

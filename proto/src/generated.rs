@@ -39,3 +39,6 @@ generated! {
 
 // A tenant with a package outside `ebla`.
 generated!(@service mounttable "mounttable.v1", "A hierarchical name service." []);
+
+// gRPC's own.
+generated!(@service health "grpc.health.v1", "Health checks." []);

@@ -7,6 +7,7 @@
 //! | [`services`] | servers and clients of the public services |
 //! | [`record`] [`command`] [`tablet`] [`raft`] [`control`] [`locate`] [`operate`] | our own protos, generated |
 //! | [`mounttable`] | the messages of the mounttable, generated |
+//! | [`health`] | gRPC's health checking protocol, generated |
 //! | [`convert`] | conversion between messages and the model; refuses malformed and unknown content |
 //! | [`raw`] | messages that are forwarded without decoding |
 //! | [`cluster_guard`] | the sender's cluster id in requests, so that requests of another cluster are refused |
@@ -25,4 +26,4 @@ pub mod raw;
 pub mod services;
 pub mod status;
 
-pub use generated::{command, control, locate, mounttable, operate, raft, record, tablet};
+pub use generated::{command, control, health, locate, mounttable, operate, raft, record, tablet};

@@ -6,19 +6,22 @@
 //!   DELETE   /v1/names/{path}    ?server= or ?servers=all unmounts servers; ?node=1 or ?subtree=1 deletes the node
 //!   GET PUT  /v1/perms/{path}    permissions, with their version as ETag
 //!   GET      /v1/openapi.json    the description of all this for machines
+//!   GET      /healthz            whether the server can do its work
 //!
 //!   request      parsing: name, query, body, headers
 //!   names        /v1/names; listing, watching: its streams
 //!   permissions  /v1/perms
+//!   healthz      /healthz
 //!   json         bodies
 //!   http_error   reasons as HTTP statuses, with advice
 //! ```
 //!
 //! Invariant: a request becomes the equivalent gRPC call, with the request's headers, so identities, rights, reasons
-//! and limits are those of [`crate::service`]. The gateway decides nothing itself.
+//! and limits are those of [`crate::service`]. The gateway decides nothing itself. `/healthz` is no call: it needs no identity.
 //!
 //! What is absent: calls for superusers, pages for people, access for pages of other origins (CORS).
 
+mod healthz;
 mod http_error;
 mod json;
 mod listing;
@@ -35,6 +38,7 @@ use http::{StatusCode, Uri, header};
 use tonic::service::Routes;
 
 use crate::gateway::http_error::HttpError;
+use crate::health::HealthView;
 use crate::service::Service;
 
 pub use listing::{ENTRIES, ENTRIES_MAX};
@@ -61,12 +65,21 @@ pub enum Operation {
     PutPermissions,
     /// Returns [`OPENAPI`].
     GetOpenapi,
+    /// Returns whether the server can do its work.
+    GetHealth,
 }
 
 impl Operation {
     /// All operations that are served.
-    pub const ALL: [Self; 6] =
-        [Self::GetName, Self::PutName, Self::DeleteName, Self::GetPermissions, Self::PutPermissions, Self::GetOpenapi];
+    pub const ALL: [Self; 7] = [
+        Self::GetName,
+        Self::PutName,
+        Self::DeleteName,
+        Self::GetPermissions,
+        Self::PutPermissions,
+        Self::GetOpenapi,
+        Self::GetHealth,
+    ];
 
     /// Method and path, with `{path}` for a name.
     pub const fn place(self) -> (MethodFilter, &'static str) {
@@ -77,10 +90,11 @@ impl Operation {
             Self::GetPermissions => (MethodFilter::GET, "/v1/perms/{path}"),
             Self::PutPermissions => (MethodFilter::PUT, "/v1/perms/{path}"),
             Self::GetOpenapi => (MethodFilter::GET, "/v1/openapi.json"),
+            Self::GetHealth => (MethodFilter::GET, "/healthz"),
         }
     }
 
-    fn handler<S>(self, method: MethodFilter) -> MethodRouter<Service<S>>
+    fn handler<S>(self, method: MethodFilter, health: &HealthView) -> MethodRouter<Service<S>>
     where
         S: Store + Environment + Clone + 'static,
     {
@@ -91,15 +105,19 @@ impl Operation {
             Self::GetPermissions => on(method, permissions::get::<S>),
             Self::PutPermissions => on(method, permissions::put::<S>),
             Self::GetOpenapi => on(method, openapi),
+            Self::GetHealth => {
+                let health = health.clone();
+                on(method, async move || healthz::answer(health.now()))
+            }
         }
     }
 }
 
-/// Serves every operation with the calls of `service`.
-pub fn routes<S: Store + Environment + Clone + 'static>(service: Service<S>) -> Routes {
+/// Serves every operation with the calls of `service`; `health`: of the server.
+pub(crate) fn routes<S: Store + Environment + Clone + 'static>(service: Service<S>, health: &HealthView) -> Routes {
     let add = |router: Router<Service<S>>, operation: Operation| {
         let (method, path) = operation.place();
-        let handler = operation.handler(method);
+        let handler = operation.handler(method, health);
         match path.strip_suffix(NAME) {
             // The pattern for other names does not match the root's empty name.
             Some(before) => router.route(before, handler.clone()).route(&format!("{before}{{*path}}"), handler),

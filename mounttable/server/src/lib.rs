@@ -3,6 +3,7 @@
 //! ```text
 //!   service   the gRPC services: authentication, and translation between messages and values
 //!   gateway   the same calls as JSON over HTTP
+//!   health    whether the server can do its work, for load balancers
 //!   server    a process that serves a table
 //!   testing   an in-memory server for tests
 //! ```
@@ -12,6 +13,7 @@
 //! What is absent: logins.
 
 pub mod gateway;
+mod health;
 pub mod server;
 pub mod service;
 pub mod testing;

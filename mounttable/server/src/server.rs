@@ -16,6 +16,7 @@ use ebla_mounttable_tree::store::memory::MemoryStore;
 use ebla_mounttable_tree::store::system::SystemStore;
 use ebla_mounttable_tree::store::{Environment, Store};
 use ebla_mounttable_tree::table::{Maintained, Table, TableOptions};
+use ebla_proto::health::health_server::HealthServer;
 use ebla_proto::mounttable::mount_table_admin_server::MountTableAdminServer;
 use ebla_proto::mounttable::mount_table_server::MountTableServer;
 use ebla_runtime::{Listener, Protocol, Runtime, ServeOptions, serve};
@@ -25,6 +26,7 @@ use tonic::service::Routes;
 use tracing::{info, warn};
 
 use crate::gateway;
+use crate::health::HealthMonitor;
 use crate::service::identity::{AuthMethod, Authenticator};
 use crate::service::{Service, WriteMode};
 
@@ -61,6 +63,7 @@ pub struct Server {
     address: String,
     http_address: Option<String>,
     cache_handle: CacheHandle,
+    health: HealthMonitor,
     /// The services: stopped first.
     serving: Runtime,
     runtime: Runtime,
@@ -177,13 +180,16 @@ impl Server {
         let authenticator = Authenticator::new(config.identity, config.superusers);
         let tasks = runtime.tasks.clone();
         let service = Service::new(table.clone(), &config.table, authenticator, cache_handle.clone(), tasks);
+        let health = HealthMonitor::new();
+        health.start(table.clone(), &runtime);
         let routes = Routes::new(MountTableServer::new(service.clone()))
-            .add_service(MountTableAdminServer::new(service.clone()));
+            .add_service(MountTableAdminServer::new(service.clone()))
+            .add_service(HealthServer::new(health.view()));
         let serving = runtime.child("serving");
         serve(&serving.tasks, listener, routes, ServeOptions::default());
         if let Some(listener) = http_listener {
             let options = ServeOptions { protocol: Protocol::Http1AndHttp2, ..ServeOptions::default() };
-            serve(&serving.tasks, listener, gateway::routes(service.clone()), options);
+            serve(&serving.tasks, listener, gateway::routes(service.clone(), &health.view()), options);
         }
         if !config.sweep_period.is_zero() {
             let (period, rng) = (config.sweep_period, runtime.rng.clone());
@@ -204,7 +210,7 @@ impl Server {
                 }
             });
         }
-        Ok(Self { address, http_address, cache_handle, serving, runtime })
+        Ok(Self { address, http_address, cache_handle, health, serving, runtime })
     }
 
     /// The gRPC address, `host:port`.
@@ -222,8 +228,9 @@ impl Server {
         self.cache_handle.counts()
     }
 
-    /// Stops gracefully: refuses new calls, and lets calls in progress finish.
+    /// Stops gracefully: health checks fail, new calls are refused, and calls in progress finish.
     pub async fn stop(&self) {
+        self.health.stop();
         self.serving.tasks.stop(DRAIN_TIMEOUT).await;
         self.runtime.tasks.stop(STOP_TIMEOUT).await;
     }

@@ -2,6 +2,7 @@
 
 mod client;
 mod contract;
+mod healthz;
 mod names;
 mod permissions;
 mod refusals;
