@@ -18,6 +18,7 @@
 //!   units              sizes and durations with units
 //!   logging            log filter and log output
 //!   panic_hook         aborts the process on a panic
+//!   watchdog           reports tasks that do not yield
 //!   failpoint          injected faults, which only the simulation enables
 //! ```
 
@@ -34,6 +35,7 @@ pub mod rng;
 pub mod serve;
 pub mod tasks;
 pub mod units;
+pub mod watchdog;
 
 pub use blocking::{Blocking, BlockingError, Thread, spawn_thread};
 pub use clock::Clock;
@@ -44,6 +46,7 @@ pub use resources::{FixedResources, ResourceProbe, SystemResources};
 pub use rng::Rng;
 pub use serve::{ConnectionInfo, Protocol, ServeOptions, serve};
 pub use tasks::Tasks;
+pub use watchdog::{PollWatch, Watchdog};
 
 /// The interfaces to the machine that a component needs; cheap to clone.
 #[derive(Clone, Debug)]

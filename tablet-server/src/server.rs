@@ -25,7 +25,7 @@ use ebla_proto::locate::locate_server::LocateServer;
 use ebla_proto::tablet::tablets_server::TabletsServer;
 use ebla_routing::ChubbyDirectory;
 use ebla_runtime::units::ByteSize;
-use ebla_runtime::{Blocking, Clock, Listener, Rng, Runtime, ServeOptions, serve};
+use ebla_runtime::{Blocking, Clock, Listener, Rng, Runtime, ServeOptions, Watchdog, serve};
 use ebla_storage::log::{CommitLog, LogError, LogOptions, LogStep, Record, Recovered, SegmentManifest};
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
 use ebla_storage::store::SharedResources;
@@ -91,6 +91,8 @@ pub struct TabletServer {
     background: Runtime,
     /// Raft's network and the replicas: stopped last.
     replication: Runtime,
+    /// Watches the tasks of the groups; `None` without threads.
+    _watchdog: Option<Watchdog>,
 }
 
 impl std::fmt::Debug for TabletServer {
@@ -148,6 +150,7 @@ impl TabletServer {
                 },
                 &replication,
             );
+            let watchdog = start_watchdog(&network, config.options.threads)?;
             let metadata_writer = MetadataWriter::new(server, Arc::clone(&chubby), directory.clone(), &background);
             let manager = TabletManager::open(TabletManagerParts {
                 server,
@@ -218,6 +221,7 @@ impl TabletServer {
                 serving,
                 background,
                 replication,
+                _watchdog: watchdog,
             })
         })
     }
@@ -527,6 +531,16 @@ fn raise_open_files() {
             wanted = OPEN_FILES_WANTED,
             "low limit of open files; raise it with ulimit -n or LimitNOFILE"
         );
+    }
+}
+
+/// Starts the thread that reports tasks of groups that do not yield. A simulation has no threads, and time stands still in its polls.
+fn start_watchdog(network: &Network, threads: Threads) -> Result<Option<Watchdog>, Error> {
+    match threads {
+        Threads::Pools => Watchdog::start(network.executor_watches())
+            .map(Some)
+            .map_err(|error| Error::internal(format!("start the watchdog: {error}"))),
+        Threads::Inline { .. } => Ok(None),
     }
 }
 

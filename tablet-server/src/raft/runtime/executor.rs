@@ -11,8 +11,9 @@
 //!                              ^ spawn, from inside the poll or from outside
 //! ```
 //!
-//! A future here must not block: work that waits for a disk goes to a blocking pool, as everywhere. Futures that openraft
-//! spawns from inside a shard join the same shard (`runtime`).
+//! A future here must not block: work that waits for a disk goes to a blocking pool, as everywhere. A poll that takes long delays the
+//! heartbeats of all groups of the shard, and is reported (`ebla_runtime::watchdog`). Futures that openraft spawns from inside a shard
+//! join the same shard (`runtime`).
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ebla_model::id::GroupId;
-use ebla_runtime::Tasks;
+use ebla_runtime::{PollWatch, Runtime};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::task::AtomicWaker;
@@ -40,9 +41,14 @@ const SHARDS: u64 = 2;
 pub(in crate::raft) struct GroupExecutor(Arc<[ExecutorShard]>);
 
 impl GroupExecutor {
-    /// Starts the shards. They run until `tasks` is stopped; their futures are dropped then.
-    pub(in crate::raft) fn start(tasks: &Tasks) -> Self {
-        Self((0..SHARDS).map(|_| ExecutorShard::start(tasks)).collect())
+    /// Starts the shards. They run until the tasks of `runtime` are stopped; their futures are dropped then.
+    pub(in crate::raft) fn start(runtime: &Runtime) -> Self {
+        Self((0..SHARDS).map(|number| ExecutorShard::start(&format!("raft-executor {number}"), runtime)).collect())
+    }
+
+    /// The polls of the shards.
+    pub(in crate::raft) fn watches(&self) -> Vec<Arc<PollWatch>> {
+        self.0.iter().filter_map(|shard| shard.0.watch.clone()).collect()
     }
 
     /// The shard that runs a group.
@@ -63,6 +69,8 @@ struct SpawnQueue {
     /// Locked to push one future or to take all of them.
     state: Mutex<SpawnQueueState>,
     waker: AtomicWaker,
+    /// The polls of the shard; `None` if it never started.
+    watch: Option<Arc<PollWatch>>,
 }
 
 #[derive(Default)]
@@ -78,11 +86,12 @@ thread_local! {
 }
 
 impl ExecutorShard {
-    fn start(tasks: &Tasks) -> Self {
-        let shard = Self::default();
-        let task = ShardTask { shard: shard.clone(), futures: FuturesUnordered::new() };
+    fn start(name: &str, runtime: &Runtime) -> Self {
+        let watch = PollWatch::new(name, runtime.clock.clone());
+        let shard = Self(Arc::new(SpawnQueue { watch: Some(Arc::clone(&watch)), ..SpawnQueue::default() }));
+        let task = ShardTask { shard: shard.clone(), futures: FuturesUnordered::new(), watch };
         // One poll runs many futures: tokio's cooperative budget for one task would stop it in the middle of a write.
-        tasks.spawn_until_stopped("raft-executor", tokio::task::unconstrained(task));
+        runtime.tasks.spawn_until_stopped("raft-executor", tokio::task::unconstrained(task));
         shard
     }
 
@@ -116,6 +125,7 @@ impl ExecutorShard {
 struct ShardTask {
     shard: ExecutorShard,
     futures: FuturesUnordered<BoxFuture<'static, ()>>,
+    watch: Arc<PollWatch>,
 }
 
 impl ShardTask {
@@ -132,6 +142,8 @@ impl Future for ShardTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let watch = Arc::clone(&self.watch);
+        let _poll = watch.enter();
         let _current = EnterGuard::enter(self.shard.clone());
         self.shard.0.waker.register(context.waker());
         self.take_spawned();
@@ -207,8 +219,8 @@ mod tests {
 
     #[tokio::test]
     async fn futures_wake_each_other_and_return_their_output() {
-        let tasks = Tasks::new("test");
-        let shard = ExecutorShard::start(&tasks);
+        let runtime = Runtime::system("test");
+        let shard = ExecutorShard::start("test", &runtime);
         let (sender, receiver) = oneshot::channel();
         let waits = shard.spawn(async move { receiver.await.unwrap() });
         let inner = shard.spawn(async move {
@@ -219,26 +231,39 @@ mod tests {
         });
         assert_eq!((waits.await.unwrap(), inner.await.unwrap()), (7, 8));
         assert!(ExecutorShard::current().is_none());
-        tasks.stop(Duration::from_secs(30)).await;
+        runtime.tasks.stop(Duration::from_secs(30)).await;
     }
 
     #[tokio::test]
     async fn a_panic_is_reported_and_the_other_futures_go_on() {
-        let tasks = Tasks::new("test");
-        let shard = ExecutorShard::start(&tasks);
+        let runtime = Runtime::system("test");
+        let shard = ExecutorShard::start("test", &runtime);
         let panicked = shard.spawn(async { panic!("planned by the test") }).await;
         assert!(matches!(panicked, Err::<(), _>(JoinError::Panicked)));
         assert_eq!(shard.spawn(async { 1 }).await.unwrap(), 1);
-        tasks.stop(Duration::from_secs(30)).await;
+        runtime.tasks.stop(Duration::from_secs(30)).await;
     }
 
     #[tokio::test]
     async fn the_stop_of_a_shard_drops_its_futures() {
-        let tasks = Tasks::new("test");
-        let shard = ExecutorShard::start(&tasks);
+        let runtime = Runtime::system("test");
+        let shard = ExecutorShard::start("test", &runtime);
         let waits = shard.spawn(std::future::pending::<()>());
-        tasks.stop(Duration::from_secs(30)).await;
+        runtime.tasks.stop(Duration::from_secs(30)).await;
         assert!(matches!(waits.await, Err(JoinError::Stopped)));
         assert!(matches!(shard.spawn(async {}).await, Err(JoinError::Stopped)));
+    }
+
+    #[tokio::test]
+    async fn a_poll_of_a_shard_is_watched() {
+        let runtime = Runtime::system("test");
+        let executor = GroupExecutor::start(&runtime);
+        let shard = executor.shard(GroupId::new(1));
+        let watches = executor.watches();
+        let seen = watches.clone();
+        let is_polling = |watches: &[Arc<PollWatch>]| watches.iter().filter(|watch| watch.is_polling()).count();
+        assert_eq!(shard.spawn(async move { is_polling(&seen) }).await.unwrap(), 1);
+        runtime.tasks.stop(Duration::from_secs(30)).await;
+        assert_eq!((watches.len(), is_polling(&watches)), (2, 0));
     }
 }

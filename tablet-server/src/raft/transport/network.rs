@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use ebla_model::id::{GroupId, ReplicaId};
-use ebla_runtime::Runtime;
+use ebla_runtime::{PollWatch, Runtime};
 use ebla_storage::log::CommitLog;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -58,7 +58,7 @@ impl Network {
         let local_peers = options.local_peers.clone();
         let server = options.server;
         let runtime = runtime.child("raft-network");
-        let executor = GroupExecutor::start(&runtime.tasks);
+        let executor = GroupExecutor::start(&runtime);
         let network = Arc::new(Self {
             links: Arc::new(Links::new(options, runtime.clone())),
             inbound: runtime.child("inbound-streams"),
@@ -92,6 +92,11 @@ impl Network {
     ) -> Result<Arc<Group>, StartError> {
         let shard = self.executor.shard(config.group.group);
         Group::start(config, log, machine, Arc::clone(&self.links), shard, runtime).await
+    }
+
+    /// The polls of the tasks that run the groups.
+    pub fn executor_watches(&self) -> Vec<Arc<PollWatch>> {
+        self.executor.watches()
     }
 
     /// Closes the inbound streams, which would keep the port in use; outbound streams stay open.
