@@ -1,7 +1,7 @@
 //! Deadlines of calls, from gRPC's `grpc-timeout` header.
 //!
 //! Every call has a deadline: the caller's, else a default. It is determined once, where the call enters the server, and
-//! passed down. It counts from the arrival of the call's headers ([`WithArrival`]): the body of a large request, or of a slow sender,
+//! passed down. It counts from the arrival of the call's headers (`WithArrival`): the body of a large request, or of a slow sender,
 //! comes later.
 
 use std::task::{Context, Poll};
