@@ -1,11 +1,11 @@
-//! Locality groups in requests of operators.
+//! Locality groups in requests of operators and in stored schemas.
 
 use ebla_model::error::Error;
-use ebla_model::locality::{DEFAULT_GROUP, LocalityGroupChange};
+use ebla_model::locality::{DEFAULT_GROUP, LocalityGroup, LocalityGroupChange};
 use ebla_model::schema::TableSchema;
 
-use crate::operate;
 use crate::operate::locality_group_change::Change;
+use crate::{operate, record};
 
 /// A change of a table's locality groups.
 pub fn locality_group_change_to_proto(change: &LocalityGroupChange) -> operate::LocalityGroupChange {
@@ -28,6 +28,21 @@ pub fn locality_group_change_from_proto(change: operate::LocalityGroupChange) ->
         Change::Move(moved) => LocalityGroupChange::Move { family: moved.family, group: moved.group },
         Change::Remove(name) => LocalityGroupChange::Remove { name },
     })
+}
+
+/// A locality group as stored with its table.
+pub(super) fn locality_group_to_proto(group: &LocalityGroup) -> record::LocalityGroup {
+    record::LocalityGroup { name: group.name.clone(), number: group.number, options: group.options.to_string() }
+}
+
+/// A locality group as stored with its table.
+///
+/// # Errors
+/// `DataDamaged` when its options are not known.
+pub(super) fn locality_group_from_proto(group: &record::LocalityGroup) -> Result<LocalityGroup, Error> {
+    let damaged = |error: Error| Error::damaged(format!("table schema: locality group: {error}"));
+    let options = group.options.parse().map_err(damaged)?;
+    Ok(LocalityGroup { name: group.name.clone(), number: group.number, options })
 }
 
 /// The locality groups of a table by number, with their families; the default group is always there.

@@ -9,11 +9,12 @@ use bytes::{Buf, Bytes};
 use ebla_model::{
     Aggregator, Error, Family, FamilyId, FamilyName, GcRule, Generation, GroupDescriptor, GroupId, KeyRange, LogId,
     LogIndex, Membership, Micros, ReplicaId, RowKey, SchemaVersion, Sequence, ServerId, TableId, TableSchema,
-    TabletDescriptor, TabletId, Term, aggregate::InputType, idempotency::TokenRecord, locality::LocalityGroup,
-    schema::TableState, session::SessionWindow,
+    TabletDescriptor, TabletId, Term, aggregate::InputType, idempotency::TokenRecord, schema::TableState,
+    session::SessionWindow,
 };
 use prost::Message;
 
+use super::locality::{locality_group_from_proto, locality_group_to_proto};
 use super::{VERSION, check_versions, required};
 use crate::record;
 
@@ -345,15 +346,6 @@ pub fn schema_to_bytes(schema: &TableSchema) -> Bytes {
 /// As [`schema_from_proto`].
 pub fn schema_from_bytes(bytes: impl Buf) -> Result<TableSchema, Error> {
     schema_from_proto(&decode_record(bytes)?)
-}
-
-fn locality_group_to_proto(group: &LocalityGroup) -> record::LocalityGroup {
-    record::LocalityGroup { name: group.name.clone(), number: group.number, options: group.options.to_string() }
-}
-
-fn locality_group_from_proto(group: &record::LocalityGroup) -> Result<LocalityGroup, Error> {
-    let options = group.options.parse().map_err(|error| damaged("table schema: locality group", &error))?;
-    Ok(LocalityGroup { name: group.name.clone(), number: group.number, options })
 }
 
 fn family_to_proto(family: &Family) -> record::Family {
