@@ -1,7 +1,7 @@
 //! Placement: in which column family of the store the cells of a table's family are. Pure.
 //!
 //! A family has a **current** column family, to which its cells are written, and while it moves a **previous** one, which may hold cells
-//! that were written before. A cell that is in both is that of the current one: whoever writes a cell writes it there, and whoever deletes one
+//! that were written before. A cell that is in both is that of the current one: a write stores a cell there, and a deletion
 //! deletes it in both. The cells of the previous family are moved in the background (relocation.rs); after that there is none.
 //!
 //! A placement is local to a replica: it says where cells are and not which ones exist. It is stored beside the cells, under one meta key for each table
