@@ -29,6 +29,7 @@ use crate::raft::FaultPart;
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+
 /// Whether a group can go on without one of its voters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Majority {
