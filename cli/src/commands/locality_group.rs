@@ -12,15 +12,7 @@ use super::ClusterArguments;
 use crate::output::{self, Failure, Format};
 
 /// Show and change the locality groups of a table
-///
-/// Families of one group are stored in the same files, those of different groups in different ones. A read of some families
-/// opens only the files of their groups.
-///
-/// Examples:
-///   ebla table locality-group set web pages 'compression=two-pass;block=64k'
-///   ebla table locality-group move web contents pages
 #[derive(Debug, clap::Subcommand)]
-#[command(verbatim_doc_comment)]
 pub enum LocalityGroup {
     /// Create a group, or change options of one
     ///
@@ -30,6 +22,9 @@ pub enum LocalityGroup {
     ///   bloom=none|rows: Bloom filters for reads of rows that do not exist
     ///
     /// Options that are not named stay as they are. The group of all other families is called `default`.
+    ///
+    /// Example:
+    ///   ebla table locality-group set web pages 'compression=two-pass;block=64k'
     #[command(verbatim_doc_comment)]
     Set {
         /// Which cluster
@@ -46,6 +41,9 @@ pub enum LocalityGroup {
     /// Assign a family to a group
     ///
     /// Reads and writes go on while its cells are moved in the background.
+    ///
+    /// Example:
+    ///   ebla table locality-group move web contents pages
     #[command(verbatim_doc_comment)]
     Move {
         /// Which cluster
@@ -59,6 +57,10 @@ pub enum LocalityGroup {
         group: String,
     },
     /// Remove a group that has no families
+    ///
+    /// Example:
+    ///   ebla table locality-group remove web pages
+    #[command(verbatim_doc_comment)]
     Remove {
         /// Which cluster
         #[command(flatten)]

@@ -105,7 +105,14 @@ pub enum Table {
         table: String,
     },
     /// Show and change the locality groups of a table
-    #[command(subcommand)]
+    ///
+    /// Families of one group are stored in the same files, those of different groups in different ones. A read of some families
+    /// opens only the files of their groups.
+    ///
+    /// Examples:
+    ///   ebla table locality-group describe web
+    ///   ebla table locality-group set web pages 'compression=two-pass;block=64k'
+    #[command(subcommand, verbatim_doc_comment)]
     LocalityGroup(LocalityGroup),
 }
 

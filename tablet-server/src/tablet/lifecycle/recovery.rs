@@ -86,7 +86,7 @@ pub(super) fn membership_with(membership: &Membership, replica: ReplicaId) -> Op
 
 /// Whether the group can go on without its voter `own`. `sound`: the other replicas that run and are not damaged.
 pub(super) fn majority_without(membership: &Membership, own: ReplicaId, sound: &BTreeSet<ReplicaId>) -> Majority {
-    let has_voters = membership.voters.iter().all(|voters| !voters.is_empty());
+    let has_voters = !membership.voters.is_empty();
     let others = |replica: Replica| replica.replica != own && sound.contains(&replica.replica);
     if has_voters && membership.has_majority(others) { Majority::WithoutIt } else { Majority::NeedsIt }
 }
