@@ -394,7 +394,8 @@ fn health_is_checked_over_http_and_grpc() {
     };
     assert_eq!(publish(&http, "http=/v1/openapi.json", &there), Some(7));
     assert_eq!(publish(&http, "http=/nothing/here", &not), Some(8));
-    assert_eq!(publish(&names.address, "grpc", &not), Some(8), "it does not know that service");
+    assert_eq!(publish(&names.address, "grpc", &there), Some(7));
+    assert_eq!(publish(&http, "grpc", &not), Some(8), "it speaks HTTP/1 and knows no such service");
     assert_eq!(publish(&names.address, "tcp", &there), Some(7));
 }
 

@@ -93,12 +93,25 @@ impl GroupStore {
     /// Reads the recorded placements of a store that was just opened.
     pub(super) fn load_placements(&self) -> Result<(), StoreError> {
         let mut placements = Vec::new();
-        for (key, value) in self.meta_scan(MetaKey::PLACEMENTS)? {
-            let Some(MetaKey::Placement(table)) = MetaKey::decode(&key) else {
+        let mut options = ReadOptions::default();
+        options.set_iterate_lower_bound(MetaKey::PLACEMENTS);
+        if let Some(upper) = codec::prefix_end(MetaKey::PLACEMENTS) {
+            options.set_iterate_upper_bound(upper);
+        }
+        // Without a view: RocksDB may start a compaction when the snapshot of one is released, and a store that is opened although it is
+        // damaged must not compact.
+        let mut entries = self.database().raw_iterator_cf_opt(&self.meta_family()?, options);
+        entries.seek_to_first();
+        loop {
+            check(&entries)?;
+            let Some((key, value)) = entries.item() else { break };
+            let Some(MetaKey::Placement(table)) = MetaKey::decode(key) else {
                 return Err(StoreError::damaged("read placements", "a key names no table"));
             };
-            placements.push((table, TablePlacement::decode(&value)?));
+            placements.push((table, TablePlacement::decode(value)?));
+            entries.next();
         }
+        drop(entries);
         let placements = Placements::new(placements);
         let missing = |family: &CellFamily| !self.cell_families.read().contains(family);
         if let Some(family) = placements.all().into_iter().find(missing) {
