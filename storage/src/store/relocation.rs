@@ -155,9 +155,9 @@ impl GroupStore {
                 None => batch.delete_meta(MetaKey::Placement(*table)),
             }
         }
-        for (table, _gone) in recorded.tables().filter(|(table, _placement)| !wanted.contains_key(table)) {
-            batch.delete_meta(MetaKey::Placement(table));
-        }
+        // A table that is gone may have left cells, after a division for example. If it returns, they must be found and deleted.
+        let gone = recorded.tables().filter(|(table, _placement)| !wanted.contains_key(table));
+        next.extend(gone.map(|(table, placement)| (table, placement.clone())));
         if batch.is_empty() {
             return Ok(());
         }

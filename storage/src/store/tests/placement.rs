@@ -248,6 +248,18 @@ fn a_read_of_one_family_reads_no_block_of_another_group() {
 }
 
 #[test]
+fn the_cells_of_a_table_that_is_gone_are_still_found() {
+    let (_dir, store) = separated();
+    let mut wanted = everything_in_lg0();
+    wanted.remove(&TableId::new(TABLES[0]));
+    store.place_tables(wanted).unwrap();
+    let store = reopened(store);
+    let (lower, upper) = codec::range_bounds(&stored_range(TableId::new(TABLES[0]), &KeyRange::all()));
+    let cells = store.view().cells(&lower, upper.as_deref(), Direction::Forward).unwrap().map(Result::unwrap).count();
+    assert_eq!(cells, 200, "those in the other column family too");
+}
+
+#[test]
 fn a_view_is_unchanged_by_a_move_that_begins_or_ends_after_it() {
     let (_dir, store) = separated();
     let count = |view: &View<'_>| view.cells(b"", None, Direction::Forward).unwrap().map(Result::unwrap).count();
