@@ -33,7 +33,7 @@ WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program dist run test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race scale paper \
+.PHONY: help install configure python base-image build program dist run test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race scale paper recovery \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread
 
 help: ## show this list
@@ -198,6 +198,9 @@ paper: build dist python ## measure the Bigtable paper's workloads with 1 to 5 t
 
 bench-memory: build dist python ## measure the memory of `ebla up`, empty and while 1 GB is written, and of an etcd of three members; about three minutes
 	$(TARGET)/release/examples/memory $(DIST) $(ARGS)
+
+recovery: build dist python ## measure the time from kill -9 of one and of three tablet servers until 100 tablets are served again, with 1 GB written; about three minutes; ARGS="MEGABYTES TABLETS"
+	$(TARGET)/release/examples/recovery $(DIST) $(ARGS)
 
 overload: build dist ## measure the goodput of `ebla up` under three times its capacity, with one processor for the cluster and one for the load; about five minutes
 	taskset -c 0 $(TARGET)/release/examples/overload $(DIST) $(ARGS)

@@ -11,6 +11,7 @@
 //!
 //! Not part of the trait: nested folders, locks between processes (the real disk takes one when it is opened), caching.
 
+pub mod delayed;
 pub mod real;
 pub mod sim;
 

@@ -170,34 +170,13 @@ async fn list(
 ) -> Result<Vec<(String, BTreeSet<String>)>, TreeError> {
     let began = time::elapsed();
     let pattern = if folder.is_empty() { "...".to_owned() } else { format!("{folder}/...") };
-    let listed = in_time(timeout, listing(session, &pattern)).await?;
+    let listed = in_time(timeout, session.list(&pattern)).await?;
     let of = |name: &str| listed.iter().find(|(listed, _)| listed == name).map(|(_, servers)| servers.clone());
     let below = format!("{folder}/");
     let is_in = |name: &str| folder.is_empty() || name.starts_with(&below);
     let names: Vec<String> = cluster.names.lock().names().filter(|name| is_in(name)).map(str::to_owned).collect();
     for name in names {
         check(cluster, &name, &of(&name).unwrap_or_default(), began, false);
-    }
-    Ok(listed)
-}
-
-/// The names that match a pattern, with their servers.
-async fn listing(session: &mut Session, pattern: &str) -> Result<Vec<(String, BTreeSet<String>)>, TreeError> {
-    use ebla_proto::mounttable::glob_reply::Reply;
-
-    let mut replies = session.glob("", pattern).await?;
-    let mut listed = Vec::new();
-    let failed = |status| ebla_mounttable_tree::messages::error(&status);
-    while let Some(reply) = replies.message().await.map_err(failed)? {
-        match reply.reply {
-            Some(Reply::Entry(entry)) => {
-                listed.push((entry.name, entry.servers.into_iter().map(|server| server.address).collect()));
-            }
-            Some(Reply::Error(error)) => {
-                return Err(TreeError::new(TreeReason::Unavailable, error.failure.unwrap_or_default().message));
-            }
-            Some(Reply::Summary(_)) | None => {}
-        }
     }
     Ok(listed)
 }

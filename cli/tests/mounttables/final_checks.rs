@@ -12,7 +12,7 @@ use ebla_workload::bench::names::session::Session;
 use futures::TryStreamExt;
 
 use crate::mounttables::expectations::Expectations;
-use crate::mounttables::users::{Server, found, listing};
+use crate::mounttables::users::{Server, found};
 
 /// The superuser.
 const SUPERUSER: &str = "server";
@@ -75,7 +75,7 @@ pub(crate) async fn keeps(
 ) {
     let names: Vec<String> = expectations.names().map(str::to_owned).collect();
     for mut way in sessions(runtime, addresses) {
-        let listed: BTreeMap<_, _> = listing(&mut way, "...").await.unwrap().into_iter().collect();
+        let listed: BTreeMap<_, _> = way.list("...").await.unwrap().into_iter().collect();
         assert_eq!(expectations.violations(&listed), []);
         for server in servers {
             let there = listed.get(&server.name).is_some_and(|servers| servers.contains(&server.address));
@@ -133,12 +133,12 @@ pub(crate) async fn is_published(runtime: &Runtime, addresses: &[String], name: 
 /// Everything is deleted; then there is one row, the root's.
 pub(crate) async fn leaves_nothing(runtime: &Runtime, addresses: &[String]) {
     let mut sessions = sessions(runtime, addresses);
-    for (number, (name, _)) in listing(&mut sessions[0].clone(), "*").await.unwrap().into_iter().enumerate() {
+    for (number, (name, _)) in sessions[0].clone().list("*").await.unwrap().into_iter().enumerate() {
         let at = number % sessions.len();
         sessions[at].delete(&name).await.unwrap();
     }
     for way in &mut sessions {
-        assert_eq!(listing(way, "*").await.unwrap(), []);
+        assert_eq!(way.list("*").await.unwrap(), []);
     }
     is_clean(runtime, addresses).await;
     let left: Vec<_> = operator(runtime, addresses).dump().await.unwrap().try_collect().await.unwrap();

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use ebla_mounttable_tree::{Error, Reason};
-use ebla_proto::mounttable::glob_reply::Reply;
 use ebla_runtime::{Clock, Rng, Runtime};
 use ebla_workload::bench::names::session::Session;
 
@@ -286,7 +285,7 @@ pub(crate) async fn watch(user: User, at: usize, servers: Vec<Arc<Server>>) {
 pub(crate) async fn list(user: User, folder: &'static str, servers: Vec<Arc<Server>>) {
     while user.is_running() {
         let deadlines: Vec<_> = servers.iter().map(|server| server.deadline()).collect();
-        match in_time(listing(&mut user.session(), &format!("{folder}/*"))).await {
+        match in_time(user.session().list(&format!("{folder}/*"))).await {
             Ok(listed) => {
                 let is_listed = |server: &Server| {
                     listed.iter().any(|(name, found)| *name == server.name && found.contains(&server.address))
@@ -302,26 +301,4 @@ pub(crate) async fn list(user: User, folder: &'static str, servers: Vec<Arc<Serv
         }
         tokio::time::sleep(PAUSE).await;
     }
-}
-
-/// All names that match a pattern, with their servers.
-///
-/// # Errors
-/// Also when a part of it could not be listed.
-pub(crate) async fn listing(at: &mut Session, pattern: &str) -> Result<Vec<(String, BTreeSet<String>)>, Error> {
-    let mut replies = at.glob("", pattern).await?;
-    let mut listed = Vec::new();
-    let failed = |status| ebla_mounttable_tree::messages::error(&status);
-    while let Some(reply) = replies.message().await.map_err(failed)? {
-        match reply.reply {
-            Some(Reply::Entry(entry)) => {
-                listed.push((entry.name, entry.servers.into_iter().map(|server| server.address).collect()));
-            }
-            Some(Reply::Error(error)) => {
-                return Err(Error::new(Reason::Unavailable, error.failure.unwrap_or_default().message));
-            }
-            Some(Reply::Summary(_)) | None => {}
-        }
-    }
-    Ok(listed)
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use ebla_model::sync_delay::SyncState;
 use ebla_runtime::Clock;
-use ebla_storage::disk::{Disk, DiskFile, Durability, RealDisk};
+use ebla_storage::disk::delayed::{DelayedDisk, FileOperation};
+use ebla_storage::disk::{Disk, Durability, RealDisk};
 
 use super::fixture::{Fixture, GROUP, TABLET, until};
 use super::rows::{expect_rows, scan, write};
@@ -37,72 +38,11 @@ impl SyncDelay {
 
     /// The disk in `folder`, with this delay.
     pub(crate) fn open(&self, folder: &Path) -> io::Result<Arc<dyn Disk>> {
-        Ok(Arc::new(SlowDisk { disk: RealDisk::open(folder)?, delay: self.clone() }))
-    }
-}
-
-struct SlowDisk {
-    disk: RealDisk,
-    delay: SyncDelay,
-}
-
-struct SlowFile {
-    file: Arc<dyn DiskFile>,
-    durability: Durability,
-    delay: SyncDelay,
-}
-
-impl Disk for SlowDisk {
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.disk.create(name)?;
-        Ok(Arc::new(SlowFile { file, durability: Durability::OnSync, delay: self.delay.clone() }))
-    }
-
-    fn open(&self, name: &str, durability: Durability) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.disk.open(name, durability)?;
-        Ok(Arc::new(SlowFile { file, durability, delay: self.delay.clone() }))
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.remove(name)
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.disk.list()
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        self.disk.free_bytes()
-    }
-
-    fn sync_dir(&self) -> io::Result<()> {
-        self.disk.sync_dir()
-    }
-}
-
-impl DiskFile for SlowFile {
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        if self.durability == Durability::OnWrite {
-            self.delay.wait();
-        }
-        self.file.write_at(offset, bytes)
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        self.file.read_at(offset, buffer)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.delay.wait();
-        self.file.sync()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
+        let delay = self.clone();
+        Ok(Arc::new(DelayedDisk::new(RealDisk::open(folder)?, move |operation| match operation {
+            FileOperation::Sync | FileOperation::Write(Durability::OnWrite) => delay.wait(),
+            FileOperation::Read | FileOperation::Write(Durability::OnSync) => {}
+        })))
     }
 }
 

@@ -12,7 +12,7 @@ use ebla_runtime::Runtime;
 use ebla_workload::bench::names::session::Session;
 use futures::TryStreamExt;
 
-use super::{SUPERUSER, address, in_time, list, listing, look_up, sessions};
+use super::{SUPERUSER, address, in_time, list, look_up, sessions};
 use crate::cluster::SimCluster;
 use crate::time;
 
@@ -138,7 +138,7 @@ impl Proof<'_> {
     /// Deletes all names; then the root's row is the only one.
     async fn is_emptied(&self) -> Result<bool, TreeError> {
         let mut session = self.sessions[0].clone();
-        for (name, _) in in_time(CALL, listing(&mut session, "*")).await? {
+        for (name, _) in in_time(CALL, session.list("*")).await? {
             in_time(CALL, session.delete(&name)).await?;
         }
         let operator = self.operator();

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use tonic::service::Routes;
 
-use self::slow::{Blockers, SlowDisk};
+use self::slow::Blockers;
 use crate::capacity::Capacity;
 use crate::local_servers::LocalServers;
 use crate::raft::{
@@ -431,7 +431,7 @@ impl Cluster {
 fn open_log(durable: &Durable) -> CommitLog {
     let folder = durable.folder.path().join("log");
     fs::create_dir_all(&folder).unwrap();
-    let disk = Arc::new(SlowDisk::new(RealDisk::open(&folder).unwrap(), &durable.blockers));
+    let disk = Arc::new(durable.blockers.wrap(RealDisk::open(&folder).unwrap()));
     let options = LogOptions { on_failure: OnFailure::Report, ..LogOptions::default() };
     let (log, recovered) = CommitLog::open(disk, Arc::new(durable.witness.clone()), options).unwrap();
     assert!(recovered.quarantined.is_empty() && !recovered.all_quarantined, "the log is whole");

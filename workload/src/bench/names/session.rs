@@ -1,5 +1,6 @@
 //! A session of one user with one server of a mounttable.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ebla_mounttable_tree::messages;
@@ -101,6 +102,27 @@ impl Session {
     pub async fn glob(&mut self, receiver: &str, pattern: &str) -> Result<Streaming<wire::GlobReply>, Error> {
         let request = self.by(wire::GlobRequest { receiver: receiver.to_owned(), pattern: pattern.to_owned() });
         into_reply(self.names.glob(request).await)
+    }
+
+    /// All names that match `pattern`, each with the addresses of its servers.
+    ///
+    /// # Errors
+    /// Also when a part of them could not be listed.
+    pub async fn list(&mut self, pattern: &str) -> Result<Vec<(String, BTreeSet<String>)>, Error> {
+        let mut replies = self.glob("", pattern).await?;
+        let mut listed = Vec::new();
+        while let Some(reply) = replies.message().await.map_err(|status| messages::error(&status))? {
+            match reply.reply {
+                Some(wire::glob_reply::Reply::Entry(entry)) => {
+                    listed.push((entry.name, entry.servers.into_iter().map(|server| server.address).collect()));
+                }
+                Some(wire::glob_reply::Reply::Error(error)) => {
+                    return Err(Error::new(Reason::Unavailable, error.failure.unwrap_or_default().message));
+                }
+                Some(wire::glob_reply::Reply::Summary(_)) | None => {}
+            }
+        }
+        Ok(listed)
     }
 
     /// Counters of the server since its start.
