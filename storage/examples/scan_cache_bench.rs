@@ -38,10 +38,7 @@ fn main() -> BenchResult<()> {
         "{ROWS} rows of {VALUE_BYTES} B; of the caches' memory {} MiB are the scan cache, or none; {READS} reads, {ROUNDS} rounds",
         SCAN_CACHE_BYTES >> 20
     );
-    println!(
-        "{:<62}{:>10}{:>10}{:>22}{:>7}",
-        "", "us without", "us with", "without / with", "hits"
-    );
+    println!("{:<62}{:>10}{:>10}{:>22}{:>7}", "", "us without", "us with", "without / with", "hits");
     // The data has 50 MB: it fits into the first block cache and not into the second.
     for (caches, memory) in [("block cache holds all", 512 << 20), ("block cache holds a third", 32 << 20)] {
         for (files, versions) in [("one file", 1), ("four files with a version each", 4)] {
@@ -115,7 +112,11 @@ fn measure(what: &str, stores: &Stores, numbers: &[u64]) -> BenchResult<()> {
             (without, with) = (Vec::new(), Vec::new());
             before = stores.shared.scan_cache_state();
         }
-        let order = if round % 2 == 0 { [(&stores.without, 0), (&stores.with, 1)] } else { [(&stores.with, 1), (&stores.without, 0)] };
+        let order = if round % 2 == 0 {
+            [(&stores.without, 0), (&stores.with, 1)]
+        } else {
+            [(&stores.with, 1), (&stores.without, 0)]
+        };
         for (store, at) in order {
             let started = Instant::now();
             for number in numbers {

@@ -151,7 +151,7 @@ async fn one_client(
     let rng = runtime.rng.fork();
     let mut latencies = empty();
     while !stop.load(Ordering::Relaxed) {
-        let (workload, row) = requests.next(&rng);
+        let (workload, row) = requests.draw(&rng);
         let sent = runtime.clock.monotonic();
         let answer = client.request(workload, row, rows, &values).await;
         answer.map_err(|status| {

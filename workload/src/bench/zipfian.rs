@@ -35,7 +35,7 @@ impl Requests {
     }
 
     /// The next request, and its row.
-    pub fn next(&self, rng: &Rng) -> (Workload, u64) {
+    pub fn draw(&self, rng: &Rng) -> (Workload, u64) {
         let row = match &self.zipfian {
             Some(zipfian) => scattered(zipfian.rank(rng), self.rows),
             None => rng.below(self.rows),
@@ -118,7 +118,7 @@ mod tests {
     fn workload_b_reads_and_updates_and_c_reads() {
         let share = |workload| {
             let (requests, rng) = (Requests::new(workload, ROWS), Rng::seeded(2));
-            let writes = (0..DRAWS).filter(|_| requests.next(&rng).0 == Workload::Write).count();
+            let writes = (0..DRAWS).filter(|_| requests.draw(&rng).0 == Workload::Write).count();
             writes as f64 / f64::from(DRAWS)
         };
         assert!((share(Workload::YcsbB) - 0.05).abs() < 0.005);

@@ -54,7 +54,7 @@ impl AskedRows {
     fn slot(&self, hash: u64) -> (Option<&AtomicU16>, u16) {
         let slots = self.slots.get_or_init(|| std::iter::repeat_with(AtomicU16::default).take(self.count).collect());
         let [.., third, second, first] = hash.to_be_bytes();
-        let low = usize::from(third) << 16 | usize::from(second) << 8 | usize::from(first);
+        let low = (usize::from(third) << 16) | (usize::from(second) << 8) | usize::from(first);
         // 0 is a free slot. The highest bits: the lowest ones choose the slot.
         let fingerprint = u16::try_from(hash >> 48).unwrap_or(0).max(1);
         (slots.get(low & (self.count - 1)), fingerprint)

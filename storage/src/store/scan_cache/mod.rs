@@ -236,7 +236,7 @@ impl ScanCache {
     /// Begins a write of these changes: removes their rows. They are not filled until the result is dropped.
     pub(super) fn begin_write<'c>(&'c self, store: &'c CachedStore, batch: &Batch) -> WriteInProgress<'c> {
         let mut write =
-            WriteInProgress { cache: self, store, stripes: Vec::new(), rows: RowsWritten::Some, is_written: false };
+            WriteInProgress { cache: self, store, hashes: Vec::new(), has_ranges: false, is_written: false };
         if Failpoint::ScanCacheKeepsRows.is_enabled() {
             return write;
         }
@@ -249,13 +249,13 @@ impl ScanCache {
                 Rows::One(row) => {
                     last = row;
                     let hash = hash_of(store.id, row);
-                    write.stripes.push(hash);
+                    write.hashes.push(hash);
                     self.begin_row(store, hash, row);
                 }
-                Rows::Many => write.rows = RowsWritten::Ranges,
+                Rows::Many => write.has_ranges = true,
             }
         }
-        if write.rows == RowsWritten::Ranges {
+        if write.has_ranges {
             store.row_range_writes.fetch_add(1, Ordering::SeqCst);
             store.generation.fetch_add(1, Ordering::SeqCst);
         }
@@ -299,22 +299,14 @@ impl CachedStore {
     }
 }
 
-/// Whether a batch changes ranges of rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RowsWritten {
-    /// Only single rows.
-    Some,
-    /// Also ranges of rows.
-    Ranges,
-}
-
 /// A write that has begun. Dropped when it has ended.
 pub(super) struct WriteInProgress<'c> {
     cache: &'c ScanCache,
     store: &'c CachedStore,
-    /// The hashes of the rows.
-    stripes: Vec<u64>,
-    rows: RowsWritten,
+    /// Of single rows.
+    hashes: Vec<u64>,
+    /// Whether ranges of rows are changed too.
+    has_ranges: bool,
     is_written: bool,
 }
 
@@ -327,16 +319,12 @@ impl WriteInProgress<'_> {
 
 impl Drop for WriteInProgress<'_> {
     fn drop(&mut self) {
-        match (self.is_written, self.rows) {
-            (true, RowsWritten::Ranges) => {
-                self.store.row_range_writes.fetch_sub(1, Ordering::SeqCst);
-            }
-            (false, RowsWritten::Some) => {
-                self.store.row_range_writes.fetch_add(1, Ordering::SeqCst);
-            }
-            (true, RowsWritten::Some) | (false, RowsWritten::Ranges) => {}
+        if self.is_written && self.has_ranges {
+            self.store.row_range_writes.fetch_sub(1, Ordering::SeqCst);
+        } else if !self.is_written && !self.has_ranges {
+            self.store.row_range_writes.fetch_add(1, Ordering::SeqCst);
         }
-        for hash in &self.stripes {
+        for hash in &self.hashes {
             self.cache.end_row(*hash);
         }
     }

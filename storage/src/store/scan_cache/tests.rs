@@ -105,11 +105,7 @@ fn wanted(
     decoded.filter(|(key, _value)| families.is_none_or(|families| families.contains(&key.family))).collect()
 }
 
-fn cells_of(
-    lookup: &RowLookup,
-    row: &CachedRow,
-    families: Option<&BTreeSet<FamilyId>>,
-) -> Vec<(CellKey, Vec<u8>)> {
+fn cells_of(lookup: &RowLookup, row: &CachedRow, families: Option<&BTreeSet<FamilyId>>) -> Vec<(CellKey, Vec<u8>)> {
     let whole = |cell: &[u8]| [lookup.row_prefix(), cell].concat();
     wanted(row.cells().map(|(cell, value)| (whole(cell), value.to_vec())), families)
 }
@@ -152,7 +148,9 @@ fn a_write_removes_its_row_and_no_other() {
 
 #[test]
 fn a_fill_that_began_before_a_write_and_ends_after_it_is_dropped() {
-    for change in [put("a", FAMILIES[0], b"2"), put("a", FAMILIES[1], b"2"), delete_rows("a", "a\0"), delete_rows("a", "z")] {
+    for change in
+        [put("a", FAMILIES[0], b"2"), put("a", FAMILIES[1], b"2"), delete_rows("a", "a\0"), delete_rows("a", "z")]
+    {
         let fixture = Fixture::new(1 << 20);
         fixture.put("a", b"1");
         fixture.read("a", None);
@@ -316,6 +314,10 @@ fn concurrent_readers_never_go_back_in_time() {
         for number in 1..=WRITES {
             fixture.put("a", &value(number));
             acknowledged.fetch_max(number, Ordering::SeqCst);
+            if number % 16 == 0 {
+                // No write is in progress, so this fills.
+                fixture.read("a", None);
+            }
         }
         stop.store(true, Ordering::Relaxed);
     });

@@ -124,7 +124,11 @@ pub(in crate::tablet) mod testing {
     use crate::tablet::core::state_machine::GroupStateMachine;
 
     /// A row as a reader sees it who finds it in the scan cache, or puts it there; and whether it was found.
-    pub(in crate::tablet) fn read_row(state_machine: &GroupStateMachine, tablet: TabletId, key: &RowKey) -> (Row, bool) {
+    pub(in crate::tablet) fn read_row(
+        state_machine: &GroupStateMachine,
+        tablet: TabletId,
+        key: &RowKey,
+    ) -> (Row, bool) {
         let store = state_machine.store();
         let table = state_machine.applied_state().tablet(tablet).unwrap().descriptor.table;
         let mut attempts = 0;
