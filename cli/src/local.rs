@@ -40,6 +40,8 @@ pub struct LocalConfig {
     pub split_bytes: Option<ByteSize>,
     /// Disk space below which writes are refused; `None`: the default.
     pub disk_reserve: Option<ByteSize>,
+    /// Memory of the scan caches of all servers; `None`: the default.
+    pub scan_cache: Option<ByteSize>,
 }
 
 /// A running cluster.
@@ -137,7 +139,8 @@ async fn begin(config: &LocalConfig, data: &Path, parts: &mut Parts, runtime: &R
     let chubby = Embedded::open(&data.join("chubby"), runtime.clock.clone(), &runtime.tasks)
         .map_err(|error| Error::from(error).context("open the lock service"))?
         .shared();
-    let whole = ServerOptions::up(LocalServers::default());
+    let mut whole = ServerOptions::up(LocalServers::default());
+    whole.store.resize_scan_cache(config.scan_cache.map(ByteSize::bytes));
     let options = whole.clone().divided_among(config.servers, &BlockCache::new(whole.store.cache_bytes));
     for number in 1..=config.servers.max(1) {
         let server = start_server(config, data, number, options.clone(), &chubby, runtime).await?;
@@ -204,7 +207,7 @@ mod tests {
     use super::*;
 
     fn config(servers: usize, listen: &str) -> LocalConfig {
-        LocalConfig { servers, listen: listen.to_owned(), split_bytes: None, disk_reserve: None }
+        LocalConfig { servers, listen: listen.to_owned(), split_bytes: None, disk_reserve: None, scan_cache: None }
     }
 
     async fn start(data: &Path, config: LocalConfig) -> Result<Option<LocalCluster>, Error> {

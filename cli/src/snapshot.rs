@@ -17,6 +17,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::TabletDescriptor;
+use ebla_model::scan_cache::ScanCacheState;
 use ebla_model::scrub::ScrubState;
 use ebla_model::sync_delay::SyncState;
 use ebla_proto::locate::locate_client::LocateClient;
@@ -105,6 +106,8 @@ pub struct ServerSnapshot {
     pub scrub: ScrubState,
     /// The syncs of its commit log.
     pub sync: SyncState,
+    /// Its scan cache; `None` when it is unknown.
+    pub scan_cache: Option<ScanCacheState>,
 }
 
 impl ServerSnapshot {
@@ -144,6 +147,7 @@ impl ServerSnapshot {
             scrub: one.scrub.as_ref().map(convert::scrub_state_from_proto).unwrap_or_default(),
             clock: one.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default(),
             sync: one.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default(),
+            scan_cache: one.scan_cache.as_ref().map(convert::scan_cache_state_from_proto),
             ..Self::of_record(&one.server.clone().unwrap_or_default())
         }
     }

@@ -16,6 +16,7 @@ use ebla_model::id::{
 };
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, obsolete_row_keys};
+use ebla_model::scan_cache::ScanCacheState;
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_model::scrub::ScrubState;
 use ebla_model::sync_delay::SyncState;
@@ -132,6 +133,8 @@ pub struct ServerReport {
     pub scrub: ScrubState,
     /// The syncs of its commit log.
     pub sync: SyncState,
+    /// Its scan cache.
+    pub scan_cache: ScanCacheState,
 }
 
 /// What a server reports about one replica of a group.

@@ -206,7 +206,9 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
     let clock = reply.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default();
     let scrub = reply.scrub.as_ref().map(convert::scrub_state_from_proto).unwrap_or_default();
     let sync = reply.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default();
-    ServerReport { replicas, damaged, idle, log_bytes: reply.log_bytes, resources, writes, highest, clock, scrub, sync }
+    let scan_cache = reply.scan_cache.as_ref().map(convert::scan_cache_state_from_proto).unwrap_or_default();
+    let log_bytes = reply.log_bytes;
+    ServerReport { replicas, damaged, idle, log_bytes, resources, writes, highest, clock, scrub, sync, scan_cache }
 }
 
 /// The ids of the replicas that the predicate selects.

@@ -238,6 +238,7 @@ fn registered(
             scrub: server.report.as_ref().map(|report| convert::scrub_state_to_proto(&report.scrub)),
             clock: server.report.as_ref().map(|report| convert::clock_state_to_proto(&report.clock)),
             sync: server.report.as_ref().map(|report| convert::sync_state_to_proto(&report.sync)),
+            scan_cache: server.report.as_ref().map(|report| convert::scan_cache_state_to_proto(&report.scan_cache)),
         }
     })
 }

@@ -134,6 +134,12 @@ impl KeyRange {
         Self { start: key, end }
     }
 
+    /// Whether it holds one key only.
+    pub fn is_single(&self) -> bool {
+        let rest = self.end.as_ref().and_then(|end| end.as_bytes().strip_prefix(self.start.as_bytes()));
+        rest.is_some_and(|rest| rest == [0])
+    }
+
     /// The keys that begin with `prefix`.
     pub fn prefix(prefix: &[u8]) -> Self {
         Self { start: RowKey::copy_from_slice(prefix), end: prefix_end(prefix).map(RowKey::new) }

@@ -15,6 +15,7 @@
 //!   tablet_move                              moves of tablets between groups
 //!   highest_ids                              the ids in use, which no counter may give again
 //!   clock_offset  sync_delay  scrub          whether the clock of a server is off, or its disk slow; its search for damaged blocks
+//!   scan_cache                               what a server's cache of rows is worth
 //! ```
 //!
 //! Invariants: no IO, no clock, no randomness, no global state. Equal inputs give equal outputs, on every replica and in
@@ -45,6 +46,7 @@ pub mod locality;
 pub mod metadata;
 pub mod mutation;
 pub mod rmw;
+pub mod scan_cache;
 pub mod schema;
 pub mod scrub;
 pub mod session;

@@ -81,6 +81,8 @@ pub enum Failpoint {
     LeaseWithoutMargin,
     /// The time since boot does not count the time in which a host was suspended.
     BootClockStops,
+    /// A write does not remove its rows from the scan cache.
+    ScanCacheKeepsRows,
     /// A mounttable resolves a name to servers whose deadlines have passed.
     ExpiredServerReturned,
     /// A mounttable mounts a server on a node that is being deleted.
@@ -100,7 +102,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -136,6 +138,7 @@ impl Failpoint {
         Self::ClocksNotCompared,
         Self::LeaseWithoutMargin,
         Self::BootClockStops,
+        Self::ScanCacheKeepsRows,
         Self::ExpiredServerReturned,
         Self::MountOnDeletedNode,
         Self::ExpiryForgetsRefresh,

@@ -168,6 +168,7 @@ impl ServerOptions {
     pub fn divided_among(mut self, servers: usize, cache: &BlockCache) -> Self {
         let servers = servers.max(1);
         self.store.memtable_bytes /= servers;
+        self.store.scan_cache_bytes /= servers;
         self.log_cache = ByteSize::new(self.log_cache.bytes() / servers as u64);
         self.block_cache = Some(cache.clone());
         self
@@ -208,6 +209,7 @@ mod tests {
             assert!(one.block_cache.is_some());
             let count = u64::try_from(servers).unwrap();
             assert!(one.store.memtable_bytes * servers <= whole.store.memtable_bytes);
+            assert!(one.store.scan_cache_bytes * servers <= whole.store.scan_cache_bytes);
             assert!(one.log_cache.bytes() * count <= whole.log_cache.bytes() && one.log_cache.bytes() > 0);
         }
         assert!(whole.divided_among(0, &cache).store.memtable_bytes > 0);

@@ -371,6 +371,7 @@ impl Control for ControlService {
                 &self.manager.scrub_results().state(self.manager.clock().monotonic()),
             )),
             sync: Some(convert::sync_state_to_proto(&self.manager.disk_speeds().state())),
+            scan_cache: Some(convert::scan_cache_state_to_proto(&self.manager.shared().scan_cache_state())),
         }))
     }
 

@@ -10,7 +10,7 @@ use crate::process::{Ran, run_concurrently, start};
 /// The faults with the plans that find them. `DivideForgetsSessions`, `ScanSkipsRest`, `MountOnDeletedNode`, `ExpiryForgetsRefresh` and
 /// `LeaseWithoutMargin` are missing: no seed has found them yet. `LeaseFromResponse` and `SchemaNotSaved` are missing: it may take dozens of
 /// seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 31] = [
+const CATALOGUE: [(Failpoint, &str); 32] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -41,6 +41,7 @@ const CATALOGUE: [(Failpoint, &str); 31] = [
     (Failpoint::SnapshotForgetsSessions, "snapshots"),
     (Failpoint::SnapshotLosesTablet, "snapshots"),
     (Failpoint::BootClockStops, "suspend"),
+    (Failpoint::ScanCacheKeepsRows, "parts"),
     (Failpoint::ExpiredServerReturned, "names"),
 ];
 

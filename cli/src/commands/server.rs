@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use ebla_model::capacity::{Resources, WriteState, readable_bytes};
+use ebla_model::scan_cache::ScanCacheState;
 use ebla_model::scrub::ScrubState;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
@@ -56,6 +57,7 @@ fn render(servers: &[ServerSnapshot]) -> String {
         "LOG",
         "CLOCK",
         "SYNC",
+        "CACHED ROWS",
         "SCRUBBED",
     ]);
     for one in servers {
@@ -75,6 +77,7 @@ fn render(servers: &[ServerSnapshot]) -> String {
             or_dash(one.log_bytes.map(readable_bytes)),
             or_dash(one.clock.offset_micros.map(offset)),
             or_dash(one.sync.delay.map(delay)),
+            or_dash(one.scan_cache.as_ref().map(cached_rows)),
             scrubbed(&one.scrub),
         ]);
     }
@@ -84,6 +87,7 @@ fn render(servers: &[ServerSnapshot]) -> String {
 /// A server as JSON; unknown values are null.
 pub fn to_json(one: &ServerSnapshot) -> Value {
     let Resources { disk, files, memory, .. } = one.resources;
+    let cache = one.scan_cache;
     json!({
         "id": one.id,
         "bigtable": one.address,
@@ -108,6 +112,14 @@ pub fn to_json(one: &ServerSnapshot) -> Value {
         "clock_is_off": one.clock.is_off,
         "sync_delay_micros": one.sync.delay.map(|delay| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX)),
         "disk_is_slow": one.sync.is_slow,
+        "scan_cache_hits": cache.map(|cache| cache.hits),
+        "scan_cache_misses": cache.map(|cache| cache.misses),
+        "scan_cache_fills": cache.map(|cache| cache.fills),
+        "scan_cache_refused_fills": cache.map(|cache| cache.refused_fills),
+        "scan_cache_evictions": cache.map(|cache| cache.evictions),
+        "scan_cache_rows": cache.map(|cache| cache.rows),
+        "scan_cache_bytes": cache.map(|cache| cache.bytes),
+        "scan_cache_capacity_bytes": cache.map(|cache| cache.capacity_bytes),
         "scrub_finished_seconds_ago": one.scrub.finished_ago.map(|ago| ago.as_secs()),
         "scrub_bytes": one.scrub.bytes,
         "scrub_bytes_per_second": one.scrub.bytes_per_second,
@@ -140,6 +152,15 @@ fn ago(ago: Duration) -> String {
     }
 }
 
+/// The size of the scan cache, and the share of reads by key that it answered since the server started.
+fn cached_rows(cache: &ScanCacheState) -> String {
+    match (cache.capacity_bytes, cache.hit_percent()) {
+        (0, _) => "off".to_owned(),
+        (_, None) => readable_bytes(cache.bytes),
+        (_, Some(percent)) => format!("{}, {percent} % hits", readable_bytes(cache.bytes)),
+    }
+}
+
 /// When the stores were read as a whole, and the damaged replicas that stay.
 fn scrubbed(scrub: &ScrubState) -> String {
     let when = or_dash(scrub.finished_ago.map(ago));
@@ -154,4 +175,23 @@ fn incarnation(number: u64) -> String {
 /// The value, or a dash when it is unknown.
 pub(super) fn or_dash(known: Option<impl fmt::Display>) -> String {
     known.map_or_else(|| "-".to_owned(), |known| known.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_cache_is_shown_with_its_hit_rate() {
+        let cache = |capacity_bytes, hits| ScanCacheState {
+            capacity_bytes,
+            hits,
+            misses: hits,
+            bytes: 5 << 20,
+            ..ScanCacheState::default()
+        };
+        assert_eq!(cached_rows(&cache(0, 0)), "off");
+        assert_eq!(cached_rows(&cache(32 << 20, 0)), readable_bytes(5 << 20));
+        assert_eq!(cached_rows(&cache(32 << 20, 7)), format!("{}, 50 % hits", readable_bytes(5 << 20)));
+    }
 }

@@ -36,6 +36,9 @@ pub struct TabletServer {
     /// of a file system below 20 GiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub disk_reserve: Option<ByteSize>,
+    /// Memory for rows that are read again and again: bytes, or a number with K, M or G; 0: none [default: 64M]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub scan_cache: Option<ByteSize>,
 }
 
 /// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered if etcd is available.
@@ -50,6 +53,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
         options.split_bytes = size;
     }
     options.disk_reserve = server.disk_reserve;
+    options.store.resize_scan_cache(server.scan_cache.map(ByteSize::bytes));
     let config = ServerConfig {
         data_dir: server.node.data.clone(),
         listen: server.node.listen.clone(),

@@ -53,6 +53,10 @@ pub struct Up {
     /// of a file system below 20 GiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub disk_reserve: Option<ByteSize>,
+    /// Memory for rows that are read again and again, all servers together: bytes, or a number with K, M or G; 0: none [default:
+    /// 32M]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub scan_cache: Option<ByteSize>,
     /// Serve a mounttable stored in this cluster too, without authentication of callers: `ebla mt --root HOST:PORT`
     #[arg(
         long, value_name = "HOST:PORT", value_parser = process::host_port,
@@ -150,6 +154,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
         listen: listen.clone(),
         split_bytes: up.split_bytes,
         disk_reserve: up.disk_reserve,
+        scan_cache: up.scan_cache,
     };
     let Some(cluster) = LocalCluster::start(config, folder, signals.next(), runtime).await? else { return Ok(None) };
     let of_names = runtime.child("names");

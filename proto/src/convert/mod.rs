@@ -8,7 +8,7 @@
 //! | [`filter`] [`mutation`] [`idempotency`] | content of public requests; refuses unknown fields |
 //! | [`locality`] | locality groups in requests of operators |
 //! | [`resources`] | resources of a server in its reports |
-//! | [`highest_ids`] [`clock_state`] [`sync_state`] [`scrub_state`] | the highest ids that a server knows, its clock, its syncs and its scrubbing, in its reports |
+//! | [`highest_ids`] [`clock_state`] [`sync_state`] [`scrub_state`] [`scan_cache_state`] | the highest ids that a server knows, its clock, its syncs, its scrubbing and its scan cache, in its reports |
 //! | [`rows`] | row sets of requests, rows of responses |
 //! | [`messages`] | ReadRows messages of rows |
 //! | [`admin`] [`value_type`] [`instance`] [`app_profile`] [`operation`] | the public admin API, and its stored records |
@@ -31,6 +31,7 @@ pub mod operation;
 pub mod record;
 pub mod resources;
 pub mod rows;
+pub mod scan_cache_state;
 pub mod scrub_state;
 pub mod sync_state;
 pub mod tablet_move;
@@ -60,6 +61,7 @@ pub use self::{
     },
     resources::{resources_from_proto, resources_to_proto},
     rows::{row_from_proto, row_range_from_proto, row_set_from_proto, row_to_proto, rows_to_response},
+    scan_cache_state::{scan_cache_state_from_proto, scan_cache_state_to_proto},
     scrub_state::{scrub_state_from_proto, scrub_state_to_proto},
     sync_state::{sync_state_from_proto, sync_state_to_proto},
 };

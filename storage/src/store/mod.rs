@@ -6,6 +6,7 @@
 //!       Batch ---- an atomic write, cells and applied index together (batch.rs)
 //!       View  ---- one snapshot; Scan iterates over its cells (scan.rs, merge.rs), rows and columns above it (cells.rs)
 //!       Placements -- which column family the cells of a table's family are in (cell_family.rs, placement.rs, relocation.rs)
+//!       the scan cache: rows that are read again, above the block cache (scan_cache)
 //!       flush, checkpoint (checkpoint.rs), sizes (sizes.rs), garbage collection rules (compaction.rs)
 //!       reading a copy as a whole, to find damage (scrub.rs)
 //!       failures injected by tests (faults.rs)
@@ -32,6 +33,7 @@ pub mod options;
 mod placement;
 mod relocation;
 pub mod scan;
+mod scan_cache;
 mod scrub;
 mod sizes;
 #[cfg(test)]
@@ -58,11 +60,13 @@ pub use self::options::{BlockCache, MemoryUsage, SharedResources, StoreOptions};
 pub use self::placement::{FamilyPlacement, Placements, TablePlacement, WantedFamilies};
 pub use self::relocation::Relocation;
 pub use self::scan::{Direction, ReadTier, Scan, ScanPlan, View};
+pub use self::scan_cache::{CachedRow, Cells, RowLookup};
 pub use self::scrub::{Scrub, ScrubProgress};
 
 use self::batch::Change;
 use self::compaction::CurrentGcRules;
 use self::relocation::Relocations;
+use self::scan_cache::{CachedStore, ScanCache};
 
 /// Column families are created while others are read, so their handles are counted references.
 type Database = DBWithThreadMode<MultiThreaded>;
@@ -95,6 +99,8 @@ pub struct GroupStore {
     flushing: Mutex<()>,
     /// See [`GroupStore::tolerate_damage`].
     tolerates_damage: AtomicBool,
+    /// Its part in the scan cache.
+    cached: CachedStore,
     shared: Arc<SharedResources>,
 }
 
@@ -123,6 +129,7 @@ impl GroupStore {
         rules: Arc<CurrentGcRules>,
         shared: Arc<SharedResources>,
     ) -> Self {
+        let cached = shared.scan_cache().map_or_else(CachedStore::without_cache, ScanCache::new_store);
         Self {
             dir,
             database,
@@ -134,6 +141,7 @@ impl GroupStore {
             stall_check: WriteStallCheck::default(),
             flushing: Mutex::new(()),
             tolerates_damage: AtomicBool::new(false),
+            cached,
             shared,
         }
     }
@@ -198,7 +206,11 @@ impl GroupStore {
         let changes = self.engine_batch(batch)?;
         let mut options = WriteOptions::default();
         options.disable_wal(true);
+        let rows = self.shared.scan_cache().map(|cache| cache.begin_write(&self.cached, batch));
         self.database.write_opt(changes, &options).map_err(StoreError::engine("write batch"))?;
+        if let Some(rows) = rows {
+            rows.written();
+        }
         self.count_unflushed(batch.payload_bytes());
         self.unflushed.range_tombstones.fetch_add(batch.range_tombstones(), Ordering::Relaxed);
         Ok(())

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ebla_model::locality::{BloomFilter, Compression, LocalityGroupOptions};
+use ebla_model::scan_cache::ScanCacheState;
 use rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, Env, LogLevel, Options, SliceTransform, WriteBufferManager,
 };
@@ -16,12 +17,15 @@ use super::compaction::{CurrentGcRules, GcFilterFactory};
 use super::error::StoreError;
 use super::faults::{InjectedFaults, StoreFault, StoreOperation};
 use super::scan::row_prefix_of;
+use super::scan_cache::ScanCache;
 
 /// Settings for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Memory for blocks of all tablets, with their indexes and filters.
     pub cache_bytes: usize,
+    /// Memory for rows of all tablets that are read again and again (the scan cache); 0: none.
+    pub scan_cache_bytes: usize,
     /// Memory for unflushed data of all tablets together; above it the flush scheduler acts.
     pub memtable_bytes: usize,
     /// A tablet whose memtable reaches this size flushes, independently of the flush scheduler.
@@ -50,6 +54,7 @@ impl StoreOptions {
     pub fn up() -> Self {
         Self {
             cache_bytes: 192 << 20,
+            scan_cache_bytes: 32 << 20,
             memtable_bytes: 64 << 20,
             write_buffer_bytes: 8 << 20,
             background_threads: 2,
@@ -63,10 +68,18 @@ impl StoreOptions {
     pub fn server() -> Self {
         Self {
             cache_bytes: 512 << 20,
+            scan_cache_bytes: 64 << 20,
             memtable_bytes: 512 << 20,
             write_buffer_bytes: 32 << 20,
             background_threads: 4,
             ..Self::up()
+        }
+    }
+
+    /// Sets the memory of the scan cache in bytes; `None`: as it is.
+    pub fn resize_scan_cache(&mut self, bytes: Option<u64>) {
+        if let Some(bytes) = bytes {
+            self.scan_cache_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         }
     }
 }
@@ -102,6 +115,7 @@ pub struct SharedResources {
     database: Options,
     meta: Options,
     faults: InjectedFaults,
+    scan_cache: Option<ScanCache>,
 }
 
 impl SharedResources {
@@ -125,7 +139,8 @@ impl SharedResources {
         let memtables = WriteBufferManager::new_write_buffer_manager(options.memtable_bytes.saturating_mul(2), false);
         let database = database_options(&options, &memtables)?;
         let meta = meta_options(&options, &cache);
-        Ok(Arc::new(Self { options, cache, memtables, database, meta, faults: InjectedFaults::default() }))
+        let (faults, scan_cache) = (InjectedFaults::default(), ScanCache::new(options.scan_cache_bytes));
+        Ok(Arc::new(Self { options, cache, memtables, database, meta, faults, scan_cache }))
     }
 
     /// Makes operations of stores fail, in place of earlier injected failures; for tests.
@@ -147,6 +162,16 @@ impl SharedResources {
     #[must_use]
     pub fn usage(&self) -> MemoryUsage {
         MemoryUsage { cache_bytes: self.cache.get_usage(), memtable_bytes: self.memtables.get_usage() }
+    }
+
+    /// Use and size of the scan cache; all zero when there is none.
+    #[must_use]
+    pub fn scan_cache_state(&self) -> ScanCacheState {
+        self.scan_cache().map(ScanCache::state).unwrap_or_default()
+    }
+
+    pub(super) const fn scan_cache(&self) -> Option<&ScanCache> {
+        self.scan_cache.as_ref()
     }
 
     pub(super) fn database(&self) -> &Options {

@@ -163,6 +163,11 @@ impl<'s> View<'s> {
         }
     }
 
+    /// The store.
+    pub(super) const fn store(&self) -> &'s GroupStore {
+        self.store
+    }
+
     /// The value of a meta key.
     ///
     /// # Errors
@@ -375,7 +380,7 @@ pub(super) fn end_of_keys() -> Vec<u8> {
 }
 
 /// Whether `bound` includes keys after the row with this prefix. The first such key is that of `row + 00`.
-fn is_after_row(row: &[u8], bound: &[u8]) -> bool {
+pub(super) fn is_after_row(row: &[u8], bound: &[u8]) -> bool {
     let Some((_, stem)) = row.split_last() else { return true };
     match bound.strip_prefix(stem) {
         Some(rest) => rest.cmp(&[0xff, 0x00, 0x01]) == Ordering::Greater,

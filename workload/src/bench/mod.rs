@@ -10,7 +10,7 @@
 //!
 //! A client is a task that sends its next request when the last one was answered (closed loop). Values are incompressible.
 //! [`target`] is a system, [`bigtable`], [`etcd`] and [`postgres`] are its clients, [`mod@round`] runs one round, [`report`]
-//! computes the results of rounds, [`statistics`] has the arithmetic. [`names`] is the load on a mounttable, also made of
+//! computes the results of rounds, [`statistics`] has the arithmetic, [`zipfian`] chooses rows. [`names`] is the load on a mounttable, also made of
 //! [closed loops](closed_loop). [`scale`] has the figures of `make scale`, [`paper`] the load and the figures of `make paper`.
 
 pub mod bigtable;
@@ -27,6 +27,7 @@ pub mod scale;
 pub mod statistics;
 pub mod target;
 mod values;
+pub mod zipfian;
 
 pub use values::Values;
 
@@ -49,13 +50,17 @@ pub enum Workload {
     Batch,
     /// Replaces the value of one random row on the condition that the row has one (CheckAndMutateRow).
     Check,
+    /// Workload B of the Yahoo! Cloud Serving Benchmark: of a hundred requests 95 read a row and 5 write one, chosen by Zipf's law.
+    YcsbB,
+    /// Workload C of the same: all requests read a row, chosen by Zipf's law.
+    YcsbC,
 }
 
 impl Workload {
     /// Rows in one request; cells for a wide row.
     pub fn rows_per_request(self) -> u64 {
         match self {
-            Self::Write | Self::Read | Self::Check => 1,
+            Self::Write | Self::Read | Self::Check | Self::YcsbB | Self::YcsbC => 1,
             Self::Scan | Self::Filtered | Self::Batch => 100,
             Self::Wide => WIDE_COLUMNS,
         }
@@ -71,6 +76,8 @@ impl Workload {
             Self::Wide => "wide",
             Self::Batch => "batch",
             Self::Check => "check",
+            Self::YcsbB => "ycsb-b",
+            Self::YcsbC => "ycsb-c",
         }
     }
 }

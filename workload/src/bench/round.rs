@@ -14,6 +14,7 @@ use super::closed_loop::empty;
 use super::counters::ServerCounters;
 use super::processes::{Processes, Spent, Usage};
 use super::target::Target;
+use super::zipfian::Requests;
 use super::{Plan, Values, Workload};
 
 /// Result of one round.
@@ -82,6 +83,7 @@ pub async fn run(
     plan: &Plan,
     values: &Values,
 ) -> Result<Round, Error> {
+    let requests = Arc::new(Requests::new(workload, plan.rows));
     let before = Counted::now(runtime, target).await;
     let stop = Arc::new(AtomicBool::new(false));
     let started = runtime.clock.monotonic();
@@ -92,8 +94,8 @@ pub async fn run(
     // Each client is a separate task, so that the generator uses all cores.
     let mut tasks = Vec::with_capacity(clients);
     for number in 0..clients {
-        let client =
-            one_client(runtime.clone(), target.clone(), workload, number, plan.rows, values.clone(), stop.clone());
+        let requests = (Arc::clone(&requests), plan.rows);
+        let client = one_client(runtime.clone(), target.clone(), requests, number, values.clone(), stop.clone());
         tasks.push(runtime.tasks.start_until_stopped("bench client", client));
     }
     let (results, ()) = futures::join!(join_all(tasks), timer);
@@ -140,9 +142,8 @@ pub async fn alternate<T, E>(
 async fn one_client(
     runtime: Runtime,
     target: Target,
-    workload: Workload,
+    (requests, rows): (Arc<Requests>, u64),
     number: usize,
-    rows: u64,
     values: Values,
     stop: Arc<AtomicBool>,
 ) -> Result<Histogram<u64>, Error> {
@@ -150,7 +151,7 @@ async fn one_client(
     let rng = runtime.rng.fork();
     let mut latencies = empty();
     while !stop.load(Ordering::Relaxed) {
-        let row = rng.below(rows);
+        let (workload, row) = requests.draw(&rng);
         let sent = runtime.clock.monotonic();
         let answer = client.request(workload, row, rows, &values).await;
         answer.map_err(|status| {

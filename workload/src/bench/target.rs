@@ -200,7 +200,8 @@ impl Client {
                 Self::Etcd(client) => client.write_row(number, values).await,
                 Self::Postgres(client) => client.write_row(number, values).await,
             },
-            Workload::Read => self.read_rows(number, number + 1).await,
+            // `zipfian::Requests` chooses the updates of workload B.
+            Workload::Read | Workload::YcsbB | Workload::YcsbC => self.read_rows(number, number + 1).await,
             Workload::Scan => {
                 let (start, end) = hundred(number, rows);
                 self.read_rows(start, end).await

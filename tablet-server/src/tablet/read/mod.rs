@@ -2,9 +2,10 @@
 //!
 //! `scan` reads batches of rows at the leader. `row_iterator` goes through a scan of the store row by row; `projection`
 //! (filter push-down) tells it which cells to read and which to skip; `row_assembler` turns cells into rows and hides dead
-//! versions. `filter_cache` keeps compiled filters.
+//! versions. `points` are reads by key through the scan cache. `filter_cache` keeps compiled filters.
 
 pub(in crate::tablet) mod filter_cache;
+pub(in crate::tablet) mod points;
 pub(in crate::tablet) mod projection;
 pub mod row_assembler;
 mod row_iterator;

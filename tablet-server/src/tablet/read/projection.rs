@@ -43,6 +43,11 @@ impl Projection {
         if self.ranges.is_some() { plan.of_families(&self.families) } else { plan }
     }
 
+    /// The families that it needs cells of; `None`: all.
+    pub(in crate::tablet) fn families(&self) -> Option<&BTreeSet<FamilyId>> {
+        self.ranges.as_ref().map(|_ranges| &self.families)
+    }
+
     /// The cells that a filter's result depends on.
     pub(in crate::tablet) fn for_filter(filter: Option<&CompiledFilter>, families: &Families) -> Self {
         filter.map_or(Self::ALL, |filter| Self::of(families, |_, name| filter.needed_columns(name)))

@@ -9,6 +9,8 @@
 //! came; the next batch checks the lease again and pins a new view. So a long scan holds no resources for long, and each row
 //! is a consistent snapshot while the scan as a whole is not.
 //!
+//! Rows that are asked for by their keys are looked up in the scan cache first (`points`).
+//!
 //! A filter may run long on one row. It is stopped at the request's deadline, and on a connection's thread after a moment:
 //! then the row is read again on a thread that may block.
 
@@ -24,12 +26,13 @@ use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::stored_row::parse_stored_row;
 use ebla_model::time::Micros;
 use ebla_runtime::{BlockingError, Clock, Failpoint};
-use ebla_storage::store::{Direction, ReadTier, ScanPlan, StoreError, View};
+use ebla_storage::store::{Direction, GroupStore, ReadTier, ScanPlan, StoreError, View};
 
 use crate::raft::ReadIndexError;
 use crate::tablet::core::applied_state::{AppliedState, TabletMetadata};
 use crate::tablet::core::state_machine::GroupStateMachine;
 use crate::tablet::failure::{Failure, Leader};
+use crate::tablet::read::points::{self, PointLookups};
 use crate::tablet::read::projection::Projection;
 use crate::tablet::read::row_assembler::{CellOrder, Families, RowAssembler};
 use crate::tablet::read::row_iterator::{RowIterator, ScanError, ScanExtent, ScannedRow};
@@ -80,22 +83,32 @@ impl Tablet {
             self.confirm_leadership(timeout).await?;
             self.request_tick_if_stale();
         }
+        let store = self.state_machine.store();
+        let points = PointLookups::new(&store, self.table(), &request, &position);
         // A single row is usually in memory, and then reading it inline is faster than handing it to another thread.
         if is_point(&request.rows)
-            && let Some(batch) = self.read_inline(&request, &position)?
+            && let Some(batch) = self.read_inline(&store, &request, &position, &points)?
         {
             return Ok(batch);
         }
         let tablet = self.clone();
-        let read = move || read_batch(&tablet, &request, &position, ReadBudget { reach: ReadTier::All, deadline });
+        let budget = ReadBudget { reach: ReadTier::All, deadline };
+        let read = move || read_batch(&tablet, &store, (&request, &position, &points), budget);
         let read = self.reads.run_if_awaited(read).await.map_err(pool_failure)??;
         read.ok_or_else(|| Failure::new(Reason::Internal, "a read from disk stopped at the cache"))
     }
 
     /// Reads a batch without waiting for the disk or a slow filter; `None` if it would have to.
-    fn read_inline(&self, request: &ReadRequest, position: &ReadPosition) -> Result<Option<ReadBatch>, Failure> {
+    fn read_inline(
+        &self,
+        store: &GroupStore,
+        request: &ReadRequest,
+        position: &ReadPosition,
+        points: &PointLookups,
+    ) -> Result<Option<ReadBatch>, Failure> {
         let deadline = self.runtime.clock.monotonic().saturating_add(FILTER_TIME_INLINE);
-        read_batch(self, request, position, ReadBudget { reach: ReadTier::BlockCache, deadline })
+        let budget = ReadBudget { reach: ReadTier::BlockCache, deadline };
+        read_batch(self, store, (request, position, points), budget)
     }
 
     /// The key of the last row that has cells here, visible or not. Any replica may be used.
@@ -198,16 +211,11 @@ fn views_expired() -> Error {
 }
 
 fn is_point(rows: &RowSet) -> bool {
-    matches!(rows.ranges(), [range] if is_single(range))
+    matches!(rows.ranges(), [range] if range.is_single())
 }
 
 fn extent(range: &KeyRange) -> ScanExtent {
-    if is_single(range) { ScanExtent::OneRow } else { ScanExtent::ManyRows }
-}
-
-fn is_single(range: &KeyRange) -> bool {
-    let (start, end) = (range.start().as_bytes(), range.end().map(RowKey::as_bytes));
-    end.and_then(|end| end.strip_prefix(start)).is_some_and(|rest| rest == [0])
+    if range.is_single() { ScanExtent::OneRow } else { ScanExtent::ManyRows }
 }
 
 /// How long and how deep a batch may make its thread wait.
@@ -218,21 +226,22 @@ struct ReadBudget {
     deadline: Duration,
 }
 
-/// Reads one batch from a new view. Blocking, unless the budget allows only the cache: then `None` says that the cache, or
+/// Reads one batch from a new view, or from the rows that were looked up. Blocking, unless the budget allows only the cache: then `None` says that the cache, or
 /// the time for filters, was not enough.
 fn read_batch(
     tablet: &Tablet,
-    request: &ReadRequest,
-    position: &ReadPosition,
+    store: &GroupStore,
+    (request, position, points): (&ReadRequest, &ReadPosition, &PointLookups),
     budget: ReadBudget,
 ) -> Result<Option<ReadBatch>, Failure> {
-    let (store, clock) = (tablet.state_machine.store(), &tablet.runtime.clock);
+    let clock = &tablet.runtime.clock;
     // Not before a thread is there for it: many reads may have waited for one. Without lookups in METADATA nothing would work.
     if !request.memory.has_room() && tablet.table() != TableId::METADATA {
         return Err(Failure::busy(NO_MEMORY_DELAY));
     }
-    for _ in 0..VIEW_ATTEMPTS_MAX {
-        let view = store.view();
+    for attempt in 0..VIEW_ATTEMPTS_MAX {
+        // A view takes locks of RocksDB: if all rows seem to be cached, only a second attempt pins one.
+        let view = (attempt > 0 || !points.are_all_cached()).then(|| store.view());
         // After the view is pinned: see the module documentation.
         let applied_state = tablet.state_machine.applied_state();
         let metadata = current_metadata(tablet, &applied_state, request)?;
@@ -240,7 +249,8 @@ fn read_batch(
         let projection = Projection::for_filter(request.filter.as_ref(), families);
         let mut reader = BatchReader {
             request,
-            view: &view,
+            points,
+            view: view.as_ref(),
             budget,
             clock,
             tablet: &metadata,
@@ -252,13 +262,15 @@ fn read_batch(
             returned_bytes: 0,
             cells_scanned: 0,
             next_clock_check: CELLS_PER_CLOCK_CHECK,
+            cache_hits: 0,
+            cache_misses: 0,
             out: ReadBatch::default(),
         };
         let rows = remaining(request, position, &metadata.descriptor.range);
         match reader.fill(&rows) {
             // Without progress the caller would repeat the same rows: pin a new view at once.
             Err(ScanError::Store(StoreError::Expired)) if reader.out.last_row.is_none() => {}
-            Err(ScanError::Store(StoreError::Expired)) => return Ok(Some(reader.into_batch())),
+            Err(ScanError::Store(StoreError::Expired)) => return Ok(Some(reader.into_batch(store))),
             Err(ScanError::Store(StoreError::NotCached)) if budget.reach == ReadTier::BlockCache => return Ok(None),
             Err(ScanError::Other(error))
                 if budget.reach == ReadTier::BlockCache && error.reason == Reason::Deadline =>
@@ -267,7 +279,7 @@ fn read_batch(
             }
             Err(ScanError::Store(error)) => return Err(Error::from(error).into()),
             Err(ScanError::Other(error)) => return Err(error.into()),
-            Ok(()) => return Ok(Some(reader.into_batch())),
+            Ok(()) => return Ok(Some(reader.into_batch(store))),
         }
     }
     Err(views_expired().into())
@@ -311,7 +323,9 @@ enum BatchStatus {
 /// A batch that is being filled.
 struct BatchReader<'a, 'v> {
     request: &'a ReadRequest,
-    view: &'a View<'v>,
+    points: &'a PointLookups,
+    /// `None`: only looked-up rows are read.
+    view: Option<&'a View<'v>>,
     budget: ReadBudget,
     clock: &'a Clock,
     tablet: &'a TabletMetadata,
@@ -324,11 +338,15 @@ struct BatchReader<'a, 'v> {
     cells_scanned: u64,
     /// The clock is read when this number of cells has been scanned.
     next_clock_check: u64,
+    /// Rows from the scan cache, and rows that were looked up in vain.
+    cache_hits: u64,
+    cache_misses: u64,
     out: ReadBatch,
 }
 
 impl BatchReader<'_, '_> {
-    fn into_batch(self) -> ReadBatch {
+    fn into_batch(self, store: &GroupStore) -> ReadBatch {
+        store.count_cache_use(self.cache_hits, self.cache_misses);
         let (bytes, charge) = (self.returned_bytes, self.request.memory.charge(self.returned_bytes));
         ReadBatch { bytes, charge, ..self.out }
     }
@@ -346,13 +364,47 @@ impl BatchReader<'_, '_> {
         Ok(())
     }
 
+    /// Reads a row by its key, from the scan cache or into it; `None` if it must be read cell by cell.
+    fn fill_point(&mut self, range: &KeyRange) -> Result<Option<BatchStatus>, ScanError> {
+        let Some(lookup) = self.points.of(range) else { return Ok(None) };
+        let families = self.projection.families();
+        let row = match lookup.cached(families) {
+            Some(row) => {
+                self.cache_hits += 1;
+                Arc::clone(row)
+            }
+            None => {
+                self.cache_misses += 1;
+                let view = self.view.ok_or(StoreError::Expired)?;
+                let Some(row) = view.fill(lookup, families, self.budget.reach)? else { return Ok(None) };
+                row
+            }
+        };
+        let assembler = RowAssembler::new(self.tablet.families(), self.gc_time, CellOrder::Ascending);
+        let (found, stats) =
+            points::assemble((lookup, &row), assembler, self.projection, self.request.filter.as_ref())?;
+        self.scanned_bytes += stats.bytes;
+        self.cells_scanned += stats.cells;
+        if let Some(found) = found
+            && self.take_row(found)? == BatchStatus::Full
+        {
+            return Ok(Some(BatchStatus::Full));
+        }
+        self.out.last_row = Some(range.start().clone());
+        Ok(Some(if self.is_scan_budget_used() { BatchStatus::Full } else { BatchStatus::Open }))
+    }
+
     fn fill_range(&mut self, range: &KeyRange) -> Result<BatchStatus, ScanError> {
+        if let Some(status) = self.fill_point(range)? {
+            return Ok(status);
+        }
+        let view = self.view.ok_or(StoreError::Expired)?;
         let (lower, upper) = codec::range_bounds(&self.tablet.stored_range(range));
         let direction = if self.request.reversed { Direction::Reverse } else { Direction::Forward };
         let plan = ScanPlan::new(&lower, upper.as_deref()).in_direction(direction).with_read_tier(self.budget.reach);
         let assembler = RowAssembler::new(self.tablet.families(), self.gc_time, cell_order(self.request));
         let plan = self.projection.limit(plan);
-        let mut iterator = RowIterator::new(self.view.scan(&plan)?, assembler, self.projection)
+        let mut iterator = RowIterator::new(view.scan(&plan)?, assembler, self.projection)
             .with_row_filter(self.request.filter.as_ref())
             .with_extent(extent(range));
         while let Some(found) = iterator.next_row()? {
@@ -364,7 +416,7 @@ impl BatchReader<'_, '_> {
             }
         }
         // A single key counts as scanned, whether its row exists or not.
-        if is_single(range) {
+        if range.is_single() {
             self.out.last_row = Some(range.start().clone());
         }
         Ok(if self.is_scan_budget_used() { BatchStatus::Full } else { BatchStatus::Open })

@@ -22,6 +22,7 @@ use crate::raft::{CommittedEntry, GroupOrigin, GroupReplica, Payload, StateMachi
 use crate::tablet::core::command;
 use crate::tablet::core::state::GroupState;
 use crate::tablet::core::state_machine::{ChildLookup, ReplicaFactory, initialize_store};
+use crate::tablet::read::points;
 use crate::tablet::read::projection::Projection;
 use crate::tablet::read::scan::read_row;
 
@@ -114,11 +115,16 @@ impl Replica {
         self.state_machine.apply(&[entry]).unwrap();
     }
 
-    /// The rows as readers and conditions see them.
+    /// The rows as readers and conditions see them: the same with the scan cache and without it.
     fn rows(&self) -> Vec<Row> {
         let tablet = self.state_machine.applied_state().tablet(TABLET).cloned().unwrap();
-        let row = |row: &&'static str| read_row(&self.state_machine, &tablet, &RowKey::new(*row), |_| Projection::ALL);
-        ROWS.iter().map(|name| row(name).unwrap()).collect()
+        let row = |name: &&'static str| {
+            let key = RowKey::new(*name);
+            let row = read_row(&self.state_machine, &tablet, &key, |_| Projection::ALL).unwrap();
+            assert_eq!(points::testing::read_row(&self.state_machine, TABLET, &key).0, row, "through the scan cache");
+            row
+        };
+        ROWS.iter().map(row).collect()
     }
 
     /// The number of stored cells, dead or not.
@@ -256,6 +262,21 @@ proptest! {
             prop_assert_eq!(&seen, &replicas[2].rows(), "after step {} of {:?}", index, steps);
         }
     }
+}
+
+#[test]
+fn a_cached_row_loses_its_cells_when_they_expire_without_a_write() {
+    let replica = Replica::new();
+    // Family 1 keeps everything, 3 for 20 seconds.
+    replica.apply(1, 10 * SECOND, write(1, "a", set(1, "q", 10)));
+    replica.apply(2, 10 * SECOND, write(2, "a", set(3, "q", 10)));
+    let read = || points::testing::read_row(&replica.state_machine, TABLET, &RowKey::new("a"));
+    assert_eq!(read().0.cells.len(), 2);
+    for (index, second) in [(3, 20), (4, 29), (5, 100)] {
+        replica.apply(index, second * SECOND, CommandKind::Tick);
+    }
+    let (row, was_cached) = read();
+    assert_eq!((row.cells.len(), was_cached), (1, true));
 }
 
 #[test]

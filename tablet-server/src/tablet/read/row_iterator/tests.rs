@@ -11,14 +11,17 @@ use ebla_model::id::FamilyId;
 use ebla_model::key::RowKey;
 use ebla_model::stored_row::stored_row;
 use ebla_model::time::Micros;
-use ebla_storage::store::{Batch, Direction, GroupStore, SharedResources, StoreOptions};
+use ebla_storage::store::{Batch, Direction, GroupStore, ReadTier, SharedResources, StoreOptions};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
 use tempfile::TempDir;
 
 use super::*;
+use crate::tablet::read::points;
 use crate::tablet::read::row_assembler::{CellOrder, Families, testing};
+
+const ROWS: [u8; 3] = [0, 1, 7];
 
 /// Row, family, column, version. Columns are close enough to be stepped over and far enough apart to be seeked over.
 type CellId = (u8, u32, u8, i64);
@@ -63,6 +66,23 @@ impl Store {
         rows
     }
 
+    /// The rows that have cells, each one from the scan cache.
+    fn cached_rows(&self, projection: &Projection, filter: Option<&CompiledFilter>) -> Vec<Row> {
+        let families = projection.families();
+        let row = |row: &u8| {
+            let stored = stored_row(testing::TABLE, &RowKey::new(vec![*row]));
+            for _ in 0..2 {
+                let lookup = self.store.look_up(&stored).unwrap();
+                self.store.view().fill(&lookup, families, ReadTier::All).unwrap();
+            }
+            let lookup = self.store.look_up(&stored).unwrap();
+            let assembler = RowAssembler::new(&self.families, Micros::ZERO, CellOrder::Ascending);
+            let cached = lookup.cached(families).expect("it was read twice");
+            points::assemble((&lookup, cached), assembler, projection, filter).unwrap().0
+        };
+        ROWS.iter().filter_map(row).map(|found| found.row).collect()
+    }
+
     /// The cells that were read or stepped over to find the first row.
     fn scanned_cells(&self, filter: &CompiledFilter) -> u64 {
         let view = self.store.view();
@@ -80,7 +100,7 @@ fn name(column: u8) -> Bytes {
 }
 
 fn cells() -> impl Strategy<Value = BTreeSet<CellId>> {
-    btree_set((select(vec![0_u8, 1, 7]), 1_u32..4, 0_u8..40, 1_i64..4), 0..250)
+    btree_set((select(ROWS.to_vec()), 1_u32..4, 0_u8..40, 1_i64..4), 0..250)
 }
 
 fn bound() -> impl Strategy<Value = Bound<Bytes>> {
@@ -148,6 +168,9 @@ proptest! {
 
             let mut expected = passed(&filter, all);
             prop_assert_eq!(&passed(&filter, some), &expected);
+            if !projection.families().is_some_and(BTreeSet::is_empty) {
+                prop_assert_eq!(&passed(&filter, store.cached_rows(&projection, Some(&filter))), &expected);
+            }
             expected.reverse();
             prop_assert_eq!(passed(&filter, store.rows(Direction::Reverse, &Projection::ALL, None)), expected.clone());
             prop_assert_eq!(passed(&filter, store.rows(Direction::Reverse, &projection, Some(&filter))), expected);
