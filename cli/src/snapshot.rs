@@ -16,6 +16,7 @@ use ebla_model::clock_offset::ClockState;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use ebla_model::key::KeyRange;
+use ebla_model::memory_groups::MemoryGroups;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::scrub::ScrubState;
 use ebla_model::sync_delay::SyncState;
@@ -105,6 +106,8 @@ pub struct ServerSnapshot {
     pub scrub: ScrubState,
     /// The syncs of its commit log.
     pub sync: SyncState,
+    /// Its locality groups in memory; `None`: not known.
+    pub memory_groups: Option<MemoryGroups>,
 }
 
 impl ServerSnapshot {
@@ -144,6 +147,7 @@ impl ServerSnapshot {
             scrub: one.scrub.as_ref().map(convert::scrub_state_from_proto).unwrap_or_default(),
             clock: one.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default(),
             sync: one.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default(),
+            memory_groups: one.memory_groups.as_ref().map(convert::memory_groups_from_proto),
             ..Self::of_record(&one.server.clone().unwrap_or_default())
         }
     }

@@ -15,6 +15,7 @@ use ebla_model::id::{
     GroupId, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
 };
 use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::memory_groups::MemoryGroups;
 use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, obsolete_row_keys};
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_model::scrub::ScrubState;
@@ -132,6 +133,8 @@ pub struct ServerReport {
     pub scrub: ScrubState,
     /// The syncs of its commit log.
     pub sync: SyncState,
+    /// Its locality groups in memory.
+    pub memory_groups: MemoryGroups,
 }
 
 /// What a server reports about one replica of a group.

@@ -206,7 +206,9 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
     let clock = reply.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default();
     let scrub = reply.scrub.as_ref().map(convert::scrub_state_from_proto).unwrap_or_default();
     let sync = reply.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default();
-    ServerReport { replicas, damaged, idle, log_bytes: reply.log_bytes, resources, writes, highest, clock, scrub, sync }
+    let memory_groups = reply.memory_groups.as_ref().map(convert::memory_groups_from_proto).unwrap_or_default();
+    let log_bytes = reply.log_bytes;
+    ServerReport { replicas, damaged, idle, log_bytes, resources, writes, highest, clock, scrub, sync, memory_groups }
 }
 
 /// The ids of the replicas that the predicate selects.

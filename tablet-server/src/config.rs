@@ -168,6 +168,7 @@ impl ServerOptions {
     pub fn divided_among(mut self, servers: usize, cache: &BlockCache) -> Self {
         let servers = servers.max(1);
         self.store.memtable_bytes /= servers;
+        self.store.memory_group_bytes /= servers;
         self.log_cache = ByteSize::new(self.log_cache.bytes() / servers as u64);
         self.block_cache = Some(cache.clone());
         self

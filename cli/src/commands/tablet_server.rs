@@ -36,6 +36,9 @@ pub struct TabletServer {
     /// of a file system below 20 GiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub disk_reserve: Option<ByteSize>,
+    /// Memory of the server for locality groups in memory: bytes, or a number with K, M or G [default: 256 MiB]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub memory_groups: Option<ByteSize>,
 }
 
 /// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered if etcd is available.
@@ -50,6 +53,9 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
         options.split_bytes = size;
     }
     options.disk_reserve = server.disk_reserve;
+    if let Some(size) = server.memory_groups {
+        options.store.memory_group_bytes = usize::try_from(size.bytes()).unwrap_or(usize::MAX);
+    }
     let config = ServerConfig {
         data_dir: server.node.data.clone(),
         listen: server.node.listen.clone(),

@@ -53,6 +53,9 @@ pub struct Up {
     /// of a file system below 20 GiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub disk_reserve: Option<ByteSize>,
+    /// Memory of each tablet server for locality groups in memory: bytes, or a number with K, M or G [default: 96 MiB for all together]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub memory_groups: Option<ByteSize>,
     /// Serve a mounttable stored in this cluster too, without authentication of callers: `ebla mt --root HOST:PORT`
     #[arg(
         long, value_name = "HOST:PORT", value_parser = process::host_port,
@@ -150,6 +153,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
         listen: listen.clone(),
         split_bytes: up.split_bytes,
         disk_reserve: up.disk_reserve,
+        memory_groups: up.memory_groups,
     };
     let Some(cluster) = LocalCluster::start(config, folder, signals.next(), runtime).await? else { return Ok(None) };
     let of_names = runtime.child("names");
