@@ -42,6 +42,8 @@ pub struct LocalConfig {
     pub disk_reserve: Option<ByteSize>,
     /// Memory of the scan caches of all servers; `None`: the default.
     pub scan_cache: Option<ByteSize>,
+    /// Memory of each server for locality groups in memory; `None`: the default.
+    pub memory_groups: Option<ByteSize>,
 }
 
 /// A running cluster.
@@ -191,6 +193,9 @@ async fn start_server(
         options.split_bytes = size;
     }
     options.disk_reserve = config.disk_reserve;
+    if let Some(size) = config.memory_groups {
+        options.store.memory_group_bytes = usize::try_from(size.bytes()).unwrap_or(usize::MAX);
+    }
     let server = ServerConfig::new(data.join(format!("server-{number}")), &listen, options);
     TabletServer::start(server, chubby.clone(), runtime.child("server"))
         .await
@@ -207,7 +212,14 @@ mod tests {
     use super::*;
 
     fn config(servers: usize, listen: &str) -> LocalConfig {
-        LocalConfig { servers, listen: listen.to_owned(), split_bytes: None, disk_reserve: None, scan_cache: None }
+        LocalConfig {
+            servers,
+            listen: listen.to_owned(),
+            split_bytes: None,
+            disk_reserve: None,
+            scan_cache: None,
+            memory_groups: None,
+        }
     }
 
     async fn start(data: &Path, config: LocalConfig) -> Result<Option<LocalCluster>, Error> {

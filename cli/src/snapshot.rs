@@ -16,6 +16,7 @@ use ebla_model::clock_offset::ClockState;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use ebla_model::key::KeyRange;
+use ebla_model::memory_groups::MemoryGroups;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::scan_cache::ScanCacheState;
 use ebla_model::scrub::ScrubState;
@@ -108,6 +109,8 @@ pub struct ServerSnapshot {
     pub sync: SyncState,
     /// Its scan cache; `None` when it is unknown.
     pub scan_cache: Option<ScanCacheState>,
+    /// Its locality groups in memory; `None`: not known.
+    pub memory_groups: Option<MemoryGroups>,
 }
 
 impl ServerSnapshot {
@@ -148,6 +151,7 @@ impl ServerSnapshot {
             clock: one.clock.as_ref().map(convert::clock_state_from_proto).unwrap_or_default(),
             sync: one.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default(),
             scan_cache: one.scan_cache.as_ref().map(convert::scan_cache_state_from_proto),
+            memory_groups: one.memory_groups.as_ref().map(convert::memory_groups_from_proto),
             ..Self::of_record(&one.server.clone().unwrap_or_default())
         }
     }

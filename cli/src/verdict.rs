@@ -97,6 +97,7 @@ pub fn evaluate(snapshot: &ClusterSnapshot) -> Verdict {
     found.extend(snapshot.servers.iter().filter_map(clock_off));
     found.extend(snapshot.servers.iter().filter_map(slow_disk));
     found.extend(snapshot.servers.iter().filter_map(damaged));
+    found.extend(snapshot.servers.iter().filter_map(memory_exceeded));
     found.extend(shortages(snapshot, &health).map(|reason| (Level::Degraded, reason)));
     if health.shortages.is_empty() {
         let silent = snapshot.servers.iter().filter(|server| !server.is_reachable);
@@ -203,6 +204,19 @@ fn slow_disk(server: &ServerSnapshot) -> Option<(Level, String)> {
     Some((Level::Degraded, reason))
 }
 
+/// A server whose locality groups in memory do not fit: some are served from files.
+fn memory_exceeded(server: &ServerSnapshot) -> Option<(Level, String)> {
+    let groups = server.memory_groups.filter(|groups| groups.excess_bytes > 0)?;
+    let reason = format!(
+        "the locality groups in memory of tablet server {} need {} and have {}, so {} are served from files: give it more          (--memory-groups), or set in-memory=no for some groups",
+        server.id,
+        readable_bytes(groups.needed_bytes),
+        readable_bytes(groups.limit_bytes),
+        readable_bytes(groups.excess_bytes)
+    );
+    Some((Level::Degraded, reason))
+}
+
 /// A server with damaged replicas that stay, because their groups have no majority without them: rows in their damaged blocks cannot be
 /// read from them.
 fn damaged(server: &ServerSnapshot) -> Option<(Level, String)> {
@@ -289,6 +303,8 @@ fn named(server: &ServerSnapshot) -> String {
 #[cfg(test)]
 mod tests {
     use ebla_proto::operate::{Awaited, Health, Remembered, Shortage};
+
+    use ebla_model::memory_groups::MemoryGroups;
 
     use super::*;
 
@@ -449,6 +465,17 @@ mod tests {
             evaluate(&snapshot).to_string(),
             "degraded: the disk of tablet server 2 is slow (a sync takes 712 ms): check it, or replace the server"
         );
+    }
+
+    #[test]
+    fn a_server_whose_groups_in_memory_do_not_fit_is_named() {
+        let mut snapshot = snapshot(&[true]);
+        let fits = MemoryGroups { limit_bytes: 3 << 20, needed_bytes: 2 << 20, ..MemoryGroups::default() };
+        snapshot.servers[0].memory_groups = Some(fits);
+        assert_eq!(evaluate(&snapshot).to_string(), "healthy");
+        snapshot.servers[0].memory_groups = Some(MemoryGroups { needed_bytes: 5 << 20, excess_bytes: 4 << 20, ..fits });
+        let said = evaluate(&snapshot).to_string();
+        assert!(said.starts_with("degraded: the locality groups in memory of tablet server 1 need 5"), "{said}");
     }
 
     #[test]

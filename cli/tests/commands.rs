@@ -384,6 +384,39 @@ fn families_and_protection_are_changed_by_commands() {
 }
 
 #[test]
+fn groups_in_memory_are_used_within_the_budget_and_refused_beyond_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = Up::start(&folder.path().join("data"), &["--servers", "1", "--memory-groups", "64K"]);
+    let address = up.addresses.first().unwrap().as_str();
+    let families = ["--family", "small", "--family", "large", "--locality-group", "pages=large"];
+    run(address, &[&["table", "create", "web"], &families[..]].concat());
+    let content = format!("large:={}", "x".repeat(100_000));
+    run(address, &["row", "set", "web", "com.cnn.www", &content]);
+
+    let set = ["table", "locality-group", "set", "web", "pages", "in-memory=yes"];
+    let (_code, said) = fails(address, &set);
+    assert!(said.contains("locality group not put in memory") && said.contains("--memory-groups"), "{said}");
+    let groups = json(address, &["table", "locality-group", "describe", "web", "-o", "json"]);
+    assert_eq!(groups["pages"]["options"]["in-memory"], "no");
+
+    run(address, &["table", "locality-group", "set", "web", "words", "in-memory=yes;bloom=columns"]);
+    let added = json(address, &["family", "add", "web", "language", "--locality-group", "words", "-o", "json"]);
+    assert!(added["families"].to_string().contains("language"), "{added}");
+    run(address, &["row", "set", "web", "com.cnn.www", "language:=EN"]);
+    assert!(run(address, &["row", "get", "web", "com.cnn.www"]).contains("EN"));
+    let described = json(address, &["table", "describe", "web", "-o", "json"]);
+    assert_eq!(described["locality_groups"]["words"]["families"], serde_json::json!(["language"]));
+    assert_eq!(described["locality_groups"]["words"]["options"]["in-memory"], "yes");
+    let (code, said) = fails(address, &["family", "add", "web", "other", "--locality-group", "never"]);
+    assert!(code == Some(3) && said.contains("locality group not found: never"), "{said}");
+
+    let servers = json(address, &["server", "list", "-o", "json"]);
+    let memory = &servers[0]["memory_groups"];
+    assert_eq!((&memory["limit_bytes"], &memory["excess_bytes"]), (&serde_json::json!(65_536), &serde_json::json!(0)));
+    assert_eq!(memory["disk_reads"], 0, "METADATA's locations are in memory too");
+}
+
+#[test]
 fn locality_groups_are_created_changed_and_shown_by_commands() {
     let folder = tempfile::tempdir().unwrap();
     let up = Up::start(&folder.path().join("data"), &["--servers", "1"]);
@@ -393,7 +426,7 @@ fn locality_groups_are_created_changed_and_shown_by_commands() {
     let create = [&["table", "create", "web"], &families[..], &["--locality-group", group, "-o", "json"]].concat();
     let made = json(address, &create);
     assert_eq!(made["locality_groups"]["pages"]["families"], serde_json::json!(["contents"]));
-    let options = serde_json::json!({ "compression": "zstd:3", "block": "64k", "bloom": "rows" });
+    let options = serde_json::json!({ "compression": "zstd:3", "block": "64k", "bloom": "rows", "in-memory": "no" });
     assert_eq!(made["locality_groups"]["pages"]["options"], options);
     assert!(run(address, &["table", "describe", "web"]).contains("pages           contents  compression=zstd:3"));
 

@@ -15,6 +15,7 @@ use ebla_model::id::{
     GroupId, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
 };
 use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::memory_groups::MemoryGroups;
 use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, obsolete_row_keys};
 use ebla_model::scan_cache::ScanCacheState;
 use ebla_model::schema::{TableName, TableSchema};
@@ -135,6 +136,8 @@ pub struct ServerReport {
     pub sync: SyncState,
     /// Its scan cache.
     pub scan_cache: ScanCacheState,
+    /// Its locality groups in memory.
+    pub memory_groups: MemoryGroups,
 }
 
 /// What a server reports about one replica of a group.

@@ -207,8 +207,22 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
     let scrub = reply.scrub.as_ref().map(convert::scrub_state_from_proto).unwrap_or_default();
     let sync = reply.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default();
     let scan_cache = reply.scan_cache.as_ref().map(convert::scan_cache_state_from_proto).unwrap_or_default();
+    let memory_groups = reply.memory_groups.as_ref().map(convert::memory_groups_from_proto).unwrap_or_default();
     let log_bytes = reply.log_bytes;
-    ServerReport { replicas, damaged, idle, log_bytes, resources, writes, highest, clock, scrub, sync, scan_cache }
+    ServerReport {
+        replicas,
+        damaged,
+        idle,
+        log_bytes,
+        resources,
+        writes,
+        highest,
+        clock,
+        scrub,
+        sync,
+        scan_cache,
+        memory_groups,
+    }
 }
 
 /// The ids of the replicas that the predicate selects.

@@ -8,6 +8,7 @@ use ebla_client::Deadline;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::RowKey;
+use ebla_model::locality::LocalityGroupChange;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::mutation::validate_row_key;
 use ebla_model::schema::{TableName, TableSchema, TableState};
@@ -30,7 +31,7 @@ use crate::plan::capacity::{RepairWithoutRoom, check_room_for_division, check_ro
 use crate::plan::merge::{MergeWith, merge_pair, merged as merged_meanwhile, move_before_merge};
 use crate::routing::{TableMap, send_to_group_leader};
 use crate::server_client::DividedGroup;
-use crate::{jobs, observation, quorum_loss, recovery, relocation};
+use crate::{jobs, observation, quorum_loss, recovery, relocation, schema_store};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -94,6 +95,7 @@ impl Operator {
             jobs::update_schema::find_active(self.handle.active()?.chubby(), &name).await?.value
         } else {
             let master = self.handle.active_for_change().await?;
+            check_memory(&master, &name, &changes).await?;
             let change = |schema: &TableSchema| schema.apply_to_groups(&changes);
             jobs::update_schema::update_schema(&master, &name, change, master.deadline(LOCALITY_TIMEOUT)).await?
         };
@@ -188,6 +190,27 @@ fn health(master: &ActiveMaster, health: &Health) -> operate::Health {
     }
 }
 
+/// Checks that what the changes put in memory fits on each server with replicas of the table. A server that does not answer bounds
+/// nothing; of what it gets beyond its budget later it serves the largest part from files.
+async fn check_memory(master: &ActiveMaster, name: &TableName, changes: &[LocalityGroupChange]) -> Result<(), Error> {
+    let schema = jobs::update_schema::find_active(master.chubby(), name).await?.value;
+    let groups = schema.groups_put_in_memory(&schema.apply_to_groups(changes)?);
+    if groups.is_empty() {
+        return Ok(());
+    }
+    for server in schema_store::list_servers(master.chubby()).await?.into_keys() {
+        let measured = master.servers().measure_memory(server, schema.table).await;
+        let Ok(reply) = measured.inspect_err(|failed| warn!(%server, error = %failed.error, "memory not measured"))
+        else {
+            continue;
+        };
+        let wanted = reply.groups.iter().filter(|group| groups.contains(&group.number)).map(|group| group.bytes);
+        let room = reply.memory_groups.as_ref().map(convert::memory_groups_from_proto).unwrap_or_default();
+        room.check_room(wanted.fold(0, u64::saturating_add), server)?;
+    }
+    Ok(())
+}
+
 fn servers(snapshot: &ClusterSnapshot, addresses: &BTreeMap<ServerId, String>) -> Vec<operate::ServerStatus> {
     let assigned = snapshot.assigned();
     let missing = snapshot.assigned_servers().into_iter().filter(|id| !snapshot.servers.contains_key(id));
@@ -239,6 +262,7 @@ fn registered(
             clock: server.report.as_ref().map(|report| convert::clock_state_to_proto(&report.clock)),
             sync: server.report.as_ref().map(|report| convert::sync_state_to_proto(&report.sync)),
             scan_cache: server.report.as_ref().map(|report| convert::scan_cache_state_to_proto(&report.scan_cache)),
+            memory_groups: server.report.as_ref().map(|report| convert::memory_groups_to_proto(&report.memory_groups)),
         }
     })
 }

@@ -355,6 +355,17 @@ impl ServerClient {
         within(PING_TIMEOUT, client.counters(Self::request(CountersRequest {}, PING_TIMEOUT))).await.is_ok()
     }
 
+    /// What the locality groups of a table would need in memory on a server.
+    pub(crate) async fn measure_memory(
+        &self,
+        server: ServerId,
+        table: TableId,
+    ) -> Result<control::MeasureMemoryReply, RpcError> {
+        let message = control::MeasureMemoryRequest { table: table.get() };
+        let mut client = self.client(server).await?;
+        within(REPORT_TIMEOUT, client.measure_memory(Self::request(message, REPORT_TIMEOUT))).await
+    }
+
     /// Requests the report of a server.
     pub(crate) async fn report(&self, server: ServerId) -> Result<control::ReportReply, RpcError> {
         let message = control::ReportRequest { fence: self.fence() };

@@ -43,6 +43,7 @@ pub mod idempotency;
 pub mod key;
 pub mod limit;
 pub mod locality;
+pub mod memory_groups;
 pub mod metadata;
 pub mod mutation;
 pub mod rmw;

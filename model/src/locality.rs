@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::Error;
+use crate::schema::NewFamily;
 
 /// The number of the group of all families that were assigned to no other.
 pub const DEFAULT_GROUP: u32 = 0;
@@ -46,6 +47,19 @@ pub enum BloomFilter {
     /// For rows.
     #[default]
     Rows,
+    /// For columns of rows: a read of one column reads no block of files that do not have it, whether the row exists or not. Reads of whole
+    /// rows do not use it.
+    Columns,
+}
+
+/// Where the cells of a group are besides its files.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Residence {
+    /// In the block cache, as far as they are read.
+    #[default]
+    Files,
+    /// All of them in memory: files are loaded when a store is opened, and new ones when they are written (paper, section 6).
+    Memory,
 }
 
 /// How the files of a group are written and read.
@@ -57,11 +71,18 @@ pub struct LocalityGroupOptions {
     pub block_kib: u16,
     /// Bloom filters.
     pub bloom: BloomFilter,
+    /// Whether all cells are held in memory too.
+    pub residence: Residence,
 }
 
 impl Default for LocalityGroupOptions {
     fn default() -> Self {
-        Self { compression: Compression::default(), block_kib: 16, bloom: BloomFilter::default() }
+        Self {
+            compression: Compression::default(),
+            block_kib: 16,
+            bloom: BloomFilter::default(),
+            residence: Residence::default(),
+        }
     }
 }
 
@@ -85,6 +106,13 @@ pub enum LocalityGroupChange {
         name: String,
         /// The options to change ([`LocalityGroupOptions::with`]); the others stay, and those of a new group have their defaults.
         options: String,
+    },
+    /// Creates a family in a group.
+    Add {
+        /// The family.
+        family: NewFamily,
+        /// The name of the group.
+        group: String,
     },
     /// Assigns a family to a group.
     Move {
@@ -140,7 +168,8 @@ impl LocalityGroupOptions {
     /// ```text
     ///   compression   none, lz4, lz4-then-zstd, zstd:LEVEL, two-pass
     ///   block         4k to 1024k
-    ///   bloom         none, rows
+    ///   bloom         none, rows, columns
+    ///   in-memory     no, yes
     /// ```
     ///
     /// # Errors
@@ -155,9 +184,10 @@ impl LocalityGroupOptions {
                 "compression" => options.compression = value.parse()?,
                 "block" => options.block_kib = parse_kib(value)?,
                 "bloom" => options.bloom = value.parse()?,
+                "in-memory" => options.residence = value.parse()?,
                 _ => {
                     return Err(Error::invalid(format!(
-                        "unknown locality group option {name:?}: expected compression, block or bloom"
+                        "unknown locality group option {name:?}: expected compression, block, bloom or in-memory"
                     )));
                 }
             }
@@ -169,7 +199,8 @@ impl LocalityGroupOptions {
 
 impl fmt::Display for LocalityGroupOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "compression={};block={}k;bloom={}", self.compression, self.block_kib, self.bloom)
+        let Self { compression, block_kib, bloom, residence } = self;
+        write!(f, "compression={compression};block={block_kib}k;bloom={bloom};in-memory={residence}")
     }
 }
 
@@ -224,6 +255,7 @@ impl fmt::Display for BloomFilter {
         f.write_str(match self {
             Self::None => "none",
             Self::Rows => "rows",
+            Self::Columns => "columns",
         })
     }
 }
@@ -235,7 +267,29 @@ impl FromStr for BloomFilter {
         match text {
             "none" => Ok(Self::None),
             "rows" => Ok(Self::Rows),
-            _ => Err(Error::invalid(format!("unknown bloom filter {text:?}: expected none or rows"))),
+            "columns" => Ok(Self::Columns),
+            _ => Err(Error::invalid(format!("unknown bloom filter {text:?}: expected none, rows or columns"))),
+        }
+    }
+}
+
+impl fmt::Display for Residence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Files => "no",
+            Self::Memory => "yes",
+        })
+    }
+}
+
+impl FromStr for Residence {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "no" => Ok(Self::Files),
+            "yes" => Ok(Self::Memory),
+            _ => Err(Error::invalid(format!("in-memory: expected yes or no, not {text:?}"))),
         }
     }
 }
@@ -247,9 +301,9 @@ mod tests {
     #[test]
     fn options_read_back() {
         for compression in ["none", "lz4", "lz4-then-zstd", "zstd:1", "zstd:19", "two-pass"] {
-            for bloom in ["none", "rows"] {
-                for block in [4, 16, 1024] {
-                    let text = format!("compression={compression};block={block}k;bloom={bloom}");
+            for bloom in ["none", "rows", "columns"] {
+                for (block, in_memory) in [(4, "no"), (16, "yes"), (1024, "yes")] {
+                    let text = format!("compression={compression};block={block}k;bloom={bloom};in-memory={in_memory}");
                     let options: LocalityGroupOptions = text.parse().unwrap();
                     assert_eq!(options.to_string(), text);
                 }
@@ -262,7 +316,7 @@ mod tests {
     fn options_keep_what_the_text_does_not_name() {
         let options: LocalityGroupOptions = "compression=zstd:3;bloom=none".parse().unwrap();
         let changed = options.with("block=64k").unwrap();
-        assert_eq!(changed.to_string(), "compression=zstd:3;block=64k;bloom=none");
+        assert_eq!(changed.to_string(), "compression=zstd:3;block=64k;bloom=none;in-memory=no");
     }
 
     #[test]
@@ -273,8 +327,9 @@ mod tests {
             ("compression=zstd:20", "from 1 to 19"),
             ("block=3k", "4 to 1024 KiB"),
             ("block=16", "such as 16k"),
-            ("bloom=columns", "expected none or rows"),
-            ("colour=red", "expected compression, block or bloom"),
+            ("bloom=cells", "expected none, rows or columns"),
+            ("in-memory=maybe", "expected yes or no"),
+            ("colour=red", "expected compression, block, bloom or in-memory"),
             ("block", "expected NAME=VALUE"),
         ] {
             let error = text.parse::<LocalityGroupOptions>().unwrap_err().to_string();

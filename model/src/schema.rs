@@ -1,6 +1,7 @@
 //! Table schemas: name, column families and their rules, and schema changes as pure functions. Family ids are never reused,
 //! so cells of a dropped family are never treated as those of a new one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::gc::GcRule;
 use crate::id::{FamilyId, SchemaVersion, TableId};
 use crate::locality::{
     self, DEFAULT_GROUP, DEFAULT_GROUP_NAME, GROUPS_MAX, LocalityGroup, LocalityGroupChange, LocalityGroupOptions,
+    Residence,
 };
 
 /// Longest last part of a table's name, in bytes.
@@ -243,21 +245,29 @@ impl TableSchema {
         Ok(schema)
     }
 
-    /// The schema of METADATA, the same in every cluster and never stored.
+    /// The schema of METADATA, the same in every cluster and never stored. The family `location` is in memory (paper, section 6).
     pub fn metadata() -> Self {
-        let family = |id, name: &'static str| Family {
+        let family = |id, name: &'static str, locality_group| Family {
             id,
             name: FamilyName::from_static(name),
             gc: Some(GcRule::MaxVersions(1)),
-            locality_group: 0,
+            locality_group,
             aggregator: None,
+        };
+        let in_memory = LocalityGroup {
+            name: "location".to_owned(),
+            number: 1,
+            options: LocalityGroupOptions { residence: Residence::Memory, ..LocalityGroupOptions::default() },
         };
         Self {
             table: TableId::METADATA,
             name: TableName::metadata(),
             version: SchemaVersion::new(1),
-            families: vec![family(FamilyId::LOCATION, "location"), family(FamilyId::EVENTS, "events")],
-            locality_groups: Vec::new(),
+            families: vec![
+                family(FamilyId::LOCATION, "location", in_memory.number),
+                family(FamilyId::EVENTS, "events", DEFAULT_GROUP),
+            ],
+            locality_groups: vec![in_memory],
             next_family: FamilyId::EVENTS.next(),
             deletion_protection: true,
             state: TableState::Active,
@@ -319,6 +329,15 @@ impl TableSchema {
         group.map(|group| group.options).unwrap_or_default()
     }
 
+    /// The numbers of the locality groups of this schema whose families `next` puts in memory and this one does not.
+    pub fn groups_put_in_memory(&self, next: &Self) -> BTreeSet<u32> {
+        let in_memory =
+            |schema: &Self, family: &Family| schema.group_options(family.locality_group).residence == Residence::Memory;
+        let moved = next.families.iter().filter(|family| in_memory(next, family));
+        let before = moved.filter_map(|family| self.family_by_id(family.id));
+        before.filter(|family| !in_memory(self, family)).map(|family| family.locality_group).collect()
+    }
+
     /// The number of the locality group of this name.
     pub fn group_number(&self, name: &str) -> Option<u32> {
         let named = self.locality_groups.iter().find(|group| group.name == name).map(|group| group.number);
@@ -335,6 +354,7 @@ impl TableSchema {
     ///
     /// # Errors
     /// `NotFoundFamily`; `NotFound` for a group that does not exist; `InvalidArgument` for an invalid name or option, or too many groups;
+    /// for a new family those of [`Self::apply`];
     /// `FailedPrecondition` for the removal of a group that has families, or of the default group.
     pub fn apply_to_groups(&self, changes: &[LocalityGroupChange]) -> Result<Self, Error> {
         let mut next = self.clone();
@@ -342,6 +362,13 @@ impl TableSchema {
         for change in changes {
             match change {
                 LocalityGroupChange::Set { name, options } => next.set_group(name, options)?,
+                LocalityGroupChange::Add { family, group } => {
+                    let number = next.require_group(group)?;
+                    next.create_family(family.clone())?;
+                    if let Some(created) = next.families.last_mut() {
+                        created.locality_group = number;
+                    }
+                }
                 LocalityGroupChange::Move { family, group } => {
                     let number = next.require_group(group)?;
                     next.require_family(family)?;
@@ -476,16 +503,49 @@ mod tests {
         assert_eq!(after.require_family("a").unwrap().locality_group, DEFAULT_GROUP);
         let number = after.require_family("b").unwrap().locality_group;
         assert_eq!((number, after.group_name(number)), (1, "pages"));
-        assert_eq!(after.group_options(number).to_string(), "compression=zstd:3;block=64k;bloom=rows");
+        assert_eq!(after.group_options(number).to_string(), "compression=zstd:3;block=64k;bloom=rows;in-memory=no");
         assert_eq!(after.group_options(DEFAULT_GROUP), LocalityGroupOptions::default());
         let back = after.apply_to_groups(&[assign("b", "default"), remove("pages")]).unwrap();
         assert_eq!((back.families.clone(), back.locality_groups.clone()), (before.families, Vec::new()));
     }
 
     #[test]
+    fn families_are_created_in_groups() {
+        let add = |group: &str| LocalityGroupChange::Add {
+            family: NewFamily::plain(FamilyName::new("c").unwrap(), Some(GcRule::MaxVersions(1))),
+            group: group.to_owned(),
+        };
+        let before = schema().apply_to_groups(&[set("g", "in-memory=yes")]).unwrap();
+        let after = before.apply_to_groups(&[add("g")]).unwrap();
+        let created = after.require_family("c").unwrap();
+        assert_eq!((created.locality_group, created.gc.as_ref()), (1, Some(&GcRule::MaxVersions(1))));
+        assert_eq!((created.id, after.next_family), (before.next_family, before.next_family.next()));
+        assert_eq!(before.groups_put_in_memory(&after), BTreeSet::new(), "it has no cells");
+        assert!(before.apply_to_groups(&[add("never")]).unwrap_err().to_string().contains("locality group not found"));
+        assert_eq!(after.apply_to_groups(&[add("g")]).unwrap_err().reason, Reason::AlreadyExists);
+    }
+
+    #[test]
+    fn groups_that_are_put_in_memory_are_known_by_their_present_numbers() {
+        let before = schema().apply_to_groups(&[set("g", ""), assign("b", "g")]).unwrap();
+        let put = |changes: &[LocalityGroupChange]| {
+            before.groups_put_in_memory(&before.apply_to_groups(changes).unwrap()).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(put(&[set("g", "block=4k")]), [] as [u32; 0]);
+        assert_eq!(put(&[set("g", "in-memory=yes")]), [1]);
+        assert_eq!(put(&[set("m", "in-memory=yes")]), [] as [u32; 0], "a group without families");
+        assert_eq!(put(&[set("m", "in-memory=yes"), assign("a", "m")]), [DEFAULT_GROUP]);
+        assert_eq!(put(&[set("m", "in-memory=yes"), assign("a", "m"), assign("b", "m")]), [DEFAULT_GROUP, 1]);
+        let there = before.apply_to_groups(&[set("g", "in-memory=yes")]).unwrap();
+        let next = there.apply_to_groups(&[set("g", "block=4k")]).unwrap();
+        assert_eq!(there.groups_put_in_memory(&next), BTreeSet::new(), "it is in memory already");
+    }
+
+    #[test]
     fn the_default_group_has_options_too() {
         let after = schema().apply_to_groups(&[set("default", "bloom=none")]).unwrap();
-        assert_eq!(after.group_options(DEFAULT_GROUP).to_string(), "compression=lz4-then-zstd;block=16k;bloom=none");
+        let options = "compression=lz4-then-zstd;block=16k;bloom=none;in-memory=no";
+        assert_eq!(after.group_options(DEFAULT_GROUP).to_string(), options);
         assert_eq!(after.group_number("default"), Some(DEFAULT_GROUP));
     }
 

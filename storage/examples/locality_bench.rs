@@ -1,8 +1,9 @@
 //! Benchmark of locality groups: a scan of a small family beside a large one, in one locality group and in two, in alternation with
-//! a scan of the same family without the large one; and the space of text by each compression.
+//! a scan of the same family without the large one; reads of absent keys with each Bloom filter; reads of a group in memory; and the space of
+//! text by each compression.
 //!
-//! `cargo run --release -p ebla-storage --example locality_bench -- [FOLDER [PAGES...]]`: PAGES are files of text; without them only the
-//! scans are measured.
+//! `cargo run --release -p ebla-storage --example locality_bench -- [FOLDER [PAGES...]]`: PAGES are files of text; without them
+//! compression is not measured.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
@@ -29,6 +30,9 @@ const ROWS: u64 = 20_000;
 const SMALL_BYTES: usize = 20;
 const LARGE_BYTES: usize = 10_000;
 const ROUNDS: usize = 9;
+const ABSENT_ROWS: u64 = 100_000;
+const ABSENT_READS: u64 = 20_000;
+const BLOOM_FILTERS: [&str; 3] = ["none", "rows", "columns"];
 const COMPRESSIONS: [&str; 7] = ["none", "lz4", "lz4-then-zstd", "zstd:1", "zstd:3", "zstd:9", "two-pass"];
 
 fn main() -> BenchResult<()> {
@@ -38,6 +42,8 @@ fn main() -> BenchResult<()> {
     let _absent_is_fine = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir)?;
     scans(&dir)?;
+    absent_keys(&dir)?;
+    in_memory(&dir)?;
     if !pages.is_empty() {
         compressions(&dir, &pages)?;
     }
@@ -143,6 +149,109 @@ fn scan(store: &GroupStore) -> BenchResult<f64> {
     }
     let seconds = started.elapsed().as_secs_f64();
     if cells == ROWS { Ok(seconds) } else { Err(format!("{cells} cells were found").into()) }
+}
+
+/// What a read of an absent key does.
+type AbsentKey = (&'static str, fn(u64) -> Vec<u8>);
+
+/// The prefix of a row's cells.
+fn row_of(number: u64) -> Vec<u8> {
+    codec::row_prefix(&stored_row(TABLE, &RowKey::new(format!("{number:08}"))))
+}
+
+/// The prefix of the versions of a column.
+fn column_of(number: u64, qualifier: &[u8]) -> Vec<u8> {
+    codec::column_prefix(&stored_row(TABLE, &RowKey::new(format!("{number:08}"))), SMALL, qualifier)
+}
+
+/// Reads of rows and columns that do not exist, between those that do. Indexes and filters are cached, blocks of cells are not added to the
+/// cache.
+fn absent_keys(dir: &Path) -> BenchResult<()> {
+    let keys: [AbsentKey; 3] = [
+        ("absent row", |number| row_of(2 * number + 1)),
+        ("column of an absent row", |number| column_of(2 * number + 1, b"q")),
+        ("absent column", |number| column_of(2 * number, b"z")),
+    ];
+    println!(
+        "\n{ABSENT_READS} reads of absent keys among {ABSENT_ROWS} rows: blocks read from files per 1000 reads, us per read"
+    );
+    let [row, column, other] = keys.map(|(name, _prefix)| name);
+    println!("{:<10}{row:>28}{column:>28}{other:>28}", "bloom");
+    for bloom in BLOOM_FILTERS {
+        let family = group(1, &format!("bloom={bloom}"))?;
+        let store = store(&dir.join(format!("bloom-{bloom}")), family, CellFamily::lg0(), &resources()?)?;
+        let mut batch = Batch::new();
+        for number in 0..ABSENT_ROWS {
+            batch.put(key(&format!("{:08}", 2 * number), SMALL, 1), noise(100, number));
+        }
+        store.write(&batch)?;
+        store.flush()?;
+        store.compact()?;
+        print!("{bloom:<10}");
+        for (_name, prefix) in keys {
+            // Once with the cache: for indexes and filters.
+            read_absent(&store, &prefix(0), |plan| plan)?;
+            let (before, started) = (blocks_read(), Instant::now());
+            for at in 0..ABSENT_READS {
+                // In no order, all over the rows.
+                let number = at.wrapping_mul(7_919) % ABSENT_ROWS;
+                read_absent(&store, &prefix(number), |plan| plan.without_filling_cache())?;
+            }
+            #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+            let (blocks, micros) = (
+                (blocks_read() - before) as f64 * 1000.0 / ABSENT_READS as f64,
+                started.elapsed().as_secs_f64() * 1e6 / ABSENT_READS as f64,
+            );
+            print!("{blocks:>18.1}{micros:>10.2}");
+        }
+        println!();
+    }
+    Ok(())
+}
+
+fn read_absent(store: &GroupStore, prefix: &[u8], plan: for<'k> fn(ScanPlan<'k>) -> ScanPlan<'k>) -> BenchResult<()> {
+    let upper = codec::prefix_end(prefix);
+    let view = store.view();
+    let scan = view.scan(&plan(ScanPlan::new(prefix, upper.as_deref())))?;
+    if scan.entry().is_some() { Err("an absent key was found".into()) } else { Ok(()) }
+}
+
+/// The blocks that this thread has read from files.
+fn blocks_read() -> u64 {
+    rocksdb::PerfContext::default().metric(rocksdb::PerfMetric::BlockReadCount)
+}
+
+/// Reads of all rows of a group in memory, after its store was opened: none goes to the disk.
+fn in_memory(dir: &Path) -> BenchResult<()> {
+    let (path, family) = (dir.join("memory"), group(1, "in-memory=yes")?);
+    let filled = store(&path, family, CellFamily::lg0(), &resources()?)?;
+    let mut batch = Batch::new();
+    for number in 0..ABSENT_ROWS {
+        batch.put(key(&format!("{number:08}"), SMALL, 1), noise(100, number));
+    }
+    filled.write(&batch)?;
+    filled.flush()?;
+    drop(filled);
+    let (shared, started) = (resources()?, Instant::now());
+    let store = GroupStore::open(&path, &shared)?;
+    let opened = started.elapsed().as_secs_f64();
+    let started = Instant::now();
+    for number in 0..ABSENT_ROWS {
+        let (lower, view) = (row_of(number), store.view());
+        let upper = codec::prefix_end(&lower);
+        if view.scan(&ScanPlan::new(&lower, upper.as_deref()))?.entry().is_none() {
+            return Err("a row was not found".into());
+        }
+    }
+    let (seconds, groups) = (started.elapsed().as_secs_f64(), shared.memory_groups());
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    let micros = seconds * 1e6 / ABSENT_ROWS as f64;
+    println!(
+        "\na group in memory with {ABSENT_ROWS} rows: opened in {opened:.3} s, {} B in the cache, {micros:.2} us per read of a row, {} blocks \
+         read from files by reads",
+        groups.cached_bytes, groups.disk_reads
+    );
+    Ok(())
 }
 
 /// The space of pages by each compression, several versions of each.

@@ -169,6 +169,7 @@ impl ServerOptions {
         let servers = servers.max(1);
         self.store.memtable_bytes /= servers;
         self.store.scan_cache_bytes /= servers;
+        self.store.memory_group_bytes /= servers;
         self.log_cache = ByteSize::new(self.log_cache.bytes() / servers as u64);
         self.block_cache = Some(cache.clone());
         self

@@ -5,6 +5,7 @@
 //! tablet or group also carries the master's view of it (generation, membership log id) and is refused when that is stale.
 //! All requests may be repeated.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ebla_model::Reason;
@@ -372,6 +373,22 @@ impl Control for ControlService {
             )),
             sync: Some(convert::sync_state_to_proto(&self.manager.disk_speeds().state())),
             scan_cache: Some(convert::scan_cache_state_to_proto(&self.manager.shared().scan_cache_state())),
+            memory_groups: Some(convert::memory_groups_to_proto(&self.manager.shared().memory_groups())),
+        }))
+    }
+
+    async fn measure_memory(
+        &self,
+        request: Request<wire::MeasureMemoryRequest>,
+    ) -> Result<Response<wire::MeasureMemoryReply>, Status> {
+        let (table, manager) = (TableId::new(request.into_inner().table), Arc::clone(&self.manager));
+        let measured = self.manager.maintenance().run(move || group_memory(&manager, table)).await;
+        let measured = measured.map_err(|error| error_status(&Error::new(Reason::Unavailable, error.to_string())))?;
+        let groups = measured.map_err(|error| error_status(&error))?;
+        Ok(Response::new(wire::MeasureMemoryReply {
+            server: self.manager.server().get(),
+            memory_groups: Some(convert::memory_groups_to_proto(&self.manager.shared().memory_groups())),
+            groups: groups.into_iter().map(|(number, bytes)| wire::GroupMemory { number, bytes }).collect(),
         }))
     }
 
@@ -394,6 +411,18 @@ impl Control for ControlService {
         flushed.map_err(|error| error_status(&error))?;
         Ok(Response::new(wire::FlushReply {}))
     }
+}
+
+/// What the locality groups of a table need in memory on this server, by their numbers. Blocking.
+fn group_memory(manager: &TabletManager, table: TableId) -> Result<BTreeMap<u32, u64>, Error> {
+    let mut sums = BTreeMap::new();
+    for group in manager.groups() {
+        for (number, bytes) in group.group_memory(table)? {
+            let sum: &mut u64 = sums.entry(number).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+    Ok(sums)
 }
 
 async fn apply(

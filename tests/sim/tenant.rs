@@ -58,7 +58,15 @@ pub(crate) async fn run(cluster: Arc<SimCluster>) -> turmoil::Result {
 async fn regroup(cluster: &SimCluster, runtime: &Runtime) {
     let any = |texts: &[&'static str]| texts[usize::try_from(runtime.rng.below(texts.len() as u64)).unwrap()];
     let group = any(&["default", "first", "second"]);
-    let options = any(&["", "compression=none", "compression=zstd:1;block=4k", "bloom=none"]);
+    let options = any(&[
+        "",
+        "compression=none",
+        "compression=zstd:1;block=4k",
+        "bloom=none",
+        "bloom=columns",
+        "in-memory=yes",
+        "in-memory=no;bloom=rows",
+    ]);
     let changes = [set_group(group, options), move_family(any(&["l", "v", "w"]), group)];
     let servers = &cluster.servers;
     let server = &servers[usize::try_from(runtime.rng.below(servers.len() as u64)).unwrap()];

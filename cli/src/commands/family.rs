@@ -1,6 +1,11 @@
 //! `ebla family`: the column families of a table.
 
 use ebla_client::admin::FamilyChange;
+use ebla_model::cell::FamilyName;
+use ebla_model::error::Error;
+use ebla_model::gc::GcRule;
+use ebla_model::locality::LocalityGroupChange;
+use ebla_model::schema::NewFamily;
 use ebla_runtime::Runtime;
 use serde_json::json;
 
@@ -33,8 +38,16 @@ pub enum Family {
     /// Examples:
     ///   ebla family add web language
     ///   ebla family add web 'contents:maxage=30d&&maxversions=3'
+    ///   ebla family add web language --locality-group small
     #[command(verbatim_doc_comment)]
-    Add(Named),
+    Add {
+        /// The families
+        #[command(flatten)]
+        named: Named,
+        /// Locality group for them, which must exist [default: the group `default`]
+        #[arg(long, value_name = "GROUP")]
+        locality_group: Option<String>,
+    },
     /// Replace the garbage collection rules of families, all or none
     ///
     /// Examples:
@@ -95,7 +108,8 @@ pub async fn run(command: Family, runtime: Runtime) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Family::Add(named) => change(&named, FamilyChange::Create, "added to", &runtime).await,
+        Family::Add { named, locality_group: None } => change(&named, FamilyChange::Create, "added to", &runtime).await,
+        Family::Add { named, locality_group: Some(group) } => add_to_group(&named, &group, &runtime).await,
         Family::Update(named) => change(&named, FamilyChange::Update, "updated in", &runtime).await,
         Family::Drop { cluster, table, families, yes } => {
             if !yes {
@@ -107,9 +121,31 @@ pub async fn run(command: Family, runtime: Runtime) -> Result<(), Failure> {
     }
 }
 
+/// Adds families in a locality group, all or none.
+async fn add_to_group(named: &Named, group: &str, runtime: &Runtime) -> Result<(), Failure> {
+    let table = named.cluster.table(&named.table)?;
+    let families = named.families.iter().map(|text| parse_family(text)).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<_> = families.iter().map(|(name, _rule)| name.clone()).collect();
+    let add = |(name, gc): (String, Option<GcRule>)| -> Result<LocalityGroupChange, Error> {
+        let family = NewFamily::plain(FamilyName::new(&name)?, gc);
+        Ok(LocalityGroupChange::Add { family, group: group.to_owned() })
+    };
+    let changes = families.into_iter().map(add).collect::<Result<Vec<_>, Error>>()?;
+    let client = named.cluster.client(runtime).await?;
+    client.admin().change_locality_groups(&table, &changes).await?;
+    match named.cluster.output {
+        Format::Json => {
+            let families = client.admin().families(&table).await?;
+            output::print_json(&json!({ "name": table.as_str(), "families": families_json(&families) }));
+        }
+        Format::Table => output::note(&format!("added to {}, group {group}: {}", named.table, names.join(", "))),
+    }
+    Ok(())
+}
+
 async fn change(
     named: &Named,
-    to_change: fn((String, Option<ebla_model::gc::GcRule>)) -> FamilyChange,
+    to_change: fn((String, Option<GcRule>)) -> FamilyChange,
     done: &str,
     runtime: &Runtime,
 ) -> Result<(), Failure> {

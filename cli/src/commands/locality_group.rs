@@ -19,7 +19,8 @@ pub enum LocalityGroup {
     /// Options, separated by `;`:
     ///   compression=none|lz4|lz4-then-zstd|zstd:LEVEL|two-pass
     ///   block=4k to 1024k: size of an uncompressed block, the unit of a random read
-    ///   bloom=none|rows: Bloom filters for reads of rows that do not exist
+    ///   bloom=none|rows|columns: Bloom filters for reads of rows that do not exist, or of single columns that do not
+    ///   in-memory=no|yes: hold all cells of the group in memory too, within the budget of each server (--memory-groups)
     ///
     /// Options that are not named stay as they are. The group of all other families is called `default`.
     ///
@@ -184,12 +185,12 @@ mod tests {
     fn groups_are_shown() {
         let group = |name: &str, families: &[&str]| operate::LocalityGroup {
             name: name.to_owned(),
-            options: "compression=lz4;block=16k;bloom=rows".to_owned(),
+            options: "compression=lz4;block=16k;bloom=rows;in-memory=no".to_owned(),
             families: families.iter().map(|family| (*family).to_owned()).collect(),
         };
         let groups = [group("default", &["a", "b"]), group("pages", &[])];
         assert!(to_text(&groups).contains("a b"));
-        let options = json!({ "compression": "lz4", "block": "16k", "bloom": "rows" });
+        let options = json!({ "compression": "lz4", "block": "16k", "bloom": "rows", "in-memory": "no" });
         let expected = json!({
             "default": { "families": ["a", "b"], "options": options },
             "pages": { "families": [], "options": options },

@@ -108,6 +108,13 @@ pub fn to_json(one: &ServerSnapshot) -> Value {
         "files_limit": files.map(|files| files.limit),
         "memory_bytes": memory.map(|memory| memory.used),
         "memory_limit_bytes": memory.map(|memory| memory.limit),
+        "memory_groups": one.memory_groups.map(|groups| json!({
+            "limit_bytes": groups.limit_bytes,
+            "needed_bytes": groups.needed_bytes,
+            "excess_bytes": groups.excess_bytes,
+            "cached_bytes": groups.cached_bytes,
+            "disk_reads": groups.disk_reads,
+        })),
         "clock_offset_micros": one.clock.offset_micros,
         "clock_is_off": one.clock.is_off,
         "sync_delay_micros": one.sync.delay.map(|delay| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX)),

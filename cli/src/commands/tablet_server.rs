@@ -39,6 +39,9 @@ pub struct TabletServer {
     /// Memory for rows that are read again and again: bytes, or a number with K, M or G; 0: none [default: 64M]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub scan_cache: Option<ByteSize>,
+    /// Memory of the server for locality groups in memory: bytes, or a number with K, M or G [default: 256 MiB]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub memory_groups: Option<ByteSize>,
 }
 
 /// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered if etcd is available.
@@ -54,6 +57,9 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     }
     options.disk_reserve = server.disk_reserve;
     options.store.resize_scan_cache(server.scan_cache.map(ByteSize::bytes));
+    if let Some(size) = server.memory_groups {
+        options.store.memory_group_bytes = usize::try_from(size.bytes()).unwrap_or(usize::MAX);
+    }
     let config = ServerConfig {
         data_dir: server.node.data.clone(),
         listen: server.node.listen.clone(),

@@ -57,6 +57,9 @@ pub struct Up {
     /// 32M]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub scan_cache: Option<ByteSize>,
+    /// Memory of each tablet server for locality groups in memory: bytes, or a number with K, M or G [default: 96 MiB for all together]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub memory_groups: Option<ByteSize>,
     /// Serve a mounttable stored in this cluster too, without authentication of callers: `ebla mt --root HOST:PORT`
     #[arg(
         long, value_name = "HOST:PORT", value_parser = process::host_port,
@@ -155,6 +158,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
         split_bytes: up.split_bytes,
         disk_reserve: up.disk_reserve,
         scan_cache: up.scan_cache,
+        memory_groups: up.memory_groups,
     };
     let Some(cluster) = LocalCluster::start(config, folder, signals.next(), runtime).await? else { return Ok(None) };
     let of_names = runtime.child("names");

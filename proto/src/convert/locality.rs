@@ -1,9 +1,11 @@
 //! Locality groups in requests of operators and in stored schemas.
 
+use ebla_model::cell::FamilyName;
 use ebla_model::error::Error;
 use ebla_model::locality::{DEFAULT_GROUP, LocalityGroup, LocalityGroupChange};
-use ebla_model::schema::TableSchema;
+use ebla_model::schema::{NewFamily, TableSchema};
 
+use crate::convert::{gc_rule_from_proto, gc_rule_to_proto};
 use crate::operate::locality_group_change::Change;
 use crate::{operate, record};
 
@@ -11,6 +13,10 @@ use crate::{operate, record};
 pub fn locality_group_change_to_proto(change: &LocalityGroupChange) -> operate::LocalityGroupChange {
     let change = match change.clone() {
         LocalityGroupChange::Set { name, options } => Change::Set(operate::SetLocalityGroup { name, options }),
+        LocalityGroupChange::Add { family: NewFamily { name, gc, aggregator: _ }, group } => {
+            let (family, gc) = (name.to_string(), gc.as_ref().map(gc_rule_to_proto));
+            Change::Add(operate::AddFamily { family, gc, group })
+        }
         LocalityGroupChange::Move { family, group } => Change::Move(operate::MoveFamily { family, group }),
         LocalityGroupChange::Remove { name } => Change::Remove(name),
     };
@@ -25,6 +31,12 @@ pub fn locality_group_change_from_proto(change: operate::LocalityGroupChange) ->
     let unknown = || Error::invalid("a change of locality groups has no kind, or one of a newer release");
     Ok(match change.change.ok_or_else(unknown)? {
         Change::Set(set) => LocalityGroupChange::Set { name: set.name, options: set.options },
+        Change::Add(add) => {
+            let gc =
+                add.gc.as_ref().map(gc_rule_from_proto).transpose().map_err(|error| Error::invalid(error.message))?;
+            let family = NewFamily::plain(FamilyName::new(&add.family)?, gc);
+            LocalityGroupChange::Add { family, group: add.group }
+        }
         Change::Move(moved) => LocalityGroupChange::Move { family: moved.family, group: moved.group },
         Change::Remove(name) => LocalityGroupChange::Remove { name },
     })
@@ -64,6 +76,8 @@ pub fn locality_groups_to_proto(schema: &TableSchema) -> Vec<operate::LocalityGr
 
 #[cfg(test)]
 mod tests {
+    use ebla_model::gc::GcRule;
+
     use super::*;
 
     #[test]
@@ -73,6 +87,10 @@ mod tests {
             LocalityGroupChange::Set { name: text("g"), options: text("bloom=none") },
             LocalityGroupChange::Move { family: text("f"), group: text("g") },
             LocalityGroupChange::Remove { name: text("g") },
+            LocalityGroupChange::Add {
+                family: NewFamily::plain(FamilyName::new("f").unwrap(), Some(GcRule::MaxVersions(2))),
+                group: text("g"),
+            },
         ];
         for change in changes {
             let sent = locality_group_change_to_proto(&change);

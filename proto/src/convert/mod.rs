@@ -7,7 +7,7 @@
 //! | [`tablet_move`] | steps of moving a tablet between groups, and their records |
 //! | [`filter`] [`mutation`] [`idempotency`] | content of public requests; refuses unknown fields |
 //! | [`locality`] | locality groups in requests of operators |
-//! | [`resources`] | resources of a server in its reports |
+//! | [`resources`] [`memory_groups`] | resources of a server and its locality groups in memory, in its reports |
 //! | [`highest_ids`] [`clock_state`] [`sync_state`] [`scrub_state`] [`scan_cache_state`] | the highest ids that a server knows, its clock, its syncs, its scrubbing and its scan cache, in its reports |
 //! | [`rows`] | row sets of requests, rows of responses |
 //! | [`messages`] | ReadRows messages of rows |
@@ -25,6 +25,7 @@ pub mod highest_ids;
 pub mod idempotency;
 pub mod instance;
 pub mod locality;
+pub mod memory_groups;
 pub mod messages;
 pub mod mutation;
 pub mod operation;
@@ -46,6 +47,7 @@ pub use self::{
     highest_ids::{highest_ids_from_proto, highest_ids_to_proto},
     idempotency::{idempotency_from_proto, idempotency_token},
     locality::{locality_group_change_from_proto, locality_group_change_to_proto, locality_groups_to_proto},
+    memory_groups::{memory_groups_from_proto, memory_groups_to_proto},
     messages::{LargeRows, MessageSizes, RowMessage, RowMessages, reset_row},
     mutation::{
         mutation_from_bytes, mutation_from_proto, mutation_to_bytes, mutation_to_proto, rule_from_bytes,

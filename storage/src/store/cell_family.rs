@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   lg0                        the default group with default options: always there
-//!   lg<number>.<options>       such as `lg1.zstd3-64k-rows`
+//!   lg<number>.<options>       such as `lg1.zstd3-64k-rows`, or `lg1.zstd3-64k-rows-memory` for a group in memory
 //! ```
 //!
 //! Tables share a family if their groups have the same number and options. A name says all that is needed to open the family, so a store is opened without
@@ -11,7 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ebla_model::locality::{BloomFilter, Compression, DEFAULT_GROUP, LocalityGroupOptions};
+use ebla_model::locality::{BloomFilter, Compression, DEFAULT_GROUP, LocalityGroupOptions, Residence};
 
 /// A column family of cells.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -43,7 +43,11 @@ impl fmt::Display for CellFamily {
             Compression::Zstd(level) => write!(f, ".zstd{level}")?,
             Compression::TwoPass => f.write_str(".twopass")?,
         }
-        write!(f, "-{}k-{}", self.options.block_kib, self.options.bloom)
+        write!(f, "-{}k-{}", self.options.block_kib, self.options.bloom)?;
+        match self.options.residence {
+            Residence::Files => Ok(()),
+            Residence::Memory => f.write_str("-memory"),
+        }
     }
 }
 
@@ -57,6 +61,10 @@ impl FromStr for CellFamily {
             return Ok(lg0);
         }
         let (group, options) = name.strip_prefix("lg").and_then(|rest| rest.split_once('.')).ok_or(())?;
+        let (options, residence) = match options.strip_suffix("-memory") {
+            Some(options) => (options, Residence::Memory),
+            None => (options, Residence::Files),
+        };
         let [compression, block, bloom] = options.split('-').collect::<Vec<_>>().try_into().map_err(|_parts| ())?;
         let compression = match compression {
             "none" => Compression::None,
@@ -69,7 +77,7 @@ impl FromStr for CellFamily {
         let bloom: BloomFilter = bloom.parse().map_err(|_unknown| ())?;
         let family = Self {
             group: group.parse().map_err(|_number| ())?,
-            options: LocalityGroupOptions { compression, block_kib, bloom },
+            options: LocalityGroupOptions { compression, block_kib, bloom, residence },
         };
         // One name for each family: "lg01.…" is not one.
         if family.to_string() == name { Ok(family) } else { Err(()) }
@@ -84,7 +92,14 @@ mod tests {
     fn names_read_back() {
         let mut names = Vec::new();
         for group in [0, 1, 7] {
-            for options in ["", "compression=none", "compression=zstd:3;block=64k", "compression=two-pass;bloom=none"] {
+            for options in [
+                "",
+                "compression=none",
+                "compression=zstd:3;block=64k",
+                "compression=two-pass;bloom=none",
+                "bloom=columns",
+                "in-memory=yes",
+            ] {
                 let family = CellFamily { group, options: options.parse().unwrap() };
                 assert_eq!(family.to_string().parse(), Ok(family));
                 names.push(family.to_string());
@@ -93,12 +108,16 @@ mod tests {
         assert_eq!(names.first().unwrap(), "lg0");
         assert!(names.contains(&"lg1.lz4zstd-16k-rows".to_owned()), "{names:?}");
         assert!(names.contains(&"lg7.zstd3-64k-rows".to_owned()), "{names:?}");
+        assert!(names.contains(&"lg0.lz4zstd-16k-rows-memory".to_owned()), "{names:?}");
+        assert!(names.contains(&"lg1.lz4zstd-16k-columns".to_owned()), "{names:?}");
     }
 
     #[test]
     fn other_names_are_refused() {
         for name in
             ["", "default", "lg", "lg1", "lg0.lz4zstd-16k-rows", "lg01.lz4-16k-rows", "lg1.lz4-16k", "lg1.zip-16k-rows"]
+                .into_iter()
+                .chain(["lg1.lz4-16k-rows-disk", "lg1.lz4-16k-memory", "lg1.lz4-16k-rows-memory-memory"])
         {
             assert_eq!(name.parse::<CellFamily>(), Err(()), "{name}");
         }

@@ -5,19 +5,15 @@
 
 use std::sync::Arc;
 
-use rocksdb::DBRawIteratorWithThreadMode;
-
-use super::Database;
 use super::cell_family::CellFamily;
+use super::cursor::Cursor;
 use super::error::StoreError;
 use super::placement::Placements;
-use super::scan::{Direction, check};
-
-type Raw<'v> = DBRawIteratorWithThreadMode<'v, Database>;
+use super::scan::Direction;
 
 /// The entries of several iterators with the same bounds, in one direction. No key appears twice.
 pub(super) struct Merge<'v> {
-    sources: Vec<(CellFamily, Raw<'v>)>,
+    sources: Vec<(CellFamily, Cursor<'v>)>,
     placements: Arc<Placements>,
     direction: Direction,
     /// The source with the current entry; none: the end, or an error.
@@ -27,16 +23,13 @@ pub(super) struct Merge<'v> {
 impl<'v> Merge<'v> {
     /// Seeks all sources to their first entries.
     pub(super) fn start(
-        sources: Vec<(CellFamily, Raw<'v>)>,
+        sources: Vec<(CellFamily, Cursor<'v>)>,
         placements: Arc<Placements>,
         direction: Direction,
     ) -> Result<Self, StoreError> {
         let mut merge = Self { sources, placements, direction, current: None };
-        for (_family, raw) in &mut merge.sources {
-            match direction {
-                Direction::Forward => raw.seek_to_first(),
-                Direction::Reverse => raw.seek_to_last(),
-            }
+        for (_family, cursor) in &mut merge.sources {
+            cursor.seek_to_start(direction);
         }
         merge.settle()?;
         Ok(merge)
@@ -47,18 +40,15 @@ impl<'v> Merge<'v> {
     }
 
     pub(super) fn step(&mut self) -> Result<(), StoreError> {
-        let Some((_family, raw)) = self.current.and_then(|at| self.sources.get_mut(at)) else { return Ok(()) };
-        advance(raw, self.direction);
+        let Some((_family, cursor)) = self.current.and_then(|at| self.sources.get_mut(at)) else { return Ok(()) };
+        cursor.step(self.direction);
         self.settle()
     }
 
     /// Seeks to the first entry at or beyond `key`.
     pub(super) fn seek(&mut self, key: &[u8]) -> Result<(), StoreError> {
-        for (_family, raw) in &mut self.sources {
-            match self.direction {
-                Direction::Forward => raw.seek(key),
-                Direction::Reverse => raw.seek_for_prev(key),
-            }
+        for (_family, cursor) in &mut self.sources {
+            cursor.seek(key, self.direction);
         }
         self.settle()
     }
@@ -66,8 +56,8 @@ impl<'v> Merge<'v> {
     /// Chooses the source with the next entry, and steps over the older cells of its key.
     fn settle(&mut self) -> Result<(), StoreError> {
         self.current = None;
-        for (_family, raw) in &self.sources {
-            check(raw)?;
+        for (_family, cursor) in &self.sources {
+            cursor.check()?;
         }
         let Some(first) = self.first() else { return Ok(()) };
         let key = self.key(first);
@@ -77,12 +67,12 @@ impl<'v> Merge<'v> {
         }
         let twins: Vec<usize> = (0..self.sources.len()).filter(|at| self.key(*at) == key).collect();
         let wanted = self.placements.of_key(key.unwrap_or_default()).current;
-        let is_wanted = |at: &usize| self.sources.get(*at).is_some_and(|(family, _raw)| *family == wanted);
+        let is_wanted = |at: &usize| self.sources.get(*at).is_some_and(|(family, _cursor)| *family == wanted);
         let chosen = twins.iter().copied().find(is_wanted).unwrap_or(first);
         for at in twins.into_iter().filter(|at| *at != chosen) {
-            if let Some((_family, raw)) = self.sources.get_mut(at) {
-                advance(raw, self.direction);
-                check(raw)?;
+            if let Some((_family, cursor)) = self.sources.get_mut(at) {
+                cursor.step(self.direction);
+                cursor.check()?;
             }
         }
         self.current = Some(chosen);
@@ -101,12 +91,5 @@ impl<'v> Merge<'v> {
 
     fn key(&self, at: usize) -> Option<&[u8]> {
         self.sources.get(at)?.1.key()
-    }
-}
-
-fn advance(raw: &mut Raw<'_>, direction: Direction) {
-    match direction {
-        Direction::Forward => raw.next(),
-        Direction::Reverse => raw.prev(),
     }
 }

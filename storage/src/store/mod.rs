@@ -4,9 +4,10 @@
 //!   SharedResources ----- block cache, write buffer manager, threads, limits: one for the server
 //!     GroupStore ----- one folder: create, open, destroy (open.rs)
 //!       Batch ---- an atomic write, cells and applied index together (batch.rs)
-//!       View  ---- one snapshot; Scan iterates over its cells (scan.rs, merge.rs), rows and columns above it (cells.rs)
+//!       View  ---- one snapshot; Scan iterates over its cells (scan.rs, merge.rs, cursor.rs), rows and columns above it (cells.rs)
 //!       Placements -- which column family the cells of a table's family are in (cell_family.rs, placement.rs, relocation.rs)
 //!       the scan cache: rows that are read again, above the block cache (scan_cache)
+//!       locality groups in memory (memory.rs)
 //!       flush, checkpoint (checkpoint.rs), sizes (sizes.rs), garbage collection rules (compaction.rs)
 //!       reading a copy as a whole, to find damage (scrub.rs)
 //!       failures injected by tests (faults.rs)
@@ -24,9 +25,11 @@ mod cell_family;
 pub mod cells;
 mod checkpoint;
 pub mod compaction;
+mod cursor;
 pub mod error;
 mod faults;
 pub mod layout;
+mod memory;
 mod merge;
 mod open;
 pub mod options;
@@ -65,6 +68,7 @@ pub use self::scrub::{Scrub, ScrubProgress};
 
 use self::batch::Change;
 use self::compaction::CurrentGcRules;
+use self::memory::MemoryCache;
 use self::relocation::Relocations;
 use self::scan_cache::{CachedStore, ScanCache};
 
@@ -87,6 +91,8 @@ pub struct GroupStore {
     // Before `shared`: fields drop in this order, and the database uses the shared resources.
     database: Database,
     rules: Arc<CurrentGcRules>,
+    /// The blocks of its locality groups in memory.
+    memory: MemoryCache,
     /// The column families of cells that exist. Locked to copy or extend the list.
     cell_families: RwLock<Vec<CellFamily>>,
     /// Where cells are. Locked to copy or replace the pointer.
@@ -126,7 +132,7 @@ impl GroupStore {
     fn assemble(
         dir: PathBuf,
         (database, cell_families): (Database, Vec<CellFamily>),
-        rules: Arc<CurrentGcRules>,
+        (rules, memory): (Arc<CurrentGcRules>, MemoryCache),
         shared: Arc<SharedResources>,
     ) -> Self {
         let cached = shared.scan_cache().map_or_else(CachedStore::without_cache, ScanCache::new_store);
@@ -134,6 +140,7 @@ impl GroupStore {
             dir,
             database,
             rules,
+            memory,
             cell_families: RwLock::new(cell_families),
             placements: RwLock::default(),
             relocations: Mutex::default(),
@@ -372,6 +379,10 @@ impl GroupStore {
 
     fn rules(&self) -> &CurrentGcRules {
         &self.rules
+    }
+
+    fn memory(&self) -> &MemoryCache {
+        &self.memory
     }
 
     fn placements(&self) -> Arc<Placements> {

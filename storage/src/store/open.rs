@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rocksdb::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, Options};
+use tracing::warn;
 
 use super::compaction::CurrentGcRules;
 use super::error::{StoreError, is_exhausted};
@@ -53,6 +54,10 @@ impl GroupStore {
         }
         let store = open_existing(shared.database(), dir, shared)?;
         store.drop_unused_families()?;
+        if let Err(error) = store.load_memory_groups() {
+            // Damage is reported by the call that repeats this, or by a read.
+            warn!(%error, dir = %dir.display(), "locality groups in memory not loaded; will retry");
+        }
         Ok(store)
     }
 
@@ -131,13 +136,15 @@ fn open_with(
     shared: &Arc<SharedResources>,
 ) -> Result<GroupStore, StoreError> {
     let rules = Arc::new(CurrentGcRules::default());
+    let memory = shared.memory_cache();
     let mut families = vec![ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, shared.meta_family())];
-    families.extend(cells.iter().map(|family| {
-        ColumnFamilyDescriptor::new(family.to_string(), shared.cell_family(family.options, Arc::clone(&rules)))
-    }));
+    for family in &cells {
+        let options = shared.cell_family(family.options, Arc::clone(&rules), &memory)?;
+        families.push(ColumnFamilyDescriptor::new(family.to_string(), options));
+    }
     let database = Database::open_cf_descriptors(options, dir, families)
         .map_err(|error| lock_or_engine(error, dir, "open tablet store"))?;
-    Ok(GroupStore::assemble(dir.to_owned(), (database, cells), rules, Arc::clone(shared)))
+    Ok(GroupStore::assemble(dir.to_owned(), (database, cells), (rules, memory), Arc::clone(shared)))
 }
 
 fn lock_or_engine(error: rocksdb::Error, dir: &Path, context: &'static str) -> StoreError {

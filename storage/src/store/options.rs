@@ -7,16 +7,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ebla_model::locality::{BloomFilter, Compression, LocalityGroupOptions};
+use ebla_model::locality::{BloomFilter, Compression, LocalityGroupOptions, Residence};
+use ebla_model::memory_groups::MemoryGroups;
 use ebla_model::scan_cache::ScanCacheState;
 use rocksdb::{
-    BlockBasedOptions, Cache, DBCompressionType, Env, LogLevel, Options, SliceTransform, WriteBufferManager,
+    BlockBasedOptions, BlockBasedTablePinningTier, Cache, DBCompressionType, Env, LogLevel, Options, SliceTransform,
+    WriteBufferManager,
 };
 
 use super::compaction::{CurrentGcRules, GcFilterFactory};
 use super::error::StoreError;
 use super::faults::{InjectedFaults, StoreFault, StoreOperation};
-use super::scan::row_prefix_of;
+use super::memory::{MemoryBudget, MemoryCache};
+use super::scan::{column_prefix_of, row_prefix_of};
 use super::scan_cache::ScanCache;
 
 /// Settings for operators.
@@ -26,6 +29,8 @@ pub struct StoreOptions {
     pub cache_bytes: usize,
     /// Memory for rows of all tablets that are read again and again (the scan cache); 0: none.
     pub scan_cache_bytes: usize,
+    /// Memory for locality groups that are held in memory, all tablets together. What does not fit is served from files.
+    pub memory_group_bytes: usize,
     /// Memory for unflushed data of all tablets together; above it the flush scheduler acts.
     pub memtable_bytes: usize,
     /// A tablet whose memtable reaches this size flushes, independently of the flush scheduler.
@@ -47,6 +52,10 @@ const TWO_PASS_BLOCK_KIB: usize = 64;
 /// Size of a file's dictionary, and of the sample of its blocks that the dictionary is trained on.
 const DICTIONARY_BYTES: i32 = 64 << 10;
 const DICTIONARY_SAMPLE_BYTES: i32 = 100 * DICTIONARY_BYTES;
+/// Options of column families in memory that the binding has only as text: blocks of new files are put into the cache, and those of
+/// deleted files are removed from it, all of them.
+const MEMORY_OPTIONS: &str =
+    "block_based_table_factory={prepopulate_block_cache=kFlushAndCompaction;};uncache_aggressiveness=1000000";
 
 impl StoreOptions {
     /// Small settings for a whole cluster in one process, for all its servers together.
@@ -55,6 +64,7 @@ impl StoreOptions {
         Self {
             cache_bytes: 192 << 20,
             scan_cache_bytes: 32 << 20,
+            memory_group_bytes: 96 << 20,
             memtable_bytes: 64 << 20,
             write_buffer_bytes: 8 << 20,
             background_threads: 2,
@@ -69,6 +79,7 @@ impl StoreOptions {
         Self {
             cache_bytes: 512 << 20,
             scan_cache_bytes: 64 << 20,
+            memory_group_bytes: 256 << 20,
             memtable_bytes: 512 << 20,
             write_buffer_bytes: 32 << 20,
             background_threads: 4,
@@ -111,6 +122,7 @@ pub struct MemoryUsage {
 pub struct SharedResources {
     options: StoreOptions,
     cache: Cache,
+    memory: Arc<MemoryBudget>,
     memtables: WriteBufferManager,
     database: Options,
     meta: Options,
@@ -140,7 +152,8 @@ impl SharedResources {
         let database = database_options(&options, &memtables)?;
         let meta = meta_options(&options, &cache);
         let (faults, scan_cache) = (InjectedFaults::default(), ScanCache::new(options.scan_cache_bytes));
-        Ok(Arc::new(Self { options, cache, memtables, database, meta, faults, scan_cache }))
+        let memory = MemoryBudget::new(options.memory_group_bytes);
+        Ok(Arc::new(Self { options, cache, memory, memtables, database, meta, faults, scan_cache }))
     }
 
     /// Makes operations of stores fail, in place of earlier injected failures; for tests.
@@ -174,6 +187,17 @@ impl SharedResources {
         self.scan_cache.as_ref()
     }
 
+    /// The groups in memory of all stores.
+    #[must_use]
+    pub fn memory_groups(&self) -> MemoryGroups {
+        self.memory.usage()
+    }
+
+    /// The cache for the groups in memory of a new store.
+    pub(super) fn memory_cache(&self) -> MemoryCache {
+        MemoryCache::new(&self.memory)
+    }
+
     pub(super) fn database(&self) -> &Options {
         &self.database
     }
@@ -182,11 +206,23 @@ impl SharedResources {
         self.meta.clone()
     }
 
-    /// The options of a column family of cells; its compactions apply `rules`.
-    pub(super) fn cell_family(&self, group: LocalityGroupOptions, rules: Arc<CurrentGcRules>) -> Options {
-        let mut options = cell_options(&self.options, group, &self.cache);
+    /// The options of a column family of cells; its compactions apply `rules`, and its blocks are in `memory` if its group is.
+    pub(super) fn cell_family(
+        &self,
+        group: LocalityGroupOptions,
+        rules: Arc<CurrentGcRules>,
+        memory: &MemoryCache,
+    ) -> Result<Options, StoreError> {
+        let mut options = match group.residence {
+            Residence::Files => cell_options(&self.options, group, &self.cache),
+            Residence::Memory => {
+                let options =
+                    cell_options(&self.options, group, memory.cache()).get_options_from_string(MEMORY_OPTIONS);
+                options.map_err(StoreError::engine("set the options of a group in memory"))?
+            }
+        };
         options.set_compaction_filter_factory(GcFilterFactory::new(rules));
-        options
+        Ok(options)
     }
 }
 
@@ -277,8 +313,11 @@ fn meta_options(options: &StoreOptions, cache: &Cache) -> Options {
 fn cell_options(options: &StoreOptions, group: LocalityGroupOptions, cache: &Cache) -> Options {
     let mut family = family_options(options);
     set_compression(&mut family, group.compression);
-    family.set_prefix_extractor(SliceTransform::create("ebla.row", row_of_key, Some(has_row)));
-    if group.bloom == BloomFilter::Rows {
+    family.set_prefix_extractor(match group.bloom {
+        BloomFilter::None | BloomFilter::Rows => SliceTransform::create("ebla.row", row_of_key, Some(has_row)),
+        BloomFilter::Columns => SliceTransform::create("ebla.column", column_of_key, Some(has_column)),
+    });
+    if group.bloom != BloomFilter::None {
         // The memtable's bloom filter is part of its arena, in idle tablets too: 0.5 % of the buffer (40 KB of 8 MB) is
         // 10 bits per row for rows of 250 bytes.
         family.set_memtable_prefix_bloom_ratio(0.005);
@@ -316,9 +355,12 @@ fn cell_blocks(group: LocalityGroupOptions, cache: &Cache) -> BlockBasedOptions 
     blocks.set_block_cache(cache);
     match group.bloom {
         BloomFilter::None => {}
-        BloomFilter::Rows => blocks.set_bloom_filter(10.0, false),
+        BloomFilter::Rows | BloomFilter::Columns => blocks.set_bloom_filter(10.0, false),
     }
-    // Reads ask for a row or a column, never for a cell with a known timestamp: one filter entry per row is enough.
+    if group.residence == Residence::Memory {
+        blocks.set_unpartitioned_pinning_tier(BlockBasedTablePinningTier::All);
+    }
+    // Reads ask for a row or a column, never for a cell with a known timestamp: one filter entry per row or column is enough.
     blocks.set_whole_key_filtering(false);
     blocks.set_cache_index_and_filter_blocks(true);
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
@@ -333,6 +375,15 @@ fn row_of_key(key: &[u8]) -> &[u8] {
 
 fn has_row(key: &[u8]) -> bool {
     row_prefix_of(key).is_some()
+}
+
+/// As [`row_of_key`].
+fn column_of_key(key: &[u8]) -> &[u8] {
+    column_prefix_of(key).unwrap_or(key)
+}
+
+fn has_column(key: &[u8]) -> bool {
+    column_prefix_of(key).is_some()
 }
 
 #[cfg(test)]

@@ -187,7 +187,7 @@ impl GroupStore {
     fn create_cell_family(&self, family: CellFamily) -> Result<(), StoreError> {
         let mut known = self.cell_families.write();
         if !known.contains(&family) {
-            let options = self.shared.cell_family(family.options, Arc::clone(&self.rules));
+            let options = self.shared.cell_family(family.options, Arc::clone(&self.rules), self.memory())?;
             let created = self.database().create_cf(family.to_string(), &options);
             created.map_err(StoreError::engine("create column family"))?;
             known.push(family);

@@ -14,13 +14,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ebla_model::id::FamilyId;
+use ebla_model::locality::BloomFilter;
 use rocksdb::{DBRawIteratorWithThreadMode, ReadOptions, SnapshotWithThreadMode};
 
+use super::cell_family::CellFamily;
+use super::cursor::{Cursor, counted};
 use super::error::StoreError;
 use super::layout::MetaKey;
 use super::merge::Merge;
 use super::placement::Placements;
 use super::{Database, GroupStore};
+
+/// The length of a family's id in a key.
+const FAMILY_BYTES: usize = 4;
 
 /// Direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,18 +115,29 @@ impl<'k> ScanPlan<'k> {
     /// Never for descending scans: they start at the upper bound, which belongs to the next row.
     fn is_one_row(&self) -> bool {
         let Some((upper, row)) = self.upper.zip(row_prefix_of(self.lower)) else { return false };
-        self.direction == Direction::Forward && !is_after_row(row, upper)
+        self.direction == Direction::Forward && !is_after(row, upper)
     }
 
-    fn options(&self) -> ReadOptions {
+    /// Whether all keys belong to one column of one row, so that the bloom filter of columns can be used.
+    fn is_one_column(&self) -> bool {
+        let Some((upper, column)) = self.upper.zip(column_prefix_of(self.lower)) else { return false };
+        self.direction == Direction::Forward && !is_after(column, upper)
+    }
+
+    /// The options of an iterator over a column family of cells.
+    fn options(&self, bloom: BloomFilter) -> ReadOptions {
         let mut options = ReadOptions::default();
         options.set_iterate_lower_bound(self.lower);
         if let Some(upper) = self.upper {
             options.set_iterate_upper_bound(upper);
         }
-        // With a prefix extractor RocksDB's default has undefined results past the first row: choose one of the two modes
+        // With a prefix extractor RocksDB's default has undefined results past the first prefix: choose one of the two modes
         // explicitly.
-        if self.is_one_row() {
+        let is_one_prefix = match bloom {
+            BloomFilter::None | BloomFilter::Rows => self.is_one_row(),
+            BloomFilter::Columns => self.is_one_column(),
+        };
+        if is_one_prefix {
             options.set_prefix_same_as_start(true);
         } else {
             options.set_total_order_seek(true);
@@ -188,8 +205,9 @@ impl<'s> View<'s> {
         if let Some(upper) = upper {
             options.set_iterate_upper_bound(upper);
         }
-        let raw = self.snapshot.raw_iterator_cf_opt(&self.store.meta_family()?, options);
-        Scan::start(raw, Direction::Forward)?.collect()
+        let meta = self.store.meta_family()?;
+        Scan::start(Cursor::new(None, || self.snapshot.raw_iterator_cf_opt(&meta, options)), Direction::Forward)?
+            .collect()
     }
 
     /// The cells with `lower <= key < upper` in this direction. Empty when the bounds cross.
@@ -209,26 +227,33 @@ impl<'s> View<'s> {
             return Ok(Scan::empty(plan.direction));
         }
         if self.placements.is_trivial() {
-            let raw = self.snapshot.raw_iterator_cf_opt(&self.store.lg0()?, plan.options());
+            let cursor = self.cursor(CellFamily::lg0(), plan)?;
             self.check_epoch()?;
-            return Scan::start(raw, plan.direction);
+            return Scan::start(cursor, plan.direction);
         }
         let mut sources = Vec::new();
         for family in self.placements.of_range((plan.lower, plan.upper), plan.families) {
-            let raw = self.snapshot.raw_iterator_cf_opt(&self.store.cell_family(family)?, plan.options());
-            sources.push((family, raw));
+            sources.push((family, self.cursor(family, plan)?));
         }
         self.check_epoch()?;
         match sources.len() {
             0 => Ok(Scan::empty(plan.direction)),
-            1 => sources
-                .pop()
-                .map_or_else(|| Ok(Scan::empty(plan.direction)), |(_family, raw)| Scan::start(raw, plan.direction)),
+            1 => sources.pop().map_or_else(
+                || Ok(Scan::empty(plan.direction)),
+                |(_family, cursor)| Scan::start(cursor, plan.direction),
+            ),
             _ => {
                 let merge = Merge::start(sources, Arc::clone(&self.placements), plan.direction)?;
                 Ok(Scan { entries: Entries::Merged(merge), direction: plan.direction, failed: None })
             }
         }
+    }
+
+    /// An iterator over a column family, before its first entry.
+    fn cursor(&self, family: CellFamily, plan: &ScanPlan<'_>) -> Result<Cursor<'_>, StoreError> {
+        let (handle, options) = (self.store.cell_family(family)?, plan.options(family.options.bloom));
+        let create = || self.snapshot.raw_iterator_cf_opt(&handle, options);
+        Ok(Cursor::new(self.store.memory().disk_reads(family), create))
     }
 
     /// The stored value at an encoded cell key.
@@ -238,7 +263,8 @@ impl<'s> View<'s> {
     pub fn get_cell(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         let placement = self.placements.of_key(key);
         for family in [Some(placement.current), placement.previous].into_iter().flatten() {
-            let value = self.snapshot.get_cf(&self.store.cell_family(family)?, key);
+            let handle = self.store.cell_family(family)?;
+            let value = counted(self.store.memory().disk_reads(family), || self.snapshot.get_cf(&handle, key));
             self.check_epoch()?;
             if let Some(value) = value.map_err(StoreError::engine("read cell"))? {
                 return Ok(Some(Bytes::from(value)));
@@ -266,19 +292,16 @@ pub struct Scan<'v> {
 enum Entries<'v> {
     None,
     /// One column family.
-    Of(DBRawIteratorWithThreadMode<'v, Database>),
+    Of(Cursor<'v>),
     /// Several ones.
     Merged(Merge<'v>),
 }
 
 impl<'v> Scan<'v> {
-    fn start(mut raw: DBRawIteratorWithThreadMode<'v, Database>, direction: Direction) -> Result<Self, StoreError> {
-        match direction {
-            Direction::Forward => raw.seek_to_first(),
-            Direction::Reverse => raw.seek_to_last(),
-        }
-        check(&raw)?;
-        Ok(Self { entries: Entries::Of(raw), direction, failed: None })
+    fn start(mut cursor: Cursor<'v>, direction: Direction) -> Result<Self, StoreError> {
+        cursor.seek_to_start(direction);
+        cursor.check()?;
+        Ok(Self { entries: Entries::Of(cursor), direction, failed: None })
     }
 
     fn empty(direction: Direction) -> Self {
@@ -290,7 +313,7 @@ impl<'v> Scan<'v> {
     pub fn entry(&self) -> Option<(&[u8], &[u8])> {
         match &self.entries {
             Entries::None => None,
-            Entries::Of(raw) => raw.item(),
+            Entries::Of(cursor) => cursor.item(),
             Entries::Merged(merge) => merge.entry(),
         }
     }
@@ -300,16 +323,14 @@ impl<'v> Scan<'v> {
     /// # Errors
     /// When it cannot be read. [`Self::entry`] is then `None`, which is *not* the end.
     pub fn step(&mut self) -> Result<(), StoreError> {
-        let raw = match &mut self.entries {
-            Entries::None => return Ok(()),
-            Entries::Of(raw) => raw,
-            Entries::Merged(merge) => return merge.step(),
-        };
-        match self.direction {
-            Direction::Forward => raw.next(),
-            Direction::Reverse => raw.prev(),
+        match &mut self.entries {
+            Entries::None => Ok(()),
+            Entries::Of(cursor) => {
+                cursor.step(self.direction);
+                cursor.check()
+            }
+            Entries::Merged(merge) => merge.step(),
         }
-        check(raw)
     }
 
     /// Seeks to the first entry at or beyond `key` in its direction, within its bounds.
@@ -317,16 +338,14 @@ impl<'v> Scan<'v> {
     /// # Errors
     /// As [`Self::step`].
     pub fn seek(&mut self, key: &[u8]) -> Result<(), StoreError> {
-        let raw = match &mut self.entries {
-            Entries::None => return Ok(()),
-            Entries::Of(raw) => raw,
-            Entries::Merged(merge) => return merge.seek(key),
-        };
-        match self.direction {
-            Direction::Forward => raw.seek(key),
-            Direction::Reverse => raw.seek_for_prev(key),
+        match &mut self.entries {
+            Entries::None => Ok(()),
+            Entries::Of(cursor) => {
+                cursor.seek(key, self.direction);
+                cursor.check()
+            }
+            Entries::Merged(merge) => merge.seek(key),
         }
-        check(raw)
     }
 
     /// Ends the scan.
@@ -374,17 +393,25 @@ pub(super) fn row_prefix_of(key: &[u8]) -> Option<&[u8]> {
     key.get(..end + 2)
 }
 
+/// The common prefix of all keys of this key's column in its row; `None` when the key has no column.
+pub(super) fn column_prefix_of(key: &[u8]) -> Option<&[u8]> {
+    let start = row_prefix_of(key)?.len() + FAMILY_BYTES;
+    let qualifier = row_prefix_of(key.get(start..)?)?;
+    key.get(..start + qualifier.len())
+}
+
 /// A key after every cell's: rows have at most 4 KiB, METADATA's begin with a table id.
 pub(super) fn end_of_keys() -> Vec<u8> {
     vec![0xff; 4096 + 1]
 }
 
-/// Whether `bound` includes keys after the row with this prefix. The first such key is that of `row + 00`.
-pub(super) fn is_after_row(row: &[u8], bound: &[u8]) -> bool {
-    let Some((_, stem)) = row.split_last() else { return true };
+/// Whether `bound` includes keys after those with this prefix, which ends with an escaped string. The first such key is that of the same string
+/// with 00 appended.
+pub(super) fn is_after(prefix: &[u8], bound: &[u8]) -> bool {
+    let Some((_, stem)) = prefix.split_last() else { return true };
     match bound.strip_prefix(stem) {
         Some(rest) => rest.cmp(&[0xff, 0x00, 0x01]) == Ordering::Greater,
-        None => bound > row,
+        None => bound > prefix,
     }
 }
 
@@ -422,6 +449,36 @@ mod tests {
         assert!(!is_one(&prefix, None));
         assert!(!is_one(b"ab", Some(b"ac")), "a bound that is no key of a row");
         assert!(!ScanPlan::new(&prefix, upper.as_deref()).in_direction(Direction::Reverse).is_one_row());
+    }
+
+    #[test]
+    fn the_column_of_a_key_ends_with_the_terminator_of_its_qualifier() {
+        let row = RowKey::new(&b"a\0b"[..]);
+        for qualifier in [&b""[..], b"q", b"q\0", b"\0\x01"] {
+            let prefix = codec::column_prefix(&row, FamilyId::new(1), qualifier);
+            let cell = codec::encode_parts(row.as_bytes(), FamilyId::new(1), qualifier, ebla_model::time::Micros::ZERO);
+            assert_eq!(column_prefix_of(&cell), Some(&prefix[..]), "{qualifier:?}");
+            assert_eq!(column_prefix_of(&prefix), Some(&prefix[..]), "{qualifier:?}");
+        }
+        assert_eq!(column_prefix_of(&codec::row_prefix(&row)), None);
+        assert_eq!(column_prefix_of(b"a\0\x01\0\0\0\x01q"), None, "a qualifier without an end");
+    }
+
+    #[test]
+    fn a_plan_for_one_column_is_recognised() {
+        let (row, family) = (RowKey::new("ab"), FamilyId::new(1));
+        let is_one = |lower: &[u8], upper: Option<&[u8]>| ScanPlan::new(lower, upper).is_one_column();
+        let column = codec::column_prefix(&row, family, b"q");
+        assert!(is_one(&column, codec::prefix_end(&column).as_deref()));
+        let next = codec::column_prefix(&row, family, b"q\0");
+        assert!(is_one(&column, Some(&next)), "the least column after it is no part of it");
+        assert!(!is_one(&column, codec::prefix_end(&next).as_deref()));
+        assert!(!is_one(&column, Some(&codec::column_prefix(&row, family, b"r"))));
+        let (lower, upper) = codec::range_bounds(&KeyRange::single(row));
+        assert!(!is_one(&lower, upper.as_deref()), "a whole row");
+        assert!(!is_one(&column, None));
+        let reverse = ScanPlan::new(&column, Some(&next)).in_direction(Direction::Reverse);
+        assert!(!reverse.is_one_column());
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The store as a whole: crashes, checkpoints, damaged files.
 
+mod bloom;
 mod crash;
 mod damaged;
 mod garbage;
+mod memory;
 mod placement;
 mod reads;
 mod scrub;

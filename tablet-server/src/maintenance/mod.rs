@@ -1,11 +1,12 @@
-//! The maintenance loop: one tick, five policies.
+//! The maintenance loop: one tick, six policies.
 //!
 //! One task probes all replicas four times a second and applies the policies to them:
 //! - `flush`: which memtables are flushed, and when writes stall because memtables use too much memory;
 //! - `purge`: how far Raft logs are truncated below the flushed entries;
 //! - `split`: the automatic split of a tablet, and division of a group, above a size;
 //! - `gc`: the garbage collection of excess cell versions;
-//! - `relocate`: the move of cells whose locality group has changed.
+//! - `relocate`: the move of cells whose locality group has changed;
+//! - `memory`: loading of locality groups in memory, within their budget.
 //!
 //! A task of its own, `scrub`, reads all stores once a week.
 //!
@@ -14,6 +15,7 @@
 
 mod flush;
 mod gc;
+mod memory;
 mod purge;
 mod relocate;
 mod scrub;
@@ -29,6 +31,7 @@ use tracing::{debug, warn};
 
 use self::flush::Flusher;
 use self::gc::GcScheduler;
+use self::memory::MemoryLoader;
 use self::purge::{LogPurger, LogRetention};
 use self::relocate::Relocator;
 use self::split::AutoSplitter;
@@ -64,6 +67,7 @@ pub fn start(manager: &Arc<TabletManager>, limits: MaintenanceLimits, runtime: &
         splitter: AutoSplitter::new(manager, limits, runtime),
         gc: GcScheduler::new(runtime),
         relocator: Relocator::new(manager, runtime),
+        memory_loader: MemoryLoader::new(manager, runtime),
         runtime: runtime.clone(),
     };
     runtime.tasks.spawn_until_stopped("maintenance", maintenance.run());
@@ -81,6 +85,7 @@ struct MaintenanceLoop {
     splitter: AutoSplitter,
     gc: GcScheduler,
     relocator: Relocator,
+    memory_loader: MemoryLoader,
     runtime: Runtime,
 }
 
@@ -117,6 +122,7 @@ impl MaintenanceLoop {
                 self.splitter.apply(&groups, &probes);
                 self.gc.apply(probes.iter().flat_map(|probe| &probe.tablets));
                 self.relocator.apply(&groups);
+                self.memory_loader.apply(&groups);
                 self.prepare_log_segment();
             }
         }

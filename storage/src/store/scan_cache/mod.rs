@@ -40,7 +40,7 @@ use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter};
 
 use super::batch::Change;
 use super::error::StoreError;
-use super::scan::{ReadTier, ScanPlan, View, is_after_row, row_prefix_of};
+use super::scan::{ReadTier, ScanPlan, View, is_after, row_prefix_of};
 use super::{Batch, GroupStore};
 
 use self::asked_rows::AskedRows;
@@ -408,7 +408,7 @@ fn rows_of(change: &Change) -> Rows<'_> {
     match change {
         Change::Put { key, .. } | Change::Delete { key } => row_prefix_of(key).map_or(Rows::Many, Rows::One),
         Change::DeleteRange { from, to } => match row_prefix_of(from) {
-            Some(row) if !is_after_row(row, to) => Rows::One(row),
+            Some(row) if !is_after(row, to) => Rows::One(row),
             _ => Rows::Many,
         },
         Change::PutMeta { .. } | Change::DeleteMeta { .. } => Rows::None,

@@ -14,12 +14,15 @@ use super::*;
 const TABLES: [u64; 2] = [3, 700];
 const FAMILIES: std::ops::RangeInclusive<u32> = 1..=3;
 /// Options of locality groups; a family may also return to the first ones.
-const OPTIONS: [(u32, &str); 5] = [
+const OPTIONS: [(u32, &str); 8] = [
     (0, ""),
     (1, ""),
     (1, "compression=zstd:1;block=4k"),
     (2, "compression=none;bloom=none"),
     (2, "compression=two-pass"),
+    (1, "bloom=columns"),
+    (2, "in-memory=yes"),
+    (0, "in-memory=yes;bloom=columns"),
 ];
 
 /// The cells by key, with their contents.
@@ -65,6 +68,11 @@ fn row(table: usize, row: u8) -> RowKey {
 
 fn key(table: usize, at: u8, number: u32, version: i64) -> Vec<u8> {
     codec::encode_parts(row(table, at).as_bytes(), family(number), b"q", Micros::new(version))
+}
+
+/// Table, row and family of all columns that the steps use.
+fn columns() -> impl Iterator<Item = (usize, u8, u32)> {
+    (0..TABLES.len()).flat_map(|table| (0..6).flat_map(move |row| FAMILIES.map(move |number| (table, row, number))))
 }
 
 fn cell_family(at: usize) -> CellFamily {
@@ -183,6 +191,17 @@ impl Pair {
                         .eq(expected.map(|(k, v)| (k.clone(), v.clone())))
                 );
             }
+        }
+        for (table, at, number) in columns() {
+            let lower = codec::column_prefix(&row(table, at), family(number), b"q");
+            let upper = codec::prefix_end(&lower).unwrap();
+            let found = view.scan(&ScanPlan::new(&lower, Some(&upper))).unwrap().map(Result::unwrap);
+            let expected = self.model.range(lower.clone()..upper.clone());
+            assert!(
+                found
+                    .map(|(key, value)| (key.to_vec(), value.to_vec()))
+                    .eq(expected.map(|(k, v)| (k.clone(), v.clone())))
+            );
         }
         for (key, content) in &self.model {
             assert_eq!(view.get_cell(key).unwrap().as_deref(), Some(&content[..]));

@@ -1,9 +1,12 @@
 //! Reports of a group's replica: its status and its tablets, for the master.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_model::id::{LogId, ReplicaId, SchemaVersion, TabletId, Term};
+use ebla_model::error::Error;
+use ebla_model::id::{LogId, ReplicaId, SchemaVersion, TableId, TabletId, Term};
+use ebla_model::key::KeyRange;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::time::Micros;
 
@@ -71,6 +74,20 @@ impl Tablet {
 }
 
 impl TabletGroup {
+    /// What the cells of a table in this replica would need in memory, by the number of their locality group. Unflushed data, of any table,
+    /// counts for each group in full. Blocking.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn group_memory(&self, table: TableId) -> Result<BTreeMap<u32, u64>, Error> {
+        let (store, metadata) = (self.state_machine.store(), Arc::clone(&self.state_machine.applied_state().metadata));
+        let tablets = metadata.tablets.values().filter(|tablet| tablet.descriptor.table == table);
+        let ranges: Vec<KeyRange> = tablets.map(|tablet| tablet.stored_range(&tablet.descriptor.range)).collect();
+        let unflushed = if ranges.is_empty() { 0 } else { store.unflushed_bytes()? };
+        let in_files = store.group_memory_bytes(&ranges)?;
+        Ok(in_files.into_iter().map(|(number, bytes)| (number, bytes.saturating_add(unflushed))).collect())
+    }
+
     /// The replica's report to the master.
     #[must_use]
     pub fn report(&self) -> ReplicaReport {

@@ -32,6 +32,7 @@ struct EncodedRange {
     end: Option<Vec<u8>>,
     columns: usize,
     versions: usize,
+    is_one_column: bool,
 }
 
 impl Projection {
@@ -46,6 +47,19 @@ impl Projection {
     /// The families that it needs cells of; `None`: all.
     pub(in crate::tablet) fn families(&self) -> Option<&BTreeSet<FamilyId>> {
         self.ranges.as_ref().map(|_ranges| &self.families)
+    }
+
+    /// Replaces the bounds of one row's cells by those of its only projected column, if there is one: then the filters of columns of a locality
+    /// group can be used.
+    pub(in crate::tablet) fn narrow(&self, (lower, upper): (Vec<u8>, Option<Vec<u8>>)) -> (Vec<u8>, Option<Vec<u8>>) {
+        match self.ranges.as_deref() {
+            Some([range]) if range.is_one_column => {
+                let column = [lower.as_slice(), range.start.as_slice()].concat();
+                let end = codec::prefix_end(&column);
+                (column, end)
+            }
+            _ => (lower, upper),
+        }
     }
 
     /// The cells that a filter's result depends on.
@@ -96,7 +110,15 @@ impl EncodedRange {
             Some(end) => Some(encode(end)),
             None => codec::prefix_end(&family.get().to_be_bytes()),
         };
-        Self { start: encode(&stretch.start), end, columns: stretch.columns, versions: stretch.versions }
+        // The least qualifier after one is the same with a zero byte.
+        let rest = stretch.end.as_deref().and_then(|end| end.strip_prefix(&stretch.start[..]));
+        Self {
+            start: encode(&stretch.start),
+            end,
+            columns: stretch.columns,
+            versions: stretch.versions,
+            is_one_column: rest == Some(&[0]),
+        }
     }
 
     fn ends_before(&self, column: &[u8]) -> bool {

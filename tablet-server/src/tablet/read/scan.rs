@@ -191,6 +191,7 @@ pub(in crate::tablet) fn read_row(
         let families = applied_state.tablet(tablet.descriptor.tablet).map_or(tablet.families(), |now| now.families());
         let projection = projection(families);
         let assembler = RowAssembler::new(families, applied_state.gc_time, CellOrder::Ascending);
+        let (lower, upper) = projection.narrow((lower.clone(), upper.clone()));
         let plan = projection.limit(ScanPlan::new(&lower, upper.as_deref()));
         let found = view
             .scan(&plan)
@@ -399,7 +400,8 @@ impl BatchReader<'_, '_> {
             return Ok(status);
         }
         let view = self.view.ok_or(StoreError::Expired)?;
-        let (lower, upper) = codec::range_bounds(&self.tablet.stored_range(range));
+        let bounds = codec::range_bounds(&self.tablet.stored_range(range));
+        let (lower, upper) = if is_single(range) { self.projection.narrow(bounds) } else { bounds };
         let direction = if self.request.reversed { Direction::Reverse } else { Direction::Forward };
         let plan = ScanPlan::new(&lower, upper.as_deref()).in_direction(direction).with_read_tier(self.budget.reach);
         let assembler = RowAssembler::new(self.tablet.families(), self.gc_time, cell_order(self.request));

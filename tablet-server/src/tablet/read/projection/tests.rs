@@ -89,3 +89,18 @@ fn without_a_filter_all_cells_are_read_and_an_empty_projection_reads_none() {
         CellAction::Seek(SeekTarget::NextRow)
     );
 }
+
+#[test]
+fn bounds_of_a_row_are_narrowed_to_a_column() {
+    let bounds = || (b"row".to_vec(), Some(b"rox".to_vec()));
+    let columns = |names: &[&'static str]| {
+        let columns = names.iter().map(|name| (FamilyId::new(2), Bytes::from_static(name.as_bytes())));
+        Projection::for_columns(&columns.collect(), &families())
+    };
+    let column = [&b"row"[..], &codec::column_part(FamilyId::new(2), b"k")].concat();
+    let end = codec::prefix_end(&column);
+    assert_eq!(columns(&["k"]).narrow(bounds()), (column, end));
+    for wide in [columns(&["k", "l"]), page(), Projection::ALL, Projection::NOTHING] {
+        assert_eq!(wide.narrow(bounds()), bounds());
+    }
+}
