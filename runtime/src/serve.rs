@@ -139,8 +139,6 @@ pub struct ConnectionInfo {
     pub peer: Option<SocketAddr>,
     /// Resources that the requests of this connection use. The services define the unit.
     pub usage: ResourceCounter,
-    /// The calls in progress on this connection, of the services that count them.
-    pub calls: ResourceCounter,
     /// Bytes of responses that are prepared for this connection and not sent, of the services that count them.
     pub unsent: ResourceCounter,
     /// Closes the connection, with all its calls, when cancelled.
