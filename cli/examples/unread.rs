@@ -4,8 +4,8 @@
 //! target/release/examples/unread target/release/ebla [STREAMS] [ROW_KIB] [CONNECTIONS]
 //! ```
 //!
-//! The table has 16 rows. Each of the streams (default 4,096, on one connection) reads all of them, and its client reads nothing
-//! beyond the headers. Meanwhile another client reads one row through a connection of its own, again and again. The measurement ends
+//! The table has 16 rows. Each of the streams (default 4,096, a hundred on a connection, as many as a server allows) reads all of them, and its
+//! client reads nothing beyond the headers. Meanwhile another client reads one row through a connection of its own, again and again. The measurement ends
 //! early when the cluster holds more than `RESIDENT_MAX`, so that it does not take the machine's memory.
 
 #[path = "support/up.rs"]
@@ -29,6 +29,8 @@ use up::Up;
 const TABLE: &str = "projects/bench/instances/bench/tables/bench";
 const ROWS: u64 = 16;
 const FULL: Duration = Duration::from_secs(20);
+/// The streams of a connection that a server allows (`ebla_runtime::serve::PUBLIC_STREAMS_MAX`).
+const STREAMS_PER_CONNECTION: usize = 100;
 /// Streams between two lines of the report.
 const STEP: usize = 256;
 /// Streams that are opened at the same time.
@@ -43,7 +45,13 @@ fn main() -> ExitCode {
     };
     let number = |at: usize, default| arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(default);
     let Ok(tokio) = tokio::runtime::Builder::new_multi_thread().enable_all().build() else { return ExitCode::FAILURE };
-    let run = Box::pin(run(program, number(1, 4_096), number(2, 1_024) << 10, number(3, 1)));
+    let streams: usize = number(1, 4_096);
+    let connections = number(3, streams.div_ceil(STREAMS_PER_CONNECTION));
+    if connections * STREAMS_PER_CONNECTION < streams {
+        eprintln!("unread: {streams} streams need more connections: a server allows {STREAMS_PER_CONNECTION} on each");
+        return ExitCode::FAILURE;
+    }
+    let run = Box::pin(run(program, streams, number(2, 1_024) << 10, connections));
     match tokio.block_on(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use ebla_runtime::Net;
-use ebla_runtime::net::Windows;
+use ebla_runtime::net::{Origin, Windows};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
@@ -21,6 +21,7 @@ pub const CHANNELS_MAX: usize = 1_024;
 /// Channels by address. Cheap to share behind an `Arc`.
 pub struct Channels {
     net: Net,
+    origin: Origin,
     windows: Windows,
     /// Guards the map; held for one map operation.
     open: Mutex<Recent<Channel>>,
@@ -33,19 +34,19 @@ impl fmt::Debug for Channels {
 }
 
 impl Channels {
-    /// An empty set of channels.
+    /// An empty set of channels to any servers, as a public client.
     pub fn new(net: Net) -> Self {
-        Self::with_windows(net, Windows::CALLS)
+        Self { net, origin: Origin::Public, windows: Windows::CALLS, open: Mutex::new(Recent::new()) }
     }
 
-    /// The same, for channels with these windows.
-    pub fn with_windows(net: Net, windows: Windows) -> Self {
-        Self { net, windows, open: Mutex::new(Recent::new()) }
+    /// An empty set of channels to servers of one cluster, for its internal services: those servers allow many concurrent calls on each.
+    pub fn to_peers(net: Net, windows: Windows) -> Self {
+        Self { origin: Origin::Peer, windows, ..Self::new(net) }
     }
 
     /// The channel to an address; does not wait for a connection.
     pub fn get(&self, address: &str) -> Channel {
-        self.open.lock().get_or_create(address, || self.net.channel_with(address, self.windows))
+        self.open.lock().get_or_create(address, || self.net.channel_of(self.origin, address, self.windows))
     }
 }
 

@@ -1,7 +1,8 @@
 //! The gRPC transport: [`Transport`] over `ebla.tablet`.
 //!
 //! Small requests are sent as messages of one stream per server ([`crate::small_calls`]), the others as calls of their own. Reads of more
-//! than a message have a connection of their own: what their readers do not take blocks no other call.
+//! than a message have a connection of their own: what their readers do not take blocks no other call. The connections are those of a peer, with
+//! thousands of concurrent calls, in any program that uses this transport: a server, or a mounttable, has the calls of many callers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,8 +43,8 @@ impl fmt::Debug for GrpcTransport {
 impl GrpcTransport {
     /// A transport to the servers of the directory's cluster. Connects at the first call. Its tasks are those of `runtime`.
     pub fn new(runtime: Runtime, directory: Arc<dyn Directory>) -> Self {
-        let channels = Channels::new(runtime.net.clone());
-        let scan_channels = Channels::with_windows(runtime.net.clone(), Windows::SCANS);
+        let channels = Channels::to_peers(runtime.net.clone(), Windows::CALLS);
+        let scan_channels = Channels::to_peers(runtime.net.clone(), Windows::SCANS);
         Self { channels, scan_channels, small_calls: SmallCalls::new(runtime, Arc::clone(&directory)), directory }
     }
 

@@ -88,7 +88,7 @@ async fn ask_all(net: &Net, first: BTreeSet<String>) -> BTreeMap<ServerId, Serve
 
 /// The evidence of one server, and the addresses of others.
 async fn ask(net: &Net, address: &str) -> Option<(ServerId, ServerEvidence, Vec<String>)> {
-    let mut client = ControlClient::new(net.channel(address)).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let mut client = ControlClient::new(net.peer_channel(address)).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut request = Request::new(control::EvidenceRequest::default());
     request.set_timeout(EVIDENCE_TIMEOUT);
     let answer = match tokio::time::timeout(EVIDENCE_TIMEOUT, client.evidence(request)).await {

@@ -27,6 +27,7 @@ use ebla_proto::locate::locate_client::LocateClient;
 use ebla_proto::status::from_status;
 use ebla_proto::{control, convert, record, tablet};
 use ebla_runtime::Net;
+use ebla_runtime::net::Windows;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -116,7 +117,7 @@ impl ServerClient {
     pub(crate) fn new(net: Net, directory: Arc<dyn Directory>, cluster: ClusterId, epoch: MasterEpoch) -> Self {
         let cluster = Bytes::copy_from_slice(&cluster.to_bytes());
         let fence = control::Fence { cluster, master_epoch: epoch.get() };
-        Self { channels: Channels::new(net), directory, fence }
+        Self { channels: Channels::to_peers(net, Windows::CALLS), directory, fence }
     }
 
     async fn client(&self, server: ServerId) -> Result<ControlClient<Channel>, RpcError> {

@@ -12,6 +12,7 @@
 //!     tasks            a tree of named tasks with an owner that stops and joins them
 //!   blocking           bounded thread pools for calls that wait for a disk
 //!   call_stream        small calls as messages of one gRPC stream
+//!   peer               which connections are those of other servers
 //!   serve              a gRPC server on a listener, stopped with its tasks
 //!   resource_counter   reservations of a bounded resource
 //!   resources          the disk space, files and memory that the process may use
@@ -29,6 +30,7 @@ pub mod failpoint;
 pub mod logging;
 pub mod net;
 pub mod panic_hook;
+pub mod peer;
 pub mod resource_counter;
 pub mod resources;
 pub mod rng;

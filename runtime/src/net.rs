@@ -11,15 +11,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::Stream;
 use futures::future::BoxFuture;
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint};
 use tracing::warn;
+
+use crate::peer::PREAMBLE;
 
 /// Timeout of a connect attempt.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -47,6 +50,16 @@ impl Windows {
     pub const CALLS: Self = Self { stream: STREAM_WINDOW_BYTES, connection: CONNECTION_WINDOW_BYTES };
     /// For scans, which may wait for their reader: 512 of them before they block others.
     pub const SCANS: Self = Self { stream: 512 * 1024, connection: 256 * 1024 * 1024 };
+}
+
+/// Which sort of process opens a connection to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Any client of a public API. Its server allows few concurrent calls on a connection.
+    Public,
+    /// A process that sends the calls of many callers to a server of its own cluster, on one connection. Its server allows many concurrent calls.
+    /// Only servers of this system understand such a connection ([`crate::peer`]).
+    Peer,
 }
 
 /// A byte stream of a [`Network`].
@@ -97,19 +110,26 @@ impl Net {
             .unwrap_or_else(|_elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")))
     }
 
-    /// A gRPC channel to `address` that connects at its first call and reconnects after a disconnect.
+    /// A gRPC channel to `address`, of a public client, that connects at its first call and reconnects after a disconnect. The other side may be
+    /// any server.
     ///
     /// If `address` is not `host:port`, every call of the channel fails as unavailable: addresses come from the wire, and a
     /// bad one looks like an unavailable server to the caller.
     #[must_use]
     pub fn channel(&self, address: &str) -> Channel {
-        self.channel_with(address, Windows::CALLS)
+        self.channel_of(Origin::Public, address, Windows::CALLS)
     }
 
-    /// As [`Self::channel`], with these windows.
+    /// As [`Self::channel`], to a server of this process's own cluster, which then allows many concurrent calls.
     #[must_use]
-    pub fn channel_with(&self, address: &str, windows: Windows) -> Channel {
-        let connector = Connector { net: self.clone(), address: address.to_owned() };
+    pub fn peer_channel(&self, address: &str) -> Channel {
+        self.channel_of(Origin::Peer, address, Windows::CALLS)
+    }
+
+    /// As [`Self::channel`], of this origin and with these windows.
+    #[must_use]
+    pub fn channel_of(&self, origin: Origin, address: &str, windows: Windows) -> Channel {
+        let connector = Connector { net: self.clone(), address: address.to_owned(), origin };
         // The connector ignores the URI and uses `address`; the URI is only the `:authority` of requests.
         Endpoint::from_shared(format!("http://{address}"))
             .unwrap_or_else(|_invalid| Endpoint::from_static("http://invalid.invalid"))
@@ -128,6 +148,7 @@ impl Net {
 struct Connector {
     net: Net,
     address: String,
+    origin: Origin,
 }
 
 impl tower::Service<Uri> for Connector {
@@ -140,8 +161,14 @@ impl tower::Service<Uri> for Connector {
     }
 
     fn call(&mut self, _uri: Uri) -> Self::Future {
-        let (net, address) = (self.net.clone(), self.address.clone());
-        Box::pin(async move { net.connect(&address).await.map(TokioIo::new) })
+        let (net, address, origin) = (self.net.clone(), self.address.clone(), self.origin);
+        Box::pin(async move {
+            let mut connection = net.connect(&address).await?;
+            if origin == Origin::Peer {
+                connection.write_all(PREAMBLE).await?;
+            }
+            Ok(TokioIo::new(connection))
+        })
     }
 }
 
@@ -149,13 +176,20 @@ impl tower::Service<Uri> for Connector {
 pub struct Connection {
     stream: Pin<Box<dyn ByteStream>>,
     peer: Option<SocketAddr>,
+    /// What is read before the stream.
+    unread: Bytes,
 }
 
 impl Connection {
     /// Wraps a network's stream; `peer` is for logs.
     #[must_use]
     pub fn new(stream: impl ByteStream + 'static, peer: Option<SocketAddr>) -> Self {
-        Self { stream: Box::pin(stream), peer }
+        Self { stream: Box::pin(stream), peer, unread: Bytes::new() }
+    }
+
+    /// The same connection, from which `unread` is read before anything else.
+    pub(crate) fn with_unread(self, unread: Bytes) -> Self {
+        Self { unread, ..self }
     }
 
     /// The peer's address, if the network knows it.
@@ -173,6 +207,11 @@ impl fmt::Debug for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let length = self.unread.len().min(into.remaining());
+            into.put_slice(&self.unread.split_to(length));
+            return Poll::Ready(Ok(()));
+        }
         self.stream.as_mut().poll_read(context, into)
     }
 }

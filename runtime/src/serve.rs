@@ -9,17 +9,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::net::{
-    CONNECTION_WINDOW_BYTES, Connection, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, Listener, STREAM_WINDOW_BYTES,
+    CONNECTION_WINDOW_BYTES, Connection, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, Listener, Origin, STREAM_WINDOW_BYTES,
 };
+use crate::peer::Openings;
 use crate::resource_counter::ResourceCounter;
 use crate::tasks::Tasks;
 
@@ -36,8 +38,11 @@ pub enum Protocol {
 /// Connection options of a server.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Maximum number of concurrent calls on one connection; more wait.
-    pub concurrent_streams_max: u32,
+    /// Maximum number of concurrent calls on a public connection. Clients know it (HTTP/2 `SETTINGS_MAX_CONCURRENT_STREAMS`) and keep further calls,
+    /// which then cost this server nothing.
+    pub public_streams_max: u32,
+    /// The same for the connection of a peer, which has the calls of many callers ([`crate::net::Origin::Peer`]).
+    pub peer_streams_max: u32,
     /// Accepted HTTP versions.
     pub protocol: Protocol,
     /// Interval of keep-alive probes on an idle connection.
@@ -46,10 +51,20 @@ pub struct ServeOptions {
     pub keep_alive_timeout: Duration,
 }
 
+/// The streams of a public connection: as many as Google's service allows.
+pub const PUBLIC_STREAMS_MAX: u32 = 100;
+/// The streams of a peer's connection.
+pub const PEER_STREAMS_MAX: u32 = 4_096;
+/// Connections that have been accepted and have not sent their first bytes. One more makes the oldest of them a public one.
+const OPENINGS_MAX: usize = 1_024;
+/// Connections that wait to be taken by their server, which spawns a task for each at once.
+const HANDED_OVER_MAX: usize = 64;
+
 impl Default for ServeOptions {
     fn default() -> Self {
         Self {
-            concurrent_streams_max: 4_096,
+            public_streams_max: PUBLIC_STREAMS_MAX,
+            peer_streams_max: PEER_STREAMS_MAX,
             protocol: Protocol::default(),
             keep_alive_interval: KEEP_ALIVE_INTERVAL,
             keep_alive_timeout: KEEP_ALIVE_TIMEOUT,
@@ -57,24 +72,64 @@ impl Default for ServeOptions {
     }
 }
 
+impl ServeOptions {
+    fn server(&self, streams_max: u32) -> Server {
+        Server::builder()
+            .accept_http1(self.protocol == Protocol::Http1AndHttp2)
+            .max_concurrent_streams(streams_max)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .http2_keepalive_interval(Some(self.keep_alive_interval))
+            .http2_keepalive_timeout(Some(self.keep_alive_timeout))
+    }
+}
+
 /// Serves `routes` on `listener` until `tasks` is stopped; returns immediately.
+///
+/// Public connections and those of peers have a server of their own, with the same routes: the limit of streams is sent when a connection begins.
 pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOptions) {
-    let (token, killed) = (tasks.token(), tasks.killed());
-    let incoming = listener.map(move |connection| connection.map(|it| KillableConnection::new(it, &killed)));
-    let server = Server::builder()
-        .accept_http1(options.protocol == Protocol::Http1AndHttp2)
-        .max_concurrent_streams(options.concurrent_streams_max)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .http2_keepalive_interval(Some(options.keep_alive_interval))
-        .http2_keepalive_timeout(Some(options.keep_alive_timeout))
-        .add_routes(routes)
-        .serve_with_incoming_shutdown(incoming, token.cancelled_owned());
-    tasks.spawn("serve", async move {
-        if let Err(error) = server.await {
-            warn!(%error, "server stopped with an error");
+    let start = |streams_max| {
+        let (token, killed) = (tasks.token(), tasks.killed());
+        let (sender, mut receiver) = mpsc::channel(HANDED_OVER_MAX);
+        let incoming = stream::poll_fn(move |context| receiver.poll_recv(context));
+        let incoming = incoming.map(move |connection| Ok::<_, io::Error>(KillableConnection::new(connection, &killed)));
+        let server = options.server(streams_max).add_routes(routes.clone());
+        let serving = server.serve_with_incoming_shutdown(incoming, token.cancelled_owned());
+        tasks.spawn("serve", async move {
+            if let Err(error) = serving.await {
+                warn!(%error, "server stopped with an error");
+            }
+        });
+        sender
+    };
+    let (public, peers) = (start(options.public_streams_max), start(options.peer_streams_max));
+    tasks.spawn_until_stopped("accept", accept(listener, public, peers));
+}
+
+/// Accepts connections, and hands each to the server of its sort once its sort is known.
+async fn accept(mut listener: Listener, public: mpsc::Sender<Connection>, peers: mpsc::Sender<Connection>) {
+    let mut openings = Openings::new(OPENINGS_MAX);
+    loop {
+        let (origin, connection) = tokio::select! {
+            biased;
+            Some(identified) = openings.next() => identified,
+            accepted = listener.next() => {
+                match accepted {
+                    Some(Ok(connection)) => openings.push(connection),
+                    Some(Err(error)) => debug!(%error, "accept failed"),
+                    None => return,
+                }
+                continue;
+            }
+        };
+        let server = match origin {
+            Origin::Public => &public,
+            Origin::Peer => &peers,
+        };
+        if server.send(connection).await.is_err() {
+            return;
         }
-    });
+    }
 }
 
 /// The connection of a request, in the extensions of each request.
@@ -84,8 +139,6 @@ pub struct ConnectionInfo {
     pub peer: Option<SocketAddr>,
     /// Resources that the requests of this connection use. The services define the unit.
     pub usage: ResourceCounter,
-    /// The calls in progress on this connection, of the services that count them.
-    pub calls: ResourceCounter,
     /// Bytes of responses that are prepared for this connection and not sent, of the services that count them.
     pub unsent: ResourceCounter,
     /// Closes the connection, with all its calls, when cancelled.
@@ -163,23 +216,4 @@ impl Connected for KillableConnection {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::AsyncReadExt;
-
-    use super::*;
-    use crate::net::Net;
-
-    #[tokio::test]
-    async fn a_killed_server_closes_its_connections() {
-        let tasks = Tasks::new("test");
-        let listener = Net::tcp().listen("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().to_string();
-        serve(&tasks, listener, Routes::default(), ServeOptions::default());
-        let mut connection = Net::tcp().connect(&address).await.unwrap();
-        // The server sends nothing before the client's HTTP/2 preface, so the read waits for the disconnect.
-        tasks.stop(Duration::ZERO).await;
-        let mut seen = Vec::new();
-        let _cut = connection.read_to_end(&mut seen).await;
-        assert!(Net::tcp().connect(&address).await.is_err());
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@ use ebla_model::id::ServerId;
 use ebla_proto::control::ClockRequest;
 use ebla_proto::control::control_client::ControlClient;
 use ebla_routing::ChubbyDirectory;
+use ebla_runtime::net::Windows;
 use ebla_runtime::{Clock, Runtime};
 use futures::future::join_all;
 use tonic::Request;
@@ -34,7 +35,7 @@ pub(crate) fn start(manager: &Arc<TabletManager>, directory: &ChubbyDirectory, r
     let comparing = Comparing {
         manager: Arc::clone(manager),
         directory: directory.clone(),
-        channels: Channels::new(runtime.net.clone()),
+        channels: Channels::to_peers(runtime.net.clone(), Windows::CALLS),
         runtime: runtime.clone(),
     };
     runtime.tasks.spawn_until_stopped("clocks", comparing.run());

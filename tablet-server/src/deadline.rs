@@ -78,10 +78,15 @@ pub(crate) fn public_time_left<T>(request: &Request<T>, default: Duration) -> Du
     public_timeout(request.metadata(), default).saturating_sub(since_arrival(request.extensions()))
 }
 
+/// What is left of the timeout of a public call whose headers have been read.
+pub(crate) fn time_left_at_arrival<B>(request: &http::Request<B>) -> Duration {
+    public(requested(request.headers()), CALL_TIMEOUT).saturating_sub(since_arrival(request.extensions()))
+}
+
 /// The timeout of an internal call: the caller's `grpc-timeout` (digits and a unit), or the default.
 #[must_use]
 pub fn timeout(metadata: &MetadataMap) -> Duration {
-    requested(metadata).unwrap_or(CALL_TIMEOUT).min(TIMEOUT_MAX)
+    requested(metadata.as_ref()).unwrap_or(CALL_TIMEOUT).min(TIMEOUT_MAX)
 }
 
 /// The timeout of a public call; `default` if its caller gives none.
@@ -90,13 +95,17 @@ pub fn timeout(metadata: &MetadataMap) -> Duration {
 /// parsed is ignored: refusing the call would not help the caller.
 #[must_use]
 pub fn public_timeout(metadata: &MetadataMap, default: Duration) -> Duration {
+    public(requested(metadata.as_ref()), default)
+}
+
+fn public(requested: Option<Duration>, default: Duration) -> Duration {
     let with_margin = |timeout: Duration| timeout.saturating_sub(MARGIN.min(timeout / 20));
-    requested(metadata).map(with_margin).unwrap_or(default).min(TIMEOUT_MAX)
+    requested.map(with_margin).unwrap_or(default).min(TIMEOUT_MAX)
 }
 
 /// The value of `grpc-timeout`; `None` when it is absent or invalid.
-fn requested(metadata: &MetadataMap) -> Option<Duration> {
-    parse_timeout(metadata.get("grpc-timeout")?.to_str().ok()?)
+fn requested(headers: &http::HeaderMap) -> Option<Duration> {
+    parse_timeout(headers.get("grpc-timeout")?.to_str().ok()?)
 }
 
 /// Up to eight digits and a unit.
@@ -189,6 +198,7 @@ mod tests {
         let clock = Clock::manual();
         let mut service = WithArrival::new(Echo, clock.clone());
         let request = http::Request::builder().header("grpc-timeout", "10S").body(()).unwrap();
+        assert_eq!(time_left_at_arrival(&request), Duration::from_millis(9900));
         let request = service.call(request).await.unwrap();
         assert_eq!(time_left(&request), Duration::from_secs(10));
         clock.advance(Duration::from_secs(4));

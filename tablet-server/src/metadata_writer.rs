@@ -33,6 +33,7 @@ use ebla_proto::control::{EvidenceRequest, FlushRequest};
 use ebla_proto::{convert, status};
 use ebla_routing::{Annotations, ChubbyDirectory, Metadata, PutOutcome};
 use ebla_runtime::Runtime;
+use ebla_runtime::net::Windows;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
@@ -85,7 +86,7 @@ impl MetadataWriter {
     /// A writer that only queues tablets until [`MetadataWriter::start`].
     #[must_use]
     pub fn new(server: ServerId, chubby: SharedChubby, directory: ChubbyDirectory, runtime: &Runtime) -> Arc<Self> {
-        let channels = Arc::new(Channels::new(runtime.net.clone()));
+        let channels = Arc::new(Channels::to_peers(runtime.net.clone(), Windows::CALLS));
         let imports = ImportClient::new(Arc::clone(&channels), directory.clone());
         Arc::new(Self {
             server,

@@ -19,6 +19,7 @@ use ebla_mounttable_tree::table::{Maintained, Table, TableOptions};
 use ebla_proto::health::health_server::HealthServer;
 use ebla_proto::mounttable::mount_table_admin_server::MountTableAdminServer;
 use ebla_proto::mounttable::mount_table_server::MountTableServer;
+use ebla_runtime::serve::PEER_STREAMS_MAX;
 use ebla_runtime::{Listener, Protocol, Runtime, ServeOptions, serve};
 use futures::future::BoxFuture;
 use thiserror::Error;
@@ -186,9 +187,11 @@ impl Server {
             .add_service(MountTableAdminServer::new(service.clone()))
             .add_service(HealthServer::new(health.view()));
         let serving = runtime.child("serving");
-        serve(&serving.tasks, listener, routes, ServeOptions::default());
+        // Watches and `KeepMounted` occupy a stream each for as long as their callers like.
+        let options = ServeOptions { public_streams_max: PEER_STREAMS_MAX, ..ServeOptions::default() };
+        serve(&serving.tasks, listener, routes, options.clone());
         if let Some(listener) = http_listener {
-            let options = ServeOptions { protocol: Protocol::Http1AndHttp2, ..ServeOptions::default() };
+            let options = ServeOptions { protocol: Protocol::Http1AndHttp2, ..options };
             serve(&serving.tasks, listener, gateway::routes(service.clone(), &health.view()), options);
         }
         if !config.sweep_period.is_zero() {

@@ -32,7 +32,7 @@ use ebla_proto::{
     status::{from_status, is_unavailable, to_status},
 };
 use ebla_routing::ChubbyDirectory;
-use ebla_runtime::Runtime;
+use ebla_runtime::{Runtime, net::Windows};
 use tonic::{
     Request, Response, Status,
     codegen::{BoxFuture, Service, http},
@@ -68,7 +68,7 @@ struct Inner {
 impl MasterClient {
     /// A client of the master that this Chubby names; `directory` is a copy of Chubby's files.
     pub fn new(chubby: SharedChubby, directory: ChubbyDirectory, runtime: Runtime) -> Self {
-        let channels = Channels::new(runtime.net.clone());
+        let channels = Channels::to_peers(runtime.net.clone(), Windows::CALLS);
         Self { inner: Arc::new(Inner { chubby, directory, channels, runtime }) }
     }
 

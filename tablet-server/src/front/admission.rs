@@ -1,12 +1,16 @@
-//! Admission control of the public data API: a call beyond the limit of concurrent calls is refused before its body is read.
+//! Admission control of the public data API: a call beyond the limit of concurrent calls waits, and is refused before its body is read.
 //!
-//! The answer is `Busy` (UNAVAILABLE) with a delay, which every client retries; nothing was applied. Which calls are refused
+//! The answer is `Busy` (UNAVAILABLE) with a delay, which every client retries; nothing was applied. Which calls begin, wait and are refused
 //! is decided by [`CallLimit`]. A read counts until its first message; later ones wait for their reader, not for the server.
 //! A table beyond its share is refused later, when the request is read and names it.
+//!
+//! A waiting call holds its headers and at most what the windows of its connection let the client send. Its deadline goes on: the call is
+//! refused before it passes, so that the client learns the reason. One whose caller gives up leaves at once.
 
 use std::{
     collections::HashMap,
     convert::Infallible,
+    mem,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -14,15 +18,17 @@ use std::{
 
 use ebla_model::{Error, Reason, TableName};
 use ebla_proto::status::{from_status, to_status};
-use ebla_runtime::{Clock, ConnectionInfo, Reservation, ResourceCounter};
+use ebla_runtime::{Clock, ConnectionInfo, ResourceCounter};
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tonic::{
     Status,
     codegen::{BoxFuture, Service, http},
     server::NamedService,
 };
 
-use super::call_limit::{CallLimit, Outcome};
+use super::call_limit::{Arrival, CallId, CallLimit, ConnectionId, Outcome};
+use crate::deadline;
 
 /// The method whose calls are batches of any size: their time says nothing about the load.
 const BATCH: &str = "/MutateRows";
@@ -31,10 +37,29 @@ const BATCH: &str = "/MutateRows";
 #[derive(Clone, Debug)]
 pub(super) struct CallAdmission {
     clock: Clock,
-    /// Guards the counters of the connections too, so that the number of connections with calls is exact.
-    limit: Arc<Mutex<CallLimit>>,
-    /// The calls in progress of each table that has some. Locked before the limit.
+    calls: Arc<Mutex<Calls>>,
+    /// The calls in progress of each table that has some. Locked before the calls.
     tables: Arc<Mutex<HashMap<TableName, usize>>>,
+}
+
+/// The calls in progress, and those that wait.
+#[derive(Debug)]
+struct Calls {
+    limit: CallLimit,
+    /// Tells a waiting call that it begins. One that is dropped tells it that it is refused.
+    waiting: HashMap<CallId, oneshot::Sender<()>>,
+}
+
+impl Calls {
+    fn end(&mut self, connection: ConnectionId, outcome: Outcome, now: Duration) {
+        self.limit.end(connection, outcome, now);
+        while let Some(call) = self.limit.begin_next() {
+            // It is there: a call that gives up removes itself first.
+            if let Some(waiting) = self.waiting.remove(&call) {
+                let _begun = waiting.send(());
+            }
+        }
+    }
 }
 
 /// A call in progress counts for its table until this is dropped.
@@ -53,25 +78,60 @@ impl Drop for TableCall {
         if own == 0 {
             tables.remove(&self.table);
         }
-        self.admission.limit.lock().end_table(own);
+        self.admission.calls.lock().limit.end_table(own);
     }
 }
 
+/// What a call comes with.
+#[derive(Clone, Debug)]
+struct CallInfo {
+    /// A counter of the connection. Held, so that no other connection gets its identity.
+    connection: ResourceCounter,
+    is_batch: bool,
+}
+
+impl CallInfo {
+    fn of<B>(request: &http::Request<B>) -> Self {
+        let connection = request.extensions().get::<ConnectionInfo>().map(|info| info.usage.clone());
+        Self { connection: connection.unwrap_or_default(), is_batch: request.uri().path().ends_with(BATCH) }
+    }
+
+    fn id(&self) -> ConnectionId {
+        ConnectionId(self.connection.identity())
+    }
+}
+
+/// A call that has arrived.
+enum Arrived {
+    Begun(Call),
+    Waiting(WaitingCall),
+}
+
 /// A call in progress. Dropped before it is answered: its caller gave up.
+#[derive(Debug)]
 struct Call {
     admission: CallAdmission,
-    connection: ResourceCounter,
-    /// Taken when the call ends.
-    place: Option<Reservation>,
+    info: CallInfo,
     began: Duration,
-    is_batch: bool,
+    has_ended: bool,
+}
+
+/// A call that waits for a place. Dropped: its caller gave up, or it is refused.
+#[derive(Debug)]
+struct WaitingCall {
+    admission: CallAdmission,
+    info: CallInfo,
+    call: CallId,
+    timeout: Duration,
+    begun: oneshot::Receiver<()>,
+    has_begun: bool,
 }
 
 impl CallAdmission {
     /// No calls, and the highest limit.
     pub(super) fn new(clock: Clock) -> Self {
-        let limit = Arc::new(Mutex::new(CallLimit::new(clock.monotonic())));
-        Self { clock, limit, tables: Arc::default() }
+        let calls = Calls { limit: CallLimit::new(clock.monotonic()), waiting: HashMap::new() };
+        Self { clock, calls: Arc::new(Mutex::new(calls)), tables: Arc::default() }
     }
 
     /// Counts a call that has begun for the table that it names.
@@ -81,7 +141,7 @@ impl CallAdmission {
     pub(super) fn try_begin_table(&self, table: &TableName) -> Result<TableCall, Error> {
         let mut tables = self.tables.lock();
         let own = tables.get(table).copied().unwrap_or_default();
-        if !self.limit.lock().try_begin_table(own) {
+        if !self.calls.lock().limit.try_begin_table(own) {
             let message = format!("this server is overloaded, and works on {own} calls for this table; retry later");
             return Err(Error::new(Reason::Busy, message));
         }
@@ -90,33 +150,73 @@ impl CallAdmission {
         Ok(TableCall { admission: self.clone(), table: table.clone() })
     }
 
-    /// Begins a call of this connection.
-    fn try_begin(&self, connection: &ResourceCounter, is_batch: bool) -> Result<Call, Error> {
-        let mut limit = self.limit.lock();
-        if !limit.try_begin(connection.in_use()) {
-            let message =
-                format!("this server is overloaded: it works on {} calls at most now; retry later", limit.limit());
-            return Err(Error::new(Reason::Busy, message));
+    fn arrive(&self, info: CallInfo) -> Arrived {
+        let mut calls = self.calls.lock();
+        match calls.limit.arrive(info.id()) {
+            Arrival::Begins => {
+                drop(calls);
+                Arrived::Begun(Call::begin(self, info))
+            }
+            Arrival::Waits { call, timeout, displaced } => {
+                let (sender, begun) = oneshot::channel();
+                calls.waiting.insert(call, sender);
+                let _refused = displaced.and_then(|displaced| calls.waiting.remove(&displaced));
+                drop(calls);
+                Arrived::Waiting(WaitingCall { admission: self.clone(), info, call, timeout, begun, has_begun: false })
+            }
         }
-        let place = connection.try_reserve(1, usize::MAX);
-        drop(limit);
-        let connection = connection.clone();
-        Ok(Call { admission: self.clone(), connection, place, began: self.clock.monotonic(), is_batch })
+    }
+}
+
+impl WaitingCall {
+    /// Waits until the call begins, or `time_left` has passed.
+    ///
+    /// # Errors
+    /// `Busy` when it does not begin in time.
+    async fn begin(mut self, time_left: Duration) -> Result<Call, Error> {
+        let timeout = self.timeout.min(time_left);
+        if let Ok(Ok(())) = tokio::time::timeout(timeout, &mut self.begun).await {
+            self.has_begun = true;
+            return Ok(Call::begin(&self.admission, self.info.clone()));
+        }
+        let limit = self.admission.calls.lock().limit.limit();
+        let message = format!("this server is overloaded: it works on {limit} calls at most now; retry later");
+        Err(Error::new(Reason::Busy, message))
+    }
+}
+
+impl Drop for WaitingCall {
+    fn drop(&mut self) {
+        if self.has_begun {
+            return;
+        }
+        let mut calls = self.admission.calls.lock();
+        if calls.waiting.remove(&self.call).is_some() {
+            calls.limit.leave(self.call);
+        } else if self.begun.try_recv().is_ok() {
+            // It got a place that it does not need any more.
+            calls.end(self.info.id(), Outcome::Ignored, self.admission.clock.monotonic());
+        }
     }
 }
 
 impl Call {
+    /// A call that the limit has counted.
+    fn begin(admission: &CallAdmission, info: CallInfo) -> Self {
+        Self { admission: admission.clone(), info, began: admission.clock.monotonic(), has_ended: false }
+    }
+
     fn end(&mut self, is_late: bool) {
-        let Some(place) = self.place.take() else { return };
+        if mem::replace(&mut self.has_ended, true) {
+            return;
+        }
         let now = self.admission.clock.monotonic();
-        let outcome = match (self.is_batch, is_late) {
+        let outcome = match (self.info.is_batch, is_late) {
             (true, _) => Outcome::Ignored,
             (false, true) => Outcome::TooLate,
             (false, false) => Outcome::Answered(now.saturating_sub(self.began)),
         };
-        let mut limit = self.admission.limit.lock();
-        drop(place);
-        limit.end(self.connection.in_use(), outcome, now);
+        self.admission.calls.lock().end(self.info.id(), outcome, now);
     }
 }
 
@@ -127,7 +227,7 @@ impl Drop for Call {
 }
 
 /// Whether the call ended because its deadline passed.
-fn is_late(response: &http::Response<tonic::body::Body>) -> bool {
+fn is_late<B>(response: &http::Response<B>) -> bool {
     Status::from_header_map(response.headers()).is_some_and(|status| from_status(&status).0.reason == Reason::Deadline)
 }
 
@@ -149,6 +249,16 @@ impl<S: NamedService> NamedService for WithAdmission<S> {
     const NAME: &'static str = S::NAME;
 }
 
+/// Answers a call in progress.
+async fn answer<B>(
+    mut call: Call,
+    response: impl Future<Output = Result<http::Response<B>, Infallible>>,
+) -> Result<http::Response<B>, Infallible> {
+    let response = response.await?;
+    call.end(is_late(&response));
+    Ok(response)
+}
+
 impl<S> Service<http::Request<tonic::body::Body>> for WithAdmission<S>
 where
     S: Service<
@@ -156,7 +266,9 @@ where
             Response = http::Response<tonic::body::Body>,
             Error = Infallible,
             Future: Send + 'static,
-        >,
+        > + Clone
+        + Send
+        + 'static,
 {
     type Response = http::Response<tonic::body::Body>;
     type Error = Infallible;
@@ -167,81 +279,23 @@ where
     }
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        let connection =
-            request.extensions().get::<ConnectionInfo>().map(|origin| origin.calls.clone()).unwrap_or_default();
-        let is_batch = request.uri().path().ends_with(BATCH);
-        match self.admission.try_begin(&connection, is_batch) {
-            Ok(mut call) => {
-                let response = self.service.call(request);
+        match self.admission.arrive(CallInfo::of(&request)) {
+            Arrived::Begun(call) => Box::pin(answer(call, self.service.call(request))),
+            Arrived::Waiting(waiting) => {
+                // The one that is ready is called later; its clone is asked again whether it is.
+                let later = self.service.clone();
+                let mut service = mem::replace(&mut self.service, later);
+                let time_left = deadline::time_left_at_arrival(&request);
                 Box::pin(async move {
-                    let response = response.await?;
-                    call.end(is_late(&response));
-                    Ok(response)
+                    match waiting.begin(time_left).await {
+                        Ok(call) => answer(call, service.call(request)).await,
+                        Err(error) => Ok(to_status(&error).into_http()),
+                    }
                 })
             }
-            Err(error) => Box::pin(async move { Ok(to_status(&error).into_http()) }),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use super::super::call_limit::LIMIT_MAX;
-    use super::*;
-
-    #[test]
-    fn calls_beyond_the_limit_are_refused_until_others_have_ended() {
-        let admission = CallAdmission::new(Clock::manual());
-        let connection = ResourceCounter::default();
-        let mut calls: Vec<_> =
-            (0..LIMIT_MAX).map(|_| admission.try_begin(&connection, false).map_err(drop).unwrap()).collect();
-        let refused = admission.try_begin(&ResourceCounter::default(), false).map(drop).unwrap_err();
-        assert_eq!(refused.reason, Reason::Busy);
-        calls.pop().unwrap().end(false);
-        assert!(admission.try_begin(&ResourceCounter::default(), false).is_ok());
-        drop(calls);
-        assert_eq!(connection.in_use(), 0);
-    }
-
-    #[test]
-    fn concurrent_calls_of_one_connection_are_counted_exactly() {
-        let admission = CallAdmission::new(Clock::manual());
-        let connection = ResourceCounter::default();
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for number in 0..20_000 {
-                        let mut call = admission.try_begin(&connection, false).map_err(drop).unwrap();
-                        if number % 2 == 0 {
-                            call.end(false);
-                        }
-                    }
-                });
-            }
-        });
-        let mut limit = admission.limit.lock();
-        // With a wrong number of connections the shares would be wrong, and the last call would not have all of it.
-        (0..LIMIT_MAX).for_each(|own| assert!(limit.try_begin(own), "{own}"));
-    }
-
-    #[test]
-    fn calls_are_counted_for_their_tables_until_they_end() {
-        let admission = CallAdmission::new(Clock::manual());
-        let [busy, quiet] = ["busy", "quiet"].map(|table| TableName::from_parts("p", "i", table).unwrap());
-        let call = |table| {
-            let call = admission.try_begin(&ResourceCounter::default(), false)?;
-            Ok::<_, Error>((call, admission.try_begin_table(table)?))
-        };
-        let mut calls: Vec<_> = (0..LIMIT_MAX - 1).map(|_| call(&busy).map_err(drop).unwrap()).collect();
-        calls.push(call(&quiet).map_err(drop).unwrap());
-        drop(calls.remove(0));
-        let refused = call(&busy).map(drop).unwrap_err();
-        assert_eq!(refused.reason, Reason::Busy);
-        assert!(refused.message.contains("for this table"), "{refused}");
-        assert!(call(&quiet).is_ok());
-        drop(calls);
-        assert!(admission.tables.lock().is_empty());
-    }
-}
+mod tests;

@@ -89,9 +89,9 @@ impl Fixture {
         Self { tasks, clock, rows, budget, address }
     }
 
-    /// A client with a connection of its own.
+    /// A client with a connection of its own, which says that it is a peer's: any client can, to open thousands of reads.
     fn client(&self) -> BigtableClient<Channel> {
-        BigtableClient::new(Net::tcp().channel(&self.address)).max_decoding_message_size(2 * MIB)
+        BigtableClient::new(Net::tcp().peer_channel(&self.address)).max_decoding_message_size(2 * MIB)
     }
 
     /// Opens this number of reads, and returns those that are not refused.

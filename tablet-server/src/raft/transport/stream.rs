@@ -78,7 +78,7 @@ impl Endpoint {
         let mut current = self.channel.lock();
         let channel = match current.take() {
             Some((known, channel)) if known == address => channel,
-            _ => self.runtime.net.channel(&address),
+            _ => self.runtime.net.peer_channel(&address),
         };
         *current = Some((address, channel.clone()));
         let client = RaftClient::new(channel);

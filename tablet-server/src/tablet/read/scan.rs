@@ -401,7 +401,7 @@ impl BatchReader<'_, '_> {
         }
         let view = self.view.ok_or(StoreError::Expired)?;
         let bounds = codec::range_bounds(&self.tablet.stored_range(range));
-        let (lower, upper) = if is_single(range) { self.projection.narrow(bounds) } else { bounds };
+        let (lower, upper) = if range.is_single() { self.projection.narrow(bounds) } else { bounds };
         let direction = if self.request.reversed { Direction::Reverse } else { Direction::Forward };
         let plan = ScanPlan::new(&lower, upper.as_deref()).in_direction(direction).with_read_tier(self.budget.reach);
         let assembler = RowAssembler::new(self.tablet.families(), self.gc_time, cell_order(self.request));
