@@ -199,7 +199,7 @@ paper: build dist python ## measure the Bigtable paper's workloads with 1 to 5 t
 bench-memory: build dist python ## measure the memory of `ebla up`, empty and while 1 GB is written, and of an etcd of three members; about three minutes
 	$(TARGET)/release/examples/memory $(DIST) $(ARGS)
 
-overload: build dist ## measure the goodput of `ebla up` under three times its capacity, with one processor for the cluster and one for the load; about five minutes
+overload: build dist ## measure the goodput of `ebla up` under three times its capacity, with one processor for the cluster and one for the load; about seven minutes; ARGS="SECONDS CONNECTIONS"
 	taskset -c 0 $(TARGET)/release/examples/overload $(DIST) $(ARGS)
 
 unread: build dist ## measure the memory of `ebla up` with 4,096 reads of large rows whose responses are not read; about a minute; ARGS="STREAMS ROW_KIB CONNECTIONS"
