@@ -202,7 +202,7 @@ bench-memory: build dist python ## measure the memory of `ebla up`, empty and wh
 recovery: build dist python ## measure the time from kill -9 of one and of three tablet servers until 100 tablets are served again, with 1 GB written; about three minutes; ARGS="MEGABYTES TABLETS"
 	$(TARGET)/release/examples/recovery $(DIST) $(ARGS)
 
-overload: build dist ## measure the goodput of `ebla up` under three times its capacity, with one processor for the cluster and one for the load; about five minutes
+overload: build dist ## measure the goodput of `ebla up` under three times its capacity, with one processor for the cluster and one for the load; about seven minutes; ARGS="SECONDS CONNECTIONS"
 	taskset -c 0 $(TARGET)/release/examples/overload $(DIST) $(ARGS)
 
 unread: build dist ## measure the memory of `ebla up` with 4,096 reads of large rows whose responses are not read; about a minute; ARGS="STREAMS ROW_KIB CONNECTIONS"

@@ -1,22 +1,30 @@
 //! Goodput of a cluster in one process under three times the load that it can carry.
 //!
 //! ```sh
-//! taskset -c 0 target/release/examples/overload target/release/ebla [SECONDS]
+//! taskset -c 0 target/release/examples/overload target/release/ebla [SECONDS] [CONNECTIONS]
 //! ```
 //!
 //! The cluster has one processor and the load another one. For conditional writes, reads with a filter, and writes: first a
-//! closed loop finds the capacity. Then calls arrive at three times that rate, whether earlier ones have been answered or not,
-//! for `SECONDS` (default 60). Each call is abandoned after a second, and goodput is what was answered before. Calls that are
-//! refused are not repeated. Then the closed loop runs again, second by second.
+//! closed loop finds the capacity. Then calls arrive at three times that rate on `CONNECTIONS` connections (default 8), whether earlier ones have been
+//! answered or not, for `SECONDS` (default 60). Goodput is what was answered within a second of its planned start. After that time a call
+//! is abandoned, wherever it is. Calls that are refused are not repeated. Then the closed loop runs again, second by second.
+//!
+//! The server tells how many calls it accepts on a connection; further ones wait in the client, in their order. There are two sorts of client,
+//! measured one after the other:
+//!
+//! - *patient*: calls wait there until they are abandoned, as HTTP/2 libraries do. Under overload each call is then sent when its second is nearly over.
+//! - *impatient*: calls that have waited for half a second are not sent any more, as with the timeout of a connection pool.
+//!
 //! Writes are the cheapest calls: a refusal costs the server not much less than one.
 
 #[path = "support/up.rs"]
 mod up;
 
 use std::error::Error;
+use std::io;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_runtime::Runtime;
@@ -24,6 +32,8 @@ use ebla_workload::bench::closed_loop::{self, LoopResult};
 use ebla_workload::bench::processes::Processes;
 use ebla_workload::bench::target::{Client, Target};
 use ebla_workload::bench::{Values, Workload};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::Semaphore;
 use up::Up;
 
 const ROWS: u64 = 20_000;
@@ -33,8 +43,14 @@ const VALUE_BYTES: usize = 100;
 const CLIENTS: usize = 128;
 /// The offered rate, as a multiple of the capacity.
 const TIMES: f64 = 3.0;
-/// Time after which a caller abandons its call.
+/// Connections of the load.
+const CONNECTIONS: usize = 8;
+/// Clients that share a connection of [`Target`].
+const CLIENTS_PER_CONNECTION: usize = 16;
+/// Time after its planned start when a caller abandons its call.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Time for which an impatient client keeps a call that it cannot send.
+const QUEUED_MAX: Duration = Duration::from_millis(500);
 /// Arrivals are grouped by this interval.
 const STEP: Duration = Duration::from_millis(2);
 /// Length of the measurement of the capacity.
@@ -47,12 +63,13 @@ const CLUSTER_PROCESSOR: &str = "1";
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some(program) = arguments.first() else {
-        eprintln!("usage: overload EBLA [SECONDS]");
+        eprintln!("usage: overload EBLA [SECONDS] [CONNECTIONS]");
         return ExitCode::FAILURE;
     };
     let seconds = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(60);
+    let connections = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(CONNECTIONS).max(1);
     let Ok(tokio) = tokio::runtime::Builder::new_multi_thread().enable_all().build() else { return ExitCode::FAILURE };
-    let run = Box::pin(run(program, Duration::from_secs(seconds)));
+    let run = Box::pin(run(program, Duration::from_secs(seconds), connections));
     match tokio.block_on(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -62,31 +79,66 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(program: &str, length: Duration) -> Result<(), Box<dyn Error>> {
+async fn run(program: &str, length: Duration, connections: usize) -> Result<(), Box<dyn Error>> {
     for workload in [Workload::Check, Workload::Filtered, Workload::Write] {
         let runtime = Runtime::system("overload");
         let (_up, addresses) = Up::start(&["taskset", "-c", CLUSTER_PROCESSOR, program]).await?;
-        let load = Load::new(&runtime, &addresses, workload).await?;
+        let load = Load::new(&runtime, &addresses, workload, connections).await?;
+        let name = workload.name();
         let capacity = load.closed(CAPACITY).await?.per_second();
-        println!("{}: capacity {capacity:.0}/s with {CLIENTS} clients", workload.name());
-        let outcome = load.open(capacity * TIMES, length).await;
-        let goodput = outcome.answered as f64 / length.as_secs_f64();
         println!(
-            "{}: offered {:.0}/s for {} s: goodput {goodput:.0}/s, {:.0} % of the capacity; refused {}, abandoned {}, not sent {}",
-            workload.name(),
-            capacity * TIMES,
-            length.as_secs(),
-            goodput / capacity * 100.0,
-            outcome.refused,
-            outcome.abandoned,
-            outcome.not_sent,
+            "{name}: capacity {capacity:.0}/s with {CLIENTS} clients; {connections} connections of {} calls",
+            load.streams_max
         );
-        for second in 1..=AFTER {
-            let after = load.closed(Duration::from_secs(1)).await?;
-            println!("{}: {second} s later: {:.0}/s, {} errors", workload.name(), after.per_second(), after.errors);
+        for patience in [Patience::Patient, Patience::Impatient] {
+            let outcome = load.open(capacity * TIMES, length, patience).await;
+            let goodput = outcome.answered as f64 / length.as_secs_f64();
+            println!(
+                "{name}, {patience:?}: offered {:.0}/s for {} s: goodput {goodput:.0}/s, {:.0} % of the capacity; \
+                 refused {}, abandoned {}, not sent {}",
+                capacity * TIMES,
+                length.as_secs(),
+                goodput / capacity * 100.0,
+                outcome.refused,
+                outcome.abandoned,
+                outcome.not_sent,
+            );
+            for second in 1..=AFTER {
+                let after = load.closed(Duration::from_secs(1)).await?;
+                println!("{name}: {second} s later: {:.0}/s, {} errors", after.per_second(), after.errors);
+            }
         }
     }
     Ok(())
+}
+
+/// What a client does with calls that it cannot send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    /// It keeps them until they are abandoned.
+    Patient,
+    /// It keeps them for [`QUEUED_MAX`].
+    Impatient,
+}
+
+/// The concurrent calls that the server at `address` accepts on a connection: HTTP/2's `SETTINGS_MAX_CONCURRENT_STREAMS`, in its first frame
+/// (RFC 9113, sections 3.4, 4.1 and 6.5).
+async fn streams_max(runtime: &Runtime, address: &str) -> io::Result<usize> {
+    let mut connection = runtime.net.connect(address).await?;
+    connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
+    connection.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await?;
+    let [high, middle, low, ..] = {
+        let mut header = [0; 9];
+        connection.read_exact(&mut header).await?;
+        header
+    };
+    let mut settings = vec![0; usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap_or(0)];
+    connection.read_exact(&mut settings).await?;
+    let limit = settings.chunks_exact(6).find_map(|setting| match setting {
+        [0, 3, a, b, c, d] => usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).ok(),
+        _ => None,
+    });
+    Ok(limit.unwrap_or(Semaphore::MAX_PERMITS))
 }
 
 /// What became of the calls that arrived.
@@ -104,6 +156,7 @@ struct Counters {
     answered: AtomicU64,
     refused: AtomicU64,
     abandoned: AtomicU64,
+    not_sent: AtomicU64,
     in_flight: AtomicU64,
 }
 
@@ -113,6 +166,9 @@ struct Load {
     target: Target,
     values: Arc<Values>,
     workload: Workload,
+    streams_max: usize,
+    /// The streams of each connection that are free.
+    connections: Vec<Arc<Semaphore>>,
 }
 
 /// A client of the closed loop.
@@ -132,8 +188,14 @@ impl closed_loop::Client for Random {
 }
 
 impl Load {
-    async fn new(runtime: &Runtime, addresses: &str, workload: Workload) -> Result<Self, Box<dyn Error>> {
-        let target = Target::new(runtime, "up", addresses, Processes::default(), CLIENTS).await?;
+    async fn new(
+        runtime: &Runtime,
+        addresses: &str,
+        workload: Workload,
+        connections: usize,
+    ) -> Result<Self, Box<dyn Error>> {
+        let clients = connections * CLIENTS_PER_CONNECTION;
+        let target = Target::new(runtime, "up", addresses, Processes::default(), clients).await?;
         target.create(ROWS, TABLETS).await?;
         let values = Arc::new(Values::new(runtime, VALUE_BYTES));
         let mut client = target.client(0).ok_or("no address to write to")?;
@@ -141,7 +203,9 @@ impl Load {
         for part in rows.chunks(500) {
             client.write_rows(part, &values).await?;
         }
-        Ok(Self { runtime: runtime.clone(), target, values, workload })
+        let streams_max = streams_max(runtime, addresses.split(',').next().unwrap_or_default()).await?;
+        let connections = (0..connections).map(|_| Arc::new(Semaphore::new(streams_max))).collect();
+        Ok(Self { runtime: runtime.clone(), target, values, workload, streams_max, connections })
     }
 
     async fn closed(&self, length: Duration) -> Result<LoopResult, Box<dyn Error>> {
@@ -155,11 +219,11 @@ impl Load {
     }
 
     /// Sends `rate` calls a second for `length`, and waits for the last ones.
-    async fn open(&self, rate: f64, length: Duration) -> Outcome {
+    async fn open(&self, rate: f64, length: Duration, patience: Patience) -> Outcome {
         /// Calls that this program can have in flight.
-        const IN_FLIGHT_MAX: u64 = 100_000;
+        const IN_FLIGHT_MAX: u64 = 300_000;
         let counters = Arc::new(Counters::default());
-        let (mut sent, mut not_sent) = (0_u64, 0_u64);
+        let (mut started, mut skipped) = (0_u64, 0_u64);
         let began = self.runtime.clock.monotonic();
         let mut ticks = tokio::time::interval(STEP);
         loop {
@@ -170,13 +234,14 @@ impl Load {
             }
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive count")]
             let due = (rate * elapsed.as_secs_f64()) as u64;
-            while sent + not_sent < due {
+            while started + skipped < due {
                 if counters.in_flight.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
-                    not_sent += 1;
+                    skipped += 1;
                     continue;
                 }
-                sent += 1;
-                self.send(sent, &counters);
+                let planned = began + Duration::from_secs_f64((started + skipped) as f64 / rate);
+                started += 1;
+                self.start(started, planned, patience, &counters);
             }
         }
         while counters.in_flight.load(Ordering::Relaxed) > 0 {
@@ -186,20 +251,34 @@ impl Load {
             answered: counters.answered.load(Ordering::Relaxed),
             refused: counters.refused.load(Ordering::Relaxed),
             abandoned: counters.abandoned.load(Ordering::Relaxed),
-            not_sent,
+            not_sent: counters.not_sent.load(Ordering::Relaxed) + skipped,
         }
     }
 
-    fn send(&self, number: u64, counters: &Arc<Counters>) {
-        let Some(mut client) = self.target.client(usize::try_from(number).unwrap_or(0) % CLIENTS) else { return };
+    /// Starts a call whose start was planned for `planned`.
+    fn start(&self, number: u64, planned: Duration, patience: Patience, counters: &Arc<Counters>) {
+        let at = usize::try_from(number).unwrap_or(0) % self.connections.len();
+        let (Some(mut client), Some(streams)) = (self.target.client(at), self.connections.get(at)) else { return };
         let (values, counters, workload) = (Arc::clone(&self.values), Arc::clone(counters), self.workload);
+        let (clock, streams) = (self.runtime.clock.clone(), Arc::clone(streams));
         let row = self.runtime.rng.below(ROWS);
         counters.in_flight.fetch_add(1, Ordering::Relaxed);
         self.runtime.tasks.spawn("call", async move {
-            let count = match tokio::time::timeout(PATIENCE, client.request(workload, row, ROWS, &values)).await {
-                Ok(Ok(())) => &counters.answered,
-                Ok(Err(_refused)) => &counters.refused,
-                Err(_elapsed) => &counters.abandoned,
+            let left = |of: Duration| of.saturating_sub(clock.monotonic().saturating_sub(planned));
+            let place = match patience {
+                Patience::Patient => Ok(None),
+                Patience::Impatient => tokio::time::timeout(left(QUEUED_MAX), streams.acquire()).await.map(Result::ok),
+            };
+            let count = match place {
+                Err(_elapsed) => &counters.not_sent,
+                Ok(_place) => {
+                    let answer = client.request(workload, row, ROWS, &values);
+                    match tokio::time::timeout(left(PATIENCE), answer).await {
+                        Ok(Ok(())) => &counters.answered,
+                        Ok(Err(_refused)) => &counters.refused,
+                        Err(_elapsed) => &counters.abandoned,
+                    }
+                }
             };
             count.fetch_add(1, Ordering::Relaxed);
             counters.in_flight.fetch_sub(1, Ordering::Relaxed);
