@@ -44,7 +44,10 @@ pub use self::{
     filter::{filter_from_bytes, filter_from_proto, filter_to_bytes, filter_to_proto},
     highest_ids::{highest_ids_from_proto, highest_ids_to_proto},
     idempotency::{idempotency_from_proto, idempotency_token},
-    locality::{locality_group_change_from_proto, locality_group_change_to_proto, locality_groups_to_proto},
+    locality::{
+        group_sizes_from_proto, group_sizes_to_proto, locality_group_change_from_proto, locality_group_change_to_proto,
+        locality_groups_to_proto, stored_bytes_from_proto, stored_bytes_to_proto,
+    },
     messages::{LargeRows, MessageSizes, RowMessage, RowMessages, reset_row},
     mutation::{
         mutation_from_bytes, mutation_from_proto, mutation_to_bytes, mutation_to_proto, rule_from_bytes,
