@@ -11,6 +11,8 @@ SHELL := /bin/bash
 # Folder for all build products outside the clone: target folder, RocksDB, the program, Python environments.
 export EBLA_CACHE ?= $(HOME)/.cache/ebla
 TARGET := $(or $(CARGO_TARGET_DIR),$(EBLA_CACHE)/target)
+# Pages with several versions, for the data set of `make run`.
+PAGES := $(EBLA_CACHE)/pages
 # The program as shipped: stripped, with its debug symbols in ebla.debug.
 EBLA := $(EBLA_CACHE)/bin/ebla
 # The same program built for shipping: benchmarks and containers use it.
@@ -33,7 +35,7 @@ WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program dist run test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race scale paper recovery \
+.PHONY: help install configure python base-image build program dist run pages test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race scale paper recovery \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread
 
 help: ## show this list
@@ -69,8 +71,11 @@ dist: configure ## build the program for shipping, optimised across crates, into
 	@objcopy --strip-all --add-gnu-debuglink=$(DIST).debug $(TARGET)/dist/ebla $(DIST).new
 	@mv $(DIST).new $(DIST)
 
-run: program ## start a cluster and load a real data set; ARGS=--exit-after-load stops after the load
-	$(EBLA) demo webtable $(ARGS)
+run: program pages ## start a cluster and load a real data set; ARGS=--exit-after-load stops after the load
+	$(EBLA) demo webtable $$(test ! -d $(PAGES) || echo --pages $(PAGES)) $(ARGS)
+
+pages: install ## download Debian's packages of Clang's documentation, five releases of 6 MB in total: the pages of `make run`
+	@workload/data/pages.sh $(PAGES) || echo "no pages could be downloaded: the contents of pages are generated"
 
 cluster: dist ## start a cluster in containers: 3 etcd, 2 masters, 5 tablet servers at 127.0.0.1:8086 to 8090; needs Docker
 	deploy/cluster.sh up $(DIST)

@@ -432,6 +432,11 @@ fn locality_groups_are_created_changed_and_shown_by_commands() {
 
     run(address, &["row", "set", "web", "com.cnn.www", "contents:=<html>", "anchor:cnnsi.com=CNN"]);
     let shown = run(address, &["row", "get", "web", "com.cnn.www"]);
+    let flushed = json(address, &["table", "locality-group", "describe", "web", "--flush", "-o", "json"]);
+    for group in ["default", "pages"] {
+        assert!(flushed[group]["data_bytes"].as_u64().unwrap() > 0, "{flushed}");
+        assert!(flushed[group]["file_bytes"].as_u64().unwrap() > 0, "{flushed}");
+    }
     for step in [
         &["table", "locality-group", "move", "web", "anchor", "pages"][..],
         &["table", "locality-group", "set", "web", "pages", "compression=two-pass"],

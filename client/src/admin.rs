@@ -11,7 +11,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::gc::GcRule;
 use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::locality::LocalityGroupChange;
+use ebla_model::locality::{GroupSizes, LocalityGroupChange};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::{Protection, TableName};
 use ebla_proto::admin::drop_row_range_request::Target as DropTarget;
@@ -328,7 +328,28 @@ impl Admin {
         changes: &[LocalityGroupChange],
     ) -> Result<Vec<operate::LocalityGroup>, Error> {
         let changes = changes.iter().map(convert::locality_group_change_to_proto).collect();
-        let message = operate::ChangeLocalityGroupsRequest { table: table.to_string(), changes };
+        let message = operate::ChangeLocalityGroupsRequest { table: table.to_string(), changes, ..Default::default() };
+        self.locality_groups(message).await
+    }
+
+    /// The locality groups of a table, by number, with these sizes.
+    ///
+    /// # Errors
+    /// `NotFoundTable`; otherwise as [`Self::create_table`].
+    pub async fn describe_locality_groups(
+        &self,
+        table: &TableName,
+        sizes: GroupSizes,
+    ) -> Result<Vec<operate::LocalityGroup>, Error> {
+        let sizes = convert::group_sizes_to_proto(sizes).into();
+        let message = operate::ChangeLocalityGroupsRequest { table: table.to_string(), sizes, ..Default::default() };
+        self.locality_groups(message).await
+    }
+
+    async fn locality_groups(
+        &self,
+        message: operate::ChangeLocalityGroupsRequest,
+    ) -> Result<Vec<operate::LocalityGroup>, Error> {
         let reply = self.operate().change_locality_groups(self.request(message)).await;
         reply.map(|reply| reply.into_inner().groups).map_err(|status| from_status(&status).0)
     }

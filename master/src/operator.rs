@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_client::Deadline;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, ServerId, TabletId};
+use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::locality::LocalityGroupChange;
+use ebla_model::locality::{GroupSizes, LocalityGroupChange, StoredBytes};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::mutation::validate_row_key;
 use ebla_model::schema::{TableName, TableSchema, TableState};
@@ -16,10 +16,11 @@ use ebla_proto::operate::operate_server::Operate;
 use ebla_proto::{convert, operate, record};
 use ebla_routing::Annotations;
 use ebla_runtime::Net;
-use futures::future::BoxFuture;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::active::{ActiveMaster, CachedMetadata};
 use crate::admin::handle::{MasterHandle, to_response};
@@ -89,6 +90,7 @@ impl Operator {
         request: operate::ChangeLocalityGroupsRequest,
     ) -> Result<operate::ChangeLocalityGroupsReply, Error> {
         let name: TableName = request.table.parse()?;
+        let sizes = convert::group_sizes_from_proto(request.sizes);
         let changes = request.changes.into_iter().map(convert::locality_group_change_from_proto);
         let changes = changes.collect::<Result<Vec<_>, _>>()?;
         let schema = if changes.is_empty() {
@@ -99,7 +101,11 @@ impl Operator {
             let change = |schema: &TableSchema| schema.apply_to_groups(&changes);
             jobs::update_schema::update_schema(&master, &name, change, master.deadline(LOCALITY_TIMEOUT)).await?
         };
-        Ok(operate::ChangeLocalityGroupsReply { groups: convert::locality_groups_to_proto(&schema) })
+        let bytes = match sizes {
+            GroupSizes::None => None,
+            GroupSizes::Files | GroupSizes::Flushed => table_sizes(&self.handle.active()?, schema.table, sizes).await?,
+        };
+        Ok(operate::ChangeLocalityGroupsReply { groups: convert::locality_groups_to_proto(&schema, bytes.as_ref()) })
     }
 
     async fn status(&self) -> Result<operate::StatusReply, Error> {
@@ -346,6 +352,30 @@ fn group_statuses(snapshot: &ClusterSnapshot) -> Vec<operate::GroupStatus> {
         }
     };
     snapshot.groups().into_values().map(status).collect()
+}
+
+/// Approximate bytes of a table in files, by the number of the locality group, at the leaders of its tablets. `None` while they are unknown:
+/// a tablet has no leader that reports them.
+async fn table_sizes(
+    master: &ActiveMaster,
+    table: TableId,
+    sizes: GroupSizes,
+) -> Result<Option<BTreeMap<u32, StoredBytes>>, Error> {
+    let snapshot = observation::observe_reports(master).await?;
+    let tablets = snapshot.tablets().values().filter(|tablet| tablet.table == table).count() as u64;
+    let servers = snapshot.servers.iter().filter(|(_id, server)| server.report.is_some()).map(|(id, _server)| *id);
+    let requests = servers.map(|server| master.servers().table_sizes(server, table, sizes).boxed());
+    let replies = join_all(requests).await.into_iter();
+    let replies: Vec<_> = replies
+        .filter_map(|reply| reply.inspect_err(|failed| debug!(error = %failed.error, "sizes of a table not read")).ok())
+        .collect();
+    let mut groups: BTreeMap<u32, StoredBytes> = BTreeMap::new();
+    for group in replies.iter().flat_map(|reply| &reply.groups) {
+        let bytes = group.bytes.as_ref().map(convert::stored_bytes_from_proto).unwrap_or_default();
+        groups.entry(group.group).or_default().add(bytes);
+    }
+    let counted: u64 = replies.iter().map(|reply| reply.tablets).sum();
+    Ok((counted == tablets).then_some(groups))
 }
 
 /// Divides a group. The rows of the tablets that have moved are written here, so that they are visible when the call

@@ -18,6 +18,7 @@ use ebla_model::id::{
     ClusterId, GroupId, LogId, MasterEpoch, OperationId, ReplicaId, ServerId, TableId, TabletId, Term,
 };
 use ebla_model::key::RowKey;
+use ebla_model::locality::GroupSizes;
 use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
 use ebla_proto::control::apply_request::Kind;
@@ -57,6 +58,8 @@ const MERGE_TIMEOUT: Duration = Duration::from_secs(10);
 const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of forcing a membership: the replica is stopped, written to, and started.
 const FORCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout of reading the sizes of a table, which may flush first.
+const SIZES_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of dividing a group, which flushes first.
 const DIVIDE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -372,6 +375,18 @@ impl ServerClient {
         let message = control::ReportRequest { fence: self.fence() };
         let mut client = self.client(server).await?;
         within(REPORT_TIMEOUT, client.report(Self::request(message, REPORT_TIMEOUT))).await
+    }
+
+    /// Requests what the locality groups of a table cost in the groups that the server leads.
+    pub(crate) async fn table_sizes(
+        &self,
+        server: ServerId,
+        table: TableId,
+        sizes: GroupSizes,
+    ) -> Result<control::TableSizesReply, RpcError> {
+        let message = control::TableSizesRequest { table: table.get(), flush: sizes == GroupSizes::Flushed };
+        let mut client = self.client(server).await?;
+        within(SIZES_TIMEOUT, client.table_sizes(Self::request(message, SIZES_TIMEOUT))).await
     }
 }
 

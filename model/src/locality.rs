@@ -19,6 +19,8 @@ pub const GROUPS_MAX: usize = 8;
 pub const GROUP_NAME_BYTES_MAX: usize = 64;
 /// Sizes of uncompressed blocks, in KiB.
 pub const BLOCK_KIB: std::ops::RangeInclusive<u16> = 4..=1024;
+/// The size of a block that two-pass compression begins with, in KiB: what a block does not contain cannot be found in it.
+pub const TWO_PASS_BLOCK_KIB: u16 = 1024;
 /// Levels of Zstd.
 pub const ZSTD_LEVELS: std::ops::RangeInclusive<u8> = 1..=19;
 
@@ -34,8 +36,10 @@ pub enum Compression {
     Lz4ThenZstd,
     /// Zstd with this level, one of [`ZSTD_LEVELS`].
     Zstd(u8),
-    /// For long common strings: a dictionary for each file, trained on its content, then Zstd in blocks of at least 64 KiB. As in the
-    /// paper, the first pass looks at a large window and the second one at a small one.
+    /// For long common strings, such as those of several versions of a page and of the pages of one host: Zstd with a window as large as the
+    /// block, in blocks of [`TWO_PASS_BLOCK_KIB`] unless other ones are wanted, and of at least 64 KiB. Smaller blocks than 512 KiB have a
+    /// dictionary for each file, trained on its content. The paper finds long common strings in one pass and repetitions in a small
+    /// window in a second one; Zstd finds both in one.
     TwoPass,
 }
 
@@ -84,6 +88,35 @@ impl Default for LocalityGroupOptions {
             residence: Residence::default(),
         }
     }
+}
+
+/// Approximate bytes of cells in files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoredBytes {
+    /// Of the files: compressed blocks, their indexes and filters.
+    pub files: u64,
+    /// Of keys and values before compression, those of deleted cells included that are still in files.
+    pub data: u64,
+}
+
+impl StoredBytes {
+    /// Adds those of other cells.
+    pub fn add(&mut self, other: Self) {
+        self.files = self.files.saturating_add(other.files);
+        self.data = self.data.saturating_add(other.data);
+    }
+}
+
+/// Which sizes a description of locality groups contains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GroupSizes {
+    /// None.
+    #[default]
+    None,
+    /// Those of files. What is in memtables alone is not counted.
+    Files,
+    /// Those of files after a flush.
+    Flushed,
 }
 
 /// A locality group of a table.
@@ -172,17 +205,20 @@ impl LocalityGroupOptions {
     ///   in-memory     no, yes
     /// ```
     ///
+    /// A change to `two-pass` that names no block makes it at least [`TWO_PASS_BLOCK_KIB`].
+    ///
     /// # Errors
     /// `InvalidArgument` for an unknown option or value; it names those that exist.
     pub fn with(self, text: &str) -> Result<Self, Error> {
         let mut options = self;
+        let mut block_kib = None;
         for option in text.split(';').filter(|option| !option.is_empty()) {
             let (name, value) = option
                 .split_once('=')
                 .ok_or_else(|| Error::invalid(format!("locality group option {option:?}: expected NAME=VALUE")))?;
             match name {
                 "compression" => options.compression = value.parse()?,
-                "block" => options.block_kib = parse_kib(value)?,
+                "block" => block_kib = Some(parse_kib(value)?),
                 "bloom" => options.bloom = value.parse()?,
                 "in-memory" => options.residence = value.parse()?,
                 _ => {
@@ -192,8 +228,15 @@ impl LocalityGroupOptions {
                 }
             }
         }
+        options.block_kib = block_kib.unwrap_or_else(|| options.block_after(self));
         options.validate()?;
         Ok(options)
+    }
+
+    /// The size of a block that nothing names, after the options `before`.
+    fn block_after(&self, before: Self) -> u16 {
+        let becomes_two_pass = self.compression == Compression::TwoPass && before.compression != Compression::TwoPass;
+        if becomes_two_pass { before.block_kib.max(TWO_PASS_BLOCK_KIB) } else { before.block_kib }
     }
 }
 
@@ -317,6 +360,19 @@ mod tests {
         let options: LocalityGroupOptions = "compression=zstd:3;bloom=none".parse().unwrap();
         let changed = options.with("block=64k").unwrap();
         assert_eq!(changed.to_string(), "compression=zstd:3;block=64k;bloom=none;in-memory=no");
+    }
+
+    #[test]
+    fn two_pass_compression_begins_with_large_blocks() {
+        let block = |before: &str, change: &str| {
+            let before: LocalityGroupOptions = before.parse().unwrap();
+            before.with(change).unwrap().block_kib
+        };
+        assert_eq!(block("", "compression=two-pass"), TWO_PASS_BLOCK_KIB);
+        assert_eq!(block("", "block=64k;compression=two-pass"), 64, "a block that is named");
+        assert_eq!(block("compression=two-pass;block=64k", "compression=two-pass"), 64, "no change");
+        assert_eq!(block("compression=two-pass", "compression=lz4"), TWO_PASS_BLOCK_KIB, "what is not named stays");
+        assert_eq!(block("block=32k", "compression=lz4"), 32);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::tablet::handler::wire_error;
 use crate::tablet::lifecycle::digest::Digest;
 use crate::tablet::lifecycle::manager::{CreateOutcome, InitialState, QuorumLoss, TabletManager};
 use crate::tablet::lifecycle::replica_change::ReplicaChange;
-use crate::tablet::{ReplicaReport, Tablet, TabletGroup, TabletReport};
+use crate::tablet::{ReplicaReport, TableSizes, Tablet, TabletGroup, TabletReport};
 
 /// Serves `ebla.control.Control`.
 #[derive(Clone, Debug)]
@@ -411,6 +411,35 @@ impl Control for ControlService {
         flushed.map_err(|error| error_status(&error))?;
         Ok(Response::new(wire::FlushReply {}))
     }
+
+    async fn table_sizes(
+        &self,
+        request: Request<wire::TableSizesRequest>,
+    ) -> Result<Response<wire::TableSizesReply>, Status> {
+        let request = request.into_inner();
+        let groups = self.manager.groups();
+        let sizes = self.manager.maintenance().run(move || table_sizes(&groups, request)).await;
+        let sizes = sizes.map_err(|error| error_status(&Error::new(Reason::Unavailable, error.to_string())))?;
+        let TableSizes { tablets, groups } = sizes.map_err(|error| error_status(&error))?;
+        let group = |(group, bytes)| {
+            let bytes = Some(convert::stored_bytes_to_proto(bytes));
+            wire::LocalityGroupBytes { group, bytes }
+        };
+        Ok(Response::new(wire::TableSizesReply { tablets, groups: groups.into_iter().map(group).collect() }))
+    }
+}
+
+/// What the locality groups of a table cost in those of these groups that are led here. Blocking.
+fn table_sizes(groups: &[Arc<TabletGroup>], request: wire::TableSizesRequest) -> Result<TableSizes, Error> {
+    let table = TableId::new(request.table);
+    let mut sizes = TableSizes::default();
+    for group in groups.iter().filter(|group| group.leads_table(table)) {
+        if request.flush {
+            group.state_machine().flush()?;
+        }
+        group.add_table_sizes(table, &mut sizes)?;
+    }
+    Ok(sizes)
 }
 
 /// What the locality groups of a table need in memory on this server, by their numbers. Blocking.

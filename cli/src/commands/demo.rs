@@ -14,7 +14,7 @@ use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
 use futures::StreamExt as _;
 
-use super::{load, tablet, up};
+use super::{load, locality_group, tablet, up};
 use crate::encoding;
 use crate::output::{self, Failure, Table};
 use crate::process::Signals;
@@ -32,6 +32,9 @@ pub struct Demo {
     /// Stop after the load and the example queries
     #[arg(long)]
     pub exit_after_load: bool,
+    /// What the pages contain
+    #[command(flatten)]
+    pub contents: load::Contents,
     /// Options of `up`
     #[command(flatten)]
     pub up: up::Up,
@@ -40,7 +43,7 @@ pub struct Demo {
 /// Data sets that ship with the program.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Dataset {
-    /// The home pages in this machine's Debian package index, linked by dependencies
+    /// Pages with several versions, and the home pages in this machine's Debian package index
     Webtable,
 }
 
@@ -74,7 +77,8 @@ async fn load_and_query(demo: &Demo, running: &up::Running, runtime: &Runtime) -
     let Dataset::Webtable = demo.dataset;
     let client = Client::connect_cluster(running.first_address(), runtime.clone()).await?;
     let name = TableName::from_parts("dev", "dev", "webtable")?;
-    let webtable = load::Webtable::find();
+    let webtable = load::Webtable::find(&demo.contents)?;
+    let page = webtable.most_linked_page();
     let (found, wanted) = (count(&client, &name).await?, webtable.rows());
     // More rows than expected are fine: the index may have become shorter since the first load.
     if found >= wanted {
@@ -85,7 +89,29 @@ async fn load_and_query(demo: &Demo, running: &up::Running, runtime: &Runtime) -
         }
         output::print(&load::describe(&load::webtable(&client, &name, webtable, runtime).await?));
     }
-    run_queries(&client, &name).await
+    run_queries(&client, &name).await?;
+    if let Some(page) = page {
+        show_versions(&client, &name, &page).await?;
+    }
+    let groups = locality_group::to_text(&load::groups(&client, &name).await?);
+    output::print(&format!(
+        "\nWhat each locality group costs, on one replica    ebla table locality-group describe webtable --flush\n{groups}"
+    ));
+    Ok(())
+}
+
+/// The versions of one page, without their contents.
+async fn show_versions(client: &Client, name: &TableName, page: &RowKey) -> Result<(), Failure> {
+    let Some(row) = client.table(name).read_row(page, None).await? else { return Ok(()) };
+    let of = |family: &'static str| row.cells.iter().filter(move |cell| cell.family.as_str() == family);
+    let language = of("language").next().map_or_else(String::new, |cell| encoding::escape(&cell.value));
+    let text = format!("\nThe versions of a page, language {language}    ebla row get webtable {page}\n");
+    output::print(&text);
+    for (contents, checksum) in of("contents").zip(of("checksum")) {
+        let (at, bytes) = (output::time(contents.timestamp), readable_bytes(contents.value.len() as u64));
+        output::print(&format!("  {at}  {bytes:>10}  checksum {}\n", encoding::escape(&checksum.value)));
+    }
+    Ok(())
 }
 
 /// Number of rows in the table; 0 when the table does not exist.

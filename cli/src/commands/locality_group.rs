@@ -1,10 +1,11 @@
 //! `ebla table locality-group`: which families of a table are stored together, and how.
 
 use ebla_client::Client;
+use ebla_model::capacity::readable_bytes;
 use ebla_model::error::Reason;
-use ebla_model::locality::LocalityGroupChange;
+use ebla_model::locality::{GroupSizes, LocalityGroupChange};
 use ebla_model::schema::TableName;
-use ebla_proto::operate;
+use ebla_proto::{operate, record};
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
@@ -22,10 +23,11 @@ pub enum LocalityGroup {
     ///   bloom=none|rows|columns: Bloom filters for reads of rows that do not exist, or of single columns that do not
     ///   in-memory=no|yes: hold all cells of the group in memory too, within the budget of each server (--memory-groups)
     ///
-    /// Options that are not named stay as they are. The group of all other families is called `default`.
+    /// Options that are not named stay as they are; a change to two-pass makes blocks of 1024k if it names none. The group of all other
+    /// families is called `default`.
     ///
     /// Example:
-    ///   ebla table locality-group set web pages 'compression=two-pass;block=64k'
+    ///   ebla table locality-group set web pages compression=two-pass
     #[command(verbatim_doc_comment)]
     Set {
         /// Which cluster
@@ -71,10 +73,14 @@ pub enum LocalityGroup {
         /// Name of the group
         group: String,
     },
-    /// Show the groups of a table, their families and options
+    /// Show the groups of a table, their families, sizes and options
     ///
-    /// Example:
+    /// Sizes are those of one replica of each tablet: DATA are keys and values, IN FILES is what they take there. Both are estimates, and
+    /// contain cells that were deleted and are still in files. What is in memory alone is not counted.
+    ///
+    /// Examples:
     ///   ebla table locality-group describe web
+    ///   ebla table locality-group describe web --flush
     #[command(verbatim_doc_comment)]
     Describe {
         /// Which cluster
@@ -82,6 +88,9 @@ pub enum LocalityGroup {
         cluster: ClusterArguments,
         /// Name of the table
         table: String,
+        /// Write what is in memory alone to files first
+        #[arg(long)]
+        flush: bool,
     },
 }
 
@@ -92,25 +101,46 @@ pub enum LocalityGroup {
 pub async fn run(command: LocalityGroup, runtime: Runtime) -> Result<(), Failure> {
     let (cluster, table, change) = match command {
         LocalityGroup::Set { cluster, table, group, options } => {
-            (cluster, table, Some(LocalityGroupChange::Set { name: group, options }))
+            (cluster, table, LocalityGroupChange::Set { name: group, options })
         }
         LocalityGroup::Move { cluster, table, family, group } => {
-            (cluster, table, Some(LocalityGroupChange::Move { family, group }))
+            (cluster, table, LocalityGroupChange::Move { family, group })
         }
         LocalityGroup::Remove { cluster, table, group } => {
-            (cluster, table, Some(LocalityGroupChange::Remove { name: group }))
+            (cluster, table, LocalityGroupChange::Remove { name: group })
         }
-        LocalityGroup::Describe { cluster, table } => (cluster, table, None),
+        LocalityGroup::Describe { cluster, table, flush } => {
+            let sizes = if flush { GroupSizes::Flushed } else { GroupSizes::Files };
+            return describe(&cluster, &table, sizes, &runtime).await;
+        }
     };
     let name = cluster.table(&table)?;
     let client = cluster.client(&runtime).await?;
-    let changes: Vec<LocalityGroupChange> = change.into_iter().collect();
-    let groups = client.admin().change_locality_groups(&name, &changes).await?;
-    match cluster.output {
-        Format::Json => output::print_json(&to_json(&groups)),
-        Format::Table => output::print(&to_text(&groups)),
+    let groups = client.admin().change_locality_groups(&name, &[change]).await?;
+    show(&cluster, &groups);
+    Ok(())
+}
+
+async fn describe(
+    cluster: &ClusterArguments,
+    table: &str,
+    sizes: GroupSizes,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
+    let name = cluster.table(table)?;
+    let groups = cluster.client(runtime).await?.admin().describe_locality_groups(&name, sizes).await?;
+    show(cluster, &groups);
+    if groups.iter().any(|group| group.bytes.is_none()) {
+        output::note("the sizes are unknown: not every tablet has a leader that reports them; try again");
     }
     Ok(())
+}
+
+fn show(cluster: &ClusterArguments, groups: &[operate::LocalityGroup]) {
+    match cluster.output {
+        Format::Json => output::print_json(&to_json(groups)),
+        Format::Table => output::print(&to_text(groups)),
+    }
 }
 
 /// `NAME=family,family;option=value;…` as changes of a table with these families.
@@ -150,18 +180,41 @@ pub(super) fn to_json(groups: &[operate::LocalityGroup]) -> Value {
     let group = |group: &operate::LocalityGroup| {
         let options = group.options.split(';').filter_map(|option| option.split_once('='));
         let options: serde_json::Map<_, _> = options.map(|(name, value)| (name.to_owned(), json!(value))).collect();
-        (group.name.clone(), json!({ "families": group.families, "options": options }))
+        let mut shown = json!({ "families": group.families, "options": options });
+        if let (Some(shown), Some(bytes)) = (shown.as_object_mut(), group.bytes) {
+            shown.insert("data_bytes".to_owned(), json!(bytes.data));
+            shown.insert("file_bytes".to_owned(), json!(bytes.files));
+        }
+        (group.name.clone(), shown)
     };
     Value::Object(groups.iter().map(group).collect())
 }
 
-/// The same for people.
+/// The same for people, with sizes where they are known.
 pub(super) fn to_text(groups: &[operate::LocalityGroup]) -> String {
-    let mut shown = output::Table::new(&["LOCALITY GROUP", "FAMILIES", "OPTIONS"]);
+    if groups.iter().any(|group| group.bytes.is_none()) {
+        let mut shown = output::Table::new(&["LOCALITY GROUP", "FAMILIES", "OPTIONS"]);
+        for group in groups {
+            shown.row(vec![group.name.clone(), group.families.join(" "), group.options.clone()]);
+        }
+        return shown.render();
+    }
+    let mut shown = output::Table::new(&["LOCALITY GROUP", "FAMILIES", "DATA", "IN FILES", "RATIO", "OPTIONS"]);
     for group in groups {
-        shown.row(vec![group.name.clone(), group.families.join(" "), group.options.clone()]);
+        let (name, families, options) = (group.name.clone(), group.families.join(" "), group.options.clone());
+        let bytes = group.bytes.unwrap_or_default();
+        let (data, files) = (readable_bytes(bytes.data), readable_bytes(bytes.files));
+        shown.row(vec![name, families, data, files, ratio(bytes), options]);
     }
     shown.render()
+}
+
+/// How many bytes of data are in a byte of files, to one decimal place; `-` without files.
+fn ratio(bytes: record::StoredBytes) -> String {
+    match bytes.data.saturating_mul(10).checked_div(bytes.files) {
+        Some(tenths) => format!("{}.{}", tenths / 10, tenths % 10),
+        None => "-".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -187,8 +240,9 @@ mod tests {
             name: name.to_owned(),
             options: "compression=lz4;block=16k;bloom=rows;in-memory=no".to_owned(),
             families: families.iter().map(|family| (*family).to_owned()).collect(),
+            bytes: None,
         };
-        let groups = [group("default", &["a", "b"]), group("pages", &[])];
+        let mut groups = [group("default", &["a", "b"]), group("pages", &[])];
         assert!(to_text(&groups).contains("a b"));
         let options = json!({ "compression": "lz4", "block": "16k", "bloom": "rows", "in-memory": "no" });
         let expected = json!({
@@ -196,5 +250,18 @@ mod tests {
             "pages": { "families": [], "options": options },
         });
         assert_eq!(to_json(&groups), expected);
+
+        groups[0].bytes = Some(record::StoredBytes { files: 2048, data: 23_000 });
+        assert!(!to_text(&groups).contains("RATIO"), "unknown for one group");
+        groups[1].bytes = Some(record::StoredBytes::default());
+        let words: Vec<Vec<String>> = to_text(&groups)
+            .lines()
+            .map(|line| line.split("  ").map(|word| word.trim().to_owned()).collect())
+            .collect();
+        let cells = |at: usize| words[at].iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>().join("|");
+        assert_eq!(cells(0), "LOCALITY GROUP|FAMILIES|DATA|IN FILES|RATIO|OPTIONS");
+        assert_eq!(cells(1), "default|a b|22.4 KiB|2.0 KiB|11.2|compression=lz4;block=16k;bloom=rows");
+        assert_eq!(cells(2), "pages|0 B|0 B|-|compression=lz4;block=16k;bloom=rows");
+        assert_eq!(to_json(&groups)["default"]["file_bytes"], json!(2048));
     }
 }

@@ -111,7 +111,7 @@ pub enum Table {
     ///
     /// Examples:
     ///   ebla table locality-group describe web
-    ///   ebla table locality-group set web pages 'compression=two-pass;block=64k'
+    ///   ebla table locality-group set web pages compression=two-pass
     #[command(subcommand, verbatim_doc_comment)]
     LocalityGroup(LocalityGroup),
 }

@@ -1,8 +1,10 @@
 //! Locality groups in requests of operators and in stored schemas.
 
+use std::collections::BTreeMap;
+
 use ebla_model::cell::FamilyName;
 use ebla_model::error::Error;
-use ebla_model::locality::{DEFAULT_GROUP, LocalityGroup, LocalityGroupChange};
+use ebla_model::locality::{DEFAULT_GROUP, GroupSizes, LocalityGroup, LocalityGroupChange, StoredBytes};
 use ebla_model::schema::{NewFamily, TableSchema};
 
 use crate::convert::{gc_rule_from_proto, gc_rule_to_proto};
@@ -57,8 +59,40 @@ pub(super) fn locality_group_from_proto(group: &record::LocalityGroup) -> Result
     Ok(LocalityGroup { name: group.name.clone(), number: group.number, options })
 }
 
-/// The locality groups of a table by number, with their families; the default group is always there.
-pub fn locality_groups_to_proto(schema: &TableSchema) -> Vec<operate::LocalityGroup> {
+/// Which sizes a reply contains.
+pub const fn group_sizes_to_proto(sizes: GroupSizes) -> operate::GroupSizes {
+    match sizes {
+        GroupSizes::None => operate::GroupSizes::None,
+        GroupSizes::Files => operate::GroupSizes::Files,
+        GroupSizes::Flushed => operate::GroupSizes::Flushed,
+    }
+}
+
+/// Which sizes a reply contains; none for a value of a newer release.
+pub fn group_sizes_from_proto(sizes: i32) -> GroupSizes {
+    match operate::GroupSizes::try_from(sizes) {
+        Ok(operate::GroupSizes::Files) => GroupSizes::Files,
+        Ok(operate::GroupSizes::Flushed) => GroupSizes::Flushed,
+        Ok(operate::GroupSizes::None) | Err(_) => GroupSizes::None,
+    }
+}
+
+/// Bytes of cells in files.
+pub const fn stored_bytes_to_proto(bytes: StoredBytes) -> record::StoredBytes {
+    record::StoredBytes { files: bytes.files, data: bytes.data }
+}
+
+/// Bytes of cells in files.
+pub const fn stored_bytes_from_proto(bytes: &record::StoredBytes) -> StoredBytes {
+    StoredBytes { files: bytes.files, data: bytes.data }
+}
+
+/// The locality groups of a table by number, with their families; the default group is always there. `bytes`: by number, where they are
+/// known; a group that is absent has no cells in files.
+pub fn locality_groups_to_proto(
+    schema: &TableSchema,
+    bytes: Option<&BTreeMap<u32, StoredBytes>>,
+) -> Vec<operate::LocalityGroup> {
     let mut numbers: Vec<u32> = schema.locality_groups.iter().map(|group| group.number).collect();
     if !numbers.contains(&DEFAULT_GROUP) {
         numbers.insert(0, DEFAULT_GROUP);
@@ -69,6 +103,7 @@ pub fn locality_groups_to_proto(schema: &TableSchema) -> Vec<operate::LocalityGr
             name: schema.group_name(number).to_owned(),
             options: schema.group_options(number).to_string(),
             families: families.map(|family| family.name.to_string()).collect(),
+            bytes: bytes.map(|bytes| stored_bytes_to_proto(bytes.get(&number).copied().unwrap_or_default())),
         }
     };
     numbers.into_iter().map(group).collect()
@@ -97,5 +132,25 @@ mod tests {
             assert_eq!(locality_group_change_from_proto(sent), Ok(change));
         }
         assert!(locality_group_change_from_proto(operate::LocalityGroupChange { change: None }).is_err());
+    }
+
+    #[test]
+    fn sizes_come_back() {
+        for sizes in [GroupSizes::None, GroupSizes::Files, GroupSizes::Flushed] {
+            assert_eq!(group_sizes_from_proto(group_sizes_to_proto(sizes).into()), sizes);
+        }
+        assert_eq!(group_sizes_from_proto(99), GroupSizes::None);
+        let bytes = StoredBytes { files: 3, data: 40 };
+        assert_eq!(stored_bytes_from_proto(&stored_bytes_to_proto(bytes)), bytes);
+    }
+
+    #[test]
+    fn groups_have_their_bytes_by_number() {
+        let schema = TableSchema::metadata();
+        assert_eq!(locality_groups_to_proto(&schema, None).first().unwrap().bytes, None);
+        for (known, expected) in [(BTreeMap::new(), 0), (BTreeMap::from([(0, StoredBytes { files: 5, data: 9 })]), 5)] {
+            let groups = locality_groups_to_proto(&schema, Some(&known));
+            assert_eq!(groups.first().unwrap().bytes.map(|bytes| bytes.files), Some(expected));
+        }
     }
 }

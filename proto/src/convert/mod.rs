@@ -46,7 +46,10 @@ pub use self::{
     filter::{filter_from_bytes, filter_from_proto, filter_to_bytes, filter_to_proto},
     highest_ids::{highest_ids_from_proto, highest_ids_to_proto},
     idempotency::{idempotency_from_proto, idempotency_token},
-    locality::{locality_group_change_from_proto, locality_group_change_to_proto, locality_groups_to_proto},
+    locality::{
+        group_sizes_from_proto, group_sizes_to_proto, locality_group_change_from_proto, locality_group_change_to_proto,
+        locality_groups_to_proto, stored_bytes_from_proto, stored_bytes_to_proto,
+    },
     memory_groups::{memory_groups_from_proto, memory_groups_to_proto},
     messages::{LargeRows, MessageSizes, RowMessage, RowMessages, reset_row},
     mutation::{

@@ -4,9 +4,12 @@
 //! column each are one contiguous range, newest version first within a column. The tablet layer assembles rows and applies
 //! garbage collection rules to reads.
 
+use std::collections::BTreeMap;
+
 use ebla_model::codec::{self, CodecError};
 use ebla_model::id::FamilyId;
 use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::locality::StoredBytes;
 use ebla_model::time::Micros;
 
 use super::GroupStore;
@@ -97,6 +100,15 @@ impl GroupStore {
     pub fn row_range_bytes(&self, range: &KeyRange) -> Result<u64, StoreError> {
         let (lower, upper) = codec::range_bounds(range);
         self.range_bytes(&lower, upper.as_deref())
+    }
+
+    /// [`GroupStore::bytes_by_group`] of the rows of `range`.
+    ///
+    /// # Errors
+    /// As [`GroupStore::bytes_by_group`].
+    pub fn row_bytes_by_group(&self, range: &KeyRange) -> Result<BTreeMap<u32, StoredBytes>, StoreError> {
+        let (lower, upper) = codec::range_bounds(range);
+        self.bytes_by_group(&lower, upper.as_deref())
     }
 }
 

@@ -47,8 +47,11 @@ pub struct StoreOptions {
 const WINDOW_BITS: i32 = -14;
 /// Level of Zstd in two-pass compression.
 const TWO_PASS_LEVEL: i32 = 3;
-/// Least size of a block in two-pass compression.
-const TWO_PASS_BLOCK_KIB: usize = 64;
+/// Least size of a block in two-pass compression, in KiB.
+const TWO_PASS_BLOCK_KIB_MIN: usize = 64;
+/// Below this size of a block, in KiB, each file has a dictionary in two-pass compression: larger blocks contain what a dictionary would, and
+/// with one they take several times as long to write (docs/reports/2026-11-locality-groups.md).
+const DICTIONARY_BELOW_KIB: u16 = 512;
 /// Size of a file's dictionary, and of the sample of its blocks that the dictionary is trained on.
 const DICTIONARY_BYTES: i32 = 64 << 10;
 const DICTIONARY_SAMPLE_BYTES: i32 = 100 * DICTIONARY_BYTES;
@@ -312,7 +315,7 @@ fn meta_options(options: &StoreOptions, cache: &Cache) -> Options {
 
 fn cell_options(options: &StoreOptions, group: LocalityGroupOptions, cache: &Cache) -> Options {
     let mut family = family_options(options);
-    set_compression(&mut family, group.compression);
+    set_compression(&mut family, group);
     family.set_prefix_extractor(match group.bloom {
         BloomFilter::None | BloomFilter::Rows => SliceTransform::create("ebla.row", row_of_key, Some(has_row)),
         BloomFilter::Columns => SliceTransform::create("ebla.column", column_of_key, Some(has_column)),
@@ -326,8 +329,8 @@ fn cell_options(options: &StoreOptions, group: LocalityGroupOptions, cache: &Cac
     family
 }
 
-fn set_compression(family: &mut Options, compression: Compression) {
-    match compression {
+fn set_compression(family: &mut Options, group: LocalityGroupOptions) {
+    match group.compression {
         Compression::None => family.set_compression_type(DBCompressionType::None),
         Compression::Lz4 => family.set_compression_type(DBCompressionType::Lz4),
         Compression::Lz4ThenZstd => {
@@ -340,8 +343,12 @@ fn set_compression(family: &mut Options, compression: Compression) {
         }
         Compression::TwoPass => {
             family.set_compression_type(DBCompressionType::Zstd);
-            family.set_compression_options(WINDOW_BITS, TWO_PASS_LEVEL, 0, DICTIONARY_BYTES);
-            family.set_zstd_max_train_bytes(DICTIONARY_SAMPLE_BYTES);
+            let (dictionary, sample) = match group.block_kib {
+                ..DICTIONARY_BELOW_KIB => (DICTIONARY_BYTES, DICTIONARY_SAMPLE_BYTES),
+                DICTIONARY_BELOW_KIB.. => (0, 0),
+            };
+            family.set_compression_options(WINDOW_BITS, TWO_PASS_LEVEL, 0, dictionary);
+            family.set_zstd_max_train_bytes(sample);
         }
     }
 }
@@ -350,7 +357,7 @@ fn cell_blocks(group: LocalityGroupOptions, cache: &Cache) -> BlockBasedOptions 
     let mut blocks = BlockBasedOptions::default();
     let kib = usize::from(group.block_kib);
     blocks.set_block_size(
-        1024 * if group.compression == Compression::TwoPass { kib.max(TWO_PASS_BLOCK_KIB) } else { kib },
+        1024 * if group.compression == Compression::TwoPass { kib.max(TWO_PASS_BLOCK_KIB_MIN) } else { kib },
     );
     blocks.set_block_cache(cache);
     match group.bloom {

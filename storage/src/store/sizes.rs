@@ -3,10 +3,13 @@
 //! RocksDB estimates the bytes of a key range from its files' indexes without reading data. It has no list of keys to split
 //! at, so this module bisects: it takes the key in the middle between two existing ones, queries the sizes of both sides,
 //! and continues with the larger pieces. A store with little on disk is scanned instead, including its unflushed data.
+//!
+//! It also says what the locality groups of a range cost in files, and what they contain.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use ebla_model::locality::StoredBytes;
 use rocksdb::{Range, properties};
 
 use super::error::StoreError;
@@ -64,11 +67,48 @@ impl GroupStore {
         if end.as_slice() <= lower {
             return Ok(0);
         }
-        let size = |cells: Handle<'_>| {
-            let sizes = self.database().get_approximate_sizes_cf(&cells, &[Range::new(lower, &end)]);
-            sizes.first().copied().unwrap_or(0)
-        };
-        Ok(self.all_cells()?.into_iter().map(size).sum())
+        Ok(self.all_cells()?.iter().map(|cells| self.file_bytes(cells, lower, &end)).sum())
+    }
+
+    /// Approximate bytes of the cells with `lower <= key < upper` in files, by the number of their locality group; groups without cells
+    /// there are absent. Unflushed data is not counted.
+    ///
+    /// RocksDB knows the bytes of keys and values of whole files alone: a range counts as compressed like its column family as a whole.
+    ///
+    /// # Errors
+    /// When the store lacks a family, or RocksDB does not know the sizes.
+    pub fn bytes_by_group(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<BTreeMap<u32, StoredBytes>, StoreError> {
+        let end = upper.map_or_else(end_of_keys, <[u8]>::to_vec);
+        let mut groups: BTreeMap<u32, StoredBytes> = BTreeMap::new();
+        if end.as_slice() <= lower {
+            return Ok(groups);
+        }
+        for (family, cells) in self.cell_handles()? {
+            let files = self.file_bytes(&cells, lower, &end);
+            if files > 0 {
+                let data = self.data_bytes(&cells, files)?;
+                groups.entry(family.group).or_default().add(StoredBytes { files, data });
+            }
+        }
+        Ok(groups)
+    }
+
+    fn file_bytes(&self, cells: &Handle<'_>, lower: &[u8], end: &[u8]) -> u64 {
+        let sizes = self.database().get_approximate_sizes_cf(cells, &[Range::new(lower, end)]);
+        sizes.first().copied().unwrap_or(0)
+    }
+
+    /// The keys and values in `files` bytes of a column family's files.
+    fn data_bytes(&self, cells: &Handle<'_>, files: u64) -> Result<u64, StoreError> {
+        let text = self.database().property_value_cf(cells, properties::AGGREGATED_TABLE_PROPERTIES);
+        let text = text.map_err(StoreError::engine("read the sizes of keys and values"))?;
+        let all_data = text
+            .as_deref()
+            .and_then(data_bytes_of)
+            .ok_or_else(|| StoreError::damaged("read the sizes of keys and values", "RocksDB has none"))?;
+        let all_files = self.database().get_column_family_metadata_cf(cells).size;
+        let data = u128::from(files) * u128::from(all_data) / u128::from(all_files.max(1));
+        Ok(u64::try_from(data).unwrap_or(u64::MAX))
     }
 
     /// Divides the cells with `lower <= key < upper` into some tens of pieces of similar size. Returns each piece's first key,
@@ -127,6 +167,15 @@ impl GroupStore {
         let right = Piece { first: middle.to_vec(), last: piece.last.clone(), bytes: piece.bytes - left_bytes };
         Ok(Some((left, right)))
     }
+}
+
+/// The bytes of keys and values in RocksDB's text of table properties: `name=value`, separated by `; `.
+fn data_bytes_of(text: &str) -> Option<u64> {
+    let number = |name: &str| {
+        let mut values = text.split(';').filter_map(|property| property.trim().strip_prefix(name)?.strip_prefix('='));
+        values.next()?.trim().parse::<u64>().ok()
+    };
+    Some(number("raw key size")? + number("raw value size")?)
 }
 
 /// One scan of the same cells in each direction.
@@ -205,6 +254,14 @@ mod tests {
             }
         }
         assert_eq!(between(b"a", b"c"), Some(b"b".to_vec()));
+    }
+
+    #[test]
+    fn the_bytes_of_keys_and_values_are_read_from_a_text() {
+        let text =
+            "# data blocks=2; raw key size=300; raw average key size=3.0; raw value size=40; filter block size=7";
+        assert_eq!(data_bytes_of(text), Some(340));
+        assert_eq!(data_bytes_of("raw key size=300"), None);
     }
 
     #[test]

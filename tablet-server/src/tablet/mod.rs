@@ -57,7 +57,7 @@ pub use self::group::{TabletGroup, TabletGroupParts};
 pub use self::lifecycle::{
     digest::Digest,
     manager::{InitialState, TabletManager},
-    report::{ReplicaReport, Sample, TabletReport},
+    report::{ReplicaReport, Sample, TableSizes, TabletReport},
 };
 pub use self::request::{CheckRequest, ModifyRequest, ReadBatch, ReadPosition, ReadRequest, RowMutations, WriteId};
 

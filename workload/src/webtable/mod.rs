@@ -1,9 +1,19 @@
-//! A Webtable made of real pages: the home pages of the programs in a Debian package index.
+//! A Webtable: pages with several versions of their contents, and the home pages of the programs in a Debian package index.
 //!
 //! The paper's Webtable (section 2, figure 1) keeps a page under its reversed host name, so that the pages of one domain
-//! lie together, with one column for each page that links to it. Here a page is the home page that a package names, and a
-//! link is a dependency: the row of `https://www.gnu.org/software/bash/` is `org.gnu.www/software/bash/`, and each
-//! package that depends on `bash` is an anchor of that row.
+//! lie together, with one column for each page that links to it. The families are in three locality groups (section 6): a scan of
+//! anchors or of languages reads no page.
+//!
+//! ```text
+//! locality group   families                                   compression
+//! contents         contents                                   two-pass: versions of a page and pages of a site have much in common
+//! anchors          anchor                                     the default
+//! metadata         language, checksum, description, section   LZ4 in small blocks
+//! ```
+//!
+//! [`crawl`] describes the rows of pages with contents. Those come from a folder ([`source`]), or are generated ([`generate`]). For the
+//! index, a page is the home page that a package names, and a link is a dependency: the row of
+//! `https://www.gnu.org/software/bash/` is `org.gnu.www/software/bash/`, and each package that depends on `bash` is an anchor of that row.
 //!
 //! ```text
 //! row                          family:qualifier      value
@@ -12,28 +22,56 @@
 //!                              anchor:base-files     Pre-Depends: awk
 //! ```
 //!
-//! Packages without a home page go under `org.debian.packages/<package>`. This module only turns text into rows; reading
-//! the machine's index is [`source`], writing the rows is the command `load`.
+//! Packages without a home page go under `org.debian.packages/<package>`. Only [`source`] reads files and the machine's index; the rest turns
+//! text into rows. Writing the rows is the command `load`.
 
+pub mod crawl;
+pub mod generate;
+pub mod html;
 pub mod index;
 pub mod source;
 
 use std::collections::{BTreeMap, HashMap};
 
+use bytes::Bytes;
+use ebla_model::time::Micros;
+
 use index::Package;
 
-/// The families of the table, in the order in which they are created.
-pub const FAMILIES: [&str; 3] = ["description", "section", "anchor"];
+/// Versions of a page's contents that the table keeps.
+pub const VERSIONS_MAX: u32 = 5;
 
-/// One column of a page: family, qualifier and value.
+/// The families of the table, in the order in which they are created, and how many versions each keeps.
+pub const FAMILIES: [(&str, u32); 6] = [
+    ("contents", VERSIONS_MAX),
+    ("anchor", 1),
+    ("language", 1),
+    ("checksum", VERSIONS_MAX),
+    ("description", 1),
+    ("section", 1),
+];
+
+/// A locality group of the table: its name, its families and its options.
+pub type GroupOfFamilies = (&'static str, &'static [&'static str], &'static str);
+
+/// The locality groups of the table.
+pub const LOCALITY_GROUPS: [GroupOfFamilies; 3] = [
+    ("contents", &["contents"], "compression=two-pass"),
+    ("anchors", &["anchor"], ""),
+    ("metadata", &["language", "checksum", "description", "section"], "compression=lz4;block=4k"),
+];
+
+/// One cell of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     /// One of [`FAMILIES`].
     pub family: &'static str,
-    /// The package that the column speaks of.
+    /// The package or the page that the column speaks of; empty for the page itself.
     pub qualifier: String,
+    /// The time of the crawl; 0 for what comes from a package index.
+    pub timestamp: Micros,
     /// The value.
-    pub value: String,
+    pub value: Bytes,
 }
 
 /// Pages by row key.
@@ -64,7 +102,8 @@ pub fn split_keys(pages: &Pages, parts: usize) -> Vec<String> {
 }
 
 fn column(family: &'static str, qualifier: &str, value: &str) -> Column {
-    Column { family, qualifier: qualifier.to_owned(), value: value.to_owned() }
+    let value = Bytes::copy_from_slice(value.as_bytes());
+    Column { family, qualifier: qualifier.to_owned(), timestamp: Micros::ZERO, value }
 }
 
 fn row_key(package: &Package) -> String {

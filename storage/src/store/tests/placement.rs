@@ -336,3 +336,54 @@ fn options_of_groups_are_accepted_by_the_engine() {
         "column families that nothing is in are dropped when a store is opened"
     );
 }
+
+#[test]
+fn the_bytes_of_a_range_are_known_by_locality_group() {
+    let dir = TempDir::new().unwrap();
+    let store = new_store(&dir);
+    let mut wanted = everything_in_lg0();
+    wanted.get_mut(&TableId::new(TABLES[0])).unwrap().insert(family(2), cell_family(2));
+    store.place_tables(wanted).unwrap();
+    let table = |at: usize| codec::range_bounds(&stored_range(TableId::new(TABLES[at]), &KeyRange::all()));
+    let sizes = |(lower, upper): (Vec<u8>, Option<Vec<u8>>)| store.bytes_by_group(&lower, upper.as_deref()).unwrap();
+
+    // Group 1 has blocks of 4 KiB and Zstd.
+    let line = b"what is repeated in a page is compressed well; ".repeat(20);
+    let mut batch = Batch::new();
+    for at in 0..200 {
+        batch.put(key(0, at, 1, 1), noise(400, at));
+        batch.put(key(0, at, 2, 1), line.clone());
+        batch.put(key(1, at, 1, 1), noise(1000, at));
+    }
+    store.write(&batch).unwrap();
+    assert_eq!(sizes(table(0)).len(), 0, "nothing is in files");
+    store.flush().unwrap();
+
+    let found = sizes(table(0));
+    assert_eq!(found.keys().copied().collect::<Vec<_>>(), [0, 1]);
+    let (cells, pages) = (found[&0], found[&1]);
+    let written = 200 * line.len() as u64;
+    assert!(pages.data > written && pages.data < written * 11 / 10, "{pages:?} of {written}");
+    assert!(pages.files > 0 && pages.files < written / 5, "{pages:?}");
+    // Noise is not compressed; the other table's cells in the same column family are not counted.
+    assert!((60_000..120_000).contains(&cells.data) && (60_000..120_000).contains(&cells.files), "{cells:?}");
+    let other = sizes(table(1));
+    assert!(other.len() == 1 && (160_000..250_000).contains(&other[&0].data), "{other:?}");
+
+    let middle = codec::encode_parts(row(0, 100).as_bytes(), family(2), b"q", Micros::new(1));
+    let first = store.bytes_by_group(&table(0).0, Some(&middle)).unwrap()[&1];
+    assert!(first.data > pages.data / 4 && first.data < pages.data * 3 / 4, "{first:?} of {pages:?}");
+    assert_eq!(store.bytes_by_group(b"b", Some(b"a")).unwrap().len(), 0, "a range without keys");
+}
+
+/// Bytes that no compression makes shorter.
+fn noise(bytes: usize, seed: u8) -> Vec<u8> {
+    let mut state = u64::from(seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    (0..bytes.div_ceil(8)).flat_map(|_| next()).take(bytes).collect()
+}

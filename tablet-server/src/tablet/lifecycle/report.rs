@@ -7,6 +7,7 @@ use std::time::Duration;
 use ebla_model::error::Error;
 use ebla_model::id::{LogId, ReplicaId, SchemaVersion, TableId, TabletId, Term};
 use ebla_model::key::KeyRange;
+use ebla_model::locality::StoredBytes;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::time::Micros;
 
@@ -58,6 +59,15 @@ pub struct TabletReport {
     pub size_bytes: u64,
     /// The schema of its table that the replica has applied.
     pub schema_version: SchemaVersion,
+}
+
+/// What a table's tablets in some groups cost in files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableSizes {
+    /// How many tablets are counted.
+    pub tablets: u64,
+    /// By the number of the locality group.
+    pub groups: BTreeMap<u32, StoredBytes>,
 }
 
 /// A replica that has not responded to its leader for this number of election timeouts counts as silent.
@@ -114,6 +124,30 @@ impl TabletGroup {
             last: status.last.max(Some(applied_state.applied)).unwrap_or_default(),
             time: applied_state.time,
         }
+    }
+}
+
+impl TabletGroup {
+    /// Adds what the tablets of a table cost in the files of this replica. Blocking.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn add_table_sizes(&self, table: TableId, sizes: &mut TableSizes) -> Result<(), Error> {
+        let (store, metadata) = (self.state_machine.store(), Arc::clone(&self.state_machine.applied_state().metadata));
+        for tablet in metadata.tablets.values().filter(|tablet| tablet.descriptor.table == table) {
+            sizes.tablets += 1;
+            for (group, bytes) in store.row_bytes_by_group(&tablet.stored_range(&tablet.descriptor.range))? {
+                sizes.groups.entry(group).or_default().add(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the replica leads the group, and the group has tablets of the table.
+    #[must_use]
+    pub fn leads_table(&self, table: TableId) -> bool {
+        let metadata = Arc::clone(&self.state_machine.applied_state().metadata);
+        self.raft.status().is_leader && metadata.tablets.values().any(|tablet| tablet.descriptor.table == table)
     }
 }
 
