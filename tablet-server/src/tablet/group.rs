@@ -10,7 +10,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, OperationId, ReplicaId, ServerId, TableId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::TableSchema;
-use ebla_runtime::{Blocking, Runtime};
+use ebla_runtime::{Blocking, Failpoint, Runtime};
 use tokio::sync::Semaphore;
 
 use crate::capacity::Capacity;
@@ -186,7 +186,9 @@ impl TabletGroup {
             let voters = membership.replicas().filter(|replica| membership.is_voter(replica.replica));
             voters.map(|replica| replica.server)
         };
-        self.capacity.refusal(self.server, voters()).or_else(|| self.clocks.refusal(self.server, voters()))
+        let full =
+            self.capacity.refusal(self.server, voters()).filter(|_full| !Failpoint::FullDiskIgnored.is_enabled());
+        full.or_else(|| self.clocks.refusal(self.server, voters()))
     }
 
     /// Has the store examined after a request for `tablet` has met damaged data. Returns the failure of the request: `Unavailable`,
