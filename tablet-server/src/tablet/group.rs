@@ -176,8 +176,9 @@ impl TabletGroup {
     }
 
     /// The error of a write that stores cells, while such writes are refused: for lack of disk space, or because the clock is ahead.
+    /// None on a replica that does not lead: what it knows of the others may be old, and the caller must learn who leads.
     pub(in crate::tablet) fn write_refusal(&self) -> Option<Error> {
-        if !self.capacity.may_refuse() && !self.clocks.may_refuse() {
+        if (!self.capacity.may_refuse() && !self.clocks.may_refuse()) || !self.is_leader() {
             return None;
         }
         let applied_state = self.state_machine.applied_state();
