@@ -89,6 +89,16 @@ pub enum Failpoint {
     MountOnDeletedNode,
     /// A mounttable removes an expired server that was mounted again meanwhile.
     ExpiryForgetsRefresh,
+    /// A leader accepts writes on a full disk.
+    FullDiskIgnored,
+    /// The commit log acknowledges a batch that the disk has no space for.
+    FullDiskAcknowledged,
+    /// Recovery of the commit log takes damage of the last segment for a torn tail.
+    LogDamageCut,
+    /// Reports of damaged blocks have no effect.
+    DamageNotExamined,
+    /// The report of a recovery says that the replica has everything that was acknowledged until now.
+    RecoveryReportsNow,
 }
 
 /// Written to the log when a failpoint is enabled, and so contained in every program that can enable one.
@@ -102,7 +112,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 44] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -142,6 +152,11 @@ impl Failpoint {
         Self::ExpiredServerReturned,
         Self::MountOnDeletedNode,
         Self::ExpiryForgetsRefresh,
+        Self::FullDiskIgnored,
+        Self::FullDiskAcknowledged,
+        Self::LogDamageCut,
+        Self::DamageNotExamined,
+        Self::RecoveryReportsNow,
     ];
 
     /// Whether this failpoint is enabled in this process. One relaxed load of a byte that never changes in the released

@@ -7,10 +7,10 @@ use ebla_runtime::{Clock, Failpoint};
 
 use crate::process::{Ran, run_concurrently, start};
 
-/// The faults with the plans that find them. `DivideForgetsSessions`, `ScanSkipsRest`, `MountOnDeletedNode`, `ExpiryForgetsRefresh` and
-/// `LeaseWithoutMargin` are missing: no seed has found them yet. `LeaseFromResponse` and `SchemaNotSaved` are missing: it may take dozens of
-/// seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 32] = [
+/// The faults with the plans that find them. `DivideForgetsSessions` and `ScanSkipsRest` are missing: no seed has found them yet.
+/// `LeaseFromResponse` and `SchemaNotSaved` are missing: it may take dozens of seeds to find them. `LogDamageCut` and `DamageNotExamined`
+/// are missing: the other replicas have what one has lost, and a damaged table is often merged or replaced before the end.
+const CATALOGUE: [(Failpoint, &str); 38] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -43,6 +43,12 @@ const CATALOGUE: [(Failpoint, &str); 32] = [
     (Failpoint::BootClockStops, "suspend"),
     (Failpoint::ScanCacheKeepsRows, "parts"),
     (Failpoint::ExpiredServerReturned, "names"),
+    (Failpoint::MountOnDeletedNode, "duels"),
+    (Failpoint::ExpiryForgetsRefresh, "duels"),
+    (Failpoint::LeaseWithoutMargin, "skew"),
+    (Failpoint::FullDiskIgnored, "full"),
+    (Failpoint::FullDiskAcknowledged, "full"),
+    (Failpoint::RecoveryReportsNow, "lost"),
 ];
 
 /// Tried in order until one finds the fault; which one does depends on the code.

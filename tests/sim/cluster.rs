@@ -7,24 +7,28 @@ use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
 use ebla_master::{Master, MasterConfig};
-use ebla_model::error::Error;
+use ebla_model::error::{Error, Reason};
 use ebla_runtime::units::ByteSize;
-use ebla_runtime::{FixedResources, Net, Rng, Runtime, Tasks};
+use ebla_runtime::{Net, Rng, Runtime, Tasks};
 use ebla_storage::disk::SimDisk;
 use ebla_storage::store::StoreOptions;
-use ebla_tablet_server::config::Threads;
+use ebla_tablet_server::config::{ScrubOptions, Threads};
 use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::tablet::TabletManager;
 use ebla_tablet_server::{RestartScope, ServerConfig, ServerOptions, TabletServer};
 use ebla_tests::cluster::Node;
+use ebla_tests::faults::rates::Recurring;
 use ebla_tests::mounts::MountHistory;
 use parking_lot::Mutex;
 
 use crate::chubby::{Link, LinkedChubby};
 use crate::history::History;
+use crate::lost::Loss;
 use crate::names;
 use crate::net::SimNet;
-use crate::run::Plan;
+use crate::plan::Plan;
+use crate::rot::{self, Damaged};
+use crate::space::{self, HostSpace};
 use crate::time::{self, HostTime};
 use crate::trace::Trace;
 
@@ -45,6 +49,10 @@ const LARGE_LOG: (u64, u64) = (1 << 30, 256 << 10);
 /// Segments are collected during a run, and servers that were down need snapshots.
 const SMALL_LOG: (u64, u64) = (128 << 10, 32 << 10);
 
+/// All stores are read again and again where files rot, so that damage which no read meets is found before the end.
+const SCRUB: ScrubOptions =
+    ScrubOptions { first_after: Duration::from_secs(8), period: Duration::from_secs(15), bytes_per_second: 1 << 30 };
+
 /// Timeouts after which a failed server is replaced.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FailureTimeouts {
@@ -57,6 +65,11 @@ impl FailureTimeouts {
     pub(crate) fn short(rng: &Rng) -> Self {
         let lease = Duration::from_millis(1_500 + rng.below(1_500));
         Self { short: Some((lease, Duration::from_millis(500 + rng.below(2_500)))) }
+    }
+
+    /// As short as possible without replacing servers that only restart.
+    pub(crate) fn fixed() -> Self {
+        Self { short: Some((Duration::from_secs(2), Duration::from_secs(2))) }
     }
 
     /// The time after which a failed server has been replaced.
@@ -111,8 +124,11 @@ pub(crate) struct SimHost {
     pub(crate) link: Arc<Link>,
     /// Counts the runs of its process.
     runs: AtomicU64,
-    /// The process failed to start and must be restarted.
+    /// The process failed and must be restarted.
     pub(crate) failed: AtomicBool,
+    pub(crate) space: HostSpace,
+    /// Whether bytes of the registry have changed.
+    pub(crate) has_rotten_registry: AtomicBool,
     /// The replicas of the running process, on a tablet server.
     hosted: Mutex<Weak<TabletManager>>,
 }
@@ -131,6 +147,14 @@ pub(crate) struct SimCluster {
     pub(crate) failure_timeouts: FailureTimeouts,
     /// Whether commit logs are small.
     purges_logs: bool,
+    /// Whether files rot.
+    rots: bool,
+    /// The file that has rotted last.
+    pub(crate) damaged: Mutex<Option<Damaged>>,
+    /// The loss of a majority, if there was one.
+    pub(crate) loss: Mutex<Option<Loss>>,
+    /// Users of names that send pairs of calls.
+    pub(crate) duels: u32,
     pub(crate) trace: Mutex<Trace>,
     pub(crate) history: Mutex<History>,
     pub(crate) phase: Mutex<Phase>,
@@ -141,7 +165,7 @@ pub(crate) struct SimCluster {
     pub(crate) mounttables: Vec<SimHost>,
     /// The links that hold messages back.
     pub(crate) holds: Mutex<Holds>,
-    /// All hosts of the simulation by name, also those of clients.
+    /// All hosts of the simulation by name, also that of the clients.
     pub(crate) host_names: Vec<String>,
     /// What is known of the names in it.
     pub(crate) names: Mutex<MountHistory>,
@@ -160,6 +184,8 @@ impl SimHost {
             link: Link::new(rng.fork()),
             runs: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            space: HostSpace::default(),
+            has_rotten_registry: AtomicBool::new(false),
             hosted: Mutex::default(),
             name,
         }
@@ -190,6 +216,10 @@ impl SimCluster {
             counters: plan.counters,
             failure_timeouts: plan.failure_timeouts,
             purges_logs: plan.purges_logs,
+            rots: plan.fault_rates.rates.recurs(Recurring::Rot),
+            damaged: Mutex::default(),
+            loss: Mutex::default(),
+            duels: plan.duels,
             trace: Mutex::new(trace),
             history: Mutex::default(),
             phase: Mutex::new(Phase::Boot),
@@ -280,8 +310,12 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
     options.segment_bytes = ByteSize::new(segment_bytes);
     options.threads = Threads::Inline { sync: SYNC };
     options.open_disk = Arc::new(move |_folder| Ok(Arc::new(disk.clone())));
+    if cluster.rots {
+        options.scrub = SCRUB;
+    }
     // Those of the machine differ from run to run.
-    options.resources = Arc::new(|_folder, _reserve| Arc::new(FixedResources::default()));
+    let probe = host.space.probe();
+    options.resources = Arc::new(move |_folder, _reserve| Arc::clone(&probe));
     let config = ServerConfig {
         data_dir: host.folder.clone(),
         listen: format!("0.0.0.0:{SERVER_PORT}"),
@@ -292,15 +326,26 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
         Ok(server) => {
             *host.hosted.lock() = Arc::downgrade(server.tablet_manager());
             cluster.note(&host.name, "serves", &server.id().to_string());
-            std::future::pending().await
+            space::fail_stores(host);
+            let error = server.failed().await;
+            // The power of the disk has failed, and that of the host is about to.
+            if host.disk.has_fault() {
+                return std::future::pending().await;
+            }
+            give_up(&cluster, host, &error).await
         }
-        Err(error) => give_up(&cluster, host, &error).await,
+        Err(error) => {
+            if error.reason == Reason::DataDamaged && rot::empty(host) {
+                cluster.note(&host.name, "emptied", "");
+            }
+            give_up(&cluster, host, &error).await
+        }
     }
 }
 
-/// Waits for a restart after a failed start.
+/// Waits for a restart of the process, which has ended by an error.
 pub(crate) async fn give_up(cluster: &SimCluster, host: &SimHost, error: &Error) -> turmoil::Result {
-    tracing::warn!(host = host.name, %error, "start failed");
+    tracing::warn!(host = host.name, %error, "process ended");
     cluster.note(&host.name, "failed", error.reason.name());
     host.failed.store(true, Ordering::Relaxed);
     std::future::pending().await

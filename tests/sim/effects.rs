@@ -5,11 +5,11 @@ use std::time::Duration;
 use ebla_runtime::Rng;
 use ebla_storage::disk::sim::{Fault as DiskFault, Loss};
 use ebla_tests::cluster::{Direction, Node};
-use ebla_tests::faults::fault::{Action, FaultKind, Leases, Place};
+use ebla_tests::faults::fault::{Action, FaultKind, Leases, Place, RottenFile};
 use turmoil::Sim;
 
 use crate::cluster::{SimCluster, SimHost};
-use crate::image;
+use crate::{image, rot, space};
 
 /// About how long a message takes on a link that was slow.
 const LATENCY: Duration = Duration::from_millis(1);
@@ -71,6 +71,11 @@ impl<'s> Effects<'s, '_> {
                 self.cut_off(host, leases);
                 self.count(&host.name, "suspend", "");
             }
+            FaultKind::FullDisk(left) => {
+                space::fill(host, left, self.now);
+                self.count(&host.name, "full-disk", &format!("{left:?}"));
+            }
+            FaultKind::Rot(file) => self.rot(node, file),
             FaultKind::NoLockService(leases) => {
                 self.cut_off(host, leases);
                 host.link.set_lost(self.severity.chubby_lost_per_mille);
@@ -93,9 +98,25 @@ impl<'s> Effects<'s, '_> {
                 host.link.heal();
                 self.cluster.note(&host.name, "resume", "");
             }
+            FaultKind::FullDisk(_) => {
+                space::free(host);
+                self.cluster.note(&host.name, "free-disk", "");
+            }
             FaultKind::NoLockService(_) if host.time.is_stopped() => {}
             FaultKind::NoLockService(_) => host.link.heal(),
             _ => unsupported(kind),
+        }
+    }
+
+    fn rot(&self, node: Node, file: RottenFile) {
+        let Node::TabletServer(number) = node else { return unsupported(FaultKind::Rot(file)) };
+        if let Some(name) = rot::damage(self.cluster, number, file, &self.severity.rng) {
+            let kind = match file {
+                RottenFile::Log => "rot-log",
+                RottenFile::Table => "rot-table",
+                RottenFile::Registry => "rot-registry",
+            };
+            self.count(self.name(node), kind, &name);
         }
     }
 

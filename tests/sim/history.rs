@@ -16,6 +16,7 @@ use ebla_workload::verify::check::scans::{self, Scan};
 use ebla_workload::verify::history::{Action, Moment, Operation, Outcome, Prefix, Process, Token};
 use ebla_workload::verify::{Anomaly, Finding, History as Recorded};
 
+use crate::lost::Loss;
 use crate::sums::Sums;
 
 /// An append of a token.
@@ -139,6 +140,18 @@ impl History {
         };
         let finding = Finding::new(anomaly, row, format!("version {version}"), format!("{seen:?}"));
         self.wrong.push(finding.to_string());
+    }
+
+    /// Takes the outcome of what may be lost as unknown, and forgets reads that may have returned it.
+    pub(crate) fn forgive(&mut self, loss: &Loss) {
+        for append in &mut self.appends {
+            let row = list_row(&append.list);
+            append.acknowledged = append.acknowledged.filter(|(at, _list)| !loss.may_lose(&row, *at));
+        }
+        for write in &mut self.writes {
+            write.acknowledged = write.acknowledged.filter(|at| !loss.may_lose(&write.row, *at));
+        }
+        self.list_reads.retain(|read| !loss.may_have_read(&list_row(&read.list), read.began, read.ended));
     }
 
     /// All anomalies, as text.

@@ -22,12 +22,14 @@ use tokio::time::error::Elapsed;
 use crate::cluster::{Phase, SimCluster};
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
 use crate::time::{self, HostTime};
-use crate::{ages, drops, names, sums};
+use crate::{ages, drops, lost, names, space, sums};
 
 /// The lists, spread over the keys so that splits part them.
 const LISTS: [&str; 6] = ["b", "d", "h", "m", "r", "w"];
 /// Between two operations of a worker, about.
 const PAUSE: Duration = Duration::from_millis(60);
+/// The same after an error while a disk is full.
+const AFTER_REFUSAL: Duration = Duration::from_millis(200);
 /// Timeout of the recovery after all faults have ended.
 const CONVERGE: Duration = Duration::from_secs(60);
 /// Timeout after that until METADATA lists each tablet once: the master reconciles once a minute.
@@ -94,6 +96,10 @@ impl Worker {
                 }
                 tokio::time::sleep(self.rng.jitter(PAUSE)).await;
             }
+            // Servers with full disks refuse at once.
+            if space::is_any_full(&self.cluster) {
+                tokio::time::sleep(self.rng.jitter(AFTER_REFUSAL)).await;
+            }
         }
     }
 
@@ -147,6 +153,7 @@ impl Worker {
         self.note("append", &token.to_string(), answer.as_ref().err());
         let Ok(row) = answer else { return false };
         self.cluster.history.lock().acknowledge_append(number, ended, &list_of(&row));
+        space::check_accepted(&self.cluster, &format!("append {token}"), began);
         true
     }
 
@@ -163,10 +170,14 @@ impl Worker {
 
     async fn put(&mut self, table: &Table) -> bool {
         let (row, version) = self.fresh();
+        let began = time::elapsed();
         let numbers = self.announce(&[(row.clone(), version)]);
         let answer = table.mutate_row(&key(&row), &both(version)).await;
         self.note("put", &row, answer.as_ref().err());
         self.acknowledge(&numbers, &[answer.is_ok()]);
+        if answer.is_ok() {
+            space::check_accepted(&self.cluster, &format!("write {version}"), began);
+        }
         answer.is_ok()
     }
 
@@ -198,9 +209,13 @@ impl Worker {
         }
         self.own = Some(row.clone());
         self.cluster.history.lock().acknowledge_write(number, time::elapsed());
+        space::check_accepted(&self.cluster, &format!("write {version}"), began);
         let read = table.read_row(&key(&row), None).await;
         self.note("look-own", &row, read.as_ref().err());
         let Ok(read) = read else { return false };
+        if lost::may_miss(&self.cluster, began) {
+            return true;
+        }
         let seen = read.map(|row| content(&values(&row).1, Copies::One));
         self.cluster.history.lock().check_own_read(&row, version, seen.as_ref());
         true
@@ -312,7 +327,11 @@ pub(crate) async fn overseer(
             };
             let ages = async { if cluster.ages { ages::prove(&cluster, &runtime).await } else { Vec::new() } };
             let (rows, names, ages) = tokio::join!(wait_for_rows(&cluster, &runtime), names, ages);
-            let mut wrong = cluster.history.lock().check(&end);
+            let mut history = cluster.history.lock().clone();
+            if let Some(loss) = &*cluster.loss.lock() {
+                history.forgive(loss);
+            }
+            let mut wrong = history.check(&end);
             wrong.extend(rows.into_iter().chain(names).chain(ages));
             wrong
         }

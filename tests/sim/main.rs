@@ -4,10 +4,11 @@
 //! ```text
 //!   main      without EBLA_SIM_SEED: runs itself, seed by seed, two at a time; with it: one seed
 //!   seeds     many seeds;   catalogue   the planted faults, and which plan finds each
-//!   run       one seed: hosts, faults and load, then recovery and checks
+//!   run       one seed: hosts, faults and load, then recovery and checks;   plan   what a seed does
 //!   cluster   the simulated cluster: state that survives crashes, processes of each host
 //!   nemesis   fault injection by the driver of tests/harness/faults;   rates   how often faults recur
 //!   effects   what each fault does;   image   the state of a folder after a crash
+//!   space     disks that are full;   rot   files whose bytes change;   lost   the loss of a majority
 //!   tenant    a client that creates, changes and deletes tables
 //!   sums      clients that count, with and without idempotency tokens;   drops   a client that drops ranges of rows
 //!   ages      a client of a family with a maximum age
@@ -37,14 +38,18 @@ mod effects;
 mod history;
 mod image;
 mod load;
+mod lost;
 mod names;
 mod nemesis;
 mod net;
+mod plan;
 mod process;
 mod rates;
 mod replicas;
+mod rot;
 mod run;
 mod seeds;
+mod space;
 mod sums;
 mod tenant;
 mod time;

@@ -3,13 +3,14 @@
 //!
 //! ```text
 //!   names          hosts of the servers, and what the clients share
-//!   names/users    the clients under faults
+//!   names/users    the clients under faults;   names/duels   pairs of calls at the same moment
 //!   names/proof    the checks after all faults have ended
 //! ```
 //!
 //! Every response is compared with [`MountHistory`]: a mount that was acknowledged, and refreshed before its deadline, is found; a
 //! server whose deadline has passed is not found any more; nothing that was removed comes back.
 
+mod duels;
 mod proof;
 mod users;
 

@@ -15,7 +15,7 @@ use crate::cluster::SimCluster;
 use crate::effects::{Effects, Severity};
 use crate::rates::FaultRates;
 
-/// Time until the restart of a process that failed to start.
+/// Time until the restart of a process that ended by an error.
 const RESTART_AFTER: Duration = Duration::from_millis(500);
 
 /// Injects the faults.
@@ -60,7 +60,7 @@ impl Nemesis {
         cluster.note("nemesis", "relents", "");
     }
 
-    /// A process that failed to start is killed and started again.
+    /// A process that ended by an error is started again.
     fn restart_failed(&mut self, now: Duration, cluster: &SimCluster) {
         for node in cluster.nodes() {
             if cluster.host(node).failed.swap(false, Ordering::Relaxed) {

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-use crate::run::{Plan, run};
+use crate::plan::Plan;
+use crate::run::run;
 use crate::time::HostClocks;
 use crate::trace::Trace;
 

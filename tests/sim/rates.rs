@@ -83,6 +83,11 @@ impl FaultRates {
         calm.every(Recurring::Crash, 4_000).every(Recurring::MounttableCrash, 3_000).every(Recurring::Cut, 4_000)
     }
 
+    /// Lease races while clocks differ as much as a lease allows for.
+    pub(crate) fn skewed_lease_races() -> Self {
+        Self::calm().every(Recurring::SkewedLeaseRace, 2_000)
+    }
+
     /// Clocks that run fast or slow, and leaders that change.
     pub(crate) fn clock_rates() -> Self {
         Self::calm().every(Recurring::ClockRate, 500).every(Recurring::LeaseRace, 1_500).every(Recurring::Crash, 3_000)
@@ -96,6 +101,32 @@ impl FaultRates {
     /// The same with clocks that run fast or slow, and hosts that are suspended.
     pub(crate) fn with_drift(self) -> Self {
         self.every(Recurring::ClockRate, 2_000).every(Recurring::Suspend, 6_000)
+    }
+
+    /// Disks that are full, of one server or of all, and crashes.
+    pub(crate) fn full() -> Self {
+        let mut calm = Self::calm();
+        calm.rates.down = (Duration::from_millis(2), Duration::from_secs(2));
+        calm.every(Recurring::FullDisk, 2_500).every(Recurring::Crash, 4_000)
+    }
+
+    /// Files whose bytes change, and crashes; servers are replaced.
+    pub(crate) fn rot() -> (Self, FailureTimeouts) {
+        let timeouts = FailureTimeouts::fixed();
+        let mut calm = Self::calm();
+        calm.rates.down = (Duration::from_millis(2), Duration::from_secs(1));
+        calm.rates.replaced_after = timeouts.end();
+        (calm.every(Recurring::Rot, 1_500).every(Recurring::Crash, 4_000), timeouts)
+    }
+
+    /// The same with disks that are full from time to time.
+    pub(crate) fn with_full_disks(self) -> Self {
+        self.every(Recurring::FullDisk, 7_000)
+    }
+
+    /// The same with files whose bytes change.
+    pub(crate) fn with_rot(self) -> Self {
+        self.every(Recurring::Rot, 5_000)
     }
 
     /// The same with servers of a mounttable that crash.

@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ebla_model::codec::{self, CellKey};
 use ebla_model::id::{FamilyId, GroupId, LogIndex, TabletId};
-use ebla_storage::store::Direction;
+use ebla_storage::store::{Direction, StoreError};
 use ebla_tablet_server::tablet::Tablet;
 use ebla_tablet_server::tablet::core::state::MetaEdit;
 
@@ -39,7 +39,12 @@ pub(crate) fn differences(cluster: &SimCluster) -> Vec<String> {
             wrong.push(format!("{} has put {group} into quarantine", host.name));
         }
         for tablet in hosted.tablets() {
-            tablets.entry(tablet.id()).or_default().insert(&host.name, content(&tablet));
+            match content(&tablet) {
+                Ok(content) => {
+                    tablets.entry(tablet.id()).or_default().insert(&host.name, content);
+                }
+                Err(error) => wrong.push(format!("{} cannot read tablet {}: {error}", host.name, tablet.id())),
+            }
         }
     }
     for (tablet, replicas) in &tablets {
@@ -55,7 +60,8 @@ pub(crate) fn differences(cluster: &SimCluster) -> Vec<String> {
     wrong
 }
 
-fn content(tablet: &Tablet) -> Content {
+/// Fails when cells cannot be read.
+fn content(tablet: &Tablet) -> Result<Content, StoreError> {
     let applied_state = tablet.state_machine().applied_state();
     let store = tablet.state_machine().store();
     let metadata = tablet.metadata().unwrap();
@@ -64,15 +70,15 @@ fn content(tablet: &Tablet) -> Content {
     let mut cells = 0;
     let view = store.view();
     let families: BTreeSet<FamilyId> = metadata.table.schema.families.iter().map(|family| family.id).collect();
-    for cell in view.cells(&lower, upper.as_deref(), Direction::Forward).unwrap() {
-        let cell = cell.unwrap();
+    for cell in view.cells(&lower, upper.as_deref(), Direction::Forward)? {
+        let cell = cell?;
         if !families.contains(&CellKey::decode(&cell.0).unwrap().family) {
             continue;
         }
         cell.hash(&mut hash);
         cells += 1;
     }
-    Content {
+    Ok(Content {
         group: metadata.descriptor.group,
         applied: applied_state.applied.index,
         range: format!("{:?}", metadata.descriptor.range),
@@ -80,7 +86,7 @@ fn content(tablet: &Tablet) -> Content {
         cells,
         hash: hash.finish(),
         state: state_hash(tablet),
-    }
+    })
 }
 
 /// Without what each replica may forget at a time of its own.

@@ -10,248 +10,16 @@ use ebla_runtime::Rng;
 use ebla_storage::store::GroupStore;
 use ebla_tablet_server::raft::GroupReplica;
 use ebla_tablet_server::tablet::TabletGroup;
-use ebla_tests::faults::rates::Recurring;
+use tokio::task::spawn_local;
 
-use crate::cluster::{self, FailureTimeouts, Phase, SimCluster};
+use crate::cluster::{self, Phase, SimCluster};
 use crate::load;
 use crate::names;
 use crate::nemesis::Nemesis;
-use crate::rates::FaultRates;
+use crate::plan::{CLIENTS, Plan};
 use crate::replicas;
 use crate::trace::Trace;
-use crate::{ages, clocks, drops, sums, tenant};
-
-/// Parameters of a run.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) seed: u64,
-    pub(crate) servers: usize,
-    pub(crate) masters: usize,
-    pub(crate) clients: u64,
-    /// Duration of the load under faults.
-    pub(crate) load: Duration,
-    pub(crate) fault_rates: FaultRates,
-    /// Whether workers also overwrite the same rows repeatedly, which detects timestamps that go back.
-    pub(crate) owns: bool,
-    /// The size of the values of these rows, at least. Large ones let scans take several batches, and garbage collections begin.
-    pub(crate) value_bytes: usize,
-    /// Clients that count, in addition to the others.
-    pub(crate) counters: u64,
-    /// Whether one more client drops ranges of rows.
-    pub(crate) drops: bool,
-    /// When a split is ordered, and where.
-    pub(crate) splits: Vec<(Duration, String)>,
-    /// The mean time between two orders to move a tablet to another group.
-    pub(crate) moves: Option<Duration>,
-    /// Whether other tables are created, changed and deleted meanwhile.
-    pub(crate) tables: bool,
-    /// Whether there is a mounttable, with clients that use its names.
-    pub(crate) names: bool,
-    /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump: a leader whose
-    /// clock is ahead may age cells early.
-    pub(crate) ages: bool,
-    /// Whether commit logs are so small that they are purged. The engine's files in a snapshot differ from run to run, and with them
-    /// the time of its transfer: such a run is not repeated exactly.
-    pub(crate) purges_logs: bool,
-    /// Timeouts after which a failed server is replaced.
-    pub(crate) failure_timeouts: FailureTimeouts,
-    /// Whether the run stops at the first anomaly.
-    pub(crate) stops_at_first: bool,
-}
-
-impl Plan {
-    /// The random plan of this seed.
-    pub(crate) fn draw(seed: u64) -> Self {
-        let rng = Rng::seeded(seed);
-        let load = Duration::from_secs(20 + rng.below(20));
-        let mut splits: Vec<(Duration, String)> = (0..rng.below(6))
-            .map(|number| {
-                let letter = char::from(b'b' + u8::try_from(rng.below(24)).unwrap());
-                (Duration::from_millis(4_000 + rng.below(load.as_secs() * 1_000)), format!("{letter}/{number}"))
-            })
-            .collect();
-        splits.sort();
-        let masters = 1 + usize::try_from(rng.below(2)).unwrap();
-        let clients = 1 + rng.below(3);
-        let fault_rates = FaultRates::draw(&rng);
-        // In a third of the runs there is a spare server, which replaces failed ones.
-        let (servers, fault_rates, failure_timeouts) = match rng.below(3) {
-            0 => {
-                let (fault_rates, failure_timeouts) = fault_rates.with_losses(&rng);
-                (4, fault_rates, failure_timeouts)
-            }
-            _ => (3, fault_rates, FailureTimeouts::default()),
-        };
-        let moves = (rng.below(2) == 0).then(|| Duration::from_millis(500 + rng.below(4_000)));
-        let tables = rng.below(2) == 0;
-        let fault_rates = if seed % 4 == 1 { fault_rates.with_drift() } else { fault_rates };
-        let ages = seed % 4 == 1 && !fault_rates.rates.recurs(Recurring::ClockStep);
-        let names = seed % 6 == 4;
-        let fault_rates = if names { fault_rates.with_mounttables() } else { fault_rates };
-        Self {
-            seed,
-            servers,
-            masters,
-            clients,
-            load,
-            fault_rates,
-            owns: seed.is_multiple_of(2),
-            value_bytes: if seed % 7 == 3 { 32 << 10 } else { 0 },
-            counters: if seed % 3 == 1 { 2 } else { 0 },
-            drops: seed % 5 == 2,
-            splits,
-            moves,
-            tables,
-            names,
-            ages,
-            purges_logs: seed % 4 == 3,
-            failure_timeouts,
-            stops_at_first: false,
-        }
-    }
-
-    /// The plan of this name: `swarm` for random faults, or one with many faults of one kind.
-    pub(crate) fn named(name: &str, seed: u64) -> Self {
-        let plan = Self {
-            servers: 3,
-            failure_timeouts: FailureTimeouts::default(),
-            load: Duration::from_secs(20),
-            owns: false,
-            value_bytes: 0,
-            counters: 0,
-            drops: false,
-            moves: None,
-            tables: false,
-            names: false,
-            ages: false,
-            purges_logs: false,
-            stops_at_first: true,
-            ..Self::draw(seed)
-        };
-        match name {
-            "calm" => Self::calm(seed),
-            "votes" => Self { fault_rates: FaultRates::votes(), splits: Vec::new(), ..plan },
-            "power" => Self { fault_rates: FaultRates::power(), splits: Vec::new(), ..plan },
-            "outage" => Self { fault_rates: FaultRates::outage(), splits: Vec::new(), clients: 8, ..plan },
-            "clocks" => Self { fault_rates: FaultRates::clocks(), owns: true, ..plan },
-            "parts" => Self { fault_rates: FaultRates::parts(), splits: many_splits(), ..plan },
-            "alone" => Self { fault_rates: FaultRates::alone(), splits: Vec::new(), clients: 8, ..plan },
-            "splits" => Self { fault_rates: FaultRates::calm(), splits: many_splits(), clients: 3, ..plan },
-            "moves" => Self {
-                fault_rates: FaultRates::moves(),
-                splits: Vec::new(),
-                moves: Some(Duration::from_millis(100)),
-                clients: 8,
-                ..plan
-            },
-            "snapshots" => Self {
-                fault_rates: FaultRates::snapshots(),
-                splits: Vec::new(),
-                moves: Some(Duration::from_secs(2)),
-                tables: true,
-                purges_logs: true,
-                clients: 8,
-                ..plan
-            },
-            "sums" => Self { fault_rates: FaultRates::parts(), splits: many_splits(), clients: 1, counters: 3, ..plan },
-            "transit" => Self {
-                fault_rates: FaultRates::transit(),
-                splits: Vec::new(),
-                moves: Some(Duration::from_millis(100)),
-                clients: 1,
-                counters: 4,
-                drops: true,
-                ..plan
-            },
-            "drift" => Self {
-                fault_rates: FaultRates::clocks(),
-                splits: Vec::new(),
-                moves: Some(Duration::from_millis(300)),
-                owns: true,
-                clients: 4,
-                counters: 2,
-                ..plan
-            },
-            "rates" => Self {
-                fault_rates: FaultRates::clock_rates(),
-                splits: Vec::new(),
-                moves: Some(Duration::from_secs(2)),
-                ages: true,
-                owns: true,
-                clients: 4,
-                counters: 1,
-                ..plan
-            },
-            "suspend" => Self {
-                fault_rates: FaultRates::suspensions(),
-                splits: Vec::new(),
-                ages: true,
-                owns: true,
-                clients: 4,
-                counters: 1,
-                ..plan
-            },
-            "bulk" => Self {
-                fault_rates: FaultRates::kills(),
-                splits: Vec::new(),
-                owns: true,
-                value_bytes: 64 << 10,
-                clients: 4,
-                ..plan
-            },
-            "names" => Self { fault_rates: FaultRates::names(), splits: Vec::new(), clients: 1, names: true, ..plan },
-            "kills" => Self { fault_rates: FaultRates::kills(), splits: many_splits(), clients: 3, ..plan },
-            _ => Self::draw(seed),
-        }
-    }
-
-    /// The names of all hosts that send messages.
-    pub(crate) fn host_names(&self) -> Vec<String> {
-        let numbered =
-            |kind: &str, count: usize| (1..=count).map(|number| format!("{kind}-{number}")).collect::<Vec<_>>();
-        let from_zero =
-            |kind: &str, count: u64| (0..count).map(|number| format!("{kind}-{number}")).collect::<Vec<_>>();
-        let mut names = [
-            numbered("server", self.servers),
-            numbered("master", self.masters),
-            numbered("mounttable", if self.names { names::SERVERS } else { 0 }),
-            from_zero("client", self.clients),
-            from_zero("counter", self.counters),
-        ]
-        .concat();
-        names.push("overseer".to_owned());
-        let others = [("dropper", self.drops), ("names", self.names), ("tenant", self.tables), ("ager", self.ages)];
-        names.extend(others.iter().filter(|(_, runs)| *runs).map(|(name, _)| (*name).to_owned()));
-        names
-    }
-
-    /// The number of client hosts that drain.
-    fn drained(&self) -> u64 {
-        self.clients + self.counters + [self.drops, self.names, self.ages].map(u64::from).iter().sum::<u64>()
-    }
-
-    /// No faults.
-    pub(crate) fn calm(seed: u64) -> Self {
-        let splits = vec![(Duration::from_secs(8), "k/0".to_owned())];
-        Self {
-            fault_rates: FaultRates::calm(),
-            load: Duration::from_secs(30),
-            splits,
-            moves: Some(Duration::from_secs(2)),
-            tables: true,
-            ..Self::draw(seed)
-        }
-    }
-}
-
-/// About two splits per second.
-fn many_splits() -> Vec<(Duration, String)> {
-    let letters = (b'b'..=b'z').rev().map(char::from);
-    letters
-        .enumerate()
-        .map(|(at, letter)| (Duration::from_millis(5_000 + 600 * at as u64), format!("{letter}/9")))
-        .collect()
-}
+use crate::{ages, clocks, drops, lost, sums, tenant};
 
 /// Result of a run.
 pub(crate) struct Outcome {
@@ -263,6 +31,10 @@ pub(crate) struct Outcome {
 
 /// Timeout of the creation of the first table.
 const BOOT: Duration = Duration::from_secs(60);
+/// Timeout until the groups of a lost majority are recovered.
+const RECOVERED: Duration = Duration::from_secs(60);
+/// Load without faults, before a majority is lost and after it was replaced.
+const SETTLES: Duration = Duration::from_secs(4);
 /// Timeout of operations in progress after the load.
 const DRAIN: Duration = Duration::from_secs(15);
 /// Timeout of the final checks.
@@ -284,6 +56,7 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
         terms: BTreeMap::new(),
         voters: BTreeMap::new(),
         groups: BTreeMap::new(),
+        leaders: Vec::new(),
     };
     let mut wrong = Vec::new();
     if !steps.until(BOOT, None, |cluster| cluster.phase() == Phase::Load) {
@@ -293,6 +66,9 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     let rng = Rng::seeded(plan.seed ^ 0xbad_1dea);
     let mut nemesis = Nemesis::new(plan.fault_rates.clone(), rng, steps.sim.elapsed());
     steps.until(plan.load, Some(&mut nemesis), |_| false);
+    if plan.loses_majority {
+        wrong.extend(lose_majority(&mut steps, &mut nemesis, &Rng::seeded(plan.seed ^ 0x1055)));
+    }
     *cluster.phase.lock() = Phase::Drain;
     steps.until(DRAIN, Some(&mut nemesis), |cluster| cluster.drained.load(Ordering::Relaxed) == plan.drained());
     let early = cluster.history.lock().wrong.clone();
@@ -316,6 +92,22 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     finish(plan, &cluster, &sim, wrong)
 }
 
+/// A majority is lost and recovered, while the load goes on; what is wrong if it is not recovered.
+fn lose_majority(steps: &mut Steps<'_, '_>, nemesis: &mut Nemesis, rng: &Rng) -> Option<String> {
+    nemesis.end_faults(steps.sim, steps.cluster);
+    steps.until(SETTLES, Some(&mut *nemesis), |_| false);
+    let (survivor, lasts) = lost::cut_off(steps.sim, steps.cluster, rng);
+    steps.until(lasts, None, |_| false);
+    lost::lose(steps.sim, steps.cluster, survivor);
+    let is_recovered = |cluster: &SimCluster| cluster.loss.lock().as_ref().is_some_and(lost::Loss::is_recovered);
+    if !steps.until(RECOVERED, None, is_recovered) {
+        return Some(format!("not live: no group was recovered {RECOVERED:?} after the loss of a majority"));
+    }
+    lost::replace(steps.sim, steps.cluster, survivor);
+    steps.until(SETTLES, Some(nemesis), |_| false);
+    None
+}
+
 /// Checked only a few times per second, because each check reads all stores.
 fn is_equal(cluster: &SimCluster) -> bool {
     crate::time::elapsed().subsec_millis().is_multiple_of(250) && replicas::differences(cluster).is_empty()
@@ -332,8 +124,6 @@ fn build<'a>(plan: &Plan, cluster: &Arc<SimCluster>) -> turmoil::Sim<'a> {
         .enable_random_order()
         .rng_seed(plan.seed)
         .build();
-    let shared = Arc::clone(cluster);
-    sim.host("chubby", move || cluster::lock_service(Arc::clone(&shared)));
     for number in 0..plan.servers {
         let shared = Arc::clone(cluster);
         sim.host(cluster.servers[number].name.as_str(), move || cluster::tablet_server(Arc::clone(&shared), number));
@@ -342,37 +132,41 @@ fn build<'a>(plan: &Plan, cluster: &Arc<SimCluster>) -> turmoil::Sim<'a> {
         let shared = Arc::clone(cluster);
         sim.host(cluster.masters[number].name.as_str(), move || cluster::master(Arc::clone(&shared), number));
     }
-    for number in 0..plan.clients {
-        let shared = Arc::clone(cluster);
-        sim.host(format!("client-{number}"), move || load::client(Arc::clone(&shared), number));
-    }
-    for number in 0..plan.counters {
-        let shared = Arc::clone(cluster);
-        sim.host(format!("counter-{number}"), move || sums::client(Arc::clone(&shared), number));
-    }
-    if plan.drops {
-        let shared = Arc::clone(cluster);
-        sim.host("dropper", move || drops::client(Arc::clone(&shared)));
-    }
     for number in 0..cluster.mounttables.len() {
         let shared = Arc::clone(cluster);
         sim.host(cluster.mounttables[number].name.as_str(), move || names::server(Arc::clone(&shared), number));
     }
+    let (shared, plan) = (Arc::clone(cluster), plan.clone());
+    sim.host(CLIENTS, move || clients(Arc::clone(&shared), plan.clone()));
+    sim
+}
+
+/// The host of the lock service and of all clients.
+async fn clients(cluster: Arc<SimCluster>, plan: Plan) -> turmoil::Result {
+    let shared = || Arc::clone(&cluster);
+    let service = spawn_local(cluster::lock_service(shared()));
+    let mut running = vec![spawn_local(load::overseer(shared(), plan.splits.clone(), plan.moves))];
+    running.extend((0..plan.clients).map(|number| spawn_local(load::client(shared(), number))));
+    running.extend((0..plan.counters).map(|number| spawn_local(sums::client(shared(), number))));
+    if plan.drops {
+        running.push(spawn_local(drops::client(shared())));
+    }
     if plan.names {
-        let shared = Arc::clone(cluster);
-        sim.host("names", move || names::client(Arc::clone(&shared)));
+        running.push(spawn_local(names::client(shared())));
     }
     if plan.ages {
-        let shared = Arc::clone(cluster);
-        sim.host("ager", move || ages::client(Arc::clone(&shared)));
+        running.push(spawn_local(ages::client(shared())));
     }
-    let (shared, splits, moves) = (Arc::clone(cluster), plan.splits.clone(), plan.moves);
-    sim.host("overseer", move || load::overseer(Arc::clone(&shared), splits.clone(), moves));
     if plan.tables {
-        let shared = Arc::clone(cluster);
-        sim.host("tenant", move || tenant::run(Arc::clone(&shared)));
+        running.push(spawn_local(tenant::run(shared())));
     }
-    sim
+    if plan.loses_majority {
+        running.push(spawn_local(lost::operator(shared())));
+    }
+    for client in running {
+        client.await??;
+    }
+    service.await?
 }
 
 struct Steps<'s, 'a> {
@@ -386,6 +180,8 @@ struct Steps<'s, 'a> {
     voters: BTreeMap<GroupId, BTreeSet<ReplicaId>>,
     /// Each replica as it was last seen.
     groups: BTreeMap<(usize, GroupReplica), SeenGroup>,
+    /// Group, term and server of each leader at this moment.
+    leaders: Vec<(GroupId, Term, usize)>,
 }
 
 /// A running replica. The weak pointers keep the addresses from being used again.
@@ -453,29 +249,43 @@ impl Steps<'_, '_> {
 
     /// A leader must not serve reads by its lease while there is a leader of a later term, which may have committed writes that
     /// the first one does not know. A term has at most one leader.
-    fn compare_leaders(&self, now: Duration) {
-        let mut leaders: BTreeMap<GroupId, Vec<(Term, &str, bool)>> = BTreeMap::new();
+    fn compare_leaders(&mut self, now: Duration) {
+        self.leaders.clear();
         // A host that stands still reads nothing.
-        for host in self.cluster.servers.iter().filter(|host| !host.time.is_stopped()) {
+        for (number, host) in self.cluster.servers.iter().enumerate().filter(|(_, host)| !host.time.is_stopped()) {
             for group in host.hosted().iter().flat_map(|hosted| hosted.groups()) {
-                let Some(leadership) = group.raft().leadership() else { continue };
-                let reads = group.raft().can_lease_read(host.time.boot_at(now));
-                leaders.entry(group.id()).or_default().push((leadership.term, &host.name, reads));
+                if let Some(leadership) = group.raft().leadership() {
+                    self.leaders.push((group.id(), leadership.term, number));
+                }
             }
         }
-        for (group, leaders) in leaders.into_iter().filter(|(_, leaders)| leaders.len() > 1) {
-            let terms: BTreeSet<Term> = leaders.iter().map(|(term, _, _)| *term).collect();
-            if terms.len() < leaders.len() {
-                let wrong = format!("split: {leaders:?} lead group {group} at {now:?}");
-                self.cluster.history.lock().wrong.push(wrong);
-            }
-            let last = terms.last().copied();
-            for (term, name, _) in leaders.iter().filter(|(term, _, reads)| *reads && Some(*term) != last) {
-                let wrong = format!(
-                    "stale: {name} reads group {group} by its lease of term {term} at {now:?}, {leaders:?} lead"
-                );
-                self.cluster.history.lock().wrong.push(wrong);
-            }
+        self.leaders.sort_unstable();
+        for leaders in self.leaders.chunk_by(|one, next| one.0 == next.0).filter(|leaders| leaders.len() > 1) {
+            self.compare_leaders_of(leaders, now);
+        }
+    }
+
+    /// The same for the leaders of one group, by term.
+    fn compare_leaders_of(&self, leaders: &[(GroupId, Term, usize)], now: Duration) {
+        let reads = |group: GroupId, number: usize| {
+            let host = &self.cluster.servers[number];
+            let group = host.hosted().and_then(|hosted| hosted.group(group));
+            group.is_some_and(|group| group.raft().can_lease_read(host.time.boot_at(now)))
+        };
+        let named: Vec<(Term, &str, bool)> = leaders
+            .iter()
+            .map(|(group, term, number)| (*term, self.cluster.servers[*number].name.as_str(), reads(*group, *number)))
+            .collect();
+        let group = leaders[0].0;
+        if named.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            let wrong = format!("split: {named:?} lead group {group} at {now:?}");
+            self.cluster.history.lock().wrong.push(wrong);
+        }
+        let last = named.last().map(|(term, _, _)| *term);
+        for (term, name, _) in named.iter().filter(|(term, _, reads)| *reads && Some(*term) != last) {
+            let wrong =
+                format!("stale: {name} reads group {group} by its lease of term {term} at {now:?}, {named:?} lead");
+            self.cluster.history.lock().wrong.push(wrong);
         }
     }
 

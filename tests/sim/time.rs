@@ -87,7 +87,7 @@ impl HostTime {
     pub(crate) fn register(&self) {
         let runtime = Handle::current().id();
         HOSTS.with_borrow_mut(|hosts| {
-            hosts.retain(|(_runtime, time)| !Arc::ptr_eq(&time.0, &self.0));
+            hosts.retain(|(known, time)| *known != runtime && !Arc::ptr_eq(&time.0, &self.0));
             hosts.push((runtime, self.clone()));
         });
     }

@@ -4,7 +4,8 @@
 //! first; a sync copies it to the second, in sectors of 512 bytes. At a [power cut](SimDisk::power_cut) each unsynced sector
 //! is randomly kept, lost, or replaced by garbage, in any order. Of the names changed since the last sync of the folder a
 //! prefix survives (a journal keeps order). A [failed sync](Fault::SyncFails) behaves as on Linux: the pages stay readable,
-//! count as clean, and never reach the medium. [`SimDisk::flip_bit`] corrupts a synced sector.
+//! count as clean, and never reach the medium. [`SimDisk::flip_bit`] corrupts a synced sector. On a [full](SimDisk::set_full) disk
+//! no file grows.
 //!
 //! A fault is armed in advance, as a number of operations from now, so that it strikes in the middle of the tested code.
 //! After a power cut all older handles fail.
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use ebla_runtime::Rng;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::{Disk, DiskFile, Durability};
 
@@ -66,6 +68,8 @@ struct State {
     power_is_out: bool,
     /// Without a value there is no limit.
     free_bytes: Option<u64>,
+    /// Whether files cannot grow.
+    is_full: bool,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +78,8 @@ struct Content {
     durable: Vec<u8>,
     /// Sectors that a sync would copy to the medium.
     dirty: BTreeSet<usize>,
+    /// Where the last two writes began, the last one first.
+    last_writes: [usize; 2],
 }
 
 #[derive(Clone, Debug)]
@@ -99,6 +105,10 @@ fn sync_failed() -> io::Error {
     io::Error::other("the sync failed")
 }
 
+fn disk_is_full() -> io::Error {
+    io::Error::from(Errno::NOSPC)
+}
+
 fn to_offset(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
@@ -113,6 +123,7 @@ impl Content {
             target.copy_from_slice(bytes);
         }
         self.dirty.extend(offset / SECTOR..end.div_ceil(SECTOR));
+        self.last_writes = [offset, self.last_writes[0]];
     }
 
     /// Copies the dirty sectors of `range` to the medium.
@@ -254,9 +265,29 @@ impl SimDisk {
         state.armed.is_some() || state.power_is_out
     }
 
-    /// Sets what [`Disk::free_bytes`] returns. Writes are not limited.
+    /// Sets what [`Disk::free_bytes`] returns. Writes are not limited: see [`Self::set_full`].
     pub fn set_free_bytes(&self, bytes: u64) {
         self.state.lock().free_bytes = Some(bytes);
+    }
+
+    /// Sets whether the disk is full: then files cannot be created, and a write beyond the end of a file fails and writes nothing.
+    pub fn set_full(&self, is_full: bool) {
+        self.state.lock().is_full = is_full;
+    }
+
+    /// Bytes at the start of `name` that neither of the last two writes has changed; 0 when there is no such file. If writes are
+    /// appended and synced one by one, a power cut leaves a later write behind these bytes.
+    #[must_use]
+    pub fn settled_bytes(&self, name: &str) -> usize {
+        let state = self.state.lock();
+        let content = state.names.get(name).and_then(|file| state.files.get(file));
+        content.map_or(0, |content| content.last_writes[0].min(content.last_writes[1]))
+    }
+
+    /// Replaces the disk by an empty one without faults. Older handles fail.
+    pub fn erase(&self) {
+        let mut state = self.state.lock();
+        *state = State { incarnation: state.incarnation + 1, next_file: state.next_file, ..State::default() };
     }
 
     /// Counts as an operation, so that another component (a registry) can fail with the same power cut.
@@ -324,6 +355,9 @@ impl Disk for SimDisk {
         let mut state = self.state.lock();
         if state.names.contains_key(name) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, name.to_owned()));
+        }
+        if state.is_full {
+            return Err(disk_is_full());
         }
         let file = state.next_file;
         state.next_file += 1;
@@ -404,10 +438,14 @@ fn content(state: &mut State, file: u64) -> io::Result<&mut Content> {
 impl DiskFile for SimFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let through = self.durability == Durability::OnWrite;
+        let offset = to_offset(offset);
         self.with(|state, file| {
+            let is_full = state.is_full;
+            if is_full && offset + bytes.len() > content(state, file)?.seen.len() {
+                return Err(disk_is_full());
+            }
             let outcome = state.begin(through)?;
             let content = content(state, file)?;
-            let offset = to_offset(offset);
             content.write(offset, bytes);
             let sectors = offset / SECTOR..(offset + bytes.len()).div_ceil(SECTOR);
             match outcome {
@@ -457,91 +495,4 @@ impl DiskFile for SimFile {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn written(disk: &SimDisk, name: &str, fill: u8) -> Arc<dyn DiskFile> {
-        let file = disk.create(name).unwrap();
-        file.write_at(0, &[fill; 4 * SECTOR]).unwrap();
-        file
-    }
-
-    #[test]
-    fn what_was_synced_survives_and_what_was_not_may_not() {
-        let (disk, rng) = (SimDisk::new(), Rng::seeded(1));
-        let file = written(&disk, "a", 1);
-        file.sync().unwrap();
-        disk.sync_dir().unwrap();
-        file.write_at(0, &[2; SECTOR]).unwrap();
-        written(&disk, "b", 3);
-        disk.power_cut(Loss::All, &rng);
-        assert_eq!(disk.content("a").unwrap(), [1; 4 * SECTOR]);
-        assert_eq!(disk.content("b"), None);
-        assert!(file.sync().is_err(), "a handle from before the power cut fails");
-    }
-
-    #[test]
-    fn a_write_through_is_durable_at_its_return() {
-        let (disk, rng) = (SimDisk::new(), Rng::seeded(1));
-        written(&disk, "a", 1);
-        disk.sync_dir().unwrap();
-        disk.open("a", Durability::OnWrite).unwrap().write_at(0, &[2; SECTOR]).unwrap();
-        disk.power_cut(Loss::All, &rng);
-        assert_eq!(disk.content("a").unwrap(), [2; SECTOR]);
-    }
-
-    #[test]
-    fn a_torn_write_keeps_any_subset_of_its_sectors() {
-        let mut outcomes = BTreeSet::new();
-        for seed in 0..200 {
-            let (disk, rng) = (SimDisk::new(), Rng::seeded(seed));
-            let file = written(&disk, "a", 0);
-            file.sync().unwrap();
-            disk.sync_dir().unwrap();
-            disk.arm(1, Fault::PowerFails);
-            assert!(file.write_at(0, &[1; 4 * SECTOR]).is_err());
-            disk.power_cut(Loss::Some, &rng);
-            let firsts: Vec<u8> = disk.content("a").unwrap().chunks(SECTOR).map(|sector| sector[0]).collect();
-            outcomes.insert(firsts);
-        }
-        assert_eq!(outcomes.len(), 16);
-    }
-
-    #[test]
-    fn a_failed_sync_leaves_pages_that_no_later_sync_saves() {
-        let (disk, rng) = (SimDisk::new(), Rng::seeded(1));
-        let file = written(&disk, "a", 1);
-        disk.sync_dir().unwrap();
-        disk.arm(1, Fault::SyncFails);
-        assert!(file.sync().is_err());
-        assert_eq!(disk.content("a").unwrap(), [1; 4 * SECTOR], "still readable");
-        file.sync().unwrap();
-        disk.power_cut(Loss::Nothing, &rng);
-        assert_eq!(disk.content("a").unwrap(), []);
-    }
-
-    #[test]
-    fn of_unsynced_names_a_prefix_survives() {
-        let (disk, rng) = (SimDisk::new(), Rng::seeded(3));
-        written(&disk, "a", 1).sync().unwrap();
-        disk.sync_dir().unwrap();
-        disk.rename("a", "b").unwrap();
-        disk.rename("b", "c").unwrap();
-        disk.power_cut(Loss::Some, &rng);
-        assert_eq!(disk.list().unwrap().len(), 1);
-    }
-
-    #[test]
-    fn a_flip_changes_one_bit_of_the_sector() {
-        let (disk, rng) = (SimDisk::new(), Rng::seeded(1));
-        written(&disk, "a", 0).sync().unwrap();
-        assert!(disk.flip_bit("a", 2, &rng));
-        assert!(!disk.flip_bit("a", 9, &rng));
-        let ones: Vec<u32> = disk.content("a").unwrap().chunks(SECTOR).map(ones_in).collect();
-        assert_eq!(ones, [0, 0, 1, 0]);
-    }
-
-    fn ones_in(bytes: &[u8]) -> u32 {
-        bytes.iter().map(|byte| byte.count_ones()).sum()
-    }
-}
+mod tests;

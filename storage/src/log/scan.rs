@@ -13,6 +13,7 @@
 //! looks like a torn tail.
 
 use bytes::Bytes;
+use ebla_runtime::Failpoint;
 
 use super::batch::{BLOCK, BatchHeader};
 use super::record::GroupReplica;
@@ -158,7 +159,7 @@ impl SegmentScanner<'_> {
         let length = header.as_ref().map_or(BLOCK, BatchHeader::len);
         let later = self.later(self.at + length);
         let durable = self.durable(&later, tail);
-        if self.expected > durable {
+        if self.expected > durable || (tail == Tail::Open && Failpoint::LogDamageCut.is_enabled()) {
             self.scan.cut_bytes = header.as_ref().map_or(0, BatchHeader::len);
             return Progress::Stop;
         }

@@ -10,7 +10,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, OperationId, ReplicaId, ServerId, TableId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::TableSchema;
-use ebla_runtime::{Blocking, Runtime};
+use ebla_runtime::{Blocking, Failpoint, Runtime};
 use tokio::sync::Semaphore;
 
 use crate::capacity::Capacity;
@@ -176,8 +176,9 @@ impl TabletGroup {
     }
 
     /// The error of a write that stores cells, while such writes are refused: for lack of disk space, or because the clock is ahead.
+    /// None on a replica that does not lead: what it knows of the others may be old, and the caller must learn who leads.
     pub(in crate::tablet) fn write_refusal(&self) -> Option<Error> {
-        if !self.capacity.may_refuse() && !self.clocks.may_refuse() {
+        if (!self.capacity.may_refuse() && !self.clocks.may_refuse()) || !self.is_leader() {
             return None;
         }
         let applied_state = self.state_machine.applied_state();
@@ -186,7 +187,9 @@ impl TabletGroup {
             let voters = membership.replicas().filter(|replica| membership.is_voter(replica.replica));
             voters.map(|replica| replica.server)
         };
-        self.capacity.refusal(self.server, voters()).or_else(|| self.clocks.refusal(self.server, voters()))
+        let full =
+            self.capacity.refusal(self.server, voters()).filter(|_full| !Failpoint::FullDiskIgnored.is_enabled());
+        full.or_else(|| self.clocks.refusal(self.server, voters()))
     }
 
     /// Has the store examined after a request for `tablet` has met damaged data. Returns the failure of the request: `Unavailable`,

@@ -6,12 +6,15 @@ use std::time::Duration;
 use ebla_runtime::Rng;
 
 use crate::cluster::{Direction, Node};
-use crate::faults::fault::{Fault, FaultKind, Leases, Target, WallClock};
+use crate::faults::fault::{Fault, FaultKind, Leases, RottenFile, SpaceLeft, Target, WallClock};
 use crate::faults::rates::Rates;
 use crate::faults::view::View;
 
 /// A node that is partitioned from the lock service for longer than this loses its leases.
 const LEASES_ENDURE: Duration = Duration::from_secs(3);
+
+/// Clocks run faster or slower by at most this, in millionths.
+const RATE_MAX_PPM: i32 = 100_000;
 
 /// The arguments of a draw.
 pub(super) struct Draw<'a> {
@@ -84,7 +87,20 @@ impl Draw<'_> {
     }
 
     pub(super) fn lease_race(&self) -> Drawn {
+        self.lease_race_of(self.pick(&self.view.leaders)?)
+    }
+
+    pub(super) fn skewed_lease_race(&self) -> Drawn {
         let leader = self.pick(&self.view.leaders)?;
+        let rate = |node: Node| {
+            let ppm = if node == leader { -RATE_MAX_PPM } else { RATE_MAX_PPM };
+            (Duration::ZERO, Fault::new(FaultKind::ClockRate { ppm }, Target::Node(node), Duration::ZERO))
+        };
+        let rates = self.view.tablet_servers().into_iter().map(rate);
+        Some(rates.chain(self.lease_race_of(leader)?).collect())
+    }
+
+    fn lease_race_of(&self, leader: Node) -> Drawn {
         let others: Vec<_> = self.view.tablet_servers().into_iter().filter(|node| *node != leader).collect();
         let lost = self.pick(&others)?;
         let after_lost = others.iter().skip_while(|node| **node != lost).nth(1);
@@ -120,9 +136,8 @@ impl Draw<'_> {
     /// By up to one or ten per cent, in both directions: leases have a margin for that.
     pub(super) fn clock_rate(&self) -> Drawn {
         let node = self.pick(&self.view.tablet_servers())?;
-        let span = self.pick(&[10_000_u32, 100_000])?;
-        let ppm =
-            i32::try_from(self.rng.below(u64::from(span) * 2 + 1)).unwrap_or(0) - i32::try_from(span).unwrap_or(0);
+        let span = self.pick(&[RATE_MAX_PPM / 10, RATE_MAX_PPM])?;
+        let ppm = i32::try_from(self.rng.below(u64::from(span.unsigned_abs()) * 2 + 1)).unwrap_or(0) - span;
         at_once(FaultKind::ClockRate { ppm }, Target::Node(node), Duration::ZERO)
     }
 
@@ -141,6 +156,36 @@ impl Draw<'_> {
         let lasts = between(self.rng, (Duration::from_millis(200), Duration::from_secs(15)));
         let leases = if lasts > LEASES_ENDURE { Leases::Expire } else { Leases::Endure };
         at_once(FaultKind::NoLockService(leases), Target::Node(node), lasts)
+    }
+
+    /// A third of the time all tablet servers: then no leader may accept a write.
+    pub(super) fn full_disk(&self) -> Drawn {
+        let left = [SpaceLeft::BelowReserve, SpaceLeft::BelowHalf, SpaceLeft::OnlyForLog, SpaceLeft::Nothing];
+        let left = self.pick(&left)?;
+        let servers = self.view.tablet_servers();
+        let target = match self.rng.below(3) {
+            0 => Target::Nodes(servers),
+            _ => Target::Node(self.pick(&servers)?),
+        };
+        let lasts = between(self.rng, (Duration::from_millis(500), Duration::from_secs(8)));
+        at_once(FaultKind::FullDisk(left), target, lasts)
+    }
+
+    /// The registry is read at a start only, and it is lost with its server: only where servers are replaced.
+    pub(super) fn rot(&self) -> Drawn {
+        let node = self.pick(&self.view.tablet_servers())?;
+        let file = match self.rng.below(5) {
+            0 if self.rates.replaced_after.is_some() => RottenFile::Registry,
+            0..=2 => RottenFile::Table,
+            _ => RottenFile::Log,
+        };
+        let rot = |after| (after, Fault::new(FaultKind::Rot(file), Target::Node(node), Duration::ZERO));
+        let stays_up = file != RottenFile::Registry && self.is_heads();
+        if stays_up || self.down.contains(&node) {
+            return Some(vec![rot(Duration::ZERO)]);
+        }
+        let lasts = between(self.rng, (Duration::from_millis(100), Duration::from_secs(2)));
+        Some(vec![(Duration::ZERO, Fault::new(FaultKind::Kill, Target::Node(node), lasts)), rot(lasts / 2)])
     }
 
     /// All messages are lost, those of one direction are lost, or all wait.

@@ -43,6 +43,34 @@ pub enum FaultKind {
     Suspend(WallClock, Leases),
     /// The node does not reach the lock service.
     NoLockService(Leases),
+    /// The disk of the node has little or no free space.
+    FullDisk(SpaceLeft),
+    /// Bytes of a file of the node change on its disk; it has no duration.
+    Rot(RottenFile),
+}
+
+/// The free space of a disk that is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceLeft {
+    /// Less than a server's reserve.
+    BelowReserve,
+    /// Less than half of it.
+    BelowHalf,
+    /// None for stores; the commit log has the space that it needs.
+    OnlyForLog,
+    /// None at all.
+    Nothing,
+}
+
+/// The file whose bytes change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RottenFile {
+    /// A segment of the commit log.
+    Log,
+    /// A table of a store.
+    Table,
+    /// The registry of the data folder.
+    Registry,
 }
 
 /// The wall clock of a suspended machine.
@@ -71,6 +99,7 @@ pub(super) enum Part {
     Latency,
     Clock,
     LockService,
+    Disk,
 }
 
 impl FaultKind {
@@ -81,12 +110,13 @@ impl FaultKind {
             Self::Slow(_) => Part::Latency,
             Self::ClockStep { .. } | Self::ClockRate { .. } => Part::Clock,
             Self::NoLockService(_) => Part::LockService,
+            Self::FullDisk(_) | Self::Rot(_) => Part::Disk,
         }
     }
 
     /// Whether the fault lasts until it is lifted.
     pub(super) fn is_lasting(self) -> bool {
-        !matches!(self, Self::DiskFailure { .. } | Self::ClockStep { .. } | Self::ClockRate { .. })
+        !matches!(self, Self::DiskFailure { .. } | Self::ClockStep { .. } | Self::ClockRate { .. } | Self::Rot(_))
     }
 
     /// Whether the node's process does not run.
@@ -112,6 +142,13 @@ impl fmt::Display for FaultKind {
             Self::Suspend(WallClock::Stops, _) => f.write_str("suspension, the wall clock stops"),
             Self::NoLockService(Leases::Endure) => f.write_str("no lock service"),
             Self::NoLockService(Leases::Expire) => f.write_str("no lock service, leases expire"),
+            Self::FullDisk(SpaceLeft::BelowReserve) => f.write_str("full disk, some of the reserve is left"),
+            Self::FullDisk(SpaceLeft::BelowHalf) => f.write_str("full disk, less than half of the reserve is left"),
+            Self::FullDisk(SpaceLeft::OnlyForLog) => f.write_str("full disk, only the commit log has space"),
+            Self::FullDisk(SpaceLeft::Nothing) => f.write_str("full disk, nothing is left"),
+            Self::Rot(RottenFile::Log) => f.write_str("rot of the commit log"),
+            Self::Rot(RottenFile::Table) => f.write_str("rot of a table"),
+            Self::Rot(RottenFile::Registry) => f.write_str("rot of the registry"),
         }
     }
 }

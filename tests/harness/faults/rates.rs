@@ -40,11 +40,17 @@ pub enum Recurring {
     ClockRate,
     /// A node stands still for a while.
     Suspend,
+    /// The disk of a tablet server, or of all of them, is full for a while.
+    FullDisk,
+    /// Bytes of a file of a tablet server change, while it runs or while it is down for a moment.
+    Rot,
+    /// As [`Self::LeaseRace`], while the clock of the leader is slow and those of the other tablet servers are fast, as much as leases allow for.
+    SkewedLeaseRace,
 }
 
 impl Recurring {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::Crash,
         Self::CrashAll,
         Self::Lose,
@@ -58,6 +64,9 @@ impl Recurring {
         Self::MounttableCrash,
         Self::ClockRate,
         Self::Suspend,
+        Self::FullDisk,
+        Self::Rot,
+        Self::SkewedLeaseRace,
     ];
 }
 
@@ -120,6 +129,9 @@ impl Rates {
             Recurring::NoLockService => draw.no_lock_service(),
             Recurring::ClockRate => draw.clock_rate(),
             Recurring::Suspend => draw.suspend(),
+            Recurring::FullDisk => draw.full_disk(),
+            Recurring::Rot => draw.rot(),
+            Recurring::SkewedLeaseRace => draw.skewed_lease_race(),
             Recurring::MounttableCrash => draw.kill_one(&view.mounttables()),
         };
         drawn.unwrap_or_default()

@@ -226,7 +226,10 @@ fn apply(faulty: &mut Vec<(FaultKind, Place)>, actions: &[Action]) {
     for action in actions {
         match *action {
             Action::Inject(
-                FaultKind::ClockStep { .. } | FaultKind::ClockRate { .. } | FaultKind::DiskFailure { .. },
+                FaultKind::ClockStep { .. }
+                | FaultKind::ClockRate { .. }
+                | FaultKind::DiskFailure { .. }
+                | FaultKind::Rot(_),
                 _,
             ) => {}
             Action::Inject(kind, place) => {

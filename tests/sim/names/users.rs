@@ -5,6 +5,7 @@
 //! | owners | mount servers without a deadline on names that all share, unmount and delete them |
 //! | publishers | mount a server for a few seconds, again and again; sometimes they pause, so that it expires |
 //! | watchers | resolve and list all names |
+//! | duellists | send pairs of calls at the same moment: see `duels` |
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use ebla_runtime::{Rng, Runtime};
 use ebla_tests::mounts::{CallNumber, Reach};
 use ebla_workload::bench::names::session::Session;
 
-use super::{in_time, is_trouble, list, look_up, sessions};
+use super::{duels, in_time, is_trouble, list, look_up, sessions};
 use crate::cluster::{Phase, SimCluster};
 use crate::load::wait_for;
 use crate::time::{self, HostTime};
@@ -32,7 +33,7 @@ const FOLDERS: [&str; 3] = ["a", "a/b", "c/d/e"];
 /// Names in a folder.
 const NAMES: u64 = 3;
 /// Timeout of a call. The servers may still complete a change after that.
-const CALL: Duration = Duration::from_secs(8);
+pub(super) const CALL: Duration = Duration::from_secs(8);
 /// Between two operations of a worker, about.
 const PAUSE: Duration = Duration::from_millis(60);
 /// After an error, about.
@@ -58,10 +59,12 @@ pub(crate) async fn client(cluster: Arc<SimCluster>) -> turmoil::Result {
     });
     let publishers = (0..PUBLISHERS).map(|number| publish(user("publisher", number)));
     let watchers = (0..WATCHERS).map(|number| watch(user("watcher", number), Arc::clone(&generations)));
+    let duellists = (0..cluster.duels).map(|number| duels::fight(user("duellist", number), number));
     tokio::join!(
         futures::future::join_all(owners),
         futures::future::join_all(publishers),
-        futures::future::join_all(watchers)
+        futures::future::join_all(watchers),
+        futures::future::join_all(duellists)
     );
     cluster.drained.fetch_add(1, Ordering::Relaxed);
     cluster.note("names", "drained", "");
@@ -69,27 +72,27 @@ pub(crate) async fn client(cluster: Arc<SimCluster>) -> turmoil::Result {
 }
 
 /// What every worker has.
-struct User<'a> {
-    cluster: &'a SimCluster,
+pub(super) struct User<'a> {
+    pub(super) cluster: &'a SimCluster,
     runtime: &'a Runtime,
-    rng: Rng,
-    name: String,
+    pub(super) rng: Rng,
+    pub(super) name: String,
     /// One for each server.
-    sessions: Vec<Session>,
+    pub(super) sessions: Vec<Session>,
 }
 
 impl User<'_> {
-    fn is_running(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.cluster.phase() == Phase::Load
     }
 
     /// A session with any of the servers.
-    fn session(&self) -> Session {
+    pub(super) fn session(&self) -> Session {
         self.sessions[usize::try_from(self.rng.below(self.sessions.len() as u64)).unwrap()].clone()
     }
 
     /// Notes the outcome of a call. A refusal is a violation; after an error there is a pause.
-    async fn ended<T>(&self, kind: &str, what: &str, outcome: &Result<T, TreeError>) {
+    pub(super) async fn ended<T>(&self, kind: &str, what: &str, outcome: &Result<T, TreeError>) {
         let reason = outcome.as_ref().err().map_or("ok", |error| error.reason.name());
         let counted = if outcome.is_ok() { "names-ok" } else { "names-failed" };
         self.cluster.trace.lock().count(time::elapsed(), &self.name, counted, &format!("{kind} {what} {reason}"));
@@ -107,7 +110,7 @@ impl User<'_> {
     }
 
     /// Mounts a server; returns whether that was acknowledged.
-    async fn mount(&self, name: &str, server: &str, ttl: Duration) -> bool {
+    pub(super) async fn mount(&self, name: &str, server: &str, ttl: Duration) -> bool {
         let number = self.cluster.names.lock().begin_mount(name, server, time::elapsed());
         let outcome = in_time(CALL, self.session().mount(name, server, ttl)).await;
         if let Ok(reply) = &outcome {

@@ -85,6 +85,15 @@ impl Session {
         Ok(into_reply(self.names.unmount(request).await)?.removed)
     }
 
+    /// Unmounts one server from a name; returns how many live ones were unmounted.
+    ///
+    /// # Errors
+    /// As [`Self::unmount`].
+    pub async fn unmount_server(&mut self, name: &str, server: &str) -> Result<u32, Error> {
+        let request = self.by(wire::UnmountRequest { name: name.to_owned(), server: server.to_owned() });
+        Ok(into_reply(self.names.unmount(request).await)?.removed)
+    }
+
     /// Deletes a node and everything below it; returns the number of deleted nodes.
     ///
     /// # Errors

@@ -1,0 +1,268 @@
+//! The plan of a run: random for each seed, or one with many faults of one kind.
+
+use std::time::Duration;
+
+use ebla_runtime::Rng;
+use ebla_tests::faults::rates::Recurring;
+
+use crate::cluster::FailureTimeouts;
+use crate::names;
+use crate::rates::FaultRates;
+
+/// The host of the lock service and of all clients. None of them fails, and each step of the simulation costs time for every host and
+/// for every link between two hosts.
+pub(crate) const CLIENTS: &str = "clients";
+
+/// Parameters of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) servers: usize,
+    pub(crate) masters: usize,
+    pub(crate) clients: u64,
+    /// Duration of the load under faults.
+    pub(crate) load: Duration,
+    pub(crate) fault_rates: FaultRates,
+    /// Whether workers also overwrite the same rows repeatedly, which detects timestamps that go back.
+    pub(crate) owns: bool,
+    /// The size of the values of these rows, at least. Large ones let scans take several batches, and garbage collections begin.
+    pub(crate) value_bytes: usize,
+    /// Clients that count, in addition to the others.
+    pub(crate) counters: u64,
+    /// Whether one more client drops ranges of rows.
+    pub(crate) drops: bool,
+    /// When a split is ordered, and where.
+    pub(crate) splits: Vec<(Duration, String)>,
+    /// The mean time between two orders to move a tablet to another group.
+    pub(crate) moves: Option<Duration>,
+    /// Whether other tables are created, changed and deleted meanwhile.
+    pub(crate) tables: bool,
+    /// Whether there is a mounttable, with clients that use its names.
+    pub(crate) names: bool,
+    /// Users of names that send pairs of calls at the same moment.
+    pub(crate) duels: u32,
+    /// Whether a majority of the servers is lost for good after the load, and everything is recovered from the last one.
+    pub(crate) loses_majority: bool,
+    /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump: a leader whose
+    /// clock is ahead may age cells early.
+    pub(crate) ages: bool,
+    /// Whether commit logs are so small that they are purged. The engine's files in a snapshot differ from run to run, and with them
+    /// the time of its transfer: such a run is not repeated exactly.
+    pub(crate) purges_logs: bool,
+    /// Timeouts after which a failed server is replaced.
+    pub(crate) failure_timeouts: FailureTimeouts,
+    /// Whether the run stops at the first anomaly.
+    pub(crate) stops_at_first: bool,
+}
+
+impl Plan {
+    /// The random plan of this seed.
+    pub(crate) fn draw(seed: u64) -> Self {
+        let rng = Rng::seeded(seed);
+        let load = Duration::from_secs(20 + rng.below(20));
+        let mut splits: Vec<(Duration, String)> = (0..rng.below(6))
+            .map(|number| {
+                let letter = char::from(b'b' + u8::try_from(rng.below(24)).unwrap());
+                (Duration::from_millis(4_000 + rng.below(load.as_secs() * 1_000)), format!("{letter}/{number}"))
+            })
+            .collect();
+        splits.sort();
+        let masters = 1 + usize::try_from(rng.below(2)).unwrap();
+        let clients = 1 + rng.below(3);
+        let fault_rates = FaultRates::draw(&rng);
+        // In a third of the runs there is a spare server, which replaces failed ones.
+        let (servers, fault_rates, failure_timeouts) = match rng.below(3) {
+            0 => {
+                let (fault_rates, failure_timeouts) = fault_rates.with_losses(&rng);
+                (4, fault_rates, failure_timeouts)
+            }
+            _ => (3, fault_rates, FailureTimeouts::default()),
+        };
+        let moves = (rng.below(2) == 0).then(|| Duration::from_millis(500 + rng.below(4_000)));
+        let tables = rng.below(2) == 0;
+        let fault_rates = if seed % 4 == 1 { fault_rates.with_drift() } else { fault_rates };
+        let ages = seed % 4 == 1 && !fault_rates.rates.recurs(Recurring::ClockStep);
+        let names = seed % 6 == 4;
+        let fault_rates = if names { fault_rates.with_mounttables() } else { fault_rates };
+        let fault_rates = if seed % 5 == 3 && !names { fault_rates.with_full_disks() } else { fault_rates };
+        // Which tables there are differs from run to run, and such runs are not repeated exactly in any case.
+        let fault_rates = if seed % 8 == 7 { fault_rates.with_rot() } else { fault_rates };
+        Self {
+            seed,
+            servers,
+            masters,
+            clients,
+            load,
+            fault_rates,
+            owns: seed.is_multiple_of(2),
+            value_bytes: if seed % 7 == 3 { 32 << 10 } else { 0 },
+            counters: if seed % 3 == 1 { 2 } else { 0 },
+            drops: seed % 5 == 2,
+            splits,
+            moves,
+            tables,
+            names,
+            duels: 2,
+            loses_majority: false,
+            ages,
+            purges_logs: seed % 4 == 3,
+            failure_timeouts,
+            stops_at_first: false,
+        }
+    }
+
+    /// The plan of this name: `swarm` for random faults, or one with many faults of one kind.
+    pub(crate) fn named(name: &str, seed: u64) -> Self {
+        let plan = Self {
+            servers: 3,
+            failure_timeouts: FailureTimeouts::default(),
+            load: Duration::from_secs(20),
+            owns: false,
+            value_bytes: 0,
+            counters: 0,
+            drops: false,
+            moves: None,
+            tables: false,
+            names: false,
+            ages: false,
+            purges_logs: false,
+            stops_at_first: true,
+            ..Self::draw(seed)
+        };
+        match name {
+            "calm" => Self::calm(seed),
+            "votes" => Self { fault_rates: FaultRates::votes(), splits: Vec::new(), ..plan },
+            "power" => Self { fault_rates: FaultRates::power(), splits: Vec::new(), ..plan },
+            "outage" => Self { fault_rates: FaultRates::outage(), splits: Vec::new(), clients: 8, ..plan },
+            "clocks" => Self { fault_rates: FaultRates::clocks(), owns: true, ..plan },
+            "parts" => Self { fault_rates: FaultRates::parts(), splits: many_splits(), ..plan },
+            "alone" => Self { fault_rates: FaultRates::alone(), splits: Vec::new(), clients: 8, ..plan },
+            "splits" => Self { fault_rates: FaultRates::calm(), splits: many_splits(), clients: 3, ..plan },
+            "moves" => Self {
+                fault_rates: FaultRates::moves(),
+                splits: Vec::new(),
+                moves: Some(Duration::from_millis(100)),
+                clients: 8,
+                ..plan
+            },
+            "snapshots" => Self {
+                fault_rates: FaultRates::snapshots(),
+                splits: Vec::new(),
+                moves: Some(Duration::from_secs(2)),
+                tables: true,
+                purges_logs: true,
+                clients: 8,
+                ..plan
+            },
+            "full" => Self { fault_rates: FaultRates::full(), splits: Vec::new(), owns: true, clients: 4, ..plan },
+            "rot" => {
+                let (fault_rates, failure_timeouts) = FaultRates::rot();
+                let (splits, load) = (Vec::new(), Duration::from_secs(40));
+                let plan = Self { fault_rates, failure_timeouts, splits, load, ..plan };
+                Self { purges_logs: true, tables: true, owns: true, value_bytes: 2 << 10, clients: 4, ..plan }
+            }
+            "sums" => Self { fault_rates: FaultRates::parts(), splits: many_splits(), clients: 1, counters: 3, ..plan },
+            "transit" => Self {
+                fault_rates: FaultRates::transit(),
+                splits: Vec::new(),
+                moves: Some(Duration::from_millis(100)),
+                clients: 1,
+                counters: 4,
+                drops: true,
+                ..plan
+            },
+            "drift" => Self {
+                fault_rates: FaultRates::clocks(),
+                splits: Vec::new(),
+                moves: Some(Duration::from_millis(300)),
+                owns: true,
+                clients: 4,
+                counters: 2,
+                ..plan
+            },
+            "rates" => Self {
+                fault_rates: FaultRates::clock_rates(),
+                splits: Vec::new(),
+                moves: Some(Duration::from_secs(2)),
+                ages: true,
+                owns: true,
+                clients: 4,
+                counters: 1,
+                ..plan
+            },
+            "suspend" => Self {
+                fault_rates: FaultRates::suspensions(),
+                splits: Vec::new(),
+                ages: true,
+                owns: true,
+                clients: 4,
+                counters: 1,
+                ..plan
+            },
+            "bulk" => Self {
+                fault_rates: FaultRates::kills(),
+                splits: Vec::new(),
+                owns: true,
+                value_bytes: 64 << 10,
+                clients: 4,
+                ..plan
+            },
+            "skew" => Self { fault_rates: FaultRates::skewed_lease_races(), splits: Vec::new(), ..plan },
+            "lost" => {
+                let splits =
+                    vec![(Duration::from_secs(5), "g/9".to_owned()), (Duration::from_secs(6), "n/9".to_owned())];
+                let failure_timeouts = FailureTimeouts::fixed();
+                let plan = Self { fault_rates: FaultRates::kills(), failure_timeouts, splits, ..plan };
+                Self { loses_majority: true, owns: true, clients: 4, load: Duration::from_secs(12), ..plan }
+            }
+            "duels" => {
+                let plan = Self { fault_rates: FaultRates::calm(), splits: Vec::new(), clients: 1, ..plan };
+                Self { names: true, duels: 24, ..plan }
+            }
+            "names" => Self { fault_rates: FaultRates::names(), splits: Vec::new(), clients: 1, names: true, ..plan },
+            "kills" => Self { fault_rates: FaultRates::kills(), splits: many_splits(), clients: 3, ..plan },
+            _ => Self::draw(seed),
+        }
+    }
+
+    /// The names of all hosts.
+    pub(crate) fn host_names(&self) -> Vec<String> {
+        let numbered =
+            |kind: &str, count: usize| (1..=count).map(|number| format!("{kind}-{number}")).collect::<Vec<_>>();
+        let mut names = [
+            numbered("server", self.servers),
+            numbered("master", self.masters),
+            numbered("mounttable", if self.names { names::SERVERS } else { 0 }),
+        ]
+        .concat();
+        names.push(CLIENTS.to_owned());
+        names
+    }
+
+    /// The number of clients that drain.
+    pub(crate) fn drained(&self) -> u64 {
+        self.clients + self.counters + [self.drops, self.names, self.ages].map(u64::from).iter().sum::<u64>()
+    }
+
+    /// No faults.
+    pub(crate) fn calm(seed: u64) -> Self {
+        let splits = vec![(Duration::from_secs(8), "k/0".to_owned())];
+        Self {
+            fault_rates: FaultRates::calm(),
+            load: Duration::from_secs(30),
+            splits,
+            moves: Some(Duration::from_secs(2)),
+            tables: true,
+            ..Self::draw(seed)
+        }
+    }
+}
+
+/// About two splits per second.
+fn many_splits() -> Vec<(Duration, String)> {
+    let letters = (b'b'..=b'z').rev().map(char::from);
+    letters
+        .enumerate()
+        .map(|(at, letter)| (Duration::from_millis(5_000 + 600 * at as u64), format!("{letter}/9")))
+        .collect()
+}
