@@ -23,8 +23,8 @@ mod up;
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ebla_runtime::Runtime;
