@@ -10,15 +10,22 @@ use ebla_runtime::units::ByteSize;
 /// # Errors
 /// The syntax of a size, when the text is malformed; a size of zero.
 pub fn parse(text: &str) -> Result<ByteSize, String> {
-    match text.parse::<ByteSize>() {
+    match parse_or_zero(text) {
         Ok(size) if size.bytes() == 0 => {
             Err("a size must be at least 1 byte; expected a size such as 64MiB".to_owned())
         }
-        Ok(size) => Ok(size),
-        Err(_) => {
-            Err("a size is a whole number of bytes with or without a unit, as in 512, 64K, 64MiB or 10MB".to_owned())
-        }
+        parsed => parsed,
     }
+}
+
+/// Reads a size that may be zero, which switches something off.
+///
+/// # Errors
+/// The syntax of a size, when the text is malformed.
+pub fn parse_or_zero(text: &str) -> Result<ByteSize, String> {
+    text.parse::<ByteSize>().map_err(|_malformed| {
+        "a size is a whole number of bytes with or without a unit, as in 512, 64K, 64MiB or 10MB".to_owned()
+    })
 }
 
 #[cfg(test)]
@@ -34,6 +41,13 @@ mod tests {
         );
         assert_eq!((bytes("64M"), bytes("64 MiB"), bytes("64MB")), (64 << 20, 64 << 20, 64_000_000));
         assert_eq!((bytes("2G"), bytes("2GiB"), bytes("2GB")), (2 << 30, 2 << 30, 2_000_000_000));
+    }
+
+    #[test]
+    fn zero_is_a_size_where_it_switches_something_off() {
+        assert_eq!(parse_or_zero("0").map(ByteSize::bytes), Ok(0));
+        assert_eq!(parse_or_zero("64K").map(ByteSize::bytes), Ok(65_536));
+        assert!(parse_or_zero("none").is_err() && parse("0").is_err());
     }
 
     #[test]

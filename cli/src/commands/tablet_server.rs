@@ -37,7 +37,7 @@ pub struct TabletServer {
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub disk_reserve: Option<ByteSize>,
     /// Memory for rows that are read again and again: bytes, or a number with K, M or G; 0: none [default: 64M]
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse_or_zero)]
     pub scan_cache: Option<ByteSize>,
     /// Memory of the server for locality groups in memory: bytes, or a number with K, M or G [default: 256 MiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]

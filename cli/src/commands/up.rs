@@ -55,7 +55,7 @@ pub struct Up {
     pub disk_reserve: Option<ByteSize>,
     /// Memory for rows that are read again and again, all servers together: bytes, or a number with K, M or G; 0: none [default:
     /// 32M]
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse_or_zero)]
     pub scan_cache: Option<ByteSize>,
     /// Memory of each tablet server for locality groups in memory: bytes, or a number with K, M or G [default: 96 MiB for all together]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]

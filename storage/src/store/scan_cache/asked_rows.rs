@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_asked_for_once_are_taken_for_known_ones_rarely_and_are_forgotten() {
+    fn rows_that_are_asked_for_once_are_rarely_confused_with_known_ones_and_are_forgotten() {
         let asked = AskedRows::new(1 << 20);
         let known = (0..100_000).filter(|number| asked.was_asked(hash(*number))).count();
         assert!(known < 20, "{known}");
