@@ -167,7 +167,7 @@ docs: configure
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
 
 python: install ## install Google's Python client and etcd 3.5 into a separate virtual environment
-	@test -x $(PYTHON_ENV)/bin/python || python3 -m venv $(PYTHON_ENV)
+	@test -x $(PYTHON_ENV)/bin/pip || python3 -m venv --clear $(PYTHON_ENV)
 	@$(PYTHON_ENV)/bin/pip list 2>/dev/null | grep -q '^google-cloud-bigtable ' || \
 	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check $(PYTHON_CLIENT) || \
 	  echo "no Python client could be installed: its tests are skipped"
@@ -176,7 +176,7 @@ python: install ## install Google's Python client and etcd 3.5 into a separate v
 	  echo "etcd 3.5 could not be installed: tests use only Debian's etcd"
 
 google-tests: install ## download Google's system tests of its Python client, with pytest in a separate virtual environment
-	@test -x $(CONFORMANCE)/bin/python || python3 -m venv $(CONFORMANCE)
+	@test -x $(CONFORMANCE)/bin/pip || python3 -m venv --clear $(CONFORMANCE)
 	@$(CONFORMANCE)/bin/pip list 2>/dev/null | grep -q '^pytest-asyncio ' || \
 	  $(CONFORMANCE)/bin/pip install -q --disable-pip-version-check $(PYTHON_CLIENT) $(CONFORMANCE_TOOLS) || \
 	  echo "no pytest could be installed: Google's system tests are skipped"
