@@ -55,6 +55,9 @@ pub struct ServeOptions {
 pub const PUBLIC_STREAMS_MAX: u32 = 100;
 /// The streams of a peer's connection.
 pub const PEER_STREAMS_MAX: u32 = 4_096;
+/// Calls of a connection that are cancelled before the server has seen them; one more, and HTTP/2 closes the connection with all its calls
+/// (CVE-2023-44487). The usual 20 are fewer than an overloaded server finds when it reads a connection again: its callers give up together.
+const CANCELLED_MAX: usize = 1_024;
 /// Connections that have been accepted and have not sent their first bytes. One more makes the oldest of them a public one.
 const OPENINGS_MAX: usize = 1_024;
 /// Connections that wait to be taken by their server, which spawns a task for each at once.
@@ -77,6 +80,7 @@ impl ServeOptions {
         Server::builder()
             .accept_http1(self.protocol == Protocol::Http1AndHttp2)
             .max_concurrent_streams(streams_max)
+            .http2_max_pending_accept_reset_streams(Some(CANCELLED_MAX))
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .http2_keepalive_interval(Some(self.keep_alive_interval))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ebla_model::cell::FamilyName;
 use ebla_model::error::Error;
+use ebla_model::id::TableId;
 use ebla_model::locality::{DEFAULT_GROUP, GroupSizes, LocalityGroup, LocalityGroupChange, StoredBytes};
 use ebla_model::schema::{NewFamily, TableSchema};
 
@@ -42,6 +43,11 @@ pub fn locality_group_change_from_proto(change: operate::LocalityGroupChange) ->
         Change::Move(moved) => LocalityGroupChange::Move { family: moved.family, group: moved.group },
         Change::Remove(name) => LocalityGroupChange::Remove { name },
     })
+}
+
+/// The locality groups that are stored with a table. Those of METADATA are built in, and need not stop older releases.
+pub(super) fn stored_groups(schema: &TableSchema) -> &[LocalityGroup] {
+    if schema.table == TableId::METADATA { &[] } else { &schema.locality_groups }
 }
 
 /// A locality group as stored with its table.
@@ -114,6 +120,14 @@ mod tests {
     use ebla_model::gc::GcRule;
 
     use super::*;
+
+    #[test]
+    fn groups_of_metadata_are_not_stored() {
+        let metadata = TableSchema::metadata();
+        assert!(!metadata.locality_groups.is_empty());
+        let record = crate::convert::schema_to_proto(&metadata);
+        assert_eq!((record.version, record.locality_groups.len()), (crate::convert::VERSION, 0));
+    }
 
     #[test]
     fn changes_come_back() {

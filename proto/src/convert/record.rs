@@ -14,7 +14,7 @@ use ebla_model::{
 };
 use prost::Message;
 
-use super::locality::{locality_group_from_proto, locality_group_to_proto};
+use super::locality::{locality_group_from_proto, locality_group_to_proto, stored_groups};
 use super::{VERSION, check_versions, required};
 use crate::record;
 
@@ -296,10 +296,8 @@ pub fn gc_rule_from_proto(rule: &record::GcRule) -> Result<GcRule, Error> {
 /// A table.
 pub fn schema_to_proto(schema: &TableSchema) -> record::TableSchema {
     let aggregates = schema.families.iter().any(|family| family.aggregator.is_some());
-    // Those of METADATA are built in too, and need not stop older releases.
-    let groups = if schema.table == TableId::METADATA { &[] } else { schema.locality_groups.as_slice() };
     record::TableSchema {
-        version: match (groups.is_empty(), aggregates) {
+        version: match (stored_groups(schema).is_empty(), aggregates) {
             (false, _) => LOCALITY_VERSION,
             (true, true) => AGGREGATES_VERSION,
             (true, false) => VERSION,
@@ -311,7 +309,7 @@ pub fn schema_to_proto(schema: &TableSchema) -> record::TableSchema {
         next_family: schema.next_family.get(),
         deletion_protection: schema.deletion_protection,
         state: state_to_proto(schema.state).into(),
-        locality_groups: groups.iter().map(locality_group_to_proto).collect(),
+        locality_groups: stored_groups(schema).iter().map(locality_group_to_proto).collect(),
     }
 }
 
@@ -510,7 +508,6 @@ mod tests {
         assert_eq!(schema_to_proto(&sent).version, VERSION, "older releases read it");
         assert_eq!(schema_from_bytes(schema_to_bytes(&sent)), Ok(sent));
         let metadata = TableSchema::metadata();
-        assert_eq!(schema_to_proto(&metadata).version, VERSION, "its groups are not stored");
         assert_eq!(schema_from_bytes(schema_to_bytes(&metadata)), Ok(metadata));
     }
 

@@ -180,6 +180,39 @@ async fn clients_without_the_preamble_are_served_beside_silent_and_broken_connec
     fixture.tasks.stop(Duration::ZERO).await;
 }
 
+/// A frame (RFC 9113, section 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, length @ ..] = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+#[tokio::test]
+async fn calls_that_are_cancelled_together_do_not_close_their_connection() {
+    let [headers, rst_stream, settings, ping, goaway] = [1, 3, 4, 6, 7];
+    let fixture = Fixture::start(ServeOptions::default()).await;
+    let mut connection = fixture.connect().await;
+    let mut bytes = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(settings, 0, 0, &[])].concat();
+    for call in 0..PUBLIC_STREAMS_MAX {
+        // POST, http, / of HPACK's static table; then the reset, with CANCEL.
+        bytes.extend(frame(headers, 4, 2 * call + 1, &[0x83, 0x86, 0x84]));
+        bytes.extend(frame(rst_stream, 0, 2 * call + 1, &[0, 0, 0, 8]));
+    }
+    bytes.extend(frame(ping, 0, 0, &[7; 8]));
+    connection.write_all(&bytes).await.unwrap();
+    loop {
+        let mut header = [0; 9];
+        timely(connection.read_exact(&mut header)).await.unwrap();
+        let [high, middle, low, kind, flags, ..] = header;
+        let mut payload = vec![0; usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap()];
+        timely(connection.read_exact(&mut payload)).await.unwrap();
+        assert_ne!(kind, goaway, "{}", payload.escape_ascii());
+        if kind == ping && flags == 1 && payload == [7; 8] {
+            break;
+        }
+    }
+    fixture.tasks.stop(Duration::ZERO).await;
+}
+
 #[tokio::test]
 async fn http_1_is_served_where_it_is_accepted() {
     let fixture = Fixture::start(ServeOptions { protocol: Protocol::Http1AndHttp2, ..ServeOptions::default() }).await;
