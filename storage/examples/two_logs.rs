@@ -22,9 +22,11 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -203,7 +205,7 @@ fn start(
             let at = batch * BATCH as u64 % FILE_BYTES;
             let written = file.write_all_at(&bytes, at).and_then(|()| {
                 if let Some(stalls) = &stalls {
-                    let mut syncs = stalls.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut syncs = stalls.lock();
                     *syncs += 1;
                     if *syncs % STALL_EVERY == 0 {
                         thread::sleep(STALL);

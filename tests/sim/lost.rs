@@ -1,4 +1,4 @@
-//! A majority of the servers is lost for good, and everything is recovered from the last one, as an operator does it.
+//! A majority of the servers is lost permanently, and everything is recovered from the last one, as an operator does it.
 //!
 //! ```text
 //!   the survivor is cut off from the other servers, which go on: they acknowledge writes that it does not have

@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     pub(crate) names: bool,
     /// Users of names that send pairs of calls at the same moment.
     pub(crate) duels: u32,
-    /// Whether a majority of the servers is lost for good after the load, and everything is recovered from the last one.
+    /// Whether a majority of the servers is lost permanently after the load, and everything is recovered from the last one.
     pub(crate) loses_majority: bool,
     /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump: a leader whose
     /// clock is ahead may age cells early.

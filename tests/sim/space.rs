@@ -73,7 +73,11 @@ pub(crate) fn fill(host: &SimHost, left: SpaceLeft, now: Duration) {
         SpaceLeft::OnlyForLog | SpaceLeft::Nothing => 0,
     };
     set_free(host, free_bytes);
-    host.disk.set_full(left == SpaceLeft::Nothing);
+    if left == SpaceLeft::Nothing {
+        host.disk.fill();
+    } else {
+        host.disk.make_room();
+    }
     fail_stores(host);
 }
 
@@ -81,7 +85,7 @@ pub(crate) fn fill(host: &SimHost, left: SpaceLeft, now: Duration) {
 pub(crate) fn free(host: &SimHost) {
     *host.space.full.lock() = None;
     set_free(host, AMPLE_BYTES);
-    host.disk.set_full(false);
+    host.disk.make_room();
     fail_stores(host);
 }
 

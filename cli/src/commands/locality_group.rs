@@ -260,8 +260,8 @@ mod tests {
             .collect();
         let cells = |at: usize| words[at].iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>().join("|");
         assert_eq!(cells(0), "LOCALITY GROUP|FAMILIES|DATA|IN FILES|RATIO|OPTIONS");
-        assert_eq!(cells(1), "default|a b|22.4 KiB|2.0 KiB|11.2|compression=lz4;block=16k;bloom=rows");
-        assert_eq!(cells(2), "pages|0 B|0 B|-|compression=lz4;block=16k;bloom=rows");
+        assert_eq!(cells(1), "default|a b|22.4 KiB|2.0 KiB|11.2|compression=lz4;block=16k;bloom=rows;in-memory=no");
+        assert_eq!(cells(2), "pages|0 B|0 B|-|compression=lz4;block=16k;bloom=rows;in-memory=no");
         assert_eq!(to_json(&groups)["default"]["file_bytes"], json!(2048));
     }
 }

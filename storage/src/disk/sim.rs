@@ -4,7 +4,7 @@
 //! first; a sync copies it to the second, in sectors of 512 bytes. At a [power cut](SimDisk::power_cut) each unsynced sector
 //! is randomly kept, lost, or replaced by garbage, in any order. Of the names changed since the last sync of the folder a
 //! prefix survives (a journal keeps order). A [failed sync](Fault::SyncFails) behaves as on Linux: the pages stay readable,
-//! count as clean, and never reach the medium. [`SimDisk::flip_bit`] corrupts a synced sector. On a [full](SimDisk::set_full) disk
+//! count as clean, and never reach the medium. [`SimDisk::flip_bit`] corrupts a synced sector. On a [full](SimDisk::fill) disk
 //! no file grows.
 //!
 //! A fault is armed in advance, as a number of operations from now, so that it strikes in the middle of the tested code.
@@ -265,14 +265,19 @@ impl SimDisk {
         state.armed.is_some() || state.power_is_out
     }
 
-    /// Sets what [`Disk::free_bytes`] returns. Writes are not limited: see [`Self::set_full`].
+    /// Sets what [`Disk::free_bytes`] returns. Writes are not limited: see [`Self::fill`].
     pub fn set_free_bytes(&self, bytes: u64) {
         self.state.lock().free_bytes = Some(bytes);
     }
 
-    /// Sets whether the disk is full: then files cannot be created, and a write beyond the end of a file fails and writes nothing.
-    pub fn set_full(&self, is_full: bool) {
-        self.state.lock().is_full = is_full;
+    /// Fills the disk: from now on files cannot be created, and a write beyond the end of a file fails and writes nothing.
+    pub fn fill(&self) {
+        self.state.lock().is_full = true;
+    }
+
+    /// Ends what [`Self::fill`] began.
+    pub fn make_room(&self) {
+        self.state.lock().is_full = false;
     }
 
     /// Bytes at the start of `name` that neither of the last two writes has changed; 0 when there is no such file. If writes are

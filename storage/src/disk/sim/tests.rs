@@ -91,14 +91,14 @@ fn ones_in(bytes: &[u8]) -> u32 {
 fn on_a_full_disk_files_do_not_grow_and_their_bytes_can_be_overwritten() {
     let disk = SimDisk::new();
     let file = written(&disk, "a", 1);
-    disk.set_full(true);
+    disk.fill();
     let full = |outcome: io::Result<()>| outcome.unwrap_err().kind() == io::ErrorKind::StorageFull;
     assert!(full(file.write_at(4 * SECTOR as u64 - 1, &[2; 2])));
     assert!(full(disk.create("b").map(drop)));
     assert_eq!((disk.content("a").unwrap(), disk.content("b")), (vec![1; 4 * SECTOR], None), "nothing was written");
     file.write_at(0, &[2; SECTOR]).unwrap();
     file.sync().unwrap();
-    disk.set_full(false);
+    disk.make_room();
     file.write_at(4 * SECTOR as u64, &[3; SECTOR]).unwrap();
     assert_eq!(file.len().unwrap(), 5 * SECTOR as u64);
 }
