@@ -146,10 +146,10 @@ impl History {
     pub(crate) fn forgive(&mut self, loss: &Loss) {
         for append in &mut self.appends {
             let row = list_row(&append.list);
-            append.acknowledged = append.acknowledged.filter(|(at, _list)| !loss.may_lose(&row, *at));
+            append.acknowledged = append.acknowledged.filter(|(at, _list)| !loss.may_lose(&row, append.began, *at));
         }
         for write in &mut self.writes {
-            write.acknowledged = write.acknowledged.filter(|at| !loss.may_lose(&write.row, *at));
+            write.acknowledged = write.acknowledged.filter(|at| !loss.may_lose(&write.row, write.began, *at));
         }
         self.list_reads.retain(|read| !loss.may_have_read(&list_row(&read.list), read.began, read.ended));
     }

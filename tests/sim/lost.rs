@@ -56,9 +56,10 @@ impl Loss {
         ranges.iter().find(|(range, _time)| range.contains(row.as_bytes())).map(|(_range, time)| *time)
     }
 
-    /// Whether a write of this row that was acknowledged at this time may be lost.
-    pub(crate) fn may_lose(&self, row: &str, acknowledged: Duration) -> bool {
-        self.from(row).is_some_and(|from| acknowledged > from && acknowledged <= self.at + ON_THE_WAY)
+    /// Whether a write of this row that was sent and acknowledged at these times may be lost. The acknowledgement may arrive after the loss: that of a
+    /// row in a call with others waits for those.
+    pub(crate) fn may_lose(&self, row: &str, began: Duration, acknowledged: Duration) -> bool {
+        self.from(row).is_some_and(|from| acknowledged > from && began <= self.at + ON_THE_WAY)
     }
 
     /// Whether a read of this row between these times may have returned what is lost.
