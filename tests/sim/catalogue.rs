@@ -10,8 +10,7 @@ use crate::process::{Ran, run_concurrently, start};
 /// The faults with the plans that find them. `DivideForgetsSessions` and `ScanSkipsRest` are missing: no seed has found them yet.
 /// `LeaseFromResponse` and `SchemaNotSaved` are missing: it may take dozens of seeds to find them. `LogDamageCut` and `DamageNotExamined`
 /// are missing: the other replicas have what one has lost, and a damaged table is often merged or replaced before the end.
-/// `ScanCacheKeepsRows` is missing: it was not tried yet.
-const CATALOGUE: [(Failpoint, &str); 37] = [
+const CATALOGUE: [(Failpoint, &str); 38] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -42,6 +41,7 @@ const CATALOGUE: [(Failpoint, &str); 37] = [
     (Failpoint::SnapshotForgetsSessions, "snapshots"),
     (Failpoint::SnapshotLosesTablet, "snapshots"),
     (Failpoint::BootClockStops, "suspend"),
+    (Failpoint::ScanCacheKeepsRows, "parts"),
     (Failpoint::ExpiredServerReturned, "names"),
     (Failpoint::MountOnDeletedNode, "duels"),
     (Failpoint::ExpiryForgetsRefresh, "duels"),
