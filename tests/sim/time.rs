@@ -95,13 +95,20 @@ impl HostTime {
     /// Sets how far the wall clock is off.
     pub(crate) fn set_off(&self, now: Duration, micros: i64) {
         let mut pace = self.0.lock();
-        *pace = Pace { wall_micros: micros, ..pace.at(now) };
+        *pace = match pace.stopped {
+            // What the stop takes from the clocks is determined when it ends.
+            Some(_) => Pace { wall_micros: micros - pace.gained(now), ..*pace },
+            None => Pace { wall_micros: micros, ..pace.at(now) },
+        };
     }
 
     /// Sets how much faster than time the clocks run, in millionths.
     pub(crate) fn set_rate(&self, now: Duration, ppm: i64) {
         let mut pace = self.0.lock();
-        *pace = Pace { rate_ppm: ppm, ..pace.at(now) };
+        *pace = match pace.stopped {
+            Some(_) => Pace { rate_ppm: ppm, ..*pace },
+            None => Pace { rate_ppm: ppm, ..pace.at(now) },
+        };
     }
 
     /// Stops both clocks.
