@@ -82,7 +82,7 @@ async fn run(program: &str, megabytes: u64) -> Result<ExitCode, Box<dyn Error>> 
     let measured = measure("up", &address, BTreeSet::from([up.pid()]), rows, &runtime).await?;
     drop(up);
     let before = children(std::process::id());
-    match EtcdCluster::start(3, build()).await {
+    match EtcdCluster::start(3, Build::newest()).await {
         Ok(etcd) => {
             let members: BTreeSet<_> = children(std::process::id()).difference(&before).copied().collect();
             let places: Vec<_> = etcd.endpoints().iter().map(|one| one.replace("http://", "etcd://")).collect();
@@ -103,11 +103,6 @@ async fn run(program: &str, megabytes: u64) -> Result<ExitCode, Box<dyn Error>> 
         if is_kept { "yes" } else { "NO" }
     );
     Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// The newer etcd of those that are installed.
-fn build() -> Build {
-    if Build::PyPi.program().is_ok() { Build::PyPi } else { Build::Debian }
 }
 
 async fn measure(

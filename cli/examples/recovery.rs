@@ -72,7 +72,7 @@ async fn main() -> ExitCode {
 
 async fn run(program: &str, megabytes: u64, tablets: u64) -> Result<(), Box<dyn Error>> {
     let runtime = Runtime::system("recovery");
-    let plan = Plan { masters: 1, build: build(), ..Plan::new(program, SERVERS) };
+    let plan = Plan { masters: 1, build: Build::newest(), ..Plan::new(program, SERVERS) };
     let mut cluster = ProcessCluster::start(plan, Loopback::claim()?, &runtime).await?;
     let servers: Vec<_> = (0..SERVERS).map(Node::TabletServer).collect();
     let addresses = cluster.addresses();
@@ -90,11 +90,14 @@ async fn run(program: &str, megabytes: u64, tablets: u64) -> Result<(), Box<dyn 
     let killed = clock.monotonic();
     cluster.kill(Node::TabletServer(0)).await?;
     through_others.write_each(clock).await?;
-    println!("one server killed: every tablet accepts a write after {:.1} s", seconds(clock.monotonic() - killed));
+    println!(
+        "one server killed: every tablet accepts a write after {:.1} s",
+        (clock.monotonic() - killed).as_secs_f64()
+    );
     let started = clock.monotonic();
     cluster.restart(Node::TabletServer(0)).await?;
     cluster.wait_ready(&[Node::TabletServer(0)]).await?;
-    println!("  started again: ready after {:.1} s", seconds(clock.monotonic() - started));
+    println!("  started again: ready after {:.1} s", (clock.monotonic() - started).as_secs_f64());
     cluster.wait_healthy().await?;
 
     // Killed while it writes, when the memtables are as full as they get.
@@ -109,15 +112,10 @@ async fn run(program: &str, megabytes: u64, tablets: u64) -> Result<(), Box<dyn 
         cluster.restart(*server).await?;
     }
     cluster.wait_ready(&servers).await?;
-    println!("all servers killed and started: ready after {:.1} s", seconds(clock.monotonic() - killed));
+    println!("all servers killed and started: ready after {:.1} s", (clock.monotonic() - killed).as_secs_f64());
     table.write_each(clock).await?;
-    println!("  every tablet accepts a write after {:.1} s", seconds(clock.monotonic() - killed));
+    println!("  every tablet accepts a write after {:.1} s", (clock.monotonic() - killed).as_secs_f64());
     Ok(())
-}
-
-/// The newer etcd of those that are installed.
-fn build() -> Build {
-    if Build::PyPi.program().is_ok() { Build::PyPi } else { Build::Debian }
 }
 
 /// A table with `batches * BATCH` rows, and clients on some servers.
@@ -215,8 +213,4 @@ fn add_bytes(path: &Path, bytes: &mut [u64; 2]) -> Result<(), Box<dyn Error>> {
         *log += metadata.len();
     }
     Ok(())
-}
-
-fn seconds(duration: Duration) -> f64 {
-    duration.as_secs_f64()
 }

@@ -239,7 +239,7 @@ mod tests {
             origins.push(openings.next().await.unwrap().0);
         }
         assert!(origins.contains(&Origin::Peer) && origins.contains(&Origin::Public), "{origins:?}");
-        assert_eq!(started.elapsed(), Duration::ZERO, "nobody had to wait");
+        assert_eq!(started.elapsed(), Duration::ZERO, "no connection waited for the silent ones");
         assert_eq!(openings.next().await.unwrap().0, Origin::Public);
         assert_eq!(started.elapsed().as_secs(), SILENCE.as_secs());
         assert!(openings.next().await.is_none());

@@ -103,7 +103,7 @@ fn describe(pages: &Pages) {
     );
 }
 
-/// Adds edited versions until there are so many.
+/// Adds edited versions of a page until it has the wanted number of versions.
 fn add_edited(page: &mut Vec<Vec<u8>>, versions: usize) {
     while page.len() < versions {
         let Some(last) = page.last() else { return };

@@ -40,6 +40,12 @@ pub enum Build {
 }
 
 impl Build {
+    /// The newer one of those that are installed.
+    #[must_use]
+    pub fn newest() -> Self {
+        if Self::PyPi.program().is_ok() { Self::PyPi } else { Self::Debian }
+    }
+
     /// The path of its program, if it is installed.
     ///
     /// # Errors

@@ -30,13 +30,13 @@ use std::time::Duration;
 use clap::Parser as _;
 use ebla_cli::output::{self, Table};
 use ebla_runtime::Runtime;
-use ebla_tests::etcd::EtcdCluster;
+use ebla_tests::etcd::{Build, EtcdCluster};
 use ebla_workload::bench::processes::{Processes, children};
 use ebla_workload::bench::report::COLUMNS;
 use serde_json::{Value, json};
 
 use crate::contest::{Contest, Ours, Theirs, channels};
-use crate::systems::{Running, build, serve};
+use crate::systems::{Running, serve};
 
 #[derive(clap::Parser)]
 struct Arguments {
@@ -137,8 +137,8 @@ async fn race(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let address = [field(&ready, "mounttable")?.to_owned()];
     let ours = Ours::new(channels(&runtime, &address, most), processes, arguments.names);
     let before = own();
-    let (processes, etcd) = started(&before, EtcdCluster::start(arguments.members.into(), build()).await?)?;
-    eprintln!("etcd: {:?}, members: {}", build(), etcd.len());
+    let (processes, etcd) = started(&before, EtcdCluster::start(arguments.members.into(), Build::newest()).await?)?;
+    eprintln!("etcd: {:?}, members: {}", Build::newest(), etcd.len());
     let endpoints: Vec<_> = etcd.endpoints().iter().map(|one| one.replace("http://", "")).collect();
     let theirs = Theirs::new(channels(&runtime, &endpoints, most), processes, arguments.names).await?;
     let contest = Contest {

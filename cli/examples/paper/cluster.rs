@@ -110,7 +110,7 @@ impl Running {
         let network = Grouped { loopback: Loopback::claim()?, prefixes };
         let plan = Plan {
             etcd: 1,
-            build: build(),
+            build: Build::newest(),
             masters: 1,
             replicas: Some(arguments.replicas),
             ..Plan::new(&arguments.ebla.display().to_string(), servers.into())
@@ -155,11 +155,6 @@ async fn wait_spread(
         }
         tokio::time::sleep(PAUSE).await;
     }
-}
-
-/// The newer etcd of those that are installed.
-fn build() -> Build {
-    if Build::PyPi.program().is_ok() { Build::PyPi } else { Build::Debian }
 }
 
 /// A loopback network whose tablet servers run in control groups.

@@ -28,12 +28,12 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::Parser as _;
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::Cluster as _;
-use ebla_tests::etcd::EtcdCluster;
+use ebla_tests::etcd::{Build, EtcdCluster};
 use ebla_tests::network::Loopback;
 use ebla_tests::process::{Plan, ProcessCluster};
 use ebla_workload::bench::processes::children;
 
-use crate::systems::{Running, build, serve, wait_for};
+use crate::systems::{Running, serve, wait_for};
 
 /// Far from the ports that people use.
 const UP_ADDRESS: &str = "127.0.0.1:21186";
@@ -110,7 +110,7 @@ async fn processes(program: &Path, runtime: &Runtime) -> Started {
     if !help.status()?.success() {
         return Err("this program has no roles".into());
     }
-    let plan = Plan { etcd: 3, build: build(), masters: 1, ..Plan::new(&program.display().to_string(), 3) };
+    let plan = Plan { etcd: 3, build: Build::newest(), masters: 1, ..Plan::new(&program.display().to_string(), 3) };
     let cluster = ProcessCluster::start(plan, Loopback::claim()?, runtime).await?;
     Ok((cluster.addresses().join(","), Box::new(cluster)))
 }
@@ -128,7 +128,7 @@ fn up(program: &Path, address: &str) -> Started {
 }
 
 async fn etcd() -> Started {
-    let build = build();
+    let build = Build::newest();
     println!("etcd: {build:?}");
     let cluster = EtcdCluster::start(3, build).await?;
     let addresses: Vec<_> = cluster.endpoints().iter().map(|one| one.replace("http://", "etcd://")).collect();

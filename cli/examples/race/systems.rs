@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ebla_tests::etcd::Build;
 use serde_json::Value;
 
 /// How long a process may take until it answers.
@@ -21,11 +20,6 @@ pub(super) fn serve(program: &Path, arguments: &[&OsStr], folder: &Path) -> Resu
     let running = Running(command.spawn()?);
     wait_for(|| ready.exists())?;
     Ok((serde_json::from_str(&fs::read_to_string(&ready)?)?, running))
-}
-
-/// The newer etcd of those that are installed.
-pub(super) fn build() -> Build {
-    if Build::PyPi.program().is_ok() { Build::PyPi } else { Build::Debian }
 }
 
 /// Ends its process when dropped.

@@ -26,7 +26,7 @@ pub(super) async fn measure(
     runtime: &Runtime,
 ) -> Result<Duration, Box<dyn Error>> {
     let program = arguments.ebla.display().to_string();
-    let plan = Plan { masters: 1, build: build(), ..Plan::new(&program, SERVERS) };
+    let plan = Plan { masters: 1, build: Build::newest(), ..Plan::new(&program, SERVERS) };
     let network = Limited { loopback: Loopback::claim()?, files: arguments.files };
     let mut cluster = ProcessCluster::start(plan, network, runtime).await?;
     let addresses = cluster.addresses();
@@ -44,11 +44,6 @@ pub(super) async fn measure(
     cluster.kill(busiest).await?;
     table.write_each(SERVED_MAX).await?;
     Ok(runtime.clock.monotonic().saturating_sub(killed))
-}
-
-/// The newer etcd of those that are installed.
-fn build() -> Build {
-    if Build::PyPi.program().is_ok() { Build::PyPi } else { Build::Debian }
 }
 
 /// A loopback network whose tablet servers have a limit of open files.
