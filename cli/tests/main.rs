@@ -17,6 +17,7 @@ mod moves;
 mod planted;
 mod power_loss;
 mod quorum_loss;
+mod quotas;
 mod recover;
 mod roles;
 mod rot;

@@ -13,6 +13,7 @@ use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::locality::{GroupSizes, LocalityGroupChange};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::quota::QuotaLimits;
 use ebla_model::schema::{Protection, TableName};
 use ebla_proto::admin::drop_row_range_request::Target as DropTarget;
 use ebla_proto::admin::longrunning::operation;
@@ -344,6 +345,31 @@ impl Admin {
         let sizes = convert::group_sizes_to_proto(sizes).into();
         let message = operate::ChangeLocalityGroupsRequest { table: table.to_string(), sizes, ..Default::default() };
         self.locality_groups(message).await
+    }
+
+    /// What the families of a table cost, in all and in each tablet, with its quotas. Approximate, on one replica of each tablet.
+    ///
+    /// # Errors
+    /// `NotFoundTable`; otherwise as [`Self::create_table`].
+    pub async fn table_usage(&self, table: &TableName) -> Result<operate::TableUsageReply, Error> {
+        let message = operate::TableUsageRequest { table: table.to_string() };
+        let reply = self.operate().table_usage(self.request(message)).await;
+        reply.map(Response::into_inner).map_err(|status| from_status(&status).0)
+    }
+
+    /// Sets the quota of a table, or of one of its families; without limits there is none. The master compares it every few seconds; while
+    /// it is exceeded, writes that store cells are refused with `ResourceExhausted`.
+    ///
+    /// # Errors
+    /// `NotFoundTable`, `NotFoundFamily`; otherwise as [`Self::create_table`].
+    pub async fn set_quota(&self, table: &TableName, family: Option<&str>, limits: QuotaLimits) -> Result<(), Error> {
+        let message = operate::SetQuotaRequest {
+            table: table.to_string(),
+            family: family.unwrap_or_default().to_owned(),
+            limits: Some(convert::limits_to_proto(limits)),
+        };
+        let reply = self.operate().set_quota(self.request(message)).await;
+        reply.map(drop).map_err(|status| from_status(&status).0)
     }
 
     async fn locality_groups(

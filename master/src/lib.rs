@@ -5,6 +5,7 @@
 //!   bootstrap                  the cluster's id; the first tablets of a new cluster
 //!   observation -> cluster (snapshot) -> plan (pure) -> reconciler     every minute, and on request
 //!   health  events  alerts     health of the tablets; what operators read in the log, such as a quorum loss
+//!   usage                      what tables cost, and their quotas
 //!   replica_changes            replica repair in the background: the changes that a plan has started
 //!   recovery                   an operator's recovery of a Chubby that has lost data
 //!   jobs                       changes of tables: intent in Chubby first, then steps that can be repeated
@@ -47,6 +48,7 @@ mod replica_changes;
 mod routing;
 mod schema_store;
 mod server_client;
+mod usage;
 
 use std::time::Duration;
 

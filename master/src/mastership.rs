@@ -18,7 +18,7 @@ use crate::active::ActiveMaster;
 use crate::bootstrap::{self, PendingBootstrap};
 use crate::election::MasterLock;
 use crate::plan::behind;
-use crate::{MasterConfig, observation, reconciler};
+use crate::{MasterConfig, observation, reconciler, usage};
 
 /// The delay before a failed election or takeover is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -93,6 +93,7 @@ impl Mastership {
                 self.active.send_replace(Some(master.clone()));
                 tokio::select! {
                     () = reconciler::reconcile(master.clone(), self.config.repair_grace, self.serving.clone()) => {}
+                    () = usage::enforce_quotas(master.clone()) => {}
                     () = master.resigned() => info!("the epoch base was raised; starting a new term"),
                 }
             }

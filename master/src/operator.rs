@@ -32,7 +32,7 @@ use crate::plan::capacity::{RepairWithoutRoom, check_room_for_division, check_ro
 use crate::plan::merge::{MergeWith, merge_pair, merged as merged_meanwhile, move_before_merge};
 use crate::routing::{TableMap, send_to_group_leader};
 use crate::server_client::DividedGroup;
-use crate::{jobs, observation, quorum_loss, recovery, relocation, schema_store};
+use crate::{jobs, observation, quorum_loss, recovery, relocation, schema_store, usage};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,8 +40,8 @@ const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
 const MERGE_TIMEOUT: Duration = Duration::from_secs(110);
 /// The timeout of a move: the copy of a large tablet may take longer, and then continues.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(110);
-/// The timeout of a change of locality groups.
-const LOCALITY_TIMEOUT: Duration = Duration::from_secs(60);
+/// The timeout of a change of locality groups or quotas.
+const SCHEMA_TIMEOUT: Duration = Duration::from_secs(60);
 /// The timeout of dividing a group.
 const DIVIDE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the call waits then for the reports of the new group.
@@ -99,13 +99,29 @@ impl Operator {
             let master = self.handle.active_for_change().await?;
             check_memory(&master, &name, &changes).await?;
             let change = |schema: &TableSchema| schema.apply_to_groups(&changes);
-            jobs::update_schema::update_schema(&master, &name, change, master.deadline(LOCALITY_TIMEOUT)).await?
+            jobs::update_schema::update_schema(&master, &name, change, master.deadline(SCHEMA_TIMEOUT)).await?
         };
         let bytes = match sizes {
             GroupSizes::None => None,
             GroupSizes::Files | GroupSizes::Flushed => table_sizes(&self.handle.active()?, schema.table, sizes).await?,
         };
         Ok(operate::ChangeLocalityGroupsReply { groups: convert::locality_groups_to_proto(&schema, bytes.as_ref()) })
+    }
+
+    async fn table_usage(&self, request: operate::TableUsageRequest) -> Result<operate::TableUsageReply, Error> {
+        let (name, master): (TableName, _) = (request.table.parse()?, self.handle.active()?);
+        let schema = jobs::update_schema::find_active(master.chubby(), &name).await?.value;
+        Ok(usage::measure(&master, schema.table).await?.to_reply(&schema))
+    }
+
+    async fn set_quota(&self, request: operate::SetQuotaRequest) -> Result<operate::SetQuotaReply, Error> {
+        let name: TableName = request.table.parse()?;
+        let limits = request.limits.as_ref().map(convert::limits_from_proto).unwrap_or_default();
+        let family = Some(request.family.as_str()).filter(|family| !family.is_empty());
+        let master = self.handle.active_for_change().await?;
+        let change = |schema: &TableSchema| schema.with_quota(family, limits);
+        jobs::update_schema::update_schema(&master, &name, change, master.deadline(SCHEMA_TIMEOUT)).await?;
+        Ok(operate::SetQuotaReply {})
     }
 
     async fn status(&self) -> Result<operate::StatusReply, Error> {
@@ -499,6 +515,20 @@ impl Operate for Operator {
         request: Request<operate::ChangeLocalityGroupsRequest>,
     ) -> Result<Response<operate::ChangeLocalityGroupsReply>, Status> {
         to_response(self.change_locality_groups(request.into_inner()).await)
+    }
+
+    async fn table_usage(
+        &self,
+        request: Request<operate::TableUsageRequest>,
+    ) -> Result<Response<operate::TableUsageReply>, Status> {
+        to_response(self.table_usage(request.into_inner()).await)
+    }
+
+    async fn set_quota(
+        &self,
+        request: Request<operate::SetQuotaRequest>,
+    ) -> Result<Response<operate::SetQuotaReply>, Status> {
+        to_response(self.set_quota(request.into_inner()).await)
     }
 
     async fn groups(

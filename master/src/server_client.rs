@@ -388,6 +388,17 @@ impl ServerClient {
         let mut client = self.client(server).await?;
         within(SIZES_TIMEOUT, client.table_sizes(Self::request(message, SIZES_TIMEOUT))).await
     }
+
+    /// Requests what the families of a table cost in the tablets that the server leads.
+    pub(crate) async fn table_usage(
+        &self,
+        server: ServerId,
+        table: TableId,
+    ) -> Result<control::TableUsageReply, RpcError> {
+        let message = control::TableUsageRequest { table: table.get() };
+        let mut client = self.client(server).await?;
+        within(SIZES_TIMEOUT, client.table_usage(Self::request(message, SIZES_TIMEOUT))).await
+    }
 }
 
 /// The state of the tablet that a request expects.

@@ -46,6 +46,7 @@ pub mod locality;
 pub mod memory_groups;
 pub mod metadata;
 pub mod mutation;
+pub mod quota;
 pub mod rmw;
 pub mod scan_cache;
 pub mod schema;

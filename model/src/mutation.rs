@@ -127,11 +127,29 @@ impl Mutation {
 
     /// Whether it stores a cell: all others delete.
     pub const fn stores_cells(&self) -> bool {
-        matches!(self, Self::SetCell { .. } | Self::AddToCell { .. } | Self::MergeToCell { .. })
+        self.stored_family().is_some()
+    }
+
+    /// The name of the family that it stores a cell in; `None` for deletions.
+    pub const fn stored_family(&self) -> Option<&String> {
+        match self {
+            Self::SetCell { family, .. } | Self::AddToCell { family, .. } | Self::MergeToCell { family, .. } => {
+                Some(family)
+            }
+            Self::DeleteColumn { .. } | Self::DeleteFamily { .. } | Self::DeleteRow => None,
+        }
     }
 }
 
 impl Change {
+    /// The family that it stores a cell in; `None` for deletions.
+    pub const fn stored_family(&self) -> Option<FamilyId> {
+        match self {
+            Self::SetCell { family, .. } => Some(*family),
+            Self::DeleteColumn { .. } | Self::DeleteFamily(_) | Self::DeleteRow => None,
+        }
+    }
+
     /// Approximate memory, in bytes.
     pub fn size_bytes(&self) -> usize {
         let content = match self {

@@ -16,6 +16,7 @@ use crate::locality::{
     self, DEFAULT_GROUP, DEFAULT_GROUP_NAME, GROUPS_MAX, LocalityGroup, LocalityGroupChange, LocalityGroupOptions,
     Residence,
 };
+use crate::quota::Quotas;
 
 /// Longest last part of a table's name, in bytes.
 pub const TABLE_ID_BYTES_MAX: usize = 50;
@@ -165,6 +166,8 @@ pub struct TableSchema {
     pub next_family: FamilyId,
     /// Whether the table and its families are guarded against deletion.
     pub deletion_protection: bool,
+    /// How much the table and its families may store.
+    pub quotas: Quotas,
     /// Its lifecycle state.
     pub state: TableState,
 }
@@ -237,6 +240,7 @@ impl TableSchema {
             locality_groups: Vec::new(),
             next_family: FamilyId::new(1),
             deletion_protection: false,
+            quotas: Quotas::default(),
             state: TableState::Creating,
         };
         for family in families {
@@ -270,6 +274,7 @@ impl TableSchema {
             locality_groups: vec![in_memory],
             next_family: FamilyId::EVENTS.next(),
             deletion_protection: true,
+            quotas: Quotas::default(),
             state: TableState::Active,
         }
     }
@@ -458,7 +463,8 @@ impl TableSchema {
             return Err(Error::new(Reason::FailedPrecondition, message));
         }
         let at = self.families.iter().position(|family| family.name == *name).ok_or_else(|| family_not_found(name))?;
-        self.families.remove(at);
+        let dropped = self.families.remove(at);
+        self.quotas.families.remove(&dropped.id);
         Ok(())
     }
 }

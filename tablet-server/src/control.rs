@@ -427,6 +427,30 @@ impl Control for ControlService {
         };
         Ok(Response::new(wire::TableSizesReply { tablets, groups: groups.into_iter().map(group).collect() }))
     }
+
+    async fn table_usage(
+        &self,
+        request: Request<wire::TableUsageRequest>,
+    ) -> Result<Response<wire::TableUsageReply>, Status> {
+        let table = TableId::new(request.into_inner().table);
+        let groups = self.manager.groups();
+        let tablets = self.manager.maintenance().run(move || table_usage(&groups, table)).await;
+        let tablets = tablets.map_err(|error| error_status(&Error::new(Reason::Unavailable, error.to_string())))?;
+        Ok(Response::new(wire::TableUsageReply { tablets: tablets.map_err(|error| error_status(&error))? }))
+    }
+}
+
+/// What the families of a table cost in the tablets of those groups that are led here. Blocking.
+fn table_usage(groups: &[Arc<TabletGroup>], table: TableId) -> Result<Vec<wire::TabletUsage>, Error> {
+    let mut tablets = Vec::new();
+    for group in groups.iter().filter(|group| group.leads_table(table)) {
+        let of_group = group.table_usage(table)?.into_iter();
+        tablets.extend(of_group.map(|(tablet, families)| wire::TabletUsage {
+            tablet: tablet.get(),
+            families: convert::usage_to_proto(&families),
+        }));
+    }
+    Ok(tablets)
 }
 
 /// What the locality groups of a table cost in those of these groups that are led here. Blocking.

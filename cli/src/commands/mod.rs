@@ -17,6 +17,7 @@ pub mod meta;
 pub mod mounttable;
 pub mod mt;
 pub mod node;
+pub mod quota;
 pub mod recover;
 pub mod row;
 pub mod server;

@@ -7,6 +7,7 @@ use ebla_client::admin::NamedFamily;
 use ebla_model::error::Error;
 use ebla_model::gc::GcRule;
 use ebla_model::key::RowKey;
+use ebla_model::quota::QuotaLimits;
 use ebla_model::schema::{Protection, TableName};
 use ebla_proto::operate;
 use ebla_runtime::Runtime;
@@ -14,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::ClusterArguments;
 use super::locality_group::{self, LocalityGroup};
+use super::quota::{self, QuotaCommand};
 use crate::encoding;
 use crate::output::{self, Failure, Format};
 
@@ -92,10 +94,15 @@ pub enum Table {
         #[arg(long)]
         yes: bool,
     },
-    /// Show the families of a table, their garbage collection rules and locality groups, and the number of tablets
+    /// Show a table: its families, what they cost, their garbage collection rules, locality groups and quotas, and the number of tablets
     ///
-    /// Example:
+    /// FILES, MEMORY and CELLS are those of one replica of each tablet: bytes in files, compressed; bytes that are not flushed yet or belong to a
+    /// locality group in memory; cells, those that garbage collection has not removed yet included. They are estimates for tablets with more
+    /// than some thousands of cells. READ and WRITTEN are cells since the server of each tablet's leader started.
+    ///
+    /// Examples:
     ///   ebla table describe web
+    ///   ebla table describe web --tablets
     #[command(verbatim_doc_comment)]
     Describe {
         /// Which cluster
@@ -103,7 +110,17 @@ pub enum Table {
         cluster: ClusterArguments,
         /// Name of the table
         table: String,
+        /// Show what each tablet costs too
+        #[arg(long)]
+        tablets: bool,
     },
+    /// Limit how much a table or a family may store
+    ///
+    /// Examples:
+    ///   ebla table quota set web --bytes 10GiB
+    ///   ebla table quota remove web
+    #[command(subcommand, verbatim_doc_comment)]
+    Quota(QuotaCommand),
     /// Show and change the locality groups of a table
     ///
     /// Families of one group are stored in the same files, those of different groups in different ones. A read of some families
@@ -144,12 +161,31 @@ pub async fn run(command: Table, runtime: Runtime) -> Result<(), Failure> {
             update(&cluster, &table, protection, &runtime).await
         }
         Table::Delete { cluster, table, yes } => delete(&cluster, &table, yes, &runtime).await,
-        Table::Describe { cluster, table } => {
+        Table::Quota(command) => quota::run(command, runtime).await,
+        Table::Describe { cluster, table, tablets } => {
             let name = cluster.table(&table)?;
             let description = Description::of(&cluster.client(&runtime).await?, &name).await?;
+            let shown = if tablets { description.usage.as_ref() } else { None };
             match cluster.output {
-                Format::Json => output::print_json(&description.json()),
-                Format::Table => output::print(&description.text()),
+                Format::Json => {
+                    let mut json = description.json();
+                    if let (Some(usage), Some(json)) = (shown, json.as_object_mut()) {
+                        json.insert("tablet_usage".to_owned(), quota::tablets_json(usage));
+                    }
+                    output::print_json(&json);
+                }
+                Format::Table => {
+                    output::print(&description.text());
+                    if let Some(usage) = shown {
+                        output::print(&format!("\n{}", quota::tablets_text(usage)));
+                    }
+                }
+            }
+            if let Some(usage) = description.usage.filter(|usage| usage.unknown_tablets > 0) {
+                let count = usage.unknown_tablets;
+                output::note(&format!(
+                    "the costs of {count} tablets are missing: they have no leader that answers; try again"
+                ));
             }
             Ok(())
         }
@@ -262,6 +298,7 @@ pub(super) struct Description {
     tablets: usize,
     families: Vec<NamedFamily>,
     locality_groups: Vec<operate::LocalityGroup>,
+    usage: Option<operate::TableUsageReply>,
     protection: Protection,
 }
 
@@ -278,18 +315,44 @@ impl Description {
             tablets: client.tablets(name).await?.len(),
             families: admin.families(name).await?,
             locality_groups: locality_group::groups(client, name).await?,
+            usage: quota::usage(client, name).await?,
             protection: if is_protected { Protection::On } else { Protection::Off },
         })
     }
 
     fn json(&self) -> Value {
+        let mut families = families_json(&self.families);
+        for cost in self.usage.iter().flat_map(|usage| &usage.families) {
+            let (usage, quota) = quota::of_family(cost);
+            if let Some(family) = families.get_mut(&cost.family).and_then(Value::as_object_mut) {
+                family.insert("usage".to_owned(), quota::usage_json(&usage));
+                family.insert("quota".to_owned(), quota::quota_json(&quota));
+            }
+        }
         json!({
             "name": self.name.as_str(),
             "tablets": self.tablets,
             "deletion_protection": self.protection == Protection::On,
-            "families": families_json(&self.families),
+            "quota": self.usage.as_ref().map(|usage| quota::quota_json(&quota::of_table(usage))),
+            "families": families,
             "locality_groups": locality_group::to_json(&self.locality_groups),
         })
+    }
+
+    /// The families with what they cost, if that is known.
+    fn families_text(&self) -> String {
+        let Some(usage) = &self.usage else { return families_text(&self.families) };
+        let header = ["FAMILY", "FILES", "MEMORY", "CELLS", "READ", "WRITTEN", "QUOTA", "GARBAGE COLLECTION"];
+        let mut shown = output::Table::new(&header);
+        for (name, gc) in &self.families {
+            let cost = usage.families.iter().find(|cost| cost.family == *name);
+            let (usage, quota) = cost.map(quota::of_family).unwrap_or_default();
+            let mut cells = vec![name.clone()];
+            cells.extend(quota::columns(&usage));
+            cells.extend([quota.to_string(), rule_text(gc.as_ref())]);
+            shown.row(cells);
+        }
+        shown.render()
     }
 
     fn text(&self) -> String {
@@ -301,12 +364,16 @@ impl Description {
             1 => "1 tablet".to_owned(),
             count => format!("{count} tablets"),
         };
-        let families = families_text(&self.families);
+        let quota = match self.usage.as_ref().map(quota::of_table) {
+            Some(quota) if quota.limits != QuotaLimits::default() => format!(", quota {quota}"),
+            _ => String::new(),
+        };
+        let families = self.families_text();
         let groups = match self.locality_groups.as_slice() {
             [] | [_] => String::new(),
             groups => format!("\n{}", locality_group::to_text(groups)),
         };
-        format!("{}\n{counted}, {protection}\n\n{families}{groups}", self.name.as_str())
+        format!("{}\n{counted}, {protection}{quota}\n\n{families}{groups}", self.name.as_str())
     }
 }
 
@@ -320,9 +387,13 @@ pub(super) fn families_json(families: &[NamedFamily]) -> Value {
 pub(super) fn families_text(families: &[NamedFamily]) -> String {
     let mut shown = output::Table::new(&["FAMILY", "GARBAGE COLLECTION"]);
     for (name, gc) in families {
-        shown.row(vec![name.clone(), gc.as_ref().map_or("none: keeps all cells".to_owned(), show_rule)]);
+        shown.row(vec![name.clone(), rule_text(gc.as_ref())]);
     }
     shown.render()
+}
+
+fn rule_text(rule: Option<&GcRule>) -> String {
+    rule.map_or("none: keeps all cells".to_owned(), show_rule)
 }
 
 /// `contents:maxversions=3&&maxage=30d` as a name and a rule.

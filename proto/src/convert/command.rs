@@ -16,11 +16,10 @@ use prost::Message;
 
 use super::{
     VERSION, check_versions,
-    record::{
-        descriptor_from_proto, descriptor_to_proto, key_range_from_proto, key_range_to_proto, schema_from_proto,
-        schema_to_proto,
-    },
-    required, tablet_move,
+    record::{descriptor_from_proto, descriptor_to_proto, key_range_from_proto, key_range_to_proto},
+    required,
+    schema::{schema_from_proto, schema_to_proto},
+    tablet_move,
 };
 use crate::command as wire;
 

@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`record`] | stored records: descriptors, schemas, sessions; checks versions |
+//! | [`record`] [`schema`] [`quota`] | stored records: descriptors, sessions, schemas of tables with their quotas; checks versions |
 //! | [`command`] | commands of a tablet's log, and their results |
 //! | [`tablet_move`] | steps of moving a tablet between groups, and their records |
 //! | [`filter`] [`mutation`] [`idempotency`] | content of public requests; refuses unknown fields |
@@ -29,10 +29,12 @@ pub mod memory_groups;
 pub mod messages;
 pub mod mutation;
 pub mod operation;
+pub mod quota;
 pub mod record;
 pub mod resources;
 pub mod rows;
 pub mod scan_cache_state;
+pub mod schema;
 pub mod scrub_state;
 pub mod sync_state;
 pub mod tablet_move;
@@ -56,17 +58,23 @@ pub use self::{
         mutation_from_bytes, mutation_from_proto, mutation_to_bytes, mutation_to_proto, rule_from_bytes,
         rule_from_proto, rule_to_bytes, rule_to_proto,
     },
+    quota::{
+        family_usage_from_proto, family_usage_to_proto, limits_from_proto, limits_to_proto, quota_from_proto,
+        quota_to_proto, usage_from_proto, usage_to_proto,
+    },
     record::{
         Record, decode_record, descriptor_from_bytes, descriptor_from_proto, descriptor_to_bytes, descriptor_to_proto,
-        encode_record, gc_rule_from_proto, gc_rule_to_proto, group_from_bytes, group_from_proto, group_to_bytes,
-        group_to_proto, key_range_from_proto, key_range_to_proto, log_id_from_proto, log_id_to_proto,
-        membership_from_proto, membership_to_proto, schema_from_bytes, schema_from_proto, schema_to_bytes,
-        schema_to_proto, session_from_proto, session_to_proto, tablet_record_from_proto, tablet_record_to_proto,
+        encode_record, group_from_bytes, group_from_proto, group_to_bytes, group_to_proto, key_range_from_proto,
+        key_range_to_proto, log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto,
+        session_from_proto, session_to_proto, tablet_record_from_proto, tablet_record_to_proto,
         token_record_from_bytes, token_record_to_bytes,
     },
     resources::{resources_from_proto, resources_to_proto},
     rows::{row_from_proto, row_range_from_proto, row_set_from_proto, row_to_proto, rows_to_response},
     scan_cache_state::{scan_cache_state_from_proto, scan_cache_state_to_proto},
+    schema::{
+        gc_rule_from_proto, gc_rule_to_proto, schema_from_bytes, schema_from_proto, schema_to_bytes, schema_to_proto,
+    },
     scrub_state::{scrub_state_from_proto, scrub_state_to_proto},
     sync_state::{sync_state_from_proto, sync_state_to_proto},
 };

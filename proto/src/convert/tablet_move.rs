@@ -16,10 +16,10 @@ use super::{
     VERSION,
     record::{
         decode_record, descriptor_from_proto, descriptor_to_proto, encode_record, group_from_proto, group_to_proto,
-        key_range_from_proto, key_range_to_proto, schema_from_proto, schema_to_proto, session_from_proto,
-        session_to_proto,
+        key_range_from_proto, key_range_to_proto, session_from_proto, session_to_proto,
     },
     required,
+    schema::{schema_from_proto, schema_to_proto},
 };
 use crate::{command as wire, record};
 

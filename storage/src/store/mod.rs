@@ -8,7 +8,7 @@
 //!       Placements -- which column family the cells of a table's family are in (cell_family.rs, placement.rs, relocation.rs)
 //!       the scan cache: rows that are read again, above the block cache (scan_cache)
 //!       locality groups in memory (memory.rs)
-//!       flush, checkpoint (checkpoint.rs), sizes (sizes.rs), garbage collection rules (compaction.rs)
+//!       flush, checkpoint (checkpoint.rs), sizes (sizes.rs), costs of families (usage.rs), garbage collection rules (compaction.rs)
 //!       reading a copy as a whole, to find damage (scrub.rs)
 //!       failures injected by tests (faults.rs)
 //! ```
@@ -41,6 +41,7 @@ mod scrub;
 mod sizes;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -204,6 +204,14 @@ impl Placements {
         family.copied().unwrap_or(lg0)
     }
 
+    /// Where the cells of a family are, of the table whose keys include `key`.
+    #[must_use]
+    pub fn of_family(&self, key: &[u8], family: FamilyId) -> FamilyPlacement {
+        let placed = self.tables.iter().find(|placed| placed.has(key));
+        let placement = placed.and_then(|placed| placed.placement.families.get(&family));
+        placement.copied().unwrap_or(FamilyPlacement { current: CellFamily::lg0(), previous: None })
+    }
+
     /// The column families that a read of `lower <= key < upper` must open: those of its tables' families, of `families` alone if given.
     #[must_use]
     pub fn of_range(

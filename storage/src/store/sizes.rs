@@ -13,7 +13,7 @@ use ebla_model::locality::StoredBytes;
 use rocksdb::{Range, properties};
 
 use super::error::StoreError;
-use super::scan::{Direction, Scan, end_of_keys};
+use super::scan::{Direction, Scan, View, end_of_keys};
 use super::{GroupStore, Handle};
 
 /// Below this many bytes in files the cells are scanned: at most this and the memtables are read, once.
@@ -100,15 +100,44 @@ impl GroupStore {
 
     /// The keys and values in `files` bytes of a column family's files.
     fn data_bytes(&self, cells: &Handle<'_>, files: u64) -> Result<u64, StoreError> {
-        let text = self.database().property_value_cf(cells, properties::AGGREGATED_TABLE_PROPERTIES);
-        let text = text.map_err(StoreError::engine("read the sizes of keys and values"))?;
-        let all_data = text
-            .as_deref()
-            .and_then(data_bytes_of)
-            .ok_or_else(|| StoreError::damaged("read the sizes of keys and values", "RocksDB has none"))?;
-        let all_files = self.database().get_column_family_metadata_cf(cells).size;
-        let data = u128::from(files) * u128::from(all_data) / u128::from(all_files.max(1));
+        let all = self.files_of(cells)?;
+        let data = u128::from(files) * u128::from(all.data_bytes) / u128::from(all.bytes.max(1));
         Ok(u64::try_from(data).unwrap_or(u64::MAX))
+    }
+
+    /// What all files of a column family contain.
+    pub(super) fn files_of(&self, cells: &Handle<'_>) -> Result<FileTotals, StoreError> {
+        let text = self.database().property_value_cf(cells, properties::AGGREGATED_TABLE_PROPERTIES);
+        let text = text.map_err(StoreError::engine("read the contents of files"))?;
+        let totals = text.as_deref().and_then(totals_of);
+        let totals =
+            totals.ok_or_else(|| StoreError::damaged("read the contents of files", "RocksDB does not know them"))?;
+        Ok(FileTotals { bytes: self.database().get_column_family_metadata_cf(cells).size, ..totals })
+    }
+
+    /// Approximate bytes of the cells of one column family with `lower <= key < upper` in files.
+    pub(super) fn column_family_bytes(&self, cells: &Handle<'_>, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        let end = upper.map_or_else(end_of_keys, <[u8]>::to_vec);
+        if end.as_slice() <= lower { 0 } else { self.file_bytes(cells, lower, &end) }
+    }
+
+    /// About `pieces` pieces of similar size of what is in files, as the first keys of [`Self::sizes`]. Empty when a view has no cells.
+    pub(super) fn pieces_in_files(
+        &self,
+        view: &View<'_>,
+        (lower, upper): (&[u8], Option<&[u8]>),
+        pieces: u64,
+    ) -> Result<Vec<(Bytes, u64)>, StoreError> {
+        let bytes = self.range_bytes(lower, upper)?;
+        let mut forward = view.cells(lower, upper, Direction::Forward)?;
+        let mut backward = view.cells(lower, upper, Direction::Reverse)?;
+        match (forward.entry(), backward.entry()) {
+            (Some((first, _)), Some((last, _))) => {
+                let whole = Piece { first: first.to_vec(), last: last.to_vec(), bytes };
+                self.halved((&mut forward, &mut backward), whole, pieces)
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// Divides the cells with `lower <= key < upper` into some tens of pieces of similar size. Returns each piece's first key,
@@ -119,23 +148,20 @@ impl GroupStore {
     pub fn sizes(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Vec<(Bytes, u64)>, StoreError> {
         let on_disk = self.range_bytes(lower, upper)?;
         self.with_view(|view| {
-            let mut forward = view.cells(lower, upper, Direction::Forward)?;
             if on_disk < SCANNED_BYTES {
-                return scanned(forward);
+                return scanned(view.cells(lower, upper, Direction::Forward)?);
             }
-            let mut backward = view.cells(lower, upper, Direction::Reverse)?;
-            match (forward.entry(), backward.entry()) {
-                (Some((first, _)), Some((last, _))) => {
-                    let whole = Piece { first: first.to_vec(), last: last.to_vec(), bytes: on_disk };
-                    self.halved((&mut forward, &mut backward), whole)
-                }
-                _ => Ok(Vec::new()),
-            }
+            self.pieces_in_files(view, (lower, upper), PIECES)
         })
     }
 
-    fn halved(&self, (forward, backward): Both<'_, '_>, whole: Piece) -> Result<Vec<(Bytes, u64)>, StoreError> {
-        let enough = (whole.bytes / PIECES).max(1);
+    fn halved(
+        &self,
+        (forward, backward): Both<'_, '_>,
+        whole: Piece,
+        pieces: u64,
+    ) -> Result<Vec<(Bytes, u64)>, StoreError> {
+        let enough = (whole.bytes / pieces).max(1);
         let mut open = VecDeque::from([whole]);
         let mut done = Vec::new();
         let mut halvings = 0;
@@ -169,13 +195,31 @@ impl GroupStore {
     }
 }
 
-/// The bytes of keys and values in RocksDB's text of table properties: `name=value`, separated by `; `.
-fn data_bytes_of(text: &str) -> Option<u64> {
+/// What the files of a column family contain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FileTotals {
+    /// Of the files.
+    pub(super) bytes: u64,
+    /// Of keys and values.
+    pub(super) data_bytes: u64,
+    /// Cells and deletions.
+    pub(super) entries: u64,
+    /// Deletions among them.
+    pub(super) deletions: u64,
+}
+
+/// What RocksDB's text of table properties says: `name=value`, separated by `; `. Not the bytes of the files.
+fn totals_of(text: &str) -> Option<FileTotals> {
     let number = |name: &str| {
         let mut values = text.split(';').filter_map(|property| property.trim().strip_prefix(name)?.strip_prefix('='));
         values.next()?.trim().parse::<u64>().ok()
     };
-    Some(number("raw key size")? + number("raw value size")?)
+    Some(FileTotals {
+        bytes: 0,
+        data_bytes: number("raw key size")? + number("raw value size")?,
+        entries: number("# entries")?,
+        deletions: number("# deletions")?,
+    })
 }
 
 /// One scan of the same cells in each direction.
@@ -257,11 +301,12 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_keys_and_values_are_read_from_a_text() {
-        let text =
-            "# data blocks=2; raw key size=300; raw average key size=3.0; raw value size=40; filter block size=7";
-        assert_eq!(data_bytes_of(text), Some(340));
-        assert_eq!(data_bytes_of("raw key size=300"), None);
+    fn the_contents_of_files_are_read_from_a_text() {
+        let text = "# data blocks=2; # entries=9; # deletions=2; raw key size=300; raw average key size=3.0; \
+                    raw value size=40; filter block size=7";
+        let expected = FileTotals { bytes: 0, data_bytes: 340, entries: 9, deletions: 2 };
+        assert_eq!(totals_of(text), Some(expected));
+        assert_eq!(totals_of("raw key size=300"), None);
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub(crate) fn schema() -> TableSchema {
             family(3, "last", Some(GcRule::MaxVersions(1)), None),
         ],
         locality_groups: Vec::new(),
+        quotas: Default::default(),
         next_family: FamilyId::new(4),
         deletion_protection: false,
         state: TableState::Active,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ebla_model::id::{GroupId, LogId, OperationId, TableId, TabletId};
+use ebla_model::id::{FamilyId, GroupId, LogId, OperationId, TableId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::TableSchema;
@@ -11,6 +11,7 @@ use ebla_model::stored_row::stored_range;
 use ebla_model::tablet_move::Departure;
 use ebla_model::time::Micros;
 
+use crate::tablet::core::family_counters::FamilyCounters;
 use crate::tablet::core::state::{GroupState, TableState};
 use crate::tablet::read::row_assembler::Families;
 
@@ -36,6 +37,8 @@ pub struct TabletMetadata {
     pub table: Arc<TableMetadata>,
     /// The group that it is moving to. It is not served meanwhile.
     pub moves_to: Option<GroupId>,
+    /// The cells that were read and written.
+    pub counters: FamilyCounters,
 }
 
 /// A table, for all its tablets in the group.
@@ -63,7 +66,8 @@ pub struct AppliedState {
 }
 
 impl GroupMetadata {
-    pub(super) fn of(state: &GroupState) -> Arc<Self> {
+    /// The counters of tablets go on from `before`.
+    pub(super) fn of(state: &GroupState, before: Option<&Self>) -> Arc<Self> {
         let table = |table: &TableState| TableMetadata {
             schema: Arc::clone(&table.schema),
             families: Families::new(&table.schema, &table.floors),
@@ -72,7 +76,10 @@ impl GroupMetadata {
         let tablet = |tablet: &TabletDescriptor| {
             let table = Arc::clone(tables.get(&tablet.table)?);
             let moves_to = state.departure_of(tablet.tablet).map(|departure| departure.target.group);
-            Some((tablet.tablet, Arc::new(TabletMetadata { descriptor: tablet.clone(), table, moves_to })))
+            let before = before.and_then(|before| before.tablets.get(&tablet.tablet));
+            let counters = FamilyCounters::new(&table.schema, before.map(|before| &before.counters));
+            let descriptor = tablet.clone();
+            Some((tablet.tablet, Arc::new(TabletMetadata { descriptor, table, moves_to, counters })))
         };
         Arc::new(Self {
             descriptor: state.descriptor.clone(),
@@ -81,6 +88,17 @@ impl GroupMetadata {
             dropped: state.dropped.clone(),
             departures: state.departures.clone(),
         })
+    }
+}
+
+impl GroupMetadata {
+    /// Counts cells that were written in the tablets that the group has.
+    pub(super) fn count_written(&self, written: Vec<(TabletId, FamilyId, u64)>) {
+        for (tablet, family, cells) in written {
+            if let Some(tablet) = self.tablets.get(&tablet) {
+                tablet.counters.count_written(family, cells);
+            }
+        }
     }
 }
 

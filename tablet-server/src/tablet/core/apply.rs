@@ -38,6 +38,7 @@ use ebla_model::tablet_move::{DroppedRows, MoveStep};
 use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
 
+use crate::tablet::core::family_counters::WrittenCells;
 use crate::tablet::core::state::GroupState;
 
 /// Maximum number of cells deleted one by one; more are deleted by a range tombstone.
@@ -169,12 +170,14 @@ pub struct Applier<'a, C> {
     edits: Vec<CellEdit>,
     /// Rows that the buffered edits touch.
     touched_rows: HashSet<RowKey>,
+    /// Since they were taken.
+    written: WrittenCells,
 }
 
 impl<'a, C: CellReader> Applier<'a, C> {
     /// An applier without buffered edits.
     pub fn new(state: &'a mut GroupState, cells: &'a C) -> Self {
-        Self { state, cells, edits: Vec::new(), touched_rows: HashSet::new() }
+        Self { state, cells, edits: Vec::new(), touched_rows: HashSet::new(), written: WrittenCells::default() }
     }
 
     /// Continues with edits that were taken and not written.
@@ -200,6 +203,11 @@ impl<'a, C: CellReader> Applier<'a, C> {
     pub fn take_edits(&mut self) -> Vec<CellEdit> {
         self.touched_rows.clear();
         std::mem::take(&mut self.edits)
+    }
+
+    /// Returns the cells that writes have stored, and deletions in one family, since the last call.
+    pub fn take_written(&mut self) -> Vec<(TabletId, FamilyId, u64)> {
+        self.written.take()
     }
 
     /// Applies one command other than `Divide`, which also creates files and is handled by the state machine.
@@ -276,6 +284,9 @@ impl<'a, C: CellReader> Applier<'a, C> {
             return Ok(reply);
         }
         for change in write.changes {
+            if let Some(family) = family_of(&change) {
+                self.written.add(write.tablet, family);
+            }
             self.change(table, &row, change)?;
         }
         if let Some(token) = write.token.as_ref().filter(|_token| !Failpoint::TokenForgotten.is_enabled()) {

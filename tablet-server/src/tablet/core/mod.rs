@@ -10,6 +10,7 @@ pub mod apply;
 pub mod command;
 pub mod damage;
 mod entry;
+pub mod family_counters;
 mod planted;
 pub mod state;
 pub mod state_machine;

@@ -144,7 +144,7 @@ impl GroupStateMachine {
         let state = GroupState::load(store.meta_scan(&[])?)?;
         store.set_gc_rules(gc_rules(&state));
         store.place_tables(wanted_families(&state))?;
-        let applied_state = RwLock::new(Arc::new(AppliedState::of(&state, GroupMetadata::of(&state))));
+        let applied_state = RwLock::new(Arc::new(AppliedState::of(&state, GroupMetadata::of(&state, None))));
         Ok(Self {
             id,
             shared,
@@ -276,13 +276,15 @@ impl GroupStateMachine {
             }
         }
         context.commit(&mut applier)?;
+        let written = applier.take_written();
         let metadata = if context.metadata_changed {
             // Before the new metadata is published: a cell of a new family must not be filtered by the old rules.
             store.set_gc_rules(gc_rules(state));
-            GroupMetadata::of(state)
+            GroupMetadata::of(state, Some(&self.applied_state().metadata))
         } else {
             Arc::clone(&self.applied_state().metadata)
         };
+        metadata.count_written(written);
         self.publish(state, metadata);
         Ok(replies)
     }
@@ -321,7 +323,7 @@ impl GroupStateMachine {
         state.remove_tablets(tablets);
         state.applied = id;
         write_meta(store, state.take_edits())?;
-        self.publish(state, GroupMetadata::of(state));
+        self.publish(state, GroupMetadata::of(state, Some(&self.applied_state().metadata)));
         store.drop_outside(gc_rules(state))?;
         info!(group = %self.id.group, %child, tablets = moved.len(), "group divided");
         if is_local {
@@ -485,7 +487,7 @@ impl StateMachine for GroupStateMachine {
         store.place_tables(wanted_families(&state)).map_err(Error::from).map_err(fault("install snapshot"))?;
         *self.store.write() = Arc::new(store);
         *self.file_sizes.lock() = None;
-        self.publish(&state, GroupMetadata::of(&state));
+        self.publish(&state, GroupMetadata::of(&state, Some(&self.applied_state().metadata)));
         info!(group = %self.id.group, replica = %self.id.replica, applied = %state.applied, "snapshot installed");
         Ok(())
     }

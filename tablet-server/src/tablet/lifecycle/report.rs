@@ -9,6 +9,7 @@ use ebla_model::id::{LogId, ReplicaId, SchemaVersion, TableId, TabletId, Term};
 use ebla_model::key::KeyRange;
 use ebla_model::locality::StoredBytes;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::quota::{FamilyUsage, TableUsage};
 use ebla_model::time::Micros;
 
 use crate::tablet::core::applied_state::TabletMetadata;
@@ -141,6 +142,28 @@ impl TabletGroup {
             }
         }
         Ok(())
+    }
+
+    /// What the families of a table cost in each of its tablets in this group, on this replica. What is not in files is attributed evenly to
+    /// the tablets, as far as they have so much. Blocking.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn table_usage(&self, table: TableId) -> Result<Vec<(TabletId, TableUsage)>, Error> {
+        let (store, metadata) = (self.state_machine.store(), Arc::clone(&self.state_machine.applied_state().metadata));
+        let unflushed = store.unflushed_bytes()? / u64::try_from(metadata.tablets.len()).unwrap_or(u64::MAX).max(1);
+        let tablets = metadata.tablets.values().filter(|tablet| tablet.descriptor.table == table);
+        let usage = |tablet: &Arc<TabletMetadata>| {
+            let mut usage = store.family_usage(&tablet.stored_range(&tablet.descriptor.range), unflushed)?;
+            // Cells of a dropped family wait for a compaction, and are nobody's.
+            usage.retain(|family, _usage| tablet.schema().family_by_id(*family).is_some());
+            for (family, cells_read, cells_written) in tablet.counters.counts() {
+                let usage = usage.entry(family).or_default();
+                *usage = FamilyUsage { cells_read, cells_written, ..*usage };
+            }
+            Ok((tablet.descriptor.tablet, usage))
+        };
+        tablets.map(usage).collect()
     }
 
     /// Whether the replica leads the group, and the group has tablets of the table.

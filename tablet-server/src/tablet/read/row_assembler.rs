@@ -246,6 +246,7 @@ pub(super) mod testing {
             version: SchemaVersion::new(1),
             families: families.iter().map(family).collect(),
             locality_groups: Vec::new(),
+            quotas: Default::default(),
             next_family: FamilyId::new(100),
             deletion_protection: false,
             state: TableState::Active,

@@ -428,6 +428,7 @@ impl BatchReader<'_, '_> {
         let key = row.key.clone();
         self.out.rows_seen += u64::from(skipped || !row.is_empty());
         self.out.cells_seen += row.cells.len() as u64;
+        self.tablet.counters.count_read(&row.cells);
         if !row.is_empty() {
             let row = match &self.request.filter {
                 Some(filter) => filter.apply(row, &|| self.clock.monotonic() >= self.budget.deadline)?,

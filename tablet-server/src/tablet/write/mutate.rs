@@ -19,6 +19,7 @@ use ebla_model::Reason;
 use ebla_model::aggregate::{Aggregator, SKETCH_BYTES_MAX, SKETCHES_MAX};
 use ebla_model::cell::Row;
 use ebla_model::command::{CallToken, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
+use ebla_model::error::Error;
 use ebla_model::id::{Generation, TableId, Term};
 use ebla_model::idempotency::CallKind;
 use ebla_model::key::RowKey;
@@ -148,6 +149,17 @@ impl Tablet {
         }
     }
 
+    /// Passes on the refusal of a write beyond a quota, unless it was applied before and is sent again to learn that.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; nothing of this write was applied.
+    pub(super) fn check_quota(&self, refusal: Option<Error>, id: &WriteId) -> Result<(), Failure> {
+        match refusal {
+            Some(refusal) if !self.is_exempt_from_refusal(id) => Err(refusal.into()),
+            _ => Ok(()),
+        }
+    }
+
     async fn latch_row(&self, row: &RowKey, mode: LatchMode, deadline: Pin<&mut Sleep>) -> Result<LatchGuard, Failure> {
         let row = self.stored_row(row);
         if let Some(latch) = self.latches.try_acquire(&row, mode) {
@@ -195,6 +207,7 @@ impl Tablet {
         let applied_state = self.state_machine.applied_state();
         let metadata = self.served_in(&applied_state)?;
         check_row_in_range(&metadata, &row.row)?;
+        self.check_quota(metadata.schema().quota_refusal_of_mutations(&row.mutations), &row.id)?;
         let mut pending = self.queue.pending.lock();
         let now = pending.assign_timestamp(self.runtime.clock.wall(), applied_state.time);
         let schema = metadata.schema();

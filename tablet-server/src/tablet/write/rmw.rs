@@ -205,11 +205,12 @@ impl Tablet {
         let now = self.queue.pending.lock().assign_timestamp(self.runtime.clock.wall(), applied_state.time);
         let row_and_token = token.clone().map(|token| (self.stored_row(&row), token));
         let check = AppliedCheck { id, row_and_token, now };
-        let resolved = match self.evaluate(check, metadata, evaluate).await? {
+        let resolved = match self.evaluate(check, Arc::clone(&metadata), evaluate).await? {
             // Known from the replicated state of this term's leader, or of a leader it follows: applied permanently.
             Evaluation::AlreadyApplied(result) => return Ok(Submission::AlreadyApplied(result)),
             Evaluation::Resolved(resolved) => resolved,
         };
+        self.check_quota(metadata.schema().quota_refusal_of_changes(&resolved.changes), &id)?;
         let result = resolved.result.clone();
         let write = self.row_command(id, row, resolved, token);
         Ok(Submission::Queued(

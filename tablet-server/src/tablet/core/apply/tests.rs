@@ -106,6 +106,7 @@ fn schema_of(table: TableId, version: u64, families: &[&str]) -> TableSchema {
         version: SchemaVersion::new(version),
         families: families.iter().map(|name| family(name)).collect(),
         locality_groups: Vec::new(),
+        quotas: Default::default(),
         next_family: FamilyId::new(5),
         deletion_protection: false,
         state: TableState::Active,

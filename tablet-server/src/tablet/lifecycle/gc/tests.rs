@@ -83,6 +83,7 @@ fn schema() -> TableSchema {
         version: SchemaVersion::new(1),
         families: (1..).zip(rules).map(family).collect(),
         locality_groups: Vec::new(),
+        quotas: Default::default(),
         next_family: FamilyId::new(6),
         deletion_protection: false,
         state: TableState::Active,

@@ -46,6 +46,7 @@ fn schema() -> TableSchema {
             aggregator: None,
         }],
         locality_groups: Vec::new(),
+        quotas: Default::default(),
         next_family: FamilyId::new(2),
         deletion_protection: false,
         state: TableState::Active,
