@@ -56,6 +56,24 @@ pub enum RecoveryMode {
     Execute,
 }
 
+/// What a check of the cluster reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckDepth {
+    /// Metadata only.
+    Metadata,
+    /// The content of all replicas too.
+    Contents,
+}
+
+/// Whether a check of the cluster repairs what it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckMode {
+    /// It changes nothing.
+    ReadOnly,
+    /// It repairs what the master would repair by itself.
+    Repair,
+}
+
 /// A group of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
@@ -370,6 +388,16 @@ impl Admin {
         };
         let reply = self.operate().set_quota(self.request(message)).await;
         reply.map(drop).map_err(|status| from_status(&status).0)
+    }
+
+    /// Checks that the cluster's metadata and replicas are as they should be.
+    ///
+    /// # Errors
+    /// `Unavailable` while METADATA cannot be read; otherwise as [`Self::create_table`].
+    pub async fn check(&self, depth: CheckDepth, mode: CheckMode) -> Result<operate::CheckReply, Error> {
+        let (quick, repair) = (depth == CheckDepth::Metadata, mode == CheckMode::Repair);
+        let reply = self.operate().check(self.request(operate::CheckRequest { quick, repair })).await;
+        reply.map(Response::into_inner).map_err(|status| from_status(&status).0)
     }
 
     async fn locality_groups(

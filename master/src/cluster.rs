@@ -120,6 +120,8 @@ pub struct ServerReport {
     pub damaged: BTreeSet<(GroupId, ReplicaId)>,
     /// Its replicas that are not running, because they are starting or could not be started.
     pub idle: BTreeSet<(GroupId, ReplicaId)>,
+    /// The number of folders that belong to no replica and that it has set aside.
+    pub set_aside: u64,
     /// The size of its commit log.
     pub log_bytes: u64,
     /// What it has of its resources.

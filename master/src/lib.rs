@@ -5,6 +5,7 @@
 //!   bootstrap                  the cluster's id; the first tablets of a new cluster
 //!   observation -> cluster (snapshot) -> plan (pure) -> reconciler     every minute, and on request
 //!   health  events  alerts     health of the tablets; what operators read in the log, such as a quorum loss
+//!   check                      the check of the cluster that an operator requests
 //!   usage                      what tables cost, and their quotas
 //!   replica_changes            replica repair in the background: the changes that a plan has started
 //!   recovery                   an operator's recovery of a Chubby that has lost data
@@ -25,6 +26,7 @@ mod active;
 mod admin;
 pub mod alerts;
 mod bootstrap;
+mod check;
 pub mod cluster;
 mod election;
 pub mod events;

@@ -208,8 +208,9 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
     let sync = reply.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default();
     let scan_cache = reply.scan_cache.as_ref().map(convert::scan_cache_state_from_proto).unwrap_or_default();
     let memory_groups = reply.memory_groups.as_ref().map(convert::memory_groups_from_proto).unwrap_or_default();
-    let log_bytes = reply.log_bytes;
+    let (log_bytes, set_aside) = (reply.log_bytes, reply.set_aside);
     ServerReport {
+        set_aside,
         replicas,
         damaged,
         idle,

@@ -32,7 +32,7 @@ use crate::plan::capacity::{RepairWithoutRoom, check_room_for_division, check_ro
 use crate::plan::merge::{MergeWith, merge_pair, merged as merged_meanwhile, move_before_merge};
 use crate::routing::{TableMap, send_to_group_leader};
 use crate::server_client::DividedGroup;
-use crate::{jobs, observation, quorum_loss, recovery, relocation, schema_store, usage};
+use crate::{check, jobs, observation, quorum_loss, recovery, relocation, schema_store, usage};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -522,6 +522,11 @@ impl Operate for Operator {
         request: Request<operate::TableUsageRequest>,
     ) -> Result<Response<operate::TableUsageReply>, Status> {
         to_response(self.table_usage(request.into_inner()).await)
+    }
+
+    async fn check(&self, request: Request<operate::CheckRequest>) -> Result<Response<operate::CheckReply>, Status> {
+        let outcome = async { check::check(&self.handle.active()?, request.into_inner()).await };
+        to_response(outcome.await)
     }
 
     async fn set_quota(

@@ -60,6 +60,8 @@ const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
 const FORCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of reading the sizes of a table, which may flush first.
 const SIZES_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout of reading replicas as a whole.
+const DIGEST_TIMEOUT: Duration = Duration::from_secs(1_800);
 /// The timeout of dividing a group, which flushes first.
 const DIVIDE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -387,6 +389,12 @@ impl ServerClient {
         let message = control::TableSizesRequest { table: table.get(), flush: sizes == GroupSizes::Flushed };
         let mut client = self.client(server).await?;
         within(SIZES_TIMEOUT, client.table_sizes(Self::request(message, SIZES_TIMEOUT))).await
+    }
+
+    /// Requests the digests of a server's replicas of these tablets; of all replicas if there are none. Reads them as a whole.
+    pub(crate) async fn digest(&self, server: ServerId, tablets: Vec<u64>) -> Result<control::DigestReply, RpcError> {
+        let mut client = self.client(server).await?;
+        within(DIGEST_TIMEOUT, client.digest(Self::request(control::DigestRequest { tablets }, DIGEST_TIMEOUT))).await
     }
 
     /// Requests what the families of a table cost in the tablets that the server leads.

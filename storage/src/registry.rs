@@ -225,6 +225,12 @@ impl Registry {
         })
     }
 
+    /// The number of folders that belong to no replica and that were set aside. Blocking for a moment.
+    #[must_use]
+    pub fn set_aside(&self) -> u64 {
+        folder_names(&self.dir.join(LOST_AND_FOUND)).map_or(0, |folders| folders.len() as u64)
+    }
+
     /// All replicas, in any state.
     #[must_use]
     pub fn replicas(&self) -> Vec<(GroupReplica, ReplicaRecord)> {

@@ -365,6 +365,7 @@ impl Control for ControlService {
             incarnation: self.incarnation.get(),
             replicas,
             log_bytes: self.manager.log().bytes(),
+            set_aside: self.manager.registry().set_aside(),
             resources: Some(convert::resources_to_proto(&resources, self.manager.capacity().write_state())),
             highest: Some(convert::highest_ids_to_proto(&self.manager.highest_ids())),
             clock: Some(convert::clock_state_to_proto(&self.manager.clocks().state())),

@@ -5,6 +5,7 @@
 //! `--instance`. `--timeout` bounds each of these commands as a whole.
 
 pub mod bench;
+pub mod check;
 mod connectivity;
 pub mod demo;
 pub mod family;
@@ -219,6 +220,7 @@ pub enum Command {
     Group(group::Group),
     #[command(subcommand)]
     Meta(meta::Meta),
+    Check(check::Check),
     Recover(recover::Recover),
     Mounttable(mounttable::Mounttable),
     Mt(mt::Mt),
@@ -285,6 +287,7 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
         Command::Group(group) => Box::pin(group::run(group, runtime)).await,
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
+        Command::Check(check) => Box::pin(check::run(check, runtime)).await,
         Command::Recover(recover) => Box::pin(recover::run(recover, runtime)).await,
         Command::Mounttable(server) => Box::pin(mounttable::run(server, runtime)).await,
         Command::Mt(command) => Box::pin(mt::run(command, runtime)).await,

@@ -10,6 +10,7 @@
 pub mod behind;
 pub mod capacity;
 mod change_budget;
+pub mod check;
 pub mod counters;
 mod deleted;
 pub mod failure_detector;
