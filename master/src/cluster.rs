@@ -21,6 +21,7 @@ use ebla_model::scan_cache::ScanCacheState;
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_model::scrub::ScrubState;
 use ebla_model::sync_delay::SyncState;
+use ebla_model::tablet_load::TabletLoad;
 use ebla_model::time::Micros;
 
 /// The state of the cluster as observed at one time.
@@ -140,6 +141,8 @@ pub struct ServerReport {
     pub scan_cache: ScanCacheState,
     /// Its locality groups in memory.
     pub memory_groups: MemoryGroups,
+    /// The size above which it splits a tablet; 0: not known.
+    pub split_bytes: u64,
 }
 
 /// What a server reports about one replica of a group.
@@ -185,6 +188,8 @@ pub struct TabletReport {
     pub size_bytes: u64,
     /// The schema version that is applied.
     pub schema_version: SchemaVersion,
+    /// Its load, if the replica leads.
+    pub load: TabletLoad,
 }
 
 /// A replica's role in its Raft group.

@@ -137,6 +137,7 @@ mod tests {
 
     use ebla_model::metadata::TabletDescriptor;
 
+    use ebla_model::tablet_load::TabletLoad;
     use ebla_model::time::Micros;
 
     use super::*;
@@ -150,8 +151,12 @@ mod tests {
         let mut cluster = ClusterSnapshot::default();
         cluster.metadata.insert(tablet.row_key(), tablet.clone());
         for (number, place) in responding.iter().zip(0..) {
-            let reported =
-                TabletReport { descriptor: tablet.clone(), size_bytes: 0, schema_version: SchemaVersion::new(1) };
+            let reported = TabletReport {
+                descriptor: tablet.clone(),
+                size_bytes: 0,
+                schema_version: SchemaVersion::new(1),
+                load: TabletLoad::default(),
+            };
             let replica = ReplicaReport {
                 group: tablet.group_descriptor(),
                 replica: ReplicaId::new(*number),

@@ -208,7 +208,7 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
     let sync = reply.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default();
     let scan_cache = reply.scan_cache.as_ref().map(convert::scan_cache_state_from_proto).unwrap_or_default();
     let memory_groups = reply.memory_groups.as_ref().map(convert::memory_groups_from_proto).unwrap_or_default();
-    let (log_bytes, set_aside) = (reply.log_bytes, reply.set_aside);
+    let (log_bytes, set_aside, split_bytes) = (reply.log_bytes, reply.set_aside, reply.split_bytes);
     ServerReport {
         set_aside,
         replicas,
@@ -223,6 +223,7 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
         sync,
         scan_cache,
         memory_groups,
+        split_bytes,
     }
 }
 
@@ -245,6 +246,7 @@ fn replica_from_proto(report: &control::ReplicaReport) -> Option<ReplicaReport> 
             descriptor: convert::tablet_record_from_proto(tablet.tablet.as_ref()?, &group).ok()?,
             size_bytes: tablet.size_bytes,
             schema_version: SchemaVersion::new(tablet.schema_version),
+            load: tablet.load.as_ref().map(convert::tablet_load_from_proto).unwrap_or_default(),
         })
     };
     let applied = report.applied.as_ref().map_or_else(LogId::default, convert::log_id_from_proto);

@@ -26,6 +26,7 @@ use ebla_routing::ChubbyDirectory;
 use ebla_storage::registry::Identity;
 use tonic::{Request, Response, Status};
 
+use crate::config::ServerOptions;
 use crate::deadline::timeout;
 use crate::evidence;
 use crate::raft::{GroupReplica, TransferError};
@@ -43,13 +44,21 @@ pub struct ControlService {
     manager: Arc<TabletManager>,
     directory: ChubbyDirectory,
     incarnation: Incarnation,
+    /// The size above which the server splits a tablet.
+    split_bytes: u64,
 }
 
 impl ControlService {
-    /// Executes requests on these replicas. `directory`: Chubby's files as this server has last seen them.
+    /// Executes requests on these replicas. `directory`: Chubby's files as this server has last seen them; `options`: of the server.
     #[must_use]
-    pub const fn new(manager: Arc<TabletManager>, directory: ChubbyDirectory, incarnation: Incarnation) -> Self {
-        Self { manager, directory, incarnation }
+    pub fn new(
+        manager: &Arc<TabletManager>,
+        directory: &ChubbyDirectory,
+        incarnation: Incarnation,
+        options: &ServerOptions,
+    ) -> Self {
+        let split_bytes = options.split_bytes.bytes();
+        Self { manager: Arc::clone(manager), directory: directory.clone(), incarnation, split_bytes }
     }
 
     /// Checks the fence of a request: accepts or refuses its sender.
@@ -375,6 +384,7 @@ impl Control for ControlService {
             sync: Some(convert::sync_state_to_proto(&self.manager.disk_speeds().state())),
             scan_cache: Some(convert::scan_cache_state_to_proto(&self.manager.shared().scan_cache_state())),
             memory_groups: Some(convert::memory_groups_to_proto(&self.manager.shared().memory_groups())),
+            split_bytes: self.split_bytes,
         }))
     }
 
@@ -538,6 +548,7 @@ fn tablet_report(tablet: &TabletReport) -> wire::TabletReport {
         tablet: Some(convert::tablet_record_to_proto(&tablet.descriptor)),
         size_bytes: tablet.size_bytes,
         schema_version: tablet.schema_version.get(),
+        load: Some(convert::tablet_load_to_proto(&tablet.load)),
     }
 }
 

@@ -181,7 +181,7 @@ impl TabletServer {
                 handler,
                 log: disk.log.clone(),
                 directory: directory.clone(),
-                control: ControlService::new(Arc::clone(&manager), directory.clone(), incarnation),
+                control: ControlService::new(&manager, &directory, incarnation, &config.options),
                 network: Arc::clone(&network),
                 front: FrontConfig {
                     cluster: cluster.clone(),

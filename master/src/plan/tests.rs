@@ -56,6 +56,7 @@ use ebla_model::key::KeyRange;
 use ebla_model::metadata::{Membership, root_range};
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_model::sync_delay::SyncState;
+use ebla_model::tablet_load::TabletLoad;
 use ebla_model::time::Micros;
 
 use super::failure_detector::{Component, FailureDetector};
@@ -169,7 +170,12 @@ fn tablet_report(text: &str, group: &GroupDescriptor) -> TabletReport {
     }
     let generation = Generation::new(generation);
     let descriptor = group.tablet(table.parse().unwrap(), tablet.parse().unwrap(), range, generation);
-    TabletReport { descriptor, size_bytes: mebibytes << 20, schema_version: SchemaVersion::new(version) }
+    TabletReport {
+        descriptor,
+        size_bytes: mebibytes << 20,
+        schema_version: SchemaVersion::new(version),
+        load: TabletLoad::default(),
+    }
 }
 
 fn ids(members: &[(ReplicaId, ServerId)]) -> BTreeSet<ReplicaId> {

@@ -9,6 +9,7 @@
 //! | [`locality`] | locality groups in requests of operators |
 //! | [`resources`] [`memory_groups`] | resources of a server and its locality groups in memory, in its reports |
 //! | [`highest_ids`] [`clock_state`] [`sync_state`] [`scrub_state`] [`scan_cache_state`] | the highest ids that a server knows, its clock, its syncs, its scrubbing and its scan cache, in its reports |
+//! | [`tablet_load`] | the load of a tablet, in its leader's reports |
 //! | [`rows`] | row sets of requests, rows of responses |
 //! | [`messages`] | ReadRows messages of rows |
 //! | [`admin`] [`value_type`] [`instance`] [`app_profile`] [`operation`] | the public admin API, and its stored records |
@@ -37,6 +38,7 @@ pub mod scan_cache_state;
 pub mod schema;
 pub mod scrub_state;
 pub mod sync_state;
+pub mod tablet_load;
 pub mod tablet_move;
 mod unknown_fields;
 pub mod value_type;
@@ -77,6 +79,7 @@ pub use self::{
     },
     scrub_state::{scrub_state_from_proto, scrub_state_to_proto},
     sync_state::{sync_state_from_proto, sync_state_to_proto},
+    tablet_load::{tablet_load_from_proto, tablet_load_to_proto},
 };
 
 /// The version of records and commands. The few with more than one version define it where they are converted: content that

@@ -10,7 +10,7 @@
 //!
 //! A task of its own, `scrub`, reads all stores once a week.
 //!
-//! It also has the next segment of the commit log prepared, samples the space on the disk (`capacity`), and has moves of tablets
+//! It also measures the loads of the tablets, has the next segment of the commit log prepared, samples the space on the disk (`capacity`), and has moves of tablets
 //! continued.
 
 mod flush;
@@ -117,6 +117,7 @@ impl MaintenanceLoop {
             let Some(probes) = self.probe(&groups, level).await else { continue };
             self.flusher.apply(&groups, probes.iter().map(|probe| probe.load).collect());
             if level == ProbeLevel::Full {
+                groups.iter().for_each(|group| group.measure_loads());
                 log_sizes(&groups, &probes);
                 self.purger.apply(&groups, &probes);
                 self.splitter.apply(&groups, &probes);

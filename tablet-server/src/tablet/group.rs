@@ -153,6 +153,18 @@ impl TabletGroup {
         self.state_machine.applied_state().metadata.tablets.keys().copied().collect()
     }
 
+    /// Measures the load of its tablets; a replica that does not lead has none.
+    pub fn measure_loads(&self) {
+        let (is_leader, now) = (self.is_leader(), self.runtime.clock.monotonic());
+        for tablet in self.state_machine.applied_state().metadata.tablets.values() {
+            if is_leader {
+                tablet.load.measure(now);
+            } else {
+                tablet.load.reset();
+            }
+        }
+    }
+
     /// Creates tablets, once per operation id; `schema`: of their table.
     ///
     /// # Errors

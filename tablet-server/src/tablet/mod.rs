@@ -19,7 +19,7 @@
 //! one of them; the tablet may leave the group while the handle exists, and each call finds that out.
 //!
 //! Folders: `read` and `write` are the paths of requests, `core` is the replicated state machine, `lifecycle` manages the
-//! replicas of the server. `request` holds the requests as values, `handler` converts them from and to the wire.
+//! replicas of the server. `load` measures how much a tablet is used. `request` holds the requests as values, `handler` converts them from and to the wire.
 //!
 //! Invariants:
 //! 1. Only a leader whose term's first entry is applied reads or evaluates.
@@ -33,6 +33,7 @@ pub mod failure;
 pub mod group;
 pub mod handler;
 pub mod lifecycle;
+pub mod load;
 pub mod read;
 pub mod request;
 pub mod write;

@@ -13,6 +13,7 @@ use ebla_model::time::Micros;
 
 use crate::tablet::core::family_counters::FamilyCounters;
 use crate::tablet::core::state::{GroupState, TableState};
+use crate::tablet::load::LoadMeter;
 use crate::tablet::read::row_assembler::Families;
 
 /// The part of a group's state that readers need and that changes rarely.
@@ -39,6 +40,8 @@ pub struct TabletMetadata {
     pub moves_to: Option<GroupId>,
     /// The cells that were read and written.
     pub counters: FamilyCounters,
+    /// Measures its load. The same from state to state, for as long as the tablet has this generation.
+    pub load: Arc<LoadMeter>,
 }
 
 /// A table, for all its tablets in the group.
@@ -66,8 +69,8 @@ pub struct AppliedState {
 }
 
 impl GroupMetadata {
-    /// The counters of tablets go on from `before`.
-    pub(super) fn of(state: &GroupState, before: Option<&Self>) -> Arc<Self> {
+    /// `previous`: the metadata that this one replaces; counters and meters of its tablets go on.
+    pub(super) fn of(state: &GroupState, previous: Option<&Self>) -> Arc<Self> {
         let table = |table: &TableState| TableMetadata {
             schema: Arc::clone(&table.schema),
             families: Families::new(&table.schema, &table.floors),
@@ -76,10 +79,11 @@ impl GroupMetadata {
         let tablet = |tablet: &TabletDescriptor| {
             let table = Arc::clone(tables.get(&tablet.table)?);
             let moves_to = state.departure_of(tablet.tablet).map(|departure| departure.target.group);
-            let before = before.and_then(|before| before.tablets.get(&tablet.tablet));
+            let load = load_meter(tablet, previous);
+            let before = previous.and_then(|previous| previous.tablets.get(&tablet.tablet));
             let counters = FamilyCounters::new(&table.schema, before.map(|before| &before.counters));
             let descriptor = tablet.clone();
-            Some((tablet.tablet, Arc::new(TabletMetadata { descriptor, table, moves_to, counters })))
+            Some((tablet.tablet, Arc::new(TabletMetadata { descriptor, table, moves_to, load, counters })))
         };
         Arc::new(Self {
             descriptor: state.descriptor.clone(),
@@ -99,6 +103,22 @@ impl GroupMetadata {
                 tablet.counters.count_written(family, cells);
             }
         }
+    }
+}
+
+/// The meter of a tablet: its present one; after a merge one that continues those of its parts; otherwise a new one.
+fn load_meter(tablet: &TabletDescriptor, previous: Option<&GroupMetadata>) -> Arc<LoadMeter> {
+    let Some(previous) = previous else { return Arc::default() };
+    match previous.tablets.get(&tablet.tablet) {
+        Some(same) if same.descriptor.generation == tablet.generation => Arc::clone(&same.load),
+        Some(same) if tablet.range != same.descriptor.range && tablet.range.covers(&same.descriptor.range) => {
+            let tablets = previous.tablets.values();
+            let parts = tablets
+                .filter(|part| part.descriptor.table == tablet.table && tablet.range.covers(&part.descriptor.range));
+            let parts: Vec<_> = parts.map(|part| Arc::clone(&part.load)).collect();
+            Arc::new(LoadMeter::merged(&parts))
+        }
+        _ => Arc::default(),
     }
 }
 

@@ -10,6 +10,7 @@ use ebla_model::key::KeyRange;
 use ebla_model::locality::StoredBytes;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::quota::{FamilyUsage, TableUsage};
+use ebla_model::tablet_load::TabletLoad;
 use ebla_model::time::Micros;
 
 use crate::tablet::core::applied_state::TabletMetadata;
@@ -60,6 +61,8 @@ pub struct TabletReport {
     pub size_bytes: u64,
     /// The schema of its table that the replica has applied.
     pub schema_version: SchemaVersion,
+    /// Its load, at the leader.
+    pub load: TabletLoad,
 }
 
 /// What a table's tablets in some groups cost in files.
@@ -120,7 +123,7 @@ impl TabletGroup {
             replica: self.replica(),
             is_leader: status.is_leader,
             term: status.term,
-            tablets: applied_state.metadata.tablets.values().map(|tablet| report_tablet(tablet, &sizes)).collect(),
+            tablets: applied_state.metadata.tablets.values().map(|tablet| report_tablet(tablet, &sizes, now)).collect(),
             applied: applied_state.applied,
             last: status.last.max(Some(applied_state.applied)).unwrap_or_default(),
             time: applied_state.time,
@@ -174,10 +177,11 @@ impl TabletGroup {
     }
 }
 
-fn report_tablet(tablet: &TabletMetadata, sizes: &BTreeMap<TabletId, u64>) -> TabletReport {
+fn report_tablet(tablet: &TabletMetadata, sizes: &BTreeMap<TabletId, u64>, now: Duration) -> TabletReport {
     TabletReport {
         descriptor: tablet.descriptor.clone(),
         size_bytes: sizes.get(&tablet.descriptor.tablet).copied().unwrap_or_default(),
         schema_version: tablet.schema().version,
+        load: tablet.load.load(now),
     }
 }

@@ -348,8 +348,20 @@ struct BatchReader<'a, 'v> {
 impl BatchReader<'_, '_> {
     fn into_batch(self, store: &GroupStore) -> ReadBatch {
         store.count_cache_use(self.cache_hits, self.cache_misses);
+        self.count_load();
         let (bytes, charge) = (self.returned_bytes, self.request.memory.charge(self.returned_bytes));
         ReadBatch { bytes, charge, ..self.out }
+    }
+
+    /// Counts what the batch adds to the tablet's load: each row that was found by its key; otherwise one read.
+    fn count_load(&self) {
+        let load = &self.tablet.load;
+        let ranges = self.request.rows.ranges();
+        if ranges.len() > 1 && ranges.iter().all(KeyRange::is_single) {
+            self.out.rows.iter().for_each(|row| load.count_read(&row.key));
+        } else if let Some(range) = ranges.first() {
+            load.count_read(self.out.last_row.as_ref().unwrap_or_else(|| range.start()));
+        }
     }
 
     fn fill(&mut self, rows: &RowSet) -> Result<(), ScanError> {
