@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
 use ebla_chubby::embedded::Embedded;
-use ebla_master::{Master, MasterConfig};
+use ebla_master::{Master, MasterConfig, MergeRules};
 use ebla_model::error::{Error, Reason};
 use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
@@ -38,6 +38,8 @@ pub struct LocalConfig {
     pub listen: String,
     /// Size above which a tablet splits; `None`: the default, 128 MiB.
     pub split_bytes: Option<ByteSize>,
+    /// When small tablets are merged.
+    pub merges: MergeRules,
     /// Disk space below which writes are refused; `None`: the default.
     pub disk_reserve: Option<ByteSize>,
     /// Memory of the scan caches of all servers; `None`: the default.
@@ -148,7 +150,7 @@ async fn begin(config: &LocalConfig, data: &Path, parts: &mut Parts, runtime: &R
         let server = start_server(config, data, number, options.clone(), &chubby, runtime).await?;
         parts.servers.push(server);
     }
-    let master = MasterConfig::new("127.0.0.1:0", config.servers.clamp(1, 3));
+    let master = MasterConfig { merges: config.merges, ..MasterConfig::new("127.0.0.1:0", config.servers.clamp(1, 3)) };
     let master = Master::start(master, chubby.clone(), runtime.child("master")).await;
     let master = parts.master.insert(master.map_err(|error| error.context("start the master"))?);
     ready(master, &parts.servers).await?;
@@ -216,6 +218,7 @@ mod tests {
             servers,
             listen: listen.to_owned(),
             split_bytes: None,
+            merges: MergeRules::default(),
             disk_reserve: None,
             scan_cache: None,
             memory_groups: None,

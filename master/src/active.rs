@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::election::MasterLock;
+use crate::merging::BackgroundMerges;
 use crate::plan::capacity::RepairWithoutRoom;
 use crate::replica_changes::ReplicaChanges;
 use crate::schema_store::{self, Identity};
@@ -37,6 +38,7 @@ struct Inner {
     client: Cluster,
     directory: ChubbyDirectory,
     replica_changes: ReplicaChanges,
+    merges: BackgroundMerges,
     /// METADATA as it was last read. Guards a pointer.
     cached_metadata: Mutex<Option<CachedMetadata>>,
     /// The repairs that wait for room, as the last round of the reconciler found them. Guards a pointer.
@@ -89,6 +91,7 @@ impl ActiveMaster {
             client,
             directory: directory.clone(),
             replica_changes: ReplicaChanges::default(),
+            merges: BackgroundMerges::default(),
             cached_metadata: Mutex::default(),
             repairs_without_room: Mutex::default(),
             unknown_tables: Mutex::default(),
@@ -131,6 +134,11 @@ impl ActiveMaster {
     /// The replica changes in progress.
     pub(crate) fn replica_changes(&self) -> &ReplicaChanges {
         &self.0.replica_changes
+    }
+
+    /// The merges that the reconciler has started.
+    pub(crate) fn merges(&self) -> &BackgroundMerges {
+        &self.0.merges
     }
 
     /// Caches what METADATA says until the next call, or until this master is no longer active.

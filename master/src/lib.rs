@@ -8,6 +8,7 @@
 //!   check                      the check of the cluster that an operator requests
 //!   usage                      what tables cost, and their quotas
 //!   replica_changes            replica repair in the background: the changes that a plan has started
+//!   merging  relocation        merges and moves of tablets
 //!   recovery                   an operator's recovery of a Chubby that has lost data
 //!   jobs                       changes of tables: intent in Chubby first, then steps that can be repeated
 //!   instances  profiles        instances and app profiles
@@ -37,6 +38,7 @@ pub mod health;
 mod instances;
 mod jobs;
 mod mastership;
+mod merging;
 mod observation;
 mod operations;
 mod operator;
@@ -71,6 +73,7 @@ use crate::active::ActiveMaster;
 use crate::bootstrap::PendingBootstrap;
 use crate::health::Health;
 use crate::mastership::Mastership;
+pub use crate::plan::auto_merge::MergeRules;
 
 /// The delay between two checks whether every tablet has a leader.
 const READY_DELAY: Duration = Duration::from_millis(20);
@@ -97,10 +100,13 @@ pub struct MasterConfig {
     pub lease_ttl: Duration,
     /// How long a server may be down before its replicas are replaced: longer than a restart takes.
     pub repair_grace: Duration,
+    /// When small tablets are merged.
+    pub merges: MergeRules,
 }
 
 impl MasterConfig {
-    /// `replicas` for each tablet, and as many servers to bootstrap; a lease of 10 s and a grace of 30 s.
+    /// `replicas` for each tablet, and as many servers to bootstrap; a lease of 10 s and a grace of 30 s; merges below 64 MiB after
+    /// an hour.
     #[must_use]
     pub fn new(listen: &str, replicas: usize) -> Self {
         let replicas = replicas.max(1);
@@ -111,6 +117,7 @@ impl MasterConfig {
             bootstrap_servers: replicas,
             lease_ttl: Duration::from_secs(10),
             repair_grace: REPAIR_GRACE,
+            merges: MergeRules::default(),
         }
     }
 }

@@ -92,7 +92,7 @@ impl Mastership {
             Ok(master) => {
                 self.active.send_replace(Some(master.clone()));
                 tokio::select! {
-                    () = reconciler::reconcile(master.clone(), self.config.repair_grace, self.serving.clone()) => {}
+                    () = reconciler::reconcile(master.clone(), &self.config, self.serving.clone()) => {}
                     () = usage::enforce_quotas(master.clone()) => {}
                     () = master.resigned() => info!("the epoch base was raised; starting a new term"),
                 }

@@ -29,10 +29,10 @@ use crate::cluster::{ClusterSnapshot, ReplicaReport, Role};
 use crate::health::{Health, Shortage};
 use crate::observation::StatusSnapshot;
 use crate::plan::capacity::{RepairWithoutRoom, check_room_for_division, check_room_for_split};
-use crate::plan::merge::{MergeWith, merge_pair, merged as merged_meanwhile, move_before_merge};
+use crate::plan::merge::MergeWith;
 use crate::routing::{TableMap, send_to_group_leader};
 use crate::server_client::DividedGroup;
-use crate::{check, jobs, observation, quorum_loss, recovery, relocation, schema_store, usage};
+use crate::{check, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, usage};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -316,42 +316,6 @@ async fn split(
     Ok((left, right))
 }
 
-/// Merges two adjacent tablets; if they are in different groups, the smaller one is moved first. Returns the merged tablet and the
-/// one that is gone.
-async fn merge(
-    master: &ActiveMaster,
-    tablet: TabletId,
-    with: MergeWith,
-) -> Result<(TabletDescriptor, TabletId), Error> {
-    let deadline = master.deadline(MERGE_TIMEOUT);
-    let mut snapshot = relocation::observe(master).await?;
-    let mut pair = merge_pair(&snapshot, tablet, with)?;
-    if let Some((moved, group)) = move_before_merge(&snapshot, &pair) {
-        let with = MergeWith::Tablet(if pair.left.tablet == tablet { pair.right.tablet } else { pair.left.tablet });
-        relocation::move_tablet(master, moved, group, deadline).await?;
-        snapshot = relocation::observe(master).await?;
-        pair = merge_pair(&snapshot, tablet, with)?;
-        if pair.left.group != pair.right.group {
-            return Err(Error::new(Reason::Unavailable, "a tablet has moved meanwhile; merge the tablets again"));
-        }
-    }
-    let (left, right) = (pair.left.tablet, pair.right.tablet);
-    let call = |master: ActiveMaster, server, group: GroupDescriptor| {
-        Box::pin(async move { master.servers().merge(server, &group, left, right).await }) as BoxFuture<'static, _>
-    };
-    let merged = match send_to_group_leader(master, &pair.right.group_descriptor(), deadline, call).await {
-        Ok(merged) => merged,
-        // An attempt whose response was lost may have merged them: the next one finds that the left tablet is gone.
-        Err(error) => merged_meanwhile(&observation::observe_reports(master).await?, &pair).ok_or(error)?,
-    };
-    // The leader writes and removes the rows itself. Doing it here too makes it visible when this call returns.
-    if let Err(error) = master.metadata().put_tablet(&merged, &Annotations::default(), deadline).await {
-        warn!(%error, "merge committed; METADATA not updated yet");
-        master.request_reconcile();
-    }
-    Ok((merged, left))
-}
-
 /// The groups that servers report, by id.
 fn group_statuses(snapshot: &ClusterSnapshot) -> Vec<operate::GroupStatus> {
     let leaders = snapshot.leader_reports();
@@ -466,7 +430,8 @@ impl Operate for Operator {
             let master = self.handle.active_for_change().await?;
             let operate::MergeRequest { tablet, with } = request.into_inner();
             let with = if with == 0 { MergeWith::Next } else { MergeWith::Tablet(TabletId::new(with)) };
-            let (merged, removed) = merge(&master, TabletId::new(tablet), with).await?;
+            let deadline = master.deadline(MERGE_TIMEOUT);
+            let (merged, removed) = merging::merge(&master, TabletId::new(tablet), with, deadline).await?;
             Ok(operate::MergeReply { merged: Some(convert::descriptor_to_proto(&merged)), removed: removed.get() })
         };
         to_response(outcome.await)

@@ -23,11 +23,13 @@ use ebla_routing::Annotations;
 use ebla_runtime::Tasks;
 use tracing::{debug, error, info, warn};
 
+use crate::MasterConfig;
 use crate::active::ActiveMaster;
 use crate::alerts::Alerts;
 use crate::cluster::{ClusterSnapshot, Registration};
 use crate::events::{ClusterEvent, ClusterView, tablet_list};
 use crate::health::Health;
+use crate::plan::auto_merge::{MergeContext, MergeRules};
 use crate::plan::capacity::RepairWithoutRoom;
 use crate::plan::failure_detector::{FailureDetector, is_only_heard};
 use crate::plan::repair::{PlanContext, ReplicaChange, detection_timeouts, has_unconfirmed_extras};
@@ -46,10 +48,10 @@ const ACTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two pings of the servers.
 const PING_PERIOD: Duration = Duration::from_secs(2);
 
-/// Reconciles until this master is no longer active. `grace`: how long a server may be down before its replicas are
-/// replaced. `stopping`: cancelled first when this process stops; later changes of health are not reported.
-pub(crate) async fn reconcile(master: ActiveMaster, grace: Duration, stopping: Tasks) {
-    let mut reconciler = Reconciler::new(master.clone(), grace, stopping);
+/// Reconciles until this master is no longer active. `stopping`: cancelled first when this process stops; later changes of health
+/// are not reported.
+pub(crate) async fn reconcile(master: ActiveMaster, config: &MasterConfig, stopping: Tasks) {
+    let mut reconciler = Reconciler::new(master.clone(), config, stopping);
     let mut waited = None;
     loop {
         let before = master.chubby().list(paths::SERVERS).await.ok().map(|(_files, revision)| revision);
@@ -88,10 +90,20 @@ fn wait_pause(previous: Option<Duration>) -> Duration {
     previous.map_or(ROUND_PERIOD_MIN, |previous| previous.saturating_mul(2).min(WAIT_PAUSE_MAX))
 }
 
+/// Between two rounds that nothing requests earlier: tablets that become quiet are seen in time.
+fn round_period(rules: &MergeRules) -> Duration {
+    if rules.merge_bytes == 0 {
+        return ROUND_PERIOD;
+    }
+    ROUND_PERIOD.min(rules.merge_after).max(ROUND_PERIOD_MIN)
+}
+
 /// The state that lasts from round to round. A new master starts without it.
 struct Reconciler {
     master: ActiveMaster,
+    /// How long a server may be down before its replicas are replaced.
     grace: Duration,
+    merge_rules: MergeRules,
     stopping: Tasks,
     failures: FailureDetector,
     /// Groups whose quorum loss was reported.
@@ -137,10 +149,11 @@ pub(crate) enum RoundOutcome {
 }
 
 impl Reconciler {
-    fn new(master: ActiveMaster, grace: Duration, stopping: Tasks) -> Self {
+    fn new(master: ActiveMaster, config: &MasterConfig, stopping: Tasks) -> Self {
         Self {
             master,
-            grace,
+            grace: config.repair_grace,
+            merge_rules: config.merges,
             stopping,
             failures: FailureDetector::default(),
             reported_quorum_losses: BTreeSet::new(),
@@ -153,7 +166,7 @@ impl Reconciler {
 
     /// The delay until the next round, unless one is requested: shorter when a detection timeout or an alert is due.
     fn delay(&self) -> Duration {
-        let period = self.master.runtime().rng.jitter(ROUND_PERIOD);
+        let period = self.master.runtime().rng.jitter(round_period(&self.merge_rules));
         let now = self.now();
         let due = [self.failures.next_timeout(now, &detection_timeouts(self.grace)), self.alerts.next_due(now)];
         due.into_iter().flatten().fold(period, Duration::min)
@@ -227,15 +240,18 @@ impl Reconciler {
         // Read before the snapshot is taken: a change that ends meanwhile is left to the next round, which sees its
         // result.
         let in_progress = self.master.replica_changes().in_progress();
+        let merges = MergeContext { rules: self.merge_rules, memory: self.master.merges().memory() };
         let snapshot = self.observe().await?;
         let now = self.master.runtime().clock.monotonic();
         self.failures.observe(&snapshot, now);
+        self.master.merges().retain(&snapshot);
         let ctx = PlanContext {
             now,
             grace: self.grace,
             replicas: self.master.replicas(),
             failures: self.failures.clone(),
             in_progress,
+            merges,
         };
         let actions = plan(&snapshot, &ctx);
         self.reported_quorum_losses.retain(|reported| {
@@ -338,6 +354,10 @@ impl Reconciler {
                 self.master.replica_changes().clone().start(&self.master, ReplicaChange::clone(change));
                 return Ok(ActionOutcome::NotLogged);
             }
+            Action::MergeTablets(merge) => {
+                self.master.merges().start(&self.master, merge.clone());
+                return Ok(ActionOutcome::NotLogged);
+            }
             Action::CreateReplica { group, replica } => {
                 let servers = self.master.servers();
                 let created = servers.create_replica(replica.server, group, replica.replica, InitialState::Empty);
@@ -434,6 +454,7 @@ pub(crate) async fn execute(master: &ActiveMaster, action: &Action) -> Result<()
         // Executed by [`Reconciler::execute`].
         Action::ChangeReplicas(_)
         | Action::CreateReplica { .. }
+        | Action::MergeTablets(_)
         | Action::ReportQuorumLoss { .. }
         | Action::ReportNoRoom(_)
         | Action::ReportUnknownTable { .. }

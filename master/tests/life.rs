@@ -29,18 +29,18 @@ use prost::Message;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Three servers, a master, and their data.
-struct TestCluster {
-    chubby: SharedChubby,
+pub(crate) struct TestCluster {
+    pub(crate) chubby: SharedChubby,
     servers: Vec<TabletServer>,
-    master: Master,
-    client: Client,
-    runtime: Runtime,
+    pub(crate) master: Master,
+    pub(crate) client: Client,
+    pub(crate) runtime: Runtime,
     local_servers: LocalServers,
     data: tempfile::TempDir,
 }
 
 impl TestCluster {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
@@ -56,7 +56,7 @@ impl TestCluster {
         Self { chubby, servers, master, client, runtime, local_servers, data }
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.master.stop().await;
         for server in self.servers {
             server.stop().await;
@@ -68,7 +68,7 @@ impl TestCluster {
         convert::decode_record(self.chubby.read(paths::CLUSTER).await.unwrap().unwrap().value).unwrap()
     }
 
-    fn table(&self, name: &TableName) -> Table {
+    pub(crate) fn table(&self, name: &TableName) -> Table {
         self.client.table(name)
     }
 
@@ -84,7 +84,10 @@ pub(crate) fn server_config(data: &Path, number: usize, local_servers: &LocalSer
 }
 
 pub(crate) async fn start_master(chubby: &SharedChubby, runtime: &Runtime) -> Master {
-    let config = MasterConfig::new("127.0.0.1:0", 3);
+    start_master_with(MasterConfig::new("127.0.0.1:0", 3), chubby, runtime).await
+}
+
+pub(crate) async fn start_master_with(config: MasterConfig, chubby: &SharedChubby, runtime: &Runtime) -> Master {
     let master = Master::start(config, chubby.clone(), runtime.clone()).await.unwrap();
     tokio::time::timeout(TIMEOUT, master.ready()).await.unwrap();
     master

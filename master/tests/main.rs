@@ -1,6 +1,7 @@
 //! The master with real tablet servers in one process, as one test program.
 
 mod api;
+mod auto_merge;
 mod check;
 mod chubby_outage;
 mod life;

@@ -6,6 +6,7 @@ use ebla_master::MasterConfig;
 use ebla_runtime::Runtime;
 use serde_json::json;
 
+use super::merges::MergeArguments;
 use super::node::{Announcement, NodeArguments};
 use crate::output::Failure;
 use crate::process::{self, Signals};
@@ -29,6 +30,9 @@ pub struct Master {
     /// Seconds that a tablet server may be unavailable before its replicas are created on other servers
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub repair_grace: u32,
+    /// When small tablets are merged
+    #[command(flatten)]
+    pub merges: MergeArguments,
 }
 
 /// Runs until Ctrl-C or SIGTERM. Ready means that the master serves and takes part in the election.
@@ -43,6 +47,7 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
         advertise: master.node.advertise.clone(),
         lease_ttl: master.node.lease_ttl(),
         repair_grace: Duration::from_secs(master.repair_grace.into()),
+        merges: master.merges.rules(),
         ..MasterConfig::new(&master.node.listen, master.replicas.into())
     };
     let running = ebla_master::Master::start(config, chubby, runtime.clone()).await?;

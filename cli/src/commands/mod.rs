@@ -14,6 +14,7 @@ mod help;
 pub mod load;
 pub mod locality_group;
 pub mod master;
+pub mod merges;
 pub mod meta;
 pub mod mounttable;
 pub mod mt;

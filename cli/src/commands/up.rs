@@ -11,6 +11,7 @@ use ebla_runtime::units::ByteSize;
 use serde_json::{Value, json};
 
 use super::DEFAULT_ADDRESS;
+use super::merges::MergeArguments;
 use super::mounttable::{self, Mounttable};
 use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
@@ -49,6 +50,9 @@ pub struct Up {
     /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub split_bytes: Option<ByteSize>,
+    /// When small tablets are merged
+    #[command(flatten)]
+    pub merges: MergeArguments,
     /// Disk space below which writes that store cells are refused: bytes, or a number with K, M or G [default: 2 GiB, or a tenth
     /// of a file system below 20 GiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
@@ -156,6 +160,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
         servers: up.servers.into(),
         listen: listen.clone(),
         split_bytes: up.split_bytes,
+        merges: up.merges.rules(),
         disk_reserve: up.disk_reserve,
         scan_cache: up.scan_cache,
         memory_groups: up.memory_groups,

@@ -4,9 +4,10 @@
 //! that is based on an old snapshot is at worst unnecessary: requests are fenced, and receivers compare the expected
 //! state.
 //!
-//! It does not plan moves of replicas between healthy servers, or merges; `merge` and `relocate` check a merge and a move of a tablet
+//! It does not plan moves of replicas between healthy servers; `merge` and `relocate` check a merge and a move of a tablet
 //! that an operator requests, `quorum_loss` the recovery of groups from one replica.
 
+pub mod auto_merge;
 pub mod behind;
 pub mod capacity;
 mod change_budget;
@@ -31,6 +32,7 @@ use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor, obsolete_rows};
 use ebla_model::schema::TableState;
 
+use self::auto_merge::PlannedMerge;
 use self::capacity::RepairWithoutRoom;
 use self::repair::{PlanContext, ReplicaChange};
 use crate::cluster::{ClusterSnapshot, OperationKind, Role};
@@ -110,6 +112,8 @@ pub enum Action {
         /// The target.
         to: ServerId,
     },
+    /// Two adjacent tablets are small and quiet: they are merged, in the background.
+    MergeTablets(PlannedMerge),
     /// An extra replica: its group has replaced it.
     DropReplica {
         /// Its server.
@@ -154,6 +158,7 @@ impl fmt::Display for Action {
             Self::TransferLeader { group, from, to } => {
                 write!(f, "transfer-leader group={} from={from} to={to}", group.group)
             }
+            Self::MergeTablets(merge) => merge.fmt(f),
             Self::DropReplica { server, group, replica, membership_log_id } => {
                 write!(f, "drop-replica server={server} group={group} replica={replica} without={membership_log_id}")
             }
@@ -171,7 +176,7 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// The actions, in order: rows that lookups need, then incomplete changes, then removals, last balancing. While Chubby is
+/// The actions, in order: rows that lookups need, then incomplete changes, then removals, last balancing and merges. While Chubby is
 /// [`behind`] there are no others than those that make it known.
 #[must_use]
 pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
@@ -194,6 +199,7 @@ pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     actions.extend(deleted::obsolete_records(cluster));
     actions.extend(deleted::unknown_tables(cluster));
     actions.extend(leader_balance::balance_leaders(cluster, ctx));
+    actions.extend(auto_merge::merges(cluster, ctx));
     actions
 }
 

@@ -35,6 +35,7 @@ use ebla_model::id::{GroupId, ReplicaId, ServerId};
 use ebla_model::metadata::{GroupDescriptor, Replica};
 
 use super::Action;
+use super::auto_merge::MergeContext;
 use super::change_budget::ChangeBudget;
 use super::failure_detector::{Component, FailureDetector};
 use crate::cluster::{ClusterSnapshot, GroupProgress, ReplicaReport};
@@ -62,6 +63,8 @@ pub struct PlanContext {
     pub failures: FailureDetector,
     /// The groups whose replicas are being changed, and the server that gets one.
     pub in_progress: BTreeMap<GroupId, Option<ServerId>>,
+    /// When tablets are merged, and the merges of this master.
+    pub merges: MergeContext,
 }
 
 /// A change of a group's replicas, executed by its leader. With neither addition nor removal an incomplete change is

@@ -4,6 +4,7 @@
 //! server 1                                                       registered and responding
 //! server 2 unresponsive                                          registered, not responding
 //! server 2 unregistered                                          not registered, but responding
+//! server 2 split=128M                                            the size above which it splits tablets
 //! table 5 active v2                                              in Chubby
 //! deleted 6 by=7@20,8@21                                         the record of a deletion: groups and positions of their logs
 //! new-group 7 on=1,2,3 [has-majority]                            a group that is being created
@@ -13,6 +14,7 @@
 //! root gen=1 on=1,2,3                                            Chubby's file
 //! report 1 group=7 on=1,2,3 [replica=1] [leads term=2] [settled] [heard=2,3] [applied=9] [last=12] [time=5] tablets=5/7:-..m,5/8:m..-:g2:v3
 //! damaged 3 group=7 replica=3                                    a damaged replica on server 3
+//! merge-rules bytes=64M after=3600                               tablets below this together are merged after this time; unless given: none
 //! now 60                                                         seconds; the grace is 30
 //! replicas 3                                                     that a group should have
 //! idle 3 group=7 replica=3                                       a replica on server 3 that is not running
@@ -36,7 +38,7 @@
 //! ```
 //!
 //! The tablets of a report are `table/tablet:range`, then the generation `g2` and the schema version `v3` unless they are 1, and
-//! the size `s2048` in MiB.
+//! the size `s2048` in MiB; `q3600`: quiet for this many seconds.
 //! The group of a row is that with the tablet's number unless it is named; METADATA is in group 1.
 //!
 //! Members are servers, whose replicas are numbered from 1, or `replica@server`: `on=1,2,1001@4`. The outgoing voters of
@@ -59,6 +61,7 @@ use ebla_model::sync_delay::SyncState;
 use ebla_model::tablet_load::TabletLoad;
 use ebla_model::time::Micros;
 
+use super::auto_merge::{MergeContext, MergeMemory, MergeRules};
 use super::failure_detector::{Component, FailureDetector};
 use super::merge::{MergeWith, merge_pair, merged, move_before_merge};
 use super::quorum_loss::{GroupRecovery, quorum_loss_recovery};
@@ -159,23 +162,20 @@ fn tablet_report(text: &str, group: &GroupDescriptor) -> TabletReport {
         "root" => root_range(),
         other => range(other),
     };
-    let (mut generation, mut version, mut mebibytes) = (1, 1, 0_u64);
+    let (mut generation, mut version, mut mebibytes, mut quiet_seconds) = (1, 1, 0_u64, 0);
     for part in parts {
         match part.split_at(1) {
             ("g", number) => generation = number.parse().unwrap(),
             ("v", number) => version = number.parse().unwrap(),
             ("s", number) => mebibytes = number.parse().unwrap(),
+            ("q", number) => quiet_seconds = number.parse().unwrap(),
             other => panic!("unknown part {other:?}"),
         }
     }
     let generation = Generation::new(generation);
     let descriptor = group.tablet(table.parse().unwrap(), tablet.parse().unwrap(), range, generation);
-    TabletReport {
-        descriptor,
-        size_bytes: mebibytes << 20,
-        schema_version: SchemaVersion::new(version),
-        load: TabletLoad::default(),
-    }
+    let load = TabletLoad { quiet_for: Duration::from_secs(quiet_seconds), ..TabletLoad::default() };
+    TabletReport { descriptor, size_bytes: mebibytes << 20, schema_version: SchemaVersion::new(version), load }
 }
 
 fn ids(members: &[(ReplicaId, ServerId)]) -> BTreeSet<ReplicaId> {
@@ -211,7 +211,8 @@ fn schema(number: u64, words: &Words<'_>) -> TableSchema {
 }
 
 fn server(words: &Words<'_>) -> Server {
-    let report = (!words.has("unresponsive")).then(ServerReport::default);
+    let split_bytes = words.value("split").map_or(0, amount);
+    let report = (!words.has("unresponsive")).then(|| ServerReport { split_bytes, ..ServerReport::default() });
     let registration = if words.has("unregistered") { Registration::Unregistered } else { Registration::Registered };
     let later_epoch = words.has("later-epoch");
     let incarnation = Incarnation::new(1);
@@ -243,6 +244,7 @@ fn default_context() -> PlanContext {
         replicas: 1,
         failures: FailureDetector::default(),
         in_progress: BTreeMap::new(),
+        merges: MergeContext { rules: MergeRules::OFF, memory: MergeMemory::default() },
     }
 }
 
@@ -308,6 +310,11 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
             } else {
                 report.damaged.insert(id)
             };
+        }
+        "merge-rules" => {
+            let words = Words(rest);
+            let merge_after = Duration::from_secs(words.number("after").unwrap());
+            ctx.merges.rules = MergeRules { merge_bytes: amount(words.value("bytes").unwrap()), merge_after };
         }
         "now" => ctx.now = Duration::from_secs(number()),
         "replicas" => ctx.replicas = usize::try_from(number()).unwrap(),
