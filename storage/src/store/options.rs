@@ -55,6 +55,11 @@ const DICTIONARY_BELOW_KIB: u16 = 512;
 /// Size of a file's dictionary, and of the sample of its blocks that the dictionary is trained on.
 const DICTIONARY_BYTES: i32 = 64 << 10;
 const DICTIONARY_SAMPLE_BYTES: i32 = 100 * DICTIONARY_BYTES;
+/// A new file in which half of the entries are deletions, or half of this many entries in a row, is compacted as soon as no level is too
+/// large: nothing else would free the space of what was deleted, if there are few writes afterwards.
+const TOMBSTONE_WINDOW: usize = 4096;
+const TOMBSTONES_IN_WINDOW: usize = TOMBSTONE_WINDOW / 2;
+const TOMBSTONE_RATIO: f64 = 0.5;
 /// Options of column families in memory that the binding has only as text: blocks of new files are put into the cache, and those of
 /// deleted files are removed from it, all of them.
 const MEMORY_OPTIONS: &str =
@@ -326,6 +331,7 @@ fn cell_options(options: &StoreOptions, group: LocalityGroupOptions, cache: &Cac
         family.set_memtable_prefix_bloom_ratio(0.005);
     }
     family.set_block_based_table_factory(&cell_blocks(group, cache));
+    family.add_compact_on_deletion_collector_factory(TOMBSTONE_WINDOW, TOMBSTONES_IN_WINDOW, TOMBSTONE_RATIO);
     family
 }
 
