@@ -30,6 +30,9 @@ pub struct ServerOptions {
     pub log_cache: ByteSize,
     /// A tablet is split when its size on disk exceeds about this.
     pub split_bytes: ByteSize,
+    /// A tablet is split when it has at least this many reads and writes per second for some seconds, and more than a quarter of those
+    /// of its server; 0: never.
+    pub split_load: u32,
     /// Timings of the Raft groups; the same on every server of a cluster.
     pub timings: RaftTimings,
     /// How restarted replicas take part in elections.
@@ -127,6 +130,7 @@ impl ServerOptions {
             segment_bytes: ByteSize::mebibytes(64),
             log_cache: ByteSize::mebibytes(64),
             split_bytes: ByteSize::mebibytes(128),
+            split_load: 2_000,
             timings: RaftTimings::default(),
             restart: RestartScope::Server,
             lease_ttl: Duration::from_secs(10),

@@ -32,6 +32,9 @@ pub struct TabletServer {
     /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub split_bytes: Option<ByteSize>,
+    /// Reads and writes per second of a tablet from which on it splits, if it has more than a quarter of those of its server; 0: never
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    pub split_load: u32,
     /// Disk space below which writes that store cells are refused: bytes, or a number with K, M or G [default: 2 GiB, or a tenth
     /// of a file system below 20 GiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
@@ -55,6 +58,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     if let Some(size) = server.split_bytes {
         options.split_bytes = size;
     }
+    options.split_load = server.split_load;
     options.disk_reserve = server.disk_reserve;
     options.store.resize_scan_cache(server.scan_cache.map(ByteSize::bytes));
     if let Some(size) = server.memory_groups {

@@ -3,7 +3,7 @@
 //! One task probes all replicas four times a second and applies the policies to them:
 //! - `flush`: which memtables are flushed, and when writes stall because memtables use too much memory;
 //! - `purge`: how far Raft logs are truncated below the flushed entries;
-//! - `split`: the automatic split of a tablet, and division of a group, above a size;
+//! - `split`: the automatic split of a tablet above a size or a load (`hot_tablets`), and division of a group above a size;
 //! - `gc`: the garbage collection of excess cell versions;
 //! - `relocate`: the move of cells whose locality group has changed;
 //! - `memory`: loading of locality groups in memory, within their budget.
@@ -15,6 +15,7 @@
 
 mod flush;
 mod gc;
+mod hot_tablets;
 mod memory;
 mod purge;
 mod relocate;
@@ -53,6 +54,8 @@ pub struct MaintenanceLimits {
     pub log_bytes: u64,
     /// A tablet above this size is split, in bytes.
     pub split_bytes: u64,
+    /// A tablet with more reads and writes per second is split, if it has much of the load of its server; 0: none.
+    pub split_load: u64,
     /// A group above this size with several tablets is divided, in bytes.
     pub divide_bytes: u64,
 }

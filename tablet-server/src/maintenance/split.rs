@@ -1,16 +1,18 @@
-//! The split policy: the automatic split of a tablet, and division of a group, above a size, if this server has room for it. The
+//! The split policy: the automatic split of a tablet above a size or a load, and division of a group above a size, if this server has room for it. The
 //! resources of the followers are not known here; the master checks those for what it orders.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ebla_model::capacity::Demand;
 use ebla_model::id::{GroupId, TabletId};
+use ebla_model::key::RowKey;
 use ebla_runtime::Runtime;
 use tracing::{info, warn};
 
+use super::hot_tablets::{HotTablet, HotTablets, LedTablet};
 use super::{GroupProbe, MaintenanceLimits};
 use crate::tablet::lifecycle::manager::TabletManager;
 use crate::tablet::{Tablet, TabletGroup};
@@ -28,8 +30,20 @@ pub(super) struct AutoSplitter {
     splits: BTreeMap<TabletId, Duration>,
     /// When a division of each group was last attempted.
     divisions: BTreeMap<GroupId, Duration>,
+    hot: HotTablets,
+    /// Tablets with a hot row, as logged.
+    hot_rows: BTreeSet<TabletId>,
     room: RoomCheck,
     runtime: Runtime,
+}
+
+/// Why a tablet is split.
+#[derive(Clone, Debug)]
+enum SplitCause {
+    /// It is too large.
+    Size,
+    /// It is hot; this key halves its load.
+    Load(RowKey),
 }
 
 /// Checks whether this server has room for a split or a division.
@@ -65,6 +79,8 @@ impl AutoSplitter {
             limits,
             splits: BTreeMap::new(),
             divisions: BTreeMap::new(),
+            hot: HotTablets::default(),
+            hot_rows: BTreeSet::new(),
             room: RoomCheck { manager: Arc::clone(manager), is_reported: Arc::default() },
             runtime: runtime.clone(),
         }
@@ -78,6 +94,7 @@ impl AutoSplitter {
         let now = self.runtime.clock.monotonic();
         self.splits.retain(|_, at| now.saturating_sub(*at) < RETRY_AFTER);
         self.divisions.retain(|_, at| now.saturating_sub(*at) < RETRY_AFTER);
+        let hot = self.hot_tablets(groups, probes);
         for (group, probe) in groups.iter().zip(probes).filter(|(group, _probe)| group.is_leader()) {
             if self.must_divide(group, probe) {
                 self.divisions.insert(group.id(), now);
@@ -85,17 +102,57 @@ impl AutoSplitter {
                 continue;
             }
             // One at a time in a group; the others follow.
-            let is_due = |(tablet, bytes): &&(Tablet, u64)| {
-                *bytes > self.limits.split_bytes
-                    && tablet.id() != TabletId::ROOT
+            let may_split = |(tablet, _bytes): &&(Tablet, u64)| {
+                tablet.id() != TabletId::ROOT
                     && !self.splits.contains_key(&tablet.id())
                     && tablet.metadata().is_ok_and(|tablet| tablet.moves_to.is_none())
             };
-            if let Some((tablet, _bytes)) = probe.tablets.iter().filter(is_due).max_by_key(|(_tablet, bytes)| *bytes) {
+            let is_large = |(_tablet, bytes): &&(Tablet, u64)| *bytes > self.limits.split_bytes;
+            let tablets = probe.tablets.iter().filter(may_split);
+            let largest = tablets.clone().filter(is_large).max_by_key(|(_tablet, bytes)| *bytes);
+            let mut busy = tablets.filter_map(|(tablet, _bytes)| match hot.get(&tablet.id()) {
+                Some(HotTablet::Split(at)) => Some((tablet, SplitCause::Load(at.clone()))),
+                _ => None,
+            });
+            let due = largest.map(|(tablet, _bytes)| (tablet, SplitCause::Size)).or_else(|| busy.next());
+            if let Some((tablet, cause)) = due {
                 self.splits.insert(tablet.id(), now);
-                self.start_split(tablet.clone());
+                self.start_split(tablet.clone(), cause);
             }
         }
+    }
+
+    /// The hot tablets that are led here. Those with a hot row are logged once.
+    fn hot_tablets(&mut self, groups: &[Arc<TabletGroup>], probes: &[GroupProbe]) -> BTreeMap<TabletId, HotTablet> {
+        let now = self.runtime.clock.monotonic();
+        // A group of one replica can be led by no other server.
+        let is_spreadable = |group: &TabletGroup| {
+            group.is_leader() && group.id() != GroupId::METADATA && group.descriptor().membership.replicas.len() > 1
+        };
+        let led = groups.iter().zip(probes).filter(|(group, _probe)| is_spreadable(group));
+        let metadata = led.flat_map(|(_group, probe)| &probe.tablets).filter_map(|(tablet, _)| tablet.metadata().ok());
+        let metadata: BTreeMap<_, _> = metadata.map(|tablet| (tablet.descriptor.tablet, tablet)).collect();
+        let tablets: Vec<LedTablet> = metadata
+            .iter()
+            .map(|(id, tablet)| LedTablet {
+                tablet: *id,
+                range: tablet.descriptor.range.clone(),
+                per_second: tablet.load.load(now).per_second(),
+            })
+            .collect();
+        let samples = |id| metadata.get(&id).map(|tablet| tablet.load.samples()).unwrap_or_default();
+        let hot = self.hot.update(&tablets, self.limits.split_load, samples);
+        let mut reported = BTreeSet::new();
+        for (tablet, _row) in hot.iter().filter(|(_tablet, action)| **action == HotTablet::HotRow) {
+            reported.insert(*tablet);
+            if !self.hot_rows.contains(tablet) {
+                warn!(%tablet, "most of the load of a tablet is on one row; a split would not help");
+            }
+        }
+        // One that is not hot for a moment is not logged again.
+        self.hot_rows.retain(|tablet| metadata.contains_key(tablet));
+        self.hot_rows.extend(reported);
+        hot
     }
 
     fn must_divide(&self, group: &TabletGroup, probe: &GroupProbe) -> bool {
@@ -106,17 +163,24 @@ impl AutoSplitter {
             && !self.divisions.contains_key(&group.id())
     }
 
-    fn start_split(&self, tablet: Tablet) {
+    fn start_split(&self, tablet: Tablet, cause: SplitCause) {
         let room = self.room.clone();
         self.runtime.tasks.spawn_until_stopped("split", async move {
             if !room.passes(Demand::tablets(1)).await {
                 return;
             }
-            match tablet.split(None, SPLIT_TIMEOUT).await {
-                Ok((left, right)) => {
+            let at = match &cause {
+                SplitCause::Size => None,
+                SplitCause::Load(at) => Some(at.clone()),
+            };
+            match (tablet.split(at, SPLIT_TIMEOUT).await, cause) {
+                (Ok((left, right)), SplitCause::Size) => {
                     info!(tablet = %left.tablet, child = %right.tablet, "tablet split (size threshold)");
                 }
-                Err(failure) => {
+                (Ok((left, right)), SplitCause::Load(_at)) => {
+                    info!(tablet = %left.tablet, child = %right.tablet, "tablet split (load threshold)");
+                }
+                (Err(failure), _cause) => {
                     warn!(tablet = %tablet.id(), error = %failure.error, "automatic tablet split failed; retrying later");
                 }
             }

@@ -92,6 +92,7 @@ pub(crate) struct Fixture {
     pub(crate) sync_delays: [SyncDelay; 3],
     scrub: ScrubOptions,
     response_bytes: ResponseBytes,
+    split_load: u32,
     /// The address that the servers advertise; `None`: the one they listen on.
     advertise: Option<String>,
 }
@@ -105,23 +106,28 @@ impl Fixture {
     pub(crate) async fn start_scrubbing() -> Self {
         let (first_after, period) = (Duration::ZERO, Duration::from_millis(500));
         let scrub = ScrubOptions { first_after, period, bytes_per_second: 1 << 30 };
-        Self::start_with(1 << 20, None, scrub, ResponseBytes::default()).await
+        Self::start_with(1 << 20, None, (scrub, ResponseBytes::default()), 0).await
     }
 
     pub(crate) async fn start_at(split_bytes: u32, advertise: Option<String>) -> Self {
-        Self::start_with(split_bytes, advertise, ScrubOptions::default(), ResponseBytes::default()).await
+        Self::start_with(split_bytes, advertise, Default::default(), 0).await
     }
 
     /// As [`Self::start`], with this memory for responses.
     pub(crate) async fn start_with_responses(response_bytes: ResponseBytes) -> Self {
-        Self::start_with(1 << 20, None, ScrubOptions::default(), response_bytes).await
+        Self::start_with(1 << 20, None, (ScrubOptions::default(), response_bytes), 0).await
+    }
+
+    /// As [`Self::start`], with servers that split a tablet with this many reads and writes per second.
+    pub(crate) async fn start_splitting_by_load(split_load: u32) -> Self {
+        Self::start_with(1 << 20, None, Default::default(), split_load).await
     }
 
     async fn start_with(
         split_bytes: u32,
         advertise: Option<String>,
-        scrub: ScrubOptions,
-        response_bytes: ResponseBytes,
+        (scrub, response_bytes): (ScrubOptions, ResponseBytes),
+        split_load: u32,
     ) -> Self {
         if let Ok(filter) = std::env::var("EBLA_LOG") {
             ebla_runtime::logging::init(&filter);
@@ -138,6 +144,7 @@ impl Fixture {
             sync_delays: Default::default(),
             scrub,
             response_bytes,
+            split_load,
             advertise,
         };
         for at in 0..3 {
@@ -156,6 +163,7 @@ impl Fixture {
             timings: TIMINGS,
             restart: RestartScope::Server,
             split_bytes: ebla_runtime::units::ByteSize::new(u64::from(split_kib) * 1024),
+            split_load: self.split_load,
             scrub: self.scrub,
             response_bytes: self.response_bytes,
             ..ServerOptions::up(self.local_servers.clone())

@@ -255,3 +255,41 @@ async fn a_division_deletes_nothing_where_another_group_has_the_new_id() {
     expect_rows(&scan(cluster).await, 40, 200);
     fixture.stop().await;
 }
+
+/// Nothing else makes the tablet split: it is small.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_hot_tablet_is_split_between_its_busy_rows_and_not_for_a_single_one() {
+    let fixture = Fixture::start_splitting_by_load(20).await;
+    let cluster = fixture.server(0).cluster();
+    let clock = Clock::system();
+    let begun = clock.monotonic();
+    let load = async || {
+        let group = fixture.led_group(GROUP).await;
+        group.tablet(TABLET).unwrap().metadata().unwrap().load.load(clock.monotonic())
+    };
+    while clock.monotonic().saturating_sub(begun) < Duration::from_secs(15) {
+        write(cluster, 7, 8, 20).await;
+    }
+    let measured = load().await;
+    assert!(measured.writes_per_second >= 20, "{measured:?}");
+    assert_eq!((measured.hot_row, fixture.tablets().len()), (Some(key(7)), 1), "one row has all the load");
+    let busy = [50, 150, 250, 350];
+    let split = async {
+        while fixture.tablets().len() == 1 {
+            for number in busy {
+                write(cluster, number, number + 1, 20).await;
+            }
+        }
+    };
+    tokio::time::timeout(TIMEOUT * 4, split).await.unwrap();
+    let group = fixture.led_group(GROUP).await;
+    let low = group.tablet(TABLET).unwrap().descriptor().unwrap();
+    let end = low.range.end().unwrap();
+    assert!(busy[1..].iter().any(|number| key(*number) == *end), "split at {end}");
+    // Its halves can be read and written.
+    for number in busy {
+        write(cluster, number, number + 1, 20).await;
+    }
+    assert_eq!(scan(cluster).await.len(), 5);
+    fixture.stop().await;
+}
