@@ -38,6 +38,8 @@ pub struct LocalConfig {
     pub listen: String,
     /// Size above which a tablet splits; `None`: the default, 128 MiB.
     pub split_bytes: Option<ByteSize>,
+    /// Reads and writes per second from which on a tablet splits; 0: never.
+    pub split_load: u32,
     /// When small tablets are merged.
     pub merges: MergeRules,
     /// Disk space below which writes are refused; `None`: the default.
@@ -194,6 +196,7 @@ async fn start_server(
     if let Some(size) = config.split_bytes {
         options.split_bytes = size;
     }
+    options.split_load = config.split_load;
     options.disk_reserve = config.disk_reserve;
     if let Some(size) = config.memory_groups {
         options.store.memory_group_bytes = usize::try_from(size.bytes()).unwrap_or(usize::MAX);
@@ -218,6 +221,7 @@ mod tests {
             servers,
             listen: listen.to_owned(),
             split_bytes: None,
+            split_load: 0,
             merges: MergeRules::default(),
             disk_reserve: None,
             scan_cache: None,

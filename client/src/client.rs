@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::error::Error;
-use ebla_model::key::RowKey;
+use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{self, TabletDescriptor};
 use ebla_model::schema::TableName;
 use ebla_proto::record;
@@ -27,6 +27,7 @@ use crate::directory::{Directory, LocateDirectory};
 use crate::grpc_transport::GrpcTransport;
 use crate::locate::LeaderHint;
 use crate::lookup::Lookup;
+use crate::metadata::TabletEvents;
 use crate::options::ClusterOptions;
 use crate::table::Table;
 
@@ -141,6 +142,19 @@ impl Client {
         let table = cluster.table_id(table).await?;
         let rows = cluster.read_metadata(metadata::table_range(table), self.deadline()).await?;
         Ok(rows.into_iter().map(|row| (row.descriptor, row.leader)).collect())
+    }
+
+    /// The events of the tablets of a table, in key order of their tablets; without a table: of all tablets but the root.
+    ///
+    /// # Errors
+    /// As [`Self::tablets`].
+    pub async fn tablet_events(&self, table: Option<&TableName>) -> Result<Vec<TabletEvents>, Error> {
+        let cluster = self.low_level()?;
+        let rows = match table {
+            Some(table) => metadata::table_range(cluster.table_id(table).await?),
+            None => KeyRange::all(),
+        };
+        cluster.read_tablet_events(rows, self.deadline()).await
     }
 
     /// The live tablet servers, as the server at this client's address knows them.

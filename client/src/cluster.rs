@@ -28,7 +28,7 @@ use crate::deadline::Deadline;
 use crate::directory::Directory;
 use crate::locate::Position;
 use crate::lookup::Lookup;
-use crate::metadata::{self, MetadataRow};
+use crate::metadata::{self, MetadataRow, TabletEvents};
 use crate::mutate::{RowWrite, row_mutations};
 use crate::options::ClusterOptions;
 use crate::retry_state::RetryState;
@@ -256,6 +256,26 @@ impl Cluster {
     /// `DataDamaged` when a row is invalid, `Deadline` or `Unavailable` when METADATA could not be read in time.
     pub fn read_metadata(&self, rows: KeyRange, deadline: Deadline) -> BoxFuture<'_, Result<Vec<MetadataRow>, Error>> {
         self.read_metadata_rows(rows, RowLimit::new(0), deadline)
+    }
+
+    /// The events of the tablets that METADATA lists in a range of its rows.
+    ///
+    /// # Errors
+    /// As [`Self::read_metadata`].
+    pub fn read_tablet_events(
+        &self,
+        rows: KeyRange,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, Result<Vec<TabletEvents>, Error>> {
+        Box::pin(async move {
+            let read = Read::new(TableId::METADATA, RowSet::from_ranges([rows]));
+            let mut parts = self.read_rows(read, deadline);
+            let mut rows = Vec::new();
+            while let Some(part) = parts.try_next().await? {
+                rows.extend(metadata::decode_events(part.response)?);
+            }
+            Ok(rows)
+        })
     }
 
     /// As [`Self::read_metadata`], for the first rows of the range.

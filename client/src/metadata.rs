@@ -6,8 +6,10 @@ use bytes::Bytes;
 use ebla_model::cell::Row;
 use ebla_model::error::Error;
 use ebla_model::filter::Filter;
+use ebla_model::id::{Generation, ServerId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::{DESCRIPTOR_QUALIFIER, LEADER_QUALIFIER, LOCATION_FAMILY, TabletDescriptor};
+use ebla_model::metadata::{DESCRIPTOR_QUALIFIER, EVENTS_FAMILY, LEADER_QUALIFIER, LOCATION_FAMILY, TabletDescriptor};
+use ebla_model::time::Micros;
 use ebla_proto::{convert, record};
 use prost::Message;
 
@@ -27,6 +29,34 @@ pub struct MetadataRow {
     pub leader: Option<LeaderHint>,
 }
 
+/// What METADATA knows of the history of a tablet: of its row, which has listed other tablets before.
+#[derive(Clone, Debug)]
+pub struct TabletEvents {
+    /// The tablet that the row lists.
+    pub descriptor: TabletDescriptor,
+    /// The last 64 events, in the order of their times.
+    pub events: Vec<TabletEvent>,
+}
+
+/// An event of a tablet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TabletEvent {
+    /// When it was recorded.
+    pub time: Micros,
+    /// What has happened: a name of `ebla_model::tablet_event`.
+    pub what: String,
+    /// Why: a name of `ebla_model::tablet_event`.
+    pub cause: String,
+    /// More about it.
+    pub detail: String,
+    /// The server that has recorded it; `None`: the master.
+    pub server: Option<ServerId>,
+    /// The tablet.
+    pub tablet: TabletId,
+    /// Its generation.
+    pub generation: Generation,
+}
+
 /// The value of a column in a row.
 fn value<'a>(row: &'a Row, qualifier: &[u8]) -> Option<&'a Bytes> {
     let is_column = |family: &str, of_cell: &[u8]| family == LOCATION_FAMILY && of_cell == qualifier;
@@ -42,6 +72,32 @@ fn decode_row(row: &Row) -> Result<Option<MetadataRow>, Error> {
         descriptor: convert::descriptor_from_bytes(descriptor.clone())?,
         leader: leader.as_ref().map(wire::leader_hint),
     }))
+}
+
+/// Decodes the events of a row; `None` for a row that has no descriptor.
+fn decode_row_events(row: &Row) -> Result<Option<TabletEvents>, Error> {
+    let Some(MetadataRow { descriptor, .. }) = decode_row(row)? else { return Ok(None) };
+    let cells = row.cells.iter().filter(|cell| cell.family.as_str() == EVENTS_FAMILY);
+    // An event that cannot be decoded only informs: it is left out.
+    let decoded =
+        cells.filter_map(|cell| Some((cell.timestamp, record::TabletEvent::decode(cell.value.clone()).ok()?)));
+    let event = |(time, event): (Micros, record::TabletEvent)| TabletEvent {
+        time,
+        what: event.what,
+        cause: event.cause,
+        detail: event.detail,
+        server: (event.server > 0).then(|| ServerId::new(event.server)),
+        tablet: TabletId::new(event.tablet),
+        generation: Generation::new(event.generation),
+    };
+    let mut events: Vec<TabletEvent> = decoded.map(event).collect();
+    events.sort_by_key(|event| (event.time, event.generation));
+    Ok(Some(TabletEvents { descriptor, events }))
+}
+
+/// The events in a response of METADATA.
+pub(crate) fn decode_events(response: Bytes) -> Result<Vec<TabletEvents>, Error> {
+    whole_rows(response)?.iter().filter_map(|row| decode_row_events(row).transpose()).collect()
 }
 
 /// The rows in a response of METADATA.

@@ -8,6 +8,7 @@ use ebla_client::Deadline;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::TabletId;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::tablet_event::TabletEventCause;
 use ebla_routing::Annotations;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -24,7 +25,7 @@ use crate::{observation, relocation};
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Merges two adjacent tablets; if they are in different groups, the smaller one is moved first. Returns the merged tablet and the
-/// one that is gone.
+/// one that is gone. `cause`: for the events of the tablet.
 ///
 /// # Errors
 /// As [`merge_pair`] and [`relocation::move_tablet`]; `Deadline` when it has not ended in time. Safe to repeat.
@@ -32,6 +33,7 @@ pub(crate) async fn merge(
     master: &ActiveMaster,
     tablet: TabletId,
     with: MergeWith,
+    cause: TabletEventCause,
     deadline: Deadline,
 ) -> Result<(TabletDescriptor, TabletId), Error> {
     let mut snapshot = relocation::observe(master).await?;
@@ -47,7 +49,8 @@ pub(crate) async fn merge(
     }
     let (left, right) = (pair.left.tablet, pair.right.tablet);
     let call = |master: ActiveMaster, server, group: GroupDescriptor| {
-        Box::pin(async move { master.servers().merge(server, &group, left, right).await }) as BoxFuture<'static, _>
+        Box::pin(async move { master.servers().merge(server, &group, (left, right), cause).await })
+            as BoxFuture<'static, _>
     };
     let merged = match send_to_group_leader(master, &pair.right.group_descriptor(), deadline, call).await {
         Ok(merged) => merged,
@@ -87,7 +90,8 @@ impl BackgroundMerges {
         master.runtime().tasks.clone().spawn_until_stopped("merge", async move {
             let (left, right) = (&merge.pair.left, &merge.pair.right);
             let deadline = master.deadline(BACKGROUND_TIMEOUT);
-            let outcome = self::merge(&master, left.tablet, MergeWith::Tablet(right.tablet), deadline).await;
+            let (with, cause) = (MergeWith::Tablet(right.tablet), TabletEventCause::Small);
+            let outcome = self::merge(&master, left.tablet, with, cause, deadline).await;
             let now = master.runtime().clock.monotonic();
             match outcome {
                 Ok((merged, _gone)) => {

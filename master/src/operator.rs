@@ -12,6 +12,7 @@ use ebla_model::locality::{GroupSizes, LocalityGroupChange, StoredBytes};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::mutation::validate_row_key;
 use ebla_model::schema::{TableName, TableSchema, TableState};
+use ebla_model::tablet_event::TabletEventCause;
 use ebla_proto::operate::operate_server::Operate;
 use ebla_proto::{convert, operate, record};
 use ebla_routing::Annotations;
@@ -431,7 +432,8 @@ impl Operate for Operator {
             let operate::MergeRequest { tablet, with } = request.into_inner();
             let with = if with == 0 { MergeWith::Next } else { MergeWith::Tablet(TabletId::new(with)) };
             let deadline = master.deadline(MERGE_TIMEOUT);
-            let (merged, removed) = merging::merge(&master, TabletId::new(tablet), with, deadline).await?;
+            let (tablet, cause) = (TabletId::new(tablet), TabletEventCause::Operator);
+            let (merged, removed) = merging::merge(&master, tablet, with, cause, deadline).await?;
             Ok(operate::MergeReply { merged: Some(convert::descriptor_to_proto(&merged)), removed: removed.get() })
         };
         to_response(outcome.await)

@@ -21,6 +21,7 @@ use ebla_model::key::RowKey;
 use ebla_model::locality::GroupSizes;
 use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
+use ebla_model::tablet_event::TabletEventCause;
 use ebla_proto::control::apply_request::Kind;
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::locate::CountersRequest;
@@ -287,14 +288,15 @@ impl ServerClient {
         &self,
         server: ServerId,
         group: &GroupDescriptor,
-        left: TabletId,
-        right: TabletId,
+        (left, right): (TabletId, TabletId),
+        cause: TabletEventCause,
     ) -> Result<TabletDescriptor, RpcError> {
         let message = control::MergeRequest {
             fence: self.fence(),
             expected: Some(expected_group(group)),
             left: left.get(),
             right: right.get(),
+            cause: cause.name().to_owned(),
         };
         let mut client = self.client(server).await?;
         let reply = within(MERGE_TIMEOUT, client.merge(Self::request(message, MERGE_TIMEOUT))).await?;

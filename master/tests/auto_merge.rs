@@ -90,6 +90,11 @@ async fn a_table_that_was_mostly_emptied_shrinks_by_itself() {
     assert!(ended.is_ok(), "numbers of tablets: {counts:?}");
     assert!(counts.len() > 2, "not at once: {counts:?}");
     assert_eq!(rows_of(&table).await, kept);
+    soon("the history says why", async || {
+        let rows = cluster.client.tablet_events(Some(&name)).await.unwrap();
+        rows.iter().flat_map(|row| &row.events).any(|event| event.what == "merged" && event.cause == "small")
+    })
+    .await;
     // METADATA lists one tablet, and the rows of the others are gone.
     let status = cluster.client.admin().status().await.unwrap();
     assert_eq!((status.tablets, status.tablets_led), (3, 3), "two of METADATA, one of the table");

@@ -228,6 +228,17 @@ async fn tablets_are_merged() {
     let before = tablets().await;
     assert_eq!(before.len(), 4);
 
+    // Its leaders record what has happened to the tablets, and why.
+    let has_happened = async |tablet: TabletId, what: &str, cause: &str| {
+        let rows = cluster.client.tablet_events(Some(&name)).await.unwrap();
+        let mut events = rows.into_iter().flat_map(|row| row.events);
+        events.any(|event| (event.tablet, event.what.as_str(), event.cause.as_str()) == (tablet, what, cause))
+    };
+    for tablet in [low.tablet, middle.tablet, high.tablet] {
+        soon("a split is recorded", || has_happened(tablet, "split", "operator")).await;
+    }
+    assert!(has_happened(before[3].tablet, "created", "operator").await);
+
     // With the next one, then with one before it. Listings show it at once.
     let (merged, removed) = admin.merge_tablets(low.tablet, None).await.unwrap();
     assert_eq!((merged.tablet, removed, merged.range.to_string()), (middle.tablet, low.tablet, "[, l)".to_owned()));
@@ -250,7 +261,8 @@ async fn tablets_are_merged() {
     assert_ne!(whole.group, before[3].group);
     let (all, removed) = admin.merge_tablets(whole.tablet, None).await.unwrap();
     assert_eq!((all.tablet, removed, all.range.to_string()), (before[3].tablet, whole.tablet, "[, -)".to_owned()));
-    assert_eq!(tablets().await, [all]);
+    assert_eq!(tablets().await, std::slice::from_ref(&all));
+    soon("a merge is recorded", || has_happened(all.tablet, "merged", "operator")).await;
     assert_eq!(keys(&table).await, ["apple", "banana", "grape", "lemon", "pear"]);
     admin.delete_table(&name).await.unwrap();
     cluster.stop().await;

@@ -12,7 +12,7 @@
 //!   metadata  command  stored_row            tablet and group descriptors, the commands of a group's log, rows in its store
 //!   session  idempotency  group_time         exactly-once writes, and the times of a group
 //!   capacity                                 what a server can still take
-//!   tablet_move  tablet_load                 moves of tablets between groups, and the load of a tablet
+//!   tablet_move  tablet_load  tablet_event   moves of tablets between groups, the load of a tablet, and what has happened to it
 //!   highest_ids                              the ids in use, which no counter may give again
 //!   clock_offset  sync_delay  scrub          whether the clock of a server is off, or its disk slow; its search for damaged blocks
 //!   scan_cache                               what a server's cache of rows is worth
@@ -54,6 +54,7 @@ pub mod scrub;
 pub mod session;
 pub mod stored_row;
 pub mod sync_delay;
+pub mod tablet_event;
 pub mod tablet_load;
 pub mod tablet_move;
 pub mod time;

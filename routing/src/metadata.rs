@@ -23,6 +23,7 @@ use ebla_model::metadata::{
     TabletDescriptor,
 };
 use ebla_model::mutation::{Mutation, WriteTime};
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventKind};
 use ebla_model::time::Micros;
 use ebla_proto::{convert, record};
 use futures::TryStreamExt;
@@ -64,8 +65,10 @@ pub enum PutOutcome {
 pub struct Annotations {
     /// The leader of the tablet.
     pub leader: Option<LeaderHint>,
-    /// An event, in a word or two such as `split`, and its server.
-    pub event: Option<(String, ServerId)>,
+    /// Events of the tablet, oldest first.
+    pub events: Vec<NewTabletEvent>,
+    /// The server that records them; `None`: the master does.
+    pub server: Option<ServerId>,
 }
 
 /// The state of a row before a write.
@@ -130,13 +133,13 @@ impl Metadata {
         deadline: Deadline,
     ) -> Result<Option<CasOutcome>, Error> {
         let value = convert::descriptor_to_bytes(descriptor);
-        if stored.value.as_ref() == Some(&value) && annotations.event.is_none() && annotations.leader.is_none() {
+        if stored.value.as_ref() == Some(&value) && annotations.events.is_empty() && annotations.leader.is_none() {
             return Ok(Some(CasOutcome::Applied));
         }
         if let Some(newer) = stored.descriptor.clone().filter(|stored| is_newer(stored, descriptor)) {
             return Ok(Some(CasOutcome::Superseded(newer)));
         }
-        let mutations = put_mutations(descriptor, &value, annotations, stored.event_slot);
+        let mutations = put_mutations(descriptor, &value, annotations, stored);
         let is_applied = self.compare_and_set(&descriptor.row_key(), stored, mutations, deadline).await?;
         Ok(is_applied.then_some(CasOutcome::Applied))
     }
@@ -322,20 +325,25 @@ fn put_mutations(
     descriptor: &TabletDescriptor,
     value: &Bytes,
     annotations: &Annotations,
-    event_slot: u64,
+    stored: &StoredRow,
 ) -> Vec<Bytes> {
     let mut mutations = vec![set(LOCATION_FAMILY, DESCRIPTOR_QUALIFIER, ZERO, value.clone())];
     if let Some(leader) = annotations.leader {
         mutations.push(set(LOCATION_FAMILY, LEADER_QUALIFIER, ZERO, leader_value(leader)));
     }
-    if let Some((what, server)) = &annotations.event {
+    // A creation is repeated until the table is complete.
+    let is_new = |event: &&NewTabletEvent| event.kind != TabletEventKind::Created || stored.value.is_none();
+    for (event, slot) in annotations.events.iter().filter(is_new).zip(stored.event_slot..) {
         let event = record::TabletEvent {
             version: convert::VERSION,
-            what: what.clone(),
-            server: server.get(),
+            what: event.kind.name().to_owned(),
+            server: annotations.server.map_or(0, ServerId::get),
             generation: descriptor.generation.get(),
+            cause: event.cause.name().to_owned(),
+            detail: event.detail.clone(),
+            tablet: descriptor.tablet.get(),
         };
-        let qualifier = (event_slot % EVENTS_KEPT).to_string();
+        let qualifier = (slot % EVENTS_KEPT).to_string();
         // One cell for each slot: the old event is deleted with all its versions.
         mutations.push(delete_column(EVENTS_FAMILY, qualifier.as_bytes()));
         mutations.push(set(EVENTS_FAMILY, qualifier.as_bytes(), WriteTime::Server, event.encode_to_vec().into()));

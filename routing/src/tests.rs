@@ -15,6 +15,7 @@ use ebla_client::{Cluster, ClusterOptions, Directory, Freshness};
 use ebla_model::id::{ServerId, TableId, TabletId, Term};
 use ebla_model::metadata::{TabletDescriptor, first_tablets};
 use ebla_model::schema::{TableName, TableSchema, TableState};
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use ebla_proto::{convert, record};
 use ebla_runtime::Runtime;
 
@@ -106,7 +107,12 @@ async fn metadata_is_never_overwritten_by_an_older_descriptor() {
     let (left, right) = parent.split(&key("m"), child).unwrap();
     let annotations = Annotations {
         leader: Some(LeaderHint { server, term: Term::new(7) }),
-        event: Some(("split".to_owned(), server)),
+        events: vec![NewTabletEvent {
+            kind: TabletEventKind::Split,
+            cause: TabletEventCause::Size,
+            detail: "of tablet 1".to_owned(),
+        }],
+        server: Some(server),
     };
     metadata.put_split(&left, &right, &annotations, far()).await.unwrap();
     metadata.put_split(&left, &right, &annotations, far()).await.unwrap();
@@ -117,6 +123,13 @@ async fn metadata_is_never_overwritten_by_an_older_descriptor() {
     let tablets: Vec<&TabletDescriptor> = listed.iter().map(|entry| &entry.descriptor).collect();
     assert_eq!(tablets, [&left, &right]);
     assert!(listed.iter().all(|entry| entry.leader.is_some_and(|leader| leader.term == Term::new(7))));
+    // Written twice: by the leader, and for the caller.
+    let events = cluster.read_tablet_events(ebla_model::metadata::table_range(TABLE), far()).await.unwrap();
+    let shown: Vec<_> = events.iter().map(|row| (row.descriptor.tablet, row.events.len())).collect();
+    assert_eq!(shown, [(left.tablet, 2), (right.tablet, 2)]);
+    let first = &events[0].events[0];
+    assert_eq!((first.what.as_str(), first.cause.as_str(), first.tablet), ("split", "size", left.tablet));
+    assert_eq!((first.server, first.detail.as_str()), (Some(server), "of tablet 1"));
     assert_eq!(metadata.delete(&left, far()).await.unwrap(), CasOutcome::Applied);
     assert_eq!(metadata.delete(&left, far()).await.unwrap(), CasOutcome::Applied);
     assert_eq!(metadata.read_table(TABLE, far()).await.unwrap().len(), 1);

@@ -18,6 +18,7 @@ use ebla_model::id::{
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
+use ebla_model::tablet_event::TabletEventCause;
 use ebla_proto::cluster_guard::check_cluster_id;
 use ebla_proto::control::control_server::Control;
 use ebla_proto::control::{self as wire, apply_request, import_reply};
@@ -238,7 +239,8 @@ impl Control for ControlService {
         self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
         let (group, expected) = self.group_and_fence(request.expected).map_err(failure_status)?;
         let tablets = (TabletId::new(request.left), TabletId::new(request.right));
-        let merged = group.merge(expected, tablets, timeout).await;
+        let cause = TabletEventCause::from_name(&request.cause);
+        let merged = group.merge_because(cause, expected, tablets, timeout).await;
         let merged = merged.map_err(|failure| group_failure_status(&group, failure))?;
         Ok(Response::new(wire::MergeReply { merged: Some(convert::descriptor_to_proto(&merged)) }))
     }

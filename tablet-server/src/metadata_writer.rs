@@ -13,7 +13,7 @@
 //!
 //! The root tablet's descriptor is in Chubby's file `root` instead.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{GroupId, LogIndex, ReplicaId, ServerId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, Membership, Replica, TabletDescriptor};
+use ebla_model::tablet_event::NewTabletEvent;
 use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::control::{EvidenceRequest, FlushRequest};
@@ -43,6 +44,8 @@ use crate::import_client::ImportClient;
 use crate::tablet::lifecycle::manager::TabletManager;
 use crate::tablet::lifecycle::split::TabletHost;
 
+/// Events of one tablet that wait to be written.
+const EVENTS_MAX: usize = 8;
 /// Rows written concurrently.
 const CONCURRENCY: usize = 16;
 /// Timeout of one attempt to write a row.
@@ -63,10 +66,13 @@ pub struct MetadataWriter {
     imports: ImportClient,
     runtime: Runtime,
     manager: OnceLock<Weak<TabletManager>>,
-    /// Tablets whose rows must be checked; at most one entry for each tablet of this server.
-    pending: Mutex<BTreeSet<TabletId>>,
+    /// Tablets whose rows must be checked, with events to record; at most one entry for each tablet of this server.
+    pending: Mutex<Pending>,
     arrived: Notify,
 }
+
+/// Tablets whose rows must be checked, each with the events to record.
+type Pending = BTreeMap<TabletId, Vec<NewTabletEvent>>;
 
 /// The result of checking a tablet's row.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -118,14 +124,19 @@ impl MetadataWriter {
                 self.arrived.notified().await;
                 continue;
             }
-            let retries: BTreeSet<TabletId> = futures::stream::iter(pending)
-                .map(|tablet| async move { (tablet, self.update_row(cluster, tablet).await) })
+            let retries: Pending = futures::stream::iter(pending)
+                .map(|(tablet, events)| async move {
+                    let outcome = self.update_row(cluster, tablet, &events).await;
+                    (tablet, events, outcome)
+                })
                 .buffer_unordered(CONCURRENCY)
-                .filter_map(|(tablet, outcome)| async move { must_retry(tablet, outcome).then_some(tablet) })
+                .filter_map(|(tablet, events, outcome)| async move {
+                    must_retry(tablet, outcome).then_some((tablet, events))
+                })
                 .collect()
                 .await;
             if !retries.is_empty() {
-                self.pending.lock().extend(retries);
+                add_pending(&mut self.pending.lock(), retries, Position::Before);
                 tokio::time::sleep(self.runtime.rng.jitter(RETRY_PAUSE)).await;
             }
         }
@@ -149,7 +160,12 @@ impl MetadataWriter {
         Err(Error::new(Reason::FailedPrecondition, message))
     }
 
-    async fn update_row(&self, cluster: &Cluster, tablet: TabletId) -> Result<RowStatus, Error> {
+    async fn update_row(
+        &self,
+        cluster: &Cluster,
+        tablet: TabletId,
+        events: &[NewTabletEvent],
+    ) -> Result<RowStatus, Error> {
         let manager = self.manager.get().and_then(Weak::upgrade);
         let Some(tablet) = manager.and_then(|manager| manager.tablet(tablet)) else { return Ok(RowStatus::UpToDate) };
         let Some(leadership) = tablet.raft().leadership() else { return Ok(RowStatus::UpToDate) };
@@ -164,7 +180,7 @@ impl MetadataWriter {
         let deadline = cluster.deadline(ATTEMPT_TIMEOUT);
         let metadata = Metadata::new(cluster.clone());
         let leader = Some(LeaderHint { server: self.server, term: leadership.term });
-        let note = Annotations { leader, event: None };
+        let note = Annotations { leader, events: events.to_vec(), server: Some(self.server) };
         if metadata.put_tablet(&tablet_metadata.descriptor, &note, deadline).await? == PutOutcome::Waiting {
             return Ok(RowStatus::Deferred);
         }
@@ -207,6 +223,26 @@ impl MetadataWriter {
         let mut request = tonic::Request::new(FlushRequest { group: group.get() });
         request.set_timeout(FLUSH_TIMEOUT);
         client.flush(request).await.map(drop).map_err(|status| status::from_status(&status).0)
+    }
+}
+
+/// Whether events are older or newer than those that are pending.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Position {
+    Before,
+    After,
+}
+
+/// Adds tablets with their events. Only the last [`EVENTS_MAX`] of a tablet are kept, while METADATA cannot be written.
+fn add_pending(pending: &mut Pending, more: Pending, position: Position) {
+    for (tablet, mut events) in more {
+        let known = pending.entry(tablet).or_default();
+        if position == Position::Before {
+            std::mem::swap(known, &mut events);
+        }
+        known.extend(events);
+        let excess = known.len().saturating_sub(EVENTS_MAX);
+        known.drain(..excess);
     }
 }
 
@@ -281,8 +317,14 @@ impl TabletHost for MetadataWriter {
         Box::pin(async move { self.imports.apply(target, id, &step).await })
     }
 
-    fn tablets_changed(&self, tablets: Vec<TabletId>) {
-        self.pending.lock().extend(tablets);
+    fn server(&self) -> ServerId {
+        self.server
+    }
+
+    fn tablets_changed(&self, tablets: Vec<TabletId>, event: Option<NewTabletEvent>) {
+        let events: Vec<NewTabletEvent> = event.into_iter().collect();
+        let changed = tablets.into_iter().map(|tablet| (tablet, events.clone())).collect();
+        add_pending(&mut self.pending.lock(), changed, Position::After);
         self.arrived.notify_one();
     }
 }

@@ -1,5 +1,6 @@
-//! `ebla tablet`: list, split, merge, move, recover.
+//! `ebla tablet`: list, split, merge, move, history, events, recover.
 
+mod events;
 mod recover;
 
 use ebla_client::locate::LeaderHint;
@@ -13,13 +14,14 @@ use super::ClusterArguments;
 use crate::encoding;
 use crate::output::{self, Failure, Format, Table};
 
-/// List, split, merge, move and recover tablets
+/// List, split, merge, move and recover tablets, and show what has happened to them
 ///
 /// Examples:
 ///   ebla tablet list web
 ///   ebla tablet split web --at org.
 ///   ebla tablet merge 12 --next
 ///   ebla tablet move 12 --group 5
+///   ebla tablet history 12
 ///   ebla tablet recover --from 1 --dry-run
 #[derive(Debug, clap::Subcommand)]
 #[command(verbatim_doc_comment)]
@@ -102,6 +104,44 @@ pub enum Tablet {
         /// Number of the group to move it to
         #[arg(long, value_name = "GROUP", value_parser = clap::value_parser!(u64).range(1..))]
         group: u64,
+    },
+    /// Show what has happened to a tablet, and why
+    ///
+    /// Examples:
+    ///   ebla tablet history 12
+    ///   ebla tablet history web com.cnn.www
+    ///
+    /// METADATA keeps the last 64 events of the row that lists a tablet: its creation, splits, merges, moves, changes of replicas,
+    /// elections. After a split the tablet with the higher rows continues the row. So the events of tablets that had the same rows before, or
+    /// have them since, are shown too. CAUSE is operator, size, load, small (merged because it was), master or election.
+    #[command(verbatim_doc_comment)]
+    History {
+        /// Which cluster
+        #[command(flatten)]
+        cluster: ClusterArguments,
+        /// Number of the tablet, or name of a table
+        tablet: String,
+        /// A key of the table: the tablet with it
+        #[arg(value_parser = encoding::parse_key, allow_hyphen_values = true)]
+        key: Option<RowKey>,
+    },
+    /// Show the last events of all tablets, in the order of their times
+    ///
+    /// Examples:
+    ///   ebla tablet events
+    ///   ebla tablet events web -n 20 -o json
+    ///
+    /// METADATA keeps 64 events for each tablet, as ebla tablet history shows them. The root tablet has none.
+    #[command(verbatim_doc_comment)]
+    Events {
+        /// Which cluster
+        #[command(flatten)]
+        cluster: ClusterArguments,
+        /// Name of a table: only its tablets
+        table: Option<String>,
+        /// How many events
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
+        number: usize,
     },
     /// Recover tablets whose majority of replicas is lost permanently, from one server; data may be lost
     ///
@@ -191,6 +231,10 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
             }
             Ok(())
         }
+        Tablet::History { cluster, tablet, key } => {
+            events::history(&cluster, events::Selection::of(&tablet, key)?, &runtime).await
+        }
+        Tablet::Events { cluster, table, number } => events::events(&cluster, table.as_deref(), number, &runtime).await,
         // Without `--dry-run`, clap has required `--accept-data-loss`.
         Tablet::Recover { cluster, tablet, from, dry_run, accept_data_loss: _ } => {
             recover::run(&cluster, tablet.map(TabletId::new), ServerId::new(from), dry_run, &runtime).await

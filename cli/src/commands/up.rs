@@ -50,6 +50,9 @@ pub struct Up {
     /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub split_bytes: Option<ByteSize>,
+    /// Reads and writes per second of a tablet from which on it splits, if it has more than a quarter of those of its server; 0: never
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    pub split_load: u32,
     /// When small tablets are merged
     #[command(flatten)]
     pub merges: MergeArguments,
@@ -160,6 +163,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
         servers: up.servers.into(),
         listen: listen.clone(),
         split_bytes: up.split_bytes,
+        split_load: up.split_load,
         merges: up.merges.rules(),
         disk_reserve: up.disk_reserve,
         scan_cache: up.scan_cache,

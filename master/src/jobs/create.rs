@@ -21,6 +21,7 @@ use ebla_model::id::{GroupId, OperationId, ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::{NewFamily, TableName, TableSchema, TableState};
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use ebla_proto::convert;
 use ebla_routing::Annotations;
 use futures::future::{BoxFuture, try_join_all};
@@ -269,7 +270,12 @@ async fn write_row(
     leader: Option<LeaderHint>,
     deadline: Deadline,
 ) -> Result<(), Error> {
-    let annotations = Annotations { leader, event: None };
+    let created = NewTabletEvent {
+        kind: TabletEventKind::Created,
+        cause: TabletEventCause::Operator,
+        detail: format!("in group {}", tablet.group),
+    };
+    let annotations = Annotations { leader, events: vec![created], server: None };
     master.metadata().put_descriptor(tablet, &annotations, deadline).await.map(drop)
 }
 

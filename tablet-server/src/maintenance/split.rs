@@ -9,6 +9,7 @@ use std::time::Duration;
 use ebla_model::capacity::Demand;
 use ebla_model::id::{GroupId, TabletId};
 use ebla_model::key::RowKey;
+use ebla_model::tablet_event::TabletEventCause;
 use ebla_runtime::Runtime;
 use tracing::{info, warn};
 
@@ -173,7 +174,11 @@ impl AutoSplitter {
                 SplitCause::Size => None,
                 SplitCause::Load(at) => Some(at.clone()),
             };
-            match (tablet.split(at, SPLIT_TIMEOUT).await, cause) {
+            let why = match &cause {
+                SplitCause::Size => TabletEventCause::Size,
+                SplitCause::Load(_at) => TabletEventCause::Load,
+            };
+            match (tablet.split_because(why, at, SPLIT_TIMEOUT).await, cause) {
                 (Ok((left, right)), SplitCause::Size) => {
                     info!(tablet = %left.tablet, child = %right.tablet, "tablet split (size threshold)");
                 }
@@ -193,7 +198,8 @@ impl AutoSplitter {
             if !room.passes(Demand::group(0, 0)).await {
                 return;
             }
-            match group.divide(group.descriptor().membership_log_id, SPLIT_TIMEOUT).await {
+            let expected = group.descriptor().membership_log_id;
+            match group.divide_because(TabletEventCause::Size, expected, SPLIT_TIMEOUT).await {
                 Ok(division) => {
                     info!(group = %group.id(), child = %division.right.group, "group divided (size threshold)");
                 }

@@ -12,6 +12,7 @@ use ebla_model::Reason;
 use ebla_model::command::CommandKind;
 use ebla_model::id::{LogId, TabletId};
 use ebla_model::metadata::GroupDescriptor;
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use tracing::info;
 
 use crate::tablet::TabletGroup;
@@ -32,7 +33,7 @@ pub struct Division {
 }
 
 impl TabletGroup {
-    /// Moves tablets with about half of the group's bytes to a new group. `expected`: the membership log id that the request
+    /// By order of an operator, moves tablets with about half of the group's bytes to a new group. `expected`: the membership log id that the request
     /// was made for.
     ///
     /// # Errors
@@ -40,6 +41,19 @@ impl TabletGroup {
     /// another membership; `Busy` while another division, a split or a merge is in progress; `NotLeader`, `NoLeader`; `Deadline`,
     /// `OutcomeUnknown` when it may still be applied.
     pub async fn divide(self: &Arc<Self>, expected: LogId, timeout: Duration) -> Result<Division, Failure> {
+        self.divide_because(TabletEventCause::Operator, expected, timeout).await
+    }
+
+    /// As [`Self::divide`], for this cause.
+    ///
+    /// # Errors
+    /// As [`Self::divide`].
+    pub async fn divide_because(
+        self: &Arc<Self>,
+        cause: TabletEventCause,
+        expected: LogId,
+        timeout: Duration,
+    ) -> Result<Division, Failure> {
         let Some(_token) = ExclusiveToken::try_acquire(&self.dividing) else {
             return Err(Failure::busy(RETRY_AFTER));
         };
@@ -55,6 +69,10 @@ impl TabletGroup {
         let right = right.ok_or_else(|| Failure::busy(RETRY_AFTER))?;
         info!(group = %self.id(), %child, tablets = moved.len(), "group division started");
         self.propose_handover(CommandKind::Divide { tablets: moved.clone(), child }, timeout).await?;
+        // The replica of the new group on this server writes it, if that one leads.
+        let detail = format!("from group {} to group {child}", self.id());
+        let event = NewTabletEvent { kind: TabletEventKind::Divided, cause, detail };
+        self.host.tablets_changed(moved.clone(), Some(event));
         Ok(Division { left: self.descriptor(), right, moved })
     }
 

@@ -15,6 +15,7 @@ use ebla_model::Reason;
 use ebla_model::command::{CommandKind, Reply};
 use ebla_model::id::{LogId, TabletId};
 use ebla_model::metadata::TabletDescriptor;
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use tracing::info;
 
 use crate::tablet::TabletGroup;
@@ -23,7 +24,7 @@ use crate::tablet::lifecycle::replica_change::ExclusiveToken;
 use crate::tablet::lifecycle::split::RETRY_AFTER;
 
 impl TabletGroup {
-    /// Merges the adjacent tablets `left` and `right` of a user table: `right` gets the rows of `left`, which is gone. Returns
+    /// By order of an operator, merges the adjacent tablets `left` and `right` of a user table: `right` gets the rows of `left`, which is gone. Returns
     /// the merged tablet. `expected`: the membership log id that the request was made for.
     ///
     /// # Errors
@@ -32,6 +33,20 @@ impl TabletGroup {
     /// `OutcomeUnknown` when it may still be applied.
     pub async fn merge(
         &self,
+        expected: LogId,
+        (left, right): (TabletId, TabletId),
+        timeout: Duration,
+    ) -> Result<TabletDescriptor, Failure> {
+        self.merge_because(TabletEventCause::Operator, expected, (left, right), timeout).await
+    }
+
+    /// As [`Self::merge`], for this cause.
+    ///
+    /// # Errors
+    /// As [`Self::merge`].
+    pub async fn merge_because(
+        &self,
+        cause: TabletEventCause,
         expected: LogId,
         (left, right): (TabletId, TabletId),
         timeout: Duration,
@@ -47,7 +62,9 @@ impl TabletGroup {
         info!(group = %self.id(), %left, %right, "tablet merge started");
         match self.propose_command(CommandKind::Merge { left, right }, timeout).await? {
             Reply::Merge(merged) => {
-                self.host.tablets_changed(vec![merged.tablet]);
+                let detail = format!("with tablet {left}, which had the rows before it");
+                let event = NewTabletEvent { kind: TabletEventKind::Merged, cause, detail };
+                self.host.tablets_changed(vec![merged.tablet], Some(event));
                 Ok(*merged)
             }
             _ => Err(Failure::new(Reason::Internal, "unexpected reply to a merge command")),

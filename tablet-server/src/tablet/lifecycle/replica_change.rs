@@ -22,6 +22,7 @@ use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::{LogId, ReplicaId};
 use ebla_model::metadata::{GroupDescriptor, Membership, Replica};
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use tracing::info;
 
 use crate::raft::{MembershipChange, MembershipError, TransferError};
@@ -53,6 +54,14 @@ impl ReplicaChange {
         let added = self.add.map(|add| add.replica);
         voters.iter().copied().chain(added).filter(|voter| Some(*voter) != self.remove).collect()
     }
+}
+
+/// A change in words, for the events of the tablets.
+fn described(change: &ReplicaChange) -> String {
+    let added = change.add.map(|add| format!("added replica {} on server {}", add.replica, add.server));
+    let removed = change.remove.map(|removed| format!("removed replica {removed}"));
+    let parts: Vec<String> = added.into_iter().chain(removed).collect();
+    if parts.is_empty() { "completed a change".to_owned() } else { parts.join(", ") }
 }
 
 impl TabletGroup {
@@ -105,7 +114,12 @@ impl TabletGroup {
             self.change_members(MembershipChange::RemoveLearners([learner].into()), at).await?;
         }
         info!(group = %self.id(), add = ?change.add, remove = ?change.remove, "replicas changed");
-        self.host.tablets_changed(self.tablet_ids());
+        let event = NewTabletEvent {
+            kind: TabletEventKind::ReplicasChanged,
+            cause: TabletEventCause::Master,
+            detail: described(&change),
+        };
+        self.host.tablets_changed(self.tablet_ids(), Some(event));
         Ok(self.descriptor())
     }
 

@@ -10,10 +10,11 @@ use std::time::Duration;
 use ebla_model::Reason;
 use ebla_model::command::{CommandKind, Reply};
 use ebla_model::error::Error;
-use ebla_model::id::{GroupId, LogIndex, ReplicaId, TabletId};
+use ebla_model::id::{GroupId, LogIndex, ReplicaId, ServerId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor};
 use ebla_model::stored_row::parse_stored_row;
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
 use futures::future::BoxFuture;
 use tracing::info;
@@ -28,6 +29,9 @@ use crate::tablet::read::scan::pool_failure;
 
 /// Services that a group needs from its server and the cluster.
 pub trait TabletHost: Send + Sync + 'static {
+    /// This server.
+    fn server(&self) -> ServerId;
+
     /// Allocates an id that no tablet has had.
     fn allocate_tablet_id(&self) -> BoxFuture<'_, Result<TabletId, Error>>;
 
@@ -52,21 +56,34 @@ pub trait TabletHost: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<ImportStatus, Error>>;
 
     /// Reports that descriptors of these tablets, or the leader of their group, have changed, so that METADATA must be updated.
-    /// Returns at once.
-    fn tablets_changed(&self, tablets: Vec<TabletId>);
+    /// `event`: what has happened to each of them, for METADATA too. Returns at once.
+    fn tablets_changed(&self, tablets: Vec<TabletId>, event: Option<NewTabletEvent>);
 }
 
 /// The pause that `Busy` tells a caller to make while another split, merge or division is in progress.
 pub(super) const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 impl Tablet {
-    /// Splits the tablet at `at`, or at the best key; returns both halves, the left one first.
+    /// Splits the tablet at `at`, or at the best key, by order of an operator; returns both halves, the left one first.
     ///
     /// # Errors
     /// `FailedPrecondition` when it cannot be split there (the root tablet never); `Busy` while another split, a merge or a
     /// division of its group is in progress; `NotLeader`, `NoLeader`; `Deadline`, `OutcomeUnknown` when it may still be applied.
     pub async fn split(
         &self,
+        at: Option<RowKey>,
+        timeout: Duration,
+    ) -> Result<(TabletDescriptor, TabletDescriptor), Failure> {
+        self.split_because(TabletEventCause::Operator, at, timeout).await
+    }
+
+    /// As [`Self::split`], for this cause.
+    ///
+    /// # Errors
+    /// As [`Self::split`].
+    pub async fn split_because(
+        &self,
+        cause: TabletEventCause,
         at: Option<RowKey>,
         timeout: Duration,
     ) -> Result<(TabletDescriptor, TabletDescriptor), Failure> {
@@ -92,7 +109,9 @@ impl Tablet {
         info!(tablet = %self.id(), %child, "tablet split started");
         match self.propose_command(CommandKind::Split { tablet: self.id(), at, child }, timeout).await? {
             Reply::Split { left, right } => {
-                self.host.tablets_changed(vec![left.tablet, right.tablet]);
+                let detail = format!("tablet {} was split into {} and {}", left.tablet, left.tablet, right.tablet);
+                let event = NewTabletEvent { kind: TabletEventKind::Split, cause, detail };
+                self.host.tablets_changed(vec![left.tablet, right.tablet], Some(event));
                 Ok((*left, *right))
             }
             _ => Err(Failure::new(Reason::Internal, "unexpected reply to a split command")),

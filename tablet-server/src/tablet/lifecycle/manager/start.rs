@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, LogId, ReplicaId};
 use ebla_model::metadata::Membership;
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use ebla_runtime::{Failpoint, Runtime};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::{ReplicaOrigin, ReplicaState};
@@ -277,8 +278,14 @@ fn watch_leadership(group: &Arc<TabletGroup>, runtime: &Runtime, host: &Arc<dyn 
                 let status = status.borrow_and_update();
                 status.is_leader.then_some((status.term, status.membership_log_id))
             };
-            if now.is_some() && now != reported {
-                host.tablets_changed(group.tablet_ids());
+            if let Some((term, _membership)) = now.filter(|_leads| now != reported) {
+                let is_elected = reported.is_none_or(|(before, _membership)| before != term);
+                let event = is_elected.then(|| NewTabletEvent {
+                    kind: TabletEventKind::LeaderElected,
+                    cause: TabletEventCause::Election,
+                    detail: format!("server {} leads group {} in term {term}", host.server(), group.id()),
+                });
+                host.tablets_changed(group.tablet_ids(), event);
             }
             reported = now;
             if status.changed().await.is_err() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ebla_model::command::CommandKind;
 use ebla_model::error::{Error, Reason};
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use ebla_model::tablet_move::{Departure, DeparturePhase, ImportPosition, ImportStatus, MoveId, MoveStep};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -61,7 +62,12 @@ impl TabletGroup {
             match turn {
                 Ok(Turn::Next) => pause = PAUSE_MIN,
                 Ok(Turn::Stays(failure)) => {
-                    self.host.tablets_changed(vec![id.tablet]);
+                    let event = NewTabletEvent {
+                        kind: TabletEventKind::MoveRefused,
+                        cause: TabletEventCause::Master,
+                        detail: format!("group {} could not take it", departure.target.group),
+                    };
+                    self.host.tablets_changed(vec![id.tablet], Some(event));
                     outcome.send_replace(Some(Err(failure)));
                     return;
                 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ebla_model::Reason;
 use ebla_model::command::{CommandKind, Reply};
 use ebla_model::id::{GroupId, LogIndex};
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
 
 use crate::tablet::TabletGroup;
@@ -39,7 +40,12 @@ impl TabletGroup {
         match self.propose_command(CommandKind::Move(id, step), timeout).await? {
             Reply::Import(status) => {
                 if status == ImportStatus::Served {
-                    self.host.tablets_changed(vec![id.tablet]);
+                    let event = NewTabletEvent {
+                        kind: TabletEventKind::Moved,
+                        cause: TabletEventCause::Master,
+                        detail: format!("to group {}", self.id()),
+                    };
+                    self.host.tablets_changed(vec![id.tablet], Some(event));
                 }
                 Ok(status)
             }
