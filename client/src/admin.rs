@@ -4,7 +4,7 @@
 //! and status use `ebla.operate`. Any tablet server accepts both and forwards them to the active master. Calls are not retried:
 //! the caller must see the error of creating a table twice.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use ebla_model::error::{Error, Reason};
@@ -15,6 +15,7 @@ use ebla_model::locality::{GroupSizes, LocalityGroupChange};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::quota::QuotaLimits;
 use ebla_model::schema::{Protection, TableName};
+use ebla_model::tablet_load::TabletLoad;
 use ebla_proto::admin::drop_row_range_request::Target as DropTarget;
 use ebla_proto::admin::longrunning::operation;
 use ebla_proto::admin::modify_column_families_request::Modification;
@@ -269,6 +270,21 @@ impl Admin {
         let reply = self.operate().move_tablet(self.request(message)).await;
         let reply = reply.map_err(|status| from_status(&status).0)?.into_inner();
         Ok((wire::descriptor(reply.tablet)?, GroupId::new(reply.source)))
+    }
+
+    /// The sizes in bytes and the loads of the tablets of a table, as their leaders report them; without those that have no leader that
+    /// responds.
+    ///
+    /// # Errors
+    /// `NotFoundTable`; `Unavailable` when no master is active.
+    pub async fn tablet_loads(&self, table: &TableName) -> Result<BTreeMap<TabletId, (u64, TabletLoad)>, Error> {
+        let message = operate::TabletLoadsRequest { table: table.to_string() };
+        let reply = unwrap_response(self.operate().tablet_loads(self.request(message)).await)?;
+        let load = |status: operate::TabletLoadStatus| {
+            let load = status.load.as_ref().map(convert::tablet_load_from_proto).unwrap_or_default();
+            (TabletId::new(status.tablet), (status.size_bytes, load))
+        };
+        Ok(reply.tablets.into_iter().map(load).collect())
     }
 
     /// The cluster status as the active master sees it.

@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 use crate::active::{ActiveMaster, CachedMetadata};
 use crate::admin::handle::{MasterHandle, to_response};
 use crate::bootstrap::PendingBootstrap;
-use crate::cluster::{ClusterSnapshot, ReplicaReport, Role};
+use crate::cluster::{ClusterSnapshot, ReplicaReport, Role, TabletReport};
 use crate::health::{Health, Shortage};
 use crate::observation::StatusSnapshot;
 use crate::plan::capacity::{RepairWithoutRoom, check_room_for_division, check_room_for_split};
@@ -359,6 +359,21 @@ async fn table_sizes(
     Ok((counted == tablets).then_some(groups))
 }
 
+/// The sizes and loads of the tablets of a table, at their leaders.
+async fn tablet_loads(master: &ActiveMaster, name: &TableName) -> Result<Vec<operate::TabletLoadStatus>, Error> {
+    let table = jobs::update_schema::find_active(master.chubby(), name).await?.value.table;
+    let snapshot = observation::observe_reports(master).await?;
+    let leaders = snapshot.leader_reports();
+    let reports = leaders.values().flat_map(|(_server, report)| &report.tablets);
+    let of_table = reports.filter(|tablet| tablet.descriptor.table == table);
+    let status = |report: &TabletReport| operate::TabletLoadStatus {
+        tablet: report.descriptor.tablet.get(),
+        size_bytes: report.size_bytes,
+        load: Some(convert::tablet_load_to_proto(&report.load)),
+    };
+    Ok(of_table.map(status).collect())
+}
+
 /// Divides a group. The rows of the tablets that have moved are written here, so that they are visible when the call
 /// returns; the leader of the new group writes them too.
 async fn divide(master: &ActiveMaster, group: GroupId) -> Result<DividedGroup, Error> {
@@ -510,6 +525,18 @@ impl Operate for Operator {
         let outcome = async {
             let master = self.handle.active()?;
             Ok(operate::GroupsReply { groups: group_statuses(&observation::observe_reports(&master).await?) })
+        };
+        to_response(outcome.await)
+    }
+
+    async fn tablet_loads(
+        &self,
+        request: Request<operate::TabletLoadsRequest>,
+    ) -> Result<Response<operate::TabletLoadsReply>, Status> {
+        let outcome = async {
+            let master = self.handle.active()?;
+            let name: TableName = request.into_inner().table.parse()?;
+            Ok(operate::TabletLoadsReply { tablets: tablet_loads(&master, &name).await? })
         };
         to_response(outcome.await)
     }

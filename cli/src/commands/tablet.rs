@@ -1,6 +1,7 @@
 //! `ebla tablet`: list, split, merge, move, history, events, recover.
 
 mod events;
+mod load;
 mod recover;
 
 use ebla_client::locate::LeaderHint;
@@ -31,8 +32,12 @@ pub enum Tablet {
     /// Examples:
     ///   ebla tablet list web
     ///   ebla tablet list web -o json
+    ///   ebla tablet list web --load
     ///
     /// START is inclusive, END is exclusive. With -o json both are base64, and the end of the last tablet is null.
+    ///
+    /// With --load, the sizes and loads at the leaders of the tablets, which need a master: reads (rows by their keys, and batches of
+    /// scans) and written rows per second over about a minute; HOT ROW is a row that has most of them. What is unknown is shown as ?.
     #[command(verbatim_doc_comment)]
     List {
         /// Which cluster
@@ -40,6 +45,9 @@ pub enum Tablet {
         cluster: ClusterArguments,
         /// Name of the table
         table: String,
+        /// Show sizes and loads instead of servers
+        #[arg(long)]
+        load: bool,
     },
     /// Split a tablet in two
     ///
@@ -182,7 +190,8 @@ pub enum Tablet {
 /// What the cluster answers.
 pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Tablet::List { cluster, table } => {
+        Tablet::List { cluster, table, load: true } => load::list(&cluster, &table, &runtime).await,
+        Tablet::List { cluster, table, load: false } => {
             let name = cluster.table(&table)?;
             let client = cluster.client(&runtime).await?;
             let tablets = client.tablets(&name).await?;
