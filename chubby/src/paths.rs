@@ -8,6 +8,7 @@
 //! | `root` | `ebla.record.TabletDescriptor` of the root tablet | the master, the root tablet's leader |
 //! | `servers/<id>` | `ebla.record.Server`, leased | that tablet server |
 //! | `lost/<server>` | `ebla.record.LostServer`: its replicas were given up, it never registers again | the master |
+//! | `drained/<server>` | `ebla.record.DrainedServer`: its replicas move to other servers, and it gets no new ones | the master |
 //! | `tables/<id>` | `ebla.record.TableSchema` | the master |
 //! | `deleted/<table>` | `ebla.record.DeletedTable`, until no replica can have a tablet of the deleted table | the master |
 //! | `names/<project>/<instance>/<table>` | the table's id in decimal | the master |
@@ -36,6 +37,8 @@ pub const ROOT: &str = "root";
 pub const SERVERS: &str = "servers/";
 /// Tablet servers whose replicas were given up.
 pub const LOST: &str = "lost/";
+/// Tablet servers that are drained.
+pub const DRAINED: &str = "drained/";
 /// All schemas.
 pub const TABLES: &str = "tables/";
 /// Tables that were deleted and of which a replica may still have tablets.
@@ -73,6 +76,18 @@ pub fn parse_server(path: &str) -> Option<ServerId> {
 #[must_use]
 pub fn lost(id: ServerId) -> String {
     format!("{LOST}{id}")
+}
+
+/// The record of a tablet server that is drained.
+#[must_use]
+pub fn drained(id: ServerId) -> String {
+    format!("{DRAINED}{id}")
+}
+
+/// The server of a path under [`DRAINED`].
+#[must_use]
+pub fn parse_drained(path: &str) -> Option<ServerId> {
+    path.strip_prefix(DRAINED)?.parse().ok()
 }
 
 /// A table's schema.
@@ -195,6 +210,7 @@ mod tests {
         assert_eq!(parse_server(&server(ServerId::new(3))), Some(ServerId::new(3)));
         assert_eq!(parse_table(&table(TableId::new(9))), Some(TableId::new(9)));
         assert_eq!(parse_deleted(&deleted(TableId::new(9))), Some(TableId::new(9)));
+        assert_eq!(parse_drained(&drained(ServerId::new(3))), Some(ServerId::new(3)));
         assert_eq!(parse_server("tables/3"), None);
         assert_eq!(parse_server("servers/x"), None);
     }

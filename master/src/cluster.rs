@@ -44,6 +44,8 @@ pub struct ClusterSnapshot {
     pub metadata: BTreeMap<RowKey, TabletDescriptor>,
     /// The root tablet as Chubby's file describes it.
     pub root: Option<TabletDescriptor>,
+    /// The servers that are drained, as Chubby's files record them: their replicas move to other servers, and they get no new ones.
+    pub drained: BTreeSet<ServerId>,
     /// What shows that Chubby lacks changes, as its file records it; `None`: there is no such file.
     pub behind: Option<Vec<String>>,
     /// The next id of each counter. Read after the reports: an id that is reported was given before. `None`: not known.
@@ -347,14 +349,16 @@ impl ClusterSnapshot {
         highest
     }
 
-    /// For each server that may get more replicas: the group replicas that it has, and those planned for it. Placement
-    /// balances this. METADATA's group has little work and does not count: it would keep one of the first table's groups away
+    /// For each server that may get more replicas, which a drained one never does: the group replicas that it has, and those planned
+    /// for it. Placement balances this. METADATA's group has little work and does not count: it would keep one of the first table's groups away
     /// from its server.
     #[must_use]
     pub fn loads(&self) -> BTreeMap<ServerId, u64> {
-        let accepts_replicas =
-            |server: &Server| server.report.is_some() && server.registration == Registration::Registered;
-        let targets = self.servers.iter().filter(|(_id, server)| accepts_replicas(server));
+        let accepts_replicas = |(id, server): &(&ServerId, &Server)| {
+            let is_up = server.report.is_some() && server.registration == Registration::Registered;
+            is_up && !self.drained.contains(*id)
+        };
+        let targets = self.servers.iter().filter(accepts_replicas);
         let mut loads: BTreeMap<ServerId, u64> = targets.map(|(id, _server)| (*id, 0)).collect();
         let mut counted = BTreeSet::new();
         let reported = self.reports().map(|(server, report)| (server, report.group.group));

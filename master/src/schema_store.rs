@@ -1,7 +1,7 @@
 //! The schema store: typed records in Chubby's files (schemas, group and table plans, operations, instances, app profiles, and
 //! the cluster's identity). The master encodes and decodes them only here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use ebla_chubby::{Chubby, File, Revision, paths, read_counters};
@@ -11,6 +11,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, GroupId, LogId, OperationId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::schema::{TableName, TableSchema};
+use ebla_model::time::Micros;
 use ebla_proto::admin::longrunning::Operation as FinishedOperation;
 use ebla_proto::control::apply_request::Kind;
 use ebla_proto::convert::app_profile::app_profile_from_bytes;
@@ -70,6 +71,7 @@ pub(crate) async fn read_files(chubby: &dyn Chubby, observed: ClusterSnapshot) -
         plans: list_plans(chubby).await?,
         operations: list_operations(chubby).await?,
         root: read_root(chubby).await?.map(|root| root.value),
+        drained: list_drained(chubby).await?,
         behind: read_behind(chubby).await?,
         counters: Some(read_counters(chubby).await?),
         ..observed
@@ -92,6 +94,16 @@ pub(crate) async fn list_servers(chubby: &dyn Chubby) -> Result<BTreeMap<ServerI
     let (files, _revision) = chubby.list(paths::SERVERS).await?;
     let named = files.into_iter().filter_map(|file| Some((paths::parse_server(&file.path)?, file)));
     named.map(|(id, file)| Ok((id, convert::decode_record(file.value)?))).collect()
+}
+
+/// The servers that are drained.
+pub(crate) async fn list_drained(chubby: &dyn Chubby) -> Result<BTreeSet<ServerId>, Error> {
+    let (files, _revision) = chubby.list(paths::DRAINED).await?;
+    Ok(files.iter().filter_map(|file| paths::parse_drained(&file.path)).collect())
+}
+
+pub(crate) fn encode_drained(time: Micros) -> Bytes {
+    convert::encode_record(record::DrainedServer { time_micros: time.get(), ..Default::default() })
 }
 
 pub(crate) async fn read_root(chubby: &dyn Chubby) -> Result<Option<Stored<TabletDescriptor>>, Error> {

@@ -140,6 +140,7 @@ async fn place(master: &ActiveMaster, table: TableId, new: &NewTable) -> Result<
         servers: observation::observe_servers(master).await?,
         plans: schema_store::list_plans(chubby).await?,
         new_groups: schema_store::list_groups(chubby).await?,
+        drained: schema_store::list_drained(chubby).await?,
         ..Default::default()
     };
     let servers = placement::server_loads(&snapshot);

@@ -1,4 +1,5 @@
-//! The budget of replica repair: how many replica changes may start, and on which servers: those with room for the group.
+//! The budget of replica changes: how many may start, and on which servers: those with room for the group. Repairs take from it first,
+//! then drains, then replica balance.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,8 @@ const INCOMING_MAX: usize = 2;
 pub(super) struct ChangeBudget<'a> {
     cluster: &'a ClusterSnapshot,
     left: usize,
+    /// How many more replicas may be on their way to one server.
+    incoming_max: usize,
     incoming: BTreeMap<ServerId, usize>,
     /// What the replicas on their way need.
     reserved: BTreeMap<ServerId, Demand>,
@@ -29,21 +32,28 @@ pub(super) struct ChangeBudget<'a> {
 
 impl<'a> ChangeBudget<'a> {
     pub(super) fn new(cluster: &'a ClusterSnapshot, ctx: &PlanContext) -> Self {
-        let mut budget = Self {
-            cluster,
-            left: CONCURRENT_CHANGES_MAX.saturating_sub(ctx.in_progress.len()),
-            incoming: BTreeMap::new(),
-            reserved: BTreeMap::new(),
-            loads: cluster.loads(),
-            leaders: cluster.leader_reports(),
-            without_room: Vec::new(),
-        };
+        let left = CONCURRENT_CHANGES_MAX.saturating_sub(ctx.in_progress.len());
+        let mut budget = Self { left, incoming_max: INCOMING_MAX, ..Self::unlimited(cluster) };
         for (group, server) in &ctx.in_progress {
             if let Some(server) = server {
                 budget.reserve(*server, *group);
             }
         }
         budget
+    }
+
+    /// A budget for a forecast: only room limits it.
+    pub(super) fn unlimited(cluster: &'a ClusterSnapshot) -> Self {
+        Self {
+            cluster,
+            left: usize::MAX,
+            incoming_max: usize::MAX,
+            incoming: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            loads: cluster.loads(),
+            leaders: cluster.leader_reports(),
+            without_room: Vec::new(),
+        }
     }
 
     /// The change for a repair, if it may start now.
@@ -65,6 +75,15 @@ impl<'a> ChangeBudget<'a> {
             self.reserve(add.server(), repair.group.group);
         }
         Some(ReplicaChange { group: repair.group.clone(), leader: repair.leader, add, remove })
+    }
+
+    /// The server for a new replica of the group in place of `replaced`, which gets it from now on; `None` as for a repair that may not
+    /// start.
+    pub(super) fn replace(&mut self, group: &GroupDescriptor, replaced: Replica) -> Option<ServerId> {
+        let server = self.choose_server(group, Some(replaced))?;
+        self.left = self.left.saturating_sub(1);
+        self.reserve(server, group.group);
+        Some(server)
     }
 
     /// The repairs for which no server has room.
@@ -96,7 +115,7 @@ impl<'a> ChangeBudget<'a> {
         if free.is_empty() {
             self.without_room.extend(without_room);
         }
-        free.retain(|(_load, server)| self.incoming.get(server).is_none_or(|count| *count < INCOMING_MAX));
+        free.retain(|(_load, server)| self.incoming.get(server).is_none_or(|count| *count < self.incoming_max));
         free.into_iter().min().map(|(_load, server)| server)
     }
 

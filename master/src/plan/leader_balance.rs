@@ -13,6 +13,9 @@
 //! - its replica is running and has applied nearly all that the leader has,
 //! - the leader has heard from it recently, is confirmed by a quorum, and no replica change is in progress.
 //!
+//! The leaderships of a **drained** server leave it before all others, whatever the numbers are, to the possible target that leads the
+//! fewest groups. It gets none.
+//!
 //! The load of a group is ignored: leaderships are counted.
 
 use std::cmp::Reverse;
@@ -43,25 +46,47 @@ struct Transfer<'a> {
     targets: Vec<ServerId>,
 }
 
-/// The transfers that reduce the largest imbalances, in order: METADATA is transferred last.
+/// The transfers from drained servers, then those that reduce the largest imbalances, in order: METADATA is balanced last.
 pub(super) fn balance_leaders(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
-    let leaders = cluster.leader_reports();
+    let mut leaders = cluster.leader_reports();
     let mut counts: Counts = cluster.loads().into_keys().map(|server| (server, 0)).collect();
+    let drained: Leaders<'_> =
+        leaders.extract_if(.., |_group, (leader, _report)| cluster.drained.contains(leader)).collect();
     let (metadata, users): (Leaders<'_>, Leaders<'_>) =
         leaders.into_iter().partition(|(group, _leader)| *group == GroupId::METADATA);
+    count(&mut counts, &users);
+    let mut moves = leave_drained(&mut counts, transfers(cluster, ctx, &drained));
+    balance(&mut moves, &mut counts, transfers(cluster, ctx, &users));
+    count(&mut counts, &metadata);
+    balance(&mut moves, &mut counts, transfers(cluster, ctx, &metadata));
+    moves
+}
+
+/// Whether the leadership of a group can be transferred from its server, as soon as a quorum confirms it.
+pub(super) fn can_leave(cluster: &ClusterSnapshot, leader: ServerId, report: &ReplicaReport) -> bool {
+    !targets(cluster, leader, report).is_empty()
+}
+
+/// The transfers of leaderships that must leave their servers.
+fn leave_drained(counts: &mut Counts, transfers: Vec<Transfer<'_>>) -> Vec<Action> {
     let mut moves = Vec::new();
-    for class in [users, metadata] {
-        count(&mut counts, &class);
-        let mut transfers = transfers(cluster, ctx, &class);
-        while moves.len() < MOVES_MAX {
-            let Some(chosen) = best(&counts, &mut transfers) else { break };
-            let (Transfer { group, leader, .. }, to) = chosen;
-            *counts.entry(leader).or_default() -= 1;
-            *counts.entry(to).or_default() += 1;
-            moves.push(Action::TransferLeader { group: group.clone(), from: leader, to });
-        }
+    for Transfer { group, leader, targets } in transfers {
+        let least = targets.into_iter().filter_map(|target| Some((*counts.get(&target)?, target))).min();
+        let Some((_count, to)) = least.filter(|_least| moves.len() < MOVES_MAX) else { continue };
+        *counts.entry(to).or_default() += 1;
+        moves.push(Action::TransferLeader { group: group.clone(), from: leader, to });
     }
     moves
+}
+
+/// Adds the transfers that reduce the largest imbalances.
+fn balance(moves: &mut Vec<Action>, counts: &mut Counts, mut transfers: Vec<Transfer<'_>>) {
+    while moves.len() < MOVES_MAX {
+        let Some((Transfer { group, leader, .. }, to)) = best(counts, &mut transfers) else { break };
+        *counts.entry(leader).or_default() -= 1;
+        *counts.entry(to).or_default() += 1;
+        moves.push(Action::TransferLeader { group: group.clone(), from: leader, to });
+    }
 }
 
 /// Takes out the transfer that reduces the largest imbalance, with its target. Among equal ones the first, which is the
@@ -103,6 +128,7 @@ fn targets(cluster: &ClusterSnapshot, leader: ServerId, report: &ReplicaReport) 
         let Some(server) = cluster.servers.get(&member.server) else { return false };
         let mut replicas = server.report.iter().flat_map(|report| &report.replicas);
         server.registration == Registration::Registered
+            && !cluster.drained.contains(&member.server)
             && server.report.as_ref().is_some_and(|report| !report.clock.is_off && !report.sync.is_slow)
             && replicas.any(|own| own.replica == member.replica && is_caught_up(own, report))
     });

@@ -14,6 +14,7 @@ mod change_budget;
 pub mod check;
 pub mod counters;
 mod deleted;
+pub mod drain;
 pub mod failure_detector;
 mod leader_balance;
 pub mod merge;

@@ -12,6 +12,7 @@
 //!   a learner              promote it if a voter is needed, otherwise remove it
 //!   a dead voter           replace it by one on the least loaded server without the group
 //!   too few voters         add one, if an odd number can be reached
+//!   a drained voter        as a dead one, when all voters are healthy and its leadership has left
 //!   no quorum              report the quorum loss: a group that cannot commit cannot change its membership
 //! ```
 //!
@@ -20,7 +21,10 @@
 //! A new replica is created only on a server that has room for it (`plan::capacity`); a repair without such a server waits and is
 //! reported.
 //!
-//! Urgency: METADATA's group, then groups by how many more replicas they can lose. Concurrent changes are limited for
+//! A **drained** server is alive, and its replicas are replaced: one is removed only together with the addition of another, so a group
+//! never has fewer voters meanwhile. Leaderships leave the server first (`plan::leader_balance`).
+//!
+//! Urgency: repairs before drains, METADATA's group, then groups by how many more replicas they can lose. Concurrent changes are limited for
 //! the cluster and for each receiving server, because each new replica copies a group.
 //!
 //! An **extra replica** is one that its group's leader does not list as a member, if a quorum has just confirmed
@@ -38,6 +42,7 @@ use super::Action;
 use super::auto_merge::MergeContext;
 use super::change_budget::ChangeBudget;
 use super::failure_detector::{Component, FailureDetector};
+use super::leader_balance::can_leave;
 use crate::cluster::{ClusterSnapshot, GroupProgress, ReplicaReport};
 
 /// A member that its server does not have is created again after this fraction of the grace: a divide may be about
@@ -154,20 +159,30 @@ pub(super) enum RepairAction {
     Add,
 }
 
-/// A group that needs a repair.
+/// Why a group's replicas must change; the more urgent reason first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum RepairReason {
+    /// They are not as they should be.
+    Repair,
+    /// One is on a drained server.
+    Drain,
+}
+
+/// A group that needs a repair, or has a replica on a drained server.
 pub(super) struct GroupRepair<'a> {
     pub(super) leader: ServerId,
     pub(super) group: &'a GroupDescriptor,
     pub(super) action: RepairAction,
+    reason: RepairReason,
     healthy: usize,
 }
 
 impl GroupRepair<'_> {
-    /// Sort key, most urgent first: METADATA, then groups that can lose the fewest replicas.
-    fn urgency(&self) -> (bool, usize, usize, GroupId) {
+    /// Sort key, most urgent first: repairs, METADATA, then groups that can lose the fewest replicas.
+    fn urgency(&self) -> (RepairReason, bool, usize, usize, GroupId) {
         let majority = voters(self.group).len() / 2 + 1;
         let is_user = self.group.group != GroupId::METADATA;
-        (is_user, self.healthy.saturating_sub(majority), self.healthy, self.group.group)
+        (self.reason, is_user, self.healthy.saturating_sub(majority), self.healthy, self.group.group)
     }
 }
 
@@ -197,8 +212,36 @@ impl<'a> RepairPlanner<'a> {
         self.candidates().filter_map(|(leader, report)| {
             let group = &report.group;
             let healthy = self.voters_with(group, ReplicaHealth::Healthy).len();
-            Some(GroupRepair { leader, group, action: self.action(group)?, healthy })
+            let repair = |action| (RepairReason::Repair, action);
+            let drain = || Some((RepairReason::Drain, self.drain(leader, report)?));
+            let (reason, action) = self.action(group).map(repair).or_else(drain)?;
+            Some(GroupRepair { leader, group, action, reason, healthy })
         })
+    }
+
+    /// The next step to empty a drained server of a group that needs no repair.
+    fn drain(&self, leader: ServerId, report: &'a ReplicaReport) -> Option<RepairAction> {
+        let group = &report.group;
+        let (voters, drained) = (voters(group), *self.drained_voters(group).first()?);
+        let is_uniform = group.membership.is_uniform() && group.membership.replicas.len() == voters.len();
+        let leads = self.cluster.drained.contains(&leader);
+        if !is_uniform || !self.all_voters_healthy(group) || leads && can_leave(self.cluster, leader, report) {
+            return None;
+        }
+        Some(match voters.len() {
+            // A leader cannot replace itself alone.
+            1 => RepairAction::Add,
+            count if count > self.ctx.replicas => RepairAction::Remove(drained.replica),
+            2 if self.ctx.replicas > 2 && self.target_voters(group) == 1 => RepairAction::Remove(drained.replica),
+            _ => RepairAction::Replace(drained),
+        })
+    }
+
+    /// The healthy voters on drained servers.
+    fn drained_voters(&self, group: &GroupDescriptor) -> Vec<Replica> {
+        let mut voters = self.voters_with(group, ReplicaHealth::Healthy);
+        voters.retain(|voter| self.cluster.drained.contains(&voter.server));
+        voters
     }
 
     fn action(&self, group: &GroupDescriptor) -> Option<RepairAction> {
@@ -208,11 +251,15 @@ impl<'a> RepairPlanner<'a> {
         let (voters, dead) = (voters(group), self.voters_with(group, ReplicaHealth::Dead));
         let has_majority = 2 * self.voters_with(group, ReplicaHealth::Healthy).len() > voters.len();
         if let Some(learner) = group.membership.replicas().find(|replica| !voters.contains(&replica.replica)) {
-            let is_needed = !dead.is_empty() || voters.len() < self.target_voters(group);
+            let leaving = if dead.is_empty() { self.drained_voters(group) } else { dead };
+            let is_needed = !leaving.is_empty() || voters.len() < self.target_voters(group);
+            let is_drained = self.cluster.drained.contains(&learner.server);
             return match self.health(group, learner) {
                 ReplicaHealth::Suspect => None,
-                ReplicaHealth::Healthy if is_needed => {
-                    Some(RepairAction::Promote(learner, replaced_voter(&dead, learner)))
+                ReplicaHealth::Healthy if is_needed && !is_drained => {
+                    // A leader cannot replace itself alone.
+                    let replaced = replaced_voter(&leaving, learner).filter(|_replaced| voters.len() > 1);
+                    Some(RepairAction::Promote(learner, replaced))
                 }
                 ReplicaHealth::Healthy | ReplicaHealth::Dead => Some(RepairAction::Remove(learner.replica)),
             };
@@ -233,7 +280,8 @@ impl<'a> RepairPlanner<'a> {
     fn target_voters(&self, group: &GroupDescriptor) -> usize {
         let members: BTreeSet<ServerId> = group.membership.replicas().map(|replica| replica.server).collect();
         let free = self.cluster.loads().into_keys().filter(|server| !members.contains(server)).count();
-        let (wanted, possible) = (self.ctx.replicas, members.len() + free);
+        let stay = members.iter().filter(|server| !self.cluster.drained.contains(server)).count();
+        let (wanted, possible) = (self.ctx.replicas, stay + free);
         if possible >= wanted { wanted } else { possible - usize::from(possible.is_multiple_of(2)) }
     }
 
@@ -353,10 +401,10 @@ pub fn has_unconfirmed_extras(cluster: &ClusterSnapshot) -> bool {
     extra_replicas(cluster).iter().any(|extra| !extra.leader.settled)
 }
 
-/// The voter to remove when the learner becomes one: the one on the same server, or the first of the dead.
-fn replaced_voter(dead: &[Replica], learner: Replica) -> Option<ReplicaId> {
-    let same_server = dead.iter().find(|one| one.server == learner.server);
-    same_server.or_else(|| dead.first()).map(|one| one.replica)
+/// The voter to remove when the learner becomes one: the one on the same server, or the first of those that leave.
+fn replaced_voter(leaving: &[Replica], learner: Replica) -> Option<ReplicaId> {
+    let same_server = leaving.iter().find(|one| one.server == learner.server);
+    same_server.or_else(|| leaving.first()).map(|one| one.replica)
 }
 
 fn voters(group: &GroupDescriptor) -> BTreeSet<ReplicaId> {

@@ -26,11 +26,14 @@
 //! highest 3 table=5 tablet=7 operation=4                         the highest ids that server 3 reports
 //! clock-off 3                                                    the clock of server 3 is off
 //! slow-disk 3                                                    the disk of server 3 is slow
+//! drained 3                                                      server 3 is drained
 //! merge 7 8                                                      an operator requests a merge; without 8: with the next tablet
 //! place 1000                                                     a table of 1,000 tablets is placed
 //! split 7                                                        an operator requests a split of tablet 7
 //! divide 3                                                       an operator requests a division of group 3
 //! move 7 4                                                       an operator requests a move of tablet 7 to group 4
+//! drain 3                                                        an operator requests the drain of server 3
+//! remove 3                                                       an operator requests that server 3 is forgotten
 //! recover 1 7                                                    an operator requests that the group of tablet 7 recovers from server 1;
 //!                                                                without 7: all groups
 //! ---
@@ -316,6 +319,7 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
             let merge_after = Duration::from_secs(words.number("after").unwrap());
             ctx.merges.rules = MergeRules { merge_bytes: amount(words.value("bytes").unwrap()), merge_after };
         }
+        "drained" => _ = cluster.drained.insert(ServerId::new(number())),
         "now" => ctx.now = Duration::from_secs(number()),
         "replicas" => ctx.replicas = usize::try_from(number()).unwrap(),
         "missing-server" => {
@@ -358,7 +362,8 @@ fn run(case: &str) -> String {
     let snapshot = case.split("---\n").next().unwrap();
     let lines = snapshot.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let is_request = |line: &&str| {
-        ["merge ", "move ", "place ", "split ", "divide ", "recover "].iter().any(|kind| line.starts_with(kind))
+        let kinds = ["merge ", "move ", "place ", "split ", "divide ", "recover ", "drain ", "remove "];
+        kinds.iter().any(|kind| line.starts_with(kind))
     };
     let (requests, lines): (Vec<&str>, Vec<&str>) = lines.partition(is_request);
     for line in lines {
@@ -382,6 +387,8 @@ fn requested(cluster: &ClusterSnapshot, replicas: usize, line: &str) -> String {
         "merge" => requested_merge(cluster, tablet, numbers.get(1).map(|with| TabletId::new(*with))),
         "move" => requested_move(cluster, tablet, GroupId::new(numbers[1])),
         "place" => requested_table(cluster, replicas, usize::try_from(numbers[0]).unwrap()),
+        "drain" => requested_drain(cluster, ServerId::new(numbers[0])),
+        "remove" => drain::check_removal(cluster, ServerId::new(numbers[0])).map(|()| "is forgotten".to_owned()),
         "recover" => requested_recovery(cluster, ServerId::new(numbers[0]), numbers.get(1).copied().map(TabletId::new)),
         "split" => capacity::check_room_for_split(cluster, cluster.tablets()[&tablet]).map(|()| "splits".to_owned()),
         _ => capacity::check_room_for_division(cluster, &cluster.groups()[&group]).map(|()| "divides".to_owned()),
@@ -406,6 +413,16 @@ fn requested_recovery(cluster: &ClusterSnapshot, from: ServerId, tablet: Option<
     let servers: Vec<String> = recovery.lost_servers.iter().map(ServerId::to_string).collect();
     let lines = recovery.groups.iter().map(one).chain(plans).chain([format!("lost servers {}", servers.join(","))]);
     Ok(lines.collect::<Vec<_>>().join("\n"))
+}
+
+fn requested_drain(cluster: &ClusterSnapshot, server: ServerId) -> Result<String, Error> {
+    let replicas = drain::check_drain(cluster, server)?;
+    let one = |replica: &drain::DrainedReplica| match replica.to {
+        Some(to) => format!("group {} to {to}", replica.group),
+        None => format!("group {} is only removed", replica.group),
+    };
+    let moves: Vec<String> = replicas.iter().map(one).collect();
+    Ok(format!("drains {}", if moves.is_empty() { "nothing".to_owned() } else { moves.join(", ") }))
 }
 
 /// The placement of a table as `jobs::create` does it: the new groups, and how many tablets each group gets.

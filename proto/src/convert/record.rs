@@ -63,6 +63,7 @@ records! {
     DirectoryCopy = "copy of the directory";
     Behind = "record of what Chubby lacks";
     LostServer = "record of a lost tablet server";
+    DrainedServer = "record of a drained tablet server";
     Instance = "instance record";
     AppProfile = "app profile record";
     FinishedOperation = "finished operation";
