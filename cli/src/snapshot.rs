@@ -23,6 +23,7 @@ use ebla_model::scrub::ScrubState;
 use ebla_model::sync_delay::SyncState;
 use ebla_proto::locate::locate_client::LocateClient;
 use ebla_proto::locate::{ClusterReply, ClusterRequest};
+use ebla_proto::operate::DrainState;
 use ebla_proto::status::from_status;
 use ebla_proto::{convert, operate, record};
 use ebla_runtime::Runtime;
@@ -111,16 +112,26 @@ pub struct ServerSnapshot {
     pub scan_cache: Option<ScanCacheState>,
     /// Its locality groups in memory; `None`: not known.
     pub memory_groups: Option<MemoryGroups>,
+    /// How far its drain is.
+    pub drain: DrainState,
 }
 
 impl ServerSnapshot {
-    /// Its state in one word: `up`; `unreachable`, registered but not answering; `gone`, without a lease.
+    /// Its state in one word: `up`; `draining`, up and its replicas move away; `drained`, without replicas, and it runs or has stopped;
+    /// `unreachable`, registered but not answering; `gone`, without a lease.
     pub const fn state(&self) -> &'static str {
-        match (self.is_registered, self.is_reachable) {
-            (_, true) => "up",
-            (true, false) => "unreachable",
-            (false, false) => "gone",
+        match (self.is_registered, self.is_reachable, self.drain) {
+            (_, true, DrainState::None) => "up",
+            (_, true, DrainState::Draining) => "draining",
+            (_, true, DrainState::Drained) | (false, false, DrainState::Drained) => "drained",
+            (true, false, _) => "unreachable",
+            (false, false, DrainState::None | DrainState::Draining) => "gone",
         }
+    }
+
+    /// Whether it has stopped after a drain: nothing is missing without it.
+    pub const fn is_retired(&self) -> bool {
+        !self.is_registered && !self.is_reachable && matches!(self.drain, DrainState::Drained)
     }
 
     fn of_record(server: &record::Server) -> Self {
@@ -152,6 +163,7 @@ impl ServerSnapshot {
             sync: one.sync.as_ref().map(convert::sync_state_from_proto).unwrap_or_default(),
             scan_cache: one.scan_cache.as_ref().map(convert::scan_cache_state_from_proto),
             memory_groups: one.memory_groups.as_ref().map(convert::memory_groups_from_proto),
+            drain: one.drain(),
             ..Self::of_record(&one.server.clone().unwrap_or_default())
         }
     }
@@ -429,6 +441,18 @@ mod tests {
         let health = snapshot.health.unwrap();
         assert_eq!((health.replicas_live, health.replicas_wanted), (3, 6));
         assert_eq!((health.without_quorum, health.without_quorum_first), (1, vec![8]));
+    }
+
+    #[test]
+    fn the_state_of_a_drained_server_is_shown() {
+        let state = |is_registered, is_reachable, drain| {
+            ServerSnapshot { is_registered, is_reachable, drain, ..ServerSnapshot::default() }.state()
+        };
+        let of =
+            |drain| [(true, true), (true, false), (false, false)].map(|(lease, answers)| state(lease, answers, drain));
+        assert_eq!(of(DrainState::None), ["up", "unreachable", "gone"]);
+        assert_eq!(of(DrainState::Draining), ["draining", "unreachable", "gone"]);
+        assert_eq!(of(DrainState::Drained), ["drained", "unreachable", "drained"]);
     }
 
     #[test]

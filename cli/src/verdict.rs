@@ -100,7 +100,7 @@ pub fn evaluate(snapshot: &ClusterSnapshot) -> Verdict {
     found.extend(snapshot.servers.iter().filter_map(memory_exceeded));
     found.extend(shortages(snapshot, &health).map(|reason| (Level::Degraded, reason)));
     if health.shortages.is_empty() {
-        let silent = snapshot.servers.iter().filter(|server| !server.is_reachable);
+        let silent = snapshot.servers.iter().filter(|server| !server.is_reachable && !server.is_retired());
         found
             .extend(silent.map(|server| (Level::Degraded, format!("tablet server {} does not answer", named(server)))));
     }

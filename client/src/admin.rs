@@ -1,7 +1,7 @@
-//! Admin calls: tables, families, splits, merges, groups and the cluster status, at one address.
+//! Admin calls: tables, families, splits, merges, groups, drains and the cluster status, at one address.
 //!
-//! Calls for tables and families use the public admin API, so they work with any server that has it; splits, merges, groups
-//! and status use `ebla.operate`. Any tablet server accepts both and forwards them to the active master. Calls are not retried:
+//! Calls for tables and families use the public admin API, so they work with any server that has it; splits, merges, groups,
+//! drains and status use `ebla.operate`. Any tablet server accepts both and forwards them to the active master. Calls are not retried:
 //! the caller must see the error of creating a table twice.
 
 use std::collections::{BTreeMap, HashMap};
@@ -48,9 +48,9 @@ pub enum FamilyChange {
     Drop(String),
 }
 
-/// Whether a recovery is carried out.
+/// Whether a request is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecoveryMode {
+pub enum ExecutionMode {
     /// Only what it would do is determined.
     DryRun,
     /// It is carried out.
@@ -73,6 +73,13 @@ pub enum CheckMode {
     ReadOnly,
     /// It repairs what the master would repair by itself.
     Repair,
+}
+
+impl From<bool> for ExecutionMode {
+    /// From the flag `--dry-run`.
+    fn from(dry_run: bool) -> Self {
+        if dry_run { Self::DryRun } else { Self::Execute }
+    }
 }
 
 /// A group of the cluster.
@@ -323,12 +330,12 @@ impl Admin {
     /// `FailedPrecondition` when the servers that answer may not know everything; otherwise as [`Self::create_table`].
     pub async fn recover(
         &self,
-        mode: RecoveryMode,
+        mode: ExecutionMode,
         addresses: Vec<String>,
         without: &[ServerId],
     ) -> Result<operate::RecoverReply, Error> {
         let without = without.iter().map(|server| server.get()).collect();
-        let message = operate::RecoverRequest { dry_run: mode == RecoveryMode::DryRun, addresses, without };
+        let message = operate::RecoverRequest { dry_run: mode == ExecutionMode::DryRun, addresses, without };
         unwrap_response(self.operate().recover(self.request(message)).await)
     }
 
@@ -340,15 +347,51 @@ impl Admin {
     /// otherwise as [`Self::create_table`].
     pub async fn recover_tablets(
         &self,
-        mode: RecoveryMode,
+        mode: ExecutionMode,
         from: ServerId,
         tablet: Option<TabletId>,
     ) -> Result<operate::RecoverTabletsReply, Error> {
         let tablet = tablet.map_or(0, TabletId::get);
         let message =
-            operate::RecoverTabletsRequest { dry_run: mode == RecoveryMode::DryRun, from: from.get(), tablet };
+            operate::RecoverTabletsRequest { dry_run: mode == ExecutionMode::DryRun, from: from.get(), tablet };
         let reply = self.operate().recover_tablets(self.request(message)).await;
         reply.map(Response::into_inner).map_err(|status| from_status(&status).0)
+    }
+
+    /// Drains a tablet server: its replicas move to other servers, and it gets no new ones. Returns at once; a repetition, or a dry run,
+    /// shows what is left.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` and `ResourceExhausted` when the other servers cannot have its replicas; otherwise as
+    /// [`Self::create_table`].
+    pub async fn drain_server(
+        &self,
+        mode: ExecutionMode,
+        server: ServerId,
+    ) -> Result<operate::DrainServerReply, Error> {
+        let message = operate::DrainServerRequest { server: server.get(), dry_run: mode == ExecutionMode::DryRun };
+        let reply = self.operate().drain_server(self.request(message)).await;
+        reply.map(Response::into_inner).map_err(|status| from_status(&status).0)
+    }
+
+    /// Ends the drain of a tablet server. Whether it was drained.
+    ///
+    /// # Errors
+    /// As [`Self::create_table`].
+    pub async fn undrain_server(&self, mode: ExecutionMode, server: ServerId) -> Result<bool, Error> {
+        let message = operate::UndrainServerRequest { server: server.get(), dry_run: mode == ExecutionMode::DryRun };
+        let reply = self.operate().undrain_server(self.request(message)).await;
+        reply.map(|reply| reply.into_inner().was_drained).map_err(|status| from_status(&status).0)
+    }
+
+    /// Makes the cluster forget a tablet server that has no replicas and does not run.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` while it has replicas, is registered or responds; otherwise as [`Self::create_table`].
+    pub async fn remove_server(&self, mode: ExecutionMode, server: ServerId) -> Result<(), Error> {
+        let message = operate::RemoveServerRequest { server: server.get(), dry_run: mode == ExecutionMode::DryRun };
+        let reply = self.operate().remove_server(self.request(message)).await;
+        reply.map(drop).map_err(|status| from_status(&status).0)
     }
 
     /// Changes the locality groups of a table, in order, all or nothing, and returns all of them, by number. Without changes it only returns

@@ -29,6 +29,7 @@ pub mod alerts;
 mod bootstrap;
 mod check;
 pub mod cluster;
+mod drain;
 mod election;
 pub mod events;
 #[cfg(test)]

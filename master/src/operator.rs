@@ -1,4 +1,4 @@
-//! The operator API `ebla.operate`: status, groups, manual splits, merges, moves and divisions.
+//! The operator API `ebla.operate`: status, groups, drains of servers, manual splits, merges, moves and divisions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,10 +30,11 @@ use crate::cluster::{ClusterSnapshot, ReplicaReport, Role, TabletReport};
 use crate::health::{Health, Shortage};
 use crate::observation::StatusSnapshot;
 use crate::plan::capacity::{RepairWithoutRoom, check_room_for_division, check_room_for_split};
+use crate::plan::drain::replicas_on;
 use crate::plan::merge::MergeWith;
 use crate::routing::{TableMap, send_to_group_leader};
 use crate::server_client::DividedGroup;
-use crate::{check, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, usage};
+use crate::{check, drain, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, usage};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -236,7 +237,8 @@ async fn check_memory(master: &ActiveMaster, name: &TableName, changes: &[Locali
 
 fn servers(snapshot: &ClusterSnapshot, addresses: &BTreeMap<ServerId, String>) -> Vec<operate::ServerStatus> {
     let assigned = snapshot.assigned();
-    let missing = snapshot.assigned_servers().into_iter().filter(|id| !snapshot.servers.contains_key(id));
+    let should_exist = &snapshot.assigned_servers() | &snapshot.drained;
+    let missing = should_exist.into_iter().filter(|id| !snapshot.servers.contains_key(id));
     let missing = missing.map(|id| operate::ServerStatus {
         server: Some(record::Server {
             version: convert::VERSION,
@@ -245,11 +247,21 @@ fn servers(snapshot: &ClusterSnapshot, addresses: &BTreeMap<ServerId, String>) -
             ..Default::default()
         }),
         assigned: assigned.get(&id).copied().unwrap_or_default(),
+        drain: drain_state(snapshot, id).into(),
         ..Default::default()
     });
     let mut shown: Vec<_> = registered(snapshot, &assigned).chain(missing).collect();
     shown.sort_by_key(|one| one.server.as_ref().map(|server| server.server));
     shown
+}
+
+/// How far the drain of a server is.
+fn drain_state(snapshot: &ClusterSnapshot, server: ServerId) -> operate::DrainState {
+    match snapshot.drained.contains(&server) {
+        false => operate::DrainState::None,
+        true if replicas_on(snapshot, server).is_empty() => operate::DrainState::Drained,
+        true => operate::DrainState::Draining,
+    }
 }
 
 fn registered(
@@ -286,6 +298,7 @@ fn registered(
             sync: server.report.as_ref().map(|report| convert::sync_state_to_proto(&report.sync)),
             scan_cache: server.report.as_ref().map(|report| convert::scan_cache_state_to_proto(&report.scan_cache)),
             memory_groups: server.report.as_ref().map(|report| convert::memory_groups_to_proto(&report.memory_groups)),
+            drain: drain_state(snapshot, *id).into(),
         }
     })
 }
@@ -516,6 +529,30 @@ impl Operate for Operator {
         request: Request<operate::SetQuotaRequest>,
     ) -> Result<Response<operate::SetQuotaReply>, Status> {
         to_response(self.set_quota(request.into_inner()).await)
+    }
+
+    async fn drain_server(
+        &self,
+        request: Request<operate::DrainServerRequest>,
+    ) -> Result<Response<operate::DrainServerReply>, Status> {
+        let outcome = async { drain::drain(&self.handle.active_for_change().await?, request.into_inner()).await };
+        to_response(outcome.await)
+    }
+
+    async fn undrain_server(
+        &self,
+        request: Request<operate::UndrainServerRequest>,
+    ) -> Result<Response<operate::UndrainServerReply>, Status> {
+        let outcome = async { drain::undrain(&self.handle.active_for_change().await?, request.into_inner()).await };
+        to_response(outcome.await)
+    }
+
+    async fn remove_server(
+        &self,
+        request: Request<operate::RemoveServerRequest>,
+    ) -> Result<Response<operate::RemoveServerReply>, Status> {
+        let outcome = async { drain::remove(&self.handle.active_for_change().await?, request.into_inner()).await };
+        to_response(outcome.await)
     }
 
     async fn groups(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ebla_chubby::embedded::Embedded;
 use ebla_chubby::{Counter, Revision, SharedChubby, Write, paths, raise_counter};
 use ebla_client::Client;
-use ebla_client::admin::RecoveryMode;
+use ebla_client::admin::ExecutionMode;
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::Reason;
 use ebla_model::id::{TableId, TabletId};
@@ -106,7 +106,7 @@ impl Run {
         soon("the master knows that Chubby is behind", is_behind).await;
     }
 
-    async fn recover(&self, mode: RecoveryMode) -> RecoverReply {
+    async fn recover(&self, mode: ExecutionMode) -> RecoverReply {
         let addresses = self.servers.iter().map(|server| server.address().to_owned()).collect();
         self.client.admin().recover(mode, addresses, &[]).await.unwrap()
     }
@@ -175,11 +175,11 @@ async fn tables_that_are_later_than_the_backup_are_kept_and_recovered() {
     run.write(&name("old"), &["quince"]).await;
     run.assert_changes_are_refused().await;
 
-    let planned = run.recover(RecoveryMode::DryRun).await;
+    let planned = run.recover(ExecutionMode::DryRun).await;
     assert_eq!(planned.servers, [1, 2, 3]);
     assert!(planned.steps.iter().any(|step| step.contains("tables/new")), "{planned:?}");
     run.assert_changes_are_refused().await;
-    let done = run.recover(RecoveryMode::Execute).await;
+    let done = run.recover(ExecutionMode::Execute).await;
     assert_eq!(done.steps, planned.steps);
     run.ready().await;
     assert_eq!(run.rows(&name("new")).await, ROWS);
@@ -191,7 +191,7 @@ async fn tables_that_are_later_than_the_backup_are_kept_and_recovered() {
     assert!(run.rows(&name("later")).await.is_empty(), "no row of another table");
     run.client.admin().delete_table(&name("later")).await.unwrap();
     assert_eq!(run.rows(&name("new")).await, ROWS);
-    assert_eq!(run.recover(RecoveryMode::Execute).await.steps, Vec::<String>::new(), "nothing is missing any more");
+    assert_eq!(run.recover(ExecutionMode::Execute).await.steps, Vec::<String>::new(), "nothing is missing any more");
     run.stop().await;
 }
 
@@ -205,7 +205,7 @@ async fn a_chubby_with_lower_revisions_is_recovered() {
     run.wait_until_behind().await;
     assert_eq!(run.rows(&name("old")).await, ROWS, "reads continue");
     run.assert_changes_are_refused().await;
-    run.recover(RecoveryMode::Execute).await;
+    run.recover(ExecutionMode::Execute).await;
     run.ready().await;
     assert_eq!(run.rows(&name("new")).await, ROWS);
     soon("a master whose requests are accepted", || async {
@@ -226,9 +226,9 @@ async fn an_empty_chubby_is_recovered() {
         run.client.admin().status().await.is_ok_and(|status| status.awaited.is_some())
     })
     .await;
-    assert_eq!(run.recover(RecoveryMode::DryRun).await.servers, [1, 2, 3]);
+    assert_eq!(run.recover(ExecutionMode::DryRun).await.servers, [1, 2, 3]);
     assert!(run.chubby.read(paths::CLUSTER).await.unwrap().is_none(), "a dry run writes nothing");
-    run.recover(RecoveryMode::Execute).await;
+    run.recover(ExecutionMode::Execute).await;
     run.ready().await;
     for table in ["old", "new"] {
         assert_eq!(run.rows(&name(table)).await, ROWS);
@@ -254,7 +254,7 @@ async fn a_table_that_was_deleted_after_the_backup_is_deleted_again() {
 
     let run = Run::start(data, last).await;
     run.wait_until_behind().await;
-    let done = run.recover(RecoveryMode::Execute).await;
+    let done = run.recover(ExecutionMode::Execute).await;
     assert!(
         done.steps.iter().any(|step| step.starts_with("delete table") && step.contains("tables/deleted")),
         "{done:?}"
@@ -283,7 +283,7 @@ async fn a_chubby_that_is_later_than_the_servers_loses_nothing() {
     ];
     raise_counter(&*run.chubby, Counter::Tables, 901).await.unwrap();
     run.chubby.transact(vec![], files).await.unwrap();
-    let reply = run.recover(RecoveryMode::Execute).await;
+    let reply = run.recover(ExecutionMode::Execute).await;
     assert_eq!(reply.steps, Vec::<String>::new());
     assert!(reply.findings.iter().any(|finding| finding.contains("table 900")), "{reply:?}");
     assert!(run.chubby.read(&paths::table(schema.table)).await.unwrap().is_some(), "nothing is deleted");
@@ -302,11 +302,11 @@ async fn a_recovery_without_all_servers_is_refused() {
     let id = lost.id();
     lost.stop().await;
     let admin = run.client.admin();
-    let refused = admin.recover(RecoveryMode::Execute, Vec::new(), &[]).await.unwrap_err();
+    let refused = admin.recover(ExecutionMode::Execute, Vec::new(), &[]).await.unwrap_err();
     assert_eq!(refused.reason, Reason::FailedPrecondition);
     assert!(refused.message.contains(&format!("--without {id}")), "{refused}");
     run.assert_changes_are_refused().await;
-    admin.recover(RecoveryMode::Execute, Vec::new(), &[id]).await.unwrap();
+    admin.recover(ExecutionMode::Execute, Vec::new(), &[id]).await.unwrap();
     assert_eq!(run.rows(&name("new")).await, ROWS);
     run.stop().await;
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_client::Admin;
-use ebla_client::admin::RecoveryMode;
+use ebla_client::admin::ExecutionMode;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::GroupId;
 use ebla_model::key::KeyRange;
@@ -114,7 +114,7 @@ pub(crate) async fn operator(cluster: Arc<SimCluster>) -> turmoil::Result {
         let host = &cluster.servers[survivor];
         let Some(server) = host.hosted().map(|hosted| hosted.server()) else { continue };
         let admin = Admin::connect(&host.address(), &runtime).with_timeout(CALL);
-        let recovered = admin.recover_tablets(RecoveryMode::Execute, server, None).await;
+        let recovered = admin.recover_tablets(ExecutionMode::Execute, server, None).await;
         let outcome = recovered.as_ref().err().map_or("ok", |error| error.reason.name());
         cluster.note("operator", "recover", outcome);
         match recovered.and_then(|reply| reported(&reply)) {

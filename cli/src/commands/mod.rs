@@ -206,7 +206,6 @@ pub enum Command {
     TabletServer(tablet_server::TabletServer),
     Status(status::Status),
     Wait(wait::Wait),
-    /// List tablet servers
     #[command(subcommand)]
     Server(server::Server),
     #[command(subcommand)]

@@ -1,7 +1,7 @@
 //! `ebla recover`: restores the files of the lock service from what the tablet servers know.
 
 use ebla_client::Admin;
-use ebla_client::admin::RecoveryMode;
+use ebla_client::admin::ExecutionMode;
 use ebla_model::id::ServerId;
 use ebla_proto::operate::RecoverReply;
 use ebla_runtime::Runtime;
@@ -52,7 +52,7 @@ pub async fn run(recover: Recover, runtime: Runtime) -> Result<(), Failure> {
     let mut asked = addresses;
     asked.extend(recover.server.iter().flat_map(Addresses::list).cloned());
     let without: Vec<ServerId> = recover.without.iter().copied().map(ServerId::new).collect();
-    let mode = if recover.dry_run { RecoveryMode::DryRun } else { RecoveryMode::Execute };
+    let mode = if recover.dry_run { ExecutionMode::DryRun } else { ExecutionMode::Execute };
     let mut admin = Admin::connect(&address, &runtime);
     if let Some(timeout) = given_timeout() {
         admin = admin.with_timeout(timeout);
@@ -65,15 +65,15 @@ pub async fn run(recover: Recover, runtime: Runtime) -> Result<(), Failure> {
     Ok(())
 }
 
-fn render(reply: &RecoverReply, mode: RecoveryMode) -> String {
+fn render(reply: &RecoverReply, mode: ExecutionMode) -> String {
     let servers: Vec<String> = reply.servers.iter().map(u64::to_string).collect();
     let mut shown = format!("asked tablet servers {}\n", servers.join(", "));
     if reply.steps.is_empty() {
         shown.push_str("the lock service lacks nothing that they know\n");
     } else {
         shown.push_str(match mode {
-            RecoveryMode::DryRun => "would do:\n",
-            RecoveryMode::Execute => "done:\n",
+            ExecutionMode::DryRun => "would do:\n",
+            ExecutionMode::Execute => "done:\n",
         });
         reply.steps.iter().for_each(|step| shown.push_str(&format!("  {step}\n")));
     }
@@ -81,15 +81,15 @@ fn render(reply: &RecoverReply, mode: RecoveryMode) -> String {
         shown.push_str("to check:\n");
         reply.findings.iter().for_each(|finding| shown.push_str(&format!("  {finding}\n")));
     }
-    if mode == RecoveryMode::DryRun && !reply.steps.is_empty() {
+    if mode == ExecutionMode::DryRun && !reply.steps.is_empty() {
         shown.push_str("nothing was changed; run the command without --dry-run to do this\n");
     }
     shown
 }
 
-fn to_json(reply: &RecoverReply, mode: RecoveryMode) -> Value {
+fn to_json(reply: &RecoverReply, mode: ExecutionMode) -> Value {
     json!({
-        "dry_run": mode == RecoveryMode::DryRun,
+        "dry_run": mode == ExecutionMode::DryRun,
         "servers": reply.servers,
         "steps": reply.steps,
         "findings": reply.findings,
@@ -107,7 +107,7 @@ mod tests {
             steps: vec!["raise the counter tables to 6".to_owned()],
             findings: vec!["check the instances".to_owned()],
         };
-        let shown = render(&reply, RecoveryMode::DryRun);
+        let shown = render(&reply, ExecutionMode::DryRun);
         let lines = [
             "asked tablet servers 1, 3",
             "would do:",
@@ -117,10 +117,10 @@ mod tests {
             "nothing was changed; run the command without --dry-run to do this",
         ];
         assert_eq!(shown.lines().collect::<Vec<_>>(), lines);
-        assert!(render(&reply, RecoveryMode::Execute).contains("done:\n  raise"));
+        assert!(render(&reply, ExecutionMode::Execute).contains("done:\n  raise"));
         let complete = RecoverReply { servers: vec![1], ..Default::default() };
         assert_eq!(
-            render(&complete, RecoveryMode::Execute),
+            render(&complete, ExecutionMode::Execute),
             "asked tablet servers 1\nthe lock service lacks nothing that they know\n"
         );
     }

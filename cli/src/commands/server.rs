@@ -1,9 +1,12 @@
 //! `ebla server`: the tablet servers of a cluster.
 
+mod drain;
+
 use std::fmt;
 use std::time::Duration;
 
 use ebla_model::capacity::{Resources, WriteState, readable_bytes};
+use ebla_model::id::ServerId;
 use ebla_model::scan_cache::ScanCacheState;
 use ebla_model::scrub::ScrubState;
 use ebla_runtime::Runtime;
@@ -13,24 +16,109 @@ use super::{ClusterArguments, status};
 use crate::output::{self, Failure, Format, Table};
 use crate::snapshot::ServerSnapshot;
 
-/// Commands about tablet servers.
+/// List, drain and remove tablet servers
+///
+/// Examples:
+///   ebla server list
+///   ebla server drain 3
+///   ebla server remove 3
 #[derive(Debug, clap::Subcommand)]
+#[command(verbatim_doc_comment)]
 pub enum Server {
-    /// List the tablet servers: registered ones, and those that have replicas according to METADATA
+    /// List the tablet servers: registered ones, drained ones, and those that have replicas according to METADATA
     List {
         /// Which cluster
         #[command(flatten)]
         cluster: ClusterArguments,
+    },
+    /// Move all replicas of a tablet server to other servers, so that it can be removed
+    ///
+    /// Examples:
+    ///   ebla server drain 3 --dry-run
+    ///   ebla server drain 3
+    ///
+    /// Reads and writes go on: the leaderships leave the server first, and a replica is removed only together with the addition of
+    /// another one. The command shows the progress and ends when the server has no replica. After Ctrl-C the drain continues; the same
+    /// command shows its progress again. It is refused when the other servers are too few, or have no room. The server gets no replicas
+    /// until ebla server undrain.
+    #[command(verbatim_doc_comment)]
+    Drain {
+        /// Which cluster
+        #[command(flatten)]
+        cluster: ClusterArguments,
+        /// Number of the tablet server
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        server: u64,
+        /// Only show what would move, and where to
+        #[arg(long)]
+        dry_run: bool,
+        /// Return at once instead of waiting until the server has no replica
+        #[arg(long, conflicts_with = "dry_run")]
+        no_wait: bool,
+    },
+    /// End the drain of a tablet server: it may get replicas and leaderships again
+    ///
+    /// Example:
+    ///   ebla server undrain 3
+    ///
+    /// What has moved away does not move back by this, but replica balance may move other replicas to it.
+    #[command(verbatim_doc_comment)]
+    Undrain {
+        /// Which cluster
+        #[command(flatten)]
+        cluster: ClusterArguments,
+        /// Number of the tablet server
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        server: u64,
+        /// Only show whether the server is drained
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Make the cluster forget a tablet server that has no replicas and was stopped
+    ///
+    /// Example:
+    ///   ebla server remove 3
+    ///
+    /// It is refused while the server has replicas (drain it first), and while it is registered (stop its process first).
+    #[command(verbatim_doc_comment)]
+    Remove {
+        /// Which cluster
+        #[command(flatten)]
+        cluster: ClusterArguments,
+        /// Number of the tablet server
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        server: u64,
+        /// Only check whether it can be removed
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
 /// Carries out the command.
 ///
 /// # Errors
-/// When no cluster answers.
+/// What the cluster answers; when no cluster answers.
 pub async fn run(command: Server, runtime: Runtime) -> Result<(), Failure> {
-    let Server::List { cluster } = command;
-    let snapshot = status::snapshot(&cluster, &runtime).await?;
+    match command {
+        Server::List { cluster } => list(&cluster, &runtime).await,
+        Server::Drain { cluster, server, dry_run: true, no_wait: _ } => {
+            drain::preview(&cluster, ServerId::new(server), &runtime).await
+        }
+        Server::Drain { cluster, server, dry_run: false, no_wait } => {
+            let until = if no_wait { drain::Until::Recorded } else { drain::Until::Empty };
+            drain::drain(&cluster, ServerId::new(server), until, &runtime).await
+        }
+        Server::Undrain { cluster, server, dry_run } => {
+            drain::undrain(&cluster, ServerId::new(server), dry_run.into(), &runtime).await
+        }
+        Server::Remove { cluster, server, dry_run } => {
+            drain::remove(&cluster, ServerId::new(server), dry_run.into(), &runtime).await
+        }
+    }
+}
+
+async fn list(cluster: &ClusterArguments, runtime: &Runtime) -> Result<(), Failure> {
+    let snapshot = status::snapshot(cluster, runtime).await?;
     if let Some(error) = &snapshot.master_error {
         eprintln!("no master is available, so replicas and sizes are unknown: {error}");
     }

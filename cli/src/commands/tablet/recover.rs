@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ebla_client::Admin;
-use ebla_client::admin::RecoveryMode;
+use ebla_client::admin::ExecutionMode;
 use ebla_model::Micros;
 use ebla_model::id::{ServerId, TabletId};
 use ebla_proto::operate::{RecoverTabletsReply, RecoveredGroup};
@@ -30,7 +30,7 @@ pub(super) async fn run(
     if let Some(timeout) = given_timeout() {
         admin = admin.with_timeout(timeout);
     }
-    let mode = if dry_run { RecoveryMode::DryRun } else { RecoveryMode::Execute };
+    let mode = ExecutionMode::from(dry_run);
     let reply = admin.recover_tablets(mode, from, tablet).await?;
     match cluster.output {
         Format::Json => output::print_json(&to_json(&reply, mode)),
@@ -39,7 +39,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-fn render(reply: &RecoverTabletsReply, from: ServerId, mode: RecoveryMode) -> String {
+fn render(reply: &RecoverTabletsReply, from: ServerId, mode: ExecutionMode) -> String {
     let mut shown = String::new();
     for group in &reply.groups {
         shown.push_str(&format!(
@@ -63,8 +63,8 @@ fn render(reply: &RecoverTabletsReply, from: ServerId, mode: RecoveryMode) -> St
         ));
     }
     shown.push_str(match mode {
-        RecoveryMode::DryRun => "nothing was changed; run the command with --accept-data-loss to do this\n",
-        RecoveryMode::Execute => "done; ebla status shows when the tablets have all their replicas again\n",
+        ExecutionMode::DryRun => "nothing was changed; run the command with --accept-data-loss to do this\n",
+        ExecutionMode::Execute => "done; ebla status shows when the tablets have all their replicas again\n",
     });
     shown
 }
@@ -96,7 +96,7 @@ fn last_write(group: &RecoveredGroup) -> String {
     }
 }
 
-fn to_json(reply: &RecoverTabletsReply, mode: RecoveryMode) -> Value {
+fn to_json(reply: &RecoverTabletsReply, mode: ExecutionMode) -> Value {
     let one = |group: &RecoveredGroup| {
         let last = group.last.unwrap_or_default();
         json!({
@@ -109,7 +109,7 @@ fn to_json(reply: &RecoverTabletsReply, mode: RecoveryMode) -> Value {
         })
     };
     json!({
-        "dry_run": mode == RecoveryMode::DryRun,
+        "dry_run": mode == ExecutionMode::DryRun,
         "groups": reply.groups.iter().map(one).collect::<Vec<_>>(),
         "given_up_groups": reply.given_up_groups,
         "lost_servers": reply.lost_servers,
@@ -145,9 +145,9 @@ mod tests {
             "tablet servers 2, 3 are recorded as lost: delete their data folders before they start again",
             "nothing was changed; run the command with --accept-data-loss to do this",
         ];
-        let shown = render(&reply, ServerId::new(1), RecoveryMode::DryRun);
+        let shown = render(&reply, ServerId::new(1), ExecutionMode::DryRun);
         assert_eq!(shown.lines().collect::<Vec<_>>(), expected);
-        let shown = render(&reply, ServerId::new(1), RecoveryMode::Execute);
+        let shown = render(&reply, ServerId::new(1), ExecutionMode::Execute);
         assert!(shown.ends_with("done; ebla status shows when the tablets have all their replicas again\n"), "{shown}");
     }
 }
