@@ -29,6 +29,7 @@ pub mod alerts;
 mod bootstrap;
 mod check;
 pub mod cluster;
+mod division;
 mod drain;
 mod election;
 pub mod events;
@@ -75,6 +76,7 @@ use crate::bootstrap::PendingBootstrap;
 use crate::health::Health;
 use crate::mastership::Mastership;
 pub use crate::plan::auto_merge::MergeRules;
+use crate::plan::replica_balance::ReplicaBalance;
 
 /// The delay between two checks whether every tablet has a leader.
 const READY_DELAY: Duration = Duration::from_millis(20);
@@ -103,11 +105,13 @@ pub struct MasterConfig {
     pub repair_grace: Duration,
     /// When small tablets are merged.
     pub merges: MergeRules,
+    /// Whether replicas are moved between healthy servers.
+    pub replica_balance: ReplicaBalance,
 }
 
 impl MasterConfig {
     /// `replicas` for each tablet, and as many servers to bootstrap; a lease of 10 s and a grace of 30 s; merges below 64 MiB after
-    /// an hour.
+    /// an hour; replica balance.
     #[must_use]
     pub fn new(listen: &str, replicas: usize) -> Self {
         let replicas = replicas.max(1);
@@ -119,6 +123,7 @@ impl MasterConfig {
             lease_ttl: Duration::from_secs(10),
             repair_grace: REPAIR_GRACE,
             merges: MergeRules::default(),
+            replica_balance: ReplicaBalance::On,
         }
     }
 }

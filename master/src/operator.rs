@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_client::Deadline;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::key::RowKey;
@@ -29,12 +28,12 @@ use crate::bootstrap::PendingBootstrap;
 use crate::cluster::{ClusterSnapshot, ReplicaReport, Role, TabletReport};
 use crate::health::{Health, Shortage};
 use crate::observation::StatusSnapshot;
-use crate::plan::capacity::{RepairWithoutRoom, check_room_for_division, check_room_for_split};
+use crate::plan::capacity::{RepairWithoutRoom, check_room_for_split};
 use crate::plan::drain::replicas_on;
 use crate::plan::merge::MergeWith;
 use crate::routing::{TableMap, send_to_group_leader};
 use crate::server_client::DividedGroup;
-use crate::{check, drain, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, usage};
+use crate::{check, division, drain, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, usage};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -44,12 +43,6 @@ const MERGE_TIMEOUT: Duration = Duration::from_secs(110);
 const MOVE_TIMEOUT: Duration = Duration::from_secs(110);
 /// The timeout of a change of locality groups or quotas.
 const SCHEMA_TIMEOUT: Duration = Duration::from_secs(60);
-/// The timeout of dividing a group.
-const DIVIDE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the call waits then for the reports of the new group.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The delay before reports are read again.
-const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The maximum number of tablets, and of tables, that a status names.
 const LISTED_TABLETS_MAX: usize = 5;
@@ -387,44 +380,6 @@ async fn tablet_loads(master: &ActiveMaster, name: &TableName) -> Result<Vec<ope
     Ok(of_table.map(status).collect())
 }
 
-/// Divides a group. The rows of the tablets that have moved are written here, so that they are visible when the call
-/// returns; the leader of the new group writes them too.
-async fn divide(master: &ActiveMaster, group: GroupId) -> Result<DividedGroup, Error> {
-    let deadline = master.deadline(DIVIDE_TIMEOUT);
-    let snapshot = observation::observe_reports(master).await?;
-    let known = snapshot.groups().remove(&group);
-    let known = known.ok_or_else(|| {
-        Error::new(Reason::NotFound, format!("group {group} does not exist; ebla group list shows all groups"))
-    })?;
-    check_room_for_division(&snapshot, &known)?;
-    let call = |master: ActiveMaster, server, group: GroupDescriptor| {
-        Box::pin(async move { master.servers().divide(server, &group).await }) as BoxFuture<'static, _>
-    };
-    let divided = send_to_group_leader(master, &known, deadline, call).await?;
-    if let Err(error) = write_moved_rows(master, &divided, deadline).await {
-        warn!(%error, "group divided; METADATA not updated yet");
-        master.request_reconcile();
-    }
-    Ok(divided)
-}
-
-/// Waits until the new group's replicas report its tablets, and writes their rows.
-async fn write_moved_rows(master: &ActiveMaster, divided: &DividedGroup, deadline: Deadline) -> Result<(), Error> {
-    let until = master.deadline(REPORT_TIMEOUT);
-    loop {
-        let snapshot = observation::observe_reports(master).await?;
-        let moved = snapshot.tablets().into_values().filter(|tablet| tablet.group == divided.right.group);
-        let moved: Vec<TabletDescriptor> = moved.cloned().collect();
-        if moved.len() as u64 >= divided.tablets_moved {
-            return jobs::create::write_rows(master, &moved, &BTreeMap::new(), deadline).await;
-        }
-        if until.has_passed(&master.runtime().clock) {
-            return Err(Error::new(Reason::Deadline, format!("group {} has not started yet", divided.right.group)));
-        }
-        tokio::time::sleep(master.runtime().rng.jitter(RETRY_DELAY)).await;
-    }
-}
-
 /// Rejects a split key that could not be a row key.
 fn check_split(at: Option<&RowKey>) -> Result<(), Error> {
     let invalid = |error: Error| {
@@ -585,7 +540,7 @@ impl Operate for Operator {
         let outcome = async {
             let master = self.handle.active_for_change().await?;
             let DividedGroup { left, right, tablets_moved } =
-                divide(&master, GroupId::new(request.into_inner().group)).await?;
+                division::divide(&master, GroupId::new(request.into_inner().group)).await?;
             Ok(operate::DivideGroupReply {
                 left: Some(convert::group_to_proto(&left)),
                 right: Some(convert::group_to_proto(&right)),

@@ -34,9 +34,10 @@ use crate::plan::capacity::RepairWithoutRoom;
 use crate::plan::drain::is_incomplete;
 use crate::plan::failure_detector::{FailureDetector, is_only_heard};
 use crate::plan::repair::{PlanContext, ReplicaChange, detection_timeouts, has_unconfirmed_extras};
+use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::{Action, plan};
 use crate::server_client::InitialState;
-use crate::{jobs, observation, schema_store};
+use crate::{MasterConfig, division, jobs, observation, schema_store};
 
 /// Between two rounds that nothing requests earlier.
 const ROUND_PERIOD: Duration = Duration::from_secs(60);
@@ -105,6 +106,7 @@ struct Reconciler {
     /// How long a server may be down before its replicas are replaced.
     grace: Duration,
     merge_rules: MergeRules,
+    balance: ReplicaBalance,
     stopping: Tasks,
     failures: FailureDetector,
     /// Groups whose quorum loss was reported.
@@ -156,6 +158,7 @@ impl Reconciler {
             master,
             grace: config.repair_grace,
             merge_rules: config.merges,
+            balance: config.replica_balance,
             stopping,
             failures: FailureDetector::default(),
             reported_quorum_losses: BTreeSet::new(),
@@ -252,6 +255,7 @@ impl Reconciler {
             grace: self.grace,
             replicas: self.master.replicas(),
             failures: self.failures.clone(),
+            balance: self.balance,
             in_progress,
             merges,
         };
@@ -369,6 +373,7 @@ impl Reconciler {
             Action::ReportQuorumLoss { .. } | Action::ReportNoRoom(_) | Action::ReportUnknownTable { .. } => {
                 return Ok(ActionOutcome::NotLogged);
             }
+            Action::DivideGroup(group) => return Ok(divide_group(&self.master, group.group).await),
             Action::TransferLeader { group, from, to } => {
                 return Ok(transfer_leader(&self.master, group, *from, *to).await);
             }
@@ -396,6 +401,20 @@ async fn transfer_leader(
             if failed.error.reason == Reason::Busy {
                 master.request_reconcile();
             }
+            ActionOutcome::NotLogged
+        }
+    }
+}
+
+/// Requests another round after a division, whose halves may move apart. A failure can wait: the group is served as it is.
+async fn divide_group(master: &ActiveMaster, group: GroupId) -> ActionOutcome {
+    match division::divide(master, group).await {
+        Ok(_divided) => {
+            master.request_reconcile();
+            ActionOutcome::Completed
+        }
+        Err(error) => {
+            warn!(%group, %error, "replica balance: group not divided");
             ActionOutcome::NotLogged
         }
     }
@@ -461,6 +480,7 @@ pub(crate) async fn execute(master: &ActiveMaster, action: &Action) -> Result<()
         | Action::ReportQuorumLoss { .. }
         | Action::ReportNoRoom(_)
         | Action::ReportUnknownTable { .. }
+        | Action::DivideGroup(_)
         | Action::TransferLeader { .. } => Ok(()),
     }
 }

@@ -14,6 +14,7 @@ use ebla_chubby::embedded::Embedded;
 use ebla_chubby::{SharedChubby, paths};
 use ebla_client::table::ReadOptions;
 use ebla_client::{Client, Table};
+use ebla_master::plan::replica_balance::ReplicaBalance;
 use ebla_master::{Master, MasterConfig};
 use ebla_model::id::{GroupId, ReplicaId, ServerId, TabletId};
 use ebla_model::key::{KeyRange, RowKey, RowSet};
@@ -102,7 +103,13 @@ impl TestCluster {
 
     /// Starts a master and waits until it is active and every tablet has a leader.
     async fn start_master(&mut self, bootstrap_servers: usize) {
-        let config = MasterConfig { bootstrap_servers, repair_grace: GRACE, ..MasterConfig::new("127.0.0.1:0", 3) };
+        let config = MasterConfig {
+            bootstrap_servers,
+            repair_grace: GRACE,
+            // Replicas move only because of repairs.
+            replica_balance: ReplicaBalance::Off,
+            ..MasterConfig::new("127.0.0.1:0", 3)
+        };
         let master = Master::start(config, self.chubby.clone(), self.runtime.clone()).await.unwrap();
         tokio::time::timeout(TIMEOUT, master.ready()).await.unwrap();
         self.master = Some(master);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ebla_master::MasterConfig;
+use ebla_master::plan::replica_balance::ReplicaBalance;
 use ebla_runtime::Runtime;
 use serde_json::json;
 
@@ -33,6 +34,28 @@ pub struct Master {
     /// When small tablets are merged
     #[command(flatten)]
     pub merges: MergeArguments,
+    /// Whether replicas move between healthy servers so that all have about as much, and groups divide until there is one for each
+    /// server
+    #[arg(long, value_name = "on|off", value_enum, default_value = "on")]
+    pub balance: Balance,
+}
+
+/// Whether replicas move between healthy servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Balance {
+    /// They do.
+    On,
+    /// They do not.
+    Off,
+}
+
+impl From<Balance> for ReplicaBalance {
+    fn from(balance: Balance) -> Self {
+        match balance {
+            Balance::On => Self::On,
+            Balance::Off => Self::Off,
+        }
+    }
 }
 
 /// Runs until Ctrl-C or SIGTERM. Ready means that the master serves and takes part in the election.
@@ -48,6 +71,7 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
         lease_ttl: master.node.lease_ttl(),
         repair_grace: Duration::from_secs(master.repair_grace.into()),
         merges: master.merges.rules(),
+        replica_balance: master.balance.into(),
         ..MasterConfig::new(&master.node.listen, master.replicas.into())
     };
     let running = ebla_master::Master::start(config, chubby, runtime.clone()).await?;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ebla_model::capacity::Demand;
+use ebla_model::capacity::{Demand, ResourceShortage};
 use ebla_model::id::{GroupId, ServerId};
 use ebla_model::metadata::{GroupDescriptor, Replica};
 
@@ -77,12 +77,26 @@ impl<'a> ChangeBudget<'a> {
         Some(ReplicaChange { group: repair.group.clone(), leader: repair.leader, add, remove })
     }
 
+    /// Whether a replica of the group may move from a member's server to this one now.
+    pub(super) fn admits(&self, group: &GroupDescriptor, replaced: Replica, to: ServerId) -> bool {
+        self.left > 0
+            && to != replaced.server
+            && self.has_free_slot(to)
+            && !self.has_replica(to, group)
+            && self.shortage(to, self.demand(group.group)).is_none()
+    }
+
+    /// Counts a change that gives this server a replica of the group.
+    pub(super) fn start(&mut self, to: ServerId, group: GroupId) {
+        self.left = self.left.saturating_sub(1);
+        self.reserve(to, group);
+    }
+
     /// The server for a new replica of the group in place of `replaced`, which gets it from now on; `None` as for a repair that may not
     /// start.
     pub(super) fn replace(&mut self, group: &GroupDescriptor, replaced: Replica) -> Option<ServerId> {
         let server = self.choose_server(group, Some(replaced))?;
-        self.left = self.left.saturating_sub(1);
-        self.reserve(server, group.group);
+        self.start(server, group.group);
         Some(server)
     }
 
@@ -104,19 +118,27 @@ impl<'a> ChangeBudget<'a> {
             free.extend(dead.and_then(|dead| Some((*self.loads.get(&dead.server)?, dead.server))));
         }
         let demand = self.demand(group.group);
-        let shortage = |server: &ServerId| {
-            let reserved = self.reserved.get(server).copied().unwrap_or_default();
-            resources(self.cluster, *server)?.shortage(demand.plus(reserved))
-        };
         let without_room = free.iter().min().and_then(|(_load, server)| {
-            Some(RepairWithoutRoom { group: group.group, server: *server, shortage: shortage(server)? })
+            let shortage = self.shortage(*server, demand)?;
+            Some(RepairWithoutRoom { group: group.group, server: *server, shortage })
         });
-        free.retain(|(_load, server)| shortage(server).is_none());
+        free.retain(|(_load, server)| self.shortage(*server, demand).is_none());
         if free.is_empty() {
             self.without_room.extend(without_room);
         }
-        free.retain(|(_load, server)| self.incoming.get(server).is_none_or(|count| *count < self.incoming_max));
+        free.retain(|(_load, server)| self.has_free_slot(*server));
         free.into_iter().min().map(|(_load, server)| server)
+    }
+
+    /// What the server lacks for the demand beside the replicas that are on their way to it.
+    fn shortage(&self, server: ServerId, demand: Demand) -> Option<ResourceShortage> {
+        let reserved = self.reserved.get(&server).copied().unwrap_or_default();
+        resources(self.cluster, server)?.shortage(demand.plus(reserved))
+    }
+
+    /// Whether another replica may be on its way to the server.
+    fn has_free_slot(&self, server: ServerId) -> bool {
+        self.incoming.get(&server).is_none_or(|count| *count < self.incoming_max)
     }
 
     /// Whether a server has a replica of the group: a member, or an extra one.

@@ -4,8 +4,8 @@
 //! that is based on an old snapshot is at worst unnecessary: requests are fenced, and receivers compare the expected
 //! state.
 //!
-//! It does not plan moves of replicas between healthy servers; `merge` and `relocate` check a merge and a move of a tablet
-//! that an operator requests, `quorum_loss` the recovery of groups from one replica.
+//! `merge` and `relocate` check a merge and a move of a tablet that an operator requests, `drain` the drain of a server, `quorum_loss` the
+//! recovery of groups from one replica.
 
 pub mod auto_merge;
 pub mod behind;
@@ -23,8 +23,9 @@ pub mod quorum_loss;
 pub mod recovery;
 pub mod relocate;
 pub mod repair;
+pub mod replica_balance;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use ebla_chubby::Counter;
@@ -104,6 +105,8 @@ pub enum Action {
     },
     /// Replica repair: no server has room for a new replica of a group. An operator must give one more room, or add one.
     ReportNoRoom(RepairWithoutRoom),
+    /// Replica balance: there are fewer groups than servers, and this one is the largest that can be divided.
+    DivideGroup(GroupDescriptor),
     /// Leader balance: a server leads many groups, and another voter's server leads few.
     TransferLeader {
         /// The descriptor as the leader reported it.
@@ -156,6 +159,7 @@ impl fmt::Display for Action {
             Self::ReportNoRoom(repair) => {
                 write!(f, "report-no-room group={} server={}: {}", repair.group, repair.server, repair.message())
             }
+            Self::DivideGroup(group) => write!(f, "divide-group group={}", group.group),
             Self::TransferLeader { group, from, to } => {
                 write!(f, "transfer-leader group={} from={from} to={to}", group.group)
             }
@@ -195,13 +199,28 @@ pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     actions.extend(stale_schemas(cluster));
     actions.extend(pending_operations(cluster));
     actions.extend(incomplete_deletions(cluster));
-    actions.extend(repair::repair(cluster, ctx));
+    let repairs = repair::repair(cluster, ctx);
+    let has_repairs = repairs.iter().any(|action| !matches!(action, Action::DropReplica { .. }));
+    actions.extend(repairs);
     actions.extend(deleted::orphan_rows(cluster));
     actions.extend(deleted::obsolete_records(cluster));
     actions.extend(deleted::unknown_tables(cluster));
-    actions.extend(leader_balance::balance_leaders(cluster, ctx));
+    let moves = if has_repairs { Vec::new() } else { replica_balance::balance_replicas(cluster, ctx) };
+    let moved: BTreeSet<GroupId> = moves.iter().filter_map(changed_group).collect();
+    actions.extend(moves);
+    let transfers = leader_balance::balance_leaders(cluster, ctx).into_iter();
+    actions.extend(transfers.filter(|transfer| changed_group(transfer).is_none_or(|group| !moved.contains(&group))));
     actions.extend(auto_merge::merges(cluster, ctx));
     actions
+}
+
+/// The group that an action of balance changes.
+fn changed_group(action: &Action) -> Option<GroupId> {
+    match action {
+        Action::ChangeReplicas(change) => Some(change.group.group),
+        Action::DivideGroup(group) | Action::TransferLeader { group, .. } => Some(group.group),
+        _ => None,
+    }
 }
 
 fn stale_root(cluster: &ClusterSnapshot) -> Option<Action> {
@@ -285,5 +304,7 @@ fn incomplete_deletions(cluster: &ClusterSnapshot) -> impl Iterator<Item = Actio
     deleting.map(|schema| Action::FinishDelete(schema.table))
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -43,6 +43,7 @@ use super::auto_merge::MergeContext;
 use super::change_budget::ChangeBudget;
 use super::failure_detector::{Component, FailureDetector};
 use super::leader_balance::can_leave;
+use super::replica_balance::ReplicaBalance;
 use crate::cluster::{ClusterSnapshot, GroupProgress, ReplicaReport};
 
 /// A member that its server does not have is created again after this fraction of the grace: a divide may be about
@@ -66,6 +67,8 @@ pub struct PlanContext {
     pub replicas: usize,
     /// Since when which components have been missing.
     pub failures: FailureDetector,
+    /// Whether replicas are moved between healthy servers.
+    pub balance: ReplicaBalance,
     /// The groups whose replicas are being changed, and the server that gets one.
     pub in_progress: BTreeMap<GroupId, Option<ServerId>>,
     /// When tablets are merged, and the merges of this master.

@@ -26,6 +26,7 @@
 //! highest 3 table=5 tablet=7 operation=4                         the highest ids that server 3 reports
 //! clock-off 3                                                    the clock of server 3 is off
 //! slow-disk 3                                                    the disk of server 3 is slow
+//! balance                                                        replicas are moved between healthy servers
 //! drained 3                                                      server 3 is drained
 //! merge 7 8                                                      an operator requests a merge; without 8: with the next tablet
 //! place 1000                                                     a table of 1,000 tablets is placed
@@ -47,7 +48,6 @@
 //! Members are servers, whose replicas are numbered from 1, or `replica@server`: `on=1,2,1001@4`. The outgoing voters of
 //! a joint membership: `was=1,2,3`. Learners: `learners=1001@4`. `at=20`: the index of the membership's entry.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -246,6 +246,7 @@ fn default_context() -> PlanContext {
         grace: Duration::from_secs(30),
         replicas: 1,
         failures: FailureDetector::default(),
+        balance: replica_balance::ReplicaBalance::Off,
         in_progress: BTreeMap::new(),
         merges: MergeContext { rules: MergeRules::OFF, memory: MergeMemory::default() },
     }
@@ -319,6 +320,7 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
             let merge_after = Duration::from_secs(words.number("after").unwrap());
             ctx.merges.rules = MergeRules { merge_bytes: amount(words.value("bytes").unwrap()), merge_after };
         }
+        "balance" => ctx.balance = replica_balance::ReplicaBalance::On,
         "drained" => _ = cluster.drained.insert(ServerId::new(number())),
         "now" => ctx.now = Duration::from_secs(number()),
         "replicas" => ctx.replicas = usize::try_from(number()).unwrap(),
