@@ -5,7 +5,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ebla_client::admin::ExecutionMode;
 use ebla_client::{Admin, Client, Table};
+use ebla_model::error::Reason;
 use ebla_model::key::RowKey;
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
@@ -114,6 +116,69 @@ fn a_graceful_stop_of_a_tablet_server_causes_no_errors() {
         println!(
             "one of three servers stopped gracefully: {led_before} leaderships transferred in {left:?}, stopped after \
              {stopped:?}; longest stall {:?}, {} acknowledged, 0 errors",
+            round.longest_stall,
+            load.acknowledged()
+        );
+        cluster.stop_all().await;
+    });
+}
+
+/// Polls until the condition holds.
+async fn until(what: &str, runtime: &Runtime, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = runtime.clock.monotonic() + Duration::from_secs(120);
+    while !holds().await {
+        assert!(runtime.clock.monotonic() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[test]
+fn a_server_that_joins_gets_replicas_and_a_drained_one_is_emptied_without_errors() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = Runtime::system("elastic");
+        let (mut cluster, mut load, endpoints) = start(folder.path(), 2, &runtime).await;
+        let admin = Admin::connect(&cluster.addresses()[0], &runtime);
+        let leaver = cluster.server(2).unwrap().id();
+        let refused = admin.drain_server(ExecutionMode::Execute, leaver).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::FailedPrecondition, "{refused}");
+
+        let running = load.start(&endpoints).await.unwrap();
+        let began = runtime.clock.monotonic();
+        let joined = cluster.join().await.unwrap();
+        // Three groups on three servers have nine replicas; four servers are balanced when one has three.
+        let replicas =
+            |cluster: &InProcess, number: usize| cluster.server(number).unwrap().tablet_manager().groups().len();
+        until("the new server gets replicas", &runtime, async || replicas(&cluster, joined) >= 2).await;
+        let balanced = runtime.clock.monotonic() - began;
+
+        let planned = admin.drain_server(ExecutionMode::DryRun, leaver).await.unwrap();
+        assert!(!planned.drained && !planned.replicas.is_empty(), "{planned:?}");
+        let began = runtime.clock.monotonic();
+        assert!(admin.drain_server(ExecutionMode::Execute, leaver).await.unwrap().drained);
+        until("the drained server loses its replicas", &runtime, async || {
+            let left = admin.drain_server(ExecutionMode::DryRun, leaver).await;
+            left.is_ok_and(|left| left.drained && left.replicas.is_empty())
+        })
+        .await;
+        let drained = runtime.clock.monotonic() - began;
+        assert_eq!(replicas(&cluster, 2), 0);
+        let refused = admin.remove_server(ExecutionMode::Execute, leaver).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::FailedPrecondition, "it is registered: {refused}");
+        cluster.stop(Node::TabletServer(2)).await.unwrap();
+        admin.remove_server(ExecutionMode::Execute, leaver).await.unwrap();
+        let listed = admin.status().await.unwrap().servers;
+        assert!(listed.iter().all(|one| one.server.as_ref().unwrap().server != leaver.get()), "{listed:?}");
+        let removed = admin.remove_server(ExecutionMode::Execute, leaver).await.unwrap_err();
+        assert_eq!(removed.reason, Reason::NotFound, "{removed}");
+
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let round = load.finish(running).await;
+        assert!(round.errors.is_empty(), "there were errors: {:?}", round.errors);
+        check(&mut load, &endpoints).await;
+        println!(
+            "balanced {balanced:?} after a server joined; one drained in {drained:?} and removed; longest stall {:?}, {} acknowledged, \
+             0 errors",
             round.longest_stall,
             load.acknowledged()
         );

@@ -84,6 +84,8 @@ pub struct ServerSnapshot {
     pub is_registered: bool,
     /// Whether it answers.
     pub is_reachable: bool,
+    /// Its zone.
+    pub zone: Option<String>,
     /// Incarnation of its process.
     pub incarnation: Option<u64>,
     /// Its release.
@@ -139,6 +141,7 @@ impl ServerSnapshot {
         Self {
             id: server.server,
             address: non_empty(&server.address),
+            zone: non_empty(&server.zone),
             incarnation: is_seen.then_some(server.incarnation),
             release: non_empty(&server.release),
             ..Self::default()

@@ -13,9 +13,11 @@ use tracing::info;
 
 use crate::active::ActiveMaster;
 use crate::cluster::ClusterSnapshot;
+use crate::plan::auto_merge::{MergeContext, MergeMemory, MergeRules};
 use crate::plan::check::{Contents, Finding, Remedy, ReplicaContent, findings, not_comparable};
 use crate::plan::failure_detector::FailureDetector;
 use crate::plan::repair::PlanContext;
+use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::{Action, plan};
 use crate::{observation, reconciler};
 
@@ -77,7 +79,11 @@ async fn observe(master: &ActiveMaster) -> Result<Observed, Error> {
     let mut failures = FailureDetector::default();
     failures.observe(&snapshot, now);
     let (replicas, in_progress) = (master.replicas(), master.replica_changes().in_progress());
-    let actions = plan(&snapshot, &PlanContext { now, grace: GRACE, replicas, failures, in_progress });
+    // Merges and balance change what is right.
+    let merges = MergeContext { rules: MergeRules::OFF, memory: MergeMemory::default() };
+    let balance = ReplicaBalance::Off;
+    let ctx = PlanContext { now, grace: GRACE, replicas, failures, in_progress, balance, merges };
+    let actions = plan(&snapshot, &ctx);
     Ok(Observed { snapshot, actions })
 }
 

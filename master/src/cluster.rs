@@ -23,6 +23,7 @@ use ebla_model::scrub::ScrubState;
 use ebla_model::sync_delay::SyncState;
 use ebla_model::tablet_load::TabletLoad;
 use ebla_model::time::Micros;
+use ebla_model::zone::Zone;
 
 /// The state of the cluster as observed at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,6 +98,8 @@ pub struct Server {
     pub incarnation: Incarnation,
     /// The release that it runs.
     pub release: String,
+    /// The zone that it was started with; `None` also for one that is not registered.
+    pub zone: Option<Zone>,
     /// Whether it is registered in Chubby.
     pub registration: Registration,
     /// Its report; `None` when it did not respond.

@@ -173,6 +173,7 @@ mod tests {
                 address: String::new(),
                 incarnation: Incarnation::new(1),
                 release: String::new(),
+                zone: None,
                 registration: Registration::Registered,
                 report: Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }),
                 later_epoch: false,

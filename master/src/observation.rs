@@ -135,6 +135,7 @@ async fn observe_unregistered_server(master: &ActiveMaster, id: ServerId) -> Opt
         address: String::new(),
         incarnation: Incarnation::new(reply.incarnation),
         release: String::new(),
+        zone: None,
         registration: Registration::Unregistered,
         report: Some(report_from_proto(&reply)),
         later_epoch: false,
@@ -192,8 +193,10 @@ async fn observe_server(master: &ActiveMaster, id: ServerId, server: record::Ser
     };
     let incarnation = Incarnation::new(server.incarnation);
     let registration = Registration::Registered;
+    // A name that cannot be parsed counts as none.
+    let zone = server.zone.parse().ok();
     let (address, release) = (server.address, server.release);
-    (id, Server { address, incarnation, release, registration, report, later_epoch })
+    (id, Server { address, incarnation, release, zone, registration, report, later_epoch })
 }
 
 fn report_from_proto(reply: &control::ReportReply) -> ServerReport {

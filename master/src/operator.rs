@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_model::error::{Error, Reason};
+use ebla_model::error::Error;
 use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::locality::{GroupSizes, LocalityGroupChange, StoredBytes};
@@ -12,6 +12,7 @@ use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::mutation::validate_row_key;
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_model::tablet_event::TabletEventCause;
+use ebla_model::zone::Zone;
 use ebla_proto::operate::operate_server::Operate;
 use ebla_proto::{convert, operate, record};
 use ebla_routing::Annotations;
@@ -31,9 +32,11 @@ use crate::observation::StatusSnapshot;
 use crate::plan::capacity::{RepairWithoutRoom, check_room_for_split};
 use crate::plan::drain::replicas_on;
 use crate::plan::merge::MergeWith;
-use crate::routing::{TableMap, send_to_group_leader};
+use crate::routing::TableMap;
 use crate::server_client::DividedGroup;
-use crate::{check, division, drain, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, usage};
+use crate::{
+    check, division, drain, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, usage,
+};
 
 /// The timeout of a split.
 const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -274,6 +277,7 @@ fn registered(
                 address: server.address.clone(),
                 incarnation: server.incarnation.get(),
                 release: server.release.clone(),
+                zone: server.zone.as_ref().map(Zone::to_string).unwrap_or_default(),
             }),
             reachable: server.report.is_some(),
             replicas: tablets(None),

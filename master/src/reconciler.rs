@@ -37,7 +37,7 @@ use crate::plan::repair::{PlanContext, ReplicaChange, detection_timeouts, has_un
 use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::{Action, plan};
 use crate::server_client::InitialState;
-use crate::{MasterConfig, division, jobs, observation, schema_store};
+use crate::{division, jobs, observation, schema_store};
 
 /// Between two rounds that nothing requests earlier.
 const ROUND_PERIOD: Duration = Duration::from_secs(60);
@@ -189,7 +189,7 @@ impl Reconciler {
     async fn view(&self, snapshot: &ClusterSnapshot) -> ClusterView {
         let health = Health::of(snapshot, self.master.replicas());
         let addresses = observation::addresses(&self.master, snapshot).await;
-        let repairs = self.master.replica_changes().in_progress().len();
+        let repairs = self.master.replica_changes().repairs();
         ClusterView {
             metadata: self.metadata_error.clone(),
             repairs,
@@ -372,6 +372,11 @@ impl Reconciler {
             }
             Action::ReportQuorumLoss { .. } | Action::ReportNoRoom(_) | Action::ReportUnknownTable { .. } => {
                 return Ok(ActionOutcome::NotLogged);
+            }
+            Action::DropReplica { .. } => {
+                execute(&self.master, action).await?;
+                // Another move may follow, or the server may be empty now.
+                self.master.request_reconcile();
             }
             Action::DivideGroup(group) => return Ok(divide_group(&self.master, group.group).await),
             Action::TransferLeader { group, from, to } => {

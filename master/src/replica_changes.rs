@@ -1,4 +1,4 @@
-//! Replica repair: executes replica changes in the background. Each copies a group with all its tablets, so the reconciler must
+//! Executes replica changes in the background: repairs, drains and replica balance. Each copies a group with all its tablets, so the reconciler must
 //! not wait for it.
 //!
 //! Only this master knows the changes in progress. A new master finds incomplete ones in the groups themselves, as a
@@ -16,31 +16,40 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::active::ActiveMaster;
-use crate::plan::repair::{Addition, ReplicaChange};
+use crate::plan::repair::{Addition, ChangeReason, ReplicaChange};
 use crate::server_client::InitialState;
 
 /// How many times a hint to another leader is followed.
 const LEADER_HINTS_MAX: usize = 3;
 
+/// A change in progress: the server that gets a replica, and what it is for.
+type RunningChange = (Option<ServerId>, ChangeReason);
+
 /// The replica changes in progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReplicaChanges {
-    /// The groups, and the servers that get a replica. Locked for a lookup; at most as many entries as a plan
+    /// By group. Locked for a lookup; at most as many entries as a plan
     /// starts.
-    in_progress: Arc<Mutex<BTreeMap<GroupId, Option<ServerId>>>>,
+    in_progress: Arc<Mutex<BTreeMap<GroupId, RunningChange>>>,
 }
 
 impl ReplicaChanges {
     /// The groups whose replicas are being changed, and the servers that get one.
     pub(crate) fn in_progress(&self) -> BTreeMap<GroupId, Option<ServerId>> {
-        self.in_progress.lock().clone()
+        self.in_progress.lock().iter().map(|(group, (server, _reason))| (*group, *server)).collect()
+    }
+
+    /// The number of repairs among them.
+    pub(crate) fn repairs(&self) -> usize {
+        self.in_progress.lock().values().filter(|(_server, reason)| *reason == ChangeReason::Repair).count()
     }
 
     /// Starts a change. When it ends, with or without success, it requests a round of the reconciler.
     pub(crate) fn start(&self, master: &ActiveMaster, change: ReplicaChange) {
         let group = change.group.group;
-        self.in_progress.lock().insert(group, change.add.map(Addition::server));
-        info!(%change, "replica change started");
+        let reason = change.reason;
+        self.in_progress.lock().insert(group, (change.add.map(Addition::server), reason));
+        info!(%change, %reason, "replica change started");
         let guard = InProgressGuard { changes: self.clone(), master: master.clone(), group };
         let master = master.clone();
         master.runtime().tasks.clone().spawn_until_stopped("repair", async move {

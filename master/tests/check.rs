@@ -1,7 +1,5 @@
 //! The check of a cluster over its API: a lost row of METADATA is found and repaired, a folder that was set aside is only found.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail, also in its helpers")]
-
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;

@@ -58,6 +58,7 @@ pub mod tablet_event;
 pub mod tablet_load;
 pub mod tablet_move;
 pub mod time;
+pub mod zone;
 
 pub use crate::admin::app_profile::{AppProfile, AppProfileName};
 pub use crate::admin::instance::{Instance, InstanceName, Instances, ProjectName};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebla_model::zone::Zone;
 use ebla_runtime::units::ByteSize;
 use ebla_runtime::{ResourceProbe, SystemResources};
 use ebla_storage::disk::{Disk, RealDisk};
@@ -61,6 +62,8 @@ pub struct ServerOptions {
     pub resources: OpenResources,
     /// When and how fast all stores are read, to find damaged blocks.
     pub scrub: ScrubOptions,
+    /// What fails together with this server; `None`: it is a zone of its own.
+    pub zone: Option<Zone>,
 }
 
 /// When and how fast all stores are read, to find damaged blocks.
@@ -145,6 +148,7 @@ impl ServerOptions {
             disk_reserve: None,
             resources: Arc::new(|folder, reserve| Arc::new(SystemResources::new(folder, reserve))),
             scrub: ScrubOptions::default(),
+            zone: None,
         }
     }
 

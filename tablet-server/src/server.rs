@@ -201,8 +201,8 @@ impl TabletServer {
             maintenance::start(&manager, maintenance_limits(&config.options), &background);
             persist_cluster_id(&manager, &directory, &background);
             directory_cache.persist_changes(&directory, manager.maintenance(), &background);
-            let registration =
-                Registration { server, address: address.clone(), incarnation, ttl: config.options.lease_ttl };
+            let (zone, ttl) = (config.options.zone.clone(), config.options.lease_ttl);
+            let registration = Registration { server, address: address.clone(), incarnation, zone, ttl };
             let registration_status = registration::maintain(registration, Arc::clone(&disk.registry), chubby, &lease);
             info!(%server, address, "tablet server started");
             let log = disk.log;

@@ -52,6 +52,19 @@ impl InProcess {
         Ok(cluster)
     }
 
+    /// Starts one more tablet server; returns its number.
+    ///
+    /// # Errors
+    /// Those of the server.
+    pub async fn join(&mut self) -> io::Result<usize> {
+        let number = self.servers.len();
+        self.servers.push(None);
+        let node = Node::TabletServer(number);
+        self.restart(node).await?;
+        self.wait_ready(&[node]).await?;
+        Ok(number)
+    }
+
     /// Stops everything gracefully.
     pub async fn stop_all(mut self) {
         for master in self.masters.iter_mut().filter_map(Option::take) {

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
+use ebla_master::plan::replica_balance::ReplicaBalance;
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
 use ebla_runtime::units::ByteSize;
@@ -359,6 +360,8 @@ pub(crate) async fn master(cluster: Arc<SimCluster>, number: usize) -> turmoil::
     let replicas = cluster.servers.len().min(3);
     let mut config = MasterConfig::new(&format!("0.0.0.0:{MASTER_PORT}"), replicas);
     config.advertise = Some(format!("{}:{MASTER_PORT}", host.name));
+    // Replicas move only because of faults: the checks at the end expect that nothing moves then.
+    config.replica_balance = ReplicaBalance::Off;
     if let Some((lease, grace)) = cluster.failure_timeouts.short {
         (config.lease_ttl, config.repair_grace) = (lease, grace);
     }

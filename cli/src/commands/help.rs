@@ -9,7 +9,7 @@ use super::Arguments;
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Run", &["up", "demo", "master", "tablet-server", "mounttable"]),
     ("Inspect", &["status", "wait", "server", "tablet", "group", "meta"]),
-    ("Repair", &["recover"]),
+    ("Repair", &["check", "recover"]),
     ("Data", &["table", "family", "row", "load"]),
     ("Names", &["mt"]),
     ("Test", &["bench", "verify"]),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ebla_model::zone::Zone;
 use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
 use ebla_tablet_server::{ServerConfig, ServerOptions};
@@ -45,6 +46,10 @@ pub struct TabletServer {
     /// Memory of the server for locality groups in memory: bytes, or a number with K, M or G [default: 256 MiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub memory_groups: Option<ByteSize>,
+    /// Zone of the server, such as its rack or data centre: no two replicas of a tablet are in one zone while there are at least as many
+    /// zones as replicas [default: each server is a zone of its own]
+    #[arg(long, value_name = "NAME", env = "EBLA_ZONE")]
+    pub zone: Option<Zone>,
 }
 
 /// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered if etcd is available.
@@ -60,6 +65,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     }
     options.split_load = server.split_load;
     options.disk_reserve = server.disk_reserve;
+    options.zone = server.zone;
     options.store.resize_scan_cache(server.scan_cache.map(ByteSize::bytes));
     if let Some(size) = server.memory_groups {
         options.store.memory_group_bytes = usize::try_from(size.bytes()).unwrap_or(usize::MAX);

@@ -32,6 +32,7 @@ use super::create_groups;
 use crate::active::ActiveMaster;
 use crate::cluster::{ClusterSnapshot, GroupPlan, GroupProgress, TablePlan};
 use crate::plan::placement;
+use crate::plan::zones::Zones;
 use crate::routing::send_to_group_leader;
 use crate::{observation, schema_store};
 
@@ -149,7 +150,7 @@ async fn place(master: &ActiveMaster, table: TableId, new: &NewTable) -> Result<
     }
     let ranges = ranges(&new.splits);
     let missing = placement::missing_groups(servers.len(), placement::group_loads(&snapshot, &[]).len());
-    let assigned = placement::assign(&servers, missing, master.replicas());
+    let assigned = placement::assign(&servers, &Zones::of(&snapshot), missing, master.replicas());
     // The numbers of the new groups are allocated only when the table has room.
     let groups = placement::group_loads(&snapshot, &new_groups(&assigned, UNALLOCATED));
     if placement::room(&groups) < ranges.len() as u64 {

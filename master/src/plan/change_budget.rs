@@ -9,6 +9,7 @@ use ebla_model::metadata::{GroupDescriptor, Replica};
 
 use super::capacity::{RepairWithoutRoom, replica_demand, resources};
 use super::repair::{Addition, GroupRepair, PlanContext, RepairAction, ReplicaChange};
+use super::zones::Zones;
 use crate::cluster::{ClusterSnapshot, ReplicaReport};
 
 /// The maximum number of concurrent replica changes.
@@ -27,6 +28,7 @@ pub(super) struct ChangeBudget<'a> {
     reserved: BTreeMap<ServerId, Demand>,
     loads: BTreeMap<ServerId, u64>,
     leaders: BTreeMap<GroupId, (ServerId, &'a ReplicaReport)>,
+    zones: Zones,
     without_room: Vec<RepairWithoutRoom>,
 }
 
@@ -52,6 +54,7 @@ impl<'a> ChangeBudget<'a> {
             reserved: BTreeMap::new(),
             loads: cluster.loads(),
             leaders: cluster.leader_reports(),
+            zones: Zones::of(cluster),
             without_room: Vec::new(),
         }
     }
@@ -74,7 +77,8 @@ impl<'a> ChangeBudget<'a> {
         if let Some(add) = add {
             self.reserve(add.server(), repair.group.group);
         }
-        Some(ReplicaChange { group: repair.group.clone(), leader: repair.leader, add, remove })
+        let (leader, reason) = (repair.leader, repair.reason);
+        Some(ReplicaChange { group: repair.group.clone(), leader, add, remove, reason })
     }
 
     /// Whether a replica of the group may move from a member's server to this one now.
@@ -83,7 +87,25 @@ impl<'a> ChangeBudget<'a> {
             && to != replaced.server
             && self.has_free_slot(to)
             && !self.has_replica(to, group)
+            && self.keeps_zones(group, replaced, to)
             && self.shortage(to, self.demand(group.group)).is_none()
+    }
+
+    /// Whether the zones of the group's members are at least as different after the move.
+    fn keeps_zones(&self, group: &GroupDescriptor, replaced: Replica, to: ServerId) -> bool {
+        let others = others(group, Some(replaced));
+        let occupancy = |server| self.zones.occupancy(server, &others);
+        self.zones.allows(to, &others, others.len() + 1) && occupancy(to) <= occupancy(replaced.server)
+    }
+
+    /// The zones of the servers.
+    pub(super) const fn zones(&self) -> &Zones {
+        &self.zones
+    }
+
+    /// How many more changes may start.
+    pub(super) const fn left(&self) -> usize {
+        self.left
     }
 
     /// Counts a change that gives this server a replica of the group.
@@ -105,29 +127,31 @@ impl<'a> ChangeBudget<'a> {
         self.without_room
     }
 
-    /// The least loaded server without a replica of the group and with room for it; if there is none, the server of the dead
+    /// The least loaded server without a replica of the group, in a zone without one and with room for it; if there is none, the server of the dead
     /// replica, if it is up. `None` also when all possible servers receive the maximum of replicas.
     fn choose_server(&mut self, group: &GroupDescriptor, dead: Option<Replica>) -> Option<ServerId> {
-        let mut free: Vec<(u64, ServerId)> = Vec::new();
+        let others = others(group, dead);
+        // By the number of other members in the same zone, then by load.
+        let mut free: Vec<(usize, u64, ServerId)> = Vec::new();
         for (server, load) in &self.loads {
-            if !self.has_replica(*server, group) {
-                free.push((*load, *server));
+            if !self.has_replica(*server, group) && self.zones.allows(*server, &others, others.len() + 1) {
+                free.push((self.zones.occupancy(*server, &others), *load, *server));
             }
         }
         if free.is_empty() {
-            free.extend(dead.and_then(|dead| Some((*self.loads.get(&dead.server)?, dead.server))));
+            free.extend(dead.and_then(|dead| Some((0, *self.loads.get(&dead.server)?, dead.server))));
         }
         let demand = self.demand(group.group);
-        let without_room = free.iter().min().and_then(|(_load, server)| {
+        let without_room = free.iter().min().and_then(|(_occupancy, _load, server)| {
             let shortage = self.shortage(*server, demand)?;
             Some(RepairWithoutRoom { group: group.group, server: *server, shortage })
         });
-        free.retain(|(_load, server)| self.shortage(*server, demand).is_none());
+        free.retain(|(_occupancy, _load, server)| self.shortage(*server, demand).is_none());
         if free.is_empty() {
             self.without_room.extend(without_room);
         }
-        free.retain(|(_load, server)| self.has_free_slot(*server));
-        free.into_iter().min().map(|(_load, server)| server)
+        free.retain(|(_occupancy, _load, server)| self.has_free_slot(*server));
+        free.into_iter().min().map(|(_occupancy, _load, server)| server)
     }
 
     /// What the server lacks for the demand beside the replicas that are on their way to it.
@@ -165,4 +189,10 @@ impl<'a> ChangeBudget<'a> {
             *load += 1;
         }
     }
+}
+
+/// The servers of the members beside the one that is replaced.
+pub(super) fn others(group: &GroupDescriptor, replaced: Option<Replica>) -> Vec<ServerId> {
+    let others = group.membership.replicas().filter(|member| Some(*member) != replaced);
+    others.map(|member| member.server).collect()
 }

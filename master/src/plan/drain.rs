@@ -80,6 +80,10 @@ pub fn check_drain(cluster: &ClusterSnapshot, server: ServerId) -> Result<Vec<Dr
         if group.membership.server_of(replica.replica) != Some(server) {
             continue;
         }
+        // While a change adds a replica there is one more than there will be, and where this one goes is not known yet.
+        if is_changing(group) && wanted_replicas(group) <= without.loads().len() {
+            continue;
+        }
         replica.to = budget.replace(group, member);
         if replica.to.is_none() {
             return Err(refusal(&without, server, group, budget));
@@ -88,13 +92,24 @@ pub fn check_drain(cluster: &ClusterSnapshot, server: ServerId) -> Result<Vec<Dr
     Ok(replicas)
 }
 
+/// Whether a change of the group's replicas is in progress.
+fn is_changing(group: &GroupDescriptor) -> bool {
+    let membership = &group.membership;
+    !membership.is_uniform() || membership.replicas().any(|member| !membership.is_voter(member.replica))
+}
+
+/// The number of replicas that the group has when the change is complete.
+fn wanted_replicas(group: &GroupDescriptor) -> usize {
+    group.membership.voters.last().map_or(0, BTreeSet::len)
+}
+
 /// Why no other server can have a replica of the group.
 fn refusal(without: &ClusterSnapshot, server: ServerId, group: &GroupDescriptor, budget: ChangeBudget<'_>) -> Error {
     if let Some(full) = budget.into_repairs_without_room().first() {
         let message = format!("server {server} cannot be drained: {}", full.message());
         return Error::new(Reason::ResourceExhausted, message);
     }
-    let (replicas, others) = (group.membership.replicas.len(), without.loads().len());
+    let (replicas, others) = (wanted_replicas(group), without.loads().len());
     let message = format!(
         "server {server} cannot be drained: group {} has {replicas} replicas, each on a server of its own, and {others} other servers \
          can have replicas (registered, responding, not drained); start another tablet server first",

@@ -144,9 +144,9 @@ mod tests {
                 heard: heard.iter().copied().map(ReplicaId::new).collect(),
             };
             let report = Some(ServerReport { replicas: vec![replica], ..Default::default() });
-            let (address, release) = (String::new(), String::new());
+            let (address, release, zone) = (String::new(), String::new(), None);
             let (registration, incarnation) = (Registration::Registered, Incarnation::new(1));
-            let server = Server { address, incarnation, release, registration, report, later_epoch: false };
+            let server = Server { address, incarnation, release, zone, registration, report, later_epoch: false };
             cluster.servers.insert(ServerId::new(number), server);
         }
         cluster

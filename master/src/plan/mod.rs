@@ -24,6 +24,7 @@ pub mod recovery;
 pub mod relocate;
 pub mod repair;
 pub mod replica_balance;
+pub mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Placement of new groups and tablets. The replicas of new groups go to the least loaded servers with room, and each server
-//! comes first equally often. The tablets of a new table go to all groups with room in turn.
+//! Placement of new groups and tablets. The replicas of new groups go to the least loaded servers with room, each in a zone of its own if
+//! there are enough zones, and each server comes first equally often. The tablets of a new table go to all groups with room in turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +9,7 @@ use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::metadata::GroupDescriptor;
 
 use super::capacity;
+use super::zones::Zones;
 use crate::cluster::{ClusterSnapshot, GroupPlan};
 use crate::health::groups_with_quorum;
 
@@ -38,28 +39,39 @@ pub fn server_loads(cluster: &ClusterSnapshot) -> BTreeMap<ServerId, ServerLoad>
 }
 
 /// Chooses servers for up to `groups` new groups: for each as many different ones as `replicas`, or all if there are fewer.
-/// There are fewer groups when servers have no room.
+/// There are fewer groups when servers have no room, or not in enough zones.
 ///
 /// `loads`: the possible servers. Ties go to the lower id. The replicas elect their leader, but the first one of a new group
 /// tends to win, so first positions are assigned round-robin.
 #[must_use]
-pub fn assign(loads: &BTreeMap<ServerId, ServerLoad>, groups: usize, replicas: usize) -> Vec<Vec<ServerId>> {
+pub fn assign(
+    loads: &BTreeMap<ServerId, ServerLoad>,
+    zones: &Zones,
+    groups: usize,
+    replicas: usize,
+) -> Vec<Vec<ServerId>> {
     let mut loads = loads.clone();
     let mut first_counts: BTreeMap<ServerId, u64> = BTreeMap::new();
-    (0..groups).map_while(|_| assign_one(&mut loads, &mut first_counts, replicas)).collect()
+    (0..groups).map_while(|_| assign_one(&mut loads, zones, &mut first_counts, replicas)).collect()
 }
 
 fn assign_one(
     loads: &mut BTreeMap<ServerId, ServerLoad>,
+    zones: &Zones,
     first_counts: &mut BTreeMap<ServerId, u64>,
     replicas: usize,
 ) -> Option<Vec<ServerId>> {
     let replicas = replicas.min(loads.len());
-    let with_room = loads.iter().filter(|(_server, load)| load.room > 0);
-    let mut by_load: Vec<_> = with_room.map(|(server, load)| (load.replicas, *server)).collect();
-    by_load.sort_unstable();
-    let mut chosen: Vec<_> = by_load.into_iter().take(replicas).map(|(_load, server)| server).collect();
-    if chosen.is_empty() || chosen.len() < replicas {
+    let mut chosen: Vec<ServerId> = Vec::with_capacity(replicas);
+    while chosen.len() < replicas {
+        let with_room = loads.iter().filter(|(server, load)| load.room > 0 && !chosen.contains(server));
+        let possible = with_room.filter(|(server, _load)| zones.allows(**server, &chosen, replicas));
+        let key =
+            |(server, load): (&ServerId, &ServerLoad)| (zones.occupancy(*server, &chosen), load.replicas, *server);
+        let (_occupancy, _load, server) = possible.map(key).min()?;
+        chosen.push(server);
+    }
+    if chosen.is_empty() {
         return None;
     }
     for (_server, load) in loads.iter_mut().filter(|(server, _load)| chosen.contains(server)) {
@@ -206,22 +218,27 @@ mod tests {
         assigned.iter().map(|servers| servers.iter().map(|server| server.get()).collect()).collect()
     }
 
+    /// Without zones.
+    fn assign_all(loads: &BTreeMap<ServerId, ServerLoad>, groups: usize, replicas: usize) -> Vec<Vec<ServerId>> {
+        assign(loads, &Zones::default(), groups, replicas)
+    }
+
     #[test]
     fn first_positions_are_assigned_round_robin() {
-        let assigned = assign(&loads(&[(1, 0), (2, 0), (3, 0)]), 4, 3);
+        let assigned = assign_all(&loads(&[(1, 0), (2, 0), (3, 0)]), 4, 3);
         assert_eq!(numbers(&assigned), [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]);
     }
 
     #[test]
     fn the_least_loaded_servers_are_chosen_and_loads_are_balanced() {
-        let assigned = assign(&loads(&[(1, 5), (2, 0), (3, 0), (4, 1)]), 3, 2);
+        let assigned = assign_all(&loads(&[(1, 5), (2, 0), (3, 0), (4, 1)]), 3, 2);
         assert_eq!(numbers(&assigned), [[2, 3], [3, 2], [4, 2]]);
     }
 
     #[test]
     fn too_few_servers_give_fewer_replicas() {
-        assert_eq!(numbers(&assign(&loads(&[(7, 0)]), 1, 3)), [[7]]);
-        assert_eq!(numbers(&assign(&loads(&[]), 1, 3)), [[0; 0]; 0]);
+        assert_eq!(numbers(&assign_all(&loads(&[(7, 0)]), 1, 3)), [[7]]);
+        assert_eq!(numbers(&assign_all(&loads(&[]), 1, 3)), [[0; 0]; 0]);
     }
 
     #[test]
@@ -229,11 +246,25 @@ mod tests {
         let with_room = |rooms: &[u64]| {
             let mut loads = loads(&[(1, 0), (2, 0), (3, 0), (4, 5)]);
             loads.values_mut().zip(rooms).for_each(|(load, room)| load.room = *room);
-            numbers(&assign(&loads, 3, 3))
+            numbers(&assign_all(&loads, 3, 3))
         };
         assert_eq!(with_room(&[9, 9, 0, 9]), [[1, 2, 4], [2, 4, 1], [4, 1, 2]]);
         assert_eq!(with_room(&[1, 9, 2, 9]), [[1, 2, 3], [2, 3, 4]], "there is room for two groups");
         assert_eq!(with_room(&[9, 9, 0, 0]), [[0; 0]; 0], "never with fewer replicas than servers allow");
+    }
+
+    #[test]
+    fn replicas_are_in_different_zones_while_there_are_enough() {
+        let place = |zones: &[(u64, &str)], rooms: &[u64]| {
+            let mut loads = loads(&[(1, 0), (2, 0), (3, 0), (4, 5), (5, 5)]);
+            loads.values_mut().zip(rooms).for_each(|(load, room)| load.room = *room);
+            numbers(&assign(&loads, &Zones::named(zones), 2, 3))
+        };
+        let three = [(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "c")];
+        assert_eq!(place(&three, &[9; 5]), [[1, 4, 5], [2, 4, 5]]);
+        assert_eq!(place(&three, &[9, 9, 9, 9, 0]), [[0; 0]; 0], "zone c has no room");
+        let two = [(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b")];
+        assert_eq!(place(&two, &[9; 5]), [[1, 2, 4], [3, 5, 1]], "not all in one zone");
     }
 
     #[test]

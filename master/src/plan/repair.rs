@@ -75,6 +75,27 @@ pub struct PlanContext {
     pub merges: MergeContext,
 }
 
+/// Why a group's replicas change; the more urgent reason first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangeReason {
+    /// They are not as they should be.
+    Repair,
+    /// One is on a drained server.
+    Drain,
+    /// Another server has fewer.
+    Balance,
+}
+
+impl fmt::Display for ChangeReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Repair => "repair",
+            Self::Drain => "drain",
+            Self::Balance => "balance",
+        })
+    }
+}
+
 /// A change of a group's replicas, executed by its leader. With neither addition nor removal an incomplete change is
 /// finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +108,8 @@ pub struct ReplicaChange {
     pub add: Option<Addition>,
     /// The replica to remove.
     pub remove: Option<ReplicaId>,
+    /// What it is for.
+    pub reason: ChangeReason,
 }
 
 /// A replica that becomes a voter.
@@ -162,27 +185,18 @@ pub(super) enum RepairAction {
     Add,
 }
 
-/// Why a group's replicas must change; the more urgent reason first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum RepairReason {
-    /// They are not as they should be.
-    Repair,
-    /// One is on a drained server.
-    Drain,
-}
-
 /// A group that needs a repair, or has a replica on a drained server.
 pub(super) struct GroupRepair<'a> {
     pub(super) leader: ServerId,
     pub(super) group: &'a GroupDescriptor,
     pub(super) action: RepairAction,
-    reason: RepairReason,
+    pub(super) reason: ChangeReason,
     healthy: usize,
 }
 
 impl GroupRepair<'_> {
     /// Sort key, most urgent first: repairs, METADATA, then groups that can lose the fewest replicas.
-    fn urgency(&self) -> (RepairReason, bool, usize, usize, GroupId) {
+    fn urgency(&self) -> (ChangeReason, bool, usize, usize, GroupId) {
         let majority = voters(self.group).len() / 2 + 1;
         let is_user = self.group.group != GroupId::METADATA;
         (self.reason, is_user, self.healthy.saturating_sub(majority), self.healthy, self.group.group)
@@ -215,8 +229,8 @@ impl<'a> RepairPlanner<'a> {
         self.candidates().filter_map(|(leader, report)| {
             let group = &report.group;
             let healthy = self.voters_with(group, ReplicaHealth::Healthy).len();
-            let repair = |action| (RepairReason::Repair, action);
-            let drain = || Some((RepairReason::Drain, self.drain(leader, report)?));
+            let repair = |action| (ChangeReason::Repair, action);
+            let drain = || Some((ChangeReason::Drain, self.drain(leader, report)?));
             let (reason, action) = self.action(group).map(repair).or_else(drain)?;
             Some(GroupRepair { leader, group, action, reason, healthy })
         })

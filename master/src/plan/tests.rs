@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! server 1                                                       registered and responding
+//! server 1 zone=a                                                in zone a
 //! server 2 unresponsive                                          registered, not responding
 //! server 2 unregistered                                          not registered, but responding
 //! server 2 split=128M                                            the size above which it splits tablets
@@ -69,6 +70,7 @@ use super::failure_detector::{Component, FailureDetector};
 use super::merge::{MergeWith, merge_pair, merged, move_before_merge};
 use super::quorum_loss::{GroupRecovery, quorum_loss_recovery};
 use super::relocate::{Relocated, Relocation, relocate};
+use super::zones::Zones;
 use super::*;
 use crate::cluster::{
     DeletedTable, GroupPlan, GroupProgress, Operation, Registration, ReplicaReport, Server, ServerReport, TablePlan,
@@ -219,7 +221,8 @@ fn server(words: &Words<'_>) -> Server {
     let registration = if words.has("unregistered") { Registration::Unregistered } else { Registration::Registered };
     let later_epoch = words.has("later-epoch");
     let incarnation = Incarnation::new(1);
-    Server { address: String::new(), incarnation, release: String::new(), registration, report, later_epoch }
+    let zone = words.value("zone").map(|zone| zone.parse().unwrap());
+    Server { address: String::new(), incarnation, release: String::new(), zone, registration, report, later_epoch }
 }
 
 fn operation(words: &Words<'_>) -> Operation {
@@ -421,7 +424,7 @@ fn requested_drain(cluster: &ClusterSnapshot, server: ServerId) -> Result<String
     let replicas = drain::check_drain(cluster, server)?;
     let one = |replica: &drain::DrainedReplica| match replica.to {
         Some(to) => format!("group {} to {to}", replica.group),
-        None => format!("group {} is only removed", replica.group),
+        None => format!("group {} to -", replica.group),
     };
     let moves: Vec<String> = replicas.iter().map(one).collect();
     Ok(format!("drains {}", if moves.is_empty() { "nothing".to_owned() } else { moves.join(", ") }))
@@ -431,7 +434,7 @@ fn requested_drain(cluster: &ClusterSnapshot, server: ServerId) -> Result<String
 fn requested_table(cluster: &ClusterSnapshot, replicas: usize, tablets: usize) -> Result<String, Error> {
     let servers = placement::server_loads(cluster);
     let missing = placement::missing_groups(servers.len(), placement::group_loads(cluster, &[]).len());
-    let assigned = placement::assign(&servers, missing, replicas);
+    let assigned = placement::assign(&servers, &Zones::of(cluster), missing, replicas);
     let ids = (100..).map(GroupId::new);
     let new: Vec<_> = ids.zip(&assigned).map(|(id, servers)| GroupDescriptor::initial(id, servers)).collect();
     let groups = placement::group_loads(cluster, &new);

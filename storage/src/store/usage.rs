@@ -217,9 +217,7 @@ mod tests {
             let mut batch = Batch::new();
             let row = format!("row{row:06}");
             // Bytes that compress badly.
-            let noise: Vec<u8> = (0..1_000_u32)
-                .map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(row.len() as u32) >> 13) as u8)
-                .collect();
+            let noise: Vec<u8> = (0..250_u32).flat_map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
             for version in 0..3 {
                 let key = codec::encode_parts(row.as_bytes(), family(1), b"q", Micros::new(version));
                 batch.put(key, codec::encode_value(&noise));

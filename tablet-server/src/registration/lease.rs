@@ -15,6 +15,7 @@ use ebla_chubby::{Compare, SharedChubby, TransactionOutcome, Write, paths};
 use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::{Incarnation, ServerId};
+use ebla_model::zone::Zone;
 use ebla_proto::{convert, record};
 use ebla_runtime::Runtime;
 use ebla_storage::registry::Registry;
@@ -35,6 +36,8 @@ pub struct Registration {
     pub address: String,
     /// This start of its process.
     pub incarnation: Incarnation,
+    /// Its zone.
+    pub zone: Option<Zone>,
     /// The lease's time to live: how long the file outlives a server that stops renewing.
     pub ttl: Duration,
 }
@@ -108,6 +111,7 @@ async fn register(
         address: registration.address.clone(),
         incarnation: registration.incarnation.get(),
         release: env!("CARGO_PKG_VERSION").to_owned(),
+        zone: registration.zone.as_ref().map(Zone::to_string).unwrap_or_default(),
     });
     let write = Write::put_leased(paths::server(registration.server), value, session.lease());
     let not_lost = Compare::Absent(paths::lost(registration.server));
@@ -170,6 +174,7 @@ mod tests {
                 server: SERVER,
                 address: "host:1".to_owned(),
                 incarnation: Incarnation::new(1),
+                zone: None,
                 ttl: Duration::from_secs(10),
             };
             maintain(registration, registry, self.chubby.shared(), &self.runtime)

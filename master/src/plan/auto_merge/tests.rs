@@ -10,6 +10,7 @@ use ebla_model::time::Micros;
 use super::*;
 use crate::cluster::{Registration, ReplicaReport, Role, Server, ServerReport};
 use crate::plan::failure_detector::FailureDetector;
+use crate::plan::replica_balance::ReplicaBalance;
 
 const MIB: u64 = 1 << 20;
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -49,6 +50,7 @@ impl Simulation {
             grace: Duration::from_secs(30),
             replicas: 1,
             failures: FailureDetector::default(),
+            balance: ReplicaBalance::Off,
             in_progress: BTreeMap::new(),
             merges: MergeContext { rules: MergeRules::default(), memory: MergeMemory::default() },
         };
@@ -93,6 +95,7 @@ impl Simulation {
             incarnation: Incarnation::new(1),
             release: String::new(),
             registration: Registration::Registered,
+            zone: None,
             report: Some(report),
             later_epoch: false,
         };

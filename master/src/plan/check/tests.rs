@@ -1,5 +1,8 @@
+//! The findings of a check: gaps, overlaps, replicas that differ, actions.
+
 use ebla_model::id::{LogIndex, Term};
 use ebla_model::key::KeyRange;
+use ebla_model::metadata::GroupDescriptor;
 
 use super::*;
 
@@ -66,7 +69,8 @@ fn replicas_at_different_entries_are_not_comparable() {
 fn actions_that_repair_are_findings_and_others_are_not() {
     let cluster = ClusterSnapshot::default();
     let row = tablet(1, "", None);
-    let group = row.group();
+    let (membership, membership_log_id) = (row.membership.clone(), row.membership_log_id);
+    let group = GroupDescriptor { group: row.group, membership, membership_log_id };
     let transfer = Action::TransferLeader { group, from: ServerId::new(1), to: ServerId::new(2) };
     let actions = [Action::WriteRow(row), transfer, Action::ReportUnknownTable { table: TableId::new(4), tablets: 2 }];
     let found = findings(&cluster, &actions, &Contents::default());

@@ -68,7 +68,7 @@ impl FamilyCounters {
 /// Cells that commands have written, until they are applied.
 #[derive(Clone, Debug, Default)]
 pub struct WrittenCells {
-    /// In the order of the commands; neighbours of one family are added.
+    /// In the order of the commands; adjacent ones of one family are added.
     cells: Vec<(TabletId, FamilyId, u64)>,
 }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_added() {
+    fn adjacent_cells_are_added() {
         let mut written = WrittenCells::new();
         for (tablet, family) in [(1, 1), (1, 1), (1, 2), (2, 2), (1, 1)] {
             written.add(TabletId::new(tablet), FamilyId::new(family));
