@@ -99,6 +99,8 @@ pub enum Failpoint {
     DamageNotExamined,
     /// The report of a recovery says that the replica has everything that was acknowledged until now.
     RecoveryReportsNow,
+    /// A server whose disk is slow keeps its leaderships.
+    SlowDiskIgnored,
 }
 
 /// Written to the log when a failpoint is enabled, and so contained in every program that can enable one.
@@ -112,7 +114,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 45] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -157,6 +159,7 @@ impl Failpoint {
         Self::LogDamageCut,
         Self::DamageNotExamined,
         Self::RecoveryReportsNow,
+        Self::SlowDiskIgnored,
     ];
 
     /// Whether this failpoint is enabled in this process. One relaxed load of a byte that never changes in the released

@@ -13,6 +13,7 @@ use ebla_storage::store::{BlockCache, StoreOptions};
 
 use crate::front::RequestBytes;
 use crate::local_servers::LocalServers;
+use crate::log_writer::SyncLatency;
 use crate::raft::RaftTimings;
 use crate::response_budget::ResponseBytes;
 
@@ -92,14 +93,14 @@ pub type OpenResources = Arc<dyn Fn(&Path, Option<ByteSize>) -> Arc<dyn Resource
 pub type OpenDisk = Arc<dyn Fn(&Path) -> io::Result<Arc<dyn Disk>> + Send + Sync>;
 
 /// Where blocking calls run, and what writes the commit log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Threads {
     /// Thread pools, and a thread for the log.
     Pools,
     /// No threads, as in a simulation: blocking calls run inline, and a task writes the log.
     Inline {
-        /// The average delay before a batch of the log is written: it stands for the latency of a real disk.
-        sync: Duration,
+        /// How long a sync of the log takes.
+        sync: SyncLatency,
     },
 }
 

@@ -9,6 +9,7 @@
 //! - `rpc` serves fronts and clients, `control` serves the master, `evidence` is what the server knows for a recovery, `deadline` reads the timeouts of calls,
 //!   `response_budget` limits the memory of responses that are not read;
 //! - `maintenance` flushes memtables, purges logs, splits large tablets, collects garbage and reads all stores to find damage;
+//! - `log_writer` writes the commit log: a thread, or a task of a simulation;
 //! - `import_client` sends a tablet that moves to the leader of its new group;
 //! - `metadata_writer` updates METADATA after changes of tablets;
 //! - `local_servers` connects the servers of one process.
@@ -26,6 +27,7 @@ mod evidence;
 pub mod front;
 mod import_client;
 pub mod local_servers;
+pub mod log_writer;
 pub mod maintenance;
 pub mod metadata_writer;
 pub mod raft;

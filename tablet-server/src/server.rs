@@ -26,13 +26,13 @@ use ebla_proto::tablet::tablets_server::TabletsServer;
 use ebla_routing::ChubbyDirectory;
 use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Blocking, Clock, Listener, Rng, Runtime, ServeOptions, Watchdog, serve};
-use ebla_storage::log::{CommitLog, LogError, LogOptions, LogStep, Record, Recovered, SegmentManifest};
+use ebla_storage::log::{CommitLog, LogOptions, Record, Recovered, SegmentManifest};
 use ebla_storage::registry::{Identity, Registry, ReplicaState};
 use ebla_storage::store::SharedResources;
 use ebla_storage::store::options::{OPEN_FILES_WANTED, raise_open_files_limit};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tonic::service::Routes;
 use tracing::{error, info, warn};
 
@@ -44,6 +44,7 @@ use crate::deadline::WithArrival;
 use crate::directory_cache::DirectoryCache;
 use crate::drain::{self, DrainOutcome};
 use crate::front::{self, FrontConfig};
+use crate::log_writer;
 use crate::maintenance::{self, MaintenanceLimits};
 use crate::metadata_writer::MetadataWriter;
 use crate::raft::{AddressBook, BlockingPools, GroupReplica, Network, NetworkOptions};
@@ -125,7 +126,7 @@ impl TabletServer {
             raise_open_files();
             let pools = ServerPools::new(&config.options)?;
             let disk = open_disk(&config, &pools.raft.maintenance, &runtime).await?;
-            start_log_writer(&disk.log, config.options.threads, &replication)?;
+            log_writer::start(&disk.log, &config.options.threads, &replication)?;
             let server = registration::identify(&disk.registry, &chubby).await?;
             registration::refuse_if_lost(server, &chubby).await?;
             let directory_cache = load_directory_cache(&config, &disk.registry, &pools.raft.maintenance).await?;
@@ -150,7 +151,7 @@ impl TabletServer {
                 },
                 &replication,
             );
-            let watchdog = start_watchdog(&network, config.options.threads)?;
+            let watchdog = start_watchdog(&network, &config.options.threads)?;
             let metadata_writer = MetadataWriter::new(server, Arc::clone(&chubby), directory.clone(), &background);
             let manager = TabletManager::open(TabletManagerParts {
                 server,
@@ -536,48 +537,12 @@ fn raise_open_files() {
 }
 
 /// Starts the thread that reports tasks of groups that do not yield. A simulation has no threads, and time stands still in its polls.
-fn start_watchdog(network: &Network, threads: Threads) -> Result<Option<Watchdog>, Error> {
+fn start_watchdog(network: &Network, threads: &Threads) -> Result<Option<Watchdog>, Error> {
     match threads {
         Threads::Pools => Watchdog::start(network.executor_watches())
             .map(Some)
             .map_err(|error| Error::internal(format!("start the watchdog: {error}"))),
         Threads::Inline { .. } => Ok(None),
-    }
-}
-
-/// Starts the log's writer: a thread, or a task in a simulation without threads.
-fn start_log_writer(log: &CommitLog, threads: Threads, runtime: &Runtime) -> Result<(), Error> {
-    let Threads::Inline { sync } = threads else {
-        return log.start_writer().map_err(|error| Error::internal(format!("start the log's writer: {error}")));
-    };
-    let (queued, work) = (Arc::new(Notify::new()), log.clone());
-    let signal = Arc::clone(&queued);
-    log.set_wake_callback(move || signal.notify_one());
-    // For records that were queued before the task could be woken.
-    queued.notify_one();
-    let rng = runtime.rng.fork();
-    runtime.tasks.spawn_until_stopped("commit-log", async move {
-        if let Err(failure) = write_batches(&work, &queued, sync, &rng).await {
-            error!(%failure, "commit log writer failed");
-        }
-    });
-    Ok(())
-}
-
-/// The loop of the log's writer, with a pause before each batch that stands for the disk's latency.
-async fn write_batches(log: &CommitLog, queued: &Notify, sync: Duration, rng: &Rng) -> Result<(), LogError> {
-    let commit_marker_delay = LogOptions::default().commit_marker_delay;
-    loop {
-        queued.notified().await;
-        loop {
-            tokio::time::sleep(rng.jitter(sync)).await;
-            if log.step()? == LogStep::Idle
-                && tokio::time::timeout(commit_marker_delay, queued.notified()).await.is_err()
-            {
-                log.write_commit_marker()?;
-                break;
-            }
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::process::{Ran, run_concurrently, start};
 /// The faults with the plans that find them. `DivideForgetsSessions` and `ScanSkipsRest` are missing: no seed has found them yet.
 /// `LeaseFromResponse` and `SchemaNotSaved` are missing: it may take dozens of seeds to find them. `LogDamageCut` and `DamageNotExamined`
 /// are missing: the other replicas have what one has lost, and a damaged table is often merged or replaced before the end.
-const CATALOGUE: [(Failpoint, &str); 38] = [
+const CATALOGUE: [(Failpoint, &str); 39] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -49,6 +49,7 @@ const CATALOGUE: [(Failpoint, &str); 38] = [
     (Failpoint::FullDiskIgnored, "full"),
     (Failpoint::FullDiskAcknowledged, "full"),
     (Failpoint::RecoveryReportsNow, "lost"),
+    (Failpoint::SlowDiskIgnored, "slow"),
 ];
 
 /// Tried in order until one finds the fault; which one does depends on the code.

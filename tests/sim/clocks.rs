@@ -19,6 +19,8 @@ pub(crate) fn wrong_leaders(cluster: &SimCluster) -> Vec<String> {
     let running = || cluster.servers.iter().filter_map(|host| Some((host, host.hosted()?)));
     let trusted: BTreeSet<ServerId> = running()
         .filter(|(host, _hosted)| !clock_state(&clocks, host.time.off()).is_off)
+        // A server with a slow disk gets no leadership.
+        .filter(|(_host, hosted)| !hosted.disk_speeds().state().is_slow)
         .map(|(_host, hosted)| hosted.server())
         .collect();
     let mut wrong = Vec::new();

@@ -29,6 +29,7 @@ use crate::names;
 use crate::net::SimNet;
 use crate::plan::Plan;
 use crate::rot::{self, Damaged};
+use crate::slow::HostSyncs;
 use crate::space::{self, HostSpace};
 use crate::time::{self, HostTime};
 use crate::trace::Trace;
@@ -43,8 +44,6 @@ pub(crate) const TIMINGS: RaftTimings = RaftTimings {
     election_min: Duration::from_millis(150),
     election_max: Duration::from_millis(500),
 };
-/// About how long a sync takes.
-const SYNC: Duration = Duration::from_millis(2);
 /// The budget of a commit log that is never reached, and the size of its segments: a run turns over a few.
 const LARGE_LOG: (u64, u64) = (1 << 30, 256 << 10);
 /// Segments are collected during a run, and servers that were down need snapshots.
@@ -128,6 +127,7 @@ pub(crate) struct SimHost {
     /// The process failed and must be restarted.
     pub(crate) failed: AtomicBool,
     pub(crate) space: HostSpace,
+    pub(crate) syncs: HostSyncs,
     /// Whether bytes of the registry have changed.
     pub(crate) has_rotten_registry: AtomicBool,
     /// The replicas of the running process, on a tablet server.
@@ -150,6 +150,8 @@ pub(crate) struct SimCluster {
     purges_logs: bool,
     /// Whether files rot.
     rots: bool,
+    /// Whether slow disks are the only faults.
+    pub(crate) is_only_slow: bool,
     /// The file that has rotted last.
     pub(crate) damaged: Mutex<Option<Damaged>>,
     /// The loss of a majority, if there was one.
@@ -186,6 +188,7 @@ impl SimHost {
             runs: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             space: HostSpace::default(),
+            syncs: HostSyncs::default(),
             has_rotten_registry: AtomicBool::new(false),
             hosted: Mutex::default(),
             name,
@@ -218,6 +221,7 @@ impl SimCluster {
             failure_timeouts: plan.failure_timeouts,
             purges_logs: plan.purges_logs,
             rots: plan.fault_rates.rates.recurs(Recurring::Rot),
+            is_only_slow: plan.is_only_slow,
             damaged: Mutex::default(),
             loss: Mutex::default(),
             duels: plan.duels,
@@ -309,7 +313,7 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
     let (log_bytes, segment_bytes) = if cluster.purges_logs { SMALL_LOG } else { LARGE_LOG };
     options.log_bytes = ByteSize::new(log_bytes);
     options.segment_bytes = ByteSize::new(segment_bytes);
-    options.threads = Threads::Inline { sync: SYNC };
+    options.threads = Threads::Inline { sync: host.syncs.latency() };
     options.open_disk = Arc::new(move |_folder| Ok(Arc::new(disk.clone())));
     if cluster.rots {
         options.scrub = SCRUB;

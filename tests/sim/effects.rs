@@ -76,6 +76,10 @@ impl<'s> Effects<'s, '_> {
                 self.count(&host.name, "full-disk", &format!("{left:?}"));
             }
             FaultKind::Rot(file) => self.rot(node, file),
+            FaultKind::SlowDisk(sync) => {
+                host.syncs.slow_down(sync, self.now);
+                self.count(&host.name, "slow-disk", &format!("{sync:?}"));
+            }
             FaultKind::NoLockService(leases) => {
                 self.cut_off(host, leases);
                 host.link.set_lost(self.severity.chubby_lost_per_mille);
@@ -101,6 +105,10 @@ impl<'s> Effects<'s, '_> {
             FaultKind::FullDisk(_) => {
                 space::free(host);
                 self.cluster.note(&host.name, "free-disk", "");
+            }
+            FaultKind::SlowDisk(_) => {
+                host.syncs.speed_up(self.now);
+                self.cluster.note(&host.name, "fast-disk", "");
             }
             FaultKind::NoLockService(_) if host.time.is_stopped() => {}
             FaultKind::NoLockService(_) => host.link.heal(),

@@ -8,7 +8,7 @@
 //!   cluster   the simulated cluster: state that survives crashes, processes of each host
 //!   nemesis   fault injection by the driver of tests/harness/faults;   rates   how often faults recur
 //!   effects   what each fault does;   image   the state of a folder after a crash
-//!   space     disks that are full;   rot   files whose bytes change;   lost   the loss of a majority
+//!   space     disks that are full;   slow   disks that are slow;   rot   files whose bytes change;   lost   the loss of a majority
 //!   tenant    a client that creates, changes and deletes tables
 //!   sums      clients that count, with and without idempotency tokens;   drops   a client that drops ranges of rows
 //!   ages      a client of a family with a maximum age
@@ -49,6 +49,7 @@ mod replicas;
 mod rot;
 mod run;
 mod seeds;
+mod slow;
 mod space;
 mod sums;
 mod tenant;

@@ -51,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) purges_logs: bool,
     /// Timeouts after which a failed server is replaced.
     pub(crate) failure_timeouts: FailureTimeouts,
+    /// Whether slow disks are the only faults: then it is checked who leads.
+    pub(crate) is_only_slow: bool,
     /// Whether the run stops at the first anomaly.
     pub(crate) stops_at_first: bool,
 }
@@ -87,6 +89,7 @@ impl Plan {
         let fault_rates = if seed % 5 == 3 && !names { fault_rates.with_full_disks() } else { fault_rates };
         // Which tables there are differs from run to run, and such runs are not repeated exactly in any case.
         let fault_rates = if seed % 8 == 7 { fault_rates.with_rot() } else { fault_rates };
+        let fault_rates = if seed % 7 == 2 { fault_rates.with_slow_disks() } else { fault_rates };
         Self {
             seed,
             servers,
@@ -107,6 +110,7 @@ impl Plan {
             ages,
             purges_logs: seed % 4 == 3,
             failure_timeouts,
+            is_only_slow: false,
             stops_at_first: false,
         }
     }
@@ -160,6 +164,10 @@ impl Plan {
                 let (splits, load) = (Vec::new(), Duration::from_secs(40));
                 let plan = Self { fault_rates, failure_timeouts, splits, load, ..plan };
                 Self { purges_logs: true, tables: true, owns: true, value_bytes: 2 << 10, clients: 4, ..plan }
+            }
+            "slow" => {
+                let plan = Self { fault_rates: FaultRates::slow_disks(), splits: Vec::new(), clients: 4, ..plan };
+                Self { is_only_slow: true, owns: true, load: Duration::from_secs(80), ..plan }
             }
             "sums" => Self { fault_rates: FaultRates::parts(), splits: many_splits(), clients: 1, counters: 3, ..plan },
             "transit" => Self {

@@ -119,6 +119,20 @@ impl FaultRates {
         (calm.every(Recurring::Rot, 1_500).every(Recurring::Crash, 4_000), timeouts)
     }
 
+    /// Disks that are so slow, and for so long, that leaderships must leave them.
+    pub(crate) fn slow_disks() -> Self {
+        let mut calm = Self::calm();
+        let millis = Duration::from_millis;
+        calm.rates.slow_syncs = vec![(millis(600), millis(1_000)), (millis(10_000), millis(10_000))];
+        calm.rates.slow_for = (millis(40_000), millis(50_000));
+        calm.every(Recurring::SlowDisk, 20_000)
+    }
+
+    /// The same with disks that are slow from time to time.
+    pub(crate) fn with_slow_disks(self) -> Self {
+        self.every(Recurring::SlowDisk, 8_000)
+    }
+
     /// The same with disks that are full from time to time.
     pub(crate) fn with_full_disks(self) -> Self {
         self.every(Recurring::FullDisk, 7_000)

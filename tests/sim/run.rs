@@ -19,7 +19,7 @@ use crate::nemesis::Nemesis;
 use crate::plan::{CLIENTS, Plan};
 use crate::replicas;
 use crate::trace::Trace;
-use crate::{ages, clocks, drops, lost, sums, tenant};
+use crate::{ages, clocks, drops, lost, slow, sums, tenant};
 
 /// Result of a run.
 pub(crate) struct Outcome {
@@ -219,6 +219,9 @@ impl Steps<'_, '_> {
             }
             if now.as_millis() % LOOK.as_millis() == 0 {
                 self.look(now);
+                if self.cluster.is_only_slow {
+                    slow::check_leaders(self.cluster, now);
+                }
             }
             if self.stops_at_first && !self.cluster.history.lock().wrong.is_empty() {
                 return false;

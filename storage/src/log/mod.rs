@@ -301,6 +301,12 @@ impl CommitLog {
         self.inner.sync_times.syncs()
     }
 
+    /// Begins the sync of the next batch or commit marker: the time from now on is a part of it ([`Self::syncs`]). For callers that run the
+    /// log without its own thread, on a disk whose latency passes before [`Self::step`].
+    pub fn begin_sync(&self) {
+        self.inner.sync_times.begin(self.inner.options.clock.monotonic());
+    }
+
     /// Writes one batch of the queued submissions and completes them. For callers that run the log without its own thread.
     ///
     /// # Errors
@@ -310,7 +316,11 @@ impl CommitLog {
             let mut state = self.inner.lock_state();
             state.take_batch(self.inner.options.batch_bytes)?
         };
-        if taken.is_empty() { Ok(LogStep::Idle) } else { self.write(taken) }
+        if taken.is_empty() {
+            self.inner.sync_times.cancel();
+            return Ok(LogStep::Idle);
+        }
+        self.write(taken)
     }
 
     /// Writes the commit marker of the last batch, unless it has one. Called after [`LogOptions::commit_marker_delay`] without
@@ -324,7 +334,11 @@ impl CommitLog {
             state.check_open()?;
             state.needs_commit_marker
         };
-        if is_due { self.write(Vec::new()) } else { Ok(LogStep::Idle) }
+        if is_due {
+            return self.write(Vec::new());
+        }
+        self.inner.sync_times.cancel();
+        Ok(LogStep::Idle)
     }
 
     /// Prepares a file for the next segment if the log is in use and has none, and the disk has room for many: its blocks are allocated, so that a sync does not

@@ -21,9 +21,14 @@ struct Times {
 }
 
 impl SyncTimes {
-    /// A sync begins.
+    /// A sync begins, unless one has begun that has not ended.
     pub(super) fn begin(&self, now: Duration) {
-        self.0.lock().running_since = Some(now);
+        self.0.lock().running_since.get_or_insert(now);
+    }
+
+    /// There was nothing to sync.
+    pub(super) fn cancel(&self) {
+        self.0.lock().running_since = None;
     }
 
     /// The sync has ended, also by an error.
@@ -58,5 +63,17 @@ mod tests {
         let syncs = times.syncs();
         assert_eq!((syncs.ended.len(), syncs.running_since), (SYNCS_MAX, Some(second * 100)));
         assert_eq!(syncs.ended.last(), Some(&(second * 98 + second / 4, second / 4)));
+    }
+
+    #[test]
+    fn a_sync_lasts_from_its_first_beginning_and_counts_only_if_it_ends() {
+        let (times, second) = (SyncTimes::default(), Duration::from_secs(1));
+        times.begin(second);
+        times.begin(second * 3);
+        times.end(second * 4);
+        times.begin(second * 5);
+        times.cancel();
+        times.end(second * 6);
+        assert_eq!(times.syncs(), Syncs { ended: vec![(second * 4, second * 3)], running_since: None });
     }
 }

@@ -171,6 +171,14 @@ impl Draw<'_> {
         at_once(FaultKind::FullDisk(left), target, lasts)
     }
 
+    /// Half of the time a leader.
+    pub(super) fn slow_disk(&self) -> Drawn {
+        let leader = if self.is_heads() { self.pick(&self.view.leaders) } else { None };
+        let node = leader.or_else(|| self.pick(&self.view.tablet_servers()))?;
+        let sync = between(self.rng, self.pick(&self.rates.slow_syncs)?);
+        at_once(FaultKind::SlowDisk(sync), Target::Node(node), between(self.rng, self.rates.slow_for))
+    }
+
     /// The registry is read at a start only, and it is lost with its server: only where servers are replaced.
     pub(super) fn rot(&self) -> Drawn {
         let node = self.pick(&self.view.tablet_servers())?;

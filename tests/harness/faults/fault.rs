@@ -47,6 +47,8 @@ pub enum FaultKind {
     FullDisk(SpaceLeft),
     /// Bytes of a file of the node change on its disk; it has no duration.
     Rot(RottenFile),
+    /// A sync of the node's commit log takes about this time.
+    SlowDisk(Duration),
 }
 
 /// The free space of a disk that is full.
@@ -100,6 +102,7 @@ pub(super) enum Part {
     Clock,
     LockService,
     Disk,
+    Syncs,
 }
 
 impl FaultKind {
@@ -111,6 +114,7 @@ impl FaultKind {
             Self::ClockStep { .. } | Self::ClockRate { .. } => Part::Clock,
             Self::NoLockService(_) => Part::LockService,
             Self::FullDisk(_) | Self::Rot(_) => Part::Disk,
+            Self::SlowDisk(_) => Part::Syncs,
         }
     }
 
@@ -149,6 +153,7 @@ impl fmt::Display for FaultKind {
             Self::Rot(RottenFile::Log) => f.write_str("rot of the commit log"),
             Self::Rot(RottenFile::Table) => f.write_str("rot of a table"),
             Self::Rot(RottenFile::Registry) => f.write_str("rot of the registry"),
+            Self::SlowDisk(sync) => write!(f, "slow disk, a sync takes {} ms", sync.as_millis()),
         }
     }
 }

@@ -46,11 +46,13 @@ pub enum Recurring {
     Rot,
     /// As [`Self::LeaseRace`], while the clock of the leader is slow and those of the other tablet servers are fast, as much as leases allow for.
     SkewedLeaseRace,
+    /// The disk of a tablet server is slow for a while.
+    SlowDisk,
 }
 
 impl Recurring {
     /// Every kind.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Crash,
         Self::CrashAll,
         Self::Lose,
@@ -67,6 +69,7 @@ impl Recurring {
         Self::FullDisk,
         Self::Rot,
         Self::SkewedLeaseRace,
+        Self::SlowDisk,
     ];
 }
 
@@ -80,14 +83,27 @@ pub struct Rates {
     pub replaced_after: Option<Duration>,
     /// The longest election timeout of the Raft groups, which a lease race must exceed.
     pub election_max: Duration,
+    /// What a sync of a slow disk takes on average: minimum and maximum, one of these.
+    pub slow_syncs: Vec<(Duration, Duration)>,
+    /// Minimum and maximum time for which a disk is slow.
+    pub slow_for: (Duration, Duration),
 }
 
 impl Rates {
-    /// No faults at all; a crashed process stays down for 2 to 30 ms.
+    /// No faults at all; a crashed process stays down for 2 to 30 ms, and a disk would be slow for up to 20 s.
     #[must_use]
     pub fn none(election_max: Duration) -> Self {
         let down = (Duration::from_millis(2), Duration::from_millis(30));
-        Self { means: BTreeMap::new(), down, replaced_after: None, election_max }
+        let millis = |from, to| (Duration::from_millis(from), Duration::from_millis(to));
+        Self {
+            means: BTreeMap::new(),
+            down,
+            replaced_after: None,
+            election_max,
+            // Not slow, slow, and one that hangs.
+            slow_syncs: vec![millis(50, 300), millis(600, 2_000), millis(10_000, 10_000)],
+            slow_for: millis(1_000, 20_000),
+        }
     }
 
     /// The same with faults of this kind, `mean` apart on average.
@@ -132,6 +148,7 @@ impl Rates {
             Recurring::FullDisk => draw.full_disk(),
             Recurring::Rot => draw.rot(),
             Recurring::SkewedLeaseRace => draw.skewed_lease_race(),
+            Recurring::SlowDisk => draw.slow_disk(),
             Recurring::MounttableCrash => draw.kill_one(&view.mounttables()),
         };
         drawn.unwrap_or_default()
