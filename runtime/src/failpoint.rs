@@ -101,6 +101,8 @@ pub enum Failpoint {
     RecoveryReportsNow,
     /// A server whose disk is slow keeps its leaderships.
     SlowDiskIgnored,
+    /// A replica whose store is damaged is opened again, as if nothing had happened.
+    DamagedStoreReopened,
 }
 
 /// Written to the log when a failpoint is enabled, and so contained in every program that can enable one.
@@ -114,7 +116,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 46] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -160,6 +162,7 @@ impl Failpoint {
         Self::DamageNotExamined,
         Self::RecoveryReportsNow,
         Self::SlowDiskIgnored,
+        Self::DamagedStoreReopened,
     ];
 
     /// Whether this failpoint is enabled in this process. One relaxed load of a byte that never changes in the released

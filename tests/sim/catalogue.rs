@@ -7,10 +7,9 @@ use ebla_runtime::{Clock, Failpoint};
 
 use crate::process::{Ran, run_concurrently, start};
 
-/// The faults with the plans that find them. `DivideForgetsSessions` and `ScanSkipsRest` are missing: no seed has found them yet.
-/// `LeaseFromResponse` and `SchemaNotSaved` are missing: it may take dozens of seeds to find them. `LogDamageCut` and `DamageNotExamined`
-/// are missing: the other replicas have what one has lost, and a damaged table is often merged or replaced before the end.
-const CATALOGUE: [(Failpoint, &str); 39] = [
+/// The faults with the plans that find them. `LeaseFromResponse`, `SchemaNotSaved`, `DivideForgetsSessions` and `DamageNotExamined` are missing: it
+/// may take dozens of seeds to find them.
+const CATALOGUE: [(Failpoint, &str); 42] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -50,6 +49,9 @@ const CATALOGUE: [(Failpoint, &str); 39] = [
     (Failpoint::FullDiskAcknowledged, "full"),
     (Failpoint::RecoveryReportsNow, "lost"),
     (Failpoint::SlowDiskIgnored, "slow"),
+    (Failpoint::LogDamageCut, "damage"),
+    (Failpoint::DamagedStoreReopened, "rot"),
+    (Failpoint::ScanSkipsRest, "scans"),
 ];
 
 /// Tried in order until one finds the fault; which one does depends on the code.

@@ -149,10 +149,10 @@ pub(crate) struct SimCluster {
     /// Whether commit logs are small.
     purges_logs: bool,
     /// Whether files rot.
-    rots: bool,
+    pub(crate) rots: bool,
     /// Whether slow disks are the only faults.
     pub(crate) is_only_slow: bool,
-    /// The file that has rotted last.
+    /// The file that has rotted last, until that is repaired.
     pub(crate) damaged: Mutex<Option<Damaged>>,
     /// The loss of a majority, if there was one.
     pub(crate) loss: Mutex<Option<Loss>>,
@@ -220,7 +220,7 @@ impl SimCluster {
             counters: plan.counters,
             failure_timeouts: plan.failure_timeouts,
             purges_logs: plan.purges_logs,
-            rots: plan.fault_rates.rates.recurs(Recurring::Rot),
+            rots: [Recurring::Rot, Recurring::RotRace].iter().any(|kind| plan.fault_rates.rates.recurs(*kind)),
             is_only_slow: plan.is_only_slow,
             damaged: Mutex::default(),
             loss: Mutex::default(),

@@ -121,6 +121,7 @@ impl<'s> Effects<'s, '_> {
         if let Some(name) = rot::damage(self.cluster, number, file, &self.severity.rng) {
             let kind = match file {
                 RottenFile::Log => "rot-log",
+                RottenFile::LogTail => "rot-log-tail",
                 RottenFile::Table => "rot-table",
                 RottenFile::Registry => "rot-registry",
             };

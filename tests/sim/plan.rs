@@ -165,10 +165,23 @@ impl Plan {
                 let plan = Self { fault_rates, failure_timeouts, splits, load, ..plan };
                 Self { purges_logs: true, tables: true, owns: true, value_bytes: 2 << 10, clients: 4, ..plan }
             }
+            "damage" => {
+                let (fault_rates, failure_timeouts) = FaultRates::rot_races();
+                Self { fault_rates, failure_timeouts, splits: Vec::new(), clients: 4, ..plan }
+            }
             "slow" => {
                 let plan = Self { fault_rates: FaultRates::slow_disks(), splits: Vec::new(), clients: 4, ..plan };
                 Self { is_only_slow: true, owns: true, load: Duration::from_secs(80), ..plan }
             }
+            "scans" => Self {
+                fault_rates: FaultRates::calm(),
+                splits: splits_at_the_end(),
+                owns: true,
+                value_bytes: 512 << 10,
+                clients: 2,
+                load: Duration::from_secs(10),
+                ..plan
+            },
             "sums" => Self { fault_rates: FaultRates::parts(), splits: many_splits(), clients: 1, counters: 3, ..plan },
             "transit" => Self {
                 fault_rates: FaultRates::transit(),
@@ -264,6 +277,11 @@ impl Plan {
             ..Self::draw(seed)
         }
     }
+}
+
+/// About four splits per second, all of the first tablet, which keeps nearly all rows: a scan of it is interrupted again and again.
+fn splits_at_the_end() -> Vec<(Duration, String)> {
+    (0..40_u64).map(|at| (Duration::from_millis(5_000 + 250 * at), format!("z/{:02}", 99 - at))).collect()
 }
 
 /// About two splits per second.

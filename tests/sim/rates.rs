@@ -119,6 +119,14 @@ impl FaultRates {
         (calm.every(Recurring::Rot, 1_500).every(Recurring::Crash, 4_000), timeouts)
     }
 
+    /// Damaged logs while a follower lags; damaged replicas are replaced.
+    pub(crate) fn rot_races() -> (Self, FailureTimeouts) {
+        let timeouts = FailureTimeouts::fixed();
+        let mut calm = Self::calm();
+        calm.rates.replaced_after = timeouts.end();
+        (calm.every(Recurring::RotRace, 4_000), timeouts)
+    }
+
     /// Disks that are so slow, and for so long, that leaderships must leave them.
     pub(crate) fn slow_disks() -> Self {
         let mut calm = Self::calm();

@@ -19,14 +19,17 @@ use ebla_model::id::{GroupId, ServerId};
 use ebla_runtime::Rng;
 use ebla_storage::disk::Disk;
 use ebla_storage::disk::sim::SECTOR;
+use ebla_storage::store::{Scrub, StoreError};
 use ebla_tests::faults::fault::RottenFile;
 
 use crate::cluster::{SimCluster, SimHost};
 
+/// Batches of the commit log begin at multiples of this, and most end in the first sector: the rest is not read.
+const BLOCK: usize = 4 << 10;
 /// Changed bits of a table's byte.
 const MASK: u8 = 0xA5;
 
-/// A damaged file that may still exist.
+/// A damaged file that may still exist, or whose replicas may not have been replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Damaged {
     /// A segment of the commit log of this server, by its number among the servers.
@@ -37,16 +40,16 @@ pub(crate) enum Damaged {
     Registry(usize),
 }
 
-/// Changes bytes of a file of a server, unless other damage may still exist; returns the name of the file.
+/// Changes bytes of a file of a server, unless other damage is not repaired yet; returns the name of the file.
 pub(crate) fn damage(cluster: &SimCluster, number: usize, file: RottenFile, rng: &Rng) -> Option<String> {
     let mut damaged = cluster.damaged.lock();
-    if damaged.as_ref().is_some_and(|damaged| exists(cluster, damaged)) || (damaged.is_some() && !is_whole(cluster)) {
+    if damaged.is_some() {
         return None;
     }
     let host = &cluster.servers[number];
     let (found, name) = match file {
-        RottenFile::Log => {
-            let name = flip_in_log(host, rng)?;
+        RottenFile::Log | RottenFile::LogTail => {
+            let name = flip_in_log(host, file, rng)?;
             (Damaged::Segment(number, name.clone()), name)
         }
         RottenFile::Table => {
@@ -63,6 +66,15 @@ pub(crate) fn damage(cluster: &SimCluster, number: usize, file: RottenFile, rng:
     };
     *damaged = Some(found);
     Some(name)
+}
+
+/// Allows the next damage once the last one is repaired. Called often: many files are damaged while their server is down, and then nothing is
+/// known about its replicas.
+pub(crate) fn forget_repaired(cluster: &SimCluster) {
+    let mut damaged = cluster.damaged.lock();
+    if damaged.as_ref().is_some_and(|damaged| !exists(cluster, damaged)) && is_whole(cluster) {
+        *damaged = None;
+    }
 }
 
 /// Empties the folder of a host whose registry cannot be read, as an operator does. Returns whether there was reason to.
@@ -105,24 +117,42 @@ fn is_whole(cluster: &SimCluster) -> bool {
     groups.values().all(|servers| servers.len() == cluster.servers.len().min(3))
 }
 
+/// The stores of running replicas that have damaged blocks, as text. They are read in place: a copy, as the scrubber makes one, would flush them, and
+/// flushes lead to compactions.
+pub(crate) fn damaged_stores(cluster: &SimCluster) -> Vec<String> {
+    let mut found = Vec::new();
+    for host in &cluster.servers {
+        for group in host.hosted().iter().flat_map(|hosted| hosted.groups()) {
+            // Other errors: a file was removed while the store was being opened.
+            if let Err(error @ StoreError::Damaged { .. }) = Scrub::check(group.state_machine().store().dir()) {
+                found.push(format!("the store of group {} on {} is in use: {error}", group.id(), host.name));
+            }
+        }
+    }
+    found
+}
+
 /// Flips a bit of a segment that a later durable batch follows; returns its name.
-fn flip_in_log(host: &SimHost, rng: &Rng) -> Option<String> {
+fn flip_in_log(host: &SimHost, file: RottenFile, rng: &Rng) -> Option<String> {
     let mut segments = host.disk.list().ok()?;
     segments.retain(|name| name.ends_with(".log"));
     segments.sort();
     let last = segments.last().cloned();
+    if file == RottenFile::LogTail {
+        segments.retain(|name| last.as_ref() == Some(name));
+    }
     let settled_bytes = |name: &String| match host.disk.content(name) {
         Some(content) if last.as_ref() != Some(name) => content.len(),
         _ => host.disk.settled_bytes(name),
     };
     let candidates: Vec<(String, usize)> = segments
         .iter()
-        .map(|name| (name.clone(), settled_bytes(name) / SECTOR))
-        .filter(|(_name, sectors)| *sectors > 0)
+        .map(|name| (name.clone(), settled_bytes(name) / BLOCK))
+        .filter(|(_name, blocks)| *blocks > 0)
         .collect();
-    let (name, sectors) = pick(&candidates, rng)?;
-    let sector = usize::try_from(rng.below(*sectors as u64)).unwrap();
-    host.disk.flip_bit(name, sector, rng).then(|| name.clone())
+    let (name, blocks) = pick(&candidates, rng)?;
+    let block = usize::try_from(rng.below(*blocks as u64)).unwrap();
+    host.disk.flip_bit(name, block * (BLOCK / SECTOR), rng).then(|| name.clone())
 }
 
 /// Changes a byte of a file.

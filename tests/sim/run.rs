@@ -19,7 +19,7 @@ use crate::nemesis::Nemesis;
 use crate::plan::{CLIENTS, Plan};
 use crate::replicas;
 use crate::trace::Trace;
-use crate::{ages, clocks, drops, lost, slow, sums, tenant};
+use crate::{ages, clocks, drops, lost, rot, slow, sums, tenant};
 
 /// Result of a run.
 pub(crate) struct Outcome {
@@ -41,7 +41,8 @@ const DRAIN: Duration = Duration::from_secs(15);
 const PROOF: Duration = Duration::from_secs(200);
 /// Timeout until replicas are equal: the periodic reconciliation of the master, once a minute, removes superfluous replicas.
 const EQUAL: Duration = Duration::from_secs(90);
-
+/// Timeout until damage is found and the replica is stopped: the scrubber reads all stores every 15 s.
+const SCRUBBED: Duration = Duration::from_secs(40);
 /// Timeout until no server with a wrong clock leads: servers compare their clocks every five seconds.
 const CLOCKS: Duration = Duration::from_secs(60);
 
@@ -89,6 +90,9 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     {
         wrong.extend(clocks::wrong_leaders(&cluster).into_iter().map(|one| format!("wrong clock: {one}")));
     }
+    if wrong.is_empty() && cluster.rots && !steps.until(SCRUBBED, Some(&mut nemesis), is_sound) {
+        wrong.extend(rot::damaged_stores(&cluster).into_iter().map(|one| format!("damaged: {one}")));
+    }
     finish(plan, &cluster, &sim, wrong)
 }
 
@@ -111,6 +115,12 @@ fn lose_majority(steps: &mut Steps<'_, '_>, nemesis: &mut Nemesis, rng: &Rng) ->
 /// Checked only a few times per second, because each check reads all stores.
 fn is_equal(cluster: &SimCluster) -> bool {
     crate::time::elapsed().subsec_millis().is_multiple_of(250) && replicas::differences(cluster).is_empty()
+}
+
+/// Checked only every few seconds, because each check reads all stores.
+fn is_sound(cluster: &SimCluster) -> bool {
+    let elapsed = crate::time::elapsed();
+    elapsed.as_secs().is_multiple_of(5) && elapsed.subsec_millis() == 0 && rot::damaged_stores(cluster).is_empty()
 }
 
 fn build<'a>(plan: &Plan, cluster: &Arc<SimCluster>) -> turmoil::Sim<'a> {
@@ -219,6 +229,9 @@ impl Steps<'_, '_> {
             }
             if now.as_millis() % LOOK.as_millis() == 0 {
                 self.look(now);
+                if self.cluster.rots {
+                    rot::forget_repaired(self.cluster);
+                }
                 if self.cluster.is_only_slow {
                     slow::check_leaders(self.cluster, now);
                 }

@@ -100,11 +100,37 @@ impl Draw<'_> {
         Some(rates.chain(self.lease_race_of(leader)?).collect())
     }
 
-    fn lease_race_of(&self, leader: Node) -> Drawn {
+    /// Two others: the one that a leader loses first, and the one that restarts when it is lost, too.
+    fn followers(&self, leader: Node) -> Option<(Node, Node)> {
         let others: Vec<_> = self.view.tablet_servers().into_iter().filter(|node| *node != leader).collect();
         let lost = self.pick(&others)?;
         let after_lost = others.iter().skip_while(|node| **node != lost).nth(1);
-        let restarts = *after_lost.or(others.first())?;
+        Some((lost, *after_lost.or(others.first())?))
+    }
+
+    /// The follower that is lost first misses what is written meanwhile.
+    pub(super) fn rot_race(&self) -> Drawn {
+        let leader = self.pick(&self.view.leaders)?;
+        let (lost, restarts) = self.followers(leader)?;
+        if self.down.contains(&restarts) {
+            return None;
+        }
+        let alone = between(self.rng, (Duration::from_millis(500), Duration::from_millis(1_500)));
+        let both = self.rates.election_max * 6;
+        let down = between(self.rng, (Duration::from_millis(10), Duration::from_millis(100)));
+        let fault = |kind, target, lasts| Fault::new(kind, target, lasts);
+        let cut =
+            |other, lasts| fault(FaultKind::Partition(Direction::Both), Target::Links(vec![(leader, other)]), lasts);
+        Some(vec![
+            (Duration::ZERO, cut(lost, alone + both)),
+            (alone, cut(restarts, both)),
+            (alone, fault(FaultKind::Kill, Target::Node(restarts), down)),
+            (alone + down / 2, fault(FaultKind::Rot(RottenFile::LogTail), Target::Node(restarts), Duration::ZERO)),
+        ])
+    }
+
+    fn lease_race_of(&self, leader: Node) -> Drawn {
+        let (lost, restarts) = self.followers(leader)?;
         let (alone, both) = (self.rates.election_max * 5 / 4, self.rates.election_max * 3 / 2);
         let cut = |other, lasts| {
             Fault::new(FaultKind::Partition(Direction::Both), Target::Links(vec![(leader, other)]), lasts)

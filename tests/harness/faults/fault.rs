@@ -69,6 +69,8 @@ pub enum SpaceLeft {
 pub enum RottenFile {
     /// A segment of the commit log.
     Log,
+    /// The last segment of the commit log.
+    LogTail,
     /// A table of a store.
     Table,
     /// The registry of the data folder.
@@ -151,6 +153,7 @@ impl fmt::Display for FaultKind {
             Self::FullDisk(SpaceLeft::OnlyForLog) => f.write_str("full disk, only the commit log has space"),
             Self::FullDisk(SpaceLeft::Nothing) => f.write_str("full disk, nothing is left"),
             Self::Rot(RottenFile::Log) => f.write_str("rot of the commit log"),
+            Self::Rot(RottenFile::LogTail) => f.write_str("rot of the end of the commit log"),
             Self::Rot(RottenFile::Table) => f.write_str("rot of a table"),
             Self::Rot(RottenFile::Registry) => f.write_str("rot of the registry"),
             Self::SlowDisk(sync) => write!(f, "slow disk, a sync takes {} ms", sync.as_millis()),

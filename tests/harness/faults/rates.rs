@@ -48,11 +48,14 @@ pub enum Recurring {
     SkewedLeaseRace,
     /// The disk of a tablet server is slow for a while.
     SlowDisk,
+    /// A leader is partitioned from one follower, and then from the other one, which restarts at this moment with a damaged log. If that one
+    /// counts as whole, the two followers elect a leader that does not have what was acknowledged before.
+    RotRace,
 }
 
 impl Recurring {
     /// Every kind.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Crash,
         Self::CrashAll,
         Self::Lose,
@@ -70,6 +73,7 @@ impl Recurring {
         Self::Rot,
         Self::SkewedLeaseRace,
         Self::SlowDisk,
+        Self::RotRace,
     ];
 }
 
@@ -149,6 +153,7 @@ impl Rates {
             Recurring::Rot => draw.rot(),
             Recurring::SkewedLeaseRace => draw.skewed_lease_race(),
             Recurring::SlowDisk => draw.slow_disk(),
+            Recurring::RotRace => draw.rot_race(),
             Recurring::MounttableCrash => draw.kill_one(&view.mounttables()),
         };
         drawn.unwrap_or_default()

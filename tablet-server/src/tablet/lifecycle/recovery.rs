@@ -22,6 +22,7 @@ use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::ReplicaId;
 use ebla_model::metadata::{Membership, Replica};
+use ebla_runtime::Failpoint;
 
 use crate::raft::FaultPart;
 
@@ -94,6 +95,9 @@ pub(super) fn majority_without(membership: &Membership, own: ReplicaId, sound: &
 /// What becomes of a replica that failed.
 pub(super) fn recovery(stage: Stage, failure: &ReplicaFailure, majority: Majority) -> Recovery {
     match (stage, failure.error.reason, failure.part) {
+        (_, Reason::DataDamaged, FaultPart::StateMachine) if Failpoint::DamagedStoreReopened.is_enabled() => {
+            Recovery::Reopen
+        }
         (_, Reason::DataDamaged, FaultPart::StateMachine)
             if failure.membership.is_some() && majority == Majority::NeedsIt =>
         {
