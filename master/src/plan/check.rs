@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ebla_model::id::{LogId, ReplicaId, ServerId, TableId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::{Replica, TabletDescriptor};
 use ebla_model::schema::TableState;
 
 use super::Action;
@@ -64,7 +64,7 @@ pub fn not_comparable(contents: &Contents) -> BTreeSet<TabletId> {
 #[must_use]
 pub fn findings(cluster: &ClusterSnapshot, actions: &[Action], contents: &Contents) -> Vec<Finding> {
     let mut findings = uncovered(cluster);
-    findings.extend(actions.iter().filter_map(of_action));
+    findings.extend(actions.iter().filter(|action| !is_only_recorded(cluster, action)).filter_map(of_action));
     findings.extend(contents.iter().flat_map(|(tablet, replicas)| different(*tablet, replicas)));
     findings.extend(cluster.servers.iter().filter_map(|(server, known)| {
         let folders = known.report.as_ref().map_or(0, |report| report.set_aside);
@@ -127,6 +127,19 @@ fn gap(table: TableId, rows: &str) -> Finding {
         problem: format!("table {table}: no replica has reported the tablets of the rows {rows}"),
         remedy: Remedy::Operator("start the tablet servers that are down; ebla status lists them"),
     }
+}
+
+/// Whether all that is left of a change is its record in Chubby: the replicas of a new group all run.
+fn is_only_recorded(cluster: &ClusterSnapshot, action: &Action) -> bool {
+    let Action::FinishGroup(group) = action else { return false };
+    let Some(plan) = cluster.new_groups.get(group) else { return false };
+    let runs = |member: Replica| {
+        let mut reports = cluster.reports();
+        reports.any(|(server, report)| {
+            server == member.server && report.group.group == *group && report.replica == member.replica
+        })
+    };
+    plan.group.membership.replicas().all(runs)
 }
 
 /// An action that repairs something, as a finding. Actions that change what is right are none.

@@ -1,10 +1,12 @@
 //! The findings of a check: gaps, overlaps, replicas that differ, actions.
 
-use ebla_model::id::{LogIndex, Term};
+use ebla_model::id::{GroupId, Incarnation, LogIndex, Term};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::GroupDescriptor;
+use ebla_model::time::Micros;
 
 use super::*;
+use crate::cluster::{GroupPlan, GroupProgress, Registration, ReplicaReport, Role, Server, ServerReport};
 
 fn tablet(id: u64, start: &'static str, end: Option<&'static str>) -> TabletDescriptor {
     let range = KeyRange::new(RowKey::new(start), end.map(RowKey::new)).unwrap();
@@ -86,4 +88,37 @@ fn actions_that_repair_are_findings_and_others_are_not() {
     }
     let remedies: Vec<bool> = found.iter().map(|finding| finding.remedy == Remedy::Master).collect();
     assert_eq!(remedies, [false, true, false]);
+}
+
+#[test]
+fn a_new_group_whose_replicas_all_run_is_complete() {
+    let server = ServerId::new(1);
+    let group = GroupDescriptor::initial(GroupId::new(5), &[server]);
+    let plan = GroupPlan { group: group.clone(), progress: GroupProgress::HasMajority };
+    let mut cluster = ClusterSnapshot { new_groups: [(group.group, plan)].into(), ..ClusterSnapshot::default() };
+    let finish = Action::FinishGroup(group.group);
+    assert!(!is_only_recorded(&cluster, &finish), "its server is not there");
+    let replica = ReplicaReport {
+        replica: ReplicaId::new(1),
+        role: Role::Follower,
+        term: Term::new(1),
+        tablets: Vec::new(),
+        applied: LogId::default(),
+        last: LogId::default(),
+        time: Micros::ZERO,
+        settled: false,
+        heard: BTreeSet::new(),
+        group,
+    };
+    let server_entry = Server {
+        address: String::new(),
+        incarnation: Incarnation::new(1),
+        release: String::new(),
+        registration: Registration::Registered,
+        zone: None,
+        report: Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }),
+        later_epoch: false,
+    };
+    cluster.servers.insert(server, server_entry);
+    assert!(is_only_recorded(&cluster, &finish));
 }
