@@ -8,7 +8,6 @@ use ebla_proto::operate;
 use tracing::info;
 
 use crate::active::ActiveMaster;
-use crate::cluster::ClusterSnapshot;
 use crate::plan::drain::{DrainedReplica, check_drain, check_removal, obstacle, replicas_on};
 use crate::{observation, schema_store};
 
@@ -21,7 +20,7 @@ pub(crate) async fn drain(
     request: operate::DrainServerRequest,
 ) -> Result<operate::DrainServerReply, Error> {
     let server = ServerId::new(request.server);
-    let snapshot = observe(master).await?;
+    let snapshot = observation::observe_without_metadata(master).await?;
     let is_drained = snapshot.drained.contains(&server);
     let replicas = match check_drain(&snapshot, server) {
         Err(error) if !is_drained => return Err(error),
@@ -97,14 +96,4 @@ pub(crate) async fn remove(
         }
     }
     Ok(operate::RemoveServerReply {})
-}
-
-/// The servers with their reports, Chubby's files, and METADATA as it was last read: a request while a drain is in progress must be
-/// cheap.
-async fn observe(master: &ActiveMaster) -> Result<ClusterSnapshot, Error> {
-    let servers = observation::observe_servers(master).await?;
-    let mut snapshot = observation::with_chubby(master, observation::with_cached_metadata(master, servers)).await?;
-    let unregistered = observation::observe_unregistered(master, &snapshot).await;
-    snapshot.servers.extend(unregistered);
-    Ok(snapshot)
 }

@@ -40,6 +40,16 @@ pub(crate) async fn observe(master: &ActiveMaster) -> Result<ClusterSnapshot, Er
     with_chubby(master, ClusterSnapshot { servers, metadata, ..ClusterSnapshot::default() }).await
 }
 
+/// As [`observe`], with METADATA as it was last read: for requests that must be cheap, or that repair METADATA's own group. Servers that are
+/// not registered and respond are included.
+pub(crate) async fn observe_without_metadata(master: &ActiveMaster) -> Result<ClusterSnapshot, Error> {
+    let servers = observe_servers(master).await?;
+    let mut snapshot = with_chubby(master, with_cached_metadata(master, servers)).await?;
+    let unregistered = observe_unregistered(master, &snapshot).await;
+    snapshot.servers.extend(unregistered);
+    Ok(snapshot)
+}
+
 /// Reads METADATA, by row key.
 ///
 /// # Errors

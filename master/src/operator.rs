@@ -109,7 +109,8 @@ impl Operator {
     async fn table_usage(&self, request: operate::TableUsageRequest) -> Result<operate::TableUsageReply, Error> {
         let (name, master): (TableName, _) = (request.table.parse()?, self.handle.active()?);
         let schema = jobs::update_schema::find_active(master.chubby(), &name).await?.value;
-        Ok(usage::measure(&master, schema.table).await?.to_reply(&schema))
+        let snapshot = observation::observe_reports(&master).await?;
+        Ok(usage::measure(&master, &snapshot, schema.table).await.to_reply(&schema))
     }
 
     async fn set_quota(&self, request: operate::SetQuotaRequest) -> Result<operate::SetQuotaReply, Error> {

@@ -17,7 +17,6 @@ use ebla_runtime::Failpoint;
 use tracing::warn;
 
 use crate::active::ActiveMaster;
-use crate::cluster::ClusterSnapshot;
 use crate::observation;
 use crate::plan::quorum_loss::{GroupRecovery, QuorumLossRecovery, quorum_loss_recovery};
 
@@ -37,7 +36,7 @@ pub(crate) async fn recover(
 ) -> Result<operate::RecoverTabletsReply, Error> {
     let from = ServerId::new(request.from);
     let tablet = (request.tablet > 0).then(|| TabletId::new(request.tablet));
-    let snapshot = observe(master).await?;
+    let snapshot = observation::observe_without_metadata(master).await?;
     let recovery = quorum_loss_recovery(&snapshot, from, tablet)?;
     if !request.dry_run {
         record_lost(master, from, &recovery).await?;
@@ -55,15 +54,6 @@ pub(crate) async fn recover(
         lost_servers: recovery.lost_servers.iter().map(|server| server.get()).collect(),
         given_up_groups: recovery.plans.iter().map(|group| group.group.get()).collect(),
     })
-}
-
-/// The servers with their reports, Chubby's files, and METADATA as it was last read: its group may be one of those to recover.
-async fn observe(master: &ActiveMaster) -> Result<ClusterSnapshot, Error> {
-    let servers = observation::observe_servers(master).await?;
-    let mut snapshot = observation::with_chubby(master, observation::with_cached_metadata(master, servers)).await?;
-    let unregistered = observation::observe_unregistered(master, &snapshot).await;
-    snapshot.servers.extend(unregistered);
-    Ok(snapshot)
 }
 
 /// Records the lost servers, if none of them has registered, and removes the plans of groups that were being created: a recovered group

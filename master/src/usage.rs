@@ -14,6 +14,7 @@ use futures::future::join_all;
 use tracing::{debug, info, warn};
 
 use crate::active::ActiveMaster;
+use crate::cluster::ClusterSnapshot;
 use crate::{jobs, observation};
 
 /// Between two comparisons of quotas: a table may exceed its quota by what it receives in this time, and until the servers have measured.
@@ -73,12 +74,8 @@ fn families(schema: &TableSchema, usage: &TableUsage) -> Vec<operate::FamilyCost
     families.collect()
 }
 
-/// Measures the tablets of a table at their leaders.
-///
-/// # Errors
-/// When the servers cannot be listed.
-pub(crate) async fn measure(master: &ActiveMaster, table: TableId) -> Result<MeasuredTable, Error> {
-    let snapshot = observation::observe_reports(master).await?;
+/// Measures the tablets of a table at their leaders. Needs the servers' reports.
+pub(crate) async fn measure(master: &ActiveMaster, snapshot: &ClusterSnapshot, table: TableId) -> MeasuredTable {
     let servers = snapshot.servers.iter().filter(|(_id, server)| server.report.is_some()).map(|(id, _server)| *id);
     let requests = servers.map(|server| master.servers().table_usage(server, table).boxed());
     let replies = join_all(requests).await.into_iter();
@@ -91,25 +88,35 @@ pub(crate) async fn measure(master: &ActiveMaster, table: TableId) -> Result<Mea
     let tablets = snapshot.tablets().into_values().filter(|tablet| tablet.table == table).cloned();
     let mut tablets: Vec<_> = tablets.map(|tablet| (tablet.clone(), measured.get(&tablet.tablet).cloned())).collect();
     tablets.sort_by(|(one, _), (other, _)| one.range.start().cmp(other.range.start()));
-    Ok(MeasuredTable { tablets })
+    MeasuredTable { tablets }
 }
 
 /// Compares the tables that have quotas with them, every few seconds, until this master is no longer active.
 pub(crate) async fn enforce_quotas(master: ActiveMaster) {
     loop {
         tokio::time::sleep(master.runtime().rng.jitter(QUOTA_PERIOD)).await;
-        let schemas = master.directory().schemas().into_iter();
-        let limited = schemas.filter(|schema| schema.state == TableState::Active && !schema.quotas.is_empty());
+        let mut limited = master.directory().schemas();
+        limited.retain(|schema| schema.state == TableState::Active && !schema.quotas.is_empty());
+        if limited.is_empty() {
+            continue;
+        }
+        let snapshot = match observation::observe_reports(&master).await {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                warn!(tables = limited.len(), %error, "quotas not compared; retrying");
+                continue;
+            }
+        };
         for schema in limited {
-            if let Err(error) = compare(&master, &schema).await {
+            if let Err(error) = compare(&master, &snapshot, &schema).await {
                 warn!(table = %schema.name, %error, "quotas not compared; retrying");
             }
         }
     }
 }
 
-async fn compare(master: &ActiveMaster, schema: &TableSchema) -> Result<(), Error> {
-    let (usage, coverage) = measure(master, schema.table).await?.sum();
+async fn compare(master: &ActiveMaster, snapshot: &ClusterSnapshot, schema: &TableSchema) -> Result<(), Error> {
+    let (usage, coverage) = measure(master, snapshot, schema.table).await.sum();
     if schema.quotas.next(&usage, coverage) == schema.quotas {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Automatic merges: which adjacent tablets are merged because they are small and nobody uses them much.
+//! Automatic merges: which adjacent tablets are merged because they are small and have few reads and writes.
 //!
 //! ```text
 //!   a pair       adjacent tablets of an active table, together smaller than the limit,

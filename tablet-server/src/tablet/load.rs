@@ -156,7 +156,7 @@ impl MeterState {
         if whole(self.reads_per_second).saturating_add(whole(self.writes_per_second)) >= QUIET_PER_SECOND {
             self.quiet_since = Some(new.at);
         } else if !self.samples.is_empty() && new.reads == last.reads && new.writes == last.writes {
-            // Tablets that nobody uses take no memory for samples.
+            // A tablet without reads and writes takes no memory for samples.
             self.samples = Vec::new();
             self.oldest = 0;
         }

@@ -158,7 +158,7 @@ impl TabletGroup {
         let tablets = metadata.tablets.values().filter(|tablet| tablet.descriptor.table == table);
         let usage = |tablet: &Arc<TabletMetadata>| {
             let mut usage = store.family_usage(&tablet.stored_range(&tablet.descriptor.range), unflushed)?;
-            // Cells of a dropped family wait for a compaction, and are nobody's.
+            // Cells of a dropped family wait for a compaction, and count for no family.
             usage.retain(|family, _usage| tablet.schema().family_by_id(*family).is_some());
             for (family, cells_read, cells_written) in tablet.counters.counts() {
                 let usage = usage.entry(family).or_default();
