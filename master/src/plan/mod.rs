@@ -24,6 +24,7 @@ pub mod recovery;
 pub mod relocate;
 pub mod repair;
 pub mod replica_balance;
+mod shares;
 pub mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,7 +107,8 @@ pub enum Action {
     },
     /// Replica repair: no server has room for a new replica of a group. An operator must give one more room, or add one.
     ReportNoRoom(RepairWithoutRoom),
-    /// Replica balance: there are fewer groups than servers, and this one is the largest that can be divided.
+    /// Replica balance: there are fewer groups than servers, and this one is the largest that can be divided; or the groups are so large
+    /// that servers remain far from the mean.
     DivideGroup(GroupDescriptor),
     /// Leader balance: a server leads many groups, and another voter's server leads few.
     TransferLeader {
@@ -208,9 +210,13 @@ pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
     actions.extend(deleted::unknown_tables(cluster));
     let moves = if has_repairs { Vec::new() } else { replica_balance::balance_replicas(cluster, ctx) };
     let moved: BTreeSet<GroupId> = moves.iter().filter_map(changed_group).collect();
+    let transfers = leader_balance::balance_leaders(cluster, ctx);
+    if !has_repairs && moves.is_empty() && transfers.is_empty() {
+        actions.extend(replica_balance::refine(cluster, ctx).cloned().map(Action::DivideGroup));
+    }
     actions.extend(moves);
-    let transfers = leader_balance::balance_leaders(cluster, ctx).into_iter();
-    actions.extend(transfers.filter(|transfer| changed_group(transfer).is_none_or(|group| !moved.contains(&group))));
+    let is_unchanged = |transfer: &Action| changed_group(transfer).is_none_or(|group| !moved.contains(&group));
+    actions.extend(transfers.into_iter().filter(is_unchanged));
     actions.extend(auto_merge::merges(cluster, ctx));
     actions
 }

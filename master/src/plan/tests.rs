@@ -43,7 +43,7 @@
 //! ```
 //!
 //! The tablets of a report are `table/tablet:range`, then the generation `g2` and the schema version `v3` unless they are 1, and
-//! the size `s2048` in MiB; `q3600`: quiet for this many seconds.
+//! the size `s2048` in MiB; `q3600`: quiet for this many seconds; `w900`: writes per second.
 //! The group of a row is that with the tablet's number unless it is named; METADATA is in group 1.
 //!
 //! Members are servers, whose replicas are numbered from 1, or `replica@server`: `on=1,2,1001@4`. The outgoing voters of
@@ -167,19 +167,20 @@ fn tablet_report(text: &str, group: &GroupDescriptor) -> TabletReport {
         "root" => root_range(),
         other => range(other),
     };
-    let (mut generation, mut version, mut mebibytes, mut quiet_seconds) = (1, 1, 0_u64, 0);
+    let (mut generation, mut version, mut mebibytes, mut quiet_seconds, mut writes_per_second) = (1, 1, 0_u64, 0, 0);
     for part in parts {
         match part.split_at(1) {
             ("g", number) => generation = number.parse().unwrap(),
             ("v", number) => version = number.parse().unwrap(),
             ("s", number) => mebibytes = number.parse().unwrap(),
+            ("w", number) => writes_per_second = number.parse().unwrap(),
             ("q", number) => quiet_seconds = number.parse().unwrap(),
             other => panic!("unknown part {other:?}"),
         }
     }
     let generation = Generation::new(generation);
     let descriptor = group.tablet(table.parse().unwrap(), tablet.parse().unwrap(), range, generation);
-    let load = TabletLoad { quiet_for: Duration::from_secs(quiet_seconds), ..TabletLoad::default() };
+    let load = TabletLoad { quiet_for: Duration::from_secs(quiet_seconds), writes_per_second, ..TabletLoad::default() };
     TabletReport { descriptor, size_bytes: mebibytes << 20, schema_version: SchemaVersion::new(version), load }
 }
 
