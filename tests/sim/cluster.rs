@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
+use ebla_master::plan::auto_merge::MergeRules;
 use ebla_master::plan::replica_balance::ReplicaBalance;
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
@@ -146,6 +147,10 @@ pub(crate) struct SimCluster {
     /// Client hosts that count.
     pub(crate) counters: u64,
     pub(crate) failure_timeouts: FailureTimeouts,
+    /// Whether the master moves replicas between healthy servers.
+    balance: ReplicaBalance,
+    /// How long adjacent tablets must be quiet until the master merges them; `None`: it merges none.
+    merge_after: Option<Duration>,
     /// Whether commit logs are small.
     purges_logs: bool,
     /// Whether files rot.
@@ -219,6 +224,8 @@ impl SimCluster {
             ages: plan.ages,
             counters: plan.counters,
             failure_timeouts: plan.failure_timeouts,
+            balance: plan.balance,
+            merge_after: plan.merge_after,
             purges_logs: plan.purges_logs,
             rots: [Recurring::Rot, Recurring::RotRace].iter().any(|kind| plan.fault_rates.rates.recurs(*kind)),
             is_only_slow: plan.is_only_slow,
@@ -364,8 +371,11 @@ pub(crate) async fn master(cluster: Arc<SimCluster>, number: usize) -> turmoil::
     let replicas = cluster.servers.len().min(3);
     let mut config = MasterConfig::new(&format!("0.0.0.0:{MASTER_PORT}"), replicas);
     config.advertise = Some(format!("{}:{MASTER_PORT}", host.name));
-    // Replicas move only because of faults: the checks at the end expect that nothing moves then.
-    config.replica_balance = ReplicaBalance::Off;
+    config.replica_balance = cluster.balance;
+    config.merges = match cluster.merge_after {
+        Some(merge_after) => MergeRules { merge_after, ..MergeRules::default() },
+        None => MergeRules::OFF,
+    };
     if let Some((lease, grace)) = cluster.failure_timeouts.short {
         (config.lease_ttl, config.repair_grace) = (lease, grace);
     }

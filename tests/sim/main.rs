@@ -10,6 +10,7 @@
 //!   effects   what each fault does;   image   the state of a folder after a crash
 //!   space     disks that are full;   slow   disks that are slow;   rot   files whose bytes change;   lost   the loss of a majority
 //!   tenant    a client that creates, changes and deletes tables
+//!   drains    an operator who drains servers
 //!   sums      clients that count, with and without idempotency tokens;   drops   a client that drops ranges of rows
 //!   ages      a client of a family with a maximum age
 //!   names     the mounttable as a tenant, and clients that use names
@@ -33,6 +34,7 @@ mod catalogue;
 mod chubby;
 mod clocks;
 mod cluster;
+mod drains;
 mod drops;
 mod effects;
 mod history;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ebla_master::plan::replica_balance::ReplicaBalance;
 use ebla_runtime::Rng;
 use ebla_tests::faults::rates::Recurring;
 
@@ -51,6 +52,12 @@ pub(crate) struct Plan {
     pub(crate) purges_logs: bool,
     /// Timeouts after which a failed server is replaced.
     pub(crate) failure_timeouts: FailureTimeouts,
+    /// Whether the master moves replicas between healthy servers.
+    pub(crate) balance: ReplicaBalance,
+    /// The mean time between two drains of a server.
+    pub(crate) drains: Option<Duration>,
+    /// How long adjacent tablets must be quiet until the master merges them; `None`: it merges none.
+    pub(crate) merge_after: Option<Duration>,
     /// Whether slow disks are the only faults: then it is checked who leads.
     pub(crate) is_only_slow: bool,
     /// Whether the run stops at the first anomaly.
@@ -78,8 +85,12 @@ impl Plan {
                 let (fault_rates, failure_timeouts) = fault_rates.with_losses(&rng);
                 (4, fault_rates, failure_timeouts)
             }
-            _ => (3, fault_rates, FailureTimeouts::default()),
+            _ => (if seed % 4 == 2 { 4 } else { 3 }, fault_rates, FailureTimeouts::default()),
         };
+        // Without losses, because a server that is drained cannot have the replicas of one that is lost.
+        let drains = (servers == 4 && failure_timeouts.end().is_none()).then(|| Duration::from_secs(3));
+        let balance = if seed.is_multiple_of(2) { ReplicaBalance::On } else { ReplicaBalance::Off };
+        let merge_after = (seed % 8 < 3).then(|| Duration::from_secs(2));
         let moves = (rng.below(2) == 0).then(|| Duration::from_millis(500 + rng.below(4_000)));
         let tables = rng.below(2) == 0;
         let fault_rates = if seed % 4 == 1 { fault_rates.with_drift() } else { fault_rates };
@@ -110,6 +121,9 @@ impl Plan {
             ages,
             purges_logs: seed % 4 == 3,
             failure_timeouts,
+            balance,
+            drains,
+            merge_after,
             is_only_slow: false,
             stops_at_first: false,
         }
@@ -120,6 +134,10 @@ impl Plan {
         let plan = Self {
             servers: 3,
             failure_timeouts: FailureTimeouts::default(),
+            // The other plans expect that a replica moves only because of a fault.
+            balance: ReplicaBalance::Off,
+            drains: None,
+            merge_after: None,
             load: Duration::from_secs(20),
             owns: false,
             value_bytes: 0,
@@ -168,6 +186,11 @@ impl Plan {
             "damage" => {
                 let (fault_rates, failure_timeouts) = FaultRates::rot_races();
                 Self { fault_rates, failure_timeouts, splits: Vec::new(), clients: 4, ..plan }
+            }
+            "drains" => {
+                let (drains, merge_after) = (Some(Duration::from_secs(2)), Some(Duration::from_secs(1)));
+                let plan = Self { servers: 4, balance: ReplicaBalance::On, drains, merge_after, ..plan };
+                Self { fault_rates: FaultRates::parts(), splits: many_splits(), clients: 2, ..plan }
             }
             "slow" => {
                 let plan = Self { fault_rates: FaultRates::slow_disks(), splits: Vec::new(), clients: 4, ..plan };
@@ -274,6 +297,7 @@ impl Plan {
             splits,
             moves: Some(Duration::from_secs(2)),
             tables: true,
+            drains: None,
             ..Self::draw(seed)
         }
     }

@@ -19,7 +19,7 @@ use crate::nemesis::Nemesis;
 use crate::plan::{CLIENTS, Plan};
 use crate::replicas;
 use crate::trace::Trace;
-use crate::{ages, clocks, drops, lost, rot, slow, sums, tenant};
+use crate::{ages, clocks, drains, drops, lost, rot, slow, sums, tenant};
 
 /// Result of a run.
 pub(crate) struct Outcome {
@@ -169,6 +169,9 @@ async fn clients(cluster: Arc<SimCluster>, plan: Plan) -> turmoil::Result {
     }
     if plan.tables {
         running.push(spawn_local(tenant::run(shared())));
+    }
+    if let Some(mean) = plan.drains {
+        running.push(spawn_local(drains::operator(shared(), mean)));
     }
     if plan.loses_majority {
         running.push(spawn_local(lost::operator(shared())));
