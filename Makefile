@@ -35,7 +35,7 @@ WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program dist run pages test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim planted docs bench race scale paper recovery \
+.PHONY: help install configure python base-image build program dist run pages test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread
 
 help: ## show this list
@@ -159,6 +159,9 @@ simulation: configure ## run seeds of the simulation for SIM_SECONDS, then the p
 sim: configure ## run the system in simulation; SEED=N repeats a run, SEEDS=A..B runs many, SECONDS=N sets the time
 	env EBLA_SIM_TASK=seeds $(if $(SEED),EBLA_SIM_SEED=$(SEED)) $(if $(SEEDS),EBLA_SIM_SEEDS=$(SEEDS)) \
 	  $(if $(SECONDS),EBLA_SIM_SECONDS=$(SECONDS)) $(SIMULATION)
+
+steps: configure ## crash processes of the simulation exactly after each step of moves, changes of replicas, splits, merges and divisions; STEP=MoveOut tries one
+	env EBLA_SIM_TASK=steps $(if $(STEP),EBLA_STEP=$(STEP)) $(SIMULATION)
 
 planted: configure ## check that the simulation finds each fault planted in the code; BUG=Name checks one
 	env EBLA_SIM_TASK=planted $(if $(BUG),EBLA_PLANTED=$(BUG)) $(SIMULATION)

@@ -8,6 +8,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_routing::Annotations;
+use ebla_runtime::Step;
 use futures::future::BoxFuture;
 use tracing::warn;
 
@@ -54,6 +55,7 @@ pub(crate) async fn move_tablet(
         let last = match ordered {
             // The reports show it, now or soon.
             Ok(()) if !has_arrived => {
+                master.runtime().steps.reached(Step::MoveOrdered).await;
                 has_arrived = true;
                 continue;
             }

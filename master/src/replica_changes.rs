@@ -12,6 +12,7 @@ use ebla_chubby::{Counter, next_ids};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, ReplicaId, ServerId};
 use ebla_model::metadata::{GroupDescriptor, Replica};
+use ebla_runtime::Step;
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -102,8 +103,11 @@ async fn run_change(master: &ActiveMaster, change: ReplicaChange) -> Result<Grou
 /// Creates an empty replica with a new id. It must exist before the leader sends to it.
 async fn create_replica(master: &ActiveMaster, group: &GroupDescriptor, server: ServerId) -> Result<Replica, Error> {
     let replica = ReplicaId::new(next_ids(master.chubby(), Counter::Replicas, 1).await?.start);
+    master.runtime().steps.reached(Step::ReplicaId).await;
     let created = master.servers().create_replica(server, group, replica, InitialState::Empty).await;
-    match created.map_err(|failed| failed.error)?.as_str() {
+    let created = created.map_err(|failed| failed.error)?;
+    master.runtime().steps.reached(Step::ReplicaCreated).await;
+    match created.as_str() {
         "removed" => Err(Error::new(Reason::Conflict, format!("replica {replica} was removed from server {server}"))),
         _ => Ok(Replica { replica, server }),
     }

@@ -5,7 +5,7 @@
 //! `clippy.toml` bans; each place gives the reason in an `#[expect]`.
 //!
 //! ```text
-//!   Runtime { clock, rng, net, tasks }     passed to each component
+//!   Runtime { clock, rng, net, tasks, .. } passed to each component
 //!     clock            wall time, and time since boot that never jumps
 //!     rng              random numbers, seeded in tests
 //!     net              listen and connect; TCP, or another implementation of net::Network
@@ -21,6 +21,7 @@
 //!   panic_hook         aborts the process on a panic
 //!   watchdog           reports tasks that do not yield
 //!   failpoint          injected faults, which only the simulation enables
+//!   step               steps of long operations, which only tests observe
 //! ```
 
 pub mod blocking;
@@ -35,6 +36,7 @@ pub mod resource_counter;
 pub mod resources;
 pub mod rng;
 pub mod serve;
+pub mod step;
 pub mod tasks;
 pub mod units;
 pub mod watchdog;
@@ -47,6 +49,7 @@ pub use resource_counter::{Reservation, ResourceCounter};
 pub use resources::{FixedResources, ResourceProbe, SystemResources};
 pub use rng::Rng;
 pub use serve::{ConnectionInfo, Protocol, ServeOptions, serve};
+pub use step::{Step, StepObserver, Steps};
 pub use tasks::Tasks;
 pub use watchdog::{PollWatch, Watchdog};
 
@@ -61,13 +64,21 @@ pub struct Runtime {
     pub net: Net,
     /// The owner of the tasks that the component starts.
     pub tasks: Tasks,
+    /// The observer of steps, in tests.
+    pub steps: Steps,
 }
 
 impl Runtime {
     /// The real machine: system clock, system randomness, TCP. `name` names the root of the task tree.
     #[must_use]
     pub fn system(name: &str) -> Self {
-        Self { clock: Clock::system(), rng: Rng::from_entropy(), net: Net::tcp(), tasks: Tasks::new(name) }
+        Self {
+            clock: Clock::system(),
+            rng: Rng::from_entropy(),
+            net: Net::tcp(),
+            tasks: Tasks::new(name),
+            steps: Steps::default(),
+        }
     }
 
     /// The same interfaces with a child of the task tree: stopping the child does not stop the parent.

@@ -32,6 +32,7 @@ use crate::plan::Plan;
 use crate::rot::{self, Damaged};
 use crate::slow::HostSyncs;
 use crate::space::{self, HostSpace};
+use crate::steps::StepWatch;
 use crate::time::{self, HostTime};
 use crate::trace::Trace;
 
@@ -159,6 +160,8 @@ pub(crate) struct SimCluster {
     pub(crate) is_only_slow: bool,
     /// The file that has rotted last, until that is repaired.
     pub(crate) damaged: Mutex<Option<Damaged>>,
+    /// The crash after a step, if the plan has one.
+    pub(crate) step_watch: Option<Arc<StepWatch>>,
     /// The loss of a majority, if there was one.
     pub(crate) loss: Mutex<Option<Loss>>,
     /// Users of names that send pairs of calls.
@@ -230,6 +233,7 @@ impl SimCluster {
             rots: [Recurring::Rot, Recurring::RotRace].iter().any(|kind| plan.fault_rates.rates.recurs(*kind)),
             is_only_slow: plan.is_only_slow,
             damaged: Mutex::default(),
+            step_watch: plan.step_crash.map(|crash| Arc::new(StepWatch::new(crash))),
             loss: Mutex::default(),
             duels: plan.duels,
             trace: Mutex::new(trace),
@@ -284,6 +288,7 @@ impl SimCluster {
             rng: Rng::seeded(salt),
             net: Net::custom(Arc::new(SimNet)),
             tasks: Tasks::new(name),
+            steps: self.step_watch.as_ref().map(|watch| watch.steps_of(name)).unwrap_or_default(),
         }
     }
 

@@ -22,7 +22,7 @@ use tokio::time::error::Elapsed;
 use crate::cluster::{Phase, SimCluster};
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
 use crate::time::{self, HostTime};
-use crate::{ages, drops, lost, names, space, sums};
+use crate::{ages, drops, lost, names, space, steps, sums};
 
 /// The lists, spread over the keys so that splits part them.
 const LISTS: [&str; 6] = ["b", "d", "h", "m", "r", "w"];
@@ -326,13 +326,16 @@ pub(crate) async fn overseer(
                 if cluster.mounttables.is_empty() { Vec::new() } else { names::prove(&cluster, &runtime).await }
             };
             let ages = async { if cluster.ages { ages::prove(&cluster, &runtime).await } else { Vec::new() } };
-            let (rows, names, ages) = tokio::join!(wait_for_rows(&cluster, &runtime), names, ages);
+            let checked = async {
+                if cluster.step_watch.is_some() { steps::prove(&cluster, &runtime).await } else { Vec::new() }
+            };
+            let (rows, names, ages, checked) = tokio::join!(wait_for_rows(&cluster, &runtime), names, ages, checked);
             let mut history = cluster.history.lock().clone();
             if let Some(loss) = &*cluster.loss.lock() {
                 history.forgive(loss);
             }
             let mut wrong = history.check(&end);
-            wrong.extend(rows.into_iter().chain(names).chain(ages));
+            wrong.extend(rows.into_iter().chain(names).chain(ages).chain(checked));
             wrong
         }
         Err(_elapsed) => vec![format!("not live: some operations still fail {CONVERGE:?} after the end of all faults")],

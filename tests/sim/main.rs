@@ -13,13 +13,14 @@
 //!   drains    an operator who drains servers
 //!   sums      clients that count, with and without idempotency tokens;   drops   a client that drops ranges of rows
 //!   ages      a client of a family with a maximum age
+//!   steps     crashes exactly after a step of a move, a change of replicas, a transfer, a split, a merge or a division
 //!   names     the mounttable as a tenant, and clients that use names
 //!   load      the clients;   history   checks of their operations;   replicas   comparison of replicas;   clocks   no wrong clock leads
 //!   time, net, chubby   simulated interfaces;   trace   the events, as a hash
 //! ```
 //!
 //! One seed for each process: `mad-turmoil` replaces the clock and random numbers of the process.
-//! `EBLA_SIM_TASK` is `seeds`, `planted`, or `all`. Seeds come from `EBLA_SIM_SEEDS=A..B`, and no new run begins when
+//! `EBLA_SIM_TASK` is `seeds`, `planted`, `steps`, or `all`. Seeds come from `EBLA_SIM_SEEDS=A..B`, and no new run begins when
 //! `EBLA_SIM_SECONDS` are over. A seed that fails prints the command that runs it again.
 #![expect(
     clippy::unwrap_used,
@@ -53,6 +54,7 @@ mod run;
 mod seeds;
 mod slow;
 mod space;
+mod steps;
 mod sums;
 mod tenant;
 mod time;
@@ -74,7 +76,8 @@ fn tasks() -> ExitCode {
     let is_fine = match task.as_str() {
         "seeds" => seeds::all(Choice::Fresh),
         "planted" => catalogue::all(),
-        _ => [seeds::all(Choice::Fixed), catalogue::all()] == [true; 2],
+        "steps" => steps::all(steps::Choice::All),
+        _ => [seeds::all(Choice::Fixed), catalogue::all(), steps::all(steps::Choice::Actors)] == [true; 3],
     };
     if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -35,6 +35,9 @@ impl Nemesis {
     /// Carries out what is due.
     pub(crate) fn act(&mut self, now: Duration, sim: &mut Sim<'_>, cluster: &SimCluster) {
         self.restart_failed(now, cluster);
+        if let Some(fault) = cluster.step_watch.as_ref().and_then(|watch| watch.due(cluster)) {
+            self.driver.plan(now, fault);
+        }
         while self.driver.next_at().is_some_and(|due| due <= now) {
             match self.driver.step(now, &view(cluster)) {
                 Some(Step::Drawn(kind)) => count(now, kind, cluster),

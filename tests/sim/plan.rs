@@ -9,6 +9,7 @@ use ebla_tests::faults::rates::Recurring;
 use crate::cluster::FailureTimeouts;
 use crate::names;
 use crate::rates::FaultRates;
+use crate::steps::StepCrash;
 
 /// The host of the lock service and of all clients. None of them fails, and each step of the simulation costs time for every host and
 /// for every link between two hosts.
@@ -60,6 +61,8 @@ pub(crate) struct Plan {
     pub(crate) merge_after: Option<Duration>,
     /// Whether slow disks are the only faults: then it is checked who leads.
     pub(crate) is_only_slow: bool,
+    /// The crash after a step, and the operator that drains servers.
+    pub(crate) step_crash: Option<StepCrash>,
     /// Whether the run stops at the first anomaly.
     pub(crate) stops_at_first: bool,
 }
@@ -125,6 +128,7 @@ impl Plan {
             drains,
             merge_after,
             is_only_slow: false,
+            step_crash: None,
             stops_at_first: false,
         }
     }
@@ -264,6 +268,18 @@ impl Plan {
                 Self { names: true, duels: 24, ..plan }
             }
             "names" => Self { fault_rates: FaultRates::names(), splits: Vec::new(), clients: 1, names: true, ..plan },
+            "steps" => Self {
+                servers: 4,
+                masters: 1,
+                fault_rates: FaultRates::calm(),
+                splits: many_splits(),
+                moves: Some(Duration::from_millis(700)),
+                clients: 2,
+                counters: 1,
+                step_crash: StepCrash::chosen(),
+                stops_at_first: false,
+                ..plan
+            },
             "kills" => Self { fault_rates: FaultRates::kills(), splits: many_splits(), clients: 3, ..plan },
             _ => Self::draw(seed),
         }

@@ -92,8 +92,13 @@ pub(crate) struct Ran {
 
 /// Runs a seed in a separate process. `bug`: the name of its planted fault; empty: none.
 pub(crate) fn start(seed: u64, plan: &str, bug: &str) -> Ran {
+    start_with(seed, plan, &[("EBLA_PLANTED_BUG", bug)])
+}
+
+/// As [`start`], with these variables.
+pub(crate) fn start_with(seed: u64, plan: &str, variables: &[(&str, &str)]) -> Ran {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.env("EBLA_SIM_SEED", seed.to_string()).env("EBLA_SIM_PLAN", plan).env("EBLA_PLANTED_BUG", bug);
+    command.env("EBLA_SIM_SEED", seed.to_string()).env("EBLA_SIM_PLAN", plan).envs(variables.iter().copied());
     let output = command.output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     Ran { seed, text, succeeded: output.status.success() }

@@ -19,7 +19,7 @@ use crate::nemesis::Nemesis;
 use crate::plan::{CLIENTS, Plan};
 use crate::replicas;
 use crate::trace::Trace;
-use crate::{ages, clocks, drains, drops, lost, rot, slow, sums, tenant};
+use crate::{ages, clocks, drains, drops, lost, rot, slow, steps, sums, tenant};
 
 /// Result of a run.
 pub(crate) struct Outcome {
@@ -86,6 +86,12 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     if wrong.is_empty() && !steps.until(EQUAL, Some(&mut nemesis), is_equal) {
         wrong.extend(replicas::differences(&cluster).into_iter().map(|one| format!("diverged: {one}")));
     }
+    if wrong.is_empty() && plan.step_crash.is_some() {
+        wrong.extend(cluster.step_watch.as_ref().and_then(|watch| watch.verdict()));
+        if !steps.until(EQUAL, Some(&mut nemesis), has_no_leftovers) {
+            wrong.extend(steps::leftovers(&cluster).into_iter().map(|one| format!("left: {one}")));
+        }
+    }
     if wrong.is_empty() && !steps.until(CLOCKS, Some(&mut nemesis), |cluster| clocks::wrong_leaders(cluster).is_empty())
     {
         wrong.extend(clocks::wrong_leaders(&cluster).into_iter().map(|one| format!("wrong clock: {one}")));
@@ -115,6 +121,11 @@ fn lose_majority(steps: &mut Steps<'_, '_>, nemesis: &mut Nemesis, rng: &Rng) ->
 /// Checked only a few times per second, because each check reads all stores.
 fn is_equal(cluster: &SimCluster) -> bool {
     crate::time::elapsed().subsec_millis().is_multiple_of(250) && replicas::differences(cluster).is_empty()
+}
+
+/// Checked only a few times per second, because each check reads all folders.
+fn has_no_leftovers(cluster: &SimCluster) -> bool {
+    crate::time::elapsed().subsec_millis().is_multiple_of(250) && steps::leftovers(cluster).is_empty()
 }
 
 /// Checked only every few seconds, because each check reads all stores.
@@ -172,6 +183,9 @@ async fn clients(cluster: Arc<SimCluster>, plan: Plan) -> turmoil::Result {
     }
     if let Some(mean) = plan.drains {
         running.push(spawn_local(drains::operator(shared(), mean)));
+    }
+    if plan.step_crash.is_some() {
+        running.push(spawn_local(steps::operator(shared())));
     }
     if plan.loses_majority {
         running.push(spawn_local(lost::operator(shared())));

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use ebla_model::id::{LogIndex, ReplicaId};
 use ebla_model::metadata::Replica;
-use ebla_runtime::{Clock, Runtime, Tasks};
+use ebla_runtime::{Clock, Runtime, Steps, Tasks};
 use ebla_storage::log::{CommitLog, GroupReplica};
 use openraft::RaftMetrics;
 use openraft::async_runtime::WatchReceiver;
@@ -69,6 +69,7 @@ pub struct Group {
     proposals: Semaphore,
     counters: Arc<RaftCounters>,
     tasks: Tasks,
+    steps: Steps,
     /// Runs the futures of the core.
     shard: ExecutorShard,
     /// The tokio runtime of the shard.
@@ -113,6 +114,7 @@ impl Group {
             proposals,
             counters,
             tasks,
+            steps: runtime.steps.clone(),
             shard,
             handle,
         };

@@ -1,6 +1,7 @@
 //! The messages of the other replicas, passed to openraft's core.
 
 use ebla_model::id::LogId;
+use ebla_runtime::Step;
 
 use super::Group;
 use crate::raft::storage::adapter::{SnapshotData, snapshot_meta};
@@ -36,7 +37,9 @@ impl Group {
         }
         let meta = snapshot_meta(&snapshot.applied).map_err(|fault| Unreachable(fault.to_string()))?;
         let received = openraft::Snapshot { meta, snapshot: SnapshotData::Received(snapshot.folder) };
+        self.steps.reached(Step::SnapshotReceived).await;
         let response = self.raft.install_full_snapshot(snapshot.vote, received).await.map_err(stopped)?;
+        self.steps.reached(Step::SnapshotInstalled).await;
         Ok(response.vote)
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ebla_model::id::ReplicaId;
 use ebla_model::metadata::Replica;
+use ebla_runtime::Step;
 
 use super::Group;
 use crate::raft::error::TransferError;
@@ -35,6 +36,7 @@ impl Group {
         self.lease_suspensions.suspend_term(term);
         self.raft.trigger().transfer_leader(to.get()).await.map_err(|_fatal| TransferError::Stopped)?;
         self.relinquished.record(term);
+        self.steps.reached(Step::TransferRequested).await;
         let elected = self.wait_for(self.config.timings.election_max, |m| (current_term(m) > term).then_some(())).await;
         elected.ok_or(TransferError::TargetNotElected)
     }

@@ -13,6 +13,7 @@ use ebla_model::command::CommandKind;
 use ebla_model::id::{LogId, TabletId};
 use ebla_model::metadata::GroupDescriptor;
 use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
+use ebla_runtime::Step;
 use tracing::info;
 
 use crate::tablet::TabletGroup;
@@ -63,12 +64,15 @@ impl TabletGroup {
             return Err(Failure::new(Reason::WrongTablet, "the replicas of the group have changed"));
         }
         self.flush_all_replicas(&before).await?;
+        self.runtime.steps.reached(Step::DivideFlushed).await;
         let moved = self.choose_tablets().await?;
         let child = self.host.allocate_group_id().await?;
+        self.runtime.steps.reached(Step::DivideId).await;
         let right = before.divide(child);
         let right = right.ok_or_else(|| Failure::busy(RETRY_AFTER))?;
         info!(group = %self.id(), %child, tablets = moved.len(), "group division started");
         self.propose_handover(CommandKind::Divide { tablets: moved.clone(), child }, timeout).await?;
+        self.runtime.steps.reached(Step::DivideApplied).await;
         // The replica of the new group on this server writes it, if that one leads.
         let detail = format!("from group {} to group {child}", self.id());
         let event = NewTabletEvent { kind: TabletEventKind::Divided, cause, detail };

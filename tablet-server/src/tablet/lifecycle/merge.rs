@@ -16,6 +16,7 @@ use ebla_model::command::{CommandKind, Reply};
 use ebla_model::id::{LogId, TabletId};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
+use ebla_runtime::Step;
 use tracing::info;
 
 use crate::tablet::TabletGroup;
@@ -62,6 +63,7 @@ impl TabletGroup {
         info!(group = %self.id(), %left, %right, "tablet merge started");
         match self.propose_command(CommandKind::Merge { left, right }, timeout).await? {
             Reply::Merge(merged) => {
+                self.runtime.steps.reached(Step::MergeApplied).await;
                 let detail = format!("with tablet {left}, which had the rows before it");
                 let event = NewTabletEvent { kind: TabletEventKind::Merged, cause, detail };
                 self.host.tablets_changed(vec![merged.tablet], Some(event));

@@ -37,6 +37,7 @@ use ebla_model::command::CommandKind;
 use ebla_model::id::{Generation, GroupId, LogId, TabletId};
 use ebla_model::metadata::GroupDescriptor;
 use ebla_model::tablet_move::{Departure, MoveId, MoveStep};
+use ebla_runtime::Step;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::info;
@@ -114,9 +115,11 @@ impl TabletGroup {
     ) -> Result<(), Failure> {
         self.check_move(id.tablet, expected, target.group)?;
         let ticket = self.host.import_ticket(&target).await?;
+        self.runtime.steps.reached(Step::MoveTicket).await;
         let (tablet, group) = (id.tablet, target.group);
         info!(%tablet, source = %self.id(), target = %group, "tablet move started");
         self.propose_command(CommandKind::Move(id, MoveStep::Out { target, ticket }), OUT_TIMEOUT).await?;
+        self.runtime.steps.reached(Step::MoveOut).await;
         Ok(())
     }
 

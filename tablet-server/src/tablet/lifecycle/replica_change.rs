@@ -23,6 +23,7 @@ use ebla_model::error::Error;
 use ebla_model::id::{LogId, ReplicaId};
 use ebla_model::metadata::{GroupDescriptor, Membership, Replica};
 use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
+use ebla_runtime::Step;
 use tracing::info;
 
 use crate::raft::{MembershipChange, MembershipError, TransferError};
@@ -103,13 +104,16 @@ impl TabletGroup {
             if !has_started {
                 check_id_is_new(add.replica, &before.membership)?;
                 at = self.change_members(MembershipChange::AddLearner(add), at).await?;
+                self.runtime.steps.reached(Step::LearnerAdded).await;
             }
             if !voters.contains(&add.replica) {
                 self.raft.catch_up(add.replica, timeout).await.map_err(|error| self.change_failure(error))?;
+                self.runtime.steps.reached(Step::LearnerCaughtUp).await;
             }
         }
         if target_voters != voters {
             self.change_members(MembershipChange::Voters(target_voters), at).await?;
+            self.runtime.steps.reached(Step::VotersChanged).await;
         } else if let Some(learner) = change.remove.filter(|id| before.membership.server_of(*id).is_some()) {
             self.change_members(MembershipChange::RemoveLearners([learner].into()), at).await?;
         }

@@ -16,6 +16,7 @@ use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor};
 use ebla_model::stored_row::parse_stored_row;
 use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
+use ebla_runtime::Step;
 use futures::future::BoxFuture;
 use tracing::info;
 
@@ -106,9 +107,11 @@ impl Tablet {
             return Err(Failure::new(Reason::FailedPrecondition, message));
         }
         let child = self.host.allocate_tablet_id().await?;
+        self.runtime.steps.reached(Step::SplitId).await;
         info!(tablet = %self.id(), %child, "tablet split started");
         match self.propose_command(CommandKind::Split { tablet: self.id(), at, child }, timeout).await? {
             Reply::Split { left, right } => {
+                self.runtime.steps.reached(Step::SplitApplied).await;
                 let detail = format!("tablet {} was split into {} and {}", left.tablet, left.tablet, right.tablet);
                 let event = NewTabletEvent { kind: TabletEventKind::Split, cause, detail };
                 self.host.tablets_changed(vec![left.tablet, right.tablet], Some(event));

@@ -8,6 +8,7 @@ use ebla_model::Reason;
 use ebla_model::error::Error;
 use ebla_model::id::{GroupId, LogId, ReplicaId};
 use ebla_model::metadata::GroupDescriptor;
+use ebla_runtime::Step;
 use ebla_storage::log::Record;
 use ebla_storage::registry::{ReplicaOrigin, ReplicaRecord, ReplicaState};
 use ebla_storage::store::GroupStore;
@@ -130,6 +131,7 @@ impl TabletManager {
         }
         if let Some(present) = self.take(id) {
             stop(present).await;
+            self.parts.runtime.steps.reached(Step::ReplicaStopped).await;
         }
         if self.parts.registry.is_removed(id) {
             return Ok(());
@@ -138,6 +140,7 @@ impl TabletManager {
         self.parts.log.submit(vec![Record::Removed { group: id }], Box::new(|_outcome| ()));
         let registry = Arc::clone(&self.parts.registry);
         self.run_maintenance(move || Ok(registry.remove(id)?)).await?;
+        self.parts.runtime.steps.reached(Step::ReplicaRemoved).await;
         self.scrub_results().forget(id);
         info!(%group, %replica, "replica removed");
         Ok(())

@@ -7,6 +7,7 @@ use ebla_model::command::CommandKind;
 use ebla_model::error::{Error, Reason};
 use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use ebla_model::tablet_move::{Departure, DeparturePhase, ImportPosition, ImportStatus, MoveId, MoveStep};
+use ebla_runtime::Step;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -97,6 +98,7 @@ impl TabletGroup {
                 }
                 ImportStatus::Served => {
                     self.propose_move(departure, MoveStep::Done).await?;
+                    self.runtime.steps.reached(Step::MoveDone).await;
                     let (tablet, millis) = (departure.tablet.tablet, self.elapsed_since(started).as_millis());
                     info!(%tablet, source = %self.id(), target = %departure.target.group, millis, "tablet moved");
                     return Ok(Turn::Next);
@@ -134,14 +136,31 @@ impl TabletGroup {
     async fn forget_move(&self, departure: &Departure) -> Result<Turn, Failure> {
         self.send(departure, MoveStep::Confirm).await?;
         self.propose_move(departure, MoveStep::Forget).await?;
+        self.runtime.steps.reached(Step::MoveForget).await;
         Ok(Turn::Next)
     }
 
     async fn send(&self, departure: &Departure, step: MoveStep) -> Result<ImportStatus, Failure> {
-        Ok(self.host.import(&departure.target, departure.id(), step).await?)
+        let sent = sent_step(&step);
+        let status = self.host.import(&departure.target, departure.id(), step).await?;
+        if let Some(sent) = sent {
+            self.runtime.steps.reached(sent).await;
+        }
+        Ok(status)
     }
 
     async fn propose_move(&self, departure: &Departure, step: MoveStep) -> Result<(), Failure> {
         self.propose_command(CommandKind::Move(departure.id(), step), ENTRY_TIMEOUT).await.map(drop)
+    }
+}
+
+/// The step of the source after the target has carried out `step`.
+fn sent_step(step: &MoveStep) -> Option<Step> {
+    match step {
+        MoveStep::Begin(_) => Some(Step::MoveBegin),
+        MoveStep::Chunk(_) => Some(Step::MoveChunk),
+        MoveStep::Finish => Some(Step::MoveFinish),
+        MoveStep::Confirm => Some(Step::MoveConfirm),
+        _ => None,
     }
 }
