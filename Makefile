@@ -35,7 +35,7 @@ WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program dist run pages test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery \
+.PHONY: help install configure python base-image build program dist run pages test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread
 
 help: ## show this list
@@ -209,6 +209,9 @@ bench-memory: build dist python ## measure the memory of `ebla up`, empty and wh
 
 recovery: build dist python ## measure the time from kill -9 of one and of three tablet servers until 100 tablets are served again, with 1 GB written; about three minutes; ARGS="MEGABYTES TABLETS"
 	$(TARGET)/release/examples/recovery $(DIST) $(ARGS)
+
+movement: build dist python ## measure how long requests wait while tablets move, split and merge, and while leaderships and replicas leave a server; about three minutes; ARGS="--megabytes 0,8,64 --times 5"
+	$(TARGET)/release/examples/movement $(DIST) $(ARGS)
 
 overload: build dist ## measure the goodput of `ebla up` under three times its capacity, with one processor for the cluster and one for the load; about seven minutes; ARGS="SECONDS CONNECTIONS"
 	taskset -c 0 $(TARGET)/release/examples/overload $(DIST) $(ARGS)

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ebla_client::Admin;
+use ebla_model::id::ServerId;
 use ebla_proto::operate::StatusReply;
 use ebla_runtime::Runtime;
 use tempfile::TempDir;
@@ -62,6 +63,8 @@ pub struct Plan {
     pub repair_grace: Option<Duration>,
     /// Replicas of each new group; `None`: the program's default.
     pub replicas: Option<u8>,
+    /// More options of the masters' command lines.
+    pub master_options: Vec<String>,
 }
 
 impl Plan {
@@ -81,6 +84,7 @@ impl Plan {
             split_bytes: None,
             repair_grace: None,
             replicas: None,
+            master_options: Vec::new(),
         }
     }
 
@@ -180,6 +184,9 @@ impl<S: NodeNetwork> ProcessCluster<S> {
         if let (Node::Master(_), Some(replicas)) = (node, self.plan.replicas) {
             flag("replicas", replicas.to_string());
         }
+        if let Node::Master(_) = node {
+            line.extend(self.plan.master_options.iter().cloned());
+        }
         // The addresses of a namespace are not loopback, but they are isolated.
         line.push("--insecure".to_owned());
         Child::start(&node.to_string(), line, &self.log(node))
@@ -235,6 +242,23 @@ impl<S: NodeNetwork> ProcessCluster<S> {
     #[must_use]
     pub fn tablet_server_pids(&self) -> Vec<u32> {
         self.servers.iter().filter_map(Child::id).collect()
+    }
+
+    /// The id of a tablet server, as the master knows it by its address.
+    ///
+    /// # Errors
+    /// `NotConnected` when there is no status, `NotFound` when the server is not in it.
+    pub async fn server_id(&self, number: usize) -> io::Result<ServerId> {
+        let address = self.public_address(number);
+        let servers = self.status().await?.servers.into_iter().filter_map(|one| one.server);
+        let mut ids = servers.filter(|server| server.address == address).map(|server| ServerId::new(server.server));
+        ids.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{address} is not in the status")))
+    }
+
+    /// The address of a tablet server.
+    #[must_use]
+    pub fn public_address(&self, number: usize) -> String {
+        format!("{}:{PUBLIC_PORT}", self.network.host(Node::TabletServer(number)))
     }
 
     /// Stops all tablet servers gracefully at the same time, which writes their memtables to files, and starts them again.
@@ -330,8 +354,7 @@ impl<S: NodeNetwork> Cluster for ProcessCluster<S> {
     }
 
     fn addresses(&self) -> Vec<String> {
-        let servers = (0..self.plan.tablet_servers).map(Node::TabletServer);
-        servers.map(|node| format!("{}:{PUBLIC_PORT}", self.network.host(node))).collect()
+        (0..self.plan.tablet_servers).map(|number| self.public_address(number)).collect()
     }
 
     async fn kill(&mut self, node: Node) -> io::Result<()> {
