@@ -240,11 +240,16 @@ pub(crate) fn chubby_file(bytes: &[u8]) -> InputOutcome {
         stored(bytes, operation::finished_operation_from_bytes, operation::finished_operation_to_bytes),
         plain_record::<record::Server>(bytes),
         plain_record::<record::Master>(bytes),
-        plain_record::<record::Cluster>(bytes),
+        stored(bytes, cluster_record, |cluster: &record::Cluster| convert::cluster_to_bytes(cluster.clone())),
         plain_record::<record::TablePlan>(bytes),
         plain_record::<record::GroupPlan>(bytes),
         plain_record::<record::DirectoryCopy>(bytes),
     ])
+}
+
+/// The record of a cluster, without its version, which follows from the content.
+fn cluster_record(bytes: Bytes) -> Result<record::Cluster, Error> {
+    Ok(record::Cluster { version: 0, ..convert::decode_record(bytes)? })
 }
 
 /// A value in the state of a group.

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `cluster` | `ebla.record.Cluster` | the first master |
 //! | `master` | `ebla.record.Master`, leased | the active master; its create revision is the master epoch |
+//! | `candidates/<incarnation>` | `ebla.record.Master`, leased | each master, active or standby |
 //! | `behind` | `ebla.record.Behind`, while Chubby lacks changes that servers have seen | the master |
 //! | `root` | `ebla.record.TabletDescriptor` of the root tablet | the master, the root tablet's leader |
 //! | `servers/<id>` | `ebla.record.Server`, leased | that tablet server |
@@ -22,7 +23,7 @@
 
 use ebla_model::admin::app_profile::AppProfileName;
 use ebla_model::admin::instance::{InstanceName, Instances, ProjectName};
-use ebla_model::id::{GroupId, OperationId, ServerId, TableId};
+use ebla_model::id::{GroupId, Incarnation, OperationId, ServerId, TableId};
 use ebla_model::schema::TableName;
 
 /// The cluster's identity and state.
@@ -31,6 +32,8 @@ pub const CLUSTER: &str = "cluster";
 pub const BEHIND: &str = "behind";
 /// The lock of the active master.
 pub const MASTER: &str = "master";
+/// All masters that run.
+pub const CANDIDATES: &str = "candidates/";
 /// Where the root tablet is.
 pub const ROOT: &str = "root";
 /// All registered tablet servers.
@@ -59,6 +62,12 @@ pub const INSTANCES: &str = "instances/";
 pub const PROFILES: &str = "profiles/";
 /// All id counters.
 pub const COUNTERS: &str = "counters/";
+
+/// A master that runs.
+#[must_use]
+pub fn candidate(incarnation: Incarnation) -> String {
+    format!("{CANDIDATES}{:016x}", incarnation.get())
+}
 
 /// A registered tablet server.
 #[must_use]

@@ -57,6 +57,15 @@ pub enum ExecutionMode {
     Execute,
 }
 
+/// A change of the hold of the active cluster version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VersionHold {
+    /// It is held.
+    Hold,
+    /// It is not held any more.
+    Continue,
+}
+
 /// What a check of the cluster reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckDepth {
@@ -392,6 +401,28 @@ impl Admin {
         let message = operate::RemoveServerRequest { server: server.get(), dry_run: mode == ExecutionMode::DryRun };
         let reply = self.operate().remove_server(self.request(message)).await;
         reply.map(drop).map_err(|status| from_status(&status).0)
+    }
+
+    /// The active cluster version, what each process supports, and what the next version waits for.
+    ///
+    /// # Errors
+    /// `Unimplemented` while the active master runs a release before cluster versions; otherwise as [`Self::create_table`].
+    pub async fn upgrade_status(&self) -> Result<operate::UpgradeStatusReply, Error> {
+        unwrap_response(self.operate().upgrade_status(self.request(operate::UpgradeStatusRequest {})).await)
+    }
+
+    /// Holds the active cluster version, so that processes can return to the previous release, or ends that.
+    ///
+    /// # Errors
+    /// As [`Self::upgrade_status`].
+    pub async fn hold_upgrade(
+        &self,
+        mode: ExecutionMode,
+        hold: VersionHold,
+    ) -> Result<operate::HoldUpgradeReply, Error> {
+        let dry_run = mode == ExecutionMode::DryRun;
+        let message = operate::HoldUpgradeRequest { hold: hold == VersionHold::Hold, dry_run };
+        unwrap_response(self.operate().hold_upgrade(self.request(message)).await)
     }
 
     /// Changes the locality groups of a table, in order, all or nothing, and returns all of them, by number. Without changes it only returns

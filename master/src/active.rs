@@ -20,6 +20,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use crate::election::MasterLock;
 use crate::merging::BackgroundMerges;
 use crate::plan::capacity::RepairWithoutRoom;
+use crate::plan::upgrade::Readiness;
 use crate::replica_changes::ReplicaChanges;
 use crate::schema_store::{self, Identity};
 use crate::server_client::ServerClient;
@@ -45,6 +46,8 @@ struct Inner {
     repairs_without_room: Mutex<Arc<Vec<RepairWithoutRoom>>>,
     /// The tables that Chubby does not know, as the last round of the reconciler found them. Guards a pointer.
     unknown_tables: Mutex<Arc<BTreeSet<TableId>>>,
+    /// Since when the next cluster version could be active, and how long that must last. Guards plain values.
+    upgrade_readiness: Mutex<(Readiness, Duration)>,
     runtime: Runtime,
     /// One permit, held while a new table is placed: two creations at once must not create groups twice.
     placement: Semaphore,
@@ -95,6 +98,7 @@ impl ActiveMaster {
             cached_metadata: Mutex::default(),
             repairs_without_room: Mutex::default(),
             unknown_tables: Mutex::default(),
+            upgrade_readiness: Mutex::default(),
             runtime,
             placement: Semaphore::new(1),
             reconcile: Notify::new(),
@@ -170,6 +174,16 @@ impl ActiveMaster {
     /// The tables of which servers have tablets, and that Chubby does not know.
     pub(crate) fn unknown_tables(&self) -> Arc<BTreeSet<TableId>> {
         Arc::clone(&self.0.unknown_tables.lock())
+    }
+
+    /// Sets since when the next cluster version could be active, and how long that must last, until the next call.
+    pub(crate) fn set_upgrade_readiness(&self, readiness: Readiness, delay: Duration) {
+        *self.0.upgrade_readiness.lock() = (readiness, delay);
+    }
+
+    /// Since when the next cluster version could be active, and how long that must last.
+    pub(crate) fn upgrade_readiness(&self) -> (Readiness, Duration) {
+        *self.0.upgrade_readiness.lock()
     }
 
     /// Excludes other placements until the permit is dropped. Cancel-safe.

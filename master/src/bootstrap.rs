@@ -25,9 +25,10 @@ use tracing::info;
 
 use crate::active::ActiveMaster;
 use crate::election::MasterLock;
-use crate::events;
+use crate::plan::upgrade::Hold;
 use crate::schema_store::{self, Identity, Stored};
 use crate::server_client::InitialState;
+use crate::{events, upgrade};
 
 /// How long listing the first tablets may take, which includes their first elections.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -49,15 +50,18 @@ pub(crate) async fn identify(
             return Ok(identity);
         }
         let Some(servers) = wait_for_servers(lock, bootstrap_servers, pending).await? else { continue };
+        let active = upgrade::first_version(&**lock.chubby()).await?;
         let identity = Identity {
             cluster: ClusterId::new(rng.u128()),
             state: ClusterState::Bootstrapping,
             epoch_base: 0,
             first_tablets: first_tablets(&servers).to_vec(),
+            active,
+            hold: Hold::Released,
         };
         let write = Write::put(paths::CLUSTER, schema_store::encode_identity(&identity));
         lock.transact(vec![Compare::Absent(paths::CLUSTER.to_owned())], vec![write]).await?;
-        info!(cluster = %identity.cluster, ?servers, "created a new cluster");
+        info!(cluster = %identity.cluster, ?servers, version = %active, "created a new cluster");
     }
 }
 

@@ -28,28 +28,35 @@ impl fmt::Debug for MasterLock {
 }
 
 impl MasterLock {
-    /// Waits as a standby until the lock is free, and takes it. Cancel-safe: a lock that was taken is released with its
-    /// session.
+    /// Registers this master, waits as a standby until the lock is free, and takes it. Cancel-safe: a lock that was taken is released with its
+    /// session, and the registration ends with it.
     ///
-    /// `ttl`: how long the lock outlives the last renewal by its holder.
+    /// `ttl`: how long the lock outlives the last renewal by its holder. `master`: this process.
     ///
     /// # Errors
     /// Those of Chubby. The lock is not held then, or only until its lease expires.
-    pub(crate) async fn acquire(
-        chubby: &SharedChubby,
-        ttl: Duration,
-        address: &str,
-        incarnation: Incarnation,
-    ) -> Result<Self, Error> {
+    pub(crate) async fn acquire(chubby: &SharedChubby, ttl: Duration, master: &record::Master) -> Result<Self, Error> {
         let session = chubby.open_session(ttl).await?;
-        let master =
-            record::Master { address: address.to_owned(), incarnation: incarnation.get(), ..Default::default() };
-        match acquire(&**chubby, &*session, paths::MASTER, convert::encode_record(master)).await {
+        let value = convert::encode_record(master.clone());
+        let candidate = paths::candidate(Incarnation::new(master.incarnation));
+        let acquired = async {
+            let registration = Write::put_leased(candidate, value.clone(), session.lease());
+            chubby.transact(Vec::new(), vec![registration]).await?;
+            acquire(&**chubby, &*session, paths::MASTER, value).await
+        };
+        let acquired = async {
+            tokio::select! {
+                acquired = acquired => acquired.map_err(Error::from),
+                // Nobody would see this master any more.
+                () = session.lost() => Err(Error::new(Reason::Unavailable, "the session of a standby was lost")),
+            }
+        };
+        match acquired.await {
             Ok(revision) => Ok(Self { chubby: Arc::clone(chubby), session, revision }),
             Err(error) => {
                 // The lock may have been taken although the answer was lost.
                 session.close().await;
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -117,15 +124,42 @@ mod tests {
         Embedded::in_memory(Clock::system(), &Tasks::new("test")).shared()
     }
 
+    fn master(address: &str, incarnation: u64) -> record::Master {
+        record::Master { address: address.to_owned(), incarnation, ..Default::default() }
+    }
+
+    #[tokio::test]
+    async fn a_standby_is_registered_while_it_waits() {
+        let chubby = chubby();
+        let active = MasterLock::acquire(&chubby, TTL, &master("a:1", 1)).await.unwrap();
+        let standby = master("b:1", 2);
+        let waiting = MasterLock::acquire(&chubby, TTL, &standby);
+        let registered = async {
+            while chubby.list(paths::CANDIDATES).await.unwrap().0.len() < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let file = chubby.read(&paths::candidate(Incarnation::new(2))).await.unwrap().unwrap();
+            convert::decode_record::<record::Master>(file.value).unwrap()
+        };
+        tokio::select! {
+            _ = waiting => panic!("the lock was held"),
+            registered = registered => assert_eq!(registered.address, "b:1"),
+        }
+        active.release().await;
+        while chubby.read(&paths::candidate(Incarnation::new(1))).await.unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     #[tokio::test]
     async fn a_later_master_has_a_higher_epoch_and_fences_the_previous_one() {
         let chubby = chubby();
-        let first = MasterLock::acquire(&chubby, TTL, "a:1", Incarnation::new(1)).await.unwrap();
+        let first = MasterLock::acquire(&chubby, TTL, &master("a:1", 1)).await.unwrap();
         let write = || vec![Write::put("act", "x")];
         assert!(matches!(first.transact(vec![], write()).await, Ok(TransactionOutcome::Committed(_))));
         first.release().await;
         first.lost().await;
-        let second = MasterLock::acquire(&chubby, TTL, "b:1", Incarnation::new(2)).await.unwrap();
+        let second = MasterLock::acquire(&chubby, TTL, &master("b:1", 2)).await.unwrap();
         assert!(second.epoch(7) > first.epoch(7));
         assert_eq!(first.transact(vec![], write()).await.unwrap_err().reason, Reason::NotMaster);
     }
@@ -133,7 +167,7 @@ mod tests {
     #[tokio::test]
     async fn a_conflict_of_files_is_not_treated_as_a_lost_lock() {
         let chubby = chubby();
-        let lock = MasterLock::acquire(&chubby, TTL, "a:1", Incarnation::new(1)).await.unwrap();
+        let lock = MasterLock::acquire(&chubby, TTL, &master("a:1", 1)).await.unwrap();
         let compare = vec![Compare::Exists("nothing".to_owned())];
         assert_eq!(lock.transact(compare, vec![]).await, Ok(TransactionOutcome::Conflict));
     }

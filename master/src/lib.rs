@@ -7,6 +7,7 @@
 //!   health  events  alerts     health of the tablets; what operators read in the log, such as a quorum loss
 //!   check                      the check of the cluster that an operator requests
 //!   usage                      what tables cost, and their quotas
+//!   upgrade                    the active cluster version: when it rises, and an operator's hold
 //!   replica_changes            replica repair in the background: the changes that a plan has started
 //!   merging  relocation        merges and moves of tablets
 //!   recovery                   an operator's recovery of a Chubby that has lost data
@@ -54,17 +55,19 @@ mod replica_changes;
 mod routing;
 mod schema_store;
 mod server_client;
+mod upgrade;
 mod usage;
 
 use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
+use ebla_model::cluster_version::SupportedVersions;
 use ebla_model::error::{Error, Reason};
 use ebla_proto::operate::operate_server::OperateServer;
-use ebla_proto::record;
 use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdminServer;
 use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdminServer;
 use ebla_proto::services::operations_server::OperationsServer;
+use ebla_proto::{convert, record};
 use ebla_routing::ChubbyDirectory;
 use ebla_runtime::{Runtime, ServeOptions, serve};
 use futures::future::BoxFuture;
@@ -87,6 +90,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The default time that a server may be down before its replicas are replaced.
 pub const REPAIR_GRACE: Duration = Duration::from_secs(30);
+/// The default time for which every process must support a later cluster version before it becomes active.
+pub const UPGRADE_DELAY: Duration = Duration::from_secs(60);
 
 /// The configuration of a master.
 #[derive(Clone, Debug)]
@@ -107,11 +112,13 @@ pub struct MasterConfig {
     pub merges: MergeRules,
     /// Whether replicas are moved between healthy servers.
     pub replica_balance: ReplicaBalance,
+    /// For how long every process must support a later cluster version before it becomes active.
+    pub upgrade_delay: Duration,
 }
 
 impl MasterConfig {
     /// `replicas` for each tablet, and as many servers to bootstrap; a lease of 10 s and a grace of 30 s; merges below 64 MiB after
-    /// an hour; replica balance.
+    /// an hour; replica balance; a later cluster version after a minute.
     #[must_use]
     pub fn new(listen: &str, replicas: usize) -> Self {
         let replicas = replicas.max(1);
@@ -124,6 +131,7 @@ impl MasterConfig {
             repair_grace: REPAIR_GRACE,
             merges: MergeRules::default(),
             replica_balance: ReplicaBalance::On,
+            upgrade_delay: UPGRADE_DELAY,
         }
     }
 }
@@ -142,7 +150,7 @@ impl Master {
     /// Binds, serves, and campaigns for the master lock. Its tasks are a group of their own under `runtime`'s.
     ///
     /// # Errors
-    /// `Unavailable` when the address cannot be bound.
+    /// `Unavailable` when the address cannot be bound; `FailedPrecondition` when this release does not support the active cluster version.
     pub fn start(
         config: MasterConfig,
         chubby: SharedChubby,
@@ -150,12 +158,18 @@ impl Master {
     ) -> BoxFuture<'static, Result<Self, Error>> {
         Box::pin(async move {
             let runtime = runtime.child("master");
+            upgrade::check_active(&*chubby).await?;
             let listener = runtime.net.listen(&config.listen).await;
             let listener = listener
                 .map_err(|error| Error::new(Reason::Unavailable, format!("listen on {}: {error}", config.listen)))?;
             let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
-            let master =
-                record::Master { address: address.clone(), incarnation: runtime.rng.u64(), ..Default::default() };
+            let master = record::Master {
+                address: address.clone(),
+                incarnation: runtime.rng.u64(),
+                release: env!("CARGO_PKG_VERSION").to_owned(),
+                versions: Some(convert::supported_to_proto(SupportedVersions::OWN)),
+                ..Default::default()
+            };
             let (sender, active) = watch::channel(None);
             let serving = runtime.child("serving");
             let (pending, bootstrap) = watch::channel(None);

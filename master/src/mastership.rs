@@ -7,21 +7,22 @@ use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
 use ebla_model::error::Error;
-use ebla_model::id::Incarnation;
 use ebla_proto::record;
 use ebla_routing::ChubbyDirectory;
 use ebla_runtime::{Runtime, Tasks};
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::active::ActiveMaster;
 use crate::bootstrap::{self, PendingBootstrap};
 use crate::election::MasterLock;
 use crate::plan::behind;
-use crate::{MasterConfig, observation, reconciler, usage};
+use crate::{MasterConfig, observation, reconciler, upgrade, usage};
 
 /// The delay before a failed election or takeover is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// The delay before a master whose release does not support the active version looks again.
+const EXCLUDED_DELAY: Duration = Duration::from_secs(5);
 
 /// A master process, whether active or standby.
 pub(crate) struct Mastership {
@@ -54,8 +55,12 @@ impl Mastership {
     pub(crate) async fn run(self) {
         let token = self.runtime.tasks.token();
         while !token.is_cancelled() {
-            let incarnation = Incarnation::new(self.record.incarnation);
-            let lock = MasterLock::acquire(&self.chubby, self.config.lease_ttl, &self.record.address, incarnation);
+            if let Err(error) = upgrade::check_active(&*self.chubby).await {
+                error!(%error, "this master takes no part in the election");
+                _ = token.run_until_cancelled(tokio::time::sleep(EXCLUDED_DELAY)).await;
+                continue;
+            }
+            let lock = MasterLock::acquire(&self.chubby, self.config.lease_ttl, &self.record);
             match token.run_until_cancelled(lock).await {
                 Some(Ok(lock)) => self.run_active(lock).await,
                 Some(Err(error)) => {
@@ -107,6 +112,7 @@ impl Mastership {
     async fn take_over(&self, lock: &MasterLock, runtime: &Runtime) -> Result<ActiveMaster, Error> {
         let servers = self.config.bootstrap_servers;
         let identity = bootstrap::identify(lock, servers, &self.pending, &runtime.rng).await?.value;
+        upgrade::check_version(identity.active)?;
         let master = ActiveMaster::new(lock.clone(), &identity, &self.directory, self.config.replicas, runtime.clone());
         bootstrap::bootstrap(&master, &identity).await?;
         check_chubby(&master).await?;

@@ -35,7 +35,7 @@ use crate::plan::merge::MergeWith;
 use crate::routing::TableMap;
 use crate::server_client::DividedGroup;
 use crate::{
-    check, division, drain, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, usage,
+    check, division, drain, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, upgrade, usage,
 };
 
 /// The timeout of a split.
@@ -279,6 +279,7 @@ fn registered(
                 incarnation: server.incarnation.get(),
                 release: server.release.clone(),
                 zone: server.zone.as_ref().map(Zone::to_string).unwrap_or_default(),
+                ..Default::default()
             }),
             reachable: server.report.is_some(),
             replicas: tablets(None),
@@ -512,6 +513,23 @@ impl Operate for Operator {
         request: Request<operate::RemoveServerRequest>,
     ) -> Result<Response<operate::RemoveServerReply>, Status> {
         let outcome = async { drain::remove(&self.handle.active_for_change().await?, request.into_inner()).await };
+        to_response(outcome.await)
+    }
+
+    async fn upgrade_status(
+        &self,
+        _request: Request<operate::UpgradeStatusRequest>,
+    ) -> Result<Response<operate::UpgradeStatusReply>, Status> {
+        let outcome = async { upgrade::status(&self.handle.active()?, &self.master).await };
+        to_response(outcome.await)
+    }
+
+    async fn hold_upgrade(
+        &self,
+        request: Request<operate::HoldUpgradeRequest>,
+    ) -> Result<Response<operate::HoldUpgradeReply>, Status> {
+        // Also while Chubby lacks changes: it makes nothing new.
+        let outcome = async { upgrade::hold(&self.handle.active()?, request.into_inner()).await };
         to_response(outcome.await)
     }
 

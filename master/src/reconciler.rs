@@ -35,9 +35,10 @@ use crate::plan::drain::is_incomplete;
 use crate::plan::failure_detector::{FailureDetector, is_only_heard};
 use crate::plan::repair::{PlanContext, ReplicaChange, detection_timeouts, has_unconfirmed_extras};
 use crate::plan::replica_balance::ReplicaBalance;
+use crate::plan::upgrade::Readiness;
 use crate::plan::{Action, plan};
 use crate::server_client::InitialState;
-use crate::{division, jobs, observation, schema_store};
+use crate::{division, jobs, observation, schema_store, upgrade};
 
 /// Between two rounds that nothing requests earlier.
 const ROUND_PERIOD: Duration = Duration::from_secs(60);
@@ -118,6 +119,10 @@ struct Reconciler {
     metadata_error: Option<String>,
     /// The registered servers that responded last.
     responding: BTreeSet<ServerId>,
+    /// Since when the next cluster version could be active.
+    readiness: Readiness,
+    /// How long that must last.
+    upgrade_delay: Duration,
 }
 
 /// Returns when the set of responding servers has changed, with the new set.
@@ -166,6 +171,8 @@ impl Reconciler {
             alerts: Alerts::default(),
             metadata_error: None,
             responding: BTreeSet::new(),
+            readiness: Readiness::default(),
+            upgrade_delay: config.upgrade_delay,
         }
     }
 
@@ -173,7 +180,9 @@ impl Reconciler {
     fn delay(&self) -> Duration {
         let period = self.master.runtime().rng.jitter(round_period(&self.merge_rules));
         let now = self.now();
-        let due = [self.failures.next_timeout(now, &detection_timeouts(self.grace)), self.alerts.next_due(now)];
+        let upgrade = self.readiness.remaining(now, self.upgrade_delay).map(|(_version, remaining)| remaining);
+        let due =
+            [self.failures.next_timeout(now, &detection_timeouts(self.grace)), self.alerts.next_due(now), upgrade];
         due.into_iter().flatten().fold(period, Duration::min)
     }
 
@@ -289,6 +298,10 @@ impl Reconciler {
                 }
             }
         }
+        if let Err(error) = self.advance_version(&snapshot).await {
+            warn!(%error, "cluster version not determined; will retry in next reconcile");
+            outcome = RoundOutcome::Incomplete;
+        }
         // After the execution: who sees them reported knows that this round removes nothing of them.
         let has_changed = self.report_unknown_tables(&actions);
         if has_changed || actions.iter().any(|action| matches!(action, Action::ChangeReplicas(_))) {
@@ -303,6 +316,13 @@ impl Reconciler {
             RoundOutcome::Complete if is_incomplete(&snapshot) => RoundOutcome::Waiting,
             outcome => outcome,
         })
+    }
+
+    /// Makes the next cluster version active when every process has supported it for long enough.
+    async fn advance_version(&mut self, snapshot: &ClusterSnapshot) -> Result<(), Error> {
+        let advanced = upgrade::advance(&self.master, snapshot, &mut self.readiness, self.upgrade_delay).await;
+        self.master.set_upgrade_readiness(self.readiness, self.upgrade_delay);
+        advanced
     }
 
     /// Raises the quorum loss alert, once for each group that cannot be repaired unless dead servers return.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ebla_chubby::{Chubby, Compare, Counter, TransactionOutcome, Write, next_ids, paths, raise_counter};
 use ebla_client::channel::MESSAGE_BYTES_MAX;
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, LogId, MasterEpoch, OperationId, ReplicaId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
@@ -26,6 +27,7 @@ use crate::cluster::ClusterSnapshot;
 use crate::election::MasterLock;
 use crate::jobs::delete::intent;
 use crate::plan::recovery::{ChubbyContent, GroupEvidence, Recovery, ServerEvidence, Step, recovery};
+use crate::plan::upgrade::Hold;
 use crate::schema_store::{self, Identity};
 
 /// How long a tablet server may take to answer.
@@ -122,6 +124,7 @@ fn evidence_from_proto(answer: control::EvidenceReply) -> Result<ServerEvidence,
         highest: answer.highest.as_ref().map(convert::highest_ids_from_proto).unwrap_or_default(),
         groups: groups.collect::<Result<_, Error>>()?,
         schemas: directory.tables.iter().map(convert::schema_from_proto).collect::<Result<_, _>>()?,
+        active_version: directory.cluster.as_ref().map_or(ClusterVersion::FIRST, convert::active_version),
         registered: directory.servers.iter().map(|server| ServerId::new(server.server)).collect(),
     })
 }
@@ -164,12 +167,16 @@ async fn execute(lock: &MasterLock, step: &Step) -> Result<(), Error> {
         Step::WriteRoot(root) => vec![Write::put(paths::ROOT, convert::descriptor_to_bytes(root))],
         Step::RemoveGroupPlan(group) => vec![Write::delete(paths::group(*group))],
         Step::RemoveOperation(operation) => vec![Write::delete(paths::operation(*operation))],
-        Step::WriteCluster(cluster, epoch_base) => {
+        Step::WriteCluster(cluster, epoch_base, active) => {
+            let stored = schema_store::read_identity(chubby).await?.map(|stored| stored.value);
+            let (present, hold) = stored.map_or((ClusterVersion::FIRST, Hold::Released), |one| (one.active, one.hold));
             let identity = Identity {
                 cluster: *cluster,
                 state: ClusterState::Running,
                 epoch_base: *epoch_base,
                 first_tablets: Vec::new(),
+                active: present.max(*active),
+                hold,
             };
             vec![Write::put(paths::CLUSTER, schema_store::encode_identity(&identity))]
         }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use ebla_chubby::{Chubby, File, Revision, paths, read_counters};
 use ebla_model::admin::app_profile::{AppProfile, AppProfileName};
 use ebla_model::admin::instance::{Instance, InstanceName, Instances, ProjectName};
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, GroupId, LogId, OperationId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
@@ -21,6 +22,7 @@ use ebla_proto::{control, convert, record};
 use prost::Message;
 
 use crate::cluster::{ClusterSnapshot, DeletedTable, GroupPlan, GroupProgress, Operation, OperationKind, TablePlan};
+use crate::plan::upgrade::Hold;
 
 /// A value and its revision, to compare when it is replaced.
 #[derive(Clone, Debug)]
@@ -37,6 +39,10 @@ pub(crate) struct Identity {
     /// Added to the revisions of the master lock; a recovery raises it.
     pub(crate) epoch_base: u64,
     pub(crate) first_tablets: Vec<TabletDescriptor>,
+    /// The active cluster version.
+    pub(crate) active: ClusterVersion,
+    /// Whether an operator holds it.
+    pub(crate) hold: Hold,
 }
 
 pub(crate) async fn read_identity(chubby: &dyn Chubby) -> Result<Option<Stored<Identity>>, Error> {
@@ -44,16 +50,25 @@ pub(crate) async fn read_identity(chubby: &dyn Chubby) -> Result<Option<Stored<I
     let message: record::Cluster = convert::decode_record(file.value)?;
     let cluster = ClusterId::from_bytes(&message.cluster).ok_or_else(|| Error::damaged("the cluster id is damaged"))?;
     let first_tablets = message.first_tablets.iter().map(convert::descriptor_from_proto).collect::<Result<_, _>>()?;
-    let value = Identity { cluster, state: message.state(), epoch_base: message.epoch_base, first_tablets };
+    let value = Identity {
+        cluster,
+        state: message.state(),
+        epoch_base: message.epoch_base,
+        first_tablets,
+        active: convert::active_version(&message),
+        hold: if message.version_held { Hold::Held } else { Hold::Released },
+    };
     Ok(Some(Stored { value, modified: file.modified }))
 }
 
 pub(crate) fn encode_identity(identity: &Identity) -> Bytes {
-    convert::encode_record(record::Cluster {
+    convert::cluster_to_bytes(record::Cluster {
         cluster: Bytes::copy_from_slice(&identity.cluster.to_bytes()),
         state: identity.state.into(),
         epoch_base: identity.epoch_base,
         first_tablets: identity.first_tablets.iter().map(convert::descriptor_to_proto).collect(),
+        active_version: identity.active.get(),
+        version_held: identity.hold == Hold::Held,
         ..Default::default()
     })
 }
@@ -87,6 +102,12 @@ pub(crate) async fn read_behind(chubby: &dyn Chubby) -> Result<Option<Vec<String
 
 pub(crate) fn encode_behind(reasons: &[String]) -> Bytes {
     convert::encode_record(record::Behind { reasons: reasons.to_vec(), ..Default::default() })
+}
+
+/// The masters that run and register, by incarnation.
+pub(crate) async fn list_candidates(chubby: &dyn Chubby) -> Result<Vec<record::Master>, Error> {
+    let (files, _revision) = chubby.list(paths::CANDIDATES).await?;
+    files.into_iter().map(|file| convert::decode_record(file.value)).collect()
 }
 
 /// The registered servers.

@@ -8,6 +8,7 @@
 //!   schema  locality  gc                     schemas, locality groups, rules of garbage collection
 //!   mutation  aggregate  rmw                 changes of rows
 //!   filter                                   row filters and filter push-down
+//!   cluster_version                          which formats the processes of a cluster may use among each other
 //!   admin                                    instances and app profiles: resources of the admin API
 //!   metadata  command  stored_row            tablet and group descriptors, the commands of a group's log, rows in its store
 //!   session  idempotency  group_time         exactly-once writes, and the times of a group
@@ -28,6 +29,7 @@ pub mod aggregate;
 pub mod capacity;
 pub mod cell;
 pub mod clock_offset;
+pub mod cluster_version;
 pub mod codec;
 pub mod command;
 pub mod error;

@@ -4,13 +4,18 @@
 //! Each cluster counts ids of tablets, replicas and servers from one, so a message that reaches a server of another cluster,
 //! through an old address, would name existing tablets there. A sender that knows its cluster id sends it; a receiver refuses
 //! another cluster's id. A request without an id is accepted: before a cluster's first tablets exist its id is unknown.
+//!
+//! Messages of Raft also say the newest cluster version that the sender supports. A receiver refuses one that does not support the
+//! active version: it runs an earlier release, cannot register, and must not take part in elections either.
 
+use ebla_model::cluster_version::{ClusterVersion, SupportedVersions};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ClusterId;
 use tonic::Request;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 const KEY: &str = "ebla-cluster";
+const NEWEST_KEY: &str = "ebla-newest-version";
 
 /// Adds the sender's cluster id to a request.
 pub fn with_cluster_id<T>(mut request: Request<T>, cluster: Option<ClusterId>) -> Request<T> {
@@ -34,6 +39,29 @@ pub fn check_cluster_id(metadata: &MetadataMap, own: Option<ClusterId>) -> Resul
     Err(Error::new(Reason::Unavailable, format!("stale address: this server belongs to cluster {own}")))
 }
 
+/// Adds the newest cluster version that this release supports to a request.
+pub fn with_newest_version<T>(mut request: Request<T>) -> Request<T> {
+    let newest = SupportedVersions::OWN.newest.get();
+    request.metadata_mut().insert(NEWEST_KEY, MetadataValue::from(newest));
+    request
+}
+
+/// Accepts requests of processes that support the active version. One that says none supports the first.
+///
+/// # Errors
+/// `FailedPrecondition` for one that does not support it.
+pub fn check_newest_version(metadata: &MetadataMap, active: ClusterVersion) -> Result<(), Error> {
+    let said = metadata.get(NEWEST_KEY).and_then(|newest| newest.to_str().ok()).and_then(|text| text.parse().ok());
+    let newest = said.map_or(ClusterVersion::FIRST, ClusterVersion::new);
+    if newest >= active {
+        return Ok(());
+    }
+    let message = format!(
+        "the sender supports cluster versions up to {newest}, and version {active} is active: it must run a later release"
+    );
+    Err(Error::new(Reason::FailedPrecondition, message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +75,16 @@ mod tests {
         let mut metadata = MetadataMap::new();
         metadata.insert(KEY, MetadataValue::from_static("nonsense"));
         assert!(check_cluster_id(&metadata, ours).is_err());
+    }
+
+    #[test]
+    fn a_sender_that_does_not_support_the_active_version_is_refused() {
+        let (silent, ours) = (Request::new(()), with_newest_version(Request::new(())));
+        assert_eq!(check_newest_version(silent.metadata(), ClusterVersion::FIRST), Ok(()));
+        assert_eq!(check_newest_version(ours.metadata(), ClusterVersion::NEWEST), Ok(()));
+        let refused = check_newest_version(silent.metadata(), ClusterVersion::RECORDED).unwrap_err();
+        assert_eq!(refused.reason, Reason::FailedPrecondition);
+        assert!(refused.message.contains("supports cluster versions up to 1, and version 2 is active"), "{refused}");
+        assert!(check_newest_version(ours.metadata(), ClusterVersion::NEWEST.next()).is_err());
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_model::admin::instance::{ClusterDescription, Instance, InstanceKind, StorageKind};
 use ebla_model::cell::FamilyName;
+use ebla_model::cluster_version::SupportedVersions;
 use ebla_model::codec::CellKey;
 use ebla_model::command::{Command, CommandKind};
 use ebla_model::filter::Filter;
@@ -127,11 +128,14 @@ fn chubby_files() -> Vec<Bytes> {
         address: "host:1".to_owned(),
         incarnation: 4,
         release: "0.1.0".to_owned(),
+        versions: Some(convert::supported_to_proto(SupportedVersions::OWN)),
         ..Default::default()
     };
     let cluster = record::Cluster {
         cluster: Bytes::from_static(&[7; 16]),
         state: record::ClusterState::Running.into(),
+        active_version: 2,
+        version_held: true,
         ..Default::default()
     };
     vec![
@@ -140,7 +144,7 @@ fn chubby_files() -> Vec<Bytes> {
         convert::encode_record(profile),
         operation::finished_operation_to_bytes(&operation),
         convert::encode_record(server),
-        convert::encode_record(cluster),
+        convert::cluster_to_bytes(cluster),
     ]
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use ebla_chubby::{File, SharedChubby, WatchEvent, WatchStream, paths};
 use ebla_client::{Directory, Freshness};
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
@@ -93,6 +94,11 @@ impl ChubbyDirectory {
     /// The id of the cluster, once its first master has written it.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.snapshot.read().cluster_id()
+    }
+
+    /// The active cluster version, as it was last seen: the first one until the cluster is known.
+    pub fn active_version(&self) -> ClusterVersion {
+        self.snapshot.read().cluster.as_ref().map_or(ClusterVersion::FIRST, convert::active_version)
     }
 
     /// Whether the cluster has completed its first start.

@@ -160,7 +160,7 @@ impl LocateService {
 
 fn master_to_proto(master: ActiveMaster) -> record::Master {
     let (address, incarnation) = (master.address, master.incarnation.get());
-    record::Master { version: convert::VERSION, address, incarnation }
+    record::Master { version: convert::VERSION, address, incarnation, ..Default::default() }
 }
 
 #[tonic::async_trait]

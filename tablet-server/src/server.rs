@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
 use ebla_client::{Cluster, Directory};
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::Error;
 use ebla_model::id::{ClusterId, Incarnation, ServerId};
 use ebla_proto::control::control_server::ControlServer;
@@ -128,9 +129,11 @@ impl TabletServer {
             let disk = open_disk(&config, &pools.raft.maintenance, &runtime).await?;
             log_writer::start(&disk.log, &config.options.threads, &replication)?;
             let server = registration::identify(&disk.registry, &chubby).await?;
-            registration::refuse_if_lost(server, &chubby).await?;
+            registration::refuse_if_excluded(server, &chubby).await?;
             let directory_cache = load_directory_cache(&config, &disk.registry, &pools.raft.maintenance).await?;
             let directory = directory_cache.directory(Arc::clone(&chubby), &background);
+            // Without Chubby, its copy says which version was active.
+            registration::check_version(directory.active_version())?;
             let store = config.options.store.clone();
             let shared = match &config.options.block_cache {
                 Some(cache) => SharedResources::with_cache(store, cache.clone())?,
@@ -275,8 +278,8 @@ impl TabletServer {
         self.directory.ready().await;
     }
 
-    /// Returns when Chubby turns out to belong to another cluster, or this server to be given up as lost: the data folder must not be
-    /// used, and the server must shut down. Cancel-safe.
+    /// Returns when Chubby turns out to belong to another cluster or to have an active version that this release does not support, or this
+    /// server to be given up as lost: the data folder must not be used, and the server must shut down. Cancel-safe.
     pub async fn registration_refused(&self) -> Error {
         let mut registration_status = self.registration_status.clone();
         let refused = registration_status
@@ -444,6 +447,10 @@ struct Addresses(ChubbyDirectory);
 impl AddressBook for Addresses {
     fn cluster(&self) -> Option<ClusterId> {
         self.0.cluster()
+    }
+
+    fn active_version(&self) -> ClusterVersion {
+        self.0.active_version()
     }
 
     fn address(&self, server: ServerId) -> Option<String> {

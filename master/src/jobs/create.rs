@@ -15,6 +15,7 @@ use std::time::Duration;
 use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
 use ebla_client::Deadline;
 use ebla_client::locate::LeaderHint;
+use ebla_model::cluster_version::Feature;
 use ebla_model::command::NewTablet;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, OperationId, ServerId, TableId, TabletId};
@@ -34,7 +35,7 @@ use crate::cluster::{ClusterSnapshot, GroupPlan, GroupProgress, TablePlan};
 use crate::plan::placement;
 use crate::plan::zones::Zones;
 use crate::routing::send_to_group_leader;
-use crate::{observation, schema_store};
+use crate::{observation, schema_store, upgrade};
 
 /// Concurrent writes of rows. Each waits for METADATA's group, which commits many at once.
 const CONCURRENT_ROWS: usize = 64;
@@ -56,7 +57,7 @@ pub(crate) struct NewTable {
 /// Creates a table and returns its schema when it is active.
 ///
 /// # Errors
-/// `AlreadyExists` when there is an active table of that name; `Deadline` or `OutcomeUnknown` when the creation
+/// `AlreadyExists` when there is an active table of that name; `FailedPrecondition` when it needs a later cluster version; `Deadline` or `OutcomeUnknown` when the creation
 /// continues in the background; `Unavailable` while another caller's table of that name is being created; errors of
 /// Chubby.
 pub(crate) async fn create_table(
@@ -102,6 +103,7 @@ async fn record_intent(master: &ActiveMaster, new: NewTable) -> Result<Option<Ta
     let table = TableId::new(next_ids(chubby, Counter::Tables, 1).await?.start);
     let mut schema = TableSchema::with_families(table, new.name.clone(), new.families.iter().cloned())?;
     schema.deletion_protection = new.deletion_protection;
+    Feature::check_schema(None, &schema, upgrade::active_version(master).await?)?;
     // Held until the transaction: the next placement counts these tablets and groups.
     let _permit = master.placement_permit().await?;
     let placed = place(master, table, &new).await?;

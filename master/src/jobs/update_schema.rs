@@ -3,6 +3,7 @@
 
 use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write, paths};
 use ebla_client::Deadline;
+use ebla_model::cluster_version::Feature;
 use ebla_model::error::Error;
 use ebla_model::id::TableId;
 use ebla_model::key::KeyRange;
@@ -14,6 +15,7 @@ use tracing::info;
 use crate::active::ActiveMaster;
 use crate::routing::apply_to_range;
 use crate::schema_store::{self, Stored};
+use crate::upgrade;
 
 /// Finds an active table.
 ///
@@ -27,7 +29,7 @@ pub(crate) async fn find_active(chubby: &dyn Chubby, name: &TableName) -> Result
 /// Changes the schema by `change` and returns it when every group has applied it.
 ///
 /// # Errors
-/// Those of `change`; `NotFoundTable`; `Deadline` or `OutcomeUnknown` when the change continues in the background.
+/// Those of `change`; `FailedPrecondition` when it needs a later cluster version; `NotFoundTable`; `Deadline` or `OutcomeUnknown` when the change continues in the background.
 pub(crate) async fn update_schema(
     master: &ActiveMaster,
     name: &TableName,
@@ -37,6 +39,7 @@ pub(crate) async fn update_schema(
     let schema = loop {
         let stored = find_active(master.chubby(), name).await?;
         let changed = change(&stored.value)?;
+        Feature::check_schema(Some(&stored.value), &changed, upgrade::active_version(master).await?)?;
         let compare = Compare::Modified(paths::table(changed.table), stored.modified);
         let write = Write::put(paths::table(changed.table), convert::schema_to_bytes(&changed));
         if let TransactionOutcome::Committed(_) = master.commit_intent(vec![compare], vec![write]).await? {

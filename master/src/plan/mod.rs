@@ -5,7 +5,7 @@
 //! state.
 //!
 //! `merge` and `relocate` check a merge and a move of a tablet that an operator requests, `drain` the drain of a server, `quorum_loss` the
-//! recovery of groups from one replica.
+//! recovery of groups from one replica. `upgrade` decides when the next cluster version becomes active.
 
 pub mod auto_merge;
 pub mod behind;
@@ -25,6 +25,7 @@ pub mod relocate;
 pub mod repair;
 pub mod replica_balance;
 mod shares;
+pub mod upgrade;
 pub mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use ebla_chubby::{Counter, Revision, paths};
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::{Error, Reason};
 use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{ClusterId, GroupId, LogId, MasterEpoch, OperationId, ReplicaId, ServerId, TableId, TabletId};
@@ -44,6 +45,8 @@ pub struct ServerEvidence {
     pub schemas: Vec<TableSchema>,
     /// The tablet servers that were registered by its copy of Chubby's files.
     pub registered: BTreeSet<ServerId>,
+    /// The cluster version that was active by that copy.
+    pub active_version: ClusterVersion,
 }
 
 /// A group as one replica has applied it.
@@ -93,8 +96,8 @@ pub enum Step {
     RemoveGroupPlan(GroupId),
     /// Removes an operation that may have been applied since.
     RemoveOperation(OperationId),
-    /// Writes the record of the cluster, with this epoch base.
-    WriteCluster(ClusterId, u64),
+    /// Writes the record of the cluster, with this epoch base and at least this active version.
+    WriteCluster(ClusterId, u64, ClusterVersion),
     /// Allows changes again.
     AllowChanges,
 }
@@ -113,8 +116,8 @@ impl fmt::Display for Step {
             Self::RemoveOperation(operation) => {
                 write!(f, "remove operation {operation}, which may have been applied since")
             }
-            Self::WriteCluster(cluster, 0) => write!(f, "write the record of cluster {cluster}"),
-            Self::WriteCluster(cluster, base) => {
+            Self::WriteCluster(cluster, 0, _version) => write!(f, "write the record of cluster {cluster}"),
+            Self::WriteCluster(cluster, base, _version) => {
                 write!(f, "write the record of cluster {cluster}, with master epochs above {base}")
             }
             Self::AllowChanges => f.write_str("allow changes again"),
@@ -415,7 +418,9 @@ fn cluster_step(
     let (current, accepted) = epochs(chubby, evidence);
     let is_low = accepted > current;
     let base = if is_low { accepted.get() } else { chubby.cluster.map_or(0, |(_cluster, base)| base) };
-    (chubby.cluster.is_none() || is_low).then_some(Step::WriteCluster(cluster, base))
+    // What was written under this version is still there.
+    let active = evidence.values().map(|known| known.active_version).max().unwrap_or_default();
+    (chubby.cluster.is_none() || is_low).then_some(Step::WriteCluster(cluster, base, active))
 }
 
 #[cfg(test)]

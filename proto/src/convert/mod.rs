@@ -9,6 +9,7 @@
 //! | [`locality`] | locality groups in requests of operators |
 //! | [`resources`] [`memory_groups`] | resources of a server and its locality groups in memory, in its reports |
 //! | [`highest_ids`] [`clock_state`] [`sync_state`] [`scrub_state`] [`scan_cache_state`] | the highest ids that a server knows, its clock, its syncs, its scrubbing and its scan cache, in its reports |
+//! | [`cluster_version`] | the active cluster version, and those that a process supports |
 //! | [`tablet_load`] | the load of a tablet, in its leader's reports |
 //! | [`rows`] | row sets of requests, rows of responses |
 //! | [`messages`] | ReadRows messages of rows |
@@ -20,6 +21,7 @@
 pub mod admin;
 pub mod app_profile;
 pub mod clock_state;
+pub mod cluster_version;
 pub mod command;
 pub mod filter;
 pub mod highest_ids;
@@ -47,6 +49,7 @@ use ebla_model::Error;
 
 pub use self::{
     clock_state::{clock_state_from_proto, clock_state_to_proto},
+    cluster_version::{active_version, cluster_to_bytes, supported_from_proto, supported_to_proto},
     filter::{filter_from_bytes, filter_from_proto, filter_to_bytes, filter_to_proto},
     highest_ids::{highest_ids_from_proto, highest_ids_to_proto},
     idempotency::{idempotency_from_proto, idempotency_token},

@@ -10,6 +10,7 @@ use ebla_model::{
 };
 use prost::Message;
 
+use super::cluster_version::ACTIVE_VERSION;
 use super::schema::QUOTAS_VERSION;
 use super::{VERSION, check_versions, required};
 use crate::record;
@@ -55,7 +56,7 @@ records! {
     TableSchema = "table schema" up to QUOTAS_VERSION;
     Server = "server record";
     Master = "master record";
-    Cluster = "cluster record";
+    Cluster = "cluster record" up to ACTIVE_VERSION;
     TablePlan = "table plan";
     TabletEvent = "tablet event";
     Session = "session record";

@@ -3,11 +3,14 @@
 //! A server's id is taken from a counter at the first start and stored in the registry together with the cluster's id, which
 //! may become known later: an id that is allocated and lost before that does no harm, because nothing uses it. A server
 //! that has an id starts without Chubby.
+//!
+//! A server belongs to a cluster only if its release supports the active cluster version.
 
 use std::time::Duration;
 
 use ebla_chubby::{Compare, Counter, File, SharedChubby, next_ids, paths};
 use ebla_model::Reason;
+use ebla_model::cluster_version::{ClusterVersion, SupportedVersions};
 use ebla_model::error::Error;
 use ebla_model::id::{ClusterId, ServerId};
 use ebla_proto::{convert, record};
@@ -16,13 +19,13 @@ use tracing::warn;
 
 /// The pause before a failed Chubby call is retried at a first start.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long a start waits for Chubby's answer whether the server was given up.
-const LOST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a start waits for Chubby's answer whether the server is excluded.
+const EXCLUSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// This server's id: from the registry, or newly allocated. Allocation waits until Chubby is available.
 ///
 /// # Errors
-/// Errors of Chubby other than `Unavailable`.
+/// Errors of Chubby other than `Unavailable`; as [`check_version`].
 pub async fn identify(registry: &Registry, chubby: &SharedChubby) -> Result<ServerId, Error> {
     if let Some(known) = registry.identity() {
         return Ok(known.server);
@@ -48,8 +51,18 @@ async fn new_id(registry: &Registry, chubby: &SharedChubby) -> Result<ServerId, 
     Ok(server)
 }
 
+/// Fails when this release does not support the active version.
+///
+/// # Errors
+/// `FailedPrecondition`, with the release to start instead.
+pub fn check_version(active: ClusterVersion) -> Result<(), Error> {
+    SupportedVersions::OWN.check(active, env!("CARGO_PKG_VERSION"))
+}
+
+/// The cluster of the cluster file, if this release supports its active version.
 fn cluster_id(file: File) -> Result<ClusterId, Error> {
     let cluster: record::Cluster = convert::decode_record(file.value)?;
+    check_version(convert::active_version(&cluster))?;
     ClusterId::from_bytes(&cluster.cluster).ok_or_else(|| Error::damaged("cluster id is not 16 bytes long"))
 }
 
@@ -68,22 +81,27 @@ pub(super) async fn check_not_lost(server: ServerId, chubby: &SharedChubby) -> R
     Err(Error::new(Reason::FailedPrecondition, message))
 }
 
-/// Fails when the replicas of this server were given up, before the first one starts. Without Chubby a server starts; then its registration
-/// is refused when Chubby is back.
+/// Fails when the replicas of this server were given up, or when its release does not support the active version, before the first one
+/// starts. Without Chubby a server starts; then its registration is refused when Chubby is back.
 ///
 /// # Errors
-/// `FailedPrecondition` when the replicas of this server were given up.
-pub async fn refuse_if_lost(server: ServerId, chubby: &SharedChubby) -> Result<(), Error> {
-    match tokio::time::timeout(LOST_CHECK_TIMEOUT, check_not_lost(server, chubby)).await {
+/// `FailedPrecondition` when the server must not start.
+pub async fn refuse_if_excluded(server: ServerId, chubby: &SharedChubby) -> Result<(), Error> {
+    let checked = async {
+        check_not_lost(server, chubby).await?;
+        chubby.read(paths::CLUSTER).await?.map(cluster_id).transpose()
+    };
+    match tokio::time::timeout(EXCLUSION_TIMEOUT, checked).await {
         Ok(Err(error)) if error.reason == Reason::FailedPrecondition => Err(error),
-        Ok(Ok(()) | Err(_)) | Err(_) => Ok(()),
+        Ok(Ok(_) | Err(_)) | Err(_) => Ok(()),
     }
 }
 
-/// The precondition on Chubby's cluster file under which this server may register.
+/// The precondition on Chubby's cluster file under which this server may register: it is as it was read, so no other version has become
+/// active since.
 ///
 /// # Errors
-/// `FailedPrecondition` when Chubby belongs to another cluster: this server can never register there. `Unavailable` when
+/// `FailedPrecondition` when Chubby belongs to another cluster, or when this release does not support the active version. `Unavailable` when
 /// Chubby has no cluster file: an operator may restore it.
 pub(super) fn precondition(own: Option<Identity>, found: Option<File>) -> Result<Compare, Error> {
     let path = paths::CLUSTER.to_owned();
@@ -100,7 +118,7 @@ pub(super) fn precondition(own: Option<Identity>, found: Option<File>) -> Result
             }
         };
     };
-    let seen = Compare::Created(path, file.created);
+    let seen = Compare::Modified(path, file.modified);
     let found = cluster_id(file)?;
     match own {
         Some(own) if own.cluster != found => Err(Error::new(
@@ -124,14 +142,14 @@ mod tests {
 
     #[test]
     fn registration_requires_the_cluster_file_that_was_read() {
-        let created = ebla_chubby::Revision::new(3);
+        let (created, modified) = (ebla_chubby::Revision::new(3), ebla_chubby::Revision::new(4));
         let file = |cluster: ClusterId| {
             let cluster = record::Cluster { cluster: cluster.to_bytes().to_vec().into(), ..Default::default() };
             let value = convert::encode_record(cluster);
-            File { path: paths::CLUSTER.to_owned(), value, created, modified: created, lease: None }
+            File { path: paths::CLUSTER.to_owned(), value, created, modified, lease: None }
         };
         let own = Some(Identity { cluster: OURS, server: SERVER });
-        let seen = Compare::Created(paths::CLUSTER.to_owned(), created);
+        let seen = Compare::Modified(paths::CLUSTER.to_owned(), modified);
         assert_eq!(precondition(None, None), Ok(Compare::Absent(paths::CLUSTER.to_owned())));
         assert_eq!(precondition(None, Some(file(OURS))), Ok(seen.clone()));
         assert_eq!(precondition(own, Some(file(OURS))), Ok(seen));
@@ -147,11 +165,11 @@ mod tests {
         let registry = Registry::open(folder.path()).unwrap();
         let runtime = ebla_runtime::Runtime::system("test");
         let chubby = ebla_chubby::embedded::Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
-        let later = record::Cluster { version: convert::VERSION + 1, ..Default::default() };
+        let later = record::Cluster { version: convert::VERSION + 2, ..Default::default() };
         let write = ebla_chubby::Write::put(paths::CLUSTER, prost::Message::encode_to_vec(&later));
         chubby.transact(Vec::new(), vec![write]).await.unwrap();
         let refused = identify(&registry, &chubby).await.unwrap_err();
-        assert!(refused.message.contains("has version 2, this release supports versions up to 1"), "{refused}");
+        assert!(refused.message.contains("has version 3, this release supports versions up to 2"), "{refused}");
         assert_eq!(registry.identity(), None);
         let file = chubby.read(paths::CLUSTER).await.unwrap();
         let own = Some(Identity { cluster: OURS, server: SERVER });

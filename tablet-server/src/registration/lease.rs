@@ -4,8 +4,8 @@
 //! keeps serving meanwhile, because Raft alone decides which replica may serve a tablet (ARCHITECTURE.md, invariant 5).
 //! The master counts live servers by these files, and other servers find the address in them.
 //!
-//! A server registers only in its own cluster, by a transaction that compares the cluster file: in another cluster its id
-//! belongs to another server. It does not register either when its replicas were given up (`ebla tablet recover`): they belong to
+//! A server registers only in its own cluster and only if it supports the active version, by a transaction that compares the cluster file:
+//! in another cluster its id belongs to another server. It does not register either when its replicas were given up (`ebla tablet recover`): they belong to
 //! groups that have gone on without them.
 
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ebla_chubby::{Compare, SharedChubby, TransactionOutcome, Write, paths};
 use ebla_model::Reason;
+use ebla_model::cluster_version::SupportedVersions;
 use ebla_model::error::Error;
 use ebla_model::id::{Incarnation, ServerId};
 use ebla_model::zone::Zone;
@@ -50,7 +51,8 @@ pub enum RegistrationStatus {
     Unregistered,
     /// The file exists.
     Registered,
-    /// Chubby belongs to another cluster, or the server was given up as lost; it does not retry.
+    /// Chubby belongs to another cluster or has an active version that this release does not support, or the server was given up as lost;
+    /// it does not retry.
     Refused(Error),
 }
 
@@ -112,6 +114,7 @@ async fn register(
         incarnation: registration.incarnation.get(),
         release: env!("CARGO_PKG_VERSION").to_owned(),
         zone: registration.zone.as_ref().map(Zone::to_string).unwrap_or_default(),
+        versions: Some(convert::supported_to_proto(SupportedVersions::OWN)),
     });
     let write = Write::put_leased(paths::server(registration.server), value, session.lease());
     let not_lost = Compare::Absent(paths::lost(registration.server));
@@ -135,10 +138,12 @@ async fn register(
 mod tests {
     use ebla_chubby::Chubby as _;
     use ebla_chubby::embedded::Embedded;
+    use ebla_model::cluster_version::ClusterVersion;
     use ebla_model::id::ClusterId;
     use ebla_storage::registry::Identity;
 
     use super::*;
+    use crate::registration::check_version;
 
     const OURS: ClusterId = ClusterId::new(5);
     const SERVER: ServerId = ServerId::new(1);
@@ -203,6 +208,31 @@ mod tests {
         let identity = Identity { cluster: OURS, server: SERVER };
         let file = fixture.chubby.read(paths::CLUSTER).await.unwrap();
         assert_eq!(refused, RegistrationStatus::Refused(precondition(Some(identity), file).unwrap_err()));
+        assert!(!fixture.is_registered().await);
+    }
+
+    #[tokio::test]
+    async fn a_server_registers_its_versions_and_is_refused_while_a_later_one_is_active() {
+        let fixture = Fixture::new();
+        fixture.create_cluster(OURS).await;
+        let mut status = fixture.maintain(fixture.registry(OURS));
+        status.wait_for(|status| *status == RegistrationStatus::Registered).await.unwrap();
+        let file = fixture.chubby.read(&paths::server(SERVER)).await.unwrap().unwrap();
+        let registered: record::Server = convert::decode_record(file.value).unwrap();
+        assert_eq!(convert::supported_from_proto(registered.versions.as_ref()), SupportedVersions::OWN);
+
+        let fixture = Fixture::new();
+        let cluster = record::Cluster {
+            cluster: OURS.to_bytes().to_vec().into(),
+            active_version: ClusterVersion::NEWEST.next().get(),
+            ..Default::default()
+        };
+        let write = Write::put(paths::CLUSTER, convert::cluster_to_bytes(cluster));
+        fixture.chubby.transact(Vec::new(), vec![write]).await.unwrap();
+        let mut status = fixture.maintain(fixture.registry(OURS));
+        let refused = status.wait_for(|status| matches!(status, RegistrationStatus::Refused(_))).await.unwrap().clone();
+        let expected = check_version(ClusterVersion::NEWEST.next()).unwrap_err();
+        assert_eq!(refused, RegistrationStatus::Refused(expected));
         assert!(!fixture.is_registered().await);
     }
 }

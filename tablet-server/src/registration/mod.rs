@@ -6,5 +6,5 @@
 mod identity;
 mod lease;
 
-pub use self::identity::{identify, refuse_if_lost};
+pub use self::identity::{check_version, identify, refuse_if_excluded};
 pub use self::lease::{Registration, RegistrationStatus, maintain};

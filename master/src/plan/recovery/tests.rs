@@ -45,6 +45,7 @@ fn server(group: GroupEvidence) -> ServerEvidence {
         groups: BTreeMap::from([(group.group.group, group)]),
         schemas: Vec::new(),
         registered: [1, 2, 3].map(ServerId::new).into(),
+        active_version: ClusterVersion::RECORDED,
     }
 }
 

@@ -2,9 +2,10 @@
 //! continues.
 
 use bytes::Bytes;
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::id::{ClusterId, LogId, LogIndex, ServerId, Term};
 use ebla_model::metadata::Membership;
-use ebla_proto::cluster_guard::with_cluster_id;
+use ebla_proto::cluster_guard::{with_cluster_id, with_newest_version};
 use ebla_proto::convert::{log_id_to_proto, membership_to_proto};
 use ebla_proto::raft::raft_client::RaftClient;
 use ebla_proto::raft::{self, Frame, SnapshotPart, frame, frame_reply, snapshot_part};
@@ -173,4 +174,26 @@ async fn every_message_of_another_cluster_is_refused_with_the_reason() {
     }
     cluster.write("still here").await;
     assert_eq!(cluster.leader_now(), Some(to), "the vote of a later term was not even looked at");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_server_of_an_earlier_release_takes_no_part_once_a_later_version_is_active() {
+    let cluster = Cluster::start(1, Transport::Grpc, QUICK).await;
+    let runtime = Runtime::system("peer");
+    let ours = ClusterId::new(5);
+    cluster.set_cluster(ours);
+    let to = cluster.leader().await;
+    let mut client = client(&cluster, to, &runtime);
+    let term = Term::new(1 << 40);
+    let sender = Sender { from: ServerId::new(2), to, term, last: LogId { term, index: FAR } };
+    let request = || {
+        let vote = raft::Vote { vote: Some(sender.ballot()), ..raft::Vote::default() };
+        with_cluster_id(Request::new(sender.frame(frame::Kind::Vote(vote))), Some(ours))
+    };
+    cluster.set_version(ClusterVersion::RECORDED);
+    let refused = refusal(client.call(request()).await);
+    assert!(refused.contains("the sender supports cluster versions up to 1, and version 2 is active"), "{refused:?}");
+    cluster.write("still here").await;
+    assert_eq!(cluster.leader_now(), Some(to), "the vote of a later term was not even looked at");
+    assert_eq!(refusal(client.call(with_newest_version(request())).await), "", "one of this release is admitted");
 }

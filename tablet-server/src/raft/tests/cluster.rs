@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::capacity::{DiskSpace, Resources};
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::id::{ClusterId, GroupId, LogId, LogIndex, ReplicaId, ServerId};
 use ebla_model::metadata::{Membership, Replica};
 use ebla_runtime::{Blocking, Clock, FixedResources, ResourceProbe, Runtime, ServeOptions, serve};
@@ -159,16 +160,21 @@ impl StateMachine for List {
     }
 }
 
-/// The address of each server, and their cluster.
+/// The address of each server, their cluster and its active version.
 #[derive(Default)]
 struct Addresses {
     cluster: Mutex<Option<ClusterId>>,
+    version: Mutex<ClusterVersion>,
     servers: Mutex<BTreeMap<ServerId, String>>,
 }
 
 impl AddressBook for Addresses {
     fn cluster(&self) -> Option<ClusterId> {
         *self.cluster.lock()
+    }
+
+    fn active_version(&self) -> ClusterVersion {
+        *self.version.lock()
     }
 
     fn address(&self, server: ServerId) -> Option<String> {
@@ -345,6 +351,11 @@ impl Cluster {
     /// Makes all servers members of this cluster.
     pub(super) fn set_cluster(&self, cluster: ClusterId) {
         *self.addresses.cluster.lock() = Some(cluster);
+    }
+
+    /// Makes this version the active one.
+    pub(super) fn set_version(&self, active: ClusterVersion) {
+        *self.addresses.version.lock() = active;
     }
 
     /// The address at which a server listens.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::id::{ClusterId, ServerId};
 use ebla_runtime::Blocking;
 
@@ -17,6 +18,9 @@ pub(in crate::raft) const MESSAGE_BYTES_MAX: usize = 320 * 1024 * 1024;
 pub trait AddressBook: Send + Sync + 'static {
     /// The cluster of these servers; `None` before it is known.
     fn cluster(&self) -> Option<ClusterId>;
+
+    /// The cluster version that is active, as far as it is known.
+    fn active_version(&self) -> ClusterVersion;
 
     /// The last known `host:port` of a server.
     fn address(&self, server: ServerId) -> Option<String>;

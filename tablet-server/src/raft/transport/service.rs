@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ebla_model::capacity::WriteState;
 use ebla_model::id::GroupId;
-use ebla_proto::cluster_guard::check_cluster_id;
+use ebla_proto::cluster_guard::{check_cluster_id, check_newest_version};
 use ebla_proto::raft::raft_server::{Raft, RaftServer};
 use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
 use ebla_proto::status::to_status;
@@ -51,10 +51,12 @@ impl Network {
 }
 
 impl Service {
-    /// The message of a request, unless a server of another cluster sent it.
+    /// The message of a request, unless a server of another cluster sent it, or one that does not support the active version.
     fn admit<T>(&self, request: Request<T>) -> Result<T, Status> {
-        let own = self.network.options().addresses.cluster();
-        check_cluster_id(request.metadata(), own).map_err(|error| to_status(&error))?;
+        let addresses = &self.network.options().addresses;
+        check_cluster_id(request.metadata(), addresses.cluster())
+            .and_then(|()| check_newest_version(request.metadata(), addresses.active_version()))
+            .map_err(|error| to_status(&error))?;
         Ok(request.into_inner())
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ebla_model::capacity::WriteState;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
-use ebla_proto::cluster_guard::with_cluster_id;
+use ebla_proto::cluster_guard::{with_cluster_id, with_newest_version};
 use ebla_proto::raft::raft_client::RaftClient;
 use ebla_proto::raft::{Frame, FrameReply, SnapshotPart, snapshot_part};
 use ebla_proto::status::to_status;
@@ -85,9 +85,10 @@ impl Endpoint {
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
 
-    /// Adds the cluster id to a message: the address may belong to a server of another cluster by now, which then refuses it.
+    /// Adds the cluster id to a message: the address may belong to a server of another cluster by now, which then refuses it. Also adds
+    /// the newest version that this release supports.
     fn request<T>(&self, message: T) -> tonic::Request<T> {
-        with_cluster_id(tonic::Request::new(message), self.addresses.cluster())
+        with_newest_version(with_cluster_id(tonic::Request::new(message), self.addresses.cluster()))
     }
 
     fn unreachable(&self, reason: impl std::fmt::Display) -> Unreachable {

@@ -1,0 +1,210 @@
+//! The active cluster version as the file `cluster` stores it: who takes part in the cluster, the change to the next version, and an
+//! operator's hold. The decision is in [`crate::plan::upgrade`].
+
+use std::time::Duration;
+
+use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write, paths};
+use ebla_model::cluster_version::{ClusterVersion, SupportedVersions};
+use ebla_model::error::{Error, Reason};
+use ebla_model::id::ServerId;
+use ebla_proto::{convert, operate, record};
+use tracing::info;
+
+use crate::active::ActiveMaster;
+use crate::cluster::ClusterSnapshot;
+use crate::observation;
+use crate::plan::upgrade::{Hold, Next, Participant, Process, Readiness, Upgrade};
+use crate::schema_store::{self, Identity, Stored};
+
+/// How long a start waits for Chubby's answer which version is active.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Checks that this release supports a version.
+///
+/// # Errors
+/// `FailedPrecondition` when it does not, with the release to start instead.
+pub(crate) fn check_version(active: ClusterVersion) -> Result<(), Error> {
+    SupportedVersions::OWN.check(active, env!("CARGO_PKG_VERSION"))
+}
+
+/// Checks that this release supports the active version. While Chubby cannot be read, a master may start as a standby.
+///
+/// # Errors
+/// As [`check_version`].
+pub(crate) async fn check_active(chubby: &dyn Chubby) -> Result<(), Error> {
+    match tokio::time::timeout(CHECK_TIMEOUT, schema_store::read_identity(chubby)).await {
+        Ok(Ok(Some(identity))) => check_version(identity.value.active),
+        Ok(Ok(None) | Err(_)) | Err(_) => Ok(()),
+    }
+}
+
+/// The first version of a new cluster: the newest that its masters and the registered servers support.
+pub(crate) async fn first_version(chubby: &dyn Chubby) -> Result<ClusterVersion, Error> {
+    let masters = schema_store::list_candidates(chubby).await?.into_iter().map(|master| master.versions);
+    let servers = schema_store::list_servers(chubby).await?.into_values().map(|server| server.versions);
+    let newest = masters.chain(servers).map(|versions| convert::supported_from_proto(versions.as_ref()).newest);
+    Ok(newest.min().unwrap_or_default())
+}
+
+/// Who takes part in the cluster, and its record.
+pub(crate) struct Observed {
+    pub(crate) upgrade: Upgrade,
+    pub(crate) identity: Stored<Identity>,
+}
+
+/// Reads what decides about the next version. `snapshot`: which servers have replicas.
+///
+/// # Errors
+/// When Chubby cannot be read.
+pub(crate) async fn observe(master: &ActiveMaster, snapshot: &ClusterSnapshot) -> Result<Observed, Error> {
+    let chubby = master.chubby();
+    // Before the processes: what registers under this record is listed, or changes nothing because the record has changed.
+    let identity = read_identity(chubby).await?;
+    let masters = schema_store::list_candidates(chubby).await?;
+    let servers = schema_store::list_servers(chubby).await?;
+    let required = &snapshot.assigned_servers() | &snapshot.drained;
+    let addresses = observation::addresses(master, snapshot).await;
+    let missing = required.into_iter().filter(|server| !servers.contains_key(server)).map(|server| Participant {
+        process: Process::TabletServer(server),
+        address: addresses.get(&server).cloned().unwrap_or_default(),
+        release: String::new(),
+        versions: None,
+    });
+    let registered = servers.values().map(|server| Participant {
+        process: Process::TabletServer(ServerId::new(server.server)),
+        address: server.address.clone(),
+        release: server.release.clone(),
+        versions: Some(convert::supported_from_proto(server.versions.as_ref())),
+    });
+    let mut participants: Vec<_> = masters.iter().map(master_participant).chain(registered).chain(missing).collect();
+    participants.sort_by(|one, other| (one.process, &one.address).cmp(&(other.process, &other.address)));
+    let upgrade = Upgrade { active: identity.value.active, hold: identity.value.hold, participants };
+    Ok(Observed { upgrade, identity })
+}
+
+fn master_participant(master: &record::Master) -> Participant {
+    Participant {
+        process: Process::Master,
+        address: master.address.clone(),
+        release: master.release.clone(),
+        versions: Some(convert::supported_from_proto(master.versions.as_ref())),
+    }
+}
+
+async fn read_identity(chubby: &dyn Chubby) -> Result<Stored<Identity>, Error> {
+    let identity = schema_store::read_identity(chubby).await?;
+    identity.ok_or_else(|| Error::damaged("the cluster record is missing"))
+}
+
+/// One round: notes what follows the active version, and makes it active when it was possible for `delay`.
+///
+/// # Errors
+/// Errors of Chubby; `Conflict` when the cluster record changed meanwhile: the next round reads it again.
+pub(crate) async fn advance(
+    master: &ActiveMaster,
+    snapshot: &ClusterSnapshot,
+    readiness: &mut Readiness,
+    delay: Duration,
+) -> Result<(), Error> {
+    if master.directory().active_version() >= SupportedVersions::OWN.newest {
+        *readiness = Readiness::default();
+        return Ok(());
+    }
+    let observed = observe(master, snapshot).await?;
+    let now = master.runtime().clock.monotonic();
+    readiness.observe(&observed.upgrade.next(), now);
+    match readiness.remaining(now, delay) {
+        Some((version, Duration::ZERO)) => activate(master, observed.identity, version).await,
+        Some(_) | None => Ok(()),
+    }
+}
+
+async fn activate(master: &ActiveMaster, stored: Stored<Identity>, version: ClusterVersion) -> Result<(), Error> {
+    check_version(version)?;
+    let previous = stored.value.active;
+    replace(master, &Identity { active: version, ..stored.value }, stored.modified).await?;
+    info!(%previous, %version, "every process supports it: a later cluster version is active");
+    Ok(())
+}
+
+async fn replace(master: &ActiveMaster, identity: &Identity, modified: ebla_chubby::Revision) -> Result<(), Error> {
+    let compare = Compare::Modified(paths::CLUSTER.to_owned(), modified);
+    let write = Write::put(paths::CLUSTER, schema_store::encode_identity(identity));
+    match master.transact(vec![compare], vec![write]).await? {
+        TransactionOutcome::Committed(_) => Ok(()),
+        TransactionOutcome::Conflict => {
+            Err(Error::new(Reason::Conflict, "the cluster record changed meanwhile; try again"))
+        }
+    }
+}
+
+/// The active version, as Chubby has it now.
+///
+/// # Errors
+/// When Chubby cannot be read.
+pub(crate) async fn active_version(master: &ActiveMaster) -> Result<ClusterVersion, Error> {
+    Ok(read_identity(master.chubby()).await?.value.active)
+}
+
+/// What an operator sees.
+///
+/// # Errors
+/// When Chubby cannot be read.
+pub(crate) async fn status(master: &ActiveMaster, own: &record::Master) -> Result<operate::UpgradeStatusReply, Error> {
+    let snapshot = observation::observe_without_metadata(master).await?;
+    let Observed { upgrade, .. } = observe(master, &snapshot).await?;
+    let next = upgrade.next();
+    let (version, obstacles) = match &next {
+        Next::Newest => (0, Vec::new()),
+        Next::Ready(version) => (version.get(), Vec::new()),
+        Next::Blocked { version, obstacles } => (version.get(), obstacles.clone()),
+    };
+    let now = master.runtime().clock.monotonic();
+    let (readiness, delay) = master.upgrade_readiness();
+    // The reconciler may not have seen yet that nothing prevents it.
+    let remaining = readiness.remaining(now, delay).map_or(delay, |(_version, remaining)| remaining);
+    let activates_in_millis =
+        matches!(next, Next::Ready(_)).then(|| u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX));
+    Ok(operate::UpgradeStatusReply {
+        active_version: upgrade.active.get(),
+        held: upgrade.hold == Hold::Held,
+        processes: upgrade.participants.iter().map(|participant| process(participant, own)).collect(),
+        next_version: version,
+        obstacles,
+        activates_in_millis,
+    })
+}
+
+fn process(participant: &Participant, own: &record::Master) -> operate::UpgradeProcess {
+    let server = match participant.process {
+        Process::Master => 0,
+        Process::TabletServer(server) => server.get(),
+    };
+    operate::UpgradeProcess {
+        server,
+        address: participant.address.clone(),
+        release: participant.release.clone(),
+        versions: participant.versions.map(convert::supported_to_proto),
+        registered: participant.versions.is_some(),
+        active: participant.process == Process::Master && participant.address == own.address,
+    }
+}
+
+/// Holds the active version, or ends that.
+///
+/// # Errors
+/// Errors of Chubby; `Conflict` when the cluster record changed meanwhile.
+pub(crate) async fn hold(
+    master: &ActiveMaster,
+    request: operate::HoldUpgradeRequest,
+) -> Result<operate::HoldUpgradeReply, Error> {
+    let Stored { value, modified } = read_identity(master.chubby()).await?;
+    let (active, before) = (value.active, value.hold);
+    let wanted = if request.hold { Hold::Held } else { Hold::Released };
+    if wanted != before && !request.dry_run {
+        replace(master, &Identity { hold: wanted, ..value }, modified).await?;
+        info!(version = %active, held = request.hold, "hold of the cluster version changed by request");
+        master.request_reconcile();
+    }
+    Ok(operate::HoldUpgradeReply { active_version: active.get(), was_held: before == Hold::Held })
+}
