@@ -6,9 +6,10 @@ use clap::{Command, CommandFactory as _, FromArgMatches as _};
 use super::Arguments;
 
 /// The groups: title and commands.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     ("Run", &["up", "demo", "master", "tablet-server", "mounttable"]),
     ("Inspect", &["status", "wait", "server", "tablet", "group", "meta"]),
+    ("Upgrade", &["cluster"]),
     ("Repair", &["check", "recover"]),
     ("Data", &["table", "family", "row", "load"]),
     ("Names", &["mt"]),
@@ -93,7 +94,7 @@ mod tests {
     #[test]
     fn help_shows_the_groups_and_each_command_once() {
         let shown = grouped(Arguments::command()).render_help().to_string();
-        for title in ["Run:", "Inspect:", "Data:", "Names:", "Test:", "Other:", "Options:"] {
+        for title in ["Run:", "Inspect:", "Upgrade:", "Data:", "Names:", "Test:", "Other:", "Options:"] {
             assert_eq!(shown.lines().filter(|line| *line == title).count(), 1, "{title} in\n{shown}");
         }
         assert!(shown.contains("\n  row            Read and write rows\n"), "{shown}");

@@ -38,6 +38,9 @@ pub struct Master {
     /// server
     #[arg(long, value_name = "on|off", value_enum, default_value = "on")]
     pub balance: Balance,
+    /// Seconds for which every master and tablet server must support a later cluster version before it becomes active
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub upgrade_delay: u32,
 }
 
 /// Whether replicas move between healthy servers.
@@ -72,6 +75,7 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
         repair_grace: Duration::from_secs(master.repair_grace.into()),
         merges: master.merges.rules(),
         replica_balance: master.balance.into(),
+        upgrade_delay: Duration::from_secs(master.upgrade_delay.into()),
         ..MasterConfig::new(&master.node.listen, master.replicas.into())
     };
     let running = ebla_master::Master::start(config, chubby, runtime.clone()).await?;

@@ -6,6 +6,7 @@
 
 pub mod bench;
 pub mod check;
+pub mod cluster;
 mod connectivity;
 pub mod demo;
 pub mod family;
@@ -220,6 +221,8 @@ pub enum Command {
     Group(group::Group),
     #[command(subcommand)]
     Meta(meta::Meta),
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
     Check(check::Check),
     Recover(recover::Recover),
     Mounttable(mounttable::Mounttable),
@@ -287,6 +290,7 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
         Command::Group(group) => Box::pin(group::run(group, runtime)).await,
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
+        Command::Cluster(cluster) => Box::pin(cluster::run(cluster, runtime)).await,
         Command::Check(check) => Box::pin(check::run(check, runtime)).await,
         Command::Recover(recover) => Box::pin(recover::run(recover, runtime)).await,
         Command::Mounttable(server) => Box::pin(mounttable::run(server, runtime)).await,

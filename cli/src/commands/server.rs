@@ -2,6 +2,8 @@
 
 mod drain;
 
+pub(in crate::commands) use self::drain::connect;
+
 use std::fmt;
 use std::time::Duration;
 

@@ -158,7 +158,7 @@ pub(super) async fn remove(
 }
 
 /// Not through the tables: tablets may be unavailable meanwhile.
-async fn connect(cluster: &ClusterArguments, runtime: &Runtime) -> Result<Admin, Failure> {
+pub(in crate::commands) async fn connect(cluster: &ClusterArguments, runtime: &Runtime) -> Result<Admin, Failure> {
     let address = connectivity::first_reachable(&cluster.addresses()?, runtime).await?;
     let admin = Admin::connect(&address, runtime);
     Ok(match given_timeout() {
