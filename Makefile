@@ -35,7 +35,7 @@ WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program dist run pages test fmt clippy compiled suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
+.PHONY: help install configure python base-image build program dist run pages test fmt clippy compiled previous suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread
 
 help: ## show this list
@@ -88,6 +88,7 @@ cluster-down: ## stop this cluster and remove it, including its data
 test: install ## run every check that a change must pass
 	@$(MAKE) --no-print-directory --output-sync=target -j5 fmt clippy python google-tests base-image
 	@$(MAKE) --no-print-directory compiled
+	@$(MAKE) --no-print-directory previous
 	@$(MAKE) --no-print-directory --output-sync=target -j3 suites-of-processes suites-in-process docs
 
 fmt:
@@ -99,7 +100,10 @@ clippy: configure
 compiled: configure
 	cargo test --release --workspace --no-run
 
-suites: compiled suites-of-processes suites-in-process ## run every test: unit, golden, property, power cuts, clusters, kills, clients, simulation
+previous: configure ## build the program of the previous release from git, once, for the test of upgrades
+	deploy/previous-release.sh build
+
+suites: compiled previous suites-of-processes suites-in-process ## run every test: unit, golden, property, power cuts, clusters, kills, clients, simulation
 
 suites-of-processes: configure python google-tests base-image
 	cargo test --release -p ebla-cli

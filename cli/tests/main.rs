@@ -23,4 +23,5 @@ mod roles;
 mod rot;
 mod rot_in_turn;
 mod support;
+mod upgrade;
 mod verify;

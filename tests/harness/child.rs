@@ -17,7 +17,7 @@ pub const POLL: Duration = Duration::from_millis(20);
 /// Lines of a log shown in a failure.
 const TAIL: usize = 40;
 
-/// A process that can be restarted with the same command line. Its log is appended to.
+/// A process that can be restarted, with the same command line unless another is set. Its log is appended to.
 pub struct Child {
     name: String,
     command: Vec<String>,
@@ -49,6 +49,11 @@ impl Child {
         let started = command.spawn().map_err(|error| io::Error::other(format!("start {}: {error}", self.name)))?;
         self.process = Some(started);
         Ok(())
+    }
+
+    /// Sets the command line of the next restart.
+    pub fn set_command(&mut self, command: Vec<String>) {
+        self.command = command;
     }
 
     /// The process id, until its exit was noticed.

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   FOLDER/ebla                 the program, copied before the run: another build may overwrite the original
+//!   FOLDER/NAME                 the program of another release, if the cluster is upgraded
 //!   FOLDER/logs/NODE.log        the log of each process over all restarts; kept when the test fails
 //!   FOLDER/data/NODE/           the data folder of each process
 //!   FOLDER/data/NODE.ready      its ready file
@@ -99,6 +100,15 @@ impl Plan {
     }
 }
 
+/// The program of a release, for the processes of a cluster that is upgraded.
+#[derive(Clone, Debug)]
+pub struct Release {
+    /// The program.
+    program: PathBuf,
+    /// More options of masters.
+    master_options: Vec<String>,
+}
+
 /// A running cluster. When dropped, its processes are killed; in a failing test their logs are kept and their ends printed.
 pub struct ProcessCluster<S: NodeNetwork> {
     // In the order of dropping: processes before the network and the folder that they use.
@@ -144,11 +154,11 @@ impl<S: NodeNetwork> ProcessCluster<S> {
             runtime,
         };
         for number in 0..cluster.plan.masters {
-            let child = cluster.start_child(Node::Master(number), "master", MASTER_PORT)?;
+            let child = cluster.start_child(Node::Master(number))?;
             cluster.masters.push(child);
         }
         for number in 0..cluster.plan.tablet_servers {
-            let child = cluster.start_child(Node::TabletServer(number), "tablet-server", PUBLIC_PORT)?;
+            let child = cluster.start_child(Node::TabletServer(number))?;
             cluster.servers.push(child);
         }
         cluster.wait_healthy().await?;
@@ -163,9 +173,50 @@ impl<S: NodeNetwork> ProcessCluster<S> {
         Ok(cluster)
     }
 
-    fn start_child(&self, node: Node, command: &str, port: u16) -> io::Result<Child> {
+    fn start_child(&self, node: Node) -> io::Result<Child> {
+        Child::start(&node.to_string(), self.command_line(node, &self.release()), &self.log(node))
+    }
+
+    /// The release that the plan names.
+    #[must_use]
+    pub fn release(&self) -> Release {
+        Release { program: self.plan.program.clone(), master_options: self.plan.master_options.clone() }
+    }
+
+    /// Copies the program of another release into the cluster's folder. `master_options`: more options of its masters.
+    ///
+    /// # Errors
+    /// When it cannot be copied.
+    pub fn add_release(&self, name: &str, program: &Path, master_options: &[&str]) -> io::Result<Release> {
+        let copy = self.folder.path().join(name);
+        fs::copy(program, &copy)?;
+        Ok(Release { program: copy, master_options: master_options.iter().map(|&option| option.to_owned()).collect() })
+    }
+
+    /// Makes the next restart of a master or tablet server run this release.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such node.
+    pub fn set_release(&mut self, node: Node, release: &Release) -> io::Result<()> {
+        let line = self.command_line(node, release);
+        self.child(node)?.set_command(line);
+        Ok(())
+    }
+
+    /// The log of a process over all restarts.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read_log(&self, node: Node) -> io::Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(self.log(node))?).into_owned())
+    }
+
+    /// The command line of a master or a tablet server.
+    fn command_line(&self, node: Node, release: &Release) -> Vec<String> {
+        let is_master = matches!(node, Node::Master(_));
+        let (command, port) = if is_master { ("master", MASTER_PORT) } else { ("tablet-server", PUBLIC_PORT) };
         let mut line = self.network.prefix(node);
-        line.push(self.plan.program.display().to_string());
+        line.push(release.program.display().to_string());
         line.push(command.to_owned());
         let mut flag = |name: &str, value: String| line.extend([format!("--{name}"), value]);
         flag("etcd", self.etcd.endpoints().join(","));
@@ -184,12 +235,12 @@ impl<S: NodeNetwork> ProcessCluster<S> {
         if let (Node::Master(_), Some(replicas)) = (node, self.plan.replicas) {
             flag("replicas", replicas.to_string());
         }
-        if let Node::Master(_) = node {
-            line.extend(self.plan.master_options.iter().cloned());
+        if is_master {
+            line.extend(release.master_options.iter().cloned());
         }
         // The addresses of a namespace are not loopback, but they are isolated.
         line.push("--insecure".to_owned());
-        Child::start(&node.to_string(), line, &self.log(node))
+        line
     }
 
     fn start_mounttable(&self, number: usize) -> io::Result<Child> {
