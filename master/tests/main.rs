@@ -9,4 +9,5 @@ mod repair;
 mod restored;
 mod standby;
 mod unregistered;
+mod upgrade;
 mod waiting;
