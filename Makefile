@@ -129,8 +129,9 @@ chaos: export EBLA_CHAOS_CONTAINER_PAUSES ?= 5
 chaos: export EBLA_CHAOS_CONTAINER_CUTS ?= 5
 chaos: export EBLA_CHAOS_CONTAINER_PAIRS ?= 10
 chaos: export EBLA_CHAOS_CONTAINER_EVERYTHING ?= 3
+chaos: export EBLA_ELASTIC_CHANGES ?= 6
 chaos: configure base-image ## run the fault-injection suites for longer; EBLA_CHAOS_SEED=N repeats a schedule
-	cargo test --release -p ebla-cli --test suites -- --nocapture --test-threads 1 chaos:: mounttables:: containers::
+	cargo test --release -p ebla-cli --test suites -- --nocapture --test-threads 1 chaos:: mounttables:: containers:: elastic::
 
 # Each randomised suite, long enough to find rare bugs; about two hours on two cores.
 soak: ## run the long tests for changes of replication, storage or the master: about two hours

@@ -9,6 +9,7 @@ mod clients;
 mod commands;
 mod conformance;
 mod containers;
+mod elastic;
 mod etcd_outage;
 mod kill;
 mod mounttable;

@@ -11,6 +11,7 @@
 //!
 //! Addresses are assigned by a [`NodeNetwork`] and are stable over restarts.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -114,6 +115,8 @@ pub struct ProcessCluster<S: NodeNetwork> {
     // In the order of dropping: processes before the network and the folder that they use.
     mounttables: Vec<Child>,
     servers: Vec<Child>,
+    /// The numbers of tablet servers that were stopped permanently.
+    retired: BTreeSet<usize>,
     masters: Vec<Child>,
     etcd: EtcdCluster,
     network: S,
@@ -145,6 +148,7 @@ impl<S: NodeNetwork> ProcessCluster<S> {
         let mut cluster = Self {
             mounttables: Vec::new(),
             servers: Vec::new(),
+            retired: BTreeSet::new(),
             masters: Vec::new(),
             etcd,
             network,
@@ -295,6 +299,29 @@ impl<S: NodeNetwork> ProcessCluster<S> {
         self.servers.iter().filter_map(Child::id).collect()
     }
 
+    /// Starts one more tablet server, and waits until it is ready; returns its number. Only in networks whose nodes need no preparation.
+    ///
+    /// # Errors
+    /// When it cannot be started, exits, or is not ready in two minutes.
+    pub async fn join(&mut self) -> io::Result<usize> {
+        let number = self.servers.len();
+        let child = self.start_child(Node::TabletServer(number))?;
+        self.servers.push(child);
+        self.plan.tablet_servers = self.servers.len();
+        self.wait_ready(&[Node::TabletServer(number)]).await?;
+        Ok(number)
+    }
+
+    /// Stops a tablet server permanently: the cluster is healthy without it. Its number is not used again.
+    ///
+    /// # Errors
+    /// When it does not exit with success.
+    pub async fn retire(&mut self, number: usize) -> io::Result<()> {
+        self.stop(Node::TabletServer(number)).await?;
+        self.retired.insert(number);
+        Ok(())
+    }
+
     /// The id of a tablet server, as the master knows it by its address.
     ///
     /// # Errors
@@ -310,6 +337,11 @@ impl<S: NodeNetwork> ProcessCluster<S> {
     #[must_use]
     pub fn public_address(&self, number: usize) -> String {
         format!("{}:{PUBLIC_PORT}", self.network.host(Node::TabletServer(number)))
+    }
+
+    /// The numbers of the tablet servers that were not stopped permanently.
+    fn serving(&self) -> impl Iterator<Item = usize> {
+        (0..self.plan.tablet_servers).filter(|number| !self.retired.contains(number))
     }
 
     /// Stops all tablet servers gracefully at the same time, which writes their memtables to files, and starts them again.
@@ -362,8 +394,9 @@ impl<S: NodeNetwork> ProcessCluster<S> {
                 Err(error) => return Some(error.to_string()),
             };
             let up = reply.servers.iter().filter(|server| server.reachable).count();
-            if up < self.servers.len() {
-                return Some(format!("{address}: {up} of {} tablet servers are reachable", self.servers.len()));
+            let serving = self.serving().count();
+            if up < serving {
+                return Some(format!("{address}: {up} of {serving} tablet servers are reachable"));
             }
             if reply.tablets == 0 || reply.tablets_led < reply.tablets {
                 return Some(format!("{address}: {} of {} tablets are led", reply.tablets_led, reply.tablets));
@@ -401,11 +434,12 @@ fn mounttable_addresses<S: NodeNetwork>(network: &S, count: usize) -> Vec<String
 
 impl<S: NodeNetwork> Cluster for ProcessCluster<S> {
     fn nodes(&self) -> Vec<Node> {
-        self.plan.nodes()
+        let is_retired = |node: &Node| matches!(node, Node::TabletServer(number) if self.retired.contains(number));
+        self.plan.nodes().into_iter().filter(|node| !is_retired(node)).collect()
     }
 
     fn addresses(&self) -> Vec<String> {
-        (0..self.plan.tablet_servers).map(|number| self.public_address(number)).collect()
+        self.serving().map(|number| self.public_address(number)).collect()
     }
 
     async fn kill(&mut self, node: Node) -> io::Result<()> {
