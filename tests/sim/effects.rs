@@ -96,7 +96,9 @@ impl<'s> Effects<'s, '_> {
             FaultKind::Suspend(wall, _leases) => {
                 host.time.resume(self.now, wall);
                 self.cluster.holds.lock().end(self.now);
-                for other in self.cluster.host_names.iter().filter(|other| **other != host.name) {
+                let others = self.cluster.host_names.iter().filter(|other| **other != host.name);
+                // The messages of another host that stands still wait for that one.
+                for other in others.filter(|other| !self.is_suspended(other)) {
                     self.sim.release(host.name.as_str(), other.as_str());
                 }
                 host.link.heal();
@@ -177,6 +179,9 @@ impl<'s> Effects<'s, '_> {
             FaultKind::Slow(_) => self.sim.set_link_latency(a, b, LATENCY),
             _ => unsupported(kind),
         }
+        if self.is_suspended(a) || self.is_suspended(b) {
+            self.sim.hold(a, b);
+        }
         self.cluster.note("nemesis", "heal", &format!("{a} {b}"));
     }
 
@@ -193,6 +198,15 @@ impl<'s> Effects<'s, '_> {
             std::fs::remove_dir_all(&host.folder).unwrap();
             std::fs::rename(&image, &host.folder).unwrap();
         }
+    }
+
+    /// Whether the host of this name stands still.
+    fn is_suspended(&self, name: &str) -> bool {
+        self.cluster
+            .nodes()
+            .into_iter()
+            .map(|node| self.cluster.host(node))
+            .any(|host| host.name == name && host.time.is_stopped())
     }
 
     fn name(&self, node: Node) -> &'s str {
