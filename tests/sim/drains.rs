@@ -45,14 +45,19 @@ async fn drain(cluster: &SimCluster, runtime: &Runtime) {
     // An unknown outcome may be a drain.
     tokio::time::sleep(runtime.rng.jitter(LASTS)).await;
     let is_empty = call(cluster, runtime, async |admin| is_empty(&admin, server).await).await;
+    undrain(cluster, runtime, server).await;
+    if is_empty.is_ok_and(|is_empty| is_empty) {
+        count(cluster, &host.name, "emptied-by-drain", None);
+    }
+}
+
+/// Ends the drain of a server, as soon as the master carries it out.
+pub(crate) async fn undrain(cluster: &SimCluster, runtime: &Runtime, server: ServerId) {
     while let Err(error) =
         call(cluster, runtime, async |admin| admin.undrain_server(ExecutionMode::Execute, server).await).await
     {
-        tracing::info!(%error, host = host.name, "the drain goes on");
+        tracing::info!(%error, %server, "the drain goes on");
         tokio::time::sleep(PAUSE).await;
-    }
-    if is_empty.is_ok_and(|is_empty| is_empty) {
-        count(cluster, &host.name, "emptied-by-drain", None);
     }
 }
 
@@ -63,7 +68,7 @@ async fn is_empty(admin: &Admin, server: ServerId) -> Result<bool, Error> {
 }
 
 /// A call by any server.
-async fn call<T>(
+pub(crate) async fn call<T>(
     cluster: &SimCluster,
     runtime: &Runtime,
     with: impl AsyncFnOnce(Admin) -> Result<T, Error>,

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use ebla_client::Admin;
 use ebla_client::admin::{CheckDepth, CheckMode, ExecutionMode};
-use ebla_model::id::ServerId;
 use ebla_runtime::{Clock, Rng, Runtime, Step, StepObserver, Steps};
 use ebla_tests::cluster::Node;
 use ebla_tests::faults::fault::{Fault, FaultKind, Target};
@@ -25,6 +24,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::cluster::{Phase, SimCluster};
+use crate::drains;
 use crate::load::any_address;
 use crate::process::{Ran, run_concurrently, start_with};
 use crate::time::{self, HostTime};
@@ -33,8 +33,6 @@ use crate::time::{self, HostTime};
 const DOWN: Duration = Duration::from_millis(1_500);
 /// The load runs this long before a step may be chosen.
 const WARM_UP: Duration = Duration::from_secs(5);
-/// Timeout of an order of the operator.
-const ORDER: Duration = Duration::from_secs(5);
 /// Timeout until a check finds nothing: the master reconciles once a minute.
 const CLEAN: Duration = Duration::from_secs(100);
 
@@ -152,22 +150,25 @@ impl StepObserver for HostSteps {
 pub(crate) async fn operator(cluster: Arc<SimCluster>) -> turmoil::Result {
     let runtime = cluster.runtime("operator", &HostTime::default(), 0);
     crate::load::wait_for(&cluster, Phase::Load).await;
-    for number in (0..cluster.servers.len()).cycle() {
+    for host in cluster.servers.iter().cycle() {
+        let mut drained = None;
         let mut left = usize::MAX;
         while cluster.phase() == Phase::Load && left > 0 {
             tokio::time::sleep(runtime.rng.jitter(Duration::from_millis(300))).await;
             // Its id is known only while it runs.
-            let Some(server) = cluster.servers[number].hosted().map(|hosted| hosted.server()) else { continue };
-            let admin = admin(&cluster, &runtime);
-            let ordered = tokio::time::timeout(ORDER, admin.drain_server(ExecutionMode::Execute, server)).await;
-            if let Ok(Ok(drained)) = ordered {
-                left = drained.replicas.len();
+            let Some(server) = host.hosted().map(|hosted| hosted.server()) else { continue };
+            drained = Some(server);
+            let order = async |admin: Admin| admin.drain_server(ExecutionMode::Execute, server).await;
+            if let Ok(reply) = drains::call(&cluster, &runtime, order).await {
+                left = reply.replicas.len();
             }
         }
         if left == 0 {
-            cluster.trace.lock().count(time::elapsed(), "operator", "drained", &cluster.servers[number].name);
+            cluster.trace.lock().count(time::elapsed(), "operator", "drained", &host.name);
         }
-        undrain(&cluster, &runtime, number).await;
+        if let Some(server) = drained {
+            drains::undrain(&cluster, &runtime, server).await;
+        }
         if cluster.phase() != Phase::Load {
             return Ok(());
         }
@@ -175,30 +176,11 @@ pub(crate) async fn operator(cluster: Arc<SimCluster>) -> turmoil::Result {
     Ok(())
 }
 
-/// Ends the drain of a server, as soon as the master carries it out.
-async fn undrain(cluster: &SimCluster, runtime: &Runtime, number: usize) {
-    loop {
-        let server: Option<ServerId> = cluster.servers[number].hosted().map(|hosted| hosted.server());
-        if let Some(server) = server {
-            let admin = admin(cluster, runtime);
-            let ended = tokio::time::timeout(ORDER, admin.undrain_server(ExecutionMode::Execute, server)).await;
-            if matches!(ended, Ok(Ok(_))) {
-                return;
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-}
-
-fn admin(cluster: &SimCluster, runtime: &Runtime) -> Admin {
-    Admin::connect(&any_address(cluster, &runtime.rng), runtime)
-}
-
 /// What a check of the cluster still finds after a while: METADATA, the descriptors and the contents of all replicas are compared.
 pub(crate) async fn prove(cluster: &SimCluster, runtime: &Runtime) -> Vec<String> {
     let end = time::elapsed() + CLEAN;
     loop {
-        let admin = admin(cluster, runtime);
+        let admin = Admin::connect(&any_address(cluster, &runtime.rng), runtime);
         let checked =
             tokio::time::timeout(Duration::from_secs(20), admin.check(CheckDepth::Contents, CheckMode::ReadOnly));
         let wrong = match checked.await {

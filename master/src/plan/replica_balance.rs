@@ -197,7 +197,7 @@ pub(super) fn refine<'a>(cluster: &'a ClusterSnapshot, ctx: &PlanContext) -> Opt
     {
         return None;
     }
-    let of_replicas = [BYTES, WRITES].map(|position| shares.parts(position));
+    let of_replicas = [BYTES, WRITES].map(|position| shares.distribution(position));
     let distributions = of_replicas.into_iter().chain([led_work(cluster)]);
     let mut uneven: Vec<(i64, Distribution)> = distributions.map(|one| (one.deviation(), one)).collect();
     uneven.retain(|(deviation, _one)| *deviation > TOLERANCE);
@@ -329,7 +329,7 @@ impl<'a> ServerShares<'a> {
     }
 
     /// The distribution of the amount at this position.
-    fn parts(&self, position: usize) -> Distribution {
+    fn distribution(&self, position: usize) -> Distribution {
         let servers: BTreeMap<ServerId, i64> =
             self.servers.iter().map(|(server, shares)| (*server, shares.at(position))).collect();
         let parts = |group: &BalancedGroup<'a>| {
