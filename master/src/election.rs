@@ -47,7 +47,7 @@ impl MasterLock {
         let acquired = async {
             tokio::select! {
                 acquired = acquired => acquired.map_err(Error::from),
-                // Nobody would see this master any more.
+                // Its registration has ended, so other processes would not count this master any more.
                 () = session.lost() => Err(Error::new(Reason::Unavailable, "the session of a standby was lost")),
             }
         };

@@ -1,7 +1,7 @@
 //! Cluster versions: which formats and requests the processes of a cluster may use among each other.
 //!
 //! Every release supports a range of versions, and each process registers it. One version is *active* in a cluster: the master raises
-//! it when every process supports a later one, and nobody lowers it. A process writes and sends only what the active version
+//! it when every process supports a later one; it never falls. A process writes and sends only what the active version
 //! allows, so while a release is being rolled out, the previous one can read everything, and servers can go back to it. A process
 //! whose range does not contain the active version does not start.
 //!

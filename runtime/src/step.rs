@@ -2,7 +2,7 @@
 //!
 //! A move of a tablet, a change of replicas, a transfer of leadership, a split, a merge and a division consist of steps, each durable by
 //! itself. A process can die after any of them, and the next leader or master must finish or revert the operation. So each step is
-//! named here, and the code that has done it awaits [`Steps::reached`]. In the released program nobody observes: no variable, flag or
+//! named here, and the code that has done it awaits [`Steps::reached`]. In the released program there is no observer: no variable, flag or
 //! message can change that, and the call returns at once. The simulation passes an observer (`tests/sim/steps.rs`).
 
 use std::fmt;
@@ -114,7 +114,7 @@ impl Steps {
         Self(Some(observer))
     }
 
-    /// A step has been done. Returns at once when nobody observes.
+    /// A step has been done. Returns at once when there is no observer.
     pub async fn reached(&self, step: Step) {
         if let Some(observer) = &self.0 {
             observer.reached(step).await;
