@@ -9,7 +9,7 @@ use ebla_tests::faults::fault::{Action, FaultKind, Leases, Place, RottenFile};
 use turmoil::Sim;
 
 use crate::cluster::{SimCluster, SimHost};
-use crate::{image, rot, space};
+use crate::{rot, space};
 
 /// About how long a message takes on a link that was slow.
 const LATENCY: Duration = Duration::from_millis(1);
@@ -185,19 +185,10 @@ impl<'s> Effects<'s, '_> {
         self.cluster.note("nemesis", "heal", &format!("{a} {b}"));
     }
 
-    /// The engine flushes when it is closed, and a crashed process does not: the folder is put back as it was before that.
-    /// (If the folder were removed instead, the engine would wait a second in each store for the disk.)
+    /// The storage engine is closed, which leaves in its files what a crash leaves (`ebla_storage::store::GroupStore`).
     fn crash(&mut self, host: &SimHost, kind: &str) {
         self.count(&host.name, kind, "");
-        let image = host.folder.with_extension("image");
-        if host.folder.exists() {
-            image::take(&host.folder, &image);
-        }
         self.sim.crash(host.name.as_str());
-        if image.exists() {
-            std::fs::remove_dir_all(&host.folder).unwrap();
-            std::fs::rename(&image, &host.folder).unwrap();
-        }
     }
 
     /// Whether the host of this name stands still.

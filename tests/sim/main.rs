@@ -7,7 +7,7 @@
 //!   run       one seed: hosts, faults and load, then recovery and checks;   plan   what a seed does
 //!   cluster   the simulated cluster: state that survives crashes, processes of each host
 //!   nemesis   fault injection by the driver of tests/harness/faults;   rates   how often faults recur
-//!   effects   what each fault does;   image   the state of a folder after a crash
+//!   effects   what each fault does
 //!   space     disks that are full;   slow   disks that are slow;   rot   files whose bytes change;   lost   the loss of a majority
 //!   tenant    a client that creates, changes and deletes tables
 //!   drains    an operator who drains servers
@@ -39,7 +39,6 @@ mod drains;
 mod drops;
 mod effects;
 mod history;
-mod image;
 mod load;
 mod lost;
 mod names;

@@ -85,7 +85,7 @@ const VIEWS_MAX: usize = 8;
 
 /// The data of one tablet replica. All calls block; share it in an `Arc`.
 ///
-/// Dropping it flushes and closes. After a failed write or flush the replica must stop: RocksDB rejects further writes, and
+/// Dropping it closes it as a crash would: writes since the last flush are gone from it. After a failed write or flush the replica must stop: RocksDB rejects further writes, and
 /// its memory is behind the commit log.
 pub struct GroupStore {
     dir: PathBuf,

@@ -65,6 +65,11 @@ const TOMBSTONE_RATIO: f64 = 0.5;
 const MEMORY_OPTIONS: &str =
     "block_based_table_factory={prepopulate_block_cache=kFlushAndCompaction;};uncache_aggressiveness=1000000";
 
+/// Options of a database that the binding has only as text. A store is closed without a flush, because the commit log has what
+/// was not flushed; and when background errors have stopped flushes, as in a damaged store, the engine would wait for its own
+/// flush for ever.
+const DATABASE_OPTIONS: &str = "avoid_flush_during_shutdown=true";
+
 impl StoreOptions {
     /// Small settings for a whole cluster in one process, for all its servers together.
     #[must_use]
@@ -292,7 +297,7 @@ fn database_options(options: &StoreOptions, memtables: &WriteBufferManager) -> R
         // 100 ms between refills, fairness 10: RocksDB's defaults.
         database.set_ratelimiter(i64::from(rate), 100_000, 10);
     }
-    Ok(database)
+    database.get_options_from_string(DATABASE_OPTIONS).map_err(StoreError::engine("set the options of the database"))
 }
 
 fn family_options(options: &StoreOptions) -> Options {
