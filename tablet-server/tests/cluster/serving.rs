@@ -300,8 +300,8 @@ async fn excess_versions_are_removed_from_every_replica() {
             result.unwrap();
         }
     }
-    // Versions since the last pass remain: the next pass waits for four mebibytes, or a little more during flushes.
-    let most = u64::from(ROWS * ROUNDS) / 2;
+    // Versions since the last pass remain: the next pass waits for 4,096 cells.
+    let most = u64::from(ROWS) + 4_096;
     let deadline = cluster.deadline(TIMEOUT);
     for at in 0..3 {
         let tablet = fixture.server(at).tablet_manager().tablet(TABLET).unwrap();

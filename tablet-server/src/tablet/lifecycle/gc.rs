@@ -66,6 +66,11 @@ impl Tablet {
         self.metadata().is_ok_and(|tablet| tablet.families().has_version_limits())
     }
 
+    /// The cells that were written since the replica started here; 0 if the tablet has left the group.
+    pub(crate) fn cells_written(&self) -> u64 {
+        self.metadata().map_or(0, |tablet| tablet.counters.counts().map(|(_family, _read, written)| written).sum())
+    }
+
     /// Scans the tablet once and removes excess versions on all replicas. Runs at low priority.
     ///
     /// # Errors
