@@ -1,5 +1,6 @@
 //! `ebla verify` as a container among the containers of `deploy/compose.yaml`, while tablet servers are killed, stopped,
-//! paused, partitioned, two of five simultaneously, and all simultaneously.
+//! paused, partitioned, two of five simultaneously, and all simultaneously; then while two servers join, another one is killed, and
+//! the two are drained and removed.
 //!
 //! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The number of faults of each kind is set by
 //! the variables in `items`; `make chaos` sets higher ones. Skipped with the reason if Docker is not available.
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use ebla_model::time::Micros;
 use ebla_runtime::{Clock, Runtime};
-use ebla_tests::cluster::{Direction, Node};
+use ebla_tests::cluster::{Cluster as _, Direction, Node};
 use ebla_tests::containers::{ContainerCluster, missing};
 use ebla_tests::faults::fault::{FaultKind, Target};
 use ebla_tests::faults::nemesis::ClusterNemesis;
@@ -88,6 +89,16 @@ async fn come_and_go() {
         nemesis.inject(fault).await.unwrap_or_else(|error| panic!("EBLA_CHAOS_SEED={seed}: {error}"));
     }
     let records = nemesis.finish();
+    let at = || (runtime.clock.monotonic() - began).as_secs_f64();
+    println!("{:6.1} s: two servers join", at());
+    cluster.scale(TABLET_SERVERS + 2).await.unwrap();
+    cluster.wait_spread().await.unwrap();
+    println!("{:6.1} s: each server has a replica; a server is killed, and two are drained and removed", at());
+    let killed = Node::TabletServer(2);
+    cluster.kill(killed).await.unwrap();
+    cluster.restart(killed).await.unwrap();
+    cluster.scale(TABLET_SERVERS).await.unwrap();
+    println!("{:6.1} s: removed", at());
     let report = verifier.finish().await.unwrap();
 
     let costs = attribute_stalls(&records, &stalls(&report, &runtime.clock));

@@ -25,6 +25,8 @@ const DOCKER_MAX: Duration = Duration::from_secs(180);
 const START_MAX: Duration = Duration::from_secs(15 * 60);
 /// Timeout until the cluster is healthy, longer than many leases.
 const WHOLE_SECONDS: u64 = 150;
+/// Timeout until the balance has given each server a replica.
+const SPREAD_MAX: Duration = Duration::from_secs(150);
 /// Timeout of the start of the load.
 const BEGIN_MAX: Duration = Duration::from_secs(60);
 /// Printed by `ebla verify` when it starts to write.
@@ -33,6 +35,8 @@ const WRITES: &str = "writing to";
 const ETCD: usize = 3;
 const MASTERS: usize = 2;
 const TABLET_SERVERS: usize = 5;
+/// As many as deploy/cluster.sh supports.
+const TABLET_SERVERS_MAX: usize = 15;
 const PREFIX: &str = "ebla-test-";
 /// Attempts to pause a container.
 const PAUSES_MAX: u32 = 10;
@@ -59,10 +63,11 @@ pub fn missing() -> Option<String> {
     None
 }
 
-/// A running cluster of three etcd, two masters and five tablet servers. Dropped, it is removed with its data; in a failing
+/// A running cluster of three etcd, two masters, and five tablet servers or another number of them. Dropped, it is removed with its data; in a failing
 /// test the ends of its logs are printed before that.
 pub struct ContainerCluster {
     project: String,
+    tablet_servers: usize,
     partitioned: BTreeSet<Node>,
 }
 
@@ -73,11 +78,44 @@ impl ContainerCluster {
     /// When the image cannot be created, or the cluster does not become healthy; with the output.
     pub async fn start(program: &Path) -> io::Result<Self> {
         sweep();
-        let cluster = Self { project: format!("{PREFIX}{}", std::process::id()), partitioned: BTreeSet::new() };
+        let project = format!("{PREFIX}{}", std::process::id());
+        let cluster = Self { project, tablet_servers: TABLET_SERVERS, partitioned: BTreeSet::new() };
         let mut up = Command::from(script(&cluster.project));
         up.arg("up").arg(program);
         output("start a cluster of containers", up, START_MAX).await?;
         Ok(cluster)
+    }
+
+    /// Adds tablet servers, or drains and removes the last ones, until there are `tablet_servers`; returns when all tablets are led.
+    ///
+    /// # Errors
+    /// When a container cannot be created, a drain fails, or the cluster does not become healthy; with the output.
+    pub async fn scale(&mut self, tablet_servers: usize) -> io::Result<()> {
+        let mut scale = Command::from(script(&self.project));
+        scale.arg("scale").env("SERVERS", tablet_servers.to_string());
+        output(&format!("have {tablet_servers} tablet servers"), scale, START_MAX).await?;
+        self.tablet_servers = tablet_servers;
+        Ok(())
+    }
+
+    /// Returns when each tablet server has a replica.
+    ///
+    /// # Errors
+    /// When that takes too long; with the last status.
+    pub async fn wait_spread(&self) -> io::Result<()> {
+        let spread = async {
+            loop {
+                let status = self.status().await?;
+                let servers = status.get("servers").and_then(Value::as_array).map_or(&[] as &[Value], Vec::as_slice);
+                let has_replicas = |one: &&Value| one.get("replicas").and_then(Value::as_u64).is_some_and(|n| n > 0);
+                if servers.iter().filter(has_replicas).count() == self.tablet_servers {
+                    return Ok(());
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let late = |_elapsed| io::Error::new(io::ErrorKind::TimedOut, "a tablet server still has no replica");
+        tokio::time::timeout(SPREAD_MAX, spread).await.map_err(late).flatten()
     }
 
     /// Starts `ebla verify` with these arguments in a separate container on the cluster's network, and returns when it writes.
@@ -121,7 +159,7 @@ impl ContainerCluster {
     /// The active master's status, through the first tablet server that forwards the request.
     async fn status(&self) -> io::Result<Value> {
         let mut last = io::Error::from(io::ErrorKind::NotConnected);
-        for number in 0..TABLET_SERVERS {
+        for number in 0..self.tablet_servers {
             match self.ask(Node::TabletServer(number), &["timeout", "5", "ebla", "status", "-o", "json"]).await {
                 Ok(text) => return Ok(serde_json::from_str(&text)?),
                 Err(error) => last = error,
@@ -147,12 +185,12 @@ impl ContainerCluster {
 impl Cluster for ContainerCluster {
     fn nodes(&self) -> Vec<Node> {
         let etcd = (0..ETCD).map(Node::Etcd);
-        etcd.chain((0..MASTERS).map(Node::Master)).chain((0..TABLET_SERVERS).map(Node::TabletServer)).collect()
+        etcd.chain((0..MASTERS).map(Node::Master)).chain((0..self.tablet_servers).map(Node::TabletServer)).collect()
     }
 
     /// As containers on the same network reach them.
     fn addresses(&self) -> Vec<String> {
-        (0..TABLET_SERVERS).map(|number| format!("{}:8086", service(Node::TabletServer(number)))).collect()
+        (0..self.tablet_servers).map(|number| format!("{}:8086", service(Node::TabletServer(number)))).collect()
     }
 
     async fn kill(&mut self, node: Node) -> io::Result<()> {
@@ -269,7 +307,8 @@ impl Cluster for ContainerCluster {
         self.wait_ready(&(0..ETCD).map(Node::Etcd).collect::<Vec<_>>()).await?;
         self.wait_ready(&(0..MASTERS).map(Node::Master).collect::<Vec<_>>()).await?;
         // One call for all: entering a container takes longer than the question.
-        let wait = |address| format!("ebla wait --addr {address} --servers {TABLET_SERVERS} --for {WHOLE_SECONDS}");
+        let servers = self.tablet_servers;
+        let wait = |address| format!("ebla wait --addr {address} --servers {servers} --for {WHOLE_SECONDS}");
         let all = self.addresses().into_iter().map(wait).collect::<Vec<_>>().join(" && ");
         self.ask(Node::TabletServer(0), &["sh", "-c", &all]).await?;
         // No container may have exited meanwhile.
@@ -331,7 +370,7 @@ fn script(project: &str) -> std::process::Command {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster.sh");
     let mut command = std::process::Command::new(script);
     command.env("COMPOSE_PROJECT_NAME", project).env("EBLA_IMAGE", image(project)).env("EBLA_RESTART", "no");
-    command.envs((1..=TABLET_SERVERS).map(|number| (format!("EBLA_PORT_{number}"), "")));
+    command.env_remove("SERVERS").envs((1..=TABLET_SERVERS_MAX).map(|number| (format!("EBLA_PORT_{number}"), "")));
     command.envs(["EBLA_NAMES_1", "EBLA_NAMES_2"].map(|name| (name, "")));
     command.stdin(Stdio::null());
     command

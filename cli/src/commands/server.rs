@@ -1,5 +1,6 @@
 //! `ebla server`: the tablet servers of a cluster.
 
+mod argument;
 mod drain;
 
 pub(in crate::commands) use self::drain::connect;
@@ -8,12 +9,12 @@ use std::fmt;
 use std::time::Duration;
 
 use ebla_model::capacity::{Resources, WriteState, readable_bytes};
-use ebla_model::id::ServerId;
 use ebla_model::scan_cache::ScanCacheState;
 use ebla_model::scrub::ScrubState;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
+use self::argument::ServerArgument;
 use super::{ClusterArguments, status};
 use crate::output::{self, Failure, Format, Table};
 use crate::snapshot::ServerSnapshot;
@@ -38,6 +39,7 @@ pub enum Server {
     /// Examples:
     ///   ebla server drain 3 --dry-run
     ///   ebla server drain 3
+    ///   ebla server drain tablet-server-3:8086
     ///
     /// Reads and writes go on: the leaderships leave the server first, and a replica is removed only together with the addition of
     /// another one. The command shows the progress and ends when the server has no replica. After Ctrl-C the drain continues; the same
@@ -48,9 +50,9 @@ pub enum Server {
         /// Which cluster
         #[command(flatten)]
         cluster: ClusterArguments,
-        /// Number of the tablet server
-        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-        server: u64,
+        /// Number of the tablet server, or its address
+        #[arg(value_parser = argument::parse)]
+        server: ServerArgument,
         /// Only show what would move, and where to
         #[arg(long)]
         dry_run: bool,
@@ -69,9 +71,9 @@ pub enum Server {
         /// Which cluster
         #[command(flatten)]
         cluster: ClusterArguments,
-        /// Number of the tablet server
-        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-        server: u64,
+        /// Number of the tablet server, or its address
+        #[arg(value_parser = argument::parse)]
+        server: ServerArgument,
         /// Only show whether the server is drained
         #[arg(long)]
         dry_run: bool,
@@ -87,9 +89,9 @@ pub enum Server {
         /// Which cluster
         #[command(flatten)]
         cluster: ClusterArguments,
-        /// Number of the tablet server
-        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-        server: u64,
+        /// Number of the tablet server, or its address
+        #[arg(value_parser = argument::parse)]
+        server: ServerArgument,
         /// Only check whether it can be removed
         #[arg(long)]
         dry_run: bool,
@@ -103,18 +105,21 @@ pub enum Server {
 pub async fn run(command: Server, runtime: Runtime) -> Result<(), Failure> {
     match command {
         Server::List { cluster } => list(&cluster, &runtime).await,
-        Server::Drain { cluster, server, dry_run: true, no_wait: _ } => {
-            drain::preview(&cluster, ServerId::new(server), &runtime).await
-        }
-        Server::Drain { cluster, server, dry_run: false, no_wait } => {
+        Server::Drain { cluster, server, dry_run, no_wait } => {
+            let server = server.resolve(&cluster, &runtime).await?;
             let until = if no_wait { drain::Until::Recorded } else { drain::Until::Empty };
-            drain::drain(&cluster, ServerId::new(server), until, &runtime).await
+            match dry_run {
+                true => drain::preview(&cluster, server, &runtime).await,
+                false => drain::drain(&cluster, server, until, &runtime).await,
+            }
         }
         Server::Undrain { cluster, server, dry_run } => {
-            drain::undrain(&cluster, ServerId::new(server), dry_run.into(), &runtime).await
+            let server = server.resolve(&cluster, &runtime).await?;
+            drain::undrain(&cluster, server, dry_run.into(), &runtime).await
         }
         Server::Remove { cluster, server, dry_run } => {
-            drain::remove(&cluster, ServerId::new(server), dry_run.into(), &runtime).await
+            let server = server.resolve(&cluster, &runtime).await?;
+            drain::remove(&cluster, server, dry_run.into(), &runtime).await
         }
     }
 }
