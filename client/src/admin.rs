@@ -275,6 +275,30 @@ impl Admin {
         Ok((wire::descriptor(reply.merged)?, TabletId::new(reply.removed)))
     }
 
+    /// What [`Self::merge_tablets`] would do. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::merge_tablets`] for what is known before it begins; `Unimplemented` when the master is of an earlier release.
+    pub async fn preview_merge(
+        &self,
+        tablet: TabletId,
+        with: Option<TabletId>,
+    ) -> Result<operate::PreviewMergeReply, Error> {
+        let message = operate::MergeRequest { tablet: tablet.get(), with: with.map_or(0, TabletId::get) };
+        let reply = self.operate().preview_merge(self.request(message)).await;
+        Ok(reply.map_err(|status| from_status(&status).0)?.into_inner())
+    }
+
+    /// What [`Self::move_tablet`] would do. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::move_tablet`] for what is known before it begins; `Unimplemented` when the master is of an earlier release.
+    pub async fn preview_move(&self, tablet: TabletId, group: GroupId) -> Result<operate::PreviewMoveReply, Error> {
+        let message = operate::MoveTabletRequest { tablet: tablet.get(), group: group.get() };
+        let reply = self.operate().preview_move(self.request(message)).await;
+        Ok(reply.map_err(|status| from_status(&status).0)?.into_inner())
+    }
+
     /// Moves a tablet to another existing group. Returns the tablet as it is there, and the group that it has left. It is not served
     /// while its cells are copied.
     ///

@@ -250,6 +250,13 @@ impl ClusterSnapshot {
         self.latest_reports().flat_map(|report| &report.tablets)
     }
 
+    /// The size of a tablet in bytes, if a server reports it.
+    #[must_use]
+    pub fn tablet_size(&self, tablet: TabletId) -> Option<u64> {
+        let reports = self.latest_tablet_reports().filter(|report| report.descriptor.tablet == tablet);
+        reports.map(|report| report.size_bytes).max()
+    }
+
     /// All tablets of running replicas.
     pub fn tablet_reports(&self) -> impl Iterator<Item = &TabletReport> {
         self.reports().flat_map(|(_server, report)| &report.tablets)

@@ -9,6 +9,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::TabletId;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::tablet_event::TabletEventCause;
+use ebla_proto::{convert, operate};
 use ebla_routing::Annotations;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -40,7 +41,7 @@ pub(crate) async fn merge(
     let mut pair = merge_pair(&snapshot, tablet, with)?;
     if let Some((moved, group)) = move_before_merge(&snapshot, &pair) {
         let with = MergeWith::Tablet(if pair.left.tablet == tablet { pair.right.tablet } else { pair.left.tablet });
-        relocation::move_tablet(master, moved, group, deadline).await?;
+        relocation::move_tablet(master, moved, group, cause, deadline).await?;
         snapshot = relocation::observe(master).await?;
         pair = merge_pair(&snapshot, tablet, with)?;
         if pair.left.group != pair.right.group {
@@ -63,6 +64,32 @@ pub(crate) async fn merge(
         master.request_reconcile();
     }
     Ok((merged, left))
+}
+
+/// The tablets that a request names.
+pub(crate) fn parts(request: &operate::MergeRequest) -> (TabletId, MergeWith) {
+    let with = if request.with == 0 { MergeWith::Next } else { MergeWith::Tablet(TabletId::new(request.with)) };
+    (TabletId::new(request.tablet), with)
+}
+
+/// What a merge would do. Changes nothing.
+///
+/// # Errors
+/// As [`merge_pair`].
+pub(crate) async fn preview(
+    master: &ActiveMaster,
+    request: &operate::MergeRequest,
+) -> Result<operate::PreviewMergeReply, Error> {
+    let (tablet, with) = parts(request);
+    let snapshot = relocation::observe(master).await?;
+    let pair = merge_pair(&snapshot, tablet, with)?;
+    Ok(operate::PreviewMergeReply {
+        left_bytes: snapshot.tablet_size(pair.left.tablet),
+        right_bytes: snapshot.tablet_size(pair.right.tablet),
+        moved: move_before_merge(&snapshot, &pair).map_or(0, |(moved, _group)| moved.get()),
+        left: Some(convert::descriptor_to_proto(&pair.left)),
+        right: Some(convert::descriptor_to_proto(&pair.right)),
+    })
 }
 
 /// The merges that the reconciler has started. Only this master knows them: the next one observes their results.

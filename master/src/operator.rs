@@ -31,7 +31,6 @@ use crate::health::{Health, Shortage};
 use crate::observation::StatusSnapshot;
 use crate::plan::capacity::{RepairWithoutRoom, check_room_for_split};
 use crate::plan::drain::replicas_on;
-use crate::plan::merge::MergeWith;
 use crate::routing::TableMap;
 use crate::server_client::DividedGroup;
 use crate::{
@@ -418,10 +417,8 @@ impl Operate for Operator {
     async fn merge(&self, request: Request<operate::MergeRequest>) -> Result<Response<operate::MergeReply>, Status> {
         let outcome = async {
             let master = self.handle.active_for_change().await?;
-            let operate::MergeRequest { tablet, with } = request.into_inner();
-            let with = if with == 0 { MergeWith::Next } else { MergeWith::Tablet(TabletId::new(with)) };
-            let deadline = master.deadline(MERGE_TIMEOUT);
-            let (tablet, cause) = (TabletId::new(tablet), TabletEventCause::Operator);
+            let (tablet, with) = merging::parts(request.get_ref());
+            let (deadline, cause) = (master.deadline(MERGE_TIMEOUT), TabletEventCause::Operator);
             let (merged, removed) = merging::merge(&master, tablet, with, cause, deadline).await?;
             Ok(operate::MergeReply { merged: Some(convert::descriptor_to_proto(&merged)), removed: removed.get() })
         };
@@ -437,9 +434,26 @@ impl Operate for Operator {
             let operate::MoveTabletRequest { tablet, group } = request.into_inner();
             let deadline = master.deadline(MOVE_TIMEOUT);
             let (tablet, group) = (TabletId::new(tablet), GroupId::new(group));
-            let (moved, source) = relocation::move_tablet(&master, tablet, group, deadline).await?;
+            let cause = TabletEventCause::Operator;
+            let (moved, source) = relocation::move_tablet(&master, tablet, group, cause, deadline).await?;
             Ok(operate::MoveTabletReply { tablet: Some(convert::descriptor_to_proto(&moved)), source: source.get() })
         };
+        to_response(outcome.await)
+    }
+
+    async fn preview_merge(
+        &self,
+        request: Request<operate::MergeRequest>,
+    ) -> Result<Response<operate::PreviewMergeReply>, Status> {
+        let outcome = async { merging::preview(&self.handle.active()?, request.get_ref()).await };
+        to_response(outcome.await)
+    }
+
+    async fn preview_move(
+        &self,
+        request: Request<operate::MoveTabletRequest>,
+    ) -> Result<Response<operate::PreviewMoveReply>, Status> {
+        let outcome = async { relocation::preview(&self.handle.active()?, request.get_ref()).await };
         to_response(outcome.await)
     }
 

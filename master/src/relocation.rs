@@ -7,6 +7,8 @@ use ebla_client::Deadline;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::tablet_event::TabletEventCause;
+use ebla_proto::{convert, operate};
 use ebla_routing::Annotations;
 use ebla_runtime::Step;
 use futures::future::BoxFuture;
@@ -23,7 +25,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// See [`PAUSE_MIN`].
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Moves a tablet to a group. Returns it as it is there, and the group that it has left.
+/// Moves a tablet to a group. Returns it as it is there, and the group that it has left. `cause`: for the events of the tablet.
 ///
 /// # Errors
 /// `NotFound`, `FailedPrecondition` when it cannot be moved, or is in the group already; `Deadline` when it has not arrived in time:
@@ -32,6 +34,7 @@ pub(crate) async fn move_tablet(
     master: &ActiveMaster,
     tablet: TabletId,
     group: GroupId,
+    cause: TabletEventCause,
     deadline: Deadline,
 ) -> Result<(TabletDescriptor, GroupId), Error> {
     let (mut source, mut has_arrived) = (None, false);
@@ -43,15 +46,12 @@ pub(crate) async fn move_tablet(
                 list(master, &there, deadline).await;
                 return Ok((there, source));
             }
-            (Relocated::Already(_there), None) => {
-                let message = format!("tablet {tablet} is in group {group} already: choose another group");
-                return Err(Error::new(Reason::FailedPrecondition, message));
-            }
+            (Relocated::Already(_there), None) => return Err(already_there(tablet, group)),
             (Relocated::Needed(needed), _) => needed,
         };
         source = Some(needed.tablet.group);
         let leader = snapshot.leader_reports().get(&needed.tablet.group).map(|(server, _report)| *server);
-        let ordered = order(master, &needed, leader).await;
+        let ordered = order(master, &needed, cause, leader).await;
         let last = match ordered {
             // The reports show it, now or soon.
             Ok(()) if !has_arrived => {
@@ -74,6 +74,31 @@ pub(crate) async fn move_tablet(
     }
 }
 
+/// What a move would do. Changes nothing.
+///
+/// # Errors
+/// As [`move_tablet`], for what is known before it begins.
+pub(crate) async fn preview(
+    master: &ActiveMaster,
+    request: &operate::MoveTabletRequest,
+) -> Result<operate::PreviewMoveReply, Error> {
+    let (tablet, group) = (TabletId::new(request.tablet), GroupId::new(request.group));
+    let snapshot = observe(master).await?;
+    match relocate(&snapshot, tablet, group)? {
+        Relocated::Already(_there) => Err(already_there(tablet, group)),
+        Relocated::Needed(Relocation { tablet, target }) => Ok(operate::PreviewMoveReply {
+            size_bytes: snapshot.tablet_size(tablet.tablet),
+            tablet: Some(convert::descriptor_to_proto(&tablet)),
+            target: Some(convert::group_to_proto(&target)),
+        }),
+    }
+}
+
+fn already_there(tablet: TabletId, group: GroupId) -> Error {
+    let message = format!("tablet {tablet} is in group {group} already: choose another group");
+    Error::new(Reason::FailedPrecondition, message)
+}
+
 /// The servers' reports and the tables.
 pub(crate) async fn observe(master: &ActiveMaster) -> Result<ClusterSnapshot, Error> {
     let snapshot = observation::observe_reports(master).await?;
@@ -84,13 +109,15 @@ pub(crate) async fn observe(master: &ActiveMaster) -> Result<ClusterSnapshot, Er
 async fn order(
     master: &ActiveMaster,
     needed: &Relocation,
+    cause: TabletEventCause,
     leader: Option<ebla_model::id::ServerId>,
 ) -> Result<(), Error> {
     let Relocation { tablet, target } = needed.clone();
     let source = tablet.group_descriptor();
     let call = move |master: ActiveMaster, server, _source: GroupDescriptor| {
         let (tablet, target) = (tablet.clone(), target.clone());
-        Box::pin(async move { master.servers().move_tablet(server, &tablet, &target).await }) as BoxFuture<'static, _>
+        Box::pin(async move { master.servers().move_tablet(server, &tablet, &target, cause).await })
+            as BoxFuture<'static, _>
     };
     group_round(master, &source, leader, &call).await
 }

@@ -229,12 +229,14 @@ impl ServerClient {
         server: ServerId,
         tablet: &TabletDescriptor,
         target: &GroupDescriptor,
+        cause: TabletEventCause,
     ) -> Result<(), RpcError> {
         let message = control::MoveTabletRequest {
             fence: self.fence(),
             expected: Some(expected(tablet)),
             source: tablet.group.get(),
             target: Some(convert::group_to_proto(target)),
+            cause: cause.name().to_owned(),
         };
         let mut client = self.client(server).await?;
         within(MOVE_TIMEOUT, client.move_tablet(Self::request(message, MOVE_TIMEOUT))).await.map(drop)

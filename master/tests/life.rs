@@ -283,6 +283,11 @@ async fn a_tablet_is_moved_to_another_group() {
     let before = tablets().await;
     let (first, second) = (&before[0], &before[1]);
     assert_ne!(first.group, second.group);
+    let preview = admin.preview_move(first.tablet, second.group).await.unwrap();
+    assert_eq!(preview.target.unwrap().group, second.group.get());
+    let preview = admin.preview_merge(first.tablet, Some(second.tablet)).await.unwrap();
+    assert!([first, second].iter().any(|tablet| preview.moved == tablet.tablet.get()), "one must move before");
+    assert_eq!(tablets().await, before, "nothing has changed");
     let (moved, source) = admin.move_tablet(first.tablet, second.group).await.unwrap();
     assert_eq!((moved.group, source, moved.generation), (second.group, first.group, first.generation.next()));
     assert_eq!(tablets().await[0], moved, "listings show it at once");
@@ -297,8 +302,19 @@ async fn a_tablet_is_moved_to_another_group() {
     let (back, _source) = admin.move_tablet(first.tablet, first.group).await.unwrap();
     assert_eq!((back.group, back.generation), (first.group, moved.generation.next()));
     assert_eq!(keys(&table).await, ["banana", "cherry", "grape", "lemon", "pear"]);
+    let moves_are_recorded = async || {
+        let rows = cluster.client.tablet_events(Some(&name)).await.unwrap();
+        let events = rows.iter().flat_map(|row| &row.events).filter(|event| event.tablet == first.tablet);
+        events.filter(|event| (event.what.as_str(), event.cause.as_str()) == ("moved", "operator")).count() >= 2
+    };
+    soon("both moves are recorded", moves_are_recorded).await;
 
-    let refused = async |tablet, group| admin.move_tablet(tablet, group).await.unwrap_err();
+    let refused = async |tablet, group| {
+        let preview = admin.preview_move(tablet, group).await.unwrap_err();
+        let error = admin.move_tablet(tablet, group).await.unwrap_err();
+        assert_eq!((preview.reason, &preview.message), (error.reason, &error.message));
+        error
+    };
     for (tablet, group, reason, says) in [
         (first.tablet, first.group, Reason::FailedPrecondition, "already"),
         (first.tablet, GroupId::METADATA, Reason::FailedPrecondition, "group 1"),

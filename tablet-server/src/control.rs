@@ -143,6 +143,11 @@ fn group_of(group: Option<ebla_proto::record::GroupDescriptor>) -> Result<GroupD
 /// The master's view of a tablet: its generation and the membership log id of its group.
 type TabletFence = (Generation, LogId);
 
+/// The cause that a request for a move names. One of an earlier release names none.
+fn move_cause(name: &str) -> TabletEventCause {
+    if name.is_empty() { TabletEventCause::Master } else { TabletEventCause::from_name(name) }
+}
+
 /// The target of a move, and the tablet as the master knows it.
 fn move_parts(
     target: Option<ebla_proto::record::GroupDescriptor>,
@@ -254,7 +259,8 @@ impl Control for ControlService {
         self.check_fence_for_new_work(request.fence).await.map_err(|error| error_status(&error))?;
         let (target, tablet, fence) = move_parts(request.target, request.expected).map_err(|e| error_status(&e))?;
         let group = self.group(request.source).map_err(failure_status)?;
-        let moved = group.move_tablet(tablet, fence, target, timeout).await;
+        let cause = move_cause(&request.cause);
+        let moved = group.move_tablet(tablet, fence, target, cause, timeout).await;
         moved.map_err(|failure| group_failure_status(&group, failure))?;
         Ok(Response::new(wire::MoveTabletReply {}))
     }
@@ -263,7 +269,7 @@ impl Control for ControlService {
         let own = self.manager.registry().identity().map(|identity| identity.cluster);
         check_cluster_id(request.metadata(), own).map_err(|error| error_status(&error))?;
         let timeout = timeout(request.metadata());
-        let wire::ImportRequest { group, step } = request.into_inner();
+        let wire::ImportRequest { group, step, cause } = request.into_inner();
         let group = self.group(group).map_err(failure_status)?;
         let kind = match step {
             None => {
@@ -273,7 +279,7 @@ impl Control for ControlService {
             }
             Some(step) => {
                 let (id, step) = convert::tablet_move::step_from_proto(step).map_err(|error| error_status(&error))?;
-                let status = group.import(id, step, timeout).await;
+                let status = group.import(id, step, move_cause(&cause), timeout).await;
                 let status = status.map_err(|failure| group_failure_status(&group, failure))?;
                 import_reply::Kind::Status(convert::tablet_move::status_to_proto(&status))
             }

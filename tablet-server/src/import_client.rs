@@ -12,6 +12,7 @@ use ebla_client::channel::Channels;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, LogIndex, ServerId};
 use ebla_model::metadata::GroupDescriptor;
+use ebla_model::tablet_event::TabletEventCause;
 use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
 use ebla_proto::cluster_guard::with_cluster_id;
 use ebla_proto::control::control_client::ControlClient;
@@ -45,7 +46,7 @@ impl ImportClient {
     /// # Errors
     /// `Unavailable` when its leader is not found.
     pub(crate) async fn ticket(&self, target: &GroupDescriptor) -> Result<LogIndex, Error> {
-        let request = ImportRequest { group: target.group.get(), step: None };
+        let request = ImportRequest { group: target.group.get(), step: None, cause: String::new() };
         match self.call(target, request).await?.kind {
             Some(import_reply::Kind::Ticket(index)) => Ok(LogIndex::new(index)),
             _ => Err(Error::internal("the server returned no ticket")),
@@ -61,9 +62,11 @@ impl ImportClient {
         target: &GroupDescriptor,
         id: MoveId,
         step: &MoveStep,
+        cause: TabletEventCause,
     ) -> Result<ImportStatus, Error> {
         let step = Some(convert::tablet_move::step_to_proto(id, step));
-        match self.call(target, ImportRequest { group: target.group.get(), step }).await?.kind {
+        let request = ImportRequest { group: target.group.get(), step, cause: cause.name().to_owned() };
+        match self.call(target, request).await?.kind {
             Some(import_reply::Kind::Status(status)) => convert::tablet_move::status_from_proto(status),
             _ => Err(Error::internal("the server returned no status")),
         }

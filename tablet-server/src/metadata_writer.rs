@@ -27,7 +27,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{GroupId, LogIndex, ReplicaId, ServerId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, Membership, Replica, TabletDescriptor};
-use ebla_model::tablet_event::NewTabletEvent;
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause};
 use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::control::{EvidenceRequest, FlushRequest};
@@ -313,8 +313,9 @@ impl TabletHost for MetadataWriter {
         target: &'a GroupDescriptor,
         id: MoveId,
         step: MoveStep,
+        cause: TabletEventCause,
     ) -> BoxFuture<'a, Result<ImportStatus, Error>> {
-        Box::pin(async move { self.imports.apply(target, id, &step).await })
+        Box::pin(async move { self.imports.apply(target, id, &step, cause).await })
     }
 
     fn server(&self) -> ServerId {

@@ -2,6 +2,7 @@
 
 mod events;
 mod load;
+mod preview;
 mod recover;
 
 use ebla_client::locate::LeaderHint;
@@ -72,6 +73,7 @@ pub enum Tablet {
     /// Merge two adjacent tablets
     ///
     /// Examples:
+    ///   ebla tablet merge 12 --next --dry-run
     ///   ebla tablet merge 12 --next
     ///   ebla tablet merge 12 13
     ///
@@ -92,10 +94,14 @@ pub enum Tablet {
         /// Merge it with the tablet after it
         #[arg(long, conflicts_with = "with")]
         next: bool,
+        /// Only show what would be merged, and moved before
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Move a tablet to another existing group
     ///
-    /// Example:
+    /// Examples:
+    ///   ebla tablet move 12 --group 5 --dry-run
     ///   ebla tablet move 12 --group 5
     ///
     /// Reads and writes of the tablet wait while its data is copied, about two seconds for 64 MiB. Requests that wait longer than their
@@ -112,6 +118,9 @@ pub enum Tablet {
         /// Number of the group to move it to
         #[arg(long, value_name = "GROUP", value_parser = clap::value_parser!(u64).range(1..))]
         group: u64,
+        /// Only show what would move, and where to
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Show what has happened to a tablet, and why
     ///
@@ -215,7 +224,10 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
             Ok(())
         }
         // Without a second tablet, clap has required `--next`.
-        Tablet::Merge { cluster, tablet, with, next: _ } => {
+        Tablet::Merge { cluster, tablet, with, next: _, dry_run: true } => {
+            preview::merge(&cluster, TabletId::new(tablet), with.map(TabletId::new), &runtime).await
+        }
+        Tablet::Merge { cluster, tablet, with, next: _, dry_run: false } => {
             let client = cluster.client(&runtime).await?;
             let merged = client.admin().merge_tablets(TabletId::new(tablet), with.map(TabletId::new)).await;
             let (merged, removed) = merged?;
@@ -227,7 +239,10 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Tablet::Move { cluster, tablet, group } => {
+        Tablet::Move { cluster, tablet, group, dry_run: true } => {
+            preview::movement(&cluster, TabletId::new(tablet), GroupId::new(group), &runtime).await
+        }
+        Tablet::Move { cluster, tablet, group, dry_run: false } => {
             let client = cluster.client(&runtime).await?;
             let (moved, source) = client.admin().move_tablet(TabletId::new(tablet), GroupId::new(group)).await?;
             match cluster.output {

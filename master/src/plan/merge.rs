@@ -59,11 +59,7 @@ pub fn move_before_merge(cluster: &ClusterSnapshot, pair: &MergePair) -> Option<
     if pair.left.group == pair.right.group {
         return None;
     }
-    let size = |tablet: &TabletDescriptor| {
-        let reports = cluster.latest_tablet_reports();
-        let same = reports.filter(|report| report.descriptor.tablet == tablet.tablet);
-        same.map(|report| report.size_bytes).max().unwrap_or_default()
-    };
+    let size = |tablet: &TabletDescriptor| cluster.tablet_size(tablet.tablet).unwrap_or_default();
     Some(if size(&pair.left) <= size(&pair.right) {
         (pair.left.tablet, pair.right.group)
     } else {

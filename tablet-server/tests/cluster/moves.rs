@@ -10,6 +10,7 @@ use ebla_model::Reason;
 use ebla_model::id::{GroupId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::tablet_event::TabletEventCause;
 use ebla_runtime::Clock;
 use ebla_tablet_server::tablet::{Failure, TabletGroup};
 
@@ -47,7 +48,7 @@ async fn move_to(fixture: &Fixture, tablet: TabletId, source: GroupId, target: G
 async fn order(from: &Arc<TabletGroup>, tablet: TabletId, target: GroupDescriptor) -> Result<(), Failure> {
     let missing = || Failure::new(Reason::WrongTablet, "the group does not have the tablet");
     let fence = from.tablet(tablet).ok_or_else(missing)?.descriptor()?.fence();
-    from.move_tablet(tablet, fence, target, Duration::from_secs(10)).await
+    from.move_tablet(tablet, fence, target, TabletEventCause::Operator, Duration::from_secs(10)).await
 }
 
 async fn wait_for_rows(fixture: &Fixture, expected: &[(TabletId, GroupId)]) {
@@ -157,7 +158,8 @@ async fn orders_that_make_no_sense_are_refused() {
     // The master's view is stale.
     let stale = group.tablet(TABLET).unwrap().descriptor().unwrap();
     let fence = (ebla_model::id::Generation::new(stale.generation.get() - 1), stale.membership_log_id);
-    let stale = group.move_tablet(TABLET, fence, child.descriptor(), TIMEOUT).await.unwrap_err().error;
+    let stale = group.move_tablet(TABLET, fence, child.descriptor(), TabletEventCause::Operator, TIMEOUT).await;
+    let stale = stale.unwrap_err().error;
     assert_eq!(stale.reason, Reason::WrongTablet);
     fixture.stop().await;
 }

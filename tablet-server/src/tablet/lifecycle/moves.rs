@@ -36,6 +36,7 @@ use ebla_model::Reason;
 use ebla_model::command::CommandKind;
 use ebla_model::id::{Generation, GroupId, LogId, TabletId};
 use ebla_model::metadata::GroupDescriptor;
+use ebla_model::tablet_event::TabletEventCause;
 use ebla_model::tablet_move::{Departure, MoveId, MoveStep};
 use ebla_runtime::Step;
 use parking_lot::Mutex;
@@ -53,12 +54,20 @@ type Outcome = Option<Result<(), Failure>>;
 #[derive(Debug, Default)]
 pub(in crate::tablet) struct DrivenMoves {
     /// Locked to look up or insert. A move that has ended is replaced by the next one of its tablet; at most one for each tablet.
-    outcomes: Mutex<BTreeMap<TabletId, (MoveId, watch::Receiver<Outcome>)>>,
+    by_tablet: Mutex<BTreeMap<TabletId, DrivenMove>>,
+}
+
+#[derive(Clone, Debug)]
+struct DrivenMove {
+    id: MoveId,
+    /// Only this leader knows it: it is not in the log.
+    cause: TabletEventCause,
+    outcome: watch::Receiver<Outcome>,
 }
 
 impl TabletGroup {
     /// Moves a tablet to the group `target`, and returns when the target serves it. A move to the same group that has begun is
-    /// continued. `expected`: generation and membership log id that the request was made for.
+    /// continued. `expected`: generation and membership log id that the request was made for; `cause`: for the events of the tablet.
     ///
     /// # Errors
     /// `FailedPrecondition` for METADATA, for a tablet of the target itself, and for one that moves elsewhere; `WrongTablet` when the
@@ -69,6 +78,7 @@ impl TabletGroup {
         tablet: TabletId,
         expected: (Generation, LogId),
         target: GroupDescriptor,
+        cause: TabletEventCause,
         timeout: Duration,
     ) -> Result<(), Failure> {
         let moved = async {
@@ -81,7 +91,7 @@ impl TabletGroup {
                 Some(_departure) => {}
                 None => self.start_move(id, expected, target).await?,
             }
-            self.wait_for_move(id).await
+            self.wait_for_move(id, cause).await
         };
         tokio::time::timeout(timeout, moved).await.unwrap_or_else(|_elapsed| {
             let message = format!("tablet {tablet} has not moved in time; the move continues in the background");
@@ -97,7 +107,8 @@ impl TabletGroup {
             return;
         }
         for departure in metadata.departures.values() {
-            let _driven = self.drive_move(departure.id());
+            // Another leader knew the cause.
+            let _driven = self.drive_move(departure.id(), TabletEventCause::Master);
         }
     }
 
@@ -143,8 +154,8 @@ impl TabletGroup {
         if found.descriptor.fence() == expected { Ok(()) } else { Err(Failure::wrong_tablet(found.descriptor.clone())) }
     }
 
-    async fn wait_for_move(self: &Arc<Self>, id: MoveId) -> Result<(), Failure> {
-        let mut outcome = self.drive_move(id);
+    async fn wait_for_move(self: &Arc<Self>, id: MoveId, cause: TabletEventCause) -> Result<(), Failure> {
+        let mut outcome = self.drive_move(id, cause);
         loop {
             if let Some(outcome) = outcome.borrow_and_update().clone() {
                 return outcome;

@@ -48,12 +48,13 @@ pub trait TabletHost: Send + Sync + 'static {
     /// Asks the leader of `target` for a ticket: a tablet of this group is to move there.
     fn import_ticket<'a>(&'a self, target: &'a GroupDescriptor) -> BoxFuture<'a, Result<LogIndex, Error>>;
 
-    /// Applies a step of a move in the log of `target`.
+    /// Applies a step of a move in the log of `target`. `cause`: for the events of the tablet.
     fn import<'a>(
         &'a self,
         target: &'a GroupDescriptor,
         id: MoveId,
         step: MoveStep,
+        cause: TabletEventCause,
     ) -> BoxFuture<'a, Result<ImportStatus, Error>>;
 
     /// Reports that descriptors of these tablets, or the leader of their group, have changed, so that METADATA must be updated.

@@ -11,7 +11,7 @@ use ebla_runtime::Step;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{Outcome, departure_in, export};
+use super::{DrivenMove, Outcome, departure_in, export};
 use crate::tablet::TabletGroup;
 use crate::tablet::failure::Failure;
 use crate::tablet::read::scan::pool_failure;
@@ -33,31 +33,32 @@ enum Turn {
 
 impl TabletGroup {
     /// Drives a move in the background, unless this replica drives it already. The sender is dropped without an outcome when
-    /// another replica leads.
-    pub(super) fn drive_move(self: &Arc<Self>, id: MoveId) -> watch::Receiver<Outcome> {
-        let mut driven = self.moves.outcomes.lock();
-        let earlier = driven.get(&id.tablet).filter(|(of, _outcome)| *of == id).map(|(_, outcome)| outcome.clone());
-        if let Some(running) = earlier.as_ref().filter(|outcome| outcome.has_changed().is_ok()) {
-            return running.clone();
+    /// another replica leads. `cause`: for the events of the tablet, unless this replica knows it already.
+    pub(super) fn drive_move(self: &Arc<Self>, id: MoveId, cause: TabletEventCause) -> watch::Receiver<Outcome> {
+        let mut driven = self.moves.by_tablet.lock();
+        let earlier = driven.get(&id.tablet).filter(|earlier| earlier.id == id).cloned();
+        if let Some(running) = earlier.as_ref().filter(|earlier| earlier.outcome.has_changed().is_ok()) {
+            return running.outcome.clone();
         }
-        let known = earlier.and_then(|outcome| outcome.borrow().clone());
-        let (sender, receiver) = watch::channel(known);
-        driven.insert(id.tablet, (id, receiver.clone()));
+        let cause = earlier.as_ref().map_or(cause, |earlier| earlier.cause);
+        let known = earlier.and_then(|earlier| earlier.outcome.borrow().clone());
+        let (sender, outcome) = watch::channel(known);
+        driven.insert(id.tablet, DrivenMove { id, cause, outcome: outcome.clone() });
         drop(driven);
         let group = Arc::clone(self);
-        self.runtime.tasks.spawn_until_stopped("move-tablet", async move { group.run_move(id, &sender).await });
-        receiver
+        self.runtime.tasks.spawn_until_stopped("move-tablet", async move { group.run_move(id, cause, &sender).await });
+        outcome
     }
 
-    async fn run_move(&self, id: MoveId, outcome: &watch::Sender<Outcome>) {
+    async fn run_move(&self, id: MoveId, cause: TabletEventCause, outcome: &watch::Sender<Outcome>) {
         let mut pause = PAUSE_MIN;
         while self.leader_term().is_ok() {
             let Some(departure) = departure_in(&self.state_machine.applied_state(), id) else { return };
             let turn = match departure.phase {
-                DeparturePhase::Copying => self.copy(&departure).await,
+                DeparturePhase::Copying => self.copy(&departure, cause).await,
                 DeparturePhase::Left => {
                     outcome.send_replace(Some(Ok(())));
-                    self.forget_move(&departure).await
+                    self.forget_move(&departure, cause).await
                 }
             };
             match turn {
@@ -65,7 +66,7 @@ impl TabletGroup {
                 Ok(Turn::Stays(failure)) => {
                     let event = NewTabletEvent {
                         kind: TabletEventKind::MoveRefused,
-                        cause: TabletEventCause::Master,
+                        cause,
                         detail: format!("group {} could not take it", departure.target.group),
                     };
                     self.host.tablets_changed(vec![id.tablet], Some(event));
@@ -83,18 +84,18 @@ impl TabletGroup {
     }
 
     /// Sends the tablet to the target, and then removes it here.
-    async fn copy(&self, departure: &Departure) -> Result<Turn, Failure> {
+    async fn copy(&self, departure: &Departure, cause: TabletEventCause) -> Result<Turn, Failure> {
         let started = self.runtime.clock.monotonic();
         let start = self.state_machine.with_state(|state| export::start(state, departure));
         let start = start.ok_or_else(|| Error::internal("the group does not know the table of a departing tablet"))?;
-        let mut status = self.send(departure, MoveStep::Begin(Box::new(start))).await?;
+        let mut status = self.send(departure, MoveStep::Begin(Box::new(start)), cause).await?;
         loop {
             status = match status {
-                ImportStatus::Importing(ImportPosition::End) => self.send(departure, MoveStep::Finish).await?,
+                ImportStatus::Importing(ImportPosition::End) => self.send(departure, MoveStep::Finish, cause).await?,
                 ImportStatus::Importing(position) => {
                     self.leader_term()?;
                     let chunk = self.export(departure, position).await?;
-                    self.send(departure, MoveStep::Chunk(chunk)).await?
+                    self.send(departure, MoveStep::Chunk(chunk), cause).await?
                 }
                 ImportStatus::Served => {
                     self.propose_move(departure, MoveStep::Done).await?;
@@ -103,7 +104,7 @@ impl TabletGroup {
                     info!(%tablet, source = %self.id(), target = %departure.target.group, millis, "tablet moved");
                     return Ok(Turn::Next);
                 }
-                ImportStatus::Refused(why) => return self.take_back(departure, why).await,
+                ImportStatus::Refused(why) => return self.take_back(departure, why, cause).await,
             };
         }
     }
@@ -119,8 +120,8 @@ impl TabletGroup {
     }
 
     /// The target cannot take the tablet. It must refuse the move for ever before the tablet is served here again.
-    async fn take_back(&self, departure: &Departure, why: String) -> Result<Turn, Failure> {
-        match self.send(departure, MoveStep::Refuse).await? {
+    async fn take_back(&self, departure: &Departure, why: String, cause: TabletEventCause) -> Result<Turn, Failure> {
+        match self.send(departure, MoveStep::Refuse, cause).await? {
             ImportStatus::Refused(_for_ever) => {
                 self.propose_move(departure, MoveStep::Back).await?;
                 let tablet = departure.tablet.tablet;
@@ -133,16 +134,21 @@ impl TabletGroup {
         }
     }
 
-    async fn forget_move(&self, departure: &Departure) -> Result<Turn, Failure> {
-        self.send(departure, MoveStep::Confirm).await?;
+    async fn forget_move(&self, departure: &Departure, cause: TabletEventCause) -> Result<Turn, Failure> {
+        self.send(departure, MoveStep::Confirm, cause).await?;
         self.propose_move(departure, MoveStep::Forget).await?;
         self.runtime.steps.reached(Step::MoveForget).await;
         Ok(Turn::Next)
     }
 
-    async fn send(&self, departure: &Departure, step: MoveStep) -> Result<ImportStatus, Failure> {
+    async fn send(
+        &self,
+        departure: &Departure,
+        step: MoveStep,
+        cause: TabletEventCause,
+    ) -> Result<ImportStatus, Failure> {
         let sent = sent_step(&step);
-        let status = self.host.import(&departure.target, departure.id(), step).await?;
+        let status = self.host.import(&departure.target, departure.id(), step, cause).await?;
         if let Some(sent) = sent {
             self.runtime.steps.reached(sent).await;
         }

@@ -28,12 +28,18 @@ impl TabletGroup {
         Ok(self.state_machine.applied_state().applied.index)
     }
 
-    /// Applies a step of a move to this group.
+    /// Applies a step of a move to this group. `cause`: for the events of the tablet.
     ///
     /// # Errors
     /// `InvalidArgument` for a step that belongs to the source; `NotLeader`, `NoLeader`; `Deadline`, `OutcomeUnknown` when it may
     /// still be applied. Safe to repeat.
-    pub async fn import(&self, id: MoveId, step: MoveStep, timeout: Duration) -> Result<ImportStatus, Failure> {
+    pub async fn import(
+        &self,
+        id: MoveId,
+        step: MoveStep,
+        cause: TabletEventCause,
+        timeout: Duration,
+    ) -> Result<ImportStatus, Failure> {
         if !step.is_of_target() {
             return Err(Failure::new(Reason::InvalidArgument, "the step belongs to the log of the source"));
         }
@@ -42,7 +48,7 @@ impl TabletGroup {
                 if status == ImportStatus::Served {
                     let event = NewTabletEvent {
                         kind: TabletEventKind::Moved,
-                        cause: TabletEventCause::Master,
+                        cause,
                         detail: format!("to group {}", self.id()),
                     };
                     self.host.tablets_changed(vec![id.tablet], Some(event));
