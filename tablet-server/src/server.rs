@@ -119,10 +119,9 @@ impl TabletServer {
         runtime: Runtime,
     ) -> BoxFuture<'static, Result<Self, Error>> {
         Box::pin(async move {
-            let listener = runtime.net.listen(&config.listen).await;
-            let listener =
-                listener.map_err(|error| Error::internal(format!("listen on {}: {error}", config.listen)))?;
-            let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
+            // Released again: a caller whose connection is accepted waits for its response until all stores are open, while
+            // one that is refused goes to another server.
+            drop(listen(&config.listen, &runtime).await?);
             let (background, replication) = (runtime.child("server"), runtime.child("replicas"));
             raise_open_files();
             let pools = ServerPools::new(&config.options)?;
@@ -197,6 +196,8 @@ impl TabletServer {
                 },
             };
             let (lease, serving) = (background.child("lease"), background.child("serving"));
+            let listener = listen(&config.listen, &runtime).await?;
+            let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
             services.serve(listener, &serving);
             responses.start(&background);
             clock_exchange::start(&manager, &directory, &background);
@@ -532,6 +533,11 @@ fn remove_deleted_groups(log: &CommitLog, registry: &Registry, recovered: &Recov
 const OPEN_FILES_LOW: u64 = 8_192;
 
 /// Raises the limit of open files of this process: the usual 1024 are few for groups and connections.
+async fn listen(address: &str, runtime: &Runtime) -> Result<Listener, Error> {
+    let listener = runtime.net.listen(address).await;
+    listener.map_err(|error| Error::internal(format!("listen on {address}: {error}")))
+}
+
 fn raise_open_files() {
     let limit = raise_open_files_limit();
     if let Some(soft) = limit.soft.filter(|soft| *soft < OPEN_FILES_LOW) {

@@ -1,14 +1,18 @@
 //! How long requests wait while data moves: the longest request to a tablet while it is moved to another group, split or merged, and to all
-//! other tablets; and while a server is drained, stops and returns, so that leaderships and replicas move.
+//! other tablets; and while a server is drained, stops and returns, so that leaderships and replicas move. With `--spread`: how evenly bytes
+//! and load are spread after servers have joined.
 //!
-//! A cluster of processes: an etcd of three members, a master, and four tablet servers. Each tablet has a client that writes and reads.
+//! A cluster of processes: an etcd of three members, a master, and four tablet servers, or five and two that join. Each tablet has a client
+//! that writes and reads.
 //!
 //! ```sh
 //! cargo run --release -p ebla-cli --example movement -- target/release/ebla --megabytes 0,1,8,32,100
+//! cargo run --release -p ebla-cli --example movement -- target/release/ebla --spread
 //! ```
 
 mod probes;
 mod rows;
+mod spread;
 mod stalls;
 
 use std::error::Error;
@@ -34,12 +38,20 @@ struct Arguments {
     /// Splits, merges and moves of each kind
     #[arg(long, default_value_t = 5)]
     times: u64,
+    /// Measure the balance after servers have joined instead
+    #[arg(long)]
+    spread: bool,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match Box::pin(stalls::measure(&arguments)).await {
+    let measured = if arguments.spread {
+        Box::pin(spread::measure(&arguments)).await
+    } else {
+        Box::pin(stalls::measure(&arguments)).await
+    };
+    match measured {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("movement: {error}");

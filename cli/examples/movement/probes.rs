@@ -15,8 +15,6 @@ use parking_lot::Mutex;
 
 use crate::rows::{Rows, row_key, set};
 
-/// Between two requests of a client.
-const PAUSE: Duration = Duration::from_millis(10);
 /// Between a failed request and its repetition.
 const RETRY: Duration = Duration::from_millis(10);
 /// The timeout of a request. Shorter ones would fail where a caller would wait.
@@ -66,16 +64,16 @@ pub(crate) struct Probes {
 }
 
 impl Probes {
-    /// One client for each of these tablets.
-    pub(crate) fn start(rows: &Rows, tablets: impl Iterator<Item = u64>, runtime: &Runtime) -> Self {
+    /// One client for each of these tablets, with its pause between two writes and reads.
+    pub(crate) fn start(rows: &Rows, tablets: impl Iterator<Item = (u64, Duration)>, runtime: &Runtime) -> Self {
         let runtime = runtime.child("probes");
-        let tablets: Vec<u64> = tablets.collect();
-        let seen = tablets.iter().map(|tablet| (*tablet, Mutex::default())).collect();
+        let tablets: Vec<(u64, Duration)> = tablets.collect();
+        let seen = tablets.iter().map(|(tablet, _pause)| (*tablet, Mutex::default())).collect();
         let shared = Arc::new(Shared { seen, counts: Mutex::default() });
-        for tablet in tablets {
+        for (tablet, pause) in tablets {
             let (shared, clock, table) = (Arc::clone(&shared), runtime.clock.clone(), rows.table(TIMEOUT));
             let value = rows.value(VALUE_BYTES);
-            let probe = Probe { shared, clock, table, tablet, value };
+            let probe = Probe { shared, clock, table, tablet, pause, value };
             runtime.tasks.spawn_until_stopped("probe", probe.run());
         }
         Self { shared, runtime }
@@ -106,6 +104,7 @@ struct Probe {
     clock: Clock,
     table: Table,
     tablet: u64,
+    pause: Duration,
     value: Bytes,
 }
 
@@ -123,7 +122,7 @@ impl Probe {
             for request in [Request::Write, Request::Read] {
                 self.repeat(request, &key).await;
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(self.pause).await;
         }
     }
 

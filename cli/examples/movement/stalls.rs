@@ -16,6 +16,8 @@ use crate::{Arguments, Outcome, start};
 const SERVERS: usize = 4;
 /// Tablets that nothing happens to, besides the others.
 const OTHERS: u64 = 6;
+/// Between a write and a read of a client, and the next ones.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Before and after each change, so that requests of earlier ones are over.
 const SETTLE: Duration = Duration::from_millis(700);
 /// How long the load runs without a change, for comparison.
@@ -53,7 +55,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Outcome<()> {
     for (tablet, megabytes) in sizes.iter().enumerate() {
         rows.fill(tablet as u64, megabytes * 1_000).await?;
     }
-    let probes = Probes::start(&rows, 0..tablets, &runtime);
+    let probes = Probes::start(&rows, (0..tablets).map(|tablet| (tablet, PAUSE)), &runtime);
     let stalls = Stalls { rows, probes, runtime, sizes };
     println!(
         "| change | MB | times | took, median ms | longest request to the tablet, median and maximum ms | to others, maximum ms |"

@@ -89,7 +89,8 @@ pub(super) fn openraft_config(config: &GroupConfig) -> Result<Arc<Config>, Start
         election_timeout_min: millis(election_min),
         election_timeout_max: millis(election_max),
         enable_elect: config.vote_holdoff.is_none(),
-        // A follower that was partitioned must not return with a higher term that forces the leader to step down.
+        // A follower that was partitioned must not return with a higher term that forces the leader to step down. A message of the
+        // leader ends a pre-vote (`become_following` of openraft), so one that is granted late cannot break a newer promise.
         enable_pre_vote: Some(true),
         // After a restart a leader must win an election again: restoring its leadership could ignore another leader's lease.
         enable_leader_restore: Some(false),
