@@ -30,6 +30,8 @@ const STEP: Duration = Duration::from_secs(10);
 const GOAL_PERCENT: f64 = 15.0;
 /// How long the balance may take.
 const BALANCED_MAX: Duration = Duration::from_secs(300);
+/// Ends after this many measurements within the goal.
+const EVEN_STEPS: u32 = 4;
 /// The timeout of a drain.
 const DRAINED_MAX: Duration = Duration::from_secs(300);
 
@@ -64,13 +66,13 @@ pub(crate) async fn measure(arguments: &Arguments) -> Outcome<()> {
     }
     let began = runtime.clock.monotonic();
     let elapsed = || runtime.clock.monotonic().saturating_sub(began);
-    let mut reached = None;
-    while elapsed() < BALANCED_MAX {
+    let (mut reached, mut steps) = (None, 0);
+    while elapsed() < BALANCED_MAX && steps < EVEN_STEPS {
         tokio::time::sleep(STEP).await;
         let shares = measured(&rows, SERVERS + JOINING).await?;
         print(elapsed(), SERVERS + JOINING, &rows, &shares).await?;
         let is_even = furthest(&shares).into_iter().all(|percent| percent <= GOAL_PERCENT);
-        reached = if is_even { reached.or_else(|| Some(elapsed())) } else { None };
+        (reached, steps) = if is_even { (reached.or_else(|| Some(elapsed())), steps + 1) } else { (None, 0) };
     }
     match reached {
         Some(reached) => println!("\nall within {GOAL_PERCENT} % from {} s on", reached.as_secs()),
