@@ -49,7 +49,9 @@ const EXCHANGE_FRACTION: i64 = 8;
 /// The difference from the mean from which groups are divided to become smaller.
 const TOLERANCE: i64 = MEAN * 15 / 100;
 /// The maximum number of groups for each server, beyond which none is divided to become smaller: each costs heartbeats and a log.
-const GROUPS_PER_SERVER_MAX: usize = 4;
+const GROUPS_PER_SERVER_MAX: usize = 6;
+/// A part of a group above a quarter of the mean is large: a server should have several parts of different sizes.
+const LARGE_PART: i64 = MEAN / 4;
 /// Of tablets and replicas this fraction counts: bytes and writes are what a server runs out of.
 const COUNT_FRACTION: u64 = 2;
 /// The margins of the shares of replicas.
@@ -187,8 +189,7 @@ fn division(cluster: &ClusterSnapshot) -> Option<&GroupDescriptor> {
 /// The group to divide because the groups are too large to be balanced: nothing can be moved or transferred, and still a server is far
 /// from the mean.
 ///
-/// It is the group of which half would gain most if it moved: of the amount whose distribution is worst, from the server that has most of
-/// it.
+/// It is the group of which half would gain most if it moved, by the amount whose distribution is worst.
 pub(super) fn refine<'a>(cluster: &'a ClusterSnapshot, ctx: &PlanContext) -> Option<&'a GroupDescriptor> {
     let shares = ServerShares::of(cluster);
     if ctx.balance == ReplicaBalance::Off
@@ -202,13 +203,17 @@ pub(super) fn refine<'a>(cluster: &'a ClusterSnapshot, ctx: &PlanContext) -> Opt
     let mut uneven: Vec<(i64, Distribution)> = distributions.map(|one| (one.deviation(), one)).collect();
     uneven.retain(|(deviation, _one)| *deviation > TOLERANCE);
     uneven.sort_by_key(|(deviation, _one)| Reverse(*deviation));
+    let divisible = |(worth, id): (i128, GroupId)| {
+        let group = shares.all.iter().find(|one| one.descriptor.group == id)?;
+        let is_divisible = group.tablets >= 2 && check_room_for_division(cluster, group.descriptor).is_ok();
+        is_divisible.then_some((worth, Reverse(id), group.descriptor))
+    };
+    let largest = |candidates: Vec<(i128, GroupId)>| {
+        let candidates = candidates.into_iter().filter_map(divisible);
+        candidates.max_by_key(|(worth, id, _descriptor)| (*worth, *id)).map(|(_worth, _id, descriptor)| descriptor)
+    };
     uneven.into_iter().find_map(|(_deviation, distribution)| {
-        let gains = distribution.gains_of_halves().into_iter().filter_map(|(gain, id)| {
-            let group = shares.all.iter().find(|one| one.descriptor.group == id)?;
-            let is_divisible = group.tablets >= 2 && check_room_for_division(cluster, group.descriptor).is_ok();
-            is_divisible.then_some((gain, Reverse(id), group.descriptor))
-        });
-        gains.max_by_key(|(gain, id, _descriptor)| (*gain, *id)).map(|(_gain, _id, descriptor)| descriptor)
+        largest(distribution.gains_of_halves()).or_else(|| largest(distribution.large_parts()))
     })
 }
 
@@ -241,18 +246,23 @@ impl Distribution {
         self.servers.values().map(|share| share.saturating_sub(mean).saturating_abs()).max().unwrap_or_default()
     }
 
-    /// For each group of the server that has most: what the move of half of its part to the best target gains, if that is worth it.
+    /// For each group: what the move of half of its part to the best target gains, if that is worth it. Not only for groups of the server
+    /// that has most: a server may be far below the mean while no other one is far above it.
     fn gains_of_halves(&self) -> Vec<(i128, GroupId)> {
-        let most = self.servers.iter().max_by_key(|(server, share)| (**share, Reverse(**server)));
-        let Some((from, most)) = most else { return Vec::new() };
-        let own = self.parts.iter().filter(|part| part.server == *from);
         let gain = |part: &Part| {
+            let from = self.servers.get(&part.server)?;
             let least = part.targets.iter().filter_map(|target| self.servers.get(target)).min()?;
             let half = Shares::new(part.share.checked_div(2)?);
-            let gain = Shares::gain(Shares::new(*most), Shares::new(*least), half, &[LOAD_MARGIN])?;
+            let gain = Shares::gain(Shares::new(*from), Shares::new(*least), half, &[LOAD_MARGIN])?;
             Some((gain, part.group))
         };
-        own.filter_map(gain).collect()
+        self.parts.iter().filter_map(gain).collect()
+    }
+
+    /// The groups whose parts are so large that few ways to distribute them exist.
+    fn large_parts(&self) -> Vec<(i128, GroupId)> {
+        let large = self.parts.iter().filter(|part| part.share > LARGE_PART);
+        large.map(|part| (i128::from(part.share), part.group)).collect()
     }
 }
 

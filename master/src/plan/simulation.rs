@@ -2,7 +2,7 @@
 //! the cluster, a snapshot. Nothing but the planner decides.
 //!
 //! In every round: at most four changes at once and two for each receiving server; no group with fewer voters than replicas because of a
-//! move. In each phase at most every eighth move brings a replica back to a server that the group has left, which would be oscillation, and it
+//! move. In each phase at most two moves, or every eighth, bring a replica back to a server that the group has left, which would be oscillation, and it
 //! must end with an empty plan.
 
 use std::time::Duration;
@@ -339,7 +339,10 @@ impl Simulation {
             assert!(phase.rounds < ROUNDS_MAX, "{what} does not end: {phase:?}");
         }
         let Phase { rounds, changes, transfers, divisions, returns, .. } = phase;
-        assert!(returns * 8 <= changes, "{what}: {returns} of {changes} changes bring a group back where it was");
+        assert!(
+            returns <= 2 || returns * 8 <= changes,
+            "{what}: {returns} of {changes} changes bring a group back where it was"
+        );
         println!(
             "{what}: {rounds} rounds, {changes} changes, {transfers} transfers, {divisions} divisions; {}",
             self.spread()
@@ -454,7 +457,7 @@ fn a_hundred_servers_with_ten_thousand_tablets_become_balanced_and_stay_so() {
     let joined = simulation.settle("ten servers join");
     assert!(joined.changes > 0);
     let Spread([bytes, _tablets, replicas, _leads, writes, led]) = simulation.spread();
-    assert!(bytes <= 15 && writes <= 15 && led <= 35 && replicas <= 25, "{}", simulation.spread());
+    assert!(bytes <= 15 && writes <= 15 && led <= 15 && replicas <= 25, "{}", simulation.spread());
 
     for server in [3, 50, 97] {
         simulation.drain(server);
@@ -472,7 +475,7 @@ fn a_hundred_servers_with_ten_thousand_tablets_become_balanced_and_stay_so() {
     [10, 60].into_iter().for_each(|server| simulation.lose(server));
     simulation.settle("servers join, are drained and are lost at once");
     let Spread([bytes, _tablets, _replicas, _leads, writes, led]) = simulation.spread();
-    assert!(bytes <= 15 && writes <= 15 && led <= 35, "{}", simulation.spread());
+    assert!(bytes <= 15 && writes <= 15 && led <= 15, "{}", simulation.spread());
     assert_eq!(simulation.tablets(), 10_000);
 
     // Sizes that vary a little do not make replicas move again.
@@ -498,8 +501,8 @@ fn two_servers_that_join_five_get_their_part_of_two_hundred_tablets() {
         (6..=7).for_each(|server| simulation.join(server));
         let joined = simulation.settle("two servers join five");
         assert!(joined.changes > 0);
-        let Spread([bytes, _tablets, _replicas, _leads, writes, _led]) = simulation.spread();
-        assert!(bytes <= 15 && writes <= 15, "{}", simulation.spread());
+        let Spread([bytes, _tablets, _replicas, _leads, writes, led]) = simulation.spread();
+        assert!(bytes <= 15 && writes <= 15 && led <= 15, "{}", simulation.spread());
         assert_eq!(simulation.tablets(), 200);
     }
 }
